@@ -1,0 +1,47 @@
+# Commands a contributor has; each makes what it needs, so the first one works on a fresh checkout.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test quick lint fix docs bench torture golden shape clean
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+demo: $(VENV)/.installed  ## install into .venv and run the whole pipeline on the embedded model
+	$(BIN)/rollforge demo
+
+test: $(VENV)/.dev  ## all tests: unit, contract, properties, end to end with kill and resume
+	$(BIN)/python -m pytest -n 2
+
+quick: $(VENV)/.dev  ## the tests a change is written against
+	$(BIN)/python -m pytest -m 'not slow' -n 2
+
+lint: $(VENV)/.dev  ## ruff format + check, mypy --strict, generated docs up to date
+	$(BIN)/ruff format --check src tests benchmarks scripts
+	$(BIN)/ruff check src tests benchmarks scripts
+	$(BIN)/mypy
+	$(BIN)/python scripts/docs.py --check
+
+fix: $(VENV)/.dev  ## the same, repairing
+	$(BIN)/ruff check --fix src tests benchmarks scripts
+	$(BIN)/ruff format src tests benchmarks scripts
+	$(BIN)/python scripts/docs.py
+
+docs: $(VENV)/.dev  ## regenerate --help pages, family tables and the README tree
+	$(BIN)/python scripts/docs.py
+
+bench: $(VENV)/.dev  ## benchmarks as ratios against a peer or a floor in the same run
+	$(BIN)/python -m benchmarks
+
+torture: $(VENV)/.dev  ## many random kills of a real process, a cut at every byte
+	ROLLFORGE_TORTURE=1 $(BIN)/python -m pytest tests/e2e -k torture --timeout 3600
+
+shape: $(VENV)/.dev  ## sizes of modules and functions, for seeing drift
+	$(BIN)/python scripts/shape.py

@@ -1,0 +1,37 @@
+"""rollforge: from tasks to training-ready data.
+
+The names below are the public API. They are loaded on first use, so that `import rollforge` costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from rollforge.errors import RollforgeError as RollforgeError
+    from rollforge.records import Response as Response
+    from rollforge.records import Task as Task
+    from rollforge.records import Verdict as Verdict
+
+_PLACES = {
+    "Response": "rollforge.records",
+    "RollforgeError": "rollforge.errors",
+    "Task": "rollforge.records",
+    "Verdict": "rollforge.records",
+}
+
+__all__ = ["Response", "RollforgeError", "Task", "Verdict", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'rollforge' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

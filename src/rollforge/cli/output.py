@@ -1,0 +1,49 @@
+"""This module prints: data to stdout, talk to stderr."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rollforge.errors import RollforgeError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@cache
+def out() -> Console:
+    """Where results for people go."""
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=True)
+
+
+@cache
+def err() -> Console:
+    """Where talk goes: progress, notes, errors."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def print_json(value: object) -> None:
+    """One JSON object on stdout, and nothing else."""
+    data = msgspec.json.format(msgspec.json.encode(value), indent=2)
+    sys.stdout.buffer.write(data + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def say(text: str) -> None:
+    """One line of talk."""
+    err().print(text, markup=False)
+
+
+def report_error(error: RollforgeError) -> None:
+    """What is wrong, and what to do next; no traceback for a user's mistake."""
+    say(f"error: {error}")
+    if error.hint:
+        say(f"  next: {error.hint}")

@@ -1,0 +1,129 @@
+"""This module names what can go wrong: errors that end a command, and failures that become data.
+
+A `RollforgeError` is a user's problem to solve: it says what, where and what to do next, and carries the exit code.
+A `Failure` is one rollout's or one verdict's problem: it is recorded, counted, maybe retried, and never ends a run.
+
+```
+RollforgeError            exit 1
+├── UsageError            exit 2   wrong flags, wrong config, nothing to work on
+│   └── DataError         exit 2   a file has bad rows
+├── IncompleteError       exit 3   the work ended with parts missing
+├── BrokenVerification    exit 5   the verifier's answers cannot be trusted
+└── ResumeRefused         exit 7   the run on disk was made from something else
+```
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Literal
+
+
+class Exit(IntEnum):
+    """What a command's exit code means; scripts branch on these."""
+
+    DONE = 0
+    UNEXPECTED = 1
+    USAGE = 2
+    INCOMPLETE = 3
+    GATE_FAILED = 4
+    BROKEN_VERIFICATION = 5
+    BUDGET_REACHED = 6
+    RESUME_REFUSED = 7
+    INTERRUPTED = 130
+
+
+class RollforgeError(Exception):
+    """An error whose message alone lets a user act."""
+
+    exit_code: Exit = Exit.UNEXPECTED
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class UsageError(RollforgeError):
+    """The command, its options or its config cannot be carried out as written."""
+
+    exit_code = Exit.USAGE
+
+
+class DataError(UsageError):
+    """A file holds rows that cannot be used."""
+
+
+class IncompleteError(RollforgeError):
+    """The work ended, but parts of it are missing."""
+
+    exit_code = Exit.INCOMPLETE
+
+
+class BrokenVerification(RollforgeError):
+    """The verifier's verdicts cannot be trusted."""
+
+    exit_code = Exit.BROKEN_VERIFICATION
+
+
+class ResumeRefused(RollforgeError):
+    """The run on disk was made from another input or config; `keys` names what differs."""
+
+    exit_code = Exit.RESUME_REFUSED
+
+    def __init__(self, message: str, *, keys: tuple[str, ...], hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.keys = keys
+
+
+Boundary = Literal["model", "agent", "verifier", "tool", "store"]
+"""Whose code was running when it failed."""
+
+FailureClass = Literal[
+    "transient",  # 5xx, a cut connection, torn JSON: the same request may work later
+    "rate-limited",  # 429
+    "timeout",  # no answer within the request timeout or the rollout's deadline
+    "permanent",  # the server understood and said no; asking again changes nothing
+    "context-overflow",  # prompt and answer do not fit the model's context
+    "refused",  # a content filter, not the model, ended the answer
+    "auth",  # the key is wrong
+    "not-found",  # no such model or path
+    "unavailable",  # nothing answers at the address, or every endpoint's breaker is open
+    "agent",  # the agent itself raised
+    "tool",  # a tool's server failed in a way the model was not told about
+    "verifier",  # the verifier raised, hung, crashed or answered nonsense
+]
+
+RETRYABLE: frozenset[FailureClass] = frozenset(
+    {"transient", "rate-limited", "timeout", "unavailable", "agent", "tool"}
+)
+"""Classes for which another attempt can end differently."""
+
+FATAL: frozenset[FailureClass] = frozenset({"auth", "not-found"})
+"""Classes that every other rollout would meet too: they stop the run at once."""
+
+
+class Failure(Exception):
+    """One attempt failed at one boundary. It becomes a row in `rollouts_failures.jsonl`, never a reward."""
+
+    def __init__(
+        self,
+        boundary: Boundary,
+        kind: FailureClass,
+        message: str,
+        *,
+        status: int | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.boundary = boundary
+        self.kind = kind
+        self.message = message
+        self.status = status
+        self.retry_after = retry_after
+
+    def __reduce__(self) -> tuple[type[Failure], tuple[str, str, str]]:
+        return (type(self), (self.boundary, self.kind, self.message))
+
+    @property
+    def is_retryable(self) -> bool:
+        return self.kind in RETRYABLE

@@ -1,0 +1,313 @@
+"""This module holds the nouns: task, response, verdict, and the rows they become on disk.
+
+A record never reads a file, a clock or a socket. Rows follow NeMo Gym's names so that files move both ways; what is
+rollforge's own lives under the single nested key `_rf`, where other tools do not mistake it for a metric.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+JsonObject = dict[str, Any]
+"""A JSON object as the outside world has it; the one place where `Any` enters."""
+
+TASK_KEY = "_ng_task_index"
+ROLLOUT_KEY = "_ng_rollout_index"
+ATTEMPT_KEY = "_ng_attempt_index"
+FAILURE_KEY = "_ng_failure_class"
+TERMINAL_KEY = "_ng_failure_terminal"
+PARAMS_KEY = "responses_create_params"
+OWN_KEY = "_rf"
+
+RESERVED_KEYS = frozenset(
+    {PARAMS_KEY, "response", "agent_ref", TASK_KEY, ROLLOUT_KEY, ATTEMPT_KEY, FAILURE_KEY, TERMINAL_KEY, OWN_KEY}
+)
+"""Row keys that a verifier may not return."""
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+def to_json(value: object) -> bytes:
+    """Compact JSON without a newline; a value that JSON cannot hold raises rather than changes."""
+    return _encode(value)
+
+
+def from_json(data: bytes | str) -> Any:
+    """The value in `data`; raises `msgspec.DecodeError` with the byte position."""
+    return _decode(data)
+
+
+class Task(dict[str, Any]):
+    """One input row: a mapping of the row's own keys, plus its index and ready views of the prompt.
+
+    A verifier reads its fields with `task["expected_answer"]` or `task.get(...)`.
+    """
+
+    __slots__ = ("index",)
+
+    def __init__(self, row: Mapping[str, Any], index: int = 0) -> None:
+        super().__init__(row)
+        self.index = index
+
+    @property
+    def params(self) -> JsonObject:
+        """`responses_create_params` as sent."""
+        params: JsonObject = self[PARAMS_KEY]
+        return params
+
+    @property
+    def agent(self) -> str | None:
+        """The name in `agent_ref`, if the row has one."""
+        ref = self.get("agent_ref")
+        return ref.get("name") if isinstance(ref, dict) else None
+
+    @property
+    def prompt(self) -> str:
+        """The text of the last user message."""
+        items = self.params.get("input")
+        if isinstance(items, str):
+            return items
+        for item in reversed(items or []):
+            if isinstance(item, dict) and item.get("role") == "user":
+                return content_text(item.get("content"))
+        return ""
+
+
+def content_text(content: object) -> str:
+    """The text of a message's content, whether a string or a list of parts."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    return "".join(
+        part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)
+    )
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """A function call the model made."""
+
+    name: str
+    arguments: str
+    """As the model wrote it: usually JSON, sometimes broken JSON."""
+    call_id: str
+    output: str | None = None
+    """What the tool answered, if it did."""
+
+    def parsed(self) -> Any:
+        """The arguments as a value; raises `msgspec.DecodeError` when the model wrote broken JSON."""
+        return from_json(self.arguments)
+
+
+class Response(Mapping[str, Any]):
+    """What a model or agent answered: views for verifiers over the raw Responses-shaped object.
+
+    `response["output"]` and `response.get("usage")` read the raw object; `response.text` is what most verifiers want.
+    """
+
+    __slots__ = ("__dict__", "raw")
+
+    def __init__(self, raw: JsonObject) -> None:
+        self.raw = raw
+
+    def __getitem__(self, key: str) -> Any:
+        return self.raw[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.raw)
+
+    def __len__(self) -> int:
+        return len(self.raw)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def output(self) -> list[JsonObject]:
+        """The items of the whole rollout: reasoning, messages, tool calls and their outputs, in order."""
+        items = self.raw.get("output")
+        return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+
+    @cached_property
+    def text(self) -> str:
+        """All answer text of all assistant messages, concatenated; never reasoning, never tool output."""
+        return "".join(
+            part["text"]
+            for part in self._parts()
+            if part.get("type") == "output_text" and isinstance(part.get("text"), str)
+        )
+
+    @property
+    def output_text(self) -> str:
+        """The same as `text`, under the name the OpenAI SDK and NeMo Gym use."""
+        return self.text
+
+    @property
+    def messages(self) -> list[JsonObject]:
+        """The message items."""
+        return [item for item in self.output if item.get("type") == "message"]
+
+    @property
+    def last_text(self) -> str:
+        """The text of the last assistant message."""
+        messages = self.messages
+        return content_text(messages[-1].get("content")) if messages else ""
+
+    @property
+    def reasoning(self) -> str:
+        """All reasoning text, summaries or content, joined by newlines."""
+        lines = []
+        for item in self.output:
+            if item.get("type") == "reasoning":
+                lines += [
+                    part["text"]
+                    for key in ("summary", "content")
+                    for part in item.get(key) or []
+                    if isinstance(part, dict) and isinstance(part.get("text"), str)
+                ]
+        return "\n".join(lines)
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """Every function call, each with the output that answered it."""
+        output_by_call = {
+            item.get("call_id"): item.get("output")
+            for item in self.output
+            if item.get("type") == "function_call_output"
+        }
+        return [
+            ToolCall(
+                name=str(item.get("name") or ""),
+                arguments=str(item.get("arguments") or ""),
+                call_id=str(item.get("call_id") or ""),
+                output=output_by_call.get(item.get("call_id")),
+            )
+            for item in self.output
+            if item.get("type") == "function_call"
+        ]
+
+    @property
+    def refusal(self) -> str | None:
+        """The model's refusal text, if it refused in so many words."""
+        for part in self._parts():
+            if part.get("type") == "refusal":
+                return str(part.get("refusal") or "")
+        return None
+
+    @property
+    def usage(self) -> JsonObject:
+        usage = self.raw.get("usage")
+        return usage if isinstance(usage, dict) else {}
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why the last model call ended: stop, length, content_filter, tool_calls; None when the server did not say."""
+        details = self.raw.get("incomplete_details")
+        if isinstance(details, dict) and details.get("reason"):
+            reason = str(details["reason"])
+            return "length" if reason in ("max_output_tokens", "length", "max_tokens") else reason
+        if self.raw.get("status") != "completed":
+            return None
+        output = self.output
+        return "tool_calls" if output and output[-1].get("type") == "function_call" else "stop"
+
+    @property
+    def is_truncated(self) -> bool:
+        """The answer ended because the token limit did, not because the model was done."""
+        return self.finish_reason == "length"
+
+    @property
+    def is_empty(self) -> bool:
+        """No answer text and no tool call: nothing a verifier could judge on its merits."""
+        return not self.text.strip() and not any(item.get("type") == "function_call" for item in self.output)
+
+    def _parts(self) -> Iterator[JsonObject]:
+        for item in self.output:
+            if item.get("type") == "message":
+                content = item.get("content")
+                if isinstance(content, str):
+                    yield {"type": "output_text", "text": content}
+                for part in content if isinstance(content, list) else ():
+                    if isinstance(part, dict):
+                        yield part
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What one verifier said about one rollout."""
+
+    reward: float | None = None
+    """The number training uses. None means unjudged; it is never averaged as zero."""
+    numbers: dict[str, bool | int | float] = {}
+    """Every other number, at the top level of the row."""
+    details: JsonObject = {}
+    """What is not a number (an extracted answer, a judge's words); kept in the row, not averaged."""
+
+    @classmethod
+    def from_value(cls, value: object) -> Verdict:
+        """The verdict a verifier's return value stands for.
+
+        Raises:
+            ValueError: the value is no verdict (a text, a dict without `reward`, a number that is not finite).
+        """
+        if isinstance(value, Verdict):
+            return value
+        if value is None:
+            return cls()
+        if isinstance(value, Mapping):
+            return cls._from_mapping(value)
+        return cls(reward=_finite("reward", value))
+
+    @classmethod
+    def _from_mapping(cls, value: Mapping[str, object]) -> Verdict:
+        if "reward" not in value:
+            raise ValueError(f"the verifier returned a dict without 'reward' (keys: {', '.join(map(str, value))})")
+        numbers: dict[str, bool | int | float] = {}
+        details: JsonObject = {}
+        for key, item in value.items():
+            if key == "reward":
+                continue
+            if key in RESERVED_KEYS:
+                raise ValueError(f"the verifier returned the reserved key {key!r}; give it another name")
+            plain = _plain_number(item)
+            if plain is None:
+                details[str(key)] = item
+            else:
+                _finite(str(key), plain)
+                numbers[str(key)] = plain
+        reward = value["reward"]
+        return cls(
+            reward=None if reward is None else _finite("reward", reward), numbers=numbers, details=details
+        )
+
+    def to_fields(self) -> JsonObject:
+        """The verdict as top-level keys of a row."""
+        return {"reward": self.reward, **self.numbers, **self.details}
+
+
+def _plain_number(value: object) -> bool | int | float | None:
+    """A Python number for bool, int, float and numpy or torch scalars; None for anything else."""
+    if isinstance(value, bool | int | float):
+        return value
+    item = getattr(value, "item", None)
+    if callable(item) and getattr(value, "shape", None) in ((), (1,)):
+        plain = item()
+        return plain if isinstance(plain, bool | int | float) else None
+    return None
+
+
+def _finite(name: str, value: object) -> float:
+    plain = _plain_number(value)
+    if plain is None:
+        raise ValueError(f"the verifier returned {name} = {value!r}, which is not a number")
+    if not math.isfinite(plain):
+        raise ValueError(f"the verifier returned {name} = {plain}, which is not finite")
+    return float(plain)

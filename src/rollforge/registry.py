@@ -1,0 +1,102 @@
+"""This module finds the members of a family by name without importing the others.
+
+A family is a table of name → "module:attribute". Looking a name up imports that one module; a wrong name suggests the
+nearest right ones; installed packages add members through entry points named `rollforge.<family>`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rollforge.errors import UsageError
+
+
+class Registry:
+    """The members of one family."""
+
+    def __init__(self, family: str, members: Mapping[str, str]) -> None:
+        self.family = family
+        self._members = dict(members)
+
+    def names(self) -> list[str]:
+        """Built-in names and those of installed plugins, sorted."""
+        return sorted(self._targets())
+
+    def load(self, name: str) -> Any:
+        """The member called `name`, imported now."""
+        targets = self._targets()
+        if name not in targets:
+            raise UsageError(
+                f"there is no {self.family.rstrip('s')} {name!r}{did_you_mean(name, targets)}",
+                hint=f"see them all: rollforge list {self.family}",
+            )
+        return load_target(targets[name])
+
+    def _targets(self) -> dict[str, str]:
+        plugins = {point.name: point.value for point in entry_points(group=f"rollforge.{self.family}")}
+        return {**plugins, **self._members}
+
+
+def did_you_mean(name: str, known: Mapping[str, object] | list[str]) -> str:
+    """A clause like `; did you mean 'mcqa'?`, or nothing when no name is near."""
+    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def load_target(target: str) -> Any:
+    """The object at `module:attribute` or `path/to/file.py:attribute`."""
+    place, _, attribute = target.partition(":")
+    if not attribute:
+        raise UsageError(f"{target!r} names no attribute", hint="write it as file.py:name or module:name")
+    module = _module_from_file(place) if place.endswith(".py") else _module_by_name(place, target)
+    try:
+        found = module
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except AttributeError as error:
+        names = [name for name in vars(module) if not name.startswith("_")]
+        raise UsageError(f"{place} has no {attribute!r}{did_you_mean(attribute, names)}") from error
+    return found
+
+
+def _module_by_name(name: str, target: str) -> ModuleType:
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # so that a user's module beside the task file is found
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+            raise UsageError(
+                f"no module named {name!r} (from {target!r})", hint="a file is written with its ending: my_file.py:verify"
+            ) from error
+        raise
+
+
+def _module_from_file(place: str) -> ModuleType:
+    path = Path(place).expanduser().resolve()
+    if not path.is_file():
+        raise UsageError(f"{place}: no such file")
+    name = f"rollforge_user_{path.stem}"
+    loaded = sys.modules.get(name)
+    if loaded is not None and getattr(loaded, "__file__", None) == str(path):
+        return loaded
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{place}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    sys.path.insert(0, str(path.parent))  # its own imports are found as when it is run
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # noqa: BLE001  (a user's file may raise anything; the message names it)
+        del sys.modules[name]
+        raise UsageError(f"{place}: {type(error).__name__}: {error}", hint=f"run it alone: python {place}") from error
+    return module

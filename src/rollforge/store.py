@@ -1,0 +1,66 @@
+"""This module knows a run's files on disk: their names.
+
+The rest (append, commit, repair, lock, ledger) follows below.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class RunFiles:
+    """The paths of one run: a rollouts file and its siblings, all sharing its stem.
+
+    A directory means `DIR/rollouts.jsonl`; a path with a file ending is the rollouts file itself.
+    """
+
+    def __init__(self, run: str | Path) -> None:
+        path = Path(run)
+        is_file = path.is_file() or (not path.is_dir() and path.suffix in {".jsonl", ".json", ".gz", ".zst"})
+        self.rollouts = path if is_file else path / "rollouts.jsonl"
+
+    def _sibling(self, ending: str) -> Path:
+        stem = self.rollouts.name.split(".")[0]
+        return self.rollouts.with_name(stem + ending)
+
+    @property
+    def tasks(self) -> Path:
+        """The tasks as sent, one line per task."""
+        return self._sibling("_tasks.jsonl")
+
+    @property
+    def failures(self) -> Path:
+        """One line per failed attempt."""
+        return self._sibling("_failures.jsonl")
+
+    @property
+    def verdicts(self) -> Path:
+        """Later verdicts; the newest per (rollout, verifier) wins."""
+        return self._sibling("_verdicts.jsonl")
+
+    @property
+    def manifest(self) -> Path:
+        """Resolved config, fingerprint, versions, progress."""
+        return self._sibling("_run.json")
+
+    @property
+    def reward_profiling(self) -> Path:
+        return self._sibling("_reward_profiling.jsonl")
+
+    @property
+    def agent_metrics(self) -> Path:
+        return self._sibling("_agent_metrics.json")
+
+    @property
+    def aggregate_metrics(self) -> Path:
+        return self._sibling("_aggregate_metrics.json")
+
+    @property
+    def index(self) -> Path:
+        """The columnar cache: safe to delete."""
+        return self._sibling("_index")
+
+    @property
+    def lock(self) -> Path:
+        """Held by the one process that may append."""
+        return self._sibling(".lock")
