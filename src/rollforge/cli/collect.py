@@ -15,7 +15,7 @@ from rollforge.cli.progress import Progress
 from rollforge.errors import Exit
 
 if TYPE_CHECKING:
-    from rollforge.steps.collect import Collection, CollectOptions, CollectResult
+    from rollforge.steps.collect import Collection, CollectOptions
 
 EXAMPLE = "rollforge collect -i tasks.jsonl -o runs/first -m simulated --verifier exact -k 4"
 
@@ -120,7 +120,7 @@ class PaceFlags:
 
 def collect(
     *,
-    input: Annotated[str, Parameter(name=["--input", "-i"])],
+    input: Annotated[str, Parameter(name=["--input", "-i"], allow_leading_hyphen=True)],
     out: Annotated[str, Parameter(name=["--out", "-o"])],
     model: Annotated[str, Parameter(name=["--model", "-m"])],
     tasks: TaskFlags = TaskFlags(),  # noqa: B008  (frozen)
@@ -223,13 +223,14 @@ def _run(options: CollectOptions, *, json: bool, progress: Progress) -> Exit:
     is_stream = progress == "json"
 
     def launched(collection: Collection) -> None:
+        _wire_signals(collection)
         print_launch(collection, is_stream=is_stream, is_quiet=json or progress == "none")
         display.start()
 
     collection = Collection(options, command=_resume_command(), on_start=launched)
     display = make_display(progress, collection.snapshot)
     try:
-        result = run_async(_drive(collection))
+        result = run_async(collection.run())
     except BadTasks as error:
         if json:
             print_json({"ok": False, "bad_lines": error.lines})
@@ -239,8 +240,8 @@ def _run(options: CollectOptions, *, json: bool, progress: Progress) -> Exit:
     return finish_collect(result, command=shlex.join(_resume_command()), json=json, write=write_record if is_stream else None)
 
 
-async def _drive(collection: Collection) -> CollectResult:
-    """Run with signals wired: first Ctrl-C drains, second aborts; SIGTERM drains within a grace period."""
+def _wire_signals(collection: Collection) -> None:
+    """First Ctrl-C drains, second aborts; SIGTERM drains within a grace period."""
     loop = asyncio.get_running_loop()
     presses = 0
 
@@ -260,7 +261,6 @@ async def _drive(collection: Collection) -> CollectResult:
 
     loop.add_signal_handler(signal.SIGINT, interrupt)
     loop.add_signal_handler(signal.SIGTERM, terminate)
-    return await collection.run()
 
 
 def _resume_command() -> list[str]:

@@ -89,7 +89,7 @@ class Collection:
         self._work: asyncio.Task[None] | None = None
         self._lag_s = 0.0
         self._disk: DurableFile | None = None
-        self._cpu_at_start = time.process_time()
+        self._cpu_at_start = 0.0
         self._is_draining = False
 
     # -- for the shell ------------------------------------------------------------------------------------------------
@@ -150,6 +150,7 @@ class Collection:
             )
             try:
                 async with self._opened(plan, judge) as engine:
+                    self._cpu_at_start = time.process_time()
                     if self._on_start is not None:
                         self._on_start(self)
                     if self._is_draining:
