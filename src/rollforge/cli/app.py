@@ -11,6 +11,7 @@ from rollforge import __version__
 COMMANDS = {
     "collect": "rollforge.cli.collect:collect",
     "simulate": "rollforge.cli.simulate:simulate",
+    "verify": "rollforge.cli.verify:verify",
     "list": "rollforge.cli.list_:list_members",
 }
 """Verb → the function behind it. The order here is the order in `rollforge --help`."""
