@@ -200,8 +200,9 @@ class RunningJudge:
     async def rule(self, task: Task, response: Response) -> Ruling:
         """The verdict with its cost and how many rollouts it has served."""
         if self.verifier.is_group:
-            (verdict,), seconds = await self._called(task, [response])
-            return Ruling(verdict, seconds, 1)
+            raise verifier_failure(
+                f"{self.name} scores the samples of a task together: collect with --no-verify, then run rollforge verify"
+            )
         if not self._is_sharing:
             (verdict,), seconds = await self._called(task, [response])
             return Ruling(verdict, seconds, 1)
