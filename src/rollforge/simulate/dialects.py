@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from rollforge.records import JsonObject, content_text
+from rollforge.records import JsonObject, content_text, to_json
 from rollforge.simulate import tokens
 from rollforge.simulate.chance import Chance
 from rollforge.simulate.conversation import Ask, Call, Item, Message, Tool, ToolOutput, Turn
@@ -157,9 +157,7 @@ def _tool(entry: object) -> Tool:
     function = tool["function"] if isinstance(tool.get("function"), dict) else tool
     if not isinstance(function.get("name"), str):
         raise Rejection(400, "a tool has no name", param="tools")
-    return Tool(
-        function["name"], str(function.get("description") or ""), _mapping(function.get("parameters"))
-    )
+    return Tool(function["name"], _mapping(function.get("parameters")), to_json(tool).decode())
 
 
 def _tool_choice(choice: object) -> str:

@@ -7,6 +7,7 @@ file spread over 0 to 1: some tasks are never solved, some always, many now and 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from rollforge.simulate.chance import Chance
 
@@ -16,12 +17,13 @@ _CERTAIN = 0.05
 """Chances nearer than this to 0 or 1 are 0 or 1: real models have tasks they always or never solve."""
 
 
+@lru_cache(maxsize=4096)
 def pass_rate(seed: int, task: str, difficulty: float, skill: float) -> float:
     """How likely one sample of the task is right.
 
     Args:
         seed: the server's seed; another one gives the tasks other random effects.
-        task: the canonical prompt.
+        task: the key of the canonical prompt.
         difficulty: 0 to 1.
         skill: 0 to 1; at 0.5 a task of middling difficulty is solved every other time.
     """
