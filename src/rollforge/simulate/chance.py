@@ -41,7 +41,8 @@ class Chance:
         if not self._left:
             self._key = blake2b(self._key).digest()
             self._left = list(_EIGHT.unpack(self._key))
-        return (self._left.pop() >> 11) * _TO_UNIT
+        drawn: int = self._left.pop()
+        return (drawn >> 11) * _TO_UNIT
 
     def happens(self, probability: float) -> bool:
         """True with the given probability."""
