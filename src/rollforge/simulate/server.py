@@ -127,6 +127,7 @@ async def _mangle(connection: _Connection, outcome: Outcome, keep_alive: bool) -
             for byte in reply.to_bytes():
                 connection.send(bytes((byte,)))
                 await asyncio.sleep(fault.seconds())
+            connection.send(b"", keep_alive=keep_alive)
         case "torn":
             part = reply.body[: len(reply.body) // 2]
             is_right = fault.choose("content_length", chance) == "right"

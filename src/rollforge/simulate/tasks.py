@@ -18,6 +18,8 @@ from rollforge.simulate.problems import pose_choice, pose_math
 
 Kind = Literal["math", "mcqa", "tools", "mixed"]
 _MIXTURE = ("math", "math", "math", "mcqa", "mcqa", "tools")
+_ATTEMPTS = 50
+"""How often a task is drawn again when its prompt is there already; after that a repetition is accepted."""
 
 
 def example_tasks(count: int, seed: int = 0, kind: Kind = "math") -> Iterator[JsonObject]:
@@ -33,12 +35,19 @@ def example_tasks(count: int, seed: int = 0, kind: Kind = "math") -> Iterator[Js
         raise UsageError(
             f"there is no kind of example task {kind!r}{did_you_mean(kind, list(get_args(Kind)))}"
         )
+    seen: set[int] = set()
     for number in range(count):
-        yield _row(number, seed, kind)
+        for attempt in range(_ATTEMPTS):
+            row = _row(number, seed, kind, attempt)
+            key = digest(row[PARAMS_KEY]["input"][0]["content"])
+            if key not in seen:
+                break
+        seen.add(key)
+        yield row
 
 
-def _row(number: int, seed: int, kind: Kind) -> JsonObject:
-    chance = Chance("task", seed, kind, number)
+def _row(number: int, seed: int, kind: Kind, attempt: int) -> JsonObject:
+    chance = Chance("task", seed, kind, number, attempt)
     chosen = chance.pick(_MIXTURE) if kind == "mixed" else kind
     row = {"math": _math_row, "mcqa": _choice_row, "tools": _tools_row}[chosen](chance, number)
     high, low = digest("uuid", seed, kind, number), digest("uuid, low half", seed, kind, number)
