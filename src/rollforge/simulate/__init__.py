@@ -4,7 +4,7 @@
 options       what can be set
 tasks         example task rows            problems, facts, arithmetic, needles   what they ask
 model         ask + sample → turn          skill, words, tools, tokens            how it answers
-dialects      Responses and Chat shapes    conversation                           what is common to both
+dialects      the APIs it speaks           reading, conversation, writing         request → ask, turn → response
 service       request → reply, or a fault  faults                                 what goes wrong
 server        HTTP on loopback             wire, process                          bytes; a child process
 ```

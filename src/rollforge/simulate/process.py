@@ -17,7 +17,6 @@ import msgspec
 from rollforge.errors import RollforgeError
 from rollforge.records import from_json, to_json
 from rollforge.simulate.options import SimulateOptions
-from rollforge.simulate.server import check_loopback
 
 _GRACE_SECONDS = 5.0
 
@@ -27,7 +26,7 @@ class SimulatedProcess:
 
     def __init__(self, options: SimulateOptions | None = None) -> None:
         self.options = options or SimulateOptions()
-        check_loopback(self.options.host)
+        self.options.check()
         self.base_url = ""
         self._process: subprocess.Popen[bytes] | None = None
 

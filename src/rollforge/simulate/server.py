@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import socket
 import struct
 from collections.abc import Coroutine
@@ -27,7 +26,7 @@ class SimulatedServer:
 
     def __init__(self, options: SimulateOptions | None = None) -> None:
         self.options = options or SimulateOptions()
-        check_loopback(self.options.host)
+        self.options.check()
         self.service = Service(self.options)
         self.port = self.options.port
         self._listener: asyncio.Server | None = None
@@ -236,17 +235,6 @@ class _Connection(asyncio.Protocol):
         head, self._head = self._head, None
         del self._buffer[:end]
         return Request(head.method, head.path, head.headers, body)
-
-
-def check_loopback(host: str) -> None:
-    """Refuse to serve anything but this machine."""
-    with contextlib.suppress(ValueError):
-        if host == "localhost" or ipaddress.ip_address(host).is_loopback:
-            return
-    raise UsageError(
-        f"the simulated model is served on loopback only, not on {host}",
-        hint="use --host 127.0.0.1 (or leave it out)",
-    )
 
 
 def run_quickly(main: Coroutine[Any, Any, None]) -> None:

@@ -17,13 +17,15 @@ from rollforge.records import JsonObject, from_json, to_json
 from rollforge.simulate import tokens
 from rollforge.simulate.chance import Chance, digest
 from rollforge.simulate.conversation import Ask, Turn
-from rollforge.simulate.dialects import DIALECTS, FINGERPRINT, Answered, Dialect, Rejection
+from rollforge.simulate.dialects import DIALECTS, Dialect
 from rollforge.simulate.faults import Fault, Faults
 from rollforge.simulate.model import take_turn
 from rollforge.simulate.needles import run_tool
 from rollforge.simulate.options import SimulateOptions
+from rollforge.simulate.reading import Rejection
 from rollforge.simulate.tools import sample_in_calls
 from rollforge.simulate.wire import Reply, Request
+from rollforge.simulate.writing import FINGERPRINT, Answered
 
 _REMEMBERED_PROMPTS = 200_000
 _REFUSAL = "I'm sorry, but I can't help with that."
