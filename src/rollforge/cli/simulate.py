@@ -55,7 +55,8 @@ class Serving:
     rate_limit: float = 0.0
     """Requests per second beyond which it answers 429; 0 = no bound."""
     fault: Annotated[tuple[str, ...], Parameter(negative=())] = ()
-    """KIND=RATE[,option=value…], repeatable: 429, 500, 502, 503, 504, hang, drip, torn, content-type, reset, down, empty, truncated, refusal, overflow, wrong-model."""
+    """KIND=RATE[,option=value…], repeatable. Kinds: 429, 500, 502, 503, 504, hang, drip, torn, content-type,
+    reset, down, empty, truncated, refusal, overflow, wrong-model."""
 
 
 @Parameter(name="*")
@@ -184,7 +185,8 @@ async def _until_told_to_stop() -> None:
 
 def _collect_line(base_url: str, name: str) -> str:
     tasks = "rollforge simulate --write-tasks tasks.jsonl"
-    return f"{tasks} && rollforge collect -i tasks.jsonl -o runs/example -m {name} --base-url {base_url} --verifier exact -k 8"
+    collect = "rollforge collect -i tasks.jsonl -o runs/example"
+    return f"{tasks} && {collect} -m {name} --base-url {base_url} --verifier exact -k 8"
 
 
 def _report(stats: Stats, json: bool) -> None:
@@ -197,5 +199,6 @@ def _report(stats: Stats, json: bool) -> None:
     faults = ", ".join(f"{count} × {kind}" for kind, count in sorted(stats.faults.items())) or "none"
     say(f"served {stats.requests} model requests (replies: {statuses}; faults: {faults})")
     say(
-        f"  at most {stats.peak_in_flight} in flight, {stats.input_tokens} tokens in, {stats.output_tokens} out, simulated"
+        f"  at most {stats.peak_in_flight} in flight, "
+        f"{stats.input_tokens} tokens in, {stats.output_tokens} out, all simulated"
     )

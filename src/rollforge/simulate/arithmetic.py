@@ -1,7 +1,8 @@
-"""This module works out arithmetic the way a pupil writes it down: one step per operation, and how hard it was.
+"""This module works out arithmetic the way a pupil writes it down: one step per operation, and how hard it
+was.
 
-It understands whole numbers, `+ - × ÷` and brackets. It does not evaluate anything else: the text comes from strangers.
-"""
+It understands whole numbers, `+ - × ÷` and brackets. It does not evaluate anything else: the text comes
+from strangers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""This module makes seeded chance: numbers that depend only on named parts, never on a clock or on what ran before.
+"""This module makes seeded chance: numbers that depend only on named parts, never on a clock or on what ran
+before.
 
 Two servers with the same seed draw the same numbers for the same parts, in any order and after any restart.
 """

@@ -1,4 +1,5 @@
-"""This module names what passes between the two APIs and the model: what was asked, and the turn the model takes.
+"""This module names what passes between the two APIs and the model: what was asked, and the turn the model
+takes.
 
 It knows no HTTP and neither API's shapes; those are in `reading` and `writing`.
 """

@@ -1,8 +1,9 @@
-"""This module holds the problems the simulated model knows: each can be posed as text and read back from its text.
+"""This module holds the problems the simulated model knows: each can be posed as text and read back from its
+text.
 
-Nothing but the text passes from the one to the other: the model finds the numbers and the options in the prompt like any
-other model, and no answer is hidden in it. `Problem.answer` is what is right, not what the model will say.
-"""
+Nothing but the text passes from the one to the other: the model finds the numbers and the options in the
+prompt like any other model, and no answer is hidden in it. `Problem.answer` is what is right, not what
+the model will say."""
 
 from __future__ import annotations
 
@@ -65,12 +66,14 @@ STORIES = (
         {"a": (4, 14), "b": (40, 96), "c": (20, 150)},
     ),
     Story(
-        "{name} reads {a} pages on each of {b} days and {c} pages on each of {d} days. How many pages is that in all?",
+        "{name} reads {a} pages on each of {b} days and {c} pages on each of {d} days. How many pages is "
+        "that in all?",
         "a * b + c * d",
         {"a": (8, 60), "b": (2, 12), "c": (10, 75), "d": (2, 9)},
     ),
     Story(
-        "A bakery sold {a} rolls in the morning and {b} rolls in the afternoon. How many rolls did it sell that day?",
+        "A bakery sold {a} rolls in the morning and {b} rolls in the afternoon. How many rolls did it "
+        "sell that day?",
         "a + b",
         {"a": (12, 480), "b": (9, 520)},
     ),
@@ -86,7 +89,8 @@ STORIES = (
         {"a": (12, 240), "b": (11, 180), "c": (20, 110)},
     ),
     Story(
-        "{a} teams of {b} players and {c} coaches share buses. How many people are that, if each team has {d} coaches more?",
+        "{a} teams of {b} players and {c} coaches share buses. How many people are that, if each team has "
+        "{d} coaches more?",
         "a * (b + d) + c",
         {"a": (3, 30), "b": (5, 15), "c": (1, 9), "d": (1, 4)},
     ),
@@ -153,7 +157,7 @@ def read_problem(text: str) -> Problem | None:
 
 
 def read_options(text: str) -> tuple[tuple[str, str], ...]:
-    """The options `A: …` to at most `J: …` in the text; none unless they start at A and follow the alphabet."""
+    """The options `A: …`, `B: …` in the text; none unless they start at A and follow the alphabet."""
     found = tuple((letter, option) for letter, option in _OPTION.findall(text))
     letters = "".join(letter for letter, _ in found)
     return found if len(letters) > 1 and letters == "ABCDEFGHIJ"[: len(letters)] else ()

@@ -1,8 +1,8 @@
-"""This module serves the simulated model over HTTP on loopback: connections, waiting, and replies mangled on their way.
+"""This module serves the simulated model over HTTP on loopback: connections, waiting, and replies mangled on
+their way.
 
-A reply that is due at once is written in the call that received the request; only waiting ones become tasks. That keeps a
-request near a tenth of a millisecond, so that a run of a million can be rehearsed.
-"""
+A reply that is due at once is written in the call that received the request; only waiting ones become
+tasks. That keeps a request near a tenth of a millisecond, so that a run of a million can be rehearsed."""
 
 from __future__ import annotations
 

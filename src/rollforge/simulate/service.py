@@ -1,8 +1,8 @@
-"""This module decides the reply to each request: who may ask, what the model says, and which fault gets in between.
+"""This module decides the reply to each request: who may ask, what the model says, and which fault gets in
+between.
 
-It is the server without sockets: it never waits and never writes. How long a reply takes and how it is mangled on its way
-are named in `Outcome` and carried out by `server`.
-"""
+It is the server without sockets: it never waits and never writes. How long a reply takes and how it is
+mangled on its way are named in `Outcome` and carried out by `server`."""
 
 from __future__ import annotations
 
@@ -212,8 +212,10 @@ class Service:
             )
             raise Rejection(400, message, code="context_length_exceeded", param="messages")
         message = (
-            f"This model's maximum context length is {window} tokens. However, you requested {prompt + wanted} tokens "
-            f"({prompt} in the messages, {wanted} in the completion). Please reduce the length of the messages or completion."
+            f"This model's maximum context length is {window} tokens. However, you requested {prompt + "
+            f"wanted} tokens "
+            f"({prompt} in the messages, {wanted} in the completion). Please reduce the length of the "
+            f"messages or completion."
         )
         raise Rejection(400, message, kind="BadRequestError", code="400")
 

@@ -1,7 +1,8 @@
-"""This module generates the example tasks: rows in NeMo Gym's form that the simulated model can solve from their text.
+"""This module generates the example tasks: rows in NeMo Gym's form that the simulated model can solve from
+their text.
 
-Rows are a pure function of (seed, number, kind): asking for more of them later keeps the first ones as they were.
-"""
+Rows are a pure function of (seed, number, kind): asking for more of them later keeps the first ones as
+they were."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ def example_tasks(count: int, seed: int = 0, kind: Kind = "math") -> Iterator[Js
     Args:
         count: how many rows.
         seed: another seed gives other tasks.
-        kind: `math` (answers in a box), `mcqa` (with `options`), `tools` (with `tools` and the fields of a multi-step task)
-            or `mixed`.
+        kind: `math` (answers in a box), `mcqa` (with `options`), `tools` (with `tools` and the fields of a
+            multi-step task) or `mixed`.
     """
     if kind not in get_args(Kind):
         raise UsageError(

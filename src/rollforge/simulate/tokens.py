@@ -1,4 +1,5 @@
-"""This module cuts text into tokens: pieces of words, three digits at most, single signs; joined again they are the text.
+"""This module cuts text into tokens: pieces of words, three digits at most, single signs; joined again they
+are the text.
 
 The ids are checksums, not a vocabulary: they are stable and look right, and no tokenizer can decode them.
 """

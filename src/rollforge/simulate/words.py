@@ -1,4 +1,5 @@
-"""This module puts answers into words: some working, a remark or two, thoughts beforehand, and the answer in its box.
+"""This module puts answers into words: some working, a remark or two, thoughts beforehand, and the answer in
+its box.
 
 It is told what to answer; whether that is right was decided elsewhere.
 """

@@ -1,4 +1,4 @@
-"""This module writes the model's turns in the shapes of both APIs, with usage, logprobs and token ids where asked for."""
+"""This module writes the model's turns in the shapes of both APIs, with usage, logprobs and token ids."""
 
 from __future__ import annotations
 
