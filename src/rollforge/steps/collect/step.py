@@ -30,7 +30,8 @@ from rollforge.steps.collect.options import CollectOptions
 from rollforge.steps.collect.plan import Plan, make_plan
 from rollforge.store import DurableFile, RunFiles, RunLock
 from rollforge.store.manifest import State
-from rollforge.verifiers.base import Judge, load_verifier, make_judge
+from rollforge.verifiers.base import Judge, load_verifier
+from rollforge.verifiers.runner import Workers, make_judge
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ class Collection:
         self._work: asyncio.Task[None] | None = None
         self._lag_s = 0.0
         self._disk: DurableFile | None = None
-        self._cpu_at_start = time.process_time()
+        self._cpu_at_start = 0.0
         self._is_draining = False
 
     # -- for the shell ------------------------------------------------------------------------------------------------
@@ -143,12 +144,13 @@ class Collection:
                 command=self._command,
             )
             judge = (
-                make_judge(verifier, workers=options.verify_workers, timeout=options.verify_timeout_s)
+                make_judge(verifier, workers=_workers(options.verify_workers), timeout=options.verify_timeout_s)
                 if verifier
                 else None
             )
             try:
                 async with self._opened(plan, judge) as engine:
+                    self._cpu_at_start = time.process_time()
                     if self._on_start is not None:
                         self._on_start(self)
                     if self._is_draining:
@@ -347,6 +349,17 @@ class Collection:
             commit_s=self._disk.commit_s if self._disk else 0.0,
             verify_slots=self.options.verify_concurrency,
         )
+
+
+def _workers(text: str) -> Workers:
+    """What `--verify-workers` said."""
+    if text == "auto":
+        return "auto"
+    if not text.isdigit():
+        raise UsageError(
+            f"--verify-workers {text!r} is not understood", hint="write auto, a number, or 0 for no isolation"
+        )
+    return int(text)
 
 
 def _ending(reason: Reason, *, unfinished: int, unjudged: int) -> tuple[Ending, Exit]:
