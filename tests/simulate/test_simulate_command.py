@@ -35,9 +35,7 @@ def test_it_says_where_it_is_that_it_is_simulated_and_at_the_end_what_it_saw():
             lines.append(server.stdout.readline())
         start = from_json(b"".join(lines))
         assert start["simulated"] is True
-        with urlopen(
-            Request(f"{start['base_url']}/responses", to_json({"model": "m", "input": "hi"}))
-        ) as reply:
+        with urlopen(Request(f"{start['base_url']}/responses", to_json({"model": "m", "input": "hi"}))) as reply:
             assert from_json(reply.read())["model"] == "simulated-other-model"
         server.send_signal(signal.SIGINT)
         rest, errors = server.communicate(timeout=30)

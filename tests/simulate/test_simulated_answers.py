@@ -92,9 +92,7 @@ async def test_skill_moves_the_share_of_right_answers():
     for skill in (0.0, 1.0):
         async with SimulatedServer(SimulateOptions(skill=skill)) as server:
             raws = [(task, await ask(server, task[PARAMS_KEY]["input"][0]["content"])) for task in tasks]
-        share[skill] = sum(verify(Task(task), Response(raw.json))["reward"] for task, raw in raws) / len(
-            tasks
-        )
+        share[skill] = sum(verify(Task(task), Response(raw.json))["reward"] for task, raw in raws) / len(tasks)
     assert share[0.0] < 0.4 < 0.7 < share[1.0]
 
 

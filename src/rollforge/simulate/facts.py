@@ -56,8 +56,7 @@ TOPICS = (
     ),
 )
 _PATTERNS = tuple(
-    (re.compile(re.escape(topic.question).replace(r"\{\}", r"([\w ]+?)")), topic, dict(topic.facts))
-    for topic in TOPICS
+    (re.compile(re.escape(topic.question).replace(r"\{\}", r"([\w ]+?)")), topic, dict(topic.facts)) for topic in TOPICS
 )
 
 

@@ -57,12 +57,12 @@ TOOLS: list[JsonObject] = [
 ]
 
 _PROMPT = (
-    "Look up the value of each of these synonyms of {label}: {words}. Then submit all the values at once, "
-    "in that order. "
+    "Look up the value of each of these synonyms of {label}: {words}. "
+    "Then submit all the values at once, in that order. "
     "Leave out the value of {label} itself. At the end, put the sum of the values in \\boxed{{}}."
 )
 _PATTERN = re.compile(
-    r"value of each of these synonyms of (?P<label>\w+): (?P<words>[\w, ]+)\. Then submit all the values at once"
+    r"value of each of these synonyms of (?P<label>\w+): (?P<words>[\w, ]+)\. Then submit all the values"
 )
 
 

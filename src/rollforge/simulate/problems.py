@@ -66,14 +66,12 @@ STORIES = (
         {"a": (4, 14), "b": (40, 96), "c": (20, 150)},
     ),
     Story(
-        "{name} reads {a} pages on each of {b} days and {c} pages on each of {d} days. How many pages is "
-        "that in all?",
+        "{name} reads {a} pages on each of {b} days and {c} pages on each of {d} days. How many pages is that in all?",
         "a * b + c * d",
         {"a": (8, 60), "b": (2, 12), "c": (10, 75), "d": (2, 9)},
     ),
     Story(
-        "A bakery sold {a} rolls in the morning and {b} rolls in the afternoon. How many rolls did it "
-        "sell that day?",
+        "A bakery sold {a} rolls in the morning and {b} rolls in the afternoon. How many rolls did it sell that day?",
         "a + b",
         {"a": (12, 480), "b": (9, 520)},
     ),
@@ -194,9 +192,7 @@ def _read_choice(text: str, options: tuple[tuple[str, str], ...]) -> Problem | N
 
 def _expression(chance: Chance) -> str:
     level = chance.between(1, 4)
-    numbers = [
-        chance.between(2, 10 ** chance.between(1, 3 if level < 4 else 2) - 1) for _ in range(level + 1)
-    ]
+    numbers = [chance.between(2, 10 ** chance.between(1, 3 if level < 4 else 2) - 1) for _ in range(level + 1)]
     text = str(numbers[0])
     for number in numbers[1:]:
         text = f"{text} {chance.pick('+-××')} {number}"

@@ -29,9 +29,7 @@ from rollforge.simulate.writing import FINGERPRINT, Answered
 
 _REMEMBERED_PROMPTS = 200_000
 _REFUSAL = "I'm sorry, but I can't help with that."
-_HTML = (
-    b"<!DOCTYPE html><html><head><title>Bad gateway</title></head><body><h1>Bad gateway</h1></body></html>\n"
-)
+_HTML = b"<!DOCTYPE html><html><head><title>Bad gateway</title></head><body><h1>Bad gateway</h1></body></html>\n"
 
 
 class Stats(msgspec.Struct):
@@ -108,9 +106,7 @@ class Service:
             return _json(200, tool)
         if request.path in ("/v1/models", "/models"):
             names = self.options.served_models
-            models = [
-                {"id": name, "object": "model", "created": 0, "owned_by": FINGERPRINT} for name in names
-            ]
+            models = [{"id": name, "object": "model", "created": 0, "owned_by": FINGERPRINT} for name in names]
             return _json(200, {"object": "list", "data": models})
         if request.path in ("/", "/health", "/v1"):
             return _json(200, {"status": "ok", "simulated": True, "models": self.options.served_models})
@@ -141,9 +137,7 @@ class Service:
             if not status:
                 return Outcome(_json(503, {}), manner=fault, chance=chance)
             retry_after = fault.options.get("retry_after", "")
-            return Outcome(
-                _error_reply(int(status), "the simulated server fails on demand", retry_after=retry_after)
-            )
+            return Outcome(_error_reply(int(status), "the simulated server fails on demand", retry_after=retry_after))
         if fault.kind == "content-type":
             status = fault.options["status"] or chance.pick(("200", "502"))
             return done._replace(reply=Reply(int(status), _HTML, "text/html; charset=utf-8"))
@@ -212,12 +206,11 @@ class Service:
             )
             raise Rejection(400, message, code="context_length_exceeded", param="messages")
         message = (
-            f"This model's maximum context length is {window} tokens. However, you requested {prompt + "
-            f"wanted} tokens "
-            f"({prompt} in the messages, {wanted} in the completion). Please reduce the length of the "
-            f"messages or completion."
+            f"This model's maximum context length is {window} tokens. However, you requested "
+            f"{prompt + wanted} tokens ({prompt} in the messages, {wanted} in the completion). "
+            "Please reduce the length of the messages or completion."
         )
-        raise Rejection(400, message, kind="BadRequestError", code="400")
+        raise Rejection(400, message, kind="BadRequestError", code=400)
 
     def _samples(self, request: Request, ask: Ask, task: str) -> list[int]:
         """Which samples of the task are asked for: the client says so, or they are counted per prompt."""
@@ -242,9 +235,7 @@ class Service:
         options = self.options
         seconds = 0.0
         if options.latency:
-            seconds = Chance("latency", options.seed, number).lognormal(
-                options.latency, options.latency_spread
-            )
+            seconds = Chance("latency", options.seed, number).lognormal(options.latency, options.latency_spread)
         return seconds + (generated / options.tokens_per_second if options.tokens_per_second else 0.0)
 
     def _is_over_rate(self) -> bool:
