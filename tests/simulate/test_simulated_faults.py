@@ -119,6 +119,14 @@ async def test_a_refusal_stands_where_refusals_stand():
     assert message["content"] is None and message["refusal"]
 
 
+async def test_a_filtered_answer_names_the_filter():
+    async with faulty("filtered=1") as server:
+        response = (await ask(server, QUESTION)).json
+        choice = (await chat(server, QUESTION)).json["choices"][0]
+    assert response["incomplete_details"] == {"reason": "content_filter"}
+    assert choice["finish_reason"] == "content_filter"
+
+
 async def test_an_overflow_uses_the_words_of_openai_or_of_vllm():
     async with faulty("overflow=1,wording=openai") as server:
         openai = await ask(server, QUESTION)

@@ -73,6 +73,19 @@ def test_only_loopback_is_served(host):
         SimulatedServer(SimulateOptions(host=host))
 
 
+async def test_localhost_is_one_address():
+    async with SimulatedServer(SimulateOptions(host="localhost", latency=0.001)) as server:
+        assert (await ask(server, QUESTION)).status == 200
+    assert server.base_url == f"http://127.0.0.1:{server.port}/v1"
+    assert server.stats.by_status == {"200": 1}
+
+
+@pytest.mark.parametrize("options", [{"skill": 2}, {"latency": -1}, {"faults": ("hnag=1",)}])
+def test_options_that_cannot_work_are_refused_before_a_child_is_started(options):
+    with pytest.raises(UsageError):
+        SimulatedProcess(SimulateOptions(**options))
+
+
 async def test_a_taken_port_is_named():
     async with SimulatedServer() as server:
         with pytest.raises(UsageError, match=str(server.port)):

@@ -56,7 +56,7 @@ class Serving:
     """Requests per second beyond which it answers 429; 0 = no bound."""
     fault: Annotated[tuple[str, ...], Parameter(negative=())] = ()
     """KIND=RATE[,option=value…], repeatable. Kinds: 429, 500, 502, 503, 504, hang, drip, torn, content-type,
-    reset, down, empty, truncated, refusal, overflow, wrong-model."""
+    reset, down, empty, truncated, refusal, filtered, overflow, wrong-model."""
 
 
 @Parameter(name="*")
@@ -90,7 +90,7 @@ def simulate(
     host
         A loopback address.
     json
-        Print the start record (and at the end the stats) as JSON on stdout.
+        Print the start record, and at the end the stats, as one line of JSON each on stdout.
     """
     if tasks.write_tasks is not None:
         return _write_tasks(tasks, answering.seed, json)
@@ -160,7 +160,7 @@ def _serve(options: SimulateOptions, json: bool) -> Exit:
             name = options.served_models[0]
             if json:
                 record = {"simulated": True, "base_url": server.base_url, "models": options.served_models}
-                print_json({**record, "pid": os.getpid(), "seed": options.seed, "faults": options.faults})
+                _print_line({**record, "pid": os.getpid(), "seed": options.seed, "faults": options.faults})
             else:
                 say(f"simulated model {name!r} at {server.base_url} (not a language model; Ctrl-C ends it)")
                 say(f"  try: {_collect_line(server.base_url, name)}")
@@ -190,10 +190,8 @@ def _collect_line(base_url: str, name: str) -> str:
 
 
 def _report(stats: Stats, json: bool) -> None:
-    import msgspec
-
     if json:
-        print_json(msgspec.to_builtins(stats))
+        _print_line(stats)
         return
     statuses = ", ".join(f"{count} × {status}" for status, count in sorted(stats.by_status.items())) or "none"
     faults = ", ".join(f"{count} × {kind}" for kind, count in sorted(stats.faults.items())) or "none"
@@ -202,3 +200,13 @@ def _report(stats: Stats, json: bool) -> None:
         f"  at most {stats.peak_in_flight} in flight, "
         f"{stats.input_tokens} tokens in, {stats.output_tokens} out, all simulated"
     )
+
+
+def _print_line(record: object) -> None:
+    """One record per line: a script reads the first one while the server goes on."""
+    import sys
+
+    from rollforge.records import to_json
+
+    sys.stdout.buffer.write(to_json(record) + b"\n")
+    sys.stdout.buffer.flush()

@@ -33,6 +33,7 @@ ANSWER: dict[str, dict[str, str]] = {
     "empty": {},
     "truncated": {},
     "refusal": {},
+    "filtered": {},
     "overflow": {"wording": ""},
     "wrong-model": {"name": "simulated-other-model"},
 }

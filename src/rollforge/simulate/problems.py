@@ -139,7 +139,7 @@ def pose_choice(chance: Chance) -> Problem:
     return _posed(f"{question}\n\n{lines}\n\n{LETTER}")
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=256)
 def read_problem(text: str) -> Problem | None:
     """The problem a prompt poses, or None when the model does not know its kind."""
     options = read_options(text)

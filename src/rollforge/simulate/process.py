@@ -40,12 +40,11 @@ class SimulatedProcess:
         command = [sys.executable, "-m", "rollforge.simulate"]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         assert self._process.stdin and self._process.stdout
-        self._process.stdin.write(to_json(self.options) + b"\n")
-        self._process.stdin.flush()
-        ready = self._process.stdout.readline()
         try:
-            self.base_url = from_json(ready)["base_url"]
-        except (msgspec.DecodeError, KeyError, TypeError) as error:
+            self._process.stdin.write(to_json(self.options) + b"\n")
+            self._process.stdin.flush()
+            self.base_url = from_json(self._process.stdout.readline())["base_url"]
+        except (msgspec.DecodeError, KeyError, TypeError, OSError) as error:
             self.stop()
             raise RollforgeError(
                 "the simulated model did not start", hint="try it alone: rollforge simulate"

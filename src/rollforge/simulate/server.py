@@ -20,6 +20,9 @@ from rollforge.simulate.options import SimulateOptions
 from rollforge.simulate.service import Outcome, Service, Stats
 from rollforge.simulate.wire import BadRequest, Head, Reply, Request, read_body, read_head
 
+_SILENT = frozenset({"hang", "reset", "down"})
+"""Faults after which no whole reply was sent."""
+
 
 class SimulatedServer:
     """The server in this process: `async with SimulatedServer(options) as server: server.base_url`."""
@@ -28,6 +31,8 @@ class SimulatedServer:
         self.options = options or SimulateOptions()
         self.options.check()
         self.service = Service(self.options)
+        # The name may stand for two addresses, which would take two different free ports.
+        self.host = "127.0.0.1" if self.options.host == "localhost" else self.options.host
         self.port = self.options.port
         self._listener: asyncio.Server | None = None
         self._connections: set[_Connection] = set()
@@ -36,7 +41,7 @@ class SimulatedServer:
     @property
     def base_url(self) -> str:
         """Where clients find the API, `/v1` included."""
-        host = f"[{self.options.host}]" if ":" in self.options.host else self.options.host
+        host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}/v1"
 
     @property
@@ -49,7 +54,7 @@ class SimulatedServer:
         loop = asyncio.get_running_loop()
         try:
             self._listener = await loop.create_server(
-                lambda: _Connection(self), self.options.host, self.options.port, backlog=4096
+                lambda: _Connection(self), self.host, self.options.port, backlog=4096
             )
         except OSError as error:
             place = f"{self.options.host}:{self.options.port}"
@@ -98,7 +103,8 @@ class SimulatedServer:
                     await _mangle(connection, outcome, keep_alive)
                 else:
                     connection.send(outcome.reply.to_bytes(), keep_alive=keep_alive)
-            stats.by_status[str(outcome.reply.status) if not connection.is_closed else "none"] += 1
+            is_silent = outcome.manner is not None and outcome.manner.kind in _SILENT
+            stats.by_status["none" if is_silent else str(outcome.reply.status)] += 1
         except asyncio.CancelledError:
             stats.abandoned += 1
             raise

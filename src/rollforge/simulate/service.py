@@ -173,6 +173,8 @@ class Service:
             return Turn()
         if "refusal" in faults:
             return Turn(refusal=_REFUSAL)
+        if "filtered" in faults:
+            return Turn(finish="content_filter")
         turn = take_turn(self.options, ask, task, sample)
         if "truncated" in faults:
             return tokens.limit(turn, max(1, tokens.count_turn(turn) // 2))

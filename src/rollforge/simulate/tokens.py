@@ -15,6 +15,7 @@ from rollforge.simulate.chance import Chance
 from rollforge.simulate.conversation import Ask, Call, Turn
 
 _PIECE = re.compile(r" ?[^\W\d_]{1,7}| ?\d{1,3}|.", re.DOTALL)
+_LONG = 2000
 _FIRST_ID, _IDS = 1000, 49_000
 _PER_MESSAGE = 4
 """What the chat template adds around each message."""
@@ -28,11 +29,17 @@ def count(text: str) -> int:
     No token crosses the end of a line, so lines are counted one by one: most have been counted before.
     """
     lines = text.split("\n")
-    return sum(map(_count_line, lines)) + len(lines) - 1
+    return sum(_count_line(line) if len(line) < _LONG else _count_long(line) for line in lines) + len(lines) - 1
 
 
 @lru_cache(maxsize=8192)
 def _count_line(line: str) -> int:
+    return len(split(line))
+
+
+@lru_cache(maxsize=64)
+def _count_long(line: str) -> int:
+    """Prompts may be huge: few of them are remembered."""
     return len(split(line))
 
 
