@@ -112,6 +112,12 @@ def test_arithmetic_is_worked_out_in_steps():
     assert solution.steps == ("10 - 4 = 6", "3 × 6 = 18", "2 + 18 = 20")
 
 
+def test_an_expression_is_found_with_its_brackets_and_sign():
+    assert find_expression("So what is (2 + 3) × (4 - 1), please?") == "(2 + 3) × (4 - 1)"
+    assert find_expression("Compute -5 + 8.") == "-5 + 8"
+    assert find_expression("No sums in 1984 here.") is None
+
+
 @given(st.text(alphabet="0123456789+-*/().x× abc", max_size=60))
 def test_no_text_makes_the_arithmetic_crash(text):
     found = find_expression(text)

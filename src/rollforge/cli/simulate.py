@@ -25,7 +25,7 @@ class Answering:
 
     seed: int = 0
     """Another seed gives other answers (and, with --write-tasks, other tasks)."""
-    model: Annotated[tuple[str, ...], Parameter(name=("--model", "-m"), negative=())] = ()
+    model: Annotated[tuple[str, ...], Parameter(name=("--model", "-m"), negative=(), show_default=False)] = ()
     """A name to serve; repeatable. Without one it is called `simulated` and answers to every name."""
     strict_model: bool | None = None
     """Answer 404 for other model names; the default when --model is given."""
@@ -54,7 +54,7 @@ class Serving:
     """Requests served at once, others queue; 0 = no bound."""
     rate_limit: float = 0.0
     """Requests per second beyond which it answers 429; 0 = no bound."""
-    fault: Annotated[tuple[str, ...], Parameter(negative=())] = ()
+    fault: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = ()
     """KIND=RATE[,option=value…], repeatable. Kinds: 429, 500, 502, 503, 504, hang, drip, torn, content-type,
     reset, down, empty, truncated, refusal, filtered, overflow, wrong-model."""
 
