@@ -33,7 +33,10 @@ def write_tasks(path: Path, count: int) -> None:
 def fast_server() -> Iterator[str]:
     """The base URL of a fast server in a child process."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.fast_server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "benchmarks.fast_server"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout and process.stdin
     try:
@@ -46,7 +49,10 @@ def fast_server() -> Iterator[str]:
 def measure(*words: str) -> dict[str, float]:
     """Run this module's part in a child and return what it measured."""
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.collect", "--part", *words], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "benchmarks.collect", "--part", *words],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         raise SystemExit(done.stderr)
@@ -126,7 +132,9 @@ def compare(count: int, rounds: int) -> None:
                 bare.append(measure("bare", url, str(count), str(concurrency), "")["cpu_ms"])
                 ours.append(measure("ours", url, str(count), str(concurrency), "exact")["cpu_ms"])
                 isolated.append(
-                    measure("ours", url, str(count), str(concurrency), "benchmarks/verifier.py:verify")["cpu_ms"]
+                    measure("ours", url, str(count), str(concurrency), "benchmarks/verifier.py:verify")[
+                        "cpu_ms"
+                    ]
                 )
             print(
                 f"concurrency {concurrency:5d}: bare {min(bare):.3f} ms, collect {min(ours):.3f} ms "

@@ -2,4 +2,4 @@
 
 
 def verify(task, response):
-    return "\\boxed{%s}" % task["expected_answer"] in response.text
+    return f"{{{task['expected_answer']}}}" in response.text

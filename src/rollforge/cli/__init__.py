@@ -44,7 +44,7 @@ def run(words: list[str]) -> object:
         from rollforge.config import read_config
 
         sources.append(Dict(read_config(config_path), source=config_path))
-    app.config = sources  # type: ignore[assignment]
+    app.config = sources
     return app(words, result_action="return_value")
 
 

@@ -35,7 +35,9 @@ class TaskFlags:
 
     limit: Annotated[int | None, Parameter(name=["--limit", "-n"], group=_TASKS)] = None
     """Take only this many tasks."""
-    samples: Annotated[int, Parameter(name=["--samples", "-k", "--num-repeats", "--group-size"], group=_TASKS)] = 1
+    samples: Annotated[
+        int, Parameter(name=["--samples", "-k", "--num-repeats", "--group-size"], group=_TASKS)
+    ] = 1
     """Rollouts per task."""
     shuffle: Annotated[bool, Parameter(group=_TASKS, negative=())] = False
     """Take the tasks in a random order, drawn with --seed."""
@@ -64,7 +66,9 @@ class ModelFlags:
     """Nucleus sampling, over the rows' own."""
     max_output_tokens: Annotated[int | None, Parameter(group=_MODEL)] = None
     """Longest answer in tokens, over the rows' own."""
-    set: Annotated[list[str], Parameter(name=["--set", "-S"], group=_MODEL, negative=())] = field(default_factory=list)
+    set: Annotated[list[str], Parameter(name=["--set", "-S"], group=_MODEL, negative=())] = field(
+        default_factory=list
+    )
     """key.path=value put over every row's responses_create_params."""
     logprobs: Annotated[bool, Parameter(group=_MODEL, negative=())] = False
     """Keep logprobs, and token ids where the server gives them."""
@@ -217,8 +221,8 @@ def _options(
 def _run(options: CollectOptions, *, json: bool, progress: Progress) -> Exit:
     from rollforge.cli.progress import make_display, write_record
     from rollforge.cli.summary import finish_collect, print_launch
-    from rollforge.steps.collect import BadTasks, Collection
     from rollforge.loop import run_async
+    from rollforge.steps.collect import BadTasks, Collection
 
     is_stream = progress == "json"
 
@@ -237,7 +241,9 @@ def _run(options: CollectOptions, *, json: bool, progress: Progress) -> Exit:
         raise
     finally:
         display.stop()
-    return finish_collect(result, command=shlex.join(_resume_command()), json=json, write=write_record if is_stream else None)
+    return finish_collect(
+        result, command=shlex.join(_resume_command()), json=json, write=write_record if is_stream else None
+    )
 
 
 def _wire_signals(collection: Collection) -> None:

@@ -45,15 +45,21 @@ def _lines(found: Status) -> list[str]:
         lines.append(
             f"  speed     {number(found.rate)} rollouts/s, {number(found.tokens_per_s)} tokens/s, eta {duration(found.eta_s)}"
         )
-        lines.append(f"  requests  {found.in_flight} in flight, limit {found.limit}, oldest {duration(found.slowest_s)}")
+        lines.append(
+            f"  requests  {found.in_flight} in flight, limit {found.limit}, oldest {duration(found.slowest_s)}"
+        )
     if found.reward:
         interval = found.reward["ci"]
         width = f" ± {(interval[1] - interval[0]) / 2:.3f}" if interval else ""
-        lines.append(f"  reward    {found.reward['mean']:.3f}{width} over {found.reward['n']:,} judged since the last start")
+        lines.append(
+            f"  reward    {found.reward['mean']:.3f}{width} over {found.reward['n']:,} judged since the last start"
+        )
     if found.unjudged:
         lines.append(f"  unjudged  {found.unjudged:,}")
     if found.failed:
-        lines.append("  failed    " + ", ".join(f"{count:,} {kind}" for kind, count in sorted(found.failed.items())))
+        lines.append(
+            "  failed    " + ", ".join(f"{count:,} {kind}" for kind, count in sorted(found.failed.items()))
+        )
     if found.is_stale:
         say(f"warning: the process has not reported for {duration(found.updated_s_ago)}; it may be stuck")
     if found.state == "interrupted" and found.command:

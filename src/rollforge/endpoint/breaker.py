@@ -67,7 +67,9 @@ class Breaker:
             self._open(now)
 
     def _is_hopeless(self) -> bool:
-        return len(self._results) >= WINDOW // 2 and self._results.count(False) >= OPEN_SHARE * len(self._results)
+        return len(self._results) >= WINDOW // 2 and self._results.count(False) >= OPEN_SHARE * len(
+            self._results
+        )
 
     def _open(self, now: float) -> None:
         self.state = "open"

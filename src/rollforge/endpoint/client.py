@@ -176,7 +176,9 @@ class Client:
             return
         patience = self.options.outage_patience_s if self.has_answered else self.options.first_patience_s
         if now - since > patience:
-            raise Outage(f"{self.endpoints[0].url} has not answered for {now - since:.0f} s ({self._last_failure})")
+            raise Outage(
+                f"{self.endpoints[0].url} has not answered for {now - since:.0f} s ({self._last_failure})"
+            )
 
     async def _send(
         self, endpoint: Endpoint, path: str, body: bytes, headers: Mapping[str, str] | None
@@ -192,7 +194,7 @@ class Client:
                 if answer.status != 200:
                     raise failure_from_status(answer.status, data, answer.headers)
                 _require_json(data, answer.content_type)
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise failure_from_exception(error, self.options.request_timeout_s) from error
         except asyncio.CancelledError:
             endpoint.breaker.release()
@@ -229,7 +231,9 @@ class Client:
         """Full jitter over an exponential ceiling; what the server asked for is the floor."""
         ceiling = min(LONGEST_BACKOFF_S, 0.5 * 2**tries)
         wait = self._random.uniform(ceiling / 4, ceiling)
-        return max(wait, min(failure.retry_after or 0.0, LONGEST_RETRY_AFTER_S) * self._random.uniform(1.0, 1.1))
+        return max(
+            wait, min(failure.retry_after or 0.0, LONGEST_RETRY_AFTER_S) * self._random.uniform(1.0, 1.1)
+        )
 
 
 class Outage(Failure):
@@ -246,4 +250,8 @@ class Outage(Failure):
 def _require_json(data: bytes, content_type: str) -> None:
     """A proxy's error page with status 200 is a fault of the way, not an answer."""
     if data[:64].lstrip()[:1] not in (b"{", b"["):
-        raise Failure("model", "transient", f"the answer is no JSON ({content_type}): {data[:200].decode('utf-8', 'replace')!r}")
+        raise Failure(
+            "model",
+            "transient",
+            f"the answer is no JSON ({content_type}): {data[:200].decode('utf-8', 'replace')!r}",
+        )

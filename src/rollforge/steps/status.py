@@ -47,7 +47,8 @@ def read_status(run: str | Path) -> Status:
     manifest = read_manifest(files)
     if manifest is None:
         raise UsageError(
-            f"{files.manifest}: no such file", hint="is this a run collected by rollforge? Else: rollforge metrics"
+            f"{files.manifest}: no such file",
+            hint="is this a run collected by rollforge? Else: rollforge metrics",
         )
     is_running = manifest.state == "running" and is_alive(files, manifest)
     age = time.time() - manifest.updated

@@ -46,7 +46,8 @@ class BadTasks(DataError):
 
     def __init__(self, lines: list[BadLine]) -> None:
         shown = "\n".join(
-            f"  {bad.file}:{bad.line}: {bad.what}{f' ({bad.hint})' if bad.hint else ''}" for bad in lines[:SHOWN_BAD_LINES]
+            f"  {bad.file}:{bad.line}: {bad.what}{f' ({bad.hint})' if bad.hint else ''}"
+            for bad in lines[:SHOWN_BAD_LINES]
         )
         more = f"\n  … and {len(lines) - SHOWN_BAD_LINES:,} more" if len(lines) > SHOWN_BAD_LINES else ""
         super().__init__(
@@ -134,7 +135,9 @@ def refuse_changes(old: JsonObject, new: JsonObject, files: RunFiles) -> None:
         if before != now and not may_grow:
             differing.append((key, before, now))
     if differing:
-        changes = "\n".join(f"  {key}: was {_short(before)}, is {_short(now)}" for key, before, now in differing)
+        changes = "\n".join(
+            f"  {key}: was {_short(before)}, is {_short(now)}" for key, before, now in differing
+        )
         raise ResumeRefused(
             f"{files.rollouts} was collected with other settings; nothing was changed\n{changes}",
             keys=tuple(key for key, _, _ in differing),
@@ -277,9 +280,7 @@ class _TaskWriter:
         return chosen
 
     def _write(self, line: bytes, ordinal: int, number: int) -> None:
-        row = to_task_row(
-            line, overrides=self._options.overrides, template=self._template, needs=self._needs
-        )
+        row = to_task_row(line, overrides=self._options.overrides, template=self._template, needs=self._needs)
         row[TASK_KEY] = index = self._task_id(row, ordinal, number)
         data = to_json(row) + b"\n"
         self._file.write(data)
@@ -309,7 +310,12 @@ class _TaskWriter:
         repeats = order[1:][ids[order][1:] == ids[order][:-1]]
         raise BadTasks(
             [
-                BadLine(name, self._lines[i], f"{TASK_KEY} {ids[i]} is already that of an earlier line", "-k repeats a task")
+                BadLine(
+                    name,
+                    self._lines[i],
+                    f"{TASK_KEY} {ids[i]} is already that of an earlier line",
+                    "-k repeats a task",
+                )
                 for i in sorted(repeats)
             ]
         )
