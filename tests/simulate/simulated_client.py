@@ -67,7 +67,9 @@ def parse(received: bytes, was_reset: bool = False) -> Raw:
 async def ask(server: SimulatedServer, text: str, sample: int | None = 0, **params: Any) -> Raw:
     """One question over the Responses API."""
     headers = {} if sample is None else {"X-Rollforge-Sample": str(sample)}
-    return await send(server, "/v1/responses", {"model": "simulated", "input": text, **params}, headers=headers)
+    return await send(
+        server, "/v1/responses", {"model": "simulated", "input": text, **params}, headers=headers
+    )
 
 
 async def chat(server: SimulatedServer, text: str, sample: int | None = 0, **params: Any) -> Raw:

@@ -32,7 +32,9 @@ def test_it_says_where_it_is_that_it_is_simulated_and_at_the_end_what_it_saw():
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as server:
         start = from_json(server.stdout.readline())
         assert start["simulated"] is True
-        with urlopen(Request(f"{start['base_url']}/responses", to_json({"model": "m", "input": "hi"}))) as reply:
+        with urlopen(
+            Request(f"{start['base_url']}/responses", to_json({"model": "m", "input": "hi"}))
+        ) as reply:
             assert from_json(reply.read())["model"] == "simulated-other-model"
         server.send_signal(signal.SIGINT)
         rest, errors = server.communicate(timeout=30)

@@ -47,6 +47,15 @@ async def test_header_metadata_and_seed_name_the_same_sample():
     assert by_header == by_seed == by_metadata
 
 
+async def test_a_seed_beside_a_sample_makes_another_sample():
+    async with SimulatedServer() as server:
+        texts = [
+            answer_text(await ask(server, QUESTION, sample, seed=seed)) for sample, seed in [(3, 5), (5, 3)]
+        ]
+        texts.append(answer_text(await ask(server, QUESTION, 3)))
+    assert len(set(texts)) == 3
+
+
 async def test_without_an_identity_samples_are_counted_per_prompt():
     async with SimulatedServer() as server:
         counted = [answer_text(await ask(server, QUESTION, None)) for _ in range(4)]
@@ -92,7 +101,9 @@ async def test_skill_moves_the_share_of_right_answers():
     for skill in (0.0, 1.0):
         async with SimulatedServer(SimulateOptions(skill=skill)) as server:
             raws = [(task, await ask(server, task[PARAMS_KEY]["input"][0]["content"])) for task in tasks]
-        share[skill] = sum(verify(Task(task), Response(raw.json))["reward"] for task, raw in raws) / len(tasks)
+        share[skill] = sum(verify(Task(task), Response(raw.json))["reward"] for task, raw in raws) / len(
+            tasks
+        )
     assert share[0.0] < 0.4 < 0.7 < share[1.0]
 
 

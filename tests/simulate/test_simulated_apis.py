@@ -70,7 +70,11 @@ async def test_token_ids_come_in_the_way_of_vllm_and_of_nemo_gym():
     assert len(completion["prompt_token_ids"]) == completion["usage"]["prompt_tokens"]
     assert len(completion["choices"][0]["token_ids"]) == completion["usage"]["completion_tokens"]
     last = response["output"][-1]
-    assert len(last["generation_token_ids"]) == len(last["generation_log_probs"]) == response["usage"]["output_tokens"]
+    assert (
+        len(last["generation_token_ids"])
+        == len(last["generation_log_probs"])
+        == response["usage"]["output_tokens"]
+    )
 
 
 async def test_n_gives_different_choices():
@@ -150,7 +154,9 @@ async def test_a_connection_is_kept_and_requests_may_be_sent_ahead_and_in_chunks
         body,
     )
     chunks = b"%x\r\n%b\r\n%x\r\n%b\r\n0\r\n\r\n" % (10, body[:10], len(body) - 10, body[10:])
-    chunked = b"POST /v1/responses HTTP/1.1\r\nTransfer-Encoding: chunked\r\nX-Rollforge-Sample: 1\r\n\r\n" + chunks
+    chunked = (
+        b"POST /v1/responses HTTP/1.1\r\nTransfer-Encoding: chunked\r\nX-Rollforge-Sample: 1\r\n\r\n" + chunks
+    )
     async with SimulatedServer(SimulateOptions(latency=0.001)) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         for byte in plain[:60]:

@@ -65,7 +65,8 @@ async def test_a_drip_sends_the_whole_answer_byte_by_byte():
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         body = b'{"model":"simulated","input":"What is 2 + 2?"}'
         writer.write(
-            b"POST /v1/responses HTTP/1.1\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(body), body)
+            b"POST /v1/responses HTTP/1.1\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b"
+            % (len(body), body)
         )
         pieces = []
         while piece := await reader.read(4096):
@@ -174,7 +175,9 @@ def statuses_at(fault: str, times: list[float]) -> list[int | str]:
 
 
 def test_a_burst_comes_every_so_often_and_ends():
-    seen = statuses_at("429=burst,every=10,length=2,retry_after=1", [0, 7.9, 8.1, 9.9, 10.1, 17.9, 18.5, 20.5])
+    seen = statuses_at(
+        "429=burst,every=10,length=2,retry_after=1", [0, 7.9, 8.1, 9.9, 10.1, 17.9, 18.5, 20.5]
+    )
     assert seen == [200, 200, 429, 429, 200, 200, 429, 200]
 
 

@@ -56,7 +56,8 @@ async def play_chat(server: SimulatedServer, task: dict[str, Any], sample: int) 
     params = task[PARAMS_KEY]
     messages = [{"role": item["role"], "content": item["content"]} for item in params["input"]]
     tools = [
-        {"type": "function", "function": {k: v for k, v in tool.items() if k != "type"}} for tool in params["tools"]
+        {"type": "function", "function": {k: v for k, v in tool.items() if k != "type"}}
+        for tool in params["tools"]
     ]
     for _ in range(20):
         body = {"model": "simulated", "messages": messages, "tools": tools}
@@ -85,7 +86,8 @@ async def test_tool_tasks_are_sometimes_solved_and_sometimes_not():
             items = await play_responses(server, task, 0)
             is_right = submitted(items) == task["expected_synonym_values"]
             assert (
-                is_right is (f"\\boxed{{{task['expected_answer']}}}" in items[-1]["content"][0]["text"]) or not is_right
+                is_right is (f"\\boxed{{{task['expected_answer']}}}" in items[-1]["content"][0]["text"])
+                or not is_right
             )
             results.append(is_right)
     assert 5 < sum(results) < 28
@@ -131,7 +133,9 @@ async def test_any_tool_is_called_when_the_prompt_asks_for_it_with_arguments_tha
 async def test_tools_are_left_alone_when_not_asked_for_or_forbidden():
     async with SimulatedServer() as server:
         quiet = (await ask(server, "What is 2 + 2?", tools=[WEATHER])).json["output"]
-        forbidden = (await ask(server, "Use get_weather.", tools=[WEATHER], tool_choice="none")).json["output"]
+        forbidden = (await ask(server, "Use get_weather.", tools=[WEATHER], tool_choice="none")).json[
+            "output"
+        ]
         required = (await ask(server, "Hello.", tools=[WEATHER], tool_choice="required")).json["output"]
     assert quiet[-1]["type"] == forbidden[-1]["type"] == "message"
     assert required[-1]["type"] == "function_call"

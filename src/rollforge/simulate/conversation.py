@@ -72,7 +72,9 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def task_text(self) -> str:
         """The text of the last user message: the problem to solve."""
-        texts = (item.text for item in reversed(self.items) if isinstance(item, Message) and item.role == "user")
+        texts = (
+            item.text for item in reversed(self.items) if isinstance(item, Message) and item.role == "user"
+        )
         return next(texts, "")
 
     def task_key(self) -> str:

@@ -56,7 +56,8 @@ TOPICS = (
     ),
 )
 _PATTERNS = tuple(
-    (re.compile(re.escape(topic.question).replace(r"\{\}", r"([\w ]+?)")), topic, dict(topic.facts)) for topic in TOPICS
+    (re.compile(re.escape(topic.question).replace(r"\{\}", r"([\w ]+?)")), topic, dict(topic.facts))
+    for topic in TOPICS
 )
 
 

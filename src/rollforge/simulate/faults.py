@@ -88,7 +88,9 @@ class Faults:
     def for_request(self, number: int, elapsed: float) -> Fault | None:
         """The transport fault that meets this request."""
         for fault in self._transport:
-            if fault.is_in_force(elapsed) and Chance("fault", self._seed, fault.kind, number).happens(fault.rate):
+            if fault.is_in_force(elapsed) and Chance("fault", self._seed, fault.kind, number).happens(
+                fault.rate
+            ):
                 return fault
         return None
 
@@ -103,7 +105,9 @@ class Faults:
 
     def outage(self, elapsed: float) -> Fault | None:
         """The outage in force, if one takes every request down."""
-        return next((fault for fault in self._outages if fault.rate >= 1 and fault.is_in_force(elapsed)), None)
+        return next(
+            (fault for fault in self._outages if fault.rate >= 1 and fault.is_in_force(elapsed)), None
+        )
 
 
 def parse_fault(spec: str) -> Fault:
@@ -122,7 +126,9 @@ def parse_fault(spec: str) -> Fault:
     numbers = {key: _number(spec, key, given.pop(key)) for key in list(given) if key in TIMING}
     rate = numbers.get("rate", 1.0)
     if not 0 <= rate <= 1:
-        raise UsageError(f"--fault {spec}: a rate lies between 0 and 1, not {rate:g}", hint=f"--fault {kind}=0.05")
+        raise UsageError(
+            f"--fault {spec}: a rate lies between 0 and 1, not {rate:g}", hint=f"--fault {kind}=0.05"
+        )
     every, length = numbers.get("every"), numbers.get("length")
     after = numbers.get("after", every - length if every and length and first == "burst" else 0.0)
     return Fault(kind, rate, after, every, length, _checked({**KINDS[kind], **given}, spec))

@@ -25,7 +25,9 @@ def take_turn(options: SimulateOptions, ask: Ask, task: str, sample: int) -> Tur
     turn = _tool_turn(options, ask, task, sample, chance) or _answer(options, ask, task, sample, chance)
     if ask.wants_reasoning or chance.happens(options.reasoning):
         length = chance.lognormal(options.answer_tokens * 0.8, _LENGTH_SPREAD)
-        turn = Turn(text=turn.text, calls=turn.calls, finish=turn.finish, reasoning=words.thoughts(chance, length))
+        turn = Turn(
+            text=turn.text, calls=turn.calls, finish=turn.finish, reasoning=words.thoughts(chance, length)
+        )
     return limit(turn, ask.max_tokens)
 
 
@@ -35,7 +37,9 @@ def _tool_turn(options: SimulateOptions, ask: Ask, task: str, sample: int, chanc
     needles = read_needles(ask.task_text)
     if needles and tools.offers_needles(ask):
         is_right = is_solved(options.seed, task, sample, needles.difficulty, options.skill)
-        return tools.play_needles(ask, needles, is_right, Chance("needles", options.seed, task, sample), sample)
+        return tools.play_needles(
+            ask, needles, is_right, Chance("needles", options.seed, task, sample), sample
+        )
     return tools.use_any(ask, chance, sample)
 
 
@@ -47,7 +51,9 @@ def _answer(options: SimulateOptions, ask: Ask, task: str, sample: int, chance: 
     if is_solved(options.seed, task, sample, problem.difficulty, options.skill):
         return Turn(text=words.working(problem, problem.answer, chance, length))
     boxed = not chance.happens(_UNBOXED)
-    text = words.working(problem, _mistake(options, problem, task, chance), chance, 1.25 * length, boxed=boxed)
+    text = words.working(
+        problem, _mistake(options, problem, task, chance), chance, 1.25 * length, boxed=boxed
+    )
     return Turn(text=text)
 
 

@@ -196,7 +196,9 @@ def _read_choice(text: str, options: tuple[tuple[str, str], ...]) -> Problem | N
 
 def _expression(chance: Chance) -> str:
     level = chance.between(1, 4)
-    numbers = [chance.between(2, 10 ** chance.between(1, 3 if level < 4 else 2) - 1) for _ in range(level + 1)]
+    numbers = [
+        chance.between(2, 10 ** chance.between(1, 3 if level < 4 else 2) - 1) for _ in range(level + 1)
+    ]
     text = str(numbers[0])
     for number in numbers[1:]:
         text = f"{text} {chance.pick('+-××')} {number}"

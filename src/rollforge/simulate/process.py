@@ -38,7 +38,9 @@ class SimulatedProcess:
     def start(self) -> Self:
         """Start the child and wait until it listens."""
         command = [sys.executable, "-m", "rollforge.simulate"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
         assert self._process.stdin and self._process.stdout
         try:
             self._process.stdin.write(to_json(self.options) + b"\n")

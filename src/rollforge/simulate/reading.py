@@ -95,7 +95,9 @@ def _shared(body: JsonObject) -> JsonObject:
 
 def _refuse_streaming(body: JsonObject) -> None:
     if body.get("stream"):
-        raise Rejection(400, "the simulated model does not stream; leave stream out or set it to false", param="stream")
+        raise Rejection(
+            400, "the simulated model does not stream; leave stream out or set it to false", param="stream"
+        )
 
 
 def _responses_item(entry: object) -> list[Item]:
@@ -110,7 +112,9 @@ def _responses_item(entry: object) -> list[Item]:
         case "reasoning":
             return []
         case other:
-            raise Rejection(400, f"the simulated model cannot read input items of type {other!r}", param="input")
+            raise Rejection(
+                400, f"the simulated model cannot read input items of type {other!r}", param="input"
+            )
 
 
 def _chat_items(entry: object) -> list[Item]:
@@ -122,7 +126,8 @@ def _chat_items(entry: object) -> list[Item]:
         raise Rejection(400, f"unknown role {role!r}", param="messages")
     calls = [(_mapping(call.get("function")), call) for call in message.get("tool_calls") or []]
     items: list[Item] = [
-        Call(str(function.get("name")), str(function.get("arguments")), str(call.get("id"))) for function, call in calls
+        Call(str(function.get("name")), str(function.get("arguments")), str(call.get("id")))
+        for function, call in calls
     ]
     text = content_text(message.get("content"))
     return [Message(role, text), *items] if text or not items else items

@@ -29,7 +29,9 @@ from rollforge.simulate.writing import FINGERPRINT, Answered
 
 _REMEMBERED_PROMPTS = 200_000
 _REFUSAL = "I'm sorry, but I can't help with that."
-_HTML = b"<!DOCTYPE html><html><head><title>Bad gateway</title></head><body><h1>Bad gateway</h1></body></html>\n"
+_HTML = (
+    b"<!DOCTYPE html><html><head><title>Bad gateway</title></head><body><h1>Bad gateway</h1></body></html>\n"
+)
 
 
 class Stats(msgspec.Struct):
@@ -106,7 +108,9 @@ class Service:
             return _json(200, tool)
         if request.path in ("/v1/models", "/models"):
             names = self.options.served_models
-            models = [{"id": name, "object": "model", "created": 0, "owned_by": FINGERPRINT} for name in names]
+            models = [
+                {"id": name, "object": "model", "created": 0, "owned_by": FINGERPRINT} for name in names
+            ]
             return _json(200, {"object": "list", "data": models})
         if request.path in ("/", "/health", "/v1"):
             return _json(200, {"status": "ok", "simulated": True, "models": self.options.served_models})
@@ -137,7 +141,9 @@ class Service:
             if not status:
                 return Outcome(_json(503, {}), manner=fault, chance=chance)
             retry_after = fault.options.get("retry_after", "")
-            return Outcome(_error_reply(int(status), "the simulated server fails on demand", retry_after=retry_after))
+            return Outcome(
+                _error_reply(int(status), "the simulated server fails on demand", retry_after=retry_after)
+            )
         if fault.kind == "content-type":
             status = fault.options["status"] or chance.pick(("200", "502"))
             return done._replace(reply=Reply(int(status), _HTML, "text/html; charset=utf-8"))
@@ -219,8 +225,8 @@ class Service:
         if ask.temperature == 0:
             return [0] * ask.choices
         named = request.headers.get("x-rollforge-sample") or ask.sample
-        parts = {str(part) for part in (named, ask.seed) if part is not None}
-        first = _sample_number("/".join(sorted(parts))) if parts else sample_in_calls(ask)
+        parts = dict.fromkeys(str(part) for part in (named, ask.seed) if part is not None)
+        first = _sample_number("/".join(parts)) if parts else sample_in_calls(ask)
         if first is None:
             return self._next_samples(task, ask.choices)
         return [first, *(digest("choice", first, number) >> 1 for number in range(1, ask.choices))]
@@ -237,7 +243,9 @@ class Service:
         options = self.options
         seconds = 0.0
         if options.latency:
-            seconds = Chance("latency", options.seed, number).lognormal(options.latency, options.latency_spread)
+            seconds = Chance("latency", options.seed, number).lognormal(
+                options.latency, options.latency_spread
+            )
         return seconds + (generated / options.tokens_per_second if options.tokens_per_second else 0.0)
 
     def _is_over_rate(self) -> bool:

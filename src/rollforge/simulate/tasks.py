@@ -33,7 +33,9 @@ def example_tasks(count: int, seed: int = 0, kind: Kind = "math") -> Iterator[Js
             multi-step task) or `mixed`.
     """
     if kind not in get_args(Kind):
-        raise UsageError(f"there is no kind of example task {kind!r}{did_you_mean(kind, list(get_args(Kind)))}")
+        raise UsageError(
+            f"there is no kind of example task {kind!r}{did_you_mean(kind, list(get_args(Kind)))}"
+        )
     seen: set[int] = set()
     for number in range(count):
         for attempt in range(_ATTEMPTS):

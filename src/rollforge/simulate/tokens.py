@@ -29,7 +29,9 @@ def count(text: str) -> int:
     No token crosses the end of a line, so lines are counted one by one: most have been counted before.
     """
     lines = text.split("\n")
-    return sum(_count_line(line) if len(line) < _LONG else _count_long(line) for line in lines) + len(lines) - 1
+    return (
+        sum(_count_line(line) if len(line) < _LONG else _count_long(line) for line in lines) + len(lines) - 1
+    )
 
 
 @lru_cache(maxsize=8192)

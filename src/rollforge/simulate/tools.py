@@ -42,7 +42,9 @@ def play_needles(ask: Ask, task: Needles, is_right: bool, chance: Chance, sample
         return Turn(text=f"I submitted {len(values)} values. Their sum is \\boxed{{{sum(values)}}}.")
     one_at_a_time = chance.happens(_ONE_AT_A_TIME) or not ask.parallel_calls
     words = words_to_look_up(task, is_right, chance)
-    known = {arguments.get("synonym"): _value(output) for name, arguments, output in outputs if name == LOOK_UP}
+    known = {
+        arguments.get("synonym"): _value(output) for name, arguments, output in outputs if name == LOOK_UP
+    }
     missing = [word for word in words if word not in known]
     if missing:
         asked = missing[:1] if one_at_a_time else missing
@@ -86,7 +88,10 @@ def _arguments(schema: JsonObject, text: str, chance: Chance) -> Any:
     numbers = re.findall(r"\d+", text)
     match kind if isinstance(kind, str) else kind[0]:
         case "object":
-            return {name: _arguments(part, text, chance) for name, part in (schema.get("properties") or {}).items()}
+            return {
+                name: _arguments(part, text, chance)
+                for name, part in (schema.get("properties") or {}).items()
+            }
         case "array":
             return [_arguments(schema.get("items") or {}, text, chance)]
         case "integer":
@@ -98,7 +103,10 @@ def _arguments(schema: JsonObject, text: str, chance: Chance) -> Any:
         case "null":
             return None
         case _:
-            quoted = re.findall(r"[\"'“]([^\"'”]{1,80})[\"'”]", text) or re.findall(r"\b[A-Z][a-z]{2,}\b", text)[1:]
+            quoted = (
+                re.findall(r"[\"'“]([^\"'”]{1,80})[\"'”]", text)
+                or re.findall(r"\b[A-Z][a-z]{2,}\b", text)[1:]
+            )
             return quoted[0] if quoted else " ".join(text.split()[:6])
 
 

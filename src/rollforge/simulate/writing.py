@@ -72,7 +72,9 @@ def write_chat(ask: Ask, model: str, answers: Sequence[Answered]) -> JsonObject:
             "completion_tokens": sum(generated),
             "total_tokens": prompt + sum(generated),
             "prompt_tokens_details": {"cached_tokens": _cached(ask, prompt)},
-            "completion_tokens_details": {"reasoning_tokens": sum(tokens.count(turn.reasoning) for turn, _ in answers)},
+            "completion_tokens_details": {
+                "reasoning_tokens": sum(tokens.count(turn.reasoning) for turn, _ in answers)
+            },
         },
     }
     if ask.wants_token_ids:
@@ -84,7 +86,9 @@ def _output_items(ask: Ask, turn: Turn, key: int, status: str) -> list[JsonObjec
     items: list[JsonObject] = []
     if turn.reasoning:
         summary = [{"type": "summary_text", "text": turn.reasoning}]
-        items.append({"type": "reasoning", "id": f"rs_{key:016x}", "summary": summary, "encrypted_content": None})
+        items.append(
+            {"type": "reasoning", "id": f"rs_{key:016x}", "summary": summary, "encrypted_content": None}
+        )
     if turn.refusal is not None:
         items.append(_message(key, status, {"type": "refusal", "refusal": turn.refusal}))
     elif turn.text or not turn.calls:
