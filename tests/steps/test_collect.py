@@ -141,13 +141,13 @@ async def test_a_wrong_key_stops_the_run_at_once_with_one_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_tasks(tmp_path, 50)
-    monkeypatch.setenv("OPENAI_API_KEY", "wrong")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-not-this-one")
     async with SimulatedServer(SimulateOptions(api_key="right")) as server:
         with pytest.raises(UsageError, match="refuses the key") as caught:
             await collect(tmp_path, server)
         assert server.stats.requests <= 16
     assert "$OPENAI_API_KEY is set, but not accepted" in (caught.value.hint or "")
-    assert "wrong" not in (tmp_path / "run" / "rollouts_run.json").read_text()
+    assert "sk-not-this-one" not in (tmp_path / "run" / "rollouts_run.json").read_text()
 
 
 async def test_an_unknown_model_stops_the_run_at_once(tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ async def test_several_endpoints_share_the_load_and_a_dead_one_is_left_alone(tmp
 
 async def test_a_rate_limit_is_honoured_and_cuts_the_limit(tmp_path: Path) -> None:
     write_tasks(tmp_path, 60)
-    faults = ("429=burst,every=1,length=0.2,retry_after=0.3",)
+    faults = ("429=burst,every=0.4,length=0.2,retry_after=0.3",)
     async with SimulatedServer(SimulateOptions(latency=0.05, faults=faults)) as server:
         result = await collect(tmp_path, server, samples=4, concurrency="auto")
     assert result.exit_code == Exit.DONE
