@@ -144,6 +144,24 @@ class Index:
         """How many rows are overruled (`duplicates` lists the first ones)."""
         return self._overlay.duplicate_count
 
+    @property
+    def expected(self) -> int | None:
+        """Rollouts the run was asked for; None for files that rollforge did not collect."""
+        wanted = [manifest.get("expected") for manifest in self.manifests]
+        return sum(wanted) if all(isinstance(number, int) for number in wanted) else None
+
+    def failed(self) -> dict[str, int]:
+        """Rollouts that failed and never finished: class of the last failure → how many."""
+        if not self._rows("failures"):
+            return {}
+        found = self._connection.execute(
+            "WITH last AS (SELECT file_no, task, rollout, class FROM base_failures WHERE task IS NOT NULL QUALIFY "
+            "row_number() OVER (PARTITION BY file_no, task, rollout ORDER BY row DESC) = 1) "
+            "SELECT coalesce(class, 'unknown'), count(*) FROM last ANTI JOIN base_rollouts b ON b.file_no = last.file_no "
+            "AND b.task = last.task AND b.rollout IS NOT DISTINCT FROM last.rollout GROUP BY 1 ORDER BY 2 DESC, 1"
+        ).fetchall()
+        return {str(kind): int(count) for kind, count in found}
+
     @cached_property
     def numbers(self) -> list[str]:
         """Discovered number columns of `rollouts`: `reward` first, then in order of appearance."""
