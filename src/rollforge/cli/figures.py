@@ -15,19 +15,18 @@ def short(value: float | None) -> str:
         return f"{value:,.0f}"
     if abs(value) >= 100:
         return f"{value:.1f}"
-    if abs(value) >= 0.001:
+    if abs(value) >= 0.0005:
         return f"{value:.3f}"
-    return f"{value:.1e}"
+    return f"{value:.0e}"
 
 
 def mean_text(value: float | None) -> str:
     """A mean: always with decimals, so that 1 is only written for what is exactly 1."""
     if value is None:
         return "–"
-    if value == 0 or abs(value) >= 1000:
-        return short(value)
-    rounded = f"{value:.3f}"
-    return rounded if abs(value) >= 0.0005 else f"{value:.1e}"
+    if value == 0 or abs(value) >= 100:
+        return short(value) if value == 0 or abs(value) >= 1000 else f"{value:.1f}"
+    return f"{value:.3f}" if abs(value) >= 0.0005 else f"{value:.0e}"
 
 
 def interval(ci: Sequence[float] | None) -> str:
@@ -58,3 +57,16 @@ def bar(part: float, whole: float, width: int = 30) -> str:
         return ""
     eighths = max(1, round(part / whole * width * 8))
     return "█" * (eighths // 8) + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[eighths % 8]
+
+
+def signed(ci: Sequence[float] | None) -> str:
+    """An interval of differences, with signs."""
+    return "–" if ci is None else f"{ci[0]:+.3f} … {ci[1]:+.3f}"
+
+
+def clipped(name: str, width: int) -> str:
+    """A long name with its middle left out: both ends tell names apart."""
+    if len(name) <= width:
+        return name
+    head = (width - 1) // 2
+    return f"{name[:head]}…{name[len(name) - (width - 1 - head) :]}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from rollforge.cli.figures import bar, interval, mean_text, percent, percent_interval, short
+from rollforge.cli.figures import bar, clipped, interval, mean_text, percent, percent_interval, short, signed
 from rollforge.cli.output import out
 
 if TYPE_CHECKING:
@@ -61,15 +61,21 @@ def counts_line(metrics: RunMetrics) -> str:
 
 
 def _fields_table(fields: dict[str, Field]) -> Table:
+    """As many columns as the terminal holds: the mean and what it is over come first, the rest is in --json."""
+    is_wide = out().width >= 100
+    has_missing = any(field.missing for field in fields.values())
+    columns = ["mean", "95 % interval", "std", "min", *(["median"] if is_wide else []), "max", "n"]
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("field", no_wrap=True)
-    for name in ("mean", "95 % interval", "std", "min", "median", "max", "n", "missing"):
+    for name in [*columns, *(["missing" if is_wide else "miss"] if has_missing else [])]:
         table.add_column(name, justify="right", no_wrap=True)
     for name, field in list(fields.items())[:MAX_FIELDS]:
-        table.add_row(
-            Text(name), mean_text(field.mean), interval(field.ci), short(field.std), short(field.min), short(field.median),
-            short(field.max), f"{field.n:,}", f"{field.missing:,}" if field.missing else "",
-        )  # fmt: skip
+        cells = {
+            "mean": mean_text(field.mean), "95 % interval": interval(field.ci), "std": mean_text(field.std),
+            "min": short(field.min), "median": short(field.median), "max": short(field.max), "n": f"{field.n:,}",
+        }  # fmt: skip
+        missing = [f"{field.missing:,}" if field.missing else ""] if has_missing else []
+        table.add_row(Text(clipped(name, 34 if is_wide else 17)), *(cells[column] for column in columns), *missing)
     if len(fields) > MAX_FIELDS:
         table.add_row(f"… {len(fields) - MAX_FIELDS} more with --json")
     return table
@@ -126,11 +132,16 @@ def _histogram_table(metrics: RunMetrics) -> Table:
     table.add_column("rollouts", justify="right")
     table.add_column("")
     last, most, whole = len(counts) - 1, max(counts), sum(counts)
-    for place, count in enumerate(counts):
-        closing = "]" if place == last else ")"
-        label = f"[{edges[place]:.3g}, {edges[place + 1]:.3g}{closing}"
+    place = 0
+    while place <= last:
+        empty = next((later for later in range(place, last + 1) if counts[later]), last + 1) - place
+        end = place + empty if empty > 2 else place + 1  # a long empty stretch is one row
+        closing = "]" if end == last + 1 else ")"
+        label = f"[{edges[place]:.3g}, {edges[end]:.3g}{closing}"
+        count = sum(counts[place:end])
         drawn = f"{bar(count, most)} {percent(count / whole)}" if count else ""
         table.add_row(Text(label), f"{count:,}", Text(drawn))
+        place = end
     return table
 
 
@@ -150,7 +161,7 @@ def print_comparison(comparison: Comparison) -> None:
     for name, field in list(comparison.fields.items())[:MAX_FIELDS]:
         difference = "–" if field.difference is None else f"{field.difference:+.3f}"
         table.add_row(
-            Text(name), mean_text(field.value), mean_text(field.against), difference, interval(field.ci), f"{field.tasks:,}"
+            Text(clipped(name, 30)), mean_text(field.value), mean_text(field.against), difference, signed(field.ci), f"{field.tasks:,}"
         )
     console.print(table)
     console.print(Text(comparison.verdict, style="bold"))
