@@ -13,6 +13,11 @@ COMMANDS = {
     "status": "rollforge.cli.status:status",
     "simulate": "rollforge.cli.simulate:simulate",
     "verify": "rollforge.cli.verify:verify",
+    "metrics": "rollforge.cli.metrics:metrics",
+    "profile": "rollforge.cli.profile:profile",
+    "query": "rollforge.cli.query:query",
+    "show": "rollforge.cli.show:show",
+    "validate": "rollforge.cli.validate:validate",
     "list": "rollforge.cli.list_:list_members",
 }
 """Verb → the function behind it. The order here is the order in `rollforge --help`."""
