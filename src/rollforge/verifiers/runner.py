@@ -61,7 +61,7 @@ class JudgeCounters(msgspec.Struct):
     lookups: int = 0
     """Rollouts that asked whether an equal answer was judged already; 0 for a verifier that is not deterministic."""
     seconds: float = 0.0
-    """Inside the verifier, summed."""
+    """Inside the verifier, summed over calls that gave a verdict."""
     queued: int = 0
     busy: int = 0
     workers: int = 0
@@ -71,8 +71,7 @@ class JudgeCounters(msgspec.Struct):
 
     @property
     def seconds_per_verdict(self) -> float | None:
-        done = self.judged + self.failed
-        return self.seconds / done if done else None
+        return self.seconds / self.judged if self.judged else None
 
     @property
     def hit_rate(self) -> float | None:
@@ -242,6 +241,11 @@ class RunningJudge:
         if len(self._known) >= REMEMBERED:
             del self._known[next(iter(self._known))]
         self._known[key] = (verdict, 1)
+
+    async def call_once(self, task: Task, response: Response) -> Verdict:
+        """The verdict of a call of its own, whatever equal answers were told; raises `Failure` when there is none."""
+        _, (verdict,) = await self._engine.run(task, [response])
+        return verdict
 
     async def judge_group(self, task: Task, responses: list[Response]) -> list[Verdict]:
         """The verdicts of a group verifier, one for each response in their order."""
