@@ -138,11 +138,13 @@ class LoopEngine:
 class RunningJudge:
     """A `Judge` with everything around the call: sharing, cache, counters."""
 
-    def __init__(self, verifier: Verifier, engine: Engine, cache: VerdictStore | None) -> None:
+    def __init__(
+        self, verifier: Verifier, engine: Engine, cache: VerdictStore | None, *, shares_cheap: bool = False
+    ) -> None:
         self.verifier = verifier
         self._engine = engine
-        # For a cheap verifier, finding out that an answer was seen before costs more than judging it again.
-        is_worth_it = not verifier.is_cheap or cache is not None
+        # For a cheap verifier, finding out that an answer was seen before costs as much as judging it again.
+        is_worth_it = not verifier.is_cheap or cache is not None or shares_cheap
         self._is_sharing = verifier.is_deterministic and not verifier.is_group and is_worth_it
         self._cache = cache if self._is_sharing else None
         self._keys = Keys(verifier.fingerprint)
@@ -278,6 +280,7 @@ def make_judge(
     timeout: float = 60,
     memory_mb: int = 4096,
     cache: VerdictStore | None = None,
+    shares_cheap: bool = False,
 ) -> RunningJudge:
     """The verifier ready to run where it belongs.
 
@@ -286,6 +289,7 @@ def make_judge(
         timeout: Seconds one verdict may take.
         memory_mb: What one worker may take on top of what the loaded verifier needs; 0 sets no limit.
         cache: Verdicts of earlier runs; not used for a verifier that is not deterministic.
+        shares_cheap: Judge equal answers once even where judging costs no more than finding the equal one.
     """
     engine: Engine
     if verifier.is_async or verifier.is_cheap or workers == 0:
@@ -294,7 +298,7 @@ def make_judge(
         from rollforge.verifiers.workers import WorkerPool
 
         engine = WorkerPool(verifier, workers=workers, timeout=timeout, memory_mb=memory_mb)
-    return RunningJudge(verifier, engine, cache)
+    return RunningJudge(verifier, engine, cache, shares_cheap=shares_cheap)
 
 
 class InlineJudge(RunningJudge):

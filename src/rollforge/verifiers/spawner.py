@@ -197,10 +197,8 @@ def importable_spec(verifier: Verifier) -> str | None:
     if not module or not name or module == "__main__" or "<" in name or not sys.executable:
         return None
     loaded = sys.modules.get(module)
-    if module.startswith("rollforge_user_"):
-        spec = f"{getattr(loaded, '__file__', '')}:{name}"
-    else:
-        spec = f"{module}:{name}"
+    place = getattr(loaded, "__file__", "") if module.startswith("rollforge_user_") else module
+    spec = f"{place}:{name}"
     try:
         return spec if load_target(spec) is function else None
     except Exception:  # noqa: BLE001  (whatever looking it up raises, it cannot be found elsewhere)

@@ -78,6 +78,7 @@ class Verification:
             timeout=options.timeout,
             memory_mb=options.memory_mb,
             cache=cache,
+            shares_cheap=True,
         )
 
     def stop(self) -> None:
