@@ -149,7 +149,7 @@ class RunningJudge:
         self._cache = cache if self._is_sharing else None
         self._keys = Keys(verifier.fingerprint)
         self._known: dict[bytes, tuple[Verdict, int]] = {}
-        self._running: dict[bytes, asyncio.Future[Verdict]] = {}
+        self._running: dict[bytes, asyncio.Future[None] | None] = {}
         self._counters = JudgeCounters()
 
     @property
@@ -211,7 +211,7 @@ class RunningJudge:
         self._counters.lookups += 1
         while key in self._running and key not in self._known:
             # When the first one fails, whoever waited asks again: the failure is that call's own.
-            await asyncio.wait([self._running[key]])
+            await self._first_one(key)
         found = self._known.get(key)
         if found is not None:
             self._counters.shared += 1
@@ -225,20 +225,24 @@ class RunningJudge:
                 return Ruling(cached, 0.0, 1, is_cached=True)
         return await self._judged_first(key, task, response)
 
+    async def _first_one(self, key: bytes) -> None:
+        """Wait until the running judgement of an equal answer has ended, well or not."""
+        future = self._running[key]
+        if future is None:
+            future = self._running[key] = asyncio.get_running_loop().create_future()
+        await asyncio.wait([future])
+
     async def _judged_first(self, key: bytes, task: Task, response: Response) -> Ruling:
-        future: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
-        self._running[key] = future
+        self._running[key] = None
         try:
             (verdict,), seconds = await self._called(task, [response])
-        except BaseException:
-            future.cancel()
-            raise
+            self._remember(key, verdict)
         finally:
-            del self._running[key]
-        self._remember(key, verdict)
+            waited_for = self._running.pop(key)
+            if waited_for is not None:
+                waited_for.set_result(None)
         if self._cache is not None:
             self._cache.put(key, verdict)
-        future.set_result(verdict)
         return Ruling(verdict, seconds, 1)
 
     def _remember(self, key: bytes, verdict: Verdict) -> None:

@@ -46,15 +46,6 @@ ODD = (
 )
 
 
-def message(text: str) -> Response:
-    """A response that is one message."""
-    part = {"type": "output_text", "text": text, "annotations": []}
-    item = {"type": "message", "role": "assistant", "status": "completed", "content": [part]}
-    return Response(
-        {"object": "response", "status": "completed", "incomplete_details": None, "output": [item]}
-    )
-
-
 def nothing() -> Response:
     """A response without any item."""
     return Response({"object": "response", "status": "completed", "incomplete_details": None, "output": []})
@@ -126,7 +117,7 @@ def renderings(task: Task, gold: list[Any]) -> Iterator[tuple[str, Response]]:
             for word in words:
                 filled = msgspec.json.encode(word).decode() if name == "json" else word
                 kind = name if word == text else f"{name}, as a letter"
-                yield kind, message(form.format(filled))
+                yield kind, Response.from_text(form.format(filled))
 
 
 def _letters(task: Task, gold: str) -> list[str]:

@@ -21,7 +21,6 @@ from rollforge.verifiers.probes.answers import (
     REFUSALS,
     gold_key,
     gold_of,
-    message,
     nothing,
     renderings,
     respaced,
@@ -40,6 +39,7 @@ from rollforge.verifiers.probes.report import (
 from rollforge.verifiers.runner import RunningJudge
 
 PARTNERS = 32
+LEARNING = 3
 EXCERPT = 200
 
 
@@ -154,36 +154,43 @@ class Prober:
             self._without_gold += 1
             return None
         forms = sorted(renderings(task, gold), key=lambda form: -self._forms[form[0]])
-        best: _Said | None = None
+        is_learning = len(self._said["gold"]) < LEARNING  # which forms and which scale this verifier knows
+        best: tuple[float, str, Response] | None = None
         own: list[_Said] = []
         for name, response in forms:
             reward = await self._called(task, response, own)
             if isinstance(reward, Failure) or reward is None:
                 continue
-            if best is None or best.reward is None or reward > best.reward:
-                best = _Said(task.index, reward, _tail(response), gold_key(gold))
-            if reward >= self.threshold:
-                self._forms[name] += 1
-                self._said["gold"].append(best)
-                return response
-        if len(own) == len(forms):
-            failures.append(own[0])  # it failed on every form, also on the one it wants
-        elif best is None:
-            self._unjudged_gold += 1
-        if best is not None:
-            self._said["gold"].append(best)
-        return None
+            if best is None or reward > best[0]:
+                best = (reward, name, response)
+            if reward >= self.threshold and not is_learning:
+                break
+        if best is None:
+            if len(own) == len(forms):
+                failures.append(own[0])  # it failed on every form, also on the one it wants
+            else:
+                self._unjudged_gold += 1
+            return None
+        reward, name, response = best
+        self._said["gold"].append(_Said(task.index, reward, _tail(response), gold_key(gold)))
+        if reward < self.threshold:
+            return None
+        self._forms[name] += 1
+        return response
 
     async def _ask_wrong(self, task: Task, gold: list[Any], number: int, failures: list[_Said]) -> None:
-        odd = [message(ODD[(number + shift) % len(ODD)]) for shift in (0, 3)]
+        odd = [Response.from_text(ODD[(number + shift) % len(ODD)]) for shift in (0, 3)]
         answers = {
-            "empty": [nothing() if number % 2 else message(EMPTY[1]), message(EMPTY[0])],
-            "refusal": [message(REFUSALS[number % len(REFUSALS)])],
+            "empty": [
+                nothing() if number % 2 else Response.from_text(EMPTY[1]),
+                Response.from_text(EMPTY[0]),
+            ],
+            "refusal": [Response.from_text(REFUSALS[number % len(REFUSALS)])],
             "odd": odd,
         }
         prompt = task.prompt
         if prompt.strip() and gold_key([prompt]) not in {gold_key([item]) for item in gold}:
-            answers["echo"] = [message(prompt)]
+            answers["echo"] = [Response.from_text(prompt)]
         for name, responses in answers.items():
             if name not in self._skipped:
                 await self._note_highest(name, task, responses, gold, failures)
@@ -237,11 +244,11 @@ class Prober:
             return
         right, wrong = str(gold[0]), str(partner.gold[0])
         for form in [self._explicit_form] if self._explicit_form else EXPLICIT_FORMS:
-            reward = await self._called(task, message(FORMS[form].format(right)), [])
+            reward = await self._called(task, Response.from_text(FORMS[form].format(right)), [])
             if not isinstance(reward, Failure) and reward is not None and reward >= self.threshold:
                 self._explicit_form = form
                 text = f"At first I thought of {right}, but that is wrong.\n\n" + FORMS[form].format(wrong)
-                await self._note_highest("hedge", task, [message(text)], gold, failures)
+                await self._note_highest("hedge", task, [Response.from_text(text)], gold, failures)
                 return
 
     async def _ask_again(self, task: Task, answers: list[Response], failures: list[_Said]) -> None:
