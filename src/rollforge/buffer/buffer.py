@@ -22,6 +22,7 @@ from rollforge.buffer.owner import is_dead, own_name
 from rollforge.buffer.samplers import Choice, Draw, Sampler, Waiting, find_sampler
 from rollforge.errors import UsageError
 from rollforge.experience import Experience, from_bytes, to_bytes
+from rollforge.records import from_json, to_json
 
 WAITING, CLAIMED, DONE, EVICTED = 0, 1, 2, 3
 COUNTERS = ("waiting", "claimed", "done", "appended", "acknowledged", "duplicates", "evicted", "stale")
@@ -35,7 +36,9 @@ _COUNT = (
     "insert into counters (name, value) values (?, ?)"
     " on conflict (name) do update set value = counters.value + excluded.value"
 )
-_FREE = "update experiences set state = 0, claim = null, owner = null, until = null"
+_FREE = "update experiences set state = 0 where id {ids}"
+_USED = "update experiences set uses = uses + 1, state = 2, body = null where uses + 1 >= ? and id {ids}"
+_USED_BEFORE = "update experiences set uses = uses + 1, state = 0 where state = 1 and id {ids}"
 _COLUMNS = ("id", "model_version", "priority", "difficulty", "uses")
 _POLL_SECONDS = 0.05
 
@@ -162,11 +165,10 @@ class Buffer:
             self._drop(choice.stale, "stale")
             if len(choice.ids) < count and not (takes_less and choice.ids):
                 return None
-            self._database.change(
-                "update experiences set state = 1, claim = ?, owner = ?, until = ? where id {ids}",
-                (token, self._owner, now + self.options.lease_seconds),
-                choice.ids,
-            )
+            self._database.change("update experiences set state = 1 where id {ids}", (), choice.ids)
+            until = now + self.options.lease_seconds
+            ids = to_json(choice.ids).decode()
+            self._database.change("insert into claims values (?, ?, ?, ?)", (token, self._owner, until, ids))
             self._add({draws: 1, "waiting": -len(choice.ids), "claimed": len(choice.ids)})
             sql = "select id, uses, created, body from experiences where id {ids}"
             rows = self._database.rows(sql, (), choice.ids)
@@ -199,48 +201,40 @@ class Buffer:
             LeaseLost: the lease ran out and the experiences went back; nothing was acknowledged.
         """
         with self._database.transaction():
-            self._hold(batch)
-            self._database.change(f"{_FREE}, uses = uses + 1 where id {{ids}}", (), batch.ids)
-            done = self._database.change(
-                "update experiences set state = 2, body = null where uses >= ? and id {ids}",
-                (self.options.max_uses,),
-                batch.ids,
-            )
+            self._end_claim(batch)
+            done = self._database.change(_USED, (self.options.max_uses,), batch.ids)
+            if done < len(batch.ids):
+                self._database.change(_USED_BEFORE, (), batch.ids)
             count = len(batch.ids)
             self._add({"acknowledged": count, "claimed": -count, "done": done, "waiting": count - done})
 
     def give_back(self, batch: Batch) -> None:
         """The batch was not used: it waits again, at its old place."""
         with self._database.transaction():
-            self._hold(batch)
-            self._count_freed(self._database.change(f"{_FREE} where id {{ids}}", (), batch.ids))
+            self._end_claim(batch)
+            self._free(batch.ids)
 
     def renew(self, batch: Batch) -> None:
         """Hold the batch for another lease: for steps longer than `lease_seconds`."""
+        until = self.options.clock() + self.options.lease_seconds
         with self._database.transaction():
-            self._hold(batch)
-            until = self.options.clock() + self.options.lease_seconds
-            self._database.change("update experiences set until = ? where id {ids}", (until,), batch.ids)
+            if not self._database.change("update claims set until = ? where token = ?", (until, batch.token)):
+                raise _lease_lost(batch)
 
-    def _hold(self, batch: Batch) -> None:
-        held = self._database.rows("select count(*) from experiences where claim = ?", (batch.token,))[0][0]
-        if held != len(batch.ids):
-            raise LeaseLost(
-                f"the lease on {len(batch.ids)} experiences ran out; they went back to the buffer",
-                hint="give longer leases (lease_seconds), or call renew during long steps",
-            )
+    def _end_claim(self, batch: Batch) -> None:
+        if not self._database.change("delete from claims where token = ?", (batch.token,)):
+            raise _lease_lost(batch)
 
     def _take_back(self, now: float) -> None:
         """Claims whose lease ran out, or whose claimant on this machine is dead, wait again."""
-        claims = self._database.rows(
-            "select claim, min(owner), min(until) from experiences where claim is not null group by claim"
-        )
-        for claim, owner, until in claims:
+        for token, owner, until, ids in self._database.rows("select token, owner, until, ids from claims"):
             if until < now or (owner != self._owner and is_dead(owner)):
-                self._count_freed(self._database.change(f"{_FREE} where claim = ?", (claim,)))
+                self._database.change("delete from claims where token = ?", (token,))
+                self._free(from_json(ids))
 
-    def _count_freed(self, count: int) -> None:
-        self._add({"claimed": -count, "waiting": count})
+    def _free(self, ids: Sequence[int]) -> None:
+        self._database.change(_FREE, (), ids)
+        self._add({"claimed": -len(ids), "waiting": len(ids)})
 
     def finish(self) -> None:
         """No more will be appended: claims take what is left instead of waiting for full batches."""
@@ -281,6 +275,13 @@ class Buffer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _lease_lost(batch: Batch) -> LeaseLost:
+    return LeaseLost(
+        f"the lease on {len(batch)} experiences ran out; they went back to the buffer",
+        hint="give longer leases (lease_seconds), or call renew during long steps",
+    )
 
 
 def _experience(row: Row) -> Experience:
