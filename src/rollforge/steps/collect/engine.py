@@ -37,7 +37,7 @@ from rollforge.records import (
     to_json,
 )
 from rollforge.steps.collect.live import Live
-from rollforge.steps.collect.options import CollectOptions
+from rollforge.steps.collect.options import Allowance, CollectOptions
 from rollforge.steps.collect.plan import Plan
 from rollforge.store import DurableFile
 from rollforge.verifiers.base import Judge
@@ -46,9 +46,6 @@ logger = logging.getLogger(__name__)
 
 Reason = Literal["", "interrupted", "deadline", "tokens", "pilot", "failures", "outage", "fatal", "disk"]
 """Why no new work is taken; empty while it is."""
-
-HOPELESS_FROM = 50
-"""A share of failures means nothing before this many rollouts are settled."""
 
 
 @dataclass(slots=True)
@@ -105,6 +102,7 @@ class Engine:
         self._numbers = itertools.count()
         self._changed = asyncio.Event()
         self._verify_slots = asyncio.Semaphore(options.verify_concurrency)
+        self._allowance = Allowance.parse(options.max_failures)
         self._fresh_work = self._pull()
 
     async def run(self) -> None:
@@ -253,7 +251,7 @@ class Engine:
             raise
         except TimeoutError:
             raise Failure("agent", "timeout", f"the rollout took longer than {limit_s:g} s") from None
-        except Exception as error:  # noqa: BLE001  (the boundary to an agent's code)
+        except Exception as error:
             raise Failure("agent", "agent", f"{type(error).__name__}: {error}") from error
         finally:
             self._limiter.release()
@@ -357,8 +355,5 @@ class Engine:
 
     def _give_up_if_hopeless(self) -> None:
         settled = self.live.fresh + self.live.given_up
-        most = self._options.max_failures
-        allowed = most if most > 1 else most * settled
-        is_certain = most > 1 or settled >= HOPELESS_FROM
-        if is_certain and self.live.given_up > allowed:
+        if self._allowance.is_exceeded(self.live.given_up, settled):
             self.stop("failures")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -44,8 +44,8 @@ class CollectOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How often one rollout is tried, over resumes too."""
     retries: int = 4
     retry_budget: float = 0.5
-    max_failures: float = 0.5
-    """Above 1 a count, up to 1 a share of the rollouts settled so far (from 50 on); beyond it the run ends."""
+    max_failures: str = "50%"
+    """More failed rollouts than this end the run: a count (`20`) or a share of the settled ones (`5%`, `0.05`)."""
     request_timeout_s: float = 600.0
     rollout_deadline_s: float = 3600.0
     deadline_s: float | None = None
@@ -58,23 +58,62 @@ class CollectOptions(msgspec.Struct, frozen=True, kw_only=True):
         """Refuse what cannot work, before anything is touched."""
         for name, lowest in (("samples", 1), ("attempts", 1), ("retries", 0), ("verify_concurrency", 1)):
             if getattr(self, name) < lowest:
-                raise UsageError(f"--{name.replace('_', '-')} must be at least {lowest}, not {getattr(self, name)}")
+                raise UsageError(
+                    f"--{name.replace('_', '-')} must be at least {lowest}, not {getattr(self, name)}"
+                )
         if self.limit is not None and self.limit < 1:
-            raise UsageError(f"-n/--limit must be at least 1, not {self.limit}", hint="leave it out for all tasks")
+            raise UsageError(
+                f"-n/--limit must be at least 1, not {self.limit}", hint="leave it out for all tasks"
+            )
         if self.pilot is not None and self.pilot < 1:
             raise UsageError(f"--pilot must be at least 1, not {self.pilot}")
         if not self.base_urls and self.model != "simulated":
             raise UsageError(
                 "no server to ask", hint="give --base-url http://…/v1, or -m simulated for the embedded model"
             )
+        Allowance.parse(self.max_failures)
         for url in self.base_urls:
             if not url.startswith(("http://", "https://")):
                 raise UsageError(f"--base-url {url!r} is no URL", hint="write it as http://host:port/v1")
 
     def to_config(self) -> JsonObject:
         """Every option, as saved in the manifest."""
-        config: JsonObject = msgspec.to_builtins(msgspec.structs.replace(self, verifier=verifier_name(self.verifier)))
+        config: JsonObject = msgspec.to_builtins(
+            msgspec.structs.replace(self, verifier=verifier_name(self.verifier))
+        )
         return config
+
+
+class Allowance(msgspec.Struct, frozen=True):
+    """How many failures are bearable: a count, or a share."""
+
+    count: int | None = None
+    share: float | None = None
+
+    HOPELESS_FROM: ClassVar[int] = 50
+    """A share means nothing before this many rollouts are settled."""
+
+    @classmethod
+    def parse(cls, text: str) -> Allowance:
+        """`20` is a count; `0.05`, `1.0` and `5%` are shares."""
+        words = text.strip()
+        try:
+            if words.isdigit():
+                return cls(count=int(words))
+            share = float(words.removesuffix("%")) / (100 if words.endswith("%") else 1)
+        except ValueError:
+            share = -1.0
+        if not 0 <= share <= 1:
+            raise UsageError(
+                f"--max-failures {text!r} is neither a count nor a share", hint="write 20, 0.05 or 5%"
+            )
+        return cls(share=share)
+
+    def is_exceeded(self, failed: int, settled: int) -> bool:
+        """Whether so many failures are too many."""
+        if self.count is not None:
+            return failed > self.count
+        return settled >= self.HOPELESS_FROM and failed > (self.share or 0.0) * settled
 
 
 def verifier_name(verifier: Any) -> str | None:

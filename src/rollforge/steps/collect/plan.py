@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollforge.errors import DataError, ResumeRefused, UsageError
-from rollforge.records import PARAMS_KEY, TASK_KEY, JsonObject, Task, from_json, to_json
+from rollforge.records import PARAMS_KEY, TASK_KEY, JsonObject, to_json
 from rollforge.steps.collect.options import CollectOptions, verifier_name
 from rollforge.store import Ledger, Manifest, RunFiles, read_manifest
 from rollforge.store.durable import sync_directory
-from rollforge.tasks import BadRow, PromptTemplate, read_lines, to_task_row
+from rollforge.tasks import BadRow, PromptTemplate, TaskFile, read_lines, to_task_row
 
 GROWING = ("samples", "limit")
 """Keys of the fingerprint that may grow when a run is resumed."""
@@ -46,7 +46,8 @@ class BadTasks(DataError):
 
     def __init__(self, lines: list[BadLine]) -> None:
         shown = "\n".join(
-            f"  {bad.file}:{bad.line}: {bad.what}{f' ({bad.hint})' if bad.hint else ''}" for bad in lines[:SHOWN_BAD_LINES]
+            f"  {bad.file}:{bad.line}: {bad.what}{f' ({bad.hint})' if bad.hint else ''}"
+            for bad in lines[:SHOWN_BAD_LINES]
         )
         more = f"\n  … and {len(lines) - SHOWN_BAD_LINES:,} more" if len(lines) > SHOWN_BAD_LINES else ""
         super().__init__(
@@ -54,44 +55,6 @@ class BadTasks(DataError):
             hint="mend them, or leave them out with --skip-bad; --json lists them all",
         )
         self.lines = lines
-
-
-class TaskFile:
-    """`rollouts_tasks.jsonl` with random access: eight bytes per task for its place, eight for its id."""
-
-    def __init__(self, path: Path, offsets: NDArray[np.int64], ids: NDArray[np.int64]) -> None:
-        self.path = path
-        self.ids = ids
-        self._offsets = offsets
-        self._file: BinaryIO = path.open("rb")
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def read(self, position: int) -> Task:
-        """The task at a position, parsed."""
-        if self._file.tell() != self._offsets[position]:
-            self._file.seek(int(self._offsets[position]))
-        return Task(from_json(self._file.readline()), int(self.ids[position]))
-
-    def close(self) -> None:
-        self._file.close()
-
-    @classmethod
-    def open(cls, path: Path) -> TaskFile:
-        """Scan an existing tasks file for offsets and ids."""
-        decode = msgspec.json.Decoder(_TaskKey).decode
-        offsets, ids, offset = array("q"), array("q"), 0
-        with path.open("rb", buffering=4 << 20) as file:
-            for line in file:
-                offsets.append(offset)
-                ids.append(decode(line).task)
-                offset += len(line)
-        return cls(path, np.frombuffer(offsets, np.int64), np.frombuffer(ids, np.int64))
-
-
-class _TaskKey(msgspec.Struct):
-    task: int = msgspec.field(name=TASK_KEY)
 
 
 class Plan(msgspec.Struct, kw_only=True):
@@ -111,30 +74,41 @@ class Plan(msgspec.Struct, kw_only=True):
 
 
 def make_plan(
-    options: CollectOptions, *, needs: tuple[str, ...], verifier_fingerprint: str | None, version: str, command: list[str]
+    options: CollectOptions,
+    *,
+    needs: tuple[str, ...],
+    verifier_fingerprint: str | None,
+    version: str,
+    command: list[str],
+    is_rehearsal: bool = False,
 ) -> Plan:
-    """The plan for a new run, or for the rest of an existing one. The caller holds the run's lock."""
+    """The plan for a new run, or for the rest of an existing one. The caller holds the run's lock.
+
+    A rehearsal reads and checks everything and leaves the disk as it was.
+    """
     files = RunFiles(options.out)
-    if options.fresh:
+    if options.fresh and not is_rehearsal:
         move_aside(files)
-    old = read_manifest(files)
-    if old is None and files.rollouts.exists() and files.rollouts.stat().st_size:
+    old = None if options.fresh else read_manifest(files)
+    if old is None and not options.fresh and files.rollouts.exists() and files.rollouts.stat().st_size:
         raise UsageError(
             f"{files.rollouts} exists, but was not collected by rollforge",
             hint="choose another -o, or move it aside with --fresh",
         )
-    spooled = _spool_stdin(files) if options.input == "-" else None
+    folder = None if is_rehearsal else files.rollouts.parent
+    spooled = _spool_stdin(folder) if options.input == "-" else None
     try:
         digest = _digest(Path(spooled or _existing(options.input)))
         fingerprint = _fingerprint(options, digest, verifier_fingerprint)
         if old is not None:
             refuse_changes(old.fingerprint, fingerprint, files)
-        tasks, bad = _materialise(options, files, old, fingerprint, needs, spooled)
+        tasks, bad = _materialise(options, files, old, fingerprint, needs, spooled, is_rehearsal)
     finally:
         if spooled:
             Path(spooled).unlink(missing_ok=True)
     ledger = Ledger(tasks.ids, options.samples)
-    ledger.read(files.rollouts, files.failures)
+    if old is not None:
+        ledger.read(files.rollouts, files.failures)
     manifest = old or Manifest(rollforge=version, created=time.time())
     manifest.rollforge, manifest.command, manifest.fingerprint = version, command, fingerprint
     manifest.config = options.to_config()
@@ -161,7 +135,9 @@ def refuse_changes(old: JsonObject, new: JsonObject, files: RunFiles) -> None:
         if before != now and not may_grow:
             differing.append((key, before, now))
     if differing:
-        changes = "\n".join(f"  {key}: was {_short(before)}, is {_short(now)}" for key, before, now in differing)
+        changes = "\n".join(
+            f"  {key}: was {_short(before)}, is {_short(now)}" for key, before, now in differing
+        )
         raise ResumeRefused(
             f"{files.rollouts} was collected with other settings; nothing was changed\n{changes}",
             keys=tuple(key for key, _, _ in differing),
@@ -218,10 +194,11 @@ def _digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _spool_stdin(files: RunFiles) -> str:
+def _spool_stdin(folder: Path | None) -> str:
     """stdin can be read once only: keep it on disk for the two passes over it."""
-    files.rollouts.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=files.rollouts.parent, prefix=".stdin.")
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=folder, prefix=".stdin.")
     with os.fdopen(handle, "wb") as spool:
         for _, line in read_lines("-"):
             spool.write(line if line.endswith(b"\n") else line + b"\n")
@@ -235,13 +212,16 @@ def _materialise(
     fingerprint: JsonObject,
     needs: tuple[str, ...],
     spooled: str | None,
+    is_rehearsal: bool,
 ) -> tuple[TaskFile, list[BadLine]]:
     """The tasks file: the one on disk when it is already right, else a new one put in its place as a whole."""
     same = old is not None and {**old.fingerprint, "samples": 0} == {**fingerprint, "samples": 0}
     if same and files.tasks.exists():
         return TaskFile.open(files.tasks), []
-    files.tasks.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=files.tasks.parent, prefix=f".{files.tasks.name}.")
+    folder = None if is_rehearsal else files.tasks.parent
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=folder, prefix=f".{files.tasks.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
             writer = _TaskWriter(options, file, needs)
@@ -252,12 +232,13 @@ def _materialise(
             raise BadTasks(writer.bad)
         if not writer.ids:
             raise UsageError(f"{options.input}: no tasks", hint="the file is empty, or every line is bad")
+        if folder is None:
+            return writer.task_file(Path(name)), writer.bad
         Path(name).chmod(0o644)
         Path(name).replace(files.tasks)
-        sync_directory(files.tasks.parent)
-    except BaseException:
+        sync_directory(folder)
+    finally:
         Path(name).unlink(missing_ok=True)
-        raise
     return writer.task_file(files.tasks), writer.bad
 
 
@@ -299,9 +280,7 @@ class _TaskWriter:
         return chosen
 
     def _write(self, line: bytes, ordinal: int, number: int) -> None:
-        row = to_task_row(
-            line, overrides=self._options.overrides, template=self._template, needs=self._needs
-        )
+        row = to_task_row(line, overrides=self._options.overrides, template=self._template, needs=self._needs)
         row[TASK_KEY] = index = self._task_id(row, ordinal, number)
         data = to_json(row) + b"\n"
         self._file.write(data)
@@ -331,7 +310,12 @@ class _TaskWriter:
         repeats = order[1:][ids[order][1:] == ids[order][:-1]]
         raise BadTasks(
             [
-                BadLine(name, self._lines[i], f"{TASK_KEY} {ids[i]} is already that of an earlier line", "-k repeats a task")
+                BadLine(
+                    name,
+                    self._lines[i],
+                    f"{TASK_KEY} {ids[i]} is already that of an earlier line",
+                    "-k repeats a task",
+                )
                 for i in sorted(repeats)
             ]
         )
