@@ -19,7 +19,7 @@ import msgspec
 from rollforge.errors import RollforgeError, UsageError
 from rollforge.records import JsonObject, Response, Task, Verdict
 from rollforge.verifiers.base import Verifier
-from rollforge.verifiers.calling import verifier_failure
+from rollforge.verifiers.calling import Stopped, verifier_failure
 from rollforge.verifiers.cores import idle_cores, usable_cores
 from rollforge.verifiers.process import DUMP_SIGNAL, HEADER, MAX_FRAME, kill_group
 from rollforge.verifiers.spawner import Spawner, WorkerHandle
@@ -306,6 +306,13 @@ class WorkerPool:
             job = self._queue.popleft()
             if not job.future.done():
                 job.future.set_exception(verifier_failure(reason))
+
+    def drop_waiting(self) -> None:
+        """Take back what no worker has been given yet."""
+        while self._queue:
+            job = self._queue.popleft()
+            if not job.future.done():
+                job.future.set_exception(Stopped())
 
     def _grow(self) -> None:
         self._run(self._add_quietly())
