@@ -89,7 +89,6 @@ class _Worker(asyncio.Protocol):
             self.head_since = now
         self.jobs.append(job)
         assert self._transport is not None
-        self._transport.write(HEADER.pack(len(job.payload)))
         self._transport.write(job.payload)
 
     def data_received(self, data: bytes) -> None:
@@ -227,7 +226,7 @@ class WorkerPool:
             payload = _encode([task, task.index, [response.raw for response in responses]])
         except (TypeError, ValueError, OverflowError) as error:
             raise verifier_failure(f"the task or response cannot be sent to a worker: {error}") from error
-        job = _Job(payload, asyncio.get_running_loop().create_future())
+        job = _Job(HEADER.pack(len(payload)) + payload, asyncio.get_running_loop().create_future())
         worker = self._freest()
         if worker is None:
             self._queue.append(job)
