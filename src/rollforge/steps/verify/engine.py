@@ -106,7 +106,7 @@ class Verification:
             failed=self._failed,
             unjudged=self._unjudged,
             rate=done / elapsed,
-            mean=self._rewards.estimate().mean if done < 100_000 else None,
+            mean=self._rewards.mean,
             counters=counters,
             is_waiting=self.is_waiting,
         )
@@ -336,5 +336,6 @@ class Verification:
             sum(self._busy_share) / len(self._busy_share) if self._busy_share else counters.seconds / elapsed
         )
         if busy > 0.7:
-            return f"the verifier: {self._workers} workers {min(busy, 1):.0%} busy; more --verify-workers may help"
+            many = f"{self._workers} worker{'s' if self._workers > 1 else ''}"
+            return f"the verifier: {many} {min(busy, 1):.0%} busy; more --verify-workers may help"
         return f"reading, or collection: workers {min(busy, 1):.0%} busy"
