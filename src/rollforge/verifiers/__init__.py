@@ -7,6 +7,7 @@ VERIFIERS = Registry(
     {
         "code": "rollforge.verifiers.code:Code",
         "exact": "rollforge.verifiers.exact:Exact",
+        "instruction_following": "rollforge.verifiers.instruction_following:InstructionFollowing",
         "json_schema": "rollforge.verifiers.json_schema:JsonSchema",
         "math": "rollforge.verifiers.math:Math",
         "mcqa": "rollforge.verifiers.mcqa:Mcqa",
