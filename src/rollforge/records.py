@@ -25,7 +25,17 @@ PARAMS_KEY = "responses_create_params"
 OWN_KEY = "_rf"
 
 RESERVED_KEYS = frozenset(
-    {PARAMS_KEY, "response", "agent_ref", TASK_KEY, ROLLOUT_KEY, ATTEMPT_KEY, FAILURE_KEY, TERMINAL_KEY, OWN_KEY}
+    {
+        PARAMS_KEY,
+        "response",
+        "agent_ref",
+        TASK_KEY,
+        ROLLOUT_KEY,
+        ATTEMPT_KEY,
+        FAILURE_KEY,
+        TERMINAL_KEY,
+        OWN_KEY,
+    }
 )
 """Row keys that a verifier may not return."""
 
@@ -115,6 +125,13 @@ class Response(Mapping[str, Any]):
 
     def __init__(self, raw: JsonObject) -> None:
         self.raw = raw
+
+    @classmethod
+    def from_text(cls, text: str) -> Response:
+        """A response that is one finished message: what tests and probes of verifiers need."""
+        part = {"type": "output_text", "text": text, "annotations": []}
+        item = {"type": "message", "role": "assistant", "status": "completed", "content": [part]}
+        return cls({"object": "response", "status": "completed", "incomplete_details": None, "output": [item]})
 
     def __getitem__(self, key: str) -> Any:
         return self.raw[key]
@@ -211,6 +228,8 @@ class Response(Mapping[str, Any]):
     @property
     def finish_reason(self) -> str | None:
         """Why the last model call ended: stop, length, content_filter, tool_calls; None when the server did not say."""
+        if isinstance(self.raw.get("finish_reason"), str):
+            return str(self.raw["finish_reason"])
         details = self.raw.get("incomplete_details")
         if isinstance(details, dict) and details.get("reason"):
             reason = str(details["reason"])
@@ -269,7 +288,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def _from_mapping(cls, value: Mapping[str, object]) -> Verdict:
         if "reward" not in value:
-            raise ValueError(f"the verifier returned a dict without 'reward' (keys: {', '.join(map(str, value))})")
+            raise ValueError(
+                f"the verifier returned a dict without 'reward' (keys: {', '.join(map(str, value))})"
+            )
         numbers: dict[str, bool | int | float] = {}
         details: JsonObject = {}
         for key, item in value.items():
@@ -283,6 +304,10 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
             else:
                 _finite(str(key), plain)
                 numbers[str(key)] = plain
+        try:
+            to_json(details)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"the verifier returned what JSON cannot hold: {error}") from error
         reward = value["reward"]
         return cls(
             reward=None if reward is None else _finite("reward", reward), numbers=numbers, details=details
