@@ -34,6 +34,7 @@ def test_what_is_written_reads_back(tmp_path):
     assert write_trinity(path, [make(0), make(1, truncated=True)], table="math") == 2
     first, second = read_trinity(path, table="math")
     assert (first.id, first.task, first.reward, first.model_version) == ("m/0/0", "m/0", 1.0, 3)
+    assert first.created == 10.0
     assert first.tokens.tolist() == [1, 2, 3, 4]
     assert first.mask.tolist() == [True, False]
     assert first.advantages.tolist() == [0.5, 0.0]

@@ -15,6 +15,7 @@ import sqlite3
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def write_trinity(path: str | Path, experiences: Iterable[Experience], *, table:
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(
-            f'create table if not exists "{table}" (id integer primary key autoincrement, timestamp float,'
+            f'create table if not exists "{table}" (id integer primary key autoincrement, timestamp datetime,'
             " task_id varchar(64), run_id integer, msg_id varchar(64), model_version integer, reward float,"
             " consumed integer default 0)"
         )
@@ -146,15 +147,29 @@ def _to_columns(experience: Experience, place: int) -> tuple[tuple[Any, ...], by
         },
         "truncate_status": "response_truncated" if experience.truncated else None,
     }
+    version = experience.model_version or 0
     columns = (
-        experience.created,
+        _to_timestamp(experience.created),
         str(task)[:64],
         run_number,
         suffix,
-        experience.model_version or 0,
+        version,
         experience.reward,
     )
     return columns, _frame(item, _tensors(experience))
+
+
+def _to_timestamp(at: float | None) -> str:
+    """The moment as SQLAlchemy stores one in SQLite."""
+    moment = datetime.now(UTC) if at is None else datetime.fromtimestamp(at, UTC)
+    return moment.strftime("%Y-%m-%d %H:%M:%S.%f")
+
+
+def _from_timestamp(text: object) -> float | None:
+    try:
+        return datetime.fromisoformat(str(text)).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
 
 
 def _tensors(experience: Experience) -> dict[str, NDArray[Any]]:
@@ -239,7 +254,7 @@ def _from_columns(row: tuple[Any, ...]) -> Experience:
         returns=tensors.get("returns"),
         model_version=model_version,
         truncated=True if item.get("truncate_status") == "response_truncated" else None,
-        created=at if isinstance(at, float) else None,
+        created=_from_timestamp(at),
         uses=consumed or 0,
         info=info,
     )
