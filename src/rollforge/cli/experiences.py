@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from rollforge.cli.monitoring import SinkFlags
 from rollforge.cli.output import out, print_json, say
 from rollforge.errors import Exit
 
@@ -14,18 +14,6 @@ if TYPE_CHECKING:
     from rollforge.steps.experiences import ExperiencesResult
 
 EXAMPLE = "rollforge experiences runs/first --pipeline pipeline.toml --buffer runs/buffer.db"
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class SinkFlags:
-    """Where metrics go."""
-
-    sink: Annotated[list[str], Parameter(negative=())] = field(default_factory=list)
-    """Where step metrics go: jsonl, console, tensorboard, wandb, mlflow, prometheus, otel; repeatable,
-    NAME=TARGET."""
-    metric_names: str = "rollforge"
-    """Naming profile of the metrics: rollforge, trinity-0.6 or verl."""
 
 
 def experiences(
