@@ -9,6 +9,7 @@ from cyclopts import App
 from rollforge import __version__
 
 COMMANDS = {
+    "demo": "rollforge.cli.demo:demo",
     "collect": "rollforge.cli.collect:collect",
     "verify": "rollforge.cli.verify:verify",
     "metrics": "rollforge.cli.metrics:metrics",

@@ -16,7 +16,7 @@ import msgspec
 from rollforge.errors import Failure, UsageError
 from rollforge.records import Response, Task, Verdict
 from rollforge.verifiers.base import Mode, Verifier
-from rollforge.verifiers.calling import LiveVerifier, failure_message, verifier_failure
+from rollforge.verifiers.calling import LiveVerifier, Stopped, failure_message, verifier_failure
 from rollforge.verifiers.keys import Keys
 
 Workers = int | Literal["auto"]
@@ -151,6 +151,7 @@ class RunningJudge:
         self._known: dict[bytes, tuple[Verdict, int]] = {}
         self._running: dict[bytes, asyncio.Future[None] | None] = {}
         self._counters = JudgeCounters()
+        self._is_draining = False
 
     @property
     def name(self) -> str:
@@ -250,6 +251,13 @@ class RunningJudge:
             del self._known[next(iter(self._known))]
         self._known[key] = (verdict, 1)
 
+    def drain(self) -> None:
+        """Begin no more calls; those that wait raise `Stopped`, those that run come to their end."""
+        self._is_draining = True
+        drop = getattr(self._engine, "drop_waiting", None)
+        if drop is not None:
+            drop()
+
     async def call_once(self, task: Task, response: Response) -> Verdict:
         """The verdict of a call of its own, whatever equal answers were told; raises `Failure` when there is none."""
         _, (verdict,) = await self._engine.run(task, [response])
@@ -261,6 +269,8 @@ class RunningJudge:
         return verdicts
 
     async def _called(self, task: Task, responses: list[Response]) -> tuple[list[Verdict], float]:
+        if self._is_draining:
+            raise Stopped
         try:
             seconds, verdicts = await self._engine.run(task, responses)
         except Failure:
