@@ -16,6 +16,7 @@ COMMANDS = {
     "profile": "rollforge.cli.profile:profile",
     "query": "rollforge.cli.query:query",
     "status": "rollforge.cli.status:status",
+    "experiences": "rollforge.cli.experiences:experiences",
     "simulate": "rollforge.cli.simulate:simulate",
     "init": "rollforge.cli.init:init",
     "list": "rollforge.cli.list_:list_members",

@@ -18,6 +18,7 @@ EXAMPLE = "rollforge list verifiers"
 FAMILIES = {
     "verifiers": "rollforge.verifiers:VERIFIERS",
     "sinks": "rollforge.sinks:SINKS",
+    "operators": "rollforge.operators:OPERATORS",
 }
 """Family → its registry."""
 
