@@ -1,0 +1,173 @@
+"""This module gives messages a trainer's key names, and reads them back.
+
+Three things differ between trainers and templates: where call arguments stand (an object, a JSON string, text), where tool
+schemas stand (a list, a JSON string, the system text) and where reasoning stands (a field, `<think>` in the text, nowhere). The
+`Shaping` says which; `shape` and `unshape` are each other's inverse for what the shaping keeps.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from rollforge.exporters.messages import Call, Inexpressible, Message, is_object
+from rollforge.records import JsonObject, from_json, to_json
+
+Arguments = Literal["object", "string", "text"]
+Tools = Literal["list", "string", "system"]
+Reasoning = Literal["field", "think", "drop"]
+Keys = Literal["uniform", "present"]
+
+TOOL_KEYS = ("tool_calls", "tool_call_id", "name")
+REASONING_KEY = "reasoning_content"
+
+
+class Shaping(msgspec.Struct, frozen=True, kw_only=True):
+    """How messages are written."""
+
+    arguments: Arguments = "object"
+    tools: Tools = "list"
+    reasoning: Reasoning = "field"
+    keys: Keys = "present"
+    """`uniform`: every message has every key that any message of the data set has, null where it has nothing."""
+    names: bool = True
+    """Tool results carry the name of the function."""
+
+
+def shape(messages: Iterable[Message], shaping: Shaping, keys: frozenset[str] = frozenset()) -> list[JsonObject]:
+    """The messages as objects; with uniform keys, `keys` are the optional ones that the data set uses."""
+    rows = [_shape_one(message, shaping) for message in messages]
+    if shaping.keys == "uniform" and keys:
+        order = [key for key in (REASONING_KEY, *TOOL_KEYS) if key in keys]
+        rows = [
+            {"role": row["role"], "content": row["content"], **{key: row.get(key) for key in order}} for row in rows
+        ]
+    return rows
+
+
+def keys_used(messages: Iterable[Message], shaping: Shaping) -> frozenset[str]:
+    """The optional keys that these messages need."""
+    found: set[str] = set()
+    for message in messages:
+        if message.reasoning and shaping.reasoning == "field":
+            found.add(REASONING_KEY)
+        if shaping.arguments != "text" and (message.calls or message.call_id is not None):
+            found.update(TOOL_KEYS if shaping.names else TOOL_KEYS[:2])
+    return frozenset(found)
+
+
+def _shape_one(message: Message, shaping: Shaping) -> JsonObject:
+    content: object = message.content
+    if message.reasoning and shaping.reasoning == "think":
+        content = f"<think>\n{message.reasoning}\n</think>\n\n{content}"
+    if message.calls and shaping.arguments == "text":
+        content = call_text(str(content), message.calls)
+    if message.images:
+        images = [{"type": "image_url", "image_url": {"url": url}} for url in message.images]
+        content = [*images, {"type": "text", "text": content}]
+    row: JsonObject = {"role": message.role, "content": content}
+    if message.reasoning and shaping.reasoning == "field":
+        row[REASONING_KEY] = message.reasoning
+    if shaping.arguments == "text":
+        return row
+    if message.calls:
+        row["tool_calls"] = [_shape_call(call, shaping.arguments) for call in message.calls]
+    if message.call_id is not None:
+        row["tool_call_id"] = message.call_id
+        if message.name is not None and shaping.names:
+            row["name"] = message.name
+    return row
+
+
+def _shape_call(call: Call, form: Arguments) -> JsonObject:
+    arguments: object = call.arguments if form == "string" else object_bytes(call.arguments)
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+
+
+def object_bytes(arguments: str) -> msgspec.Raw:
+    """The arguments as an object whose numbers keep their digits.
+
+    Raises:
+        Inexpressible: the model did not write a JSON object.
+    """
+    if not is_object(arguments):
+        raise Inexpressible("call arguments are not a JSON object")
+    if "\n" in arguments or "\r" in arguments:  # legal white space in JSON, the end of a row in JSONL
+        arguments = arguments.replace("\r", " ").replace("\n", " ")
+    return msgspec.Raw(arguments.encode())
+
+
+def call_text(content: str, calls: Iterable[Call]) -> str:
+    """The calls as `<tool_call>` blocks after the text."""
+    blocks = [
+        f'<tool_call>\n{{"name": {to_json(call.name).decode()}, "arguments": {bytes(object_bytes(call.arguments)).decode()}}}'
+        "\n</tool_call>"
+        for call in calls
+    ]
+    return "\n".join([content, *blocks] if content else blocks)
+
+
+SCHEMAS_HEAD = "You can call these functions:\n<tools>\n"
+SCHEMAS_TAIL = "\n</tools>"
+CALLS_NOTE = (
+    '\nTo call one, write <tool_call>\n{"name": "the function", "arguments": {"an argument": "its value"}}\n</tool_call>'
+)
+
+
+def tools_in_system(messages: list[Message], tools: bytes | None, *, as_text: bool) -> list[Message]:
+    """The schemas written into the system message, for trainers that carry no `tools`."""
+    if tools is None:
+        return messages
+    lines = "\n".join(bytes(tool).decode() for tool in msgspec.json.decode(tools, type=list[msgspec.Raw]))
+    text = SCHEMAS_HEAD + lines + SCHEMAS_TAIL + (CALLS_NOTE if as_text else "")
+    if messages and messages[0].role == "system":
+        first = messages[0]
+        return [Message("system", f"{first.content}\n\n{text}" if first.content else text), *messages[1:]]
+    return [Message("system", text), *messages]
+
+
+def tools_from_system(messages: list[Message]) -> tuple[list[Message], bytes | None]:
+    """The inverse of `tools_in_system`."""
+    if not messages or messages[0].role != "system" or SCHEMAS_HEAD not in messages[0].content:
+        return messages, None
+    head, _, rest = messages[0].content.rpartition(SCHEMAS_HEAD)
+    lines = rest.partition(SCHEMAS_TAIL)[0].split("\n")
+    tools = to_json([msgspec.Raw(line.encode()) for line in lines])
+    system = head.removesuffix("\n\n")
+    return ([Message("system", system)] if system else []) + messages[1:], tools
+
+
+_THINK = re.compile(r"\A<think>\n(.*?)\n</think>\n\n", re.DOTALL)
+_CALL = re.compile(r'\n?<tool_call>\n\{"name": (".*?(?<!\\)"), "arguments": (.*?)\}\n</tool_call>', re.DOTALL)
+
+
+def unshape(rows: Iterable[JsonObject], shaping: Shaping) -> list[Message]:
+    """The messages behind written rows; ids are numbered anew where the shaping wrote calls as text."""
+    messages = []
+    numbers = iter(range(1 << 30))
+    for row in rows:
+        content, reasoning = row["content"], row.get(REASONING_KEY)
+        images = []
+        if isinstance(content, list):
+            images = [part["image_url"]["url"] for part in content if part["type"] == "image_url"]
+            content = "".join(part["text"] for part in content if part["type"] == "text")
+        calls = [_unshape_call(call) for call in row.get("tool_calls") or []]
+        if row["role"] == "assistant":
+            if shaping.reasoning == "think" and (found := _THINK.match(content)):
+                reasoning, content = found[1], content[found.end() :]
+            if shaping.arguments == "text":
+                calls = [Call(f"call_{next(numbers)}", from_json(m[1]), m[2]) for m in _CALL.finditer(content)]
+                content = _CALL.sub("", content)
+        messages.append(
+            Message(row["role"], content, reasoning, calls, row.get("tool_call_id"), row.get("name"), images)
+        )
+    return messages
+
+
+def _unshape_call(call: JsonObject) -> Call:
+    arguments = call["function"]["arguments"]
+    text = arguments if isinstance(arguments, str) else to_json(arguments).decode()
+    return Call(call["id"], call["function"]["name"], text)
