@@ -120,6 +120,10 @@ class Failure(Exception):
         self.message = message
         self.status = status
         self.retry_after = retry_after
+        self.requests = 0
+        """How many requests this attempt cost."""
+        self.partial: object = None
+        """What had been generated before it failed, Responses-shaped, if anything."""
 
     def __reduce__(self) -> tuple[type[Failure], tuple[str, str, str]]:
         return (type(self), (self.boundary, self.kind, self.message))

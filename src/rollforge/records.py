@@ -211,6 +211,8 @@ class Response(Mapping[str, Any]):
     @property
     def finish_reason(self) -> str | None:
         """Why the last model call ended: stop, length, content_filter, tool_calls; None when the server did not say."""
+        if isinstance(self.raw.get("finish_reason"), str):
+            return str(self.raw["finish_reason"])
         details = self.raw.get("incomplete_details")
         if isinstance(details, dict) and details.get("reason"):
             reason = str(details["reason"])
@@ -283,6 +285,10 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
             else:
                 _finite(str(key), plain)
                 numbers[str(key)] = plain
+        try:
+            to_json(details)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"the verifier returned what JSON cannot hold: {error}") from error
         reward = value["reward"]
         return cls(
             reward=None if reward is None else _finite("reward", reward), numbers=numbers, details=details

@@ -9,6 +9,8 @@ from cyclopts import App
 from rollforge import __version__
 
 COMMANDS = {
+    "collect": "rollforge.cli.collect:collect",
+    "simulate": "rollforge.cli.simulate:simulate",
     "list": "rollforge.cli.list_:list_members",
 }
 """Verb → the function behind it. The order here is the order in `rollforge --help`."""

@@ -1,25 +1,30 @@
-"""This module says what a verifier is, finds one by name or path, and runs it.
+"""This module says what a verifier is, and finds one by name, by path or as a function.
 
-A verifier is any function `(task, response)`, sync or async, that returns a bool, a number, a dict of numbers with `reward`,
-or None for "cannot judge". Raising means "failed to judge": it becomes a `Failure` of class `verifier`, never a zero.
+A verifier is any function `(task, response)`, sync or async, or a class with such a method `verify`, that returns a bool, a number,
+a dict of numbers with `reward`, or None for "cannot judge". Raising means "failed to judge": it becomes a `Failure` of class
+`verifier`, never a zero. A verifier named `verify_group` (or marked `is_group`) gets all responses to one task at once.
+This module does not run anything: `calling` calls, `runner` decides where.
 """
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Protocol
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol
 
 import msgspec
 
-from rollforge.errors import Failure
-from rollforge.records import Response, Task, Verdict
-from rollforge.registry import load_target
+from rollforge.errors import UsageError
+from rollforge.records import JsonObject, Response, Task, Verdict
+from rollforge.registry import did_you_mean, load_target
 from rollforge.verifiers import VERIFIERS
+from rollforge.verifiers.fingerprint import fingerprint_of
 
 VerifierFunction = Callable[..., Any]
+
+Mode = Literal["fast", "precise"]
+"""Which way a verifier that offers two ways has judged."""
 
 
 class Judge(Protocol):
@@ -31,7 +36,7 @@ class Judge(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of source and options: two equal fingerprints give comparable verdicts."""
+        """Digest of source, options and mode: two equal fingerprints give comparable verdicts."""
 
     async def start(self) -> None:
         """Make ready; raises `UsageError` when the verifier cannot run here."""
@@ -48,68 +53,187 @@ class Verifier(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     function: VerifierFunction
+    """The function or the class itself."""
     fingerprint: str
     needs: tuple[str, ...] = ()
     """Task fields it reads; a task file without them is refused before the first model call."""
+    options: JsonObject = {}
+    mode: Mode | None = None
+    """None for a verifier that knows only one way of judging."""
+    is_group: bool = False
+    """It scores the responses to one task together."""
+    is_deterministic: bool = True
+    """Equal answers to the same task get equal verdicts, so one judgement may serve them all."""
+    is_cheap: bool = False
+    """So quick and harmless that the event loop may call it directly."""
+    reward_range: tuple[float, float] | None = None
+    """The lowest and highest reward it gives, when it says so."""
+
+    @property
+    def is_class(self) -> bool:
+        return inspect.isclass(self.function)
+
+    @property
+    def method_name(self) -> str:
+        """The method of a class that judges."""
+        return "verify_group" if self.is_group and hasattr(self.function, "verify_group") else "verify"
+
+    @property
+    def judging_function(self) -> VerifierFunction:
+        """What is called with (task, response), before any binding: the function, or the class's method."""
+        if self.is_class:
+            found: VerifierFunction = getattr(self.function, self.method_name)
+            return found
+        return self.function
 
     @property
     def is_async(self) -> bool:
-        return inspect.iscoroutinefunction(self.function)
+        function = self.judging_function
+        return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+            getattr(type(function), "__call__", None)  # noqa: B004  (the method itself is asked, not whether there is one)
+        )
 
 
-def load_verifier(spec: str | VerifierFunction) -> Verifier:
-    """The verifier called `spec`: a ready one by name, `file.py:name`, `module:name`, or a function itself."""
+def load_verifier(
+    spec: str | VerifierFunction, options: JsonObject | None = None, mode: Mode | None = None
+) -> Verifier:
+    """The verifier called `spec`: a ready one by name, `file.py:name`, `module:name`, or a function or class itself.
+
+    Args:
+        options: What the verifier's own `Options`, keyword parameters or `self.config` take.
+        mode: `fast` or `precise`, for a verifier that offers both; None means `precise` there, and nothing elsewhere.
+    """
     if callable(spec):
         function, name = spec, getattr(spec, "__qualname__", type(spec).__name__)
     else:
-        function, name = (load_target(spec) if ":" in spec else VERIFIERS.load(spec)), spec
-    module = inspect.getmodule(function)
+        function, name = _find(spec), spec
+    if not callable(function):
+        raise UsageError(f"{name} is a {type(function).__name__}, not a function or class that verifies")
+    is_group = bool(attribute(function, "is_group", False)) or _is_named_group(function)
+    if (
+        inspect.isclass(function)
+        and not hasattr(function, "verify")
+        and not hasattr(function, "verify_group")
+    ):
+        raise UsageError(
+            f"the class {name} has no method `verify`", hint="write def verify(self, task, response)"
+        )
+    has_modes = _has_fast_mode(function)
+    if mode == "fast" and not has_modes:
+        raise UsageError(f"{name} has no fast mode", hint="leave out --fast (--mode fast)")
+    mode = (mode or "precise") if has_modes else None
+    options = dict(options or {})
+    check_options(name, function, options)
     return Verifier(
         name=name,
         function=function,
-        fingerprint=_source_digest(function),
-        needs=tuple(getattr(function, "needs", None) or getattr(module, "needs", ())),
+        fingerprint=fingerprint_of(function, options, mode),
+        needs=tuple(attribute(function, "needs", ())),
+        options=options,
+        mode=mode,
+        is_group=is_group,
+        is_deterministic=bool(attribute(function, "is_deterministic", True)),
+        is_cheap=bool(attribute(function, "is_cheap", False)),
+        reward_range=attribute(function, "reward_range", None),
     )
 
 
-def _source_digest(function: VerifierFunction) -> str:
-    """Digest of the whole file the function stands in: its neighbours decide the verdict as much as it does."""
+def _find(spec: str) -> Any:
+    if ":" in spec:
+        return load_target(spec)
+    if spec.endswith(".py"):
+        return load_target(f"{spec}:verify")
+    return VERIFIERS.load(spec)
+
+
+def attribute(function: VerifierFunction, name: str, default: Any) -> Any:
+    """A verifier's attribute: its own, else its module's (so that a file may say it once, at the top)."""
+    own = getattr(function, name, None)
+    if own is not None and not callable(own):
+        return own
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    found = getattr(module, name, None) if module is not None and module.__name__ != "__main__" else None
+    return default if found is None else found
+
+
+def _is_named_group(function: VerifierFunction) -> bool:
+    if inspect.isclass(function):
+        return hasattr(function, "verify_group") and not hasattr(function, "verify")
+    return getattr(function, "__name__", "") == "verify_group"
+
+
+def takes_self(function: VerifierFunction) -> bool:
+    """The function was written as a method, as in NeMo Gym's documentation: `verify(self, task, response)`."""
+    return not inspect.isclass(function) and next(iter(_parameters(function)), None) == "self"
+
+
+def options_type(function: VerifierFunction) -> type[msgspec.Struct] | None:
+    """The Struct that a class names as `options_type` or `Options`, or that its module does."""
+    for name in ("options_type", "Options"):
+        found = getattr(function, name, None)
+        if found is None and inspect.isclass(function):
+            found = getattr(sys.modules.get(function.__module__), name, None)
+        if inspect.isclass(found) and issubclass(found, msgspec.Struct):
+            return found
+    return None
+
+
+def keyword_options(function: VerifierFunction) -> list[str]:
+    """The parameters of a function after (task, response): its options."""
+    names = list(_parameters(function))
+    return names[3 if takes_self(function) else 2 :]
+
+
+def check_options(name: str, function: VerifierFunction, options: Mapping[str, Any]) -> None:
+    """Refuse options that the verifier does not know, before anything runs."""
+    if takes_self(function):
+        return  # `self.config` is a free dict there
+    struct = options_type(function)
+    if struct is not None:
+        known = [field.encode_name for field in msgspec.structs.fields(struct)]
+    elif inspect.isclass(function):
+        known = list(options) if "options" in _parameters(function) else []
+    else:
+        known = keyword_options(function)
+    for key in options:
+        if key not in known:
+            raise UsageError(
+                f"the verifier {name} has no option {key!r}{did_you_mean(key, known)}",
+                hint=f"its options: {', '.join(known) or 'none'}",
+            )
+    if struct is not None:
+        convert_options(name, struct, options)
+
+
+def convert_options(name: str, struct: type[msgspec.Struct], options: Mapping[str, Any]) -> msgspec.Struct:
+    """The options as the verifier's own record; texts from a command line become numbers where numbers are wanted."""
     try:
-        source = Path(inspect.getsourcefile(function) or "").read_bytes()
+        return msgspec.convert(dict(options), struct, strict=False)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"options of the verifier {name}: {error}") from error
+
+
+def _has_fast_mode(function: VerifierFunction) -> bool:
+    declared = attribute(function, "has_fast_mode", None)
+    if declared is not None:
+        return bool(declared)
+    if takes_self(function):
+        return "fast_mode" in _source(function)
+    struct = options_type(function)
+    if struct is not None and "fast_mode" in struct.__struct_fields__:
+        return True
+    return not inspect.isclass(function) and bool({"fast_mode", "mode"} & set(keyword_options(function)))
+
+
+def _parameters(function: VerifierFunction) -> list[str]:
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
+def _source(function: VerifierFunction) -> str:
+    try:
+        return inspect.getsource(function)
     except (OSError, TypeError):
-        source = repr(getattr(function, "__code__", function)).encode()
-    digest = hashlib.sha256(source)
-    digest.update(getattr(function, "__qualname__", "").encode())
-    return digest.hexdigest()[:16]
-
-
-class InlineJudge:
-    """Runs the verifier in the event loop's own thread: for verifiers that are quick or async."""
-
-    def __init__(self, verifier: Verifier) -> None:
-        self._verifier = verifier
-
-    @property
-    def name(self) -> str:
-        return self._verifier.name
-
-    @property
-    def fingerprint(self) -> str:
-        return self._verifier.fingerprint
-
-    async def start(self) -> None:
-        """Nothing to make ready."""
-
-    async def judge(self, task: Task, response: Response) -> Verdict:
-        try:
-            value = self._verifier.function(task, response)
-            if inspect.isawaitable(value):
-                value = await value
-            return Verdict.from_value(value)
-        except Failure:
-            raise
-        except Exception as error:  # noqa: BLE001  (the boundary to the user's code)
-            raise Failure("verifier", "verifier", f"{type(error).__name__}: {error}") from error
-
-    async def close(self) -> None:
-        """Nothing to release."""
+        return ""

@@ -1,7 +1,4 @@
-"""This module knows a run's files on disk: their names.
-
-The rest (append, commit, repair, lock, ledger) follows below.
-"""
+"""This module names a run's files. It does not open them."""
 
 from __future__ import annotations
 
@@ -59,6 +56,11 @@ class RunFiles:
     def index(self) -> Path:
         """The columnar cache: safe to delete."""
         return self._sibling("_index")
+
+    @property
+    def verdicts_lock(self) -> Path:
+        """Held by the one process that may append verdicts."""
+        return self._sibling("_verdicts.lock")
 
     @property
     def lock(self) -> Path:

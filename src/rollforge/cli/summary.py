@@ -1,0 +1,161 @@
+"""This module says what `collect` is about to do, and what it did."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rollforge.cli.output import print_json, say
+from rollforge.cli.progress import duration, number, write_record
+from rollforge.errors import Exit
+
+if TYPE_CHECKING:
+    from rollforge.records import JsonObject
+    from rollforge.steps.collect import Collection, CollectOptions, CollectResult, Plan
+    from rollforge.steps.collect.forecast import Estimate, Forecast
+
+CHARACTERS_PER_TOKEN = 4
+"""Good enough to know whether a run costs thousands or billions."""
+
+
+def print_launch(collection: Collection, *, is_stream: bool, is_quiet: bool) -> None:
+    """What begins now; the first record of `--progress json`."""
+    plan, options = collection.plan, collection.options
+    assert plan is not None
+    facts = _plan_facts(plan, options)
+    if is_stream:
+        write_record({"event": "launch", "run": options.out, "pid": plan.manifest.pid, **facts})
+    if is_quiet:
+        return
+    if plan.bad_lines:
+        say(f"left out {len(plan.bad_lines):,} bad lines of {options.input}")
+    for note in collection.notes:
+        say(f"note: {note}")
+    verb = "resuming" if plan.is_resumed else "collecting"
+    say(
+        f"{verb}: {facts['owed']:,} of {facts['expected']:,} rollouts owed "
+        f"({facts['tasks']:,} tasks × {options.samples}) → {plan.files.rollouts}"
+    )
+
+
+def _plan_facts(plan: Plan, options: CollectOptions) -> JsonObject:
+    ledger = plan.ledger
+    return {
+        "tasks": len(plan.tasks),
+        "samples": options.samples,
+        "expected": ledger.expected,
+        "finished": ledger.finished,
+        "owed": plan.owed(options.attempts),
+        "given_up": ledger.given_up(options.attempts),
+        "unreadable_lines": ledger.unreadable_lines,
+        "is_resumed": plan.is_resumed,
+        "bad_lines": len(plan.bad_lines),
+    }
+
+
+def print_plan(options: CollectOptions, *, json: bool) -> None:
+    """`--dry-run`: the resolved config and the plan; nothing is sent or written."""
+    from rollforge import __version__
+    from rollforge.steps.collect.plan import make_plan
+    from rollforge.verifiers.base import load_verifier
+
+    options.check()
+    verifier = load_verifier(options.verifier, options.verifier_options) if options.verifier is not None else None
+    plan = make_plan(
+        options,
+        needs=verifier.needs if verifier else (),
+        verifier_fingerprint=verifier.fingerprint if verifier else None,
+        version=__version__,
+        command=[],
+        is_rehearsal=True,
+    )
+    facts = _plan_facts(plan, options) | {"estimated_tokens": _estimated_tokens(plan, options)}
+    plan.tasks.close()
+    if json:
+        print_json({"config": options.to_config(), "plan": facts})
+        return
+    config = msgspec.json.format(msgspec.json.encode(options.to_config()), indent=2).decode()
+    print(config)
+    tokens = facts["estimated_tokens"]
+    say(
+        f"plan: {facts['tasks']:,} tasks × {options.samples} = {facts['expected']:,} rollouts, "
+        f"{facts['finished']:,} finished, {facts['owed']:,} owed"
+    )
+    say(f"      about {tokens['input']:,} tokens in, {_output_text(tokens['output_at_most'])} out; nothing was sent")
+
+
+def _estimated_tokens(plan: Plan, options: CollectOptions) -> JsonObject:
+    """Characters of the prompts over four; answers at most as long as they are allowed to be."""
+    characters = sum(len(msgspec.json.encode(plan.tasks.read(place).params)) for place in range(len(plan.tasks)))
+    owed = plan.owed(options.attempts)
+    per_prompt = characters / max(len(plan.tasks), 1) / CHARACTERS_PER_TOKEN
+    longest = options.overrides.get("max_output_tokens")
+    return {"input": int(per_prompt * owed), "output_at_most": longest * owed if isinstance(longest, int) else None}
+
+
+def _output_text(tokens: int | None) -> str:
+    return "an unlimited number" if tokens is None else f"at most {tokens:,}"
+
+
+def finish_collect(
+    result: CollectResult, *, command: str, json: bool, write: Callable[[object], None] | None
+) -> Exit:
+    """Say how it ended, what is on disk and what to do next."""
+    if write is not None:
+        write({"event": "done", **msgspec.to_builtins(result)})
+    if json:
+        print_json(msgspec.to_builtins(result) | {"resume": None if result.ending == "done" else command})
+    if write is None and not json:
+        _print_end(result)
+    if result.ending not in ("done", "incomplete") or result.owed:
+        say(f"resume with: {command}")
+    return result.exit_code
+
+
+def _print_end(result: CollectResult) -> None:
+    say("")
+    say(f"{result.message}: {result.finished:,} of {result.expected:,} rollouts in {result.run}")
+    if result.failed:
+        by_class = ", ".join(f"{count:,} {kind}" for kind, count in sorted(result.failed.items()))
+        say(f"  failed    {by_class}")
+    if result.unjudged:
+        say(f"  unjudged  {result.unjudged:,} (reward null; judge them later: rollforge verify {shlex.quote(result.run)} --failed-only)")
+    if result.bad_lines:
+        say(f"  left out  {result.bad_lines:,} bad lines of the task file")
+    say(
+        f"  speed     {number(result.rollouts_per_s)} rollouts/s, {number(result.tokens_per_s)} tokens/s, "
+        f"{duration(result.elapsed_s)}"
+    )
+    say(f"  limit     {result.bottleneck}")
+    if result.forecast is not None:
+        _print_forecast(result.forecast)
+
+
+def _print_forecast(forecast: Forecast) -> None:
+    say(f"  forecast  for the {forecast.rollouts:,} rollouts still owed, at this pace (95 % intervals):")
+    say(f"            time      {_range(forecast.seconds, duration)}")
+    if forecast.tokens is not None:
+        say(f"            tokens    {_range(forecast.tokens, _count)}")
+    say(f"            disk      {_range(forecast.disk_bytes, _bytes)}")
+    say(f"            failures  {_range(forecast.failures, _count)}")
+
+
+def _range(estimate: Estimate, show: Callable[[float], str]) -> str:
+    if estimate.low is None or estimate.high is None:
+        return f"{show(estimate.value)} (too few tasks for an interval)"
+    return f"{show(estimate.value)}  [{show(estimate.low)} – {show(estimate.high)}]"
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _bytes(value: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:,.1f} {unit}"
+        value /= 1000
+    return f"{value:,.1f} TB"

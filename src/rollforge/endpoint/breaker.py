@@ -1,0 +1,103 @@
+"""This module decides whether an endpoint may be asked: a circuit breaker, and the budget that all retries share.
+
+Neither sleeps nor sends. Time is passed in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Literal
+
+BreakerState = Literal["closed", "open", "half-open"]
+
+WINDOW = 20
+"""How many of the latest answers the breaker looks at."""
+OPEN_SHARE = 0.8
+"""It opens when this share of them failed."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+
+
+class Breaker:
+    """Closed: all may pass. Open: none, for a pause that doubles. Half-open: one request tries; its answer decides."""
+
+    def __init__(self) -> None:
+        self.state: BreakerState = "closed"
+        self.opened = 0
+        """How often it has opened."""
+        self.down_since: float | None = None
+        """When the endpoint stopped answering; None while it answers."""
+        self._results: deque[bool] = deque(maxlen=WINDOW)
+        self._pause_s = FIRST_PAUSE_S
+        self._open_until = 0.0
+        self._is_probing = False
+
+    def wait_s(self, now: float) -> float:
+        """How long until a request may pass; 0 when one may pass now, inf while another one probes."""
+        if self.state == "closed":
+            return 0.0
+        if self.state == "open" and now >= self._open_until:
+            self.state = "half-open"
+            self._is_probing = False
+        if self.state == "half-open":
+            return float("inf") if self._is_probing else 0.0
+        return self._open_until - now
+
+    def begin(self) -> None:
+        """A request passes."""
+        if self.state == "half-open":
+            self._is_probing = True
+
+    def succeed(self) -> None:
+        """The endpoint answered (a 4xx is an answer too)."""
+        self._results.append(True)
+        self.down_since = None
+        if self.state != "closed":
+            self.state = "closed"
+            self._results.clear()
+            self._pause_s = FIRST_PAUSE_S
+
+    def fail(self, now: float) -> None:
+        """The endpoint failed: no connection, no answer in time, a 5xx, a torn body."""
+        self._results.append(False)
+        if self.state == "half-open":
+            self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
+            self._open(now)
+        elif self.state == "closed" and self._is_hopeless():
+            self.down_since = now
+            self._open(now)
+
+    def _is_hopeless(self) -> bool:
+        return len(self._results) >= WINDOW // 2 and self._results.count(False) >= OPEN_SHARE * len(self._results)
+
+    def _open(self, now: float) -> None:
+        self.state = "open"
+        self.opened += 1
+        self._open_until = now + self._pause_s
+        self._is_probing = False
+
+    def release(self) -> None:
+        """A probe ended without an answer either way (it was cancelled): let another one try."""
+        self._is_probing = False
+
+
+class RetryBudget:
+    """All retries of a run draw from one budget: a share of the fresh requests, plus a few to begin with."""
+
+    def __init__(self, share: float, *, head_start: int = 100) -> None:
+        self._share = share
+        self._head_start = head_start
+        self.fresh = 0
+        self.spent = 0
+        self.denied = 0
+
+    def count_fresh(self) -> None:
+        """A request that is no retry was sent."""
+        self.fresh += 1
+
+    def take(self) -> bool:
+        """Whether one more retry may be sent; if so, it is counted."""
+        if self.spent < self._head_start + self._share * self.fresh:
+            self.spent += 1
+            return True
+        self.denied += 1
+        return False

@@ -1,0 +1,251 @@
+"""This module translates between the Responses API and Chat Completions, both ways, losing nothing that training may need.
+
+A rollout has one shape on disk whichever API made it. What chat returns beside the message (finish reason, fingerprint, token
+ids, logprobs) is kept in the Responses-shaped object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rollforge.errors import Failure
+from rollforge.records import JsonObject, from_json
+
+_RESPONSES_ONLY = frozenset(
+    "input instructions tools tool_choice text reasoning max_output_tokens top_logprobs include truncation "
+    "previous_response_id background store max_tool_calls metadata prompt".split()
+)
+
+
+def to_chat_body(params: JsonObject) -> JsonObject:
+    """The Chat Completions request that asks for the same as these Responses params."""
+    body: JsonObject = {
+        key: value for key, value in params.items() if value is not None and key not in _RESPONSES_ONLY
+    }
+    body["messages"] = to_messages(params.get("input"), params.get("instructions"))
+    if params.get("max_output_tokens") is not None:
+        body["max_tokens"] = params["max_output_tokens"]
+    if params.get("tools"):
+        body["tools"] = [_nested_tool(tool) for tool in params["tools"]]
+        if params.get("tool_choice") not in (None, "auto"):
+            body["tool_choice"] = _nested_choice(params["tool_choice"])
+    else:
+        body.pop("parallel_tool_calls", None)
+    if params.get("top_logprobs") is not None:
+        body["logprobs"], body["top_logprobs"] = True, params["top_logprobs"]
+    effort = (params.get("reasoning") or {}).get("effort")
+    if effort:
+        body["reasoning_effort"] = effort
+    if isinstance(params.get("text"), dict) and params["text"].get("format"):
+        body["response_format"] = _response_format(params["text"]["format"])
+    body.update(_extra_body(params.get("metadata")))
+    return body
+
+
+def _extra_body(metadata: object) -> JsonObject:
+    """NeMo Gym carries what the Responses schema has no place for as JSON text in `metadata.extra_body`."""
+    extra = metadata.get("extra_body") if isinstance(metadata, dict) else None
+    parsed = from_json(extra) if isinstance(extra, str) else None
+    return parsed if isinstance(parsed, dict) else {}
+
+
+def _nested_tool(tool: JsonObject) -> JsonObject:
+    if tool.get("type") != "function" or "function" in tool:
+        return tool
+    return {"type": "function", "function": {k: v for k, v in tool.items() if k != "type" and v is not None}}
+
+
+def _nested_choice(choice: Any) -> Any:
+    if isinstance(choice, dict) and choice.get("type") == "function" and "function" not in choice:
+        return {"type": "function", "function": {"name": choice.get("name")}}
+    return choice
+
+
+def _response_format(wanted: JsonObject) -> JsonObject:
+    if wanted.get("type") == "json_schema" and "json_schema" not in wanted:
+        return {"type": "json_schema", "json_schema": {k: v for k, v in wanted.items() if k != "type"}}
+    return wanted
+
+
+def to_messages(items: Any, instructions: str | None = None) -> list[JsonObject]:
+    """Responses input as chat messages; neighbouring calls of one turn become one assistant message."""
+    messages: list[JsonObject] = []
+    if instructions:
+        messages.append({"role": "system", "content": instructions})
+    if isinstance(items, str):
+        return [*messages, {"role": "user", "content": items}]
+    reasoning = ""
+    for item in items or []:
+        kind = item.get("type", "message")
+        if kind == "reasoning":
+            reasoning += _reasoning_text(item)
+        elif kind == "function_call":
+            _add_call(messages, item, reasoning)
+            reasoning = ""
+        elif kind == "function_call_output":
+            messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": _as_text(item.get("output"))})
+        elif kind == "message":
+            message = {"role": item["role"], "content": _chat_content(item.get("content"))}
+            if reasoning and item["role"] == "assistant":
+                message["reasoning_content"] = reasoning
+            reasoning = ""
+            messages.append(message)
+        else:
+            raise Failure("agent", "permanent", f"an input item of type {kind!r} cannot be sent over Chat Completions")
+    return messages
+
+
+def _add_call(messages: list[JsonObject], item: JsonObject, reasoning: str) -> None:
+    call = {
+        "id": item.get("call_id"),
+        "type": "function",
+        "function": {"name": item.get("name"), "arguments": item.get("arguments") or "{}"},
+    }
+    if messages and messages[-1]["role"] == "assistant":
+        messages[-1].setdefault("tool_calls", []).append(call)
+        return
+    message: JsonObject = {"role": "assistant", "content": None, "tool_calls": [call]}
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    messages.append(message)
+
+
+def _reasoning_text(item: JsonObject) -> str:
+    parts = [*(item.get("summary") or []), *(item.get("content") or [])]
+    return "".join(part.get("text") or "" for part in parts if isinstance(part, dict))
+
+
+def _as_text(output: Any) -> str:
+    if isinstance(output, str):
+        return output
+    return "".join(part.get("text") or "" for part in output or [] if isinstance(part, dict))
+
+
+def _chat_content(content: Any) -> Any:
+    """Plain text where it is plain text: many servers' templates want a string."""
+    if not isinstance(content, list):
+        return content
+    parts = []
+    for part in content:
+        kind = part.get("type")
+        if kind in ("input_text", "output_text", "text"):
+            parts.append({"type": "text", "text": part.get("text") or ""})
+        elif kind == "refusal":
+            parts.append({"type": "text", "text": part.get("refusal") or ""})
+        elif kind == "input_image":
+            parts.append({"type": "image_url", "image_url": {"url": part.get("image_url")}})
+        else:
+            parts.append(part)
+    if all(part.get("type") == "text" for part in parts):
+        return "".join(part["text"] for part in parts)
+    return parts
+
+
+def from_chat(completion: JsonObject) -> JsonObject:
+    """The Responses-shaped object of a chat completion."""
+    choices = completion.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        raise Failure("model", "transient", "the chat completion has no choices")
+    choice = choices[0]
+    message = choice.get("message") or {}
+    finish = choice.get("finish_reason")
+    is_cut = finish in ("length", "content_filter")
+    response: JsonObject = {
+        "id": completion.get("id") or "",
+        "object": "response",
+        "created_at": completion.get("created") or 0,
+        "model": completion.get("model"),
+        "status": "incomplete" if is_cut else "completed",
+        "error": None,
+        "incomplete_details": {"reason": "max_output_tokens" if finish == "length" else finish} if is_cut else None,
+        "output": _output_items(completion, choice, message, is_cut),
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+        "usage": to_responses_usage(completion.get("usage")),
+        "finish_reason": finish,
+    }
+    for key, value in completion.items():
+        if key not in response and key not in ("choices", "created") and value is not None:
+            response[key] = value
+    return response
+
+
+def _output_items(
+    completion: JsonObject, choice: JsonObject, message: JsonObject, is_cut: bool
+) -> list[JsonObject]:
+    name = completion.get("id") or "0"
+    items: list[JsonObject] = []
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    if isinstance(reasoning, str) and reasoning:
+        items.append(
+            {"type": "reasoning", "id": f"rs_{name}", "summary": [{"type": "summary_text", "text": reasoning}]}
+        )
+    calls = message.get("tool_calls") or []
+    parts = _message_parts(choice, message)
+    if parts or not calls:
+        items.append(
+            {
+                "type": "message",
+                "id": f"msg_{name}",
+                "role": "assistant",
+                "status": "incomplete" if is_cut else "completed",
+                "content": parts,
+            }
+        )
+    items += [_call_item(call) for call in calls if isinstance(call, dict)]
+    _attach_tokens(items[-1], completion, choice)
+    return items
+
+
+def _message_parts(choice: JsonObject, message: JsonObject) -> list[JsonObject]:
+    parts: list[JsonObject] = []
+    text = message.get("content")
+    if isinstance(text, list):  # a few servers answer in parts
+        text = "".join(part.get("text") or "" for part in text if isinstance(part, dict))
+    if text:
+        logprobs = (choice.get("logprobs") or {}).get("content")
+        parts.append({"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs})
+    if message.get("refusal"):
+        parts.append({"type": "refusal", "refusal": message["refusal"]})
+    return parts
+
+
+def _call_item(call: JsonObject) -> JsonObject:
+    function = call.get("function") or {}
+    return {
+        "type": "function_call",
+        "id": f"fc_{call.get('id')}",
+        "call_id": call.get("id") or "",
+        "name": function.get("name") or "",
+        "arguments": function.get("arguments") or "",
+        "status": "completed",
+    }
+
+
+def _attach_tokens(item: JsonObject, completion: JsonObject, choice: JsonObject) -> None:
+    """Token ids and logprobs in NeMo Gym's names: all three on the call's last item, or none."""
+    prompt_ids = completion.get("prompt_token_ids") or choice.get("prompt_token_ids")
+    ids = choice.get("token_ids")
+    logprobs = (choice.get("logprobs") or {}).get("content")
+    if not isinstance(ids, list) or not isinstance(prompt_ids, list) or not isinstance(logprobs, list):
+        return
+    if len(ids) == len(logprobs):
+        item["prompt_token_ids"] = prompt_ids
+        item["generation_token_ids"] = ids
+        item["generation_log_probs"] = [entry.get("logprob") for entry in logprobs]
+
+
+def to_responses_usage(usage: Any) -> JsonObject | None:
+    """Chat's token counts under the Responses API's names; None when the server did not count."""
+    if not isinstance(usage, dict):
+        return None
+    renamed: Sequence[tuple[str, str]] = (
+        ("prompt_tokens", "input_tokens"),
+        ("prompt_tokens_details", "input_tokens_details"),
+        ("completion_tokens", "output_tokens"),
+        ("completion_tokens_details", "output_tokens_details"),
+    )
+    names = dict(renamed)
+    return {names.get(key, key): value for key, value in usage.items() if value is not None}

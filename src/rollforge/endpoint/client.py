@@ -1,0 +1,240 @@
+"""This module sends requests to one or several endpoints of the same service, politely.
+
+Requests go to the least loaded endpoint whose breaker is closed. A failed one is retried with exponential, jittered pauses, a
+bounded number of times, and only while the run's shared retry budget lasts. It does not know what the bytes mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Generic, TypeVar
+
+import aiohttp
+import msgspec
+
+from rollforge.endpoint.breaker import Breaker, RetryBudget
+from rollforge.endpoint.faults import failure_from_exception, failure_from_status
+from rollforge.endpoint.limiter import Limiter
+from rollforge.errors import Failure
+from rollforge.records import JsonObject
+
+T = TypeVar("T")
+
+LONGEST_BACKOFF_S = 30.0
+LONGEST_RETRY_AFTER_S = 300.0
+
+
+class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How requests are sent."""
+
+    base_urls: tuple[str, ...]
+    request_timeout_s: float = 600.0
+    retries: int = 4
+    """How often one request is sent again before its rollout's attempt counts as failed."""
+    retry_budget: float = 0.5
+    """Retries may not exceed this share of the fresh requests."""
+    outage_patience_s: float = 600.0
+    """How long to wait for an endpoint that used to answer."""
+    first_patience_s: float = 30.0
+    """How long to wait for an endpoint that never answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply(Generic[T]):
+    """What came back, read."""
+
+    value: T
+    endpoint: str
+    requests: int
+    """How many requests it took."""
+
+
+class Endpoint:
+    """One base URL: its load, its breaker, its counters."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self.breaker = Breaker()
+        self.in_flight = 0
+        self.requests = 0
+        self.failures: dict[str, int] = {}
+        self.not_before = 0.0
+        """A 429 asked us to stay away until then."""
+
+    def wait_s(self, now: float) -> float:
+        return max(self.breaker.wait_s(now), self.not_before - now)
+
+    def facts(self) -> JsonObject:
+        """For the manifest and the display."""
+        return {
+            "url": self.url,
+            "breaker": self.breaker.state,
+            "opened": self.breaker.opened,
+            "requests": self.requests,
+            "failures": self.failures,
+        }
+
+
+class Client:
+    """The HTTP client of a run. Use as an async context manager."""
+
+    def __init__(
+        self,
+        options: ClientOptions,
+        *,
+        headers: Mapping[str, str] | None = None,
+        limiter: Limiter | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.options = options
+        self.endpoints = [Endpoint(url) for url in options.base_urls]
+        self.budget = RetryBudget(options.retry_budget)
+        self.has_answered = False
+        self._headers = {"Content-Type": "application/json", **(headers or {})}
+        self._limiter = limiter
+        self._random = random.Random(seed)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Client:
+        # aiohttp's own pool of 100 and total of 300 s would be silent limits beside ours.
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30, ttl_dns_cache=300),
+            timeout=aiohttp.ClientTimeout(total=self.options.request_timeout_s, sock_connect=30),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=True,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def post(
+        self, path: str, body: bytes, *, read: Callable[[bytes], T], headers: Mapping[str, str] | None = None
+    ) -> Reply[T]:
+        """The 200 answer to a POST of JSON, or a `Failure` of boundary `model`.
+
+        Args:
+            read: Makes the answer of the bytes. When it raises a `Failure` (torn JSON), the request counts as failed.
+        """
+        tries = 0
+        self.budget.count_fresh()
+        while True:
+            endpoint = await self._pick()
+            try:
+                value = read(await self._send(endpoint, path, body, headers))
+                self._succeed(endpoint)
+                return Reply(value, endpoint.url, tries + 1)
+            except Failure as failure:
+                self._count(endpoint, failure)
+                tries += 1
+                failure.requests = tries
+                if not failure.is_retryable or tries > self.options.retries or not self.budget.take():
+                    raise
+                await asyncio.sleep(self._backoff_s(tries, failure))
+
+    async def _pick(self) -> Endpoint:
+        """The least loaded endpoint that may be asked; waits while none may, but not longer than patience lasts."""
+        while True:
+            now = time.monotonic()
+            best: Endpoint | None = None
+            shortest = float("inf")
+            for endpoint in self.endpoints:
+                wait = endpoint.wait_s(now)
+                if wait <= 0:
+                    if best is None or endpoint.in_flight < best.in_flight:
+                        best = endpoint
+                elif wait < shortest:
+                    shortest = wait
+            if best is not None:
+                return best
+            self._lose_patience(now)
+            # An endless wait means that a probe is under way: look again soon.
+            await asyncio.sleep(min(shortest, 0.5) * self._random.uniform(1.0, 1.2))
+
+    def _lose_patience(self, now: float) -> None:
+        downs = [endpoint.breaker.down_since for endpoint in self.endpoints]
+        since = min((down for down in downs if down is not None), default=None)
+        if since is None or None in downs:
+            return
+        patience = self.options.outage_patience_s if self.has_answered else self.options.first_patience_s
+        if now - since > patience:
+            raise Outage(f"no endpoint has answered for {now - since:.0f} s ({self.endpoints[0].url})")
+
+    async def _send(
+        self, endpoint: Endpoint, path: str, body: bytes, headers: Mapping[str, str] | None
+    ) -> bytes:
+        assert self._session is not None, "the client is not open"
+        endpoint.in_flight += 1
+        endpoint.requests += 1
+        endpoint.breaker.begin()
+        started = time.monotonic()
+        try:
+            async with self._session.post(
+                endpoint.url + path, data=body, headers={**self._headers, **headers} if headers else self._headers
+            ) as answer:
+                data = await answer.read()
+                if answer.status != 200:
+                    raise failure_from_status(answer.status, data, answer.headers)
+                _require_json(data, answer.content_type)
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+            raise failure_from_exception(error, self.options.request_timeout_s) from error
+        except asyncio.CancelledError:
+            endpoint.breaker.release()
+            raise
+        finally:
+            endpoint.in_flight -= 1
+        if self._limiter is not None:
+            now = time.monotonic()
+            self._limiter.succeed(now - started, now)
+        return data
+
+    def _succeed(self, endpoint: Endpoint) -> None:
+        endpoint.breaker.succeed()
+        self.has_answered = True
+
+    def _count(self, endpoint: Endpoint, failure: Failure) -> None:
+        now = time.monotonic()
+        endpoint.failures[failure.kind] = endpoint.failures.get(failure.kind, 0) + 1
+        if failure.kind == "rate-limited":
+            endpoint.breaker.succeed()
+            if failure.retry_after:
+                endpoint.not_before = max(
+                    endpoint.not_before, now + min(failure.retry_after, LONGEST_RETRY_AFTER_S)
+                )
+            if self._limiter is not None:
+                self._limiter.rate_limited(now, failure.retry_after)
+        elif failure.is_retryable:
+            endpoint.breaker.fail(now)
+        else:
+            endpoint.breaker.succeed()
+
+    def _backoff_s(self, tries: int, failure: Failure) -> float:
+        """Full jitter over an exponential ceiling; what the server asked for is the floor."""
+        ceiling = min(LONGEST_BACKOFF_S, 0.5 * 2**tries)
+        wait = self._random.uniform(ceiling / 4, ceiling)
+        return max(wait, min(failure.retry_after or 0.0, LONGEST_RETRY_AFTER_S) * self._random.uniform(1.0, 1.1))
+
+
+class Outage(Failure):
+    """Every endpoint is down for longer than we are ready to wait: the run stops, and can be resumed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("model", "unavailable", message)
+
+    @property
+    def is_retryable(self) -> bool:
+        return False
+
+
+def _require_json(data: bytes, content_type: str) -> None:
+    """A proxy's error page with status 200 is a fault of the way, not an answer."""
+    if data[:64].lstrip()[:1] not in (b"{", b"["):
+        raise Failure("model", "transient", f"the answer is no JSON ({content_type}): {data[:200].decode('utf-8', 'replace')!r}")

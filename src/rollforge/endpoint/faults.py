@@ -1,0 +1,84 @@
+"""This module names what went wrong with a request, from the status and the body or from the exception."""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import re
+import time
+from collections.abc import Mapping
+
+import aiohttp
+import msgspec
+
+from rollforge.errors import Failure, FailureClass
+
+_OVERFLOW = re.compile(
+    r"context[ _-]?(length|window|size)|maximum context|too many tokens|prompt is too long|reduce the length|"
+    r"longer than the maximum|exceeds? the (available )?context|input.{0,20}too long|max_model_len",
+    re.IGNORECASE,
+)
+_FILTERED = re.compile(r"content[ _-]?(filter|policy)|content management policy|safety system", re.IGNORECASE)
+_UNKNOWN_MODEL = re.compile(r"model[_ ]not[_ ]found|model.{0,80}(does not exist|not found|not exist)|unknown model", re.I | re.S)
+
+_TRANSIENT_STATUSES = frozenset({408, 409, 425, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
+
+
+def failure_from_status(status: int, body: bytes, headers: Mapping[str, str]) -> Failure:
+    """The failure behind an answer that is not 200."""
+    message = f"HTTP {status}: {message_of(body)}"
+    return Failure(
+        "model", _class_of(status, message), message, status=status, retry_after=retry_after_s(headers, time.time())
+    )
+
+
+def _class_of(status: int, message: str) -> FailureClass:
+    if status == 429:
+        return "rate-limited"
+    if status in (401, 403):
+        return "refused" if _FILTERED.search(message) else "auth"
+    if status in (400, 413, 422) and _OVERFLOW.search(message):
+        return "context-overflow"
+    if status in (400, 422) and _FILTERED.search(message):
+        return "refused"
+    if status == 404 or (status == 400 and _UNKNOWN_MODEL.search(message)):
+        return "not-found"
+    return "transient" if status in _TRANSIENT_STATUSES or status >= 500 else "permanent"
+
+
+def failure_from_exception(error: BaseException, timeout_s: float) -> Failure:
+    """The failure behind an exception of the HTTP library."""
+    if isinstance(error, asyncio.TimeoutError):
+        return Failure("model", "timeout", f"no answer within {timeout_s:g} s")
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return Failure("model", "unavailable", f"cannot connect: {error.os_error.strerror or error.os_error}")
+    return Failure("model", "transient", f"{type(error).__name__}: {error}")
+
+
+def message_of(body: bytes) -> str:
+    """The server's own words, however it wraps them, cut to a readable length."""
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        value = None
+    for key in ("error", "message", "detail"):
+        if isinstance(value, dict) and key in value:
+            value = value[key]
+    text = value if isinstance(value, str) else body.decode("utf-8", "replace")
+    text = " ".join(text.split())
+    return text[:500] + ("…" if len(text) > 500 else "")
+
+
+def retry_after_s(headers: Mapping[str, str], now: float) -> float | None:
+    """Seconds the server asks us to wait: a number or a date; None when it does not say."""
+    for name, scale in (("retry-after-ms", 0.001), ("Retry-After", 1.0)):
+        value = headers.get(name)
+        if not value:
+            continue
+        try:
+            return max(0.0, float(value) * scale)
+        except ValueError:
+            parsed = email.utils.parsedate_tz(value)
+            if parsed:
+                return max(0.0, email.utils.mktime_tz(parsed) - now)
+    return None

@@ -1,0 +1,148 @@
+"""This module asks a model for one response, over whichever API the server speaks.
+
+`auto` finds out once, with the first real request. Small dialect differences (a server that wants `max_completion_tokens`, one
+that does not know `return_token_ids`) are learned from its first refusal and remembered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Literal
+
+import msgspec
+
+from rollforge.endpoint.chat import from_chat, to_chat_body
+from rollforge.endpoint.client import Client
+from rollforge.errors import Failure
+from rollforge.records import JsonObject, from_json, to_json
+
+Api = Literal["auto", "responses", "chat"]
+
+SAMPLE_HEADER = "X-Rollforge-Sample"
+"""Tells the embedded model which sample this is, so that its answers do not depend on the order of requests."""
+
+
+class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Which model, and how it is asked."""
+
+    name: str
+    api: Api = "auto"
+    logprobs: bool = False
+    """Ask for logprobs, and for token ids where the server can give them."""
+    names_samples: bool = False
+    """Send the sample's number in a header (the embedded model reads it)."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A response with what it took to get it."""
+
+    response: JsonObject
+    endpoint: str
+    requests: int
+
+
+class Model:
+    """One model behind a client."""
+
+    def __init__(self, client: Client, options: ModelOptions) -> None:
+        self.options = options
+        self.api: Api = options.api
+        self.names_seen: dict[str, int] = {}
+        self._client = client
+        self._refused: set[str] = set()
+        """Optional request fields this server has refused."""
+        self._finding_out = asyncio.Lock()
+
+    async def respond(self, params: JsonObject, sample: int = 0) -> Answer:
+        """The model's response to `params`, Responses-shaped; raises `Failure`."""
+        headers = {SAMPLE_HEADER: str(sample)} if self.options.names_samples else None
+        if self.api == "auto":
+            async with self._finding_out:
+                if self.api == "auto":
+                    return await self._find_out(params, headers)
+        return await self._ask(self.api, params, headers)
+
+    async def _find_out(self, params: JsonObject, headers: dict[str, str] | None) -> Answer:
+        """Ask over one API and, if the server does not know that path, over the other; keep what works."""
+        # Token ids come over Chat Completions only, so ask there first when they are wanted.
+        order: tuple[Api, Api] = ("chat", "responses") if self.options.logprobs else ("responses", "chat")
+        for api in order:
+            try:
+                answer = await self._ask(api, params, headers)
+            except Failure as failure:
+                if failure.status not in (404, 405, 501) or api == order[1]:
+                    raise
+            else:
+                self.api = api
+                return answer
+        raise AssertionError("unreachable: the second API either answers or raises")
+
+    async def _ask(self, api: Api, params: JsonObject, headers: dict[str, str] | None) -> Answer:
+        path = "/responses" if api == "responses" else "/chat/completions"
+        while True:
+            body = self._body(api, params)
+            try:
+                reply = await self._client.post(
+                    path, to_json(body), read=_read_chat if api == "chat" else _read_response, headers=headers
+                )
+            except Failure as failure:
+                if not self._learn(failure, body):
+                    raise
+                continue
+            name = str(reply.value.get("model"))
+            self.names_seen[name] = self.names_seen.get(name, 0) + 1
+            return Answer(reply.value, reply.endpoint, reply.requests)
+
+    def _body(self, api: Api, params: JsonObject) -> JsonObject:
+        if api == "responses":
+            body = {key: value for key, value in params.items() if value is not None}
+            if self.options.logprobs:
+                body["include"] = sorted({*(body.get("include") or []), "message.output_text.logprobs"})
+        else:
+            body = to_chat_body(params)
+            if self.options.logprobs:
+                body |= {"logprobs": True, "return_token_ids": True}
+        if "max_tokens" in self._refused and "max_tokens" in body:
+            body["max_completion_tokens"] = body.pop("max_tokens")
+        for name in self._refused:
+            body.pop(name, None)
+        body["model"] = self.options.name
+        return body
+
+    def _learn(self, failure: Failure, body: JsonObject) -> bool:
+        """Whether the refusal names an optional field that we can do without or call otherwise."""
+        if failure.status not in (400, 422):
+            return False
+        for name in ("max_tokens", "return_token_ids"):
+            if name in body and name not in self._refused and name in failure.message:
+                if name == "max_tokens" and "max_completion_tokens" not in failure.message:
+                    continue
+                self._refused.add(name)
+                return True
+        return False
+
+
+def _read_chat(body: bytes) -> JsonObject:
+    return from_chat(_read_object(body))
+
+
+def _read_object(body: bytes) -> JsonObject:
+    try:
+        value = from_json(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Failure("model", "transient", f"torn JSON from the server: {error}") from error
+    if not isinstance(value, dict):
+        raise Failure("model", "transient", "the server answered with no object")
+    return value
+
+
+def _read_response(body: bytes) -> JsonObject:
+    """A Responses object that holds an answer; an error object with status 200 is a failure."""
+    response = _read_object(body)
+    if isinstance(response.get("error"), dict):
+        raise Failure("model", "transient", f"the server answered with an error: {response['error'].get('message')}")
+    if not isinstance(response.get("output"), list):
+        raise Failure("model", "transient", "the answer has no output")
+    if response.get("status") == "failed":
+        raise Failure("model", "transient", "the server says that the response failed")
+    return response

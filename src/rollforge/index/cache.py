@@ -1,0 +1,229 @@
+"""This module keeps the Parquet parts of one file up to date: built once, extended when the file grows, else made anew.
+
+`state.json` names the parts that count and says which bytes of which file they were made from. It is replaced in one step, so a
+reader sees the old index or the new one; builders take turns; a part no state names is swept by the next builder that finds
+nobody reading. Deleting the folder costs a rebuild and nothing else.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import msgspec
+
+from rollforge.index.kinds import Kind
+from rollforge.index.lines import is_compressed, last_line_start
+from rollforge.index.parallel import scan_parallel
+from rollforge.index.scan import BadLineAt, Scanned, scan_range
+
+VERSION = 1
+"""Raised when the columns change: an index of another version is made anew."""
+
+PROBE = 64 << 10
+"""Bytes at the head, and before the end of what was indexed, that must be unchanged for the file to count as grown."""
+
+
+class Tail(msgspec.Struct, kw_only=True):
+    """A last line without a newline: it counts, but is read again once the file has grown."""
+
+    scanned: Scanned
+    parts: list[str]
+
+
+class State(msgspec.Struct, kw_only=True):
+    """What was indexed."""
+
+    version: int = VERSION
+    build: str
+    """Differs for every build: what is derived from an index is keyed to it."""
+    size: int
+    mtime_ns: int
+    end: int = 0
+    """Bytes of whole lines indexed."""
+    head_digest: str = ""
+    tail_digest: str = ""
+    rows: int = 0
+    lines: int = 0
+    parts: list[str] = []
+    """Paths below the folder, in the order of the file."""
+    rejected: int = 0
+    noted: int = 0
+    listed: list[BadLineAt] = []
+    numbers: dict[str, int] = {}
+    texts: dict[str, int] = {}
+    tail: Tail | None = None
+
+    def all_parts(self) -> list[str]:
+        """The parts, with the unfinished last line's."""
+        return [*self.parts, *(self.tail.parts if self.tail else ())]
+
+    def counts(self, name: str) -> int:
+        """`rejected`, `noted`, `rows` or `lines`, with the unfinished last line's."""
+        return int(getattr(self, name)) + (int(getattr(self.tail.scanned, name)) if self.tail else 0)
+
+    def all_listed(self) -> list[BadLineAt]:
+        """Bad lines, in the order of the file."""
+        return [*self.listed, *(self.tail.scanned.listed if self.tail else ())]
+
+    def columns(self, kind: str) -> dict[str, int]:
+        """Discovered `numbers` or `texts`, each with how many rows have it."""
+        found = dict(getattr(self, kind))
+        for name, count in (getattr(self.tail.scanned, kind) if self.tail else {}).items():
+            found[name] = found.get(name, 0) + count
+        return found
+
+
+class Cache:
+    """The folder of one file's parts."""
+
+    def __init__(self, path: Path, kind: Kind, folder: Path) -> None:
+        self.path = path
+        self.kind: Kind = kind
+        self.folder = _writable(folder, path) / kind
+
+    def refresh(self, workers: int | None = None) -> State:
+        """The state, after building or extending whatever is not up to date."""
+        state = self._load()
+        stat = self.path.stat()
+        if state is not None and (state.size, state.mtime_ns) == (stat.st_size, stat.st_mtime_ns):
+            return state
+        with self._lock("build.lock"):
+            state = self._load()  # another command may have built it while this one waited
+            stat = self.path.stat()
+            if state is not None and (state.size, state.mtime_ns) == (stat.st_size, stat.st_mtime_ns):
+                return state
+            is_grown = state is not None and self._has_grown(state, stat.st_size)
+            base = state if state is not None and is_grown else State(build="", size=0, mtime_ns=0)
+            state = self._extend(base, stat, workers)
+            self._save(state)
+            self._sweep(state)
+        return state
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Parts are not swept while this is held."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "use.lock").open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            yield
+
+    @contextmanager
+    def _lock(self, name: str) -> Iterator[None]:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / name).open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _load(self) -> State | None:
+        try:
+            state = msgspec.json.decode((self.folder / "state.json").read_bytes(), type=State)
+        except (OSError, msgspec.DecodeError):
+            return None
+        is_whole = state.version == VERSION and all((self.folder / part).exists() for part in state.all_parts())
+        return state if is_whole else None
+
+    def _save(self, state: State) -> None:
+        partial = self.folder / f"state-{uuid4().hex}.tmp"
+        partial.write_bytes(msgspec.json.encode(state))
+        partial.replace(self.folder / "state.json")
+
+    def _has_grown(self, state: State, size: int) -> bool:
+        if is_compressed(self.path) or size < state.end:
+            return False
+        return self._digests(state.end) == (state.head_digest, state.tail_digest)
+
+    def _digests(self, end: int) -> tuple[str, str]:
+        if is_compressed(self.path):
+            return "", ""
+        with self.path.open("rb") as file:
+            head = file.read(min(PROBE, end))
+            file.seek(max(0, end - PROBE))
+            tail = file.read(min(PROBE, end))
+        return hashlib.sha256(head).hexdigest(), hashlib.sha256(tail).hexdigest()
+
+    def _extend(self, base: State, stat: os.stat_result, workers: int | None) -> State:
+        """`base` and what follows it in the file."""
+        build = uuid4().hex[:12]
+        fresh = self.folder / f"new-{build}"
+        fresh.mkdir(parents=True, exist_ok=True)
+        state = msgspec.structs.replace(
+            base, build=build, size=stat.st_size, mtime_ns=stat.st_mtime_ns, tail=None,
+            parts=list(base.parts), listed=list(base.listed), numbers=dict(base.numbers), texts=dict(base.texts),
+        )  # fmt: skip
+        whole_end = None if is_compressed(self.path) else last_line_start(self.path, stat.st_size)
+        for scanned in scan_parallel(self.path, self.kind, base.end, whole_end, fresh, workers):
+            self._add(state, scanned, build)
+        if whole_end is not None and whole_end < stat.st_size:
+            tail = scan_range(self.path, self.kind, whole_end, stat.st_size, fresh / "tail")
+            parts = self._file_parts(tail, state, f"{build}-tail")
+            _shift(tail, state.lines)
+            state.tail = Tail(scanned=tail, parts=parts)
+        state.head_digest, state.tail_digest = self._digests(state.end)
+        fresh.rmdir()
+        return state
+
+    def _add(self, state: State, scanned: Scanned, build: str) -> None:
+        state.parts += self._file_parts(scanned, state, build)
+        _shift(scanned, state.lines)
+        state.rows += scanned.rows
+        state.lines += scanned.lines
+        state.end = max(state.end, scanned.end)
+        state.rejected += scanned.rejected
+        state.noted += scanned.noted
+        state.listed = (state.listed + scanned.listed)[:10_000]
+        for known, found in ((state.numbers, scanned.numbers), (state.texts, scanned.texts)):
+            for name, count in found.items():
+                known[name] = known.get(name, 0) + count
+
+    def _file_parts(self, scanned: Scanned, state: State, build: str) -> list[str]:
+        """Move the parts to where their path says which row and line they start at."""
+        filed = []
+        for part in scanned.parts:
+            name = f"row0={state.rows + part.first_row}/line0={state.lines}/{build}.parquet"
+            target = self.folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            Path(part.path).replace(target)
+            filed.append(name)
+        return filed
+
+    def _sweep(self, state: State) -> None:
+        """Remove parts that no state names, unless somebody may be reading them."""
+        named = set(state.all_parts())
+        with (self.folder / "use.lock").open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+            for path in self.folder.glob("row0=*/line0=*/*.parquet"):
+                if str(path.relative_to(self.folder)) not in named:
+                    path.unlink(missing_ok=True)
+            for leftover in [*self.folder.glob("new-*/*"), *self.folder.glob("state-*.tmp")]:
+                leftover.unlink(missing_ok=True)
+            for empty in [*self.folder.glob("row0=*/line0=*"), *self.folder.glob("row0=*"), *self.folder.glob("new-*")]:
+                if not any(empty.iterdir()):
+                    empty.rmdir()
+
+
+def _shift(scanned: Scanned, lines: int) -> None:
+    """Line numbers of a range become line numbers of the file."""
+    for bad in scanned.listed:
+        bad.line += lines
+
+
+def _writable(folder: Path, path: Path) -> Path:
+    """The folder, or one for temporary files when the file lies where nothing may be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    except OSError:
+        pass
+    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"rollforge-index-{os.getuid()}" / digest

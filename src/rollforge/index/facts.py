@@ -1,0 +1,314 @@
+"""This module turns one line into facts: keys, numbers, hashes and what the answer looks like, never the text itself.
+
+A line is split into its top-level values without building anything nested; only the few parts that facts come from are
+decoded further. A value of an unexpected type makes that one fact missing, and is told in `notes`; it never costs the row.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Raw, Struct
+
+from rollforge.index.answers import Answer, answer_of, answer_of_chat, decode_chat, decode_response, tolerant_response
+from rollforge.index import prompts
+from rollforge.records import ATTEMPT_KEY, OWN_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject
+
+MAX_TEXT = 256
+"""Longer top-level texts stay in the file; shorter ones (an extracted answer, a difficulty) become columns."""
+
+_Scalar = int | float | bool | None | str
+
+
+class _Params(Struct):
+    input: Raw = Raw()
+    instructions: str | None = None
+    temperature: _Scalar = None
+
+
+class _AgentRef(Struct):
+    name: str | None = None
+
+
+class _Own(Struct):
+    started: float | None = None
+    seconds: float | None = None
+    verify_seconds: float | None = None
+    verifier: str | None = None
+    fingerprint: str | None = None
+    mode: str | None = None
+
+
+_split = msgspec.json.Decoder(dict[str, Raw]).decode
+_scalars = msgspec.json.Decoder(list[int | float | bool | None | str | list[Raw] | dict[str, Raw]]).decode
+_params = msgspec.json.Decoder(_Params).decode
+_agent_ref = msgspec.json.Decoder(_AgentRef).decode
+_own = msgspec.json.Decoder(_Own).decode
+_components = msgspec.json.Decoder(dict[str, _Scalar | list[Raw] | dict[str, Raw]]).decode
+_any = msgspec.json.Decoder().decode
+
+
+class Place(NamedTuple):
+    """Where the row stands and which rollout it is."""
+
+    task: int | None
+    rollout: int | None
+    attempt: int | None
+    agent: str | None
+    prompt_hash: int | None
+
+
+class Own(NamedTuple):
+    """What rollforge wrote about how the row was made."""
+
+    verifier: str | None = None
+    fingerprint: str | None = None
+    mode: str | None = None
+    started: float | None = None
+    seconds: float | None = None
+    verify_seconds: float | None = None
+
+
+class Facts(NamedTuple):
+    """One row, read."""
+
+    place: Place
+    answer: Answer
+    own: Own
+    numbers: list[tuple[str, float]]
+    texts: list[tuple[str, str]]
+    notes: list[str]
+    """What was odd but did not cost the row."""
+
+
+class BadLine(Exception):
+    """The line is no row; the message says why."""
+
+
+class Reader:
+    """Reads lines one after another; remembers prompts and agents it has seen, because rollouts of a task share them."""
+
+    REMEMBERED = 100_000
+
+    def __init__(self) -> None:
+        self._hash_by_prompt: dict[int, int | None] = {}
+        self._name_by_agent: dict[bytes, str | None] = {}
+
+    def read(self, line: bytes) -> Facts:
+        """The facts of a rollout row.
+
+        Raises:
+            BadLine: the line is no JSON object; nothing of it is used.
+        """
+        values, notes = split_line(line)
+        params, response = values.pop(PARAMS_KEY, None), values.pop("response", None)
+        agent, own = values.pop("agent_ref", None), values.pop(OWN_KEY, None)
+        components = values.pop("reward_components", None)
+        chat = [values.pop(key, None) for key in ("messages", "prompt", "completion")] if params is None else None
+        numbers: list[tuple[str, float]] = []
+        texts: list[tuple[str, str]] = []
+        keys: dict[str, int] = {}
+        sort_scalars(values, numbers, texts, keys, notes)
+        if components is not None:
+            _read_components(components, numbers, notes)
+        if chat is None:
+            answer = self._read_response(response, numbers, notes)
+            prompt_hash = self.prompt_hash(params, notes)
+        else:
+            answer, prompt_hash = self._read_chat(chat, response, numbers, notes)
+        place = Place(
+            keys.get(TASK_KEY),
+            keys.get(ROLLOUT_KEY),
+            keys.get(ATTEMPT_KEY),
+            self.agent(agent, notes) if agent is not None else None,
+            prompt_hash,
+        )
+        return Facts(place, answer, _read_own(own, notes) if own is not None else Own(), numbers, texts, notes)
+
+    def agent(self, raw: Raw, notes: list[str]) -> str | None:
+        data = bytes(raw)
+        if data not in self._name_by_agent:
+            try:
+                self._name_by_agent[data] = _agent_ref(data).name
+            except msgspec.ValidationError:
+                notes.append("agent_ref: expected an object with a name")
+                return None
+        return self._name_by_agent[data]
+
+    def prompt_hash(self, raw: Raw | None, notes: list[str]) -> int | None:
+        if raw is None:
+            return None
+        try:
+            params = _params(raw)
+        except msgspec.ValidationError as error:
+            notes.append(f"{PARAMS_KEY}: {error}")
+            return None
+        return self._hash_of_prompt(bytes(params.input), params.instructions)
+
+    def _hash_of_prompt(self, data: bytes, instructions: str | None) -> int | None:
+        """The canonical hash of `input` as it stands in the file."""
+        if not data:
+            return None
+        seen = hash((data, instructions))
+        if seen not in self._hash_by_prompt:
+            if len(self._hash_by_prompt) >= self.REMEMBERED:
+                self._hash_by_prompt.clear()
+            self._hash_by_prompt[seen] = prompts.prompt_hash(_any(data), instructions)
+        return self._hash_by_prompt[seen]
+
+    def _read_response(self, raw: Raw | None, numbers: list[tuple[str, float]], notes: list[str]) -> Answer:
+        if raw is None or bytes(raw) == b"null":
+            return Answer()
+        try:
+            response = decode_response(raw)
+        except msgspec.ValidationError as error:
+            notes.append(f"response: {error}")
+            response = tolerant_response(raw)
+        if response.usage:
+            _read_usage(response.usage, numbers)
+        return answer_of(response)
+
+    def _read_chat(
+        self, chat: list[Raw | None], response: Raw | None, numbers: list[tuple[str, float]], notes: list[str]
+    ) -> tuple[Answer, int | None]:
+        messages, prompt, completion = chat
+        if messages is None and prompt is None and completion is None:
+            return self._read_response(response, numbers, notes), None
+        try:
+            if messages is not None:
+                asked, answered = prompts.split_messages(_any(messages))
+            else:
+                asked, answered = prompts.as_messages(prompt, "user"), prompts.as_messages(completion, "assistant")
+            answer = answer_of_chat(decode_chat(msgspec.json.encode(answered)))
+        except (msgspec.ValidationError, TypeError) as error:
+            notes.append(f"messages: {error}")
+            return Answer(), None
+        if response is not None:
+            self._read_response(response, numbers, notes)
+        return answer, prompts.prompt_hash(asked)
+
+
+def split_line(line: bytes) -> tuple[dict[str, Raw], list[str]]:
+    """The top-level values of a line, unread, and notes on what was odd about it."""
+    try:
+        values = _split(line)
+    except msgspec.ValidationError:
+        raise BadLine("not an object") from None
+    except RecursionError:
+        raise BadLine("nested too deeply") from None
+    except UnicodeDecodeError:
+        raise BadLine("invalid UTF-8") from None
+    except msgspec.DecodeError as error:
+        line, notes = _without_constants(line, str(error))
+        return _split(line), notes
+    size = 1 + sum(map(len, values)) + sum(map(len, values.values())) + 4 * len(values)
+    if len(line) == size or len(line) == size + 2 * len(values) - 1:
+        return values, []
+    repeated = _repeated_keys(line)
+    return values, [f"key {key!r} is there more than once; the last value counts" for key in repeated]
+
+
+def _without_constants(line: bytes, reason: str) -> tuple[bytes, list[str]]:
+    """The line with NaN and Infinity as null; raises `BadLine` when they are not what is wrong with it."""
+    found: list[str] = []
+
+    def missing(word: str) -> None:
+        found.append(word)
+
+    try:
+        value = json.loads(line, parse_constant=missing)
+        if not found or not isinstance(value, dict):
+            raise BadLine(reason)
+        return msgspec.json.encode(value), [f"{', '.join(sorted(set(found)))} is no JSON; taken as missing"]
+    except UnicodeError:
+        raise BadLine("invalid UTF-8") from None
+    except RecursionError:
+        raise BadLine("nested too deeply") from None
+    except ValueError:
+        raise BadLine(reason.replace("JSON is malformed: ", "")) from None
+
+
+def _repeated_keys(line: bytes) -> list[str]:
+    """Keys that stand more than once in one object; the lengths of the values gave the suspicion."""
+    repeated: list[str] = []
+
+    def check(pairs: list[tuple[str, Any]]) -> None:
+        names = [name for name, _ in pairs]
+        if len(set(names)) < len(names):
+            repeated.extend(sorted({name for name in names if names.count(name) > 1}))
+
+    json.loads(line, object_pairs_hook=check)
+    return repeated
+
+
+def sort_scalars(
+    values: dict[str, Raw],
+    numbers: list[tuple[str, float]],
+    texts: list[tuple[str, str]],
+    keys: dict[str, int],
+    notes: list[str],
+) -> None:
+    small = [(key, raw) for key, raw in values.items() if len(raw) < 4 * MAX_TEXT]
+    try:
+        read = _scalars(b"[" + b",".join([raw for _, raw in small]) + b"]")
+    except msgspec.DecodeError as error:  # a number that no float holds, a lone surrogate
+        notes.append(f"a top-level value cannot be read: {error}")
+        read, small = _one_by_one(small)
+    for (key, _), value in zip(small, read, strict=True):
+        kind = type(value)
+        if kind is float or kind is int or kind is bool:
+            if key in _KEYS:
+                keys[key] = int(value)  # type: ignore[arg-type]
+            else:
+                numbers.append((key, value))  # type: ignore[arg-type]
+        elif kind is str:
+            if key == "reward" or key in _KEYS:
+                notes.append(f"{key}: expected a number, got text")
+            if len(value) <= MAX_TEXT:  # type: ignore[arg-type]
+                texts.append((key, value))  # type: ignore[arg-type]
+        elif value is not None and (key == "reward" or key in _KEYS):
+            notes.append(f"{key}: expected a number, got {'an array' if kind is list else 'an object'}")
+
+
+_KEYS = frozenset({TASK_KEY, ROLLOUT_KEY, ATTEMPT_KEY})
+
+
+def _one_by_one(small: list[tuple[str, Raw]]) -> tuple[list[Any], list[tuple[str, Raw]]]:
+    read, kept = [], []
+    for key, raw in small:
+        try:
+            read += _scalars(b"[" + raw + b"]")  # type: ignore[operator]
+        except msgspec.DecodeError:
+            continue
+        kept.append((key, raw))
+    return read, kept
+
+
+def _read_components(raw: Raw, numbers: list[tuple[str, float]], notes: list[str]) -> None:
+    try:
+        components = _components(raw)
+    except msgspec.DecodeError:
+        notes.append("reward_components: expected an object of numbers")
+        return
+    for name, value in components.items():
+        if isinstance(value, int | float):
+            numbers.append((f"reward_components.{name}", value))
+
+
+def _read_usage(usage: JsonObject, numbers: list[tuple[str, float]]) -> None:
+    for name, value in usage.items():
+        if type(value) is dict:
+            numbers += [(f"{name}.{inner}", number) for inner, number in value.items() if number is not None]
+        elif value is not None:
+            numbers.append((name, value))
+
+
+def _read_own(raw: Raw, notes: list[str]) -> Own:
+    try:
+        own = _own(raw)
+    except msgspec.ValidationError as error:
+        notes.append(f"{OWN_KEY}: {error}")
+        return Own()
+    return Own(own.verifier, own.fingerprint, own.mode, own.started, own.seconds, own.verify_seconds)

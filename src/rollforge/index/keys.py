@@ -1,0 +1,147 @@
+"""This module gives every row its task and rollout number, and says which row counts when two have the same.
+
+Rows that carry indices keep them. Rows without are grouped by prompt and numbered in the order they appear. When several files
+are read as one run, the same task number with another prompt is another task, and gets a number of its own.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+class Keys(NamedTuple):
+    """Numbers for all rows, in the order of `row`."""
+
+    row: Ints
+    file: Ints
+    local_task: Ints
+    """As numbered inside its own file: what that file's verdicts refer to."""
+    local_rollout: Ints
+    task: Ints
+    rollout: Ints
+    overruled_by: Ints
+    """The row that counts instead, or -1."""
+    is_plain: bool
+    """Every row keeps the numbers it came with, and every row counts."""
+
+
+def resolve(table: pa.Table) -> Keys:
+    """Keys for a table of row, file_no, task, rollout, prompt_hash."""
+    order = np.argsort(_ints(table, "row"), kind="stable")
+    row, file = _ints(table, "row")[order], _ints(table, "file_no")[order]
+    prompt, has_prompt = _ints(table, "prompt_hash")[order], _known(table, "prompt_hash")[order]
+    task, has_task = _ints(table, "task")[order], _known(table, "task")[order]
+    rollout, has_rollout = _ints(table, "rollout")[order], _known(table, "rollout")[order]
+    files = int(file.max()) + 1 if len(file) else 0
+    prompt = np.where(has_prompt, prompt, -1 - row)  # a row without a prompt shares its task with no other
+    local_task, local_rollout = task.copy(), rollout.copy()
+    if not (has_task.all() and has_rollout.all()):
+        for number in range(files):
+            mine = file == number
+            local_task[mine] = _fill_tasks(task[mine], has_task[mine], prompt[mine])
+            local_rollout[mine] = _fill_rollouts(local_task[mine], rollout[mine], has_rollout[mine])
+    merged_task, merged_rollout = local_task, local_rollout
+    if files > 1:
+        merged_task = _merge_tasks(file, local_task, has_task, prompt)
+        merged_rollout = _fill_rollouts(merged_task, local_rollout, has_rollout)
+    overruled_by = _overruled(merged_task, merged_rollout, row)
+    is_plain = bool(
+        has_task.all()
+        and has_rollout.all()
+        and (overruled_by < 0).all()
+        and (merged_task is local_task or (merged_task == task).all())
+    )
+    return Keys(row, file, local_task, local_rollout, merged_task, merged_rollout, overruled_by, is_plain)
+
+
+def _ints(table: pa.Table, name: str) -> Ints:
+    return np.asarray(table.column(name).combine_chunks().fill_null(-1), dtype=np.int64)
+
+
+def _known(table: pa.Table, name: str) -> Bools:
+    return np.asarray(table.column(name).is_valid(), dtype=np.bool_)
+
+
+def _fill_tasks(task: Ints, has_task: Bools, prompt: Ints) -> Ints:
+    """Number the rows without a task by prompt, in order of appearance, after the numbers in use."""
+    missing = ~has_task
+    if not missing.any():
+        return task
+    first_free = int(task[has_task].max()) + 1 if has_task.any() else 0
+    filled = task.copy()
+    filled[missing] = first_free + _by_appearance(prompt[missing])
+    return filled
+
+
+def _by_appearance(values: Ints) -> Ints:
+    """0 for the first distinct value, 1 for the second, …"""
+    _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first, kind="stable")] = np.arange(len(first))
+    return rank[inverse]
+
+
+def _fill_rollouts(task: Ints, rollout: Ints, has_rollout: Bools) -> Ints:
+    """Number the rows without a rollout inside their task, after the numbers in use there."""
+    missing = ~has_rollout
+    if not missing.any():
+        return rollout
+    tasks, inverse = np.unique(task, return_inverse=True)
+    first_free = np.zeros(len(tasks), dtype=np.int64)
+    np.maximum.at(first_free, inverse[has_rollout], rollout[has_rollout] + 1)
+    filled = rollout.copy()
+    where = np.flatnonzero(missing)
+    group = inverse[where]
+    order = np.argsort(group, kind="stable")
+    ordered = group[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    within = np.arange(len(ordered)) - np.repeat(starts, np.diff(np.r_[starts, len(ordered)]))
+    filled[where[order]] = first_free[ordered] + within
+    return filled
+
+
+def _merge_tasks(file: Ints, task: Ints, has_task: Bools, prompt: Ints) -> Ints:
+    """One numbering over several files: a number means one prompt, and rows without a number share by prompt."""
+    merged = task.copy()
+    next_free = int(task[has_task].max()) + 1 if has_task.any() else 0
+    prompt_by_task: dict[int, int] = {}
+    number_by_pair: dict[tuple[int, int], int] = {}
+    for number in range(int(file.max()) + 1):
+        mine = np.flatnonzero((file == number) & has_task)
+        tasks, first, inverse = np.unique(task[mine], return_index=True, return_inverse=True)
+        renamed = tasks.copy()
+        for place, (one, where) in enumerate(zip(tasks.tolist(), first.tolist(), strict=True)):
+            asked = int(prompt[mine[where]])
+            if prompt_by_task.setdefault(one, asked) != asked:
+                if (one, asked) not in number_by_pair:
+                    number_by_pair[one, asked] = next_free
+                    next_free += 1
+                renamed[place] = number_by_pair[one, asked]
+        merged[mine] = renamed[inverse]
+    without = ~has_task
+    if without.any():
+        merged[without] = next_free + _by_appearance(prompt[without])
+    return merged
+
+
+def _overruled(task: Ints, rollout: Ints, row: Ints) -> Ints:
+    """For each row the last row with the same key, or -1 when it is that row itself."""
+    overruled_by = np.full(len(row), -1, dtype=np.int64)
+    if not len(row):
+        return overruled_by
+    order = np.lexsort((row, rollout, task))
+    same = (task[order][1:] == task[order][:-1]) & (rollout[order][1:] == rollout[order][:-1])
+    if not same.any():
+        return overruled_by
+    ends = np.flatnonzero(np.r_[~same, True])
+    last = ends[np.searchsorted(ends, np.arange(len(order)))]
+    is_last = last == np.arange(len(order))
+    overruled_by[order] = np.where(is_last, -1, row[order][last])
+    return overruled_by

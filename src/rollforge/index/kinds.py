@@ -1,0 +1,160 @@
+"""This module lists the kinds of file a run has (rollouts, tasks, failures, verdicts) and the columns each one gives.
+
+A kind is its fixed columns and a reader from line to values. Numbers and short texts beside them are discovered, row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from rollforge.index.answers import Answer
+from rollforge.index.facts import Facts, Own, Place, Reader, sort_scalars, split_line
+from rollforge.records import (
+    ATTEMPT_KEY,
+    FAILURE_KEY,
+    PARAMS_KEY,
+    ROLLOUT_KEY,
+    TASK_KEY,
+    TERMINAL_KEY,
+)
+
+Kind = Literal["rollouts", "tasks", "failures", "verdicts"]
+ColumnType = Literal["int", "float", "bool", "text"]
+
+
+class Row(NamedTuple):
+    """One line, as values for the columns of its kind."""
+
+    fixed: tuple[object, ...]
+    numbers: list[tuple[str, float]]
+    texts: list[tuple[str, str]]
+    notes: list[str]
+
+
+PLACES: dict[str, ColumnType] = {"line": "int", "offset": "int", "length": "int"}
+"""Columns of every kind: where the line stands."""
+
+_ROLLOUTS: dict[str, ColumnType] = {
+    "task": "int", "rollout": "int", "attempt": "int", "agent": "text", "prompt_hash": "int",
+    "answer_hash": "int", "answer_chars": "int", "turns": "int", "tool_calls": "int", "finish_reason": "text",
+    "is_truncated": "bool", "is_empty": "bool", "is_refusal": "bool", "error_text": "bool", "has_token_ids": "bool",
+    "model": "text", "verifier": "text", "fingerprint": "text", "mode": "text",
+    "started": "float", "seconds": "float", "verify_seconds": "float",
+}  # fmt: skip
+_TASKS: dict[str, ColumnType] = {"task": "int", "agent": "text", "prompt_hash": "int"}
+_FAILURES: dict[str, ColumnType] = {
+    "task": "int", "rollout": "int", "attempt": "int", "agent": "text", "class": "text", "boundary": "text",
+    "message": "text", "is_terminal": "bool", "at": "float", "seconds": "float",
+}  # fmt: skip
+_VERDICTS: dict[str, ColumnType] = {
+    "task": "int", "rollout": "int", "verifier": "text", "fingerprint": "text", "mode": "text", "error": "text",
+    "at": "float", "seconds": "float",
+}  # fmt: skip
+
+COLUMNS: dict[Kind, dict[str, ColumnType]] = {
+    "rollouts": _ROLLOUTS,
+    "tasks": _TASKS,
+    "failures": _FAILURES,
+    "verdicts": _VERDICTS,
+}
+
+assert tuple(_ROLLOUTS) == (*Place._fields, *Answer._fields, *Own._fields)
+
+
+def reader_of(kind: Kind) -> Callable[[bytes], Row]:
+    """A function from a line to its row; it raises `BadLine` for a line that is none."""
+    reader = Reader()
+    if kind == "rollouts":
+        return lambda line: _rollout(reader.read(line))
+    read = {"tasks": _task, "failures": _failure, "verdicts": _verdict}[kind]
+    return lambda line: read(reader, line)
+
+
+def _rollout(facts: Facts) -> Row:
+    place, answer, own, numbers, texts, notes = facts
+    return Row(place + answer + own, numbers, texts, notes)
+
+
+class _Scalars:
+    """The scalars of a line that is not a rollout."""
+
+    def __init__(self, reader: Reader, line: bytes) -> None:
+        values, self.notes = split_line(line)
+        self.params = values.pop(PARAMS_KEY, None)
+        agent = values.pop("agent_ref", None)
+        values.pop("response", None)
+        self.numbers: list[tuple[str, float]] = []
+        self.texts: list[tuple[str, str]] = []
+        self.keys: dict[str, int] = {}
+        sort_scalars(values, self.numbers, self.texts, self.keys, self.notes)
+        self.agent = reader.agent(agent, self.notes) if agent is not None else None
+        self._number_by_name = dict(self.numbers)
+        self._text_by_name = dict(self.texts)
+
+    def number(self, name: str) -> float | None:
+        return self._number_by_name.get(name)
+
+    def text(self, name: str) -> str | None:
+        return self._text_by_name.get(name)
+
+    def row(self, fixed: tuple[object, ...], *taken: str) -> Row:
+        """What was not taken as a fixed column stays as a discovered one."""
+        numbers = [pair for pair in self.numbers if pair[0] not in taken]
+        texts = [pair for pair in self.texts if pair[0] not in taken]
+        return Row(fixed, numbers, texts, self.notes)
+
+
+def _task(reader: Reader, line: bytes) -> Row:
+    read = _Scalars(reader, line)
+    hashed = reader.prompt_hash(read.params, read.notes)
+    return read.row((read.keys.get(TASK_KEY), read.agent, hashed))
+
+
+def _failure(reader: Reader, line: bytes) -> Row:
+    read = _Scalars(reader, line)
+    terminal = read.number(TERMINAL_KEY)
+    fixed = (
+        read.keys.get(TASK_KEY),
+        read.keys.get(ROLLOUT_KEY),
+        read.keys.get(ATTEMPT_KEY),
+        read.agent,
+        read.text("class") or read.text(FAILURE_KEY),
+        read.text("boundary"),
+        read.text("message") or _long_message(line),
+        None if terminal is None else bool(terminal),
+        read.number("at"),
+        read.number("seconds"),
+    )
+    taken = ("class", FAILURE_KEY, "boundary", "message", TERMINAL_KEY, "at", "seconds")
+    return read.row(fixed, *taken)
+
+
+class _Message(msgspec.Struct):
+    message: str | None = None
+
+
+def _long_message(line: bytes) -> str | None:
+    """A message too long for a column, cut."""
+    try:
+        message = msgspec.json.decode(line, type=_Message).message
+    except msgspec.DecodeError:
+        return None
+    return message[:1000] if message else None
+
+
+def _verdict(reader: Reader, line: bytes) -> Row:
+    read = _Scalars(reader, line)
+    fixed = (
+        read.keys.get(TASK_KEY),
+        read.keys.get(ROLLOUT_KEY),
+        read.text("verifier"),
+        read.text("fingerprint"),
+        read.text("mode"),
+        read.text("error"),
+        read.number("at"),
+        read.number("seconds"),
+    )
+    return read.row(fixed, "verifier", "fingerprint", "mode", "error", "at", "seconds", "shared")

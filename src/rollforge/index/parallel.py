@@ -1,0 +1,89 @@
+"""This module splits a file into byte ranges and scans them in child processes, or in this one when it is small.
+
+Results come back in the order of the file, whoever finishes first.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+
+import msgspec
+
+from rollforge.errors import RollforgeError
+from rollforge.index.kinds import Kind
+from rollforge.index.scan import Scanned, scan_range
+from rollforge.index.worker import Order
+
+RANGE = 128 << 20
+"""Bytes per range: enough that a worker's parts are not tiny, few enough that workers end at about the same time."""
+
+WORTH_A_WORKER = 256 << 20
+"""Below this a child process costs more to start than it saves."""
+
+
+def scan_parallel(
+    path: Path, kind: Kind, start: int, end: int | None, folder: Path, workers: int | None
+) -> Iterator[Scanned]:
+    """What each range held, in order; `end` None means a compressed file, which only one process can read."""
+    if end is None or end - start <= RANGE:
+        if end is None or end > start:
+            yield scan_range(path, kind, start, end, folder / "0")
+        return
+    bounds = [*range(start, end, RANGE), end]
+    orders = [
+        Order(str(path), kind, low, high, str(folder / str(number)))
+        for number, (low, high) in enumerate(zip(bounds, bounds[1:], strict=False))
+    ]
+    count = min(len(orders), workers or _default_workers(end - start))
+    if count <= 1:
+        for order in orders:
+            yield scan_range(path, kind, order.start, order.end, Path(order.stem))
+        return
+    yield from _scan_in_children(orders, count)
+
+
+def _default_workers(size: int) -> int:
+    if size < WORTH_A_WORKER:
+        return 1
+    return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 16)
+
+
+def _scan_in_children(orders: list[Order], count: int) -> Iterator[Scanned]:
+    idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
+    children = [_start_child() for _ in range(count)]
+    for child in children:
+        idle.put(child)
+
+    def scan(order: Order) -> Scanned:
+        child = idle.get()
+        assert child.stdin is not None and child.stdout is not None
+        child.stdin.write(msgspec.json.encode(order) + b"\n")
+        child.stdin.flush()
+        answer = child.stdout.readline()
+        if not answer:
+            raise RollforgeError(
+                f"{order.path}: a worker ended with code {child.wait()} while reading bytes {order.start}–{order.end}",
+                hint="see the message above; one process alone: --workers 1",
+            )
+        idle.put(child)
+        return msgspec.json.decode(answer, type=Scanned)
+
+    try:
+        with ThreadPoolExecutor(count) as pool:
+            yield from pool.map(scan, orders)
+    finally:
+        for child in children:
+            child.kill()
+            child.communicate()
+
+
+def _start_child() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "rollforge.index.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )

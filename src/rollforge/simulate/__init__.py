@@ -1,0 +1,40 @@
+"""The embedded model: a seeded, simulated, OpenAI-compatible server for demos, tests and rehearsals.
+
+```
+options       what can be set
+tasks         example task rows            problems, facts, arithmetic, needles   what they ask
+model         ask + sample → turn          skill, words, tools, tokens            how it answers
+dialects      Responses and Chat shapes    conversation                           what is common to both
+service       request → reply, or a fault  faults                                 what goes wrong
+server        HTTP on loopback             wire, process                          bytes; a child process
+```
+
+It is not a language model: it reads the numbers and options of the example tasks, and says so wherever it speaks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rollforge.simulate.options import SimulateOptions as SimulateOptions
+    from rollforge.simulate.process import SimulatedProcess as SimulatedProcess
+    from rollforge.simulate.server import SimulatedServer as SimulatedServer
+    from rollforge.simulate.tasks import example_tasks as example_tasks
+
+_PLACES = {
+    "SimulateOptions": "rollforge.simulate.options",
+    "SimulatedProcess": "rollforge.simulate.process",
+    "SimulatedServer": "rollforge.simulate.server",
+    "example_tasks": "rollforge.simulate.tasks",
+}
+
+__all__ = ["SimulateOptions", "SimulatedProcess", "SimulatedServer", "example_tasks"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'rollforge.simulate' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_PLACES[name]), name)

@@ -1,0 +1,36 @@
+"""`python -m rollforge.simulate`: the child behind `SimulatedProcess`. People use `rollforge simulate`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+
+import msgspec
+
+from rollforge.records import to_json
+from rollforge.simulate.options import SimulateOptions
+from rollforge.simulate.server import SimulatedServer, run_quickly
+
+
+async def _serve(options: SimulateOptions) -> None:
+    async with SimulatedServer(options) as server:
+        record = {"simulated": True, "base_url": server.base_url, "pid": os.getpid()}
+        sys.stdout.buffer.write(to_json(record) + b"\n")
+        sys.stdout.buffer.flush()
+        ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        # A thread, because standard input may be a file or a terminal, which event loops cannot watch.
+        threading.Thread(target=_wait_for_parent, args=(loop, ended), daemon=True).start()
+        await ended.wait()
+
+
+def _wait_for_parent(loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> None:
+    while sys.stdin.buffer.read(4096):
+        pass
+    loop.call_soon_threadsafe(ended.set)
+
+
+if __name__ == "__main__":
+    run_quickly(_serve(msgspec.json.decode(sys.stdin.buffer.readline(), type=SimulateOptions)))

@@ -1,0 +1,60 @@
+"""This module makes seeded chance: numbers that depend only on named parts, never on a clock or on what ran before.
+
+Two servers with the same seed draw the same numbers for the same parts, in any order and after any restart.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def digest(*parts: object) -> int:
+    """A stable 64-bit number for the parts; `hash()` would differ from process to process."""
+    text = "\x1f".join(map(str, parts))
+    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
+
+
+class Chance:
+    """A stream of draws that belongs to its parts.
+
+    Only `random()` of the standard library is used beneath: its sequence is promised to stay the same over Python versions.
+    """
+
+    __slots__ = ("_draw",)
+
+    def __init__(self, *parts: object) -> None:
+        self._draw = random.Random(digest(*parts)).random
+
+    def happens(self, probability: float) -> bool:
+        """True with the given probability."""
+        return self._draw() < probability
+
+    def uniform(self, low: float = 0.0, high: float = 1.0) -> float:
+        """A number in [low, high)."""
+        return low + (high - low) * self._draw()
+
+    def between(self, low: int, high: int) -> int:
+        """A whole number from low to high, both included."""
+        return low + int(self._draw() * (high - low + 1))
+
+    def pick(self, choices: Sequence[T]) -> T:
+        """One of the choices, each as likely."""
+        return choices[int(self._draw() * len(choices))]
+
+    def normal(self) -> float:
+        """A draw from the standard normal distribution."""
+        return math.sqrt(-2 * math.log(1 - self._draw())) * math.cos(2 * math.pi * self._draw())
+
+    def lognormal(self, median: float, spread: float) -> float:
+        """A positive number around `median`; `spread` is the standard deviation of its logarithm."""
+        return median * math.exp(spread * self.normal()) if spread else median
+
+    def shuffled(self, items: Sequence[T]) -> list[T]:
+        """The items in another order."""
+        return [item for _, item in sorted(((self._draw(), place), item) for place, item in enumerate(items))]

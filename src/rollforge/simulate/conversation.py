@@ -1,0 +1,104 @@
+"""This module names what passes between the two APIs and the model: what was asked, and the turn the model takes.
+
+It knows no HTTP and neither API's shapes; those are in `dialects`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from rollforge.records import JsonObject
+
+
+class Message(msgspec.Struct, frozen=True):
+    """Something said in the conversation."""
+
+    role: str
+    text: str
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A function call, by the model now or earlier in the conversation."""
+
+    name: str
+    arguments: str
+    call_id: str
+
+
+class ToolOutput(msgspec.Struct, frozen=True):
+    """What a tool answered to a call."""
+
+    call_id: str
+    text: str
+
+
+Item = Message | Call | ToolOutput
+
+
+class Tool(msgspec.Struct, frozen=True):
+    """A function the model may call."""
+
+    name: str
+    description: str
+    parameters: JsonObject
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """One request, the same whichever API it came by."""
+
+    model: str
+    items: tuple[Item, ...]
+    tools: tuple[Tool, ...] = ()
+    tool_choice: str = "auto"
+    """`auto`, `none`, `required`, or the name of the tool to call."""
+    parallel_calls: bool = True
+    temperature: float = 1.0
+    max_tokens: int | None = None
+    choices: int = 1
+    seed: int | str | None = None
+    sample: int | str | None = None
+    wants_reasoning: bool = False
+    wants_logprobs: bool = False
+    top_logprobs: int = 0
+    wants_token_ids: bool = False
+    body: JsonObject = msgspec.field(default_factory=dict)
+    """The request as sent, for what a response repeats."""
+
+    @property
+    def task_text(self) -> str:
+        """The text of the last user message: the problem to solve."""
+        texts = (
+            item.text for item in reversed(self.items) if isinstance(item, Message) and item.role == "user"
+        )
+        return next(texts, "")
+
+    def task_key(self) -> str:
+        """The conversation up to the last user message: the same for every turn of one rollout."""
+        last = max((place for place, item in enumerate(self.items) if _is_from_user(item)), default=-1)
+        return "\x1e".join(
+            f"{item.role}\x1f{item.text}" for item in self.items[: last + 1] if isinstance(item, Message)
+        )
+
+    def since_user(self) -> tuple[Item, ...]:
+        """What has happened since the last user message: the model's own calls and their outputs."""
+        last = max((place for place, item in enumerate(self.items) if _is_from_user(item)), default=-1)
+        return self.items[last + 1 :]
+
+
+def _is_from_user(item: Item) -> bool:
+    return isinstance(item, Message) and item.role == "user"
+
+
+Finish = Literal["stop", "length", "tool_calls", "content_filter"]
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """What the model says in one turn."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: tuple[Call, ...] = ()
+    refusal: str | None = None
+    finish: Finish = "stop"

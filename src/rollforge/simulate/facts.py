@@ -1,0 +1,62 @@
+"""This module is the simulated model's general knowledge: a few tables of facts, the well-known ones first."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class Topic(NamedTuple):
+    """Facts of one kind."""
+
+    question: str
+    """With `{}` where the subject goes."""
+    facts: tuple[tuple[str, str], ...]
+    """Subject and object, from common knowledge to obscure."""
+
+
+def _pairs(text: str) -> tuple[tuple[str, str], ...]:
+    return tuple((left, right) for left, _, right in (line.partition("=") for line in text.split(", ")))
+
+
+TOPICS = (
+    Topic(
+        "What is the capital of {}?",
+        _pairs(
+            "France=Paris, Italy=Rome, Japan=Tokyo, Spain=Madrid, Egypt=Cairo, Germany=Berlin, Greece=Athens, Kenya=Nairobi, "
+            "Peru=Lima, Norway=Oslo, Cuba=Havana, Poland=Warsaw, Canada=Ottawa, Australia=Canberra, Turkey=Ankara, "
+            "Vietnam=Hanoi, Morocco=Rabat, Hungary=Budapest, Ghana=Accra, Nepal=Kathmandu, Uruguay=Montevideo, "
+            "Mongolia=Ulaanbaatar, Senegal=Dakar, Slovenia=Ljubljana, Laos=Vientiane, Zambia=Lusaka, Malawi=Lilongwe, "
+            "Eritrea=Asmara, Bhutan=Thimphu, Tajikistan=Dushanbe, Suriname=Paramaribo, Palau=Ngerulmud"
+        ),
+    ),
+    Topic(
+        "Which chemical symbol stands for {}?",
+        _pairs(
+            "oxygen=O, hydrogen=H, carbon=C, nitrogen=N, helium=He, iron=Fe, gold=Au, silver=Ag, copper=Cu, sodium=Na, "
+            "calcium=Ca, lead=Pb, potassium=K, tin=Sn, mercury=Hg, zinc=Zn, tungsten=W, antimony=Sb, cadmium=Cd, "
+            "palladium=Pd, yttrium=Y, ruthenium=Ru, hafnium=Hf, praseodymium=Pr, ytterbium=Yb, protactinium=Pa"
+        ),
+    ),
+    Topic(
+        "What does one call a young {}?",
+        _pairs(
+            "dog=puppy, cat=kitten, cow=calf, sheep=lamb, horse=foal, goat=kid, bear=cub, deer=fawn, goose=gosling, "
+            "swan=cygnet, kangaroo=joey, owl=owlet, hare=leveret, seal=pup, eel=elver, pigeon=squab, oyster=spat, cod=codling"
+        ),
+    ),
+)
+_PATTERNS = tuple(
+    (re.compile(re.escape(topic.question).replace(r"\{\}", r"([\w ]+?)")), topic, dict(topic.facts))
+    for topic in TOPICS
+)
+
+
+def recall(text: str) -> tuple[str, float] | None:
+    """The fact the text asks for and how obscure it is from 0 to 1; None when the tables do not have it."""
+    for pattern, topic, known in _PATTERNS:
+        found = pattern.search(text)
+        if found and found.group(1) in known:
+            subject = found.group(1)
+            return known[subject], round(list(known).index(subject) / (len(topic.facts) - 1), 3)
+    return None

@@ -1,0 +1,171 @@
+"""This module makes the server misbehave on demand: what goes wrong, how often, and for which requests.
+
+Transport faults depend on (seed, request number), so that a retry can succeed. Answer faults depend on (seed, prompt, sample),
+so that they are stable: a truncated answer stays truncated however often it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from rollforge.errors import UsageError
+from rollforge.registry import did_you_mean
+from rollforge.simulate.chance import Chance
+
+TIMING = {"rate": "1", "after": "", "every": "", "length": ""}
+"""Options every fault has: the share of requests, and seconds since the first request."""
+
+TRANSPORT: dict[str, dict[str, str]] = {
+    "429": {"retry_after": "1"},
+    "500": {"retry_after": ""},
+    "502": {"retry_after": ""},
+    "503": {"retry_after": ""},
+    "504": {"retry_after": ""},
+    "hang": {"seconds": "3600"},
+    "drip": {"seconds": "0.05"},
+    "torn": {"content_length": ""},
+    "content-type": {"status": ""},
+    "reset": {"when": ""},
+    "down": {"status": ""},
+}
+ANSWER: dict[str, dict[str, str]] = {
+    "empty": {},
+    "truncated": {},
+    "refusal": {},
+    "overflow": {"wording": ""},
+    "wrong-model": {"name": "simulated-other-model"},
+}
+KINDS = {**TRANSPORT, **ANSWER}
+"""Kind of fault → its own options with their defaults; an empty default is drawn by chance or means none."""
+
+_CHOICES = {
+    "content_length": ("right", "wrong"),
+    "wording": ("openai", "vllm"),
+    "when": ("before", "during"),
+}
+
+
+class Fault(NamedTuple):
+    """One `--fault` as asked for."""
+
+    kind: str
+    rate: float
+    after: float
+    every: float | None
+    length: float | None
+    options: Mapping[str, str]
+
+    def is_in_force(self, elapsed: float) -> bool:
+        """Whether the clock allows it now; `elapsed` counts from the first request."""
+        since = elapsed - self.after
+        if since < 0:
+            return False
+        if self.length is None:
+            return True
+        return (since % self.every if self.every else since) < self.length
+
+    def seconds(self) -> float:
+        """The option `seconds`."""
+        return float(self.options["seconds"])
+
+    def choose(self, option: str, chance: Chance) -> str:
+        """The option as given, else one of its two values by chance."""
+        return self.options.get(option) or chance.pick(_CHOICES[option])
+
+
+class Faults:
+    """All faults of a server."""
+
+    def __init__(self, specs: Iterable[str], seed: int) -> None:
+        faults = [parse_fault(spec) for spec in specs]
+        self._seed = seed
+        self._transport = [fault for fault in faults if fault.kind in TRANSPORT]
+        self._answer = [fault for fault in faults if fault.kind in ANSWER]
+        self._outages = [fault for fault in faults if fault.kind == "down"]
+
+    def for_request(self, number: int, elapsed: float) -> Fault | None:
+        """The transport fault that meets this request."""
+        for fault in self._transport:
+            if fault.is_in_force(elapsed) and Chance("fault", self._seed, fault.kind, number).happens(
+                fault.rate
+            ):
+                return fault
+        return None
+
+    def for_answer(self, task: str, sample: int, elapsed: float) -> dict[str, Fault]:
+        """The answer faults that meet this sample of the task, by kind."""
+        return {
+            fault.kind: fault
+            for fault in self._answer
+            if fault.is_in_force(elapsed)
+            and Chance("fault", self._seed, fault.kind, task, sample).happens(fault.rate)
+        }
+
+    def outage(self, elapsed: float) -> Fault | None:
+        """The outage in force, if one takes every request down."""
+        return next(
+            (fault for fault in self._outages if fault.rate >= 1 and fault.is_in_force(elapsed)), None
+        )
+
+
+def parse_fault(spec: str) -> Fault:
+    """The fault that `KIND=RATE[,option=value…]` asks for; `burst` and `interval` may stand in place of a rate."""
+    kind, _, rest = spec.partition("=")
+    if kind not in KINDS:
+        raise UsageError(
+            f"there is no fault {kind!r}{did_you_mean(kind, KINDS)}", hint=f"known faults: {', '.join(KINDS)}"
+        )
+    first, *words = rest.split(",") if rest else ["1"]
+    given = dict(_option(spec, kind, word) for word in words)
+    if first in ("burst", "interval"):
+        _check_timing(spec, first, given)
+    else:
+        given["rate"] = first
+    numbers = {key: _number(spec, key, given.pop(key)) for key in list(given) if key in TIMING}
+    rate = numbers.get("rate", 1.0)
+    if not 0 <= rate <= 1:
+        raise UsageError(
+            f"--fault {spec}: a rate lies between 0 and 1, not {rate:g}", hint=f"--fault {kind}=0.05"
+        )
+    every, length = numbers.get("every"), numbers.get("length")
+    after = numbers.get("after", every - length if every and length and first == "burst" else 0.0)
+    return Fault(kind, rate, after, every, length, _checked({**KINDS[kind], **given}, spec))
+
+
+def _option(spec: str, kind: str, word: str) -> tuple[str, str]:
+    key, equals, value = word.partition("=")
+    known = {**TIMING, **KINDS[kind]}
+    if not equals or key not in known:
+        raise UsageError(
+            f"--fault {spec}: {kind} has no option {key!r}{did_you_mean(key, known)}",
+            hint=f"options of {kind}: {', '.join(known)}",
+        )
+    return key, value
+
+
+def _check_timing(spec: str, word: str, given: Mapping[str, str]) -> None:
+    needed = ("every", "length") if word == "burst" else ("length",)
+    missing = [key for key in needed if key not in given]
+    if missing:
+        raise UsageError(
+            f"--fault {spec}: a fault with {word!r} needs {' and '.join(missing)} in seconds",
+            hint="--fault 429=burst,every=10,length=2 or --fault down=interval,after=5,length=10",
+        )
+
+
+def _number(spec: str, key: str, value: str) -> float:
+    try:
+        return float(value)
+    except ValueError as error:
+        example = f"--fault {spec.partition('=')[0]}=0.05"
+        raise UsageError(f"--fault {spec}: {key} must be a number, not {value!r}", hint=example) from error
+
+
+def _checked(options: dict[str, str], spec: str) -> dict[str, str]:
+    for key, value in options.items():
+        if value and key in _CHOICES and value not in _CHOICES[key]:
+            raise UsageError(f"--fault {spec}: {key} is {' or '.join(_CHOICES[key])}, not {value!r}")
+        if value and key in ("retry_after", "seconds", "status"):
+            _number(spec, key, value)
+    return options

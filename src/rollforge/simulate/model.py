@@ -1,0 +1,81 @@
+"""This module is the simulated model: from what was asked and which sample it is, to the turn it takes.
+
+It is a pure function of (options, ask, sample): no state, no clock. Faults are not its business.
+"""
+
+from __future__ import annotations
+
+from rollforge.simulate import tools, words
+from rollforge.simulate.chance import Chance
+from rollforge.simulate.conversation import Ask, Turn
+from rollforge.simulate.needles import read_needles
+from rollforge.simulate.options import SimulateOptions
+from rollforge.simulate.problems import Problem, near_misses, read_options, read_problem
+from rollforge.simulate.skill import is_solved
+from rollforge.simulate.tokens import limit
+
+_LENGTH_SPREAD = 0.5
+_UNBOXED = 0.08
+"""Share of wrong answers that also forget the box."""
+
+
+def take_turn(options: SimulateOptions, ask: Ask, task: str, sample: int) -> Turn:
+    """What the model says next; `task` is the canonical prompt, equal for all turns of a rollout."""
+    chance = Chance("turn", options.seed, task, sample, len(ask.since_user()))
+    turn = _tool_turn(options, ask, task, sample, chance) or _answer(options, ask, task, sample, chance)
+    if ask.wants_reasoning or chance.happens(options.reasoning):
+        length = chance.lognormal(options.answer_tokens * 0.8, _LENGTH_SPREAD)
+        turn = Turn(
+            text=turn.text, calls=turn.calls, finish=turn.finish, reasoning=words.thoughts(chance, length)
+        )
+    return limit(turn, ask.max_tokens)
+
+
+def _tool_turn(options: SimulateOptions, ask: Ask, task: str, sample: int, chance: Chance) -> Turn | None:
+    if not ask.tools or ask.tool_choice == "none":
+        return None
+    needles = read_needles(ask.task_text)
+    if needles and tools.offers_needles(ask):
+        is_right = is_solved(options.seed, task, sample, needles.difficulty, options.skill)
+        return tools.play_needles(
+            ask, needles, is_right, Chance("needles", options.seed, task, sample), sample
+        )
+    return tools.use_any(ask, chance, sample)
+
+
+def _answer(options: SimulateOptions, ask: Ask, task: str, sample: int, chance: Chance) -> Turn:
+    problem = read_problem(ask.task_text)
+    length = chance.lognormal(options.answer_tokens, _LENGTH_SPREAD)
+    if problem is None:
+        return Turn(text=words.generic(chance, length, _guess(options, ask, task, chance)))
+    if is_solved(options.seed, task, sample, problem.difficulty, options.skill):
+        return Turn(text=words.working(problem, problem.answer, chance, length))
+    boxed = not chance.happens(_UNBOXED)
+    text = words.working(
+        problem, _mistake(options, problem, task, chance), chance, 1.25 * length, boxed=boxed
+    )
+    return Turn(text=text)
+
+
+def _mistake(options: SimulateOptions, problem: Problem, task: str, chance: Chance) -> str:
+    """A wrong answer. A task has a favourite one: real samples of one task tend to fail alike."""
+    if problem.options:
+        wrong = [letter for letter, _ in problem.options if letter != problem.answer]
+    else:
+        wrong = list(near_misses(problem.answer, Chance("near misses", options.seed, task)))
+    return wrong[0] if chance.happens(0.5) else chance.pick(wrong)
+
+
+def _guess(options: SimulateOptions, ask: Ask, task: str, chance: Chance) -> str:
+    """How an answer of an unknown kind ends: with a guess, where the prompt wants something definite."""
+    favour = Chance("favourite", options.seed, task)
+    letters = [letter for letter, _ in read_options(ask.task_text)]
+    if letters:
+        favourite = favour.pick(letters)
+        guess = favourite if chance.happens(favour.uniform()) else chance.pick(letters)
+    elif "\\boxed" in ask.task_text:
+        favourite_number = favour.between(0, 100)
+        guess = str(favourite_number if chance.happens(favour.uniform()) else chance.between(0, 100))
+    else:
+        return ""
+    return f"My answer is \\boxed{{{guess}}}."

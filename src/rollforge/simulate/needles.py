@@ -1,0 +1,124 @@
+"""This module poses and plays the tool tasks: look up a value per word with one tool, submit all of them with another.
+
+The tools and the fields of the row are those of NeMo Gym's multi-step example (once called multineedle). The value of a word
+is the sum of its code points, which nobody needs to know: a model learns it from the tool.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from rollforge.records import JsonObject
+from rollforge.simulate.chance import Chance
+
+LOOK_UP = "get_synonym_value"
+SUBMIT = "extract_synonym_values"
+
+SYNONYMS = (
+    ("Warm", "Hot", "Heated", "Toasty", "Balmy", "Cosy"),
+    ("Quick", "Fast", "Rapid", "Swift", "Speedy", "Brisk", "Fleet"),
+    ("Calm", "Quiet", "Still", "Serene", "Placid"),
+    ("Brave", "Bold", "Daring", "Valiant", "Fearless", "Plucky"),
+    ("Large", "Big", "Huge", "Vast", "Immense", "Massive", "Giant"),
+    ("Clever", "Bright", "Sharp", "Astute", "Canny", "Shrewd"),
+    ("Tired", "Weary", "Drained", "Spent", "Drowsy"),
+    ("Happy", "Glad", "Joyful", "Merry", "Cheerful", "Jolly", "Elated"),
+    ("Small", "Tiny", "Little", "Minute", "Petite", "Slight"),
+    ("Old", "Aged", "Ancient", "Antique", "Elderly"),
+)
+
+TOOLS: list[JsonObject] = [
+    {
+        "type": "function",
+        "name": LOOK_UP,
+        "description": "Look up the value of one synonym.",
+        "parameters": {
+            "type": "object",
+            "properties": {"synonym": {"type": "string", "description": "The synonym to look up."}},
+            "required": ["synonym"],
+            "additionalProperties": False,
+        },
+        "strict": True,
+    },
+    {
+        "type": "function",
+        "name": SUBMIT,
+        "description": "Submit the values of all synonyms, in the order asked for.",
+        "parameters": {
+            "type": "object",
+            "properties": {"synonym_values": {"type": "array", "items": {"type": "integer"}}},
+            "required": ["synonym_values"],
+            "additionalProperties": False,
+        },
+        "strict": True,
+    },
+]
+
+_PROMPT = (
+    "Look up the value of each of these synonyms of {label}: {words}. Then submit all the values at once, in that order. "
+    "Leave out the value of {label} itself. At the end, put the sum of the values in \\boxed{{}}."
+)
+_PATTERN = re.compile(
+    r"value of each of these synonyms of (?P<label>\w+): (?P<words>[\w, ]+)\. Then submit all the values at once"
+)
+
+
+class Needles(NamedTuple):
+    """A tool task as read from its prompt."""
+
+    label: str
+    """The word whose own value must not be submitted."""
+    words: tuple[str, ...]
+
+    @property
+    def difficulty(self) -> float:
+        """More words to keep in order are harder."""
+        return round((len(self.words) - 1) / 5, 3)
+
+    def prompt(self) -> str:
+        """The task in words."""
+        return _PROMPT.format(label=self.label, words=", ".join(self.words))
+
+
+def pose_needles(chance: Chance) -> Needles:
+    """A tool task of one to six words."""
+    label, *words = chance.pick(SYNONYMS)
+    return Needles(label, tuple(chance.shuffled(words)[: chance.between(1, len(words))]))
+
+
+def read_needles(text: str) -> Needles | None:
+    """The tool task a prompt poses, if it does."""
+    found = _PATTERN.search(text)
+    return Needles(found["label"], tuple(found["words"].split(", "))) if found else None
+
+
+def value_of(word: str) -> int:
+    """What the look-up tool answers for a word."""
+    return sum(map(ord, word))
+
+
+def run_tool(name: str, arguments: JsonObject) -> JsonObject | None:
+    """What the tool `name` answers; None when there is no such tool or the arguments do not fit."""
+    if name == LOOK_UP and isinstance(arguments.get("synonym"), str):
+        return {"synonym_value": value_of(arguments["synonym"])}
+    if name == SUBMIT and isinstance(arguments.get("synonym_values"), list):
+        return {"success": True}
+    return None
+
+
+def words_to_look_up(task: Needles, is_right: bool, chance: Chance) -> tuple[str, ...]:
+    """The words a sample looks up and submits: the task's, or with one of the usual mistakes."""
+    words = list(task.words)
+    if is_right:
+        return task.words
+    mistakes = ["add the label", "drop a word", "swap two"] if len(words) > 1 else ["add the label"]
+    mistake = chance.pick(mistakes)
+    place = chance.between(0, max(0, len(words) - 2))
+    if mistake == "drop a word":
+        del words[place]
+    elif mistake == "swap two":
+        words[place], words[place + 1] = words[place + 1], words[place]
+    else:
+        words.insert(place, task.label)
+    return tuple(words)

@@ -1,0 +1,51 @@
+"""This module holds what can be set on the simulated model and its server."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class SimulateOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How the simulated model behaves. Everything random in it is seeded."""
+
+    host: str = "127.0.0.1"
+    """Loopback only."""
+    port: int = 0
+    """0 takes any free port."""
+    seed: int = 0
+    models: tuple[str, ...] = ()
+    """Names it serves; without any it is called `simulated` and answers to every name."""
+    strict_model: bool | None = None
+    """Answer 404 for other names; by default when `models` are given."""
+    api_key: str | None = None
+    """When set, requests without it as bearer get 401."""
+    skill: float = 0.5
+    """From 0 to 1: how much of the tasks it solves."""
+    answer_tokens: float = 60.0
+    """Median length of an answer."""
+    reasoning: float = 0.3
+    """Share of answers with reasoning before them; all of them when the request asks for an effort."""
+    context_tokens: int = 131_072
+    """Prompt and answer must fit in it."""
+    latency: float = 0.0
+    """Median seconds until an answer."""
+    latency_spread: float = 0.3
+    """Standard deviation of the logarithm of the latency."""
+    tokens_per_second: float = 0.0
+    """Adds the time to generate the answer's tokens; 0 = none."""
+    capacity: int = 0
+    """Requests served at once; others queue; 0 = no bound."""
+    rate_limit: float = 0.0
+    """Requests per second beyond which it answers 429; 0 = no bound."""
+    faults: tuple[str, ...] = ()
+    """As given to `--fault`."""
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether an unknown model name is an error."""
+        return bool(self.models) if self.strict_model is None else self.strict_model
+
+    @property
+    def served_models(self) -> tuple[str, ...]:
+        """The names listed by `GET /v1/models`."""
+        return self.models or ("simulated",)

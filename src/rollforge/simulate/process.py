@@ -1,0 +1,79 @@
+"""This module runs the server in a child process, so that it shares neither event loop nor interpreter lock with its client.
+
+The options go in on the child's standard input, the address comes back on its standard output. The child ends when that
+input closes: it cannot outlive its parent, however the parent ends. It has its own session, so that a Ctrl-C meant for the
+parent leaves the model up while the parent drains.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from rollforge.errors import RollforgeError
+from rollforge.records import from_json, to_json
+from rollforge.simulate.options import SimulateOptions
+from rollforge.simulate.server import check_loopback
+
+_GRACE_SECONDS = 5.0
+
+
+class SimulatedProcess:
+    """The server as a child process: `with SimulatedProcess(options) as server: server.base_url`."""
+
+    def __init__(self, options: SimulateOptions | None = None) -> None:
+        self.options = options or SimulateOptions()
+        check_loopback(self.options.host)
+        self.base_url = ""
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id while it runs."""
+        return self._process.pid if self._process else None
+
+    def start(self) -> Self:
+        """Start the child and wait until it listens."""
+        command = [sys.executable, "-m", "rollforge.simulate"]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(to_json(self.options) + b"\n")
+        self._process.stdin.flush()
+        ready = self._process.stdout.readline()
+        try:
+            self.base_url = from_json(ready)["base_url"]
+        except (msgspec.DecodeError, KeyError, TypeError) as error:
+            self.stop()
+            raise RollforgeError(
+                "the simulated model did not start", hint="try it alone: rollforge simulate"
+            ) from error
+        return self
+
+    def stop(self) -> None:
+        """End the child."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.stdin:
+            process.stdin.close()
+        try:
+            process.wait(_GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout:
+            process.stdout.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()

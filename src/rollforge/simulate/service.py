@@ -1,0 +1,293 @@
+"""This module decides the reply to each request: who may ask, what the model says, and which fault gets in between.
+
+It is the server without sockets: it never waits and never writes. How long a reply takes and how it is mangled on its way
+are named in `Outcome` and carried out by `server`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from rollforge.records import JsonObject, from_json, to_json
+from rollforge.simulate import tokens
+from rollforge.simulate.chance import Chance, digest
+from rollforge.simulate.conversation import Ask, Turn
+from rollforge.simulate.dialects import DIALECTS, FINGERPRINT, Answered, Dialect, Rejection
+from rollforge.simulate.faults import Fault, Faults
+from rollforge.simulate.model import take_turn
+from rollforge.simulate.needles import run_tool
+from rollforge.simulate.options import SimulateOptions
+from rollforge.simulate.tools import sample_in_calls
+from rollforge.simulate.wire import Reply, Request
+
+_REMEMBERED_PROMPTS = 200_000
+_REFUSAL = "I'm sorry, but I can't help with that."
+_HTML = (
+    b"<!DOCTYPE html><html><head><title>Bad gateway</title></head><body><h1>Bad gateway</h1></body></html>\n"
+)
+
+
+class Stats(msgspec.Struct):
+    """What the server has seen; `GET /stats` shows it."""
+
+    requests: int = 0
+    """Requests to the model, faulty ones included."""
+    by_status: Counter[str] = msgspec.field(default_factory=Counter)
+    faults: Counter[str] = msgspec.field(default_factory=Counter)
+    in_flight: int = 0
+    peak_in_flight: int = 0
+    abandoned: int = 0
+    """Requests whose client left before the reply was out."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    simulated: bool = True
+
+
+class Outcome(NamedTuple):
+    """A reply, when it is due, and what happens to it on its way."""
+
+    reply: Reply
+    delay: float = 0.0
+    manner: Fault | None = None
+    chance: Chance | None = None
+    """For what the manner leaves open."""
+    uses_capacity: bool = False
+
+
+class Service:
+    """The simulated model behind its addresses."""
+
+    def __init__(self, options: SimulateOptions, clock: Callable[[], float] = time.monotonic) -> None:
+        self.options = options
+        self.stats = Stats()
+        self.faults = Faults(options.faults, options.seed)
+        self._clock = clock
+        self._started: float | None = None
+        self._asked: OrderedDict[int, int] = OrderedDict()
+        self._allowance = options.rate_limit
+        self._allowance_at = clock()
+
+    def outcome(self, request: Request) -> Outcome:
+        """What to reply to a request."""
+        if request.path == "/stats":
+            return Outcome(_json(200, self.stats))
+        dialect = DIALECTS.get(request.path) or DIALECTS.get(f"/v1{request.path}")
+        if dialect and request.method == "POST":
+            self.stats.requests += 1
+            return self._model_outcome(request, dialect, self.stats.requests)
+        outage = self.faults.outage(self._elapsed())
+        return (
+            self._mangled(outage, Chance("down"), None)
+            if outage
+            else Outcome(self._plain_reply(request, bool(dialect)))
+        )
+
+    def is_refusing_connections(self) -> bool:
+        """Whether an outage leaves nobody to answer."""
+        outage = self.faults.outage(self._elapsed())
+        return outage is not None and not outage.options["status"]
+
+    def _elapsed(self) -> float:
+        """Seconds since the first request to the model; the clock of timed faults."""
+        if self._started is None:
+            if not self.stats.requests:
+                return 0.0
+            self._started = self._clock()
+        return self._clock() - self._started
+
+    def _plain_reply(self, request: Request, is_dialect: bool) -> Reply:
+        tool = run_tool(request.path.lstrip("/"), _object(request.body)) if request.method == "POST" else None
+        if tool is not None:
+            return _json(200, tool)
+        if request.path in ("/v1/models", "/models"):
+            names = self.options.served_models
+            models = [
+                {"id": name, "object": "model", "created": 0, "owned_by": FINGERPRINT} for name in names
+            ]
+            return _json(200, {"object": "list", "data": models})
+        if request.path in ("/", "/health", "/v1"):
+            return _json(200, {"status": "ok", "simulated": True, "models": self.options.served_models})
+        status = 405 if is_dialect else 404
+        message = f"{request.method} {request.path}: " + ("use POST" if is_dialect else "no such path")
+        return _json(status, Rejection(status, message).body)
+
+    def _model_outcome(self, request: Request, dialect: Dialect, number: int) -> Outcome:
+        if self._is_over_rate():
+            self.stats.faults["rate-limit"] += 1
+            return Outcome(_error_reply(429, "too many requests per second", retry_after="1"))
+        fault = self.faults.for_request(number, self._elapsed())
+        chance = Chance("manner", self.options.seed, number)
+        if fault and (fault.kind.isdecimal() or fault.kind == "down"):
+            return self._mangled(fault, chance, None)
+        try:
+            reply, generated = self._answer(request, dialect)
+        except Rejection as rejection:
+            return Outcome(_json(rejection.status, rejection.body))
+        done = Outcome(reply, self._delay(generated, number), uses_capacity=True)
+        return self._mangled(fault, chance, done) if fault else done
+
+    def _mangled(self, fault: Fault, chance: Chance, done: Outcome | None) -> Outcome:
+        """The outcome with a transport fault in it."""
+        self.stats.faults[fault.kind] += 1
+        if done is None:
+            status = fault.kind if fault.kind.isdecimal() else fault.options["status"]
+            if not status:
+                return Outcome(_json(503, {}), manner=fault, chance=chance)
+            retry_after = fault.options.get("retry_after", "")
+            return Outcome(
+                _error_reply(int(status), "the simulated server fails on demand", retry_after=retry_after)
+            )
+        if fault.kind == "content-type":
+            status = fault.options["status"] or chance.pick(("200", "502"))
+            return done._replace(reply=Reply(int(status), _HTML, "text/html; charset=utf-8"))
+        return done._replace(manner=fault, chance=chance)
+
+    def _answer(self, request: Request, dialect: Dialect) -> tuple[Reply, int]:
+        """The model's reply, and how many tokens it generated."""
+        self._check_key(request)
+        ask = _read(dialect, request.body)
+        model = self._served_name(ask.model)
+        task = ask.task_key()
+        samples = self._samples(request, ask, task)
+        faults = [self.faults.for_answer(task, sample, self._elapsed()) for sample in samples]
+        for kind in {kind for some in faults for kind in some}:
+            self.stats.faults[kind] += 1
+        self._check_context(ask, task, faults[0].get("overflow"))
+        answers = [
+            Answered(
+                self._turn(ask, task, sample, some),
+                digest("answer", self.options.seed, task, sample, len(ask.items)),
+            )
+            for sample, some in zip(samples, faults, strict=True)
+        ]
+        if wrong := faults[0].get("wrong-model"):
+            model = wrong.options["name"]
+        generated = sum(tokens.count_turn(turn) for turn, _ in answers)
+        self.stats.input_tokens += tokens.count_prompt(ask)
+        self.stats.output_tokens += generated
+        return _json(200, dialect.write(ask, model, answers)), generated
+
+    def _turn(self, ask: Ask, task: str, sample: int, faults: dict[str, Fault]) -> Turn:
+        if "empty" in faults:
+            return Turn()
+        if "refusal" in faults:
+            return Turn(refusal=_REFUSAL)
+        turn = take_turn(self.options, ask, task, sample)
+        if "truncated" in faults:
+            return tokens.limit(turn, max(1, tokens.count_turn(turn) // 2))
+        return turn
+
+    def _check_key(self, request: Request) -> None:
+        key = self.options.api_key
+        if key is not None and request.headers.get("authorization", "") != f"Bearer {key}":
+            raise Rejection(401, "Incorrect API key provided.", code="invalid_api_key")
+
+    def _served_name(self, asked: str) -> str:
+        names = self.options.served_models
+        if asked in names:
+            return asked
+        if self.options.is_strict:
+            message = f"The model `{asked}` does not exist; this simulated server has {', '.join(names)}."
+            raise Rejection(404, message, code="model_not_found", param="model")
+        return names[0]
+
+    def _check_context(self, ask: Ask, task: str, fault: Fault | None) -> None:
+        prompt, window, wanted = tokens.count_prompt(ask), self.options.context_tokens, ask.max_tokens or 1
+        if fault is None and prompt + wanted <= window:
+            return
+        wording = fault.choose("wording", Chance("overflow", task)) if fault else "vllm"
+        if fault:
+            window = max(1, prompt - 1)
+        if wording == "openai":
+            message = (
+                f"This model's maximum context length is {window} tokens. However, your messages resulted in "
+                f"{prompt} tokens. Please reduce the length of the messages."
+            )
+            raise Rejection(400, message, code="context_length_exceeded", param="messages")
+        message = (
+            f"This model's maximum context length is {window} tokens. However, you requested {prompt + wanted} tokens "
+            f"({prompt} in the messages, {wanted} in the completion). Please reduce the length of the messages or completion."
+        )
+        raise Rejection(400, message, kind="BadRequestError", code="400")
+
+    def _samples(self, request: Request, ask: Ask, task: str) -> list[int]:
+        """Which samples of the task are asked for: the client says so, or they are counted per prompt."""
+        if ask.temperature == 0:
+            return [0] * ask.choices
+        named = request.headers.get("x-rollforge-sample") or ask.sample
+        parts = {str(part) for part in (named, ask.seed) if part is not None}
+        first = _sample_number("/".join(sorted(parts))) if parts else sample_in_calls(ask)
+        if first is None:
+            return self._next_samples(task, ask.choices)
+        return [first, *(digest("choice", first, number) >> 1 for number in range(1, ask.choices))]
+
+    def _next_samples(self, task: str, count: int) -> list[int]:
+        key = digest(task)
+        first = self._asked.pop(key, 0)
+        self._asked[key] = first + count
+        if len(self._asked) > _REMEMBERED_PROMPTS:
+            self._asked.popitem(last=False)
+        return list(range(first, first + count))
+
+    def _delay(self, generated: int, number: int) -> float:
+        options = self.options
+        seconds = 0.0
+        if options.latency:
+            seconds = Chance("latency", options.seed, number).lognormal(
+                options.latency, options.latency_spread
+            )
+        return seconds + (generated / options.tokens_per_second if options.tokens_per_second else 0.0)
+
+    def _is_over_rate(self) -> bool:
+        """A bucket of one second's requests, filled at the rate limit."""
+        limit = self.options.rate_limit
+        if not limit:
+            return False
+        now = self._clock()
+        self._allowance = min(limit, self._allowance + (now - self._allowance_at) * limit)
+        self._allowance_at = now
+        if self._allowance < 1:
+            return True
+        self._allowance -= 1
+        return False
+
+
+def _read(dialect: Dialect, body: bytes) -> Ask:
+    try:
+        value = from_json(body)
+    except msgspec.DecodeError as error:
+        raise Rejection(400, f"the body is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise Rejection(400, "the body must be a JSON object")
+    try:
+        return dialect.read(value)
+    except (TypeError, AttributeError, KeyError, ValueError) as error:
+        raise Rejection(400, f"the request has an unexpected shape: {error}") from error
+
+
+def _sample_number(text: str) -> int:
+    """The sample's number; a name that is no number gets one."""
+    return int(text) if text.isdecimal() and len(text) < 16 else digest("sample", text) >> 1
+
+
+def _error_reply(status: int, message: str, *, retry_after: str) -> Reply:
+    kind, code = ("rate_limit_error", "rate_limit_exceeded") if status == 429 else ("server_error", None)
+    headers = (("Retry-After", retry_after),) if retry_after else ()
+    return _json(status, Rejection(status, message, kind=kind, code=code).body)._replace(headers=headers)
+
+
+def _json(status: int, value: object) -> Reply:
+    return Reply(status, to_json(value))
+
+
+def _object(body: bytes) -> JsonObject:
+    try:
+        value = from_json(body)
+    except msgspec.DecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,37 @@
+"""This module decides who is right: how likely the model solves a task, and whether this sample does.
+
+A task's chance of success falls with its difficulty and carries a random effect of its own, so that the pass rates of a task
+file spread over 0 to 1: some tasks are never solved, some always, many now and then.
+"""
+
+from __future__ import annotations
+
+import math
+
+from rollforge.simulate.chance import Chance
+
+_SLOPE = 5.0
+_TASK_SPREAD = 1.7
+_CERTAIN = 0.05
+"""Chances nearer than this to 0 or 1 are 0 or 1: real models have tasks they always or never solve."""
+
+
+def pass_rate(seed: int, task: str, difficulty: float, skill: float) -> float:
+    """How likely one sample of the task is right.
+
+    Args:
+        seed: the server's seed; another one gives the tasks other random effects.
+        task: the canonical prompt.
+        difficulty: 0 to 1.
+        skill: 0 to 1; at 0.5 a task of middling difficulty is solved every other time.
+    """
+    effect = _TASK_SPREAD * Chance("task effect", seed, task).normal()
+    chance = 1 / (1 + math.exp(-(_SLOPE * (skill - difficulty + 0.5 * (skill - 0.5)) + effect)))
+    if chance < _CERTAIN:
+        return 0.0
+    return 1.0 if chance > 1 - _CERTAIN else chance
+
+
+def is_solved(seed: int, task: str, sample: int, difficulty: float, skill: float) -> bool:
+    """Whether this sample of the task is right."""
+    return Chance("solved", seed, task, sample).happens(pass_rate(seed, task, difficulty, skill))

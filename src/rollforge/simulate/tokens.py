@@ -1,0 +1,102 @@
+"""This module cuts text into tokens: pieces of words, three digits at most, single signs; joined again they are the text.
+
+The ids are checksums, not a vocabulary: they are stable and look right, and no tokenizer can decode them.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from zlib import crc32
+
+from rollforge.records import JsonObject
+from rollforge.simulate.chance import Chance
+from rollforge.simulate.conversation import Ask, Call, Turn
+
+_PIECE = re.compile(r"\s?[^\W\d_]{1,7}|\s?\d{1,3}|.", re.DOTALL)
+_FIRST_ID, _IDS = 1000, 49_000
+_PER_MESSAGE = 4
+"""What the chat template adds around each message."""
+
+split = _PIECE.findall
+
+
+@lru_cache(maxsize=8192)
+def count(text: str) -> int:
+    """How many tokens the text has."""
+    return len(split(text))
+
+
+def token_ids(text: str) -> list[int]:
+    """One id per token of the text."""
+    return [_FIRST_ID + crc32(piece.encode("utf-8", "replace")) % _IDS for piece in split(text)]
+
+
+def prompt_texts(ask: Ask) -> list[str]:
+    """The texts of the prompt as the model reads them, tools first."""
+    texts = [f"{tool.name} {tool.description} {tool.parameters}" for tool in ask.tools]
+    for item in ask.items:
+        if isinstance(item, Call):
+            texts.append(f"{item.name}{item.arguments}")
+        else:
+            texts.append(item.text)
+    return texts
+
+
+def count_prompt(ask: Ask) -> int:
+    """How many tokens the prompt has."""
+    return sum(_PER_MESSAGE + count(text) for text in prompt_texts(ask))
+
+
+def prompt_ids(ask: Ask) -> list[int]:
+    """The ids of the prompt; as many as `count_prompt` says."""
+    frame = list(range(1, _PER_MESSAGE + 1))
+    return [number for text in prompt_texts(ask) for number in (*frame, *token_ids(text))]
+
+
+def generated_texts(turn: Turn) -> list[str]:
+    """What the model wrote in this turn, in the order it wrote it."""
+    calls = [f"{call.name}{call.arguments}" for call in turn.calls]
+    return [turn.reasoning, turn.refusal or turn.text, *calls]
+
+
+def count_turn(turn: Turn) -> int:
+    """How many tokens the model generated."""
+    return sum(len(split(text)) for text in generated_texts(turn))
+
+
+def turn_ids(turn: Turn) -> list[int]:
+    """The ids of what the model generated."""
+    return [number for text in generated_texts(turn) for number in token_ids(text)]
+
+
+def limit(turn: Turn, max_tokens: int | None) -> Turn:
+    """The turn cut off after `max_tokens`, as a server cuts it: mid-sentence, mid-call, mid-thought."""
+    if max_tokens is None or count_turn(turn) <= max_tokens:
+        return turn
+    reasoning = split(turn.reasoning)[:max_tokens]
+    left = max_tokens - len(reasoning)
+    text = split(turn.text)[:left]
+    left -= len(text)
+    calls = []
+    for call in turn.calls:
+        pieces = split(call.arguments)[: max(0, left - count(call.name))]
+        left -= count(call.name) + len(pieces)
+        if pieces:
+            calls.append(Call(call.name, "".join(pieces), call.call_id))
+    return Turn(reasoning="".join(reasoning), text="".join(text), calls=tuple(calls), finish="length")
+
+
+def logprobs(text: str, top: int, chance: Chance) -> list[JsonObject]:
+    """A log-probability per token with `top` alternatives; likelier tokens first, as both APIs list them."""
+    entries = []
+    for piece in split(text):
+        chosen = -3.0 * chance.uniform() ** 4
+        entry = _entry(piece, chosen)
+        rest = [_entry(f"{piece}{other}", chosen - 0.5 - other) for other in range(1, top)]
+        entries.append({**entry, "top_logprobs": [entry, *rest][:top]})
+    return entries
+
+
+def _entry(piece: str, value: float) -> JsonObject:
+    return {"token": piece, "logprob": round(value, 6), "bytes": list(piece.encode("utf-8", "replace"))}

@@ -1,0 +1,359 @@
+"""This module is the loop: pull work lazily, run the agent, judge, write, settle.
+
+Memory is bounded by concurrency, not by the number of tasks. Nothing a rollout does can end the run, except what every other
+rollout would meet too (a wrong key, an unknown model) and a disk that cannot be written. What was generated is always written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from rollforge.agents.base import Agent, Trajectory
+from rollforge.endpoint import Limiter
+from rollforge.endpoint.breaker import RetryBudget
+from rollforge.endpoint.client import Outage
+from rollforge.errors import FATAL, Failure, RollforgeError
+from rollforge.records import (
+    ATTEMPT_KEY,
+    FAILURE_KEY,
+    OWN_KEY,
+    PARAMS_KEY,
+    ROLLOUT_KEY,
+    TASK_KEY,
+    TERMINAL_KEY,
+    JsonObject,
+    Response,
+    Task,
+    Verdict,
+    to_json,
+)
+from rollforge.steps.collect.live import Live
+from rollforge.steps.collect.options import Allowance, CollectOptions
+from rollforge.steps.collect.plan import Plan
+from rollforge.store import DurableFile
+from rollforge.verifiers.base import Judge
+
+logger = logging.getLogger(__name__)
+
+Reason = Literal["", "interrupted", "deadline", "tokens", "pilot", "failures", "outage", "fatal", "disk"]
+"""Why no new work is taken; empty while it is."""
+
+
+@dataclass(slots=True)
+class Group:
+    """The rollouts of one task that this process owes."""
+
+    position: int
+    task: Task
+    params: msgspec.Raw
+    """The params as bytes: encoded once for all samples."""
+    unsettled: int
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """One rollout to be made."""
+
+    group: Group
+    sample: int
+    attempt: int
+    started: float = 0.0
+
+
+class Engine:
+    """Collects what a plan owes."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        options: CollectOptions,
+        *,
+        agent: Agent,
+        judge: Judge | None,
+        limiter: Limiter,
+        budget: RetryBudget,
+        rollouts: DurableFile,
+        failures: DurableFile,
+        live: Live,
+    ) -> None:
+        self.live = live
+        self.reason: Reason = ""
+        self.error: RollforgeError | Failure | None = None
+        self.verifying = 0
+        self._plan = plan
+        self._options = options
+        self._agent = agent
+        self._judge = judge
+        self._limiter = limiter
+        self._budget = budget
+        self._rollouts = rollouts
+        self._failures = failures
+        self._running: dict[asyncio.Task[None], Work] = {}
+        self._again: list[tuple[float, int, Work]] = []
+        self._numbers = itertools.count()
+        self._changed = asyncio.Event()
+        self._verify_slots = asyncio.Semaphore(options.verify_concurrency)
+        self._allowance = Allowance.parse(options.max_failures)
+        self._fresh_work = self._pull()
+
+    async def run(self) -> None:
+        """Work until nothing is owed, or a reason to stop arises; then let what is in flight finish."""
+        try:
+            while True:
+                await self._limiter.acquire()
+                work = await self._next_work()
+                if work is None:
+                    self._limiter.release()
+                    break
+                self._start(work)
+                await self._rollouts.room()
+                while len(self._running) >= self._resident_limit():
+                    await self._wait_for_change(1.0)
+            while self._running:
+                await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await self._abort()
+            raise
+
+    def stop(self, reason: Reason, error: RollforgeError | Failure | None = None) -> None:
+        """Take no new work; the first reason stays."""
+        if not self.reason:
+            self.reason, self.error = reason, error
+            self._changed.set()
+
+    def ages(self) -> list[float]:
+        """How long each rollout in flight has taken so far, longest first."""
+        now = time.monotonic()
+        return sorted((now - work.started for work in self._running.values()), reverse=True)
+
+    async def _abort(self) -> None:
+        for task in list(self._running):
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    def _resident_limit(self) -> int:
+        """Rollouts held at once: those being generated, and a bounded queue of those being judged."""
+        return self._limiter.limit + self._options.verify_concurrency + 64
+
+    def _start(self, work: Work) -> None:
+        work.started = time.monotonic()
+        task = asyncio.get_running_loop().create_task(self._attempt(work))
+        self._running[task] = work
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._running[task]
+        self._changed.set()
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, RollforgeError):
+            self.stop("disk", error)
+        elif error is not None:
+            logger.error("a rollout ended in an unexpected error", exc_info=error)
+            self.stop("fatal", RollforgeError(f"unexpected {type(error).__name__}: {error}"))
+
+    # -- work ---------------------------------------------------------------------------------------------------------
+
+    def _pull(self) -> Iterator[Work]:
+        """Owed work, group by group. Budgets are looked at between groups, so that no group is left half begun."""
+        for position in self._plan.order:
+            if self._is_spent():
+                return
+            samples = self._plan.ledger.owed_samples(int(position), self._options.attempts)
+            if not samples:
+                continue
+            task = self._plan.tasks.read(int(position))
+            group = Group(int(position), task, msgspec.Raw(to_json(task.params)), len(samples))
+            for sample in samples:
+                yield Work(group, sample, self._plan.ledger.attempts(group.position, sample))
+
+    def _is_spent(self) -> bool:
+        options, live = self._options, self.live
+        if options.deadline_s is not None and time.monotonic() - live.started >= options.deadline_s:
+            self.stop("deadline")
+        elif options.max_total_tokens is not None and live.tokens >= options.max_total_tokens:
+            self.stop("tokens")
+        elif options.pilot is not None and live.fresh + live.given_up + len(self._running) >= options.pilot:
+            self.stop("pilot")
+        return bool(self.reason)
+
+    async def _next_work(self) -> Work | None:
+        """The next rollout to make: a second attempt that is due, else a fresh one; None when there is none left."""
+        while not self._is_stopping_now():
+            now = time.monotonic()
+            if self._again and self._again[0][0] <= now:
+                return heapq.heappop(self._again)[2]
+            work = next(self._fresh_work, None)
+            if work is not None:
+                return work
+            if not self._again and not self._running:
+                return None
+            await self._wait_for_change(self._again[0][0] - now if self._again else None)
+        return None
+
+    def _is_stopping_now(self) -> bool:
+        """Budgets end between groups: samples and second attempts of groups already begun still run."""
+        return self.reason not in ("", "deadline", "tokens", "pilot")
+
+    async def _wait_for_change(self, seconds: float | None) -> None:
+        self._changed.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    # -- one attempt --------------------------------------------------------------------------------------------------
+
+    async def _attempt(self, work: Work) -> None:
+        begun = time.time()
+        try:
+            trajectory = await self._generate(work)
+        except Outage as outage:
+            self.stop("outage", outage)  # not this rollout's failure: it stays owed, with no attempt used up
+            return
+        except Failure as failure:
+            await self._fail(work, failure, begun)
+            return
+        response = Response(trajectory.response)
+        verdict, verify_s = await self._verify(work, response, trajectory, begun)
+        line = self._line(work, trajectory, verdict, begun, verify_s)
+        await self._rollouts.append(line)
+        self._plan.ledger.finish(work.group.position, work.sample)
+        self.live.last_class.pop((work.group.position, work.sample), None)
+        self.live.rollout(
+            work.group.position,
+            response,
+            verdict,
+            seconds=time.time() - begun,
+            size=len(line),
+            is_judging=self._judge is not None,
+        )
+        self._settle(work.group)
+
+    async def _generate(self, work: Work) -> Trajectory:
+        """Run the agent within the rollout's deadline; whatever it raises becomes a `Failure`."""
+        limit_s = self._options.rollout_deadline_s
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self._agent.run(work.group.task, work.sample)
+        except Failure:
+            raise
+        except TimeoutError:
+            raise Failure("agent", "timeout", f"the rollout took longer than {limit_s:g} s") from None
+        except Exception as error:  # noqa: BLE001  (the boundary to an agent's code)
+            raise Failure("agent", "agent", f"{type(error).__name__}: {error}") from error
+        finally:
+            self._limiter.release()
+            self.live.model_s += time.monotonic() - work.started
+
+    async def _verify(
+        self, work: Work, response: Response, trajectory: Trajectory, begun: float
+    ) -> tuple[Verdict, float | None]:
+        if self._judge is None:
+            reward = trajectory.fields.get("reward")
+            return Verdict(reward=reward if isinstance(reward, int | float) else None), None
+        queued = time.monotonic()
+        self.verifying += 1
+        started = queued
+        try:
+            async with self._verify_slots:
+                started = time.monotonic()
+                verdict = await self._judge.judge(work.group.task, response)
+        except Failure as failure:
+            await self._record_failure(work, failure, begun, is_terminal=False)
+            verdict = Verdict()
+        finally:
+            self.verifying -= 1
+            self.live.verify_wait_s += started - queued
+            self.live.verify_s += time.monotonic() - started
+        return verdict, time.monotonic() - started
+
+    def _line(
+        self, work: Work, trajectory: Trajectory, verdict: Verdict, begun: float, verify_s: float | None
+    ) -> bytes:
+        row: JsonObject = {TASK_KEY: work.group.task.index, ROLLOUT_KEY: work.sample}
+        if work.attempt:
+            row[ATTEMPT_KEY] = work.attempt
+        row["agent_ref"] = {"name": work.group.task.agent or self._agent.name}
+        row |= trajectory.fields
+        row |= verdict.to_fields()
+        row[PARAMS_KEY] = work.group.params
+        row["response"] = trajectory.response
+        own: JsonObject = {
+            "started": begun,
+            "seconds": time.time() - begun,
+            "endpoint": trajectory.endpoint,
+            "requests": trajectory.requests,
+        }
+        if self._judge is not None:
+            own |= {
+                "verify_seconds": verify_s,
+                "verifier": self._judge.name,
+                "fingerprint": self._judge.fingerprint,
+                "mode": getattr(self._judge, "mode", None),
+            }
+        row[OWN_KEY] = own
+        return to_json(row)
+
+    # -- failures -----------------------------------------------------------------------------------------------------
+
+    async def _fail(self, work: Work, failure: Failure, begun: float) -> None:
+        """Record the failed attempt, and try again later if that can help and the budget allows."""
+        if failure.kind in FATAL:
+            self.stop("fatal", failure)
+            return
+        attempts_left = self._options.attempts - work.attempt - 1
+        is_terminal = not failure.is_retryable
+        await self._record_failure(work, failure, begun, is_terminal=is_terminal)
+        self._plan.ledger.fail(work.group.position, work.sample, is_terminal=is_terminal)
+        if not is_terminal and attempts_left > 0 and not self._is_stopping_now() and self._budget.take():
+            delay = max(failure.retry_after or 0.0, min(60.0, 2.0**work.attempt))
+            again = Work(work.group, work.sample, work.attempt + 1)
+            heapq.heappush(self._again, (time.monotonic() + delay, next(self._numbers), again))
+            self._changed.set()
+            return
+        self.live.given_up += 1
+        self._settle(work.group)
+        self._give_up_if_hopeless()
+
+    async def _record_failure(self, work: Work, failure: Failure, begun: float, *, is_terminal: bool) -> None:
+        self.live.failure((work.group.position, work.sample), failure)
+        row: JsonObject = {
+            TASK_KEY: work.group.task.index,
+            ROLLOUT_KEY: work.sample,
+            ATTEMPT_KEY: work.attempt,
+            FAILURE_KEY: failure.kind,
+            TERMINAL_KEY: is_terminal,
+            "class": failure.kind,
+            "boundary": failure.boundary,
+            "message": failure.message[:2000],
+            "attempt": work.attempt,
+            "status": failure.status,
+            "at": begun,
+            "seconds": time.time() - begun,
+            "requests": failure.requests,
+            "agent_ref": {"name": work.group.task.agent or self._agent.name},
+            "response": failure.partial,
+        }
+        await self._failures.append(to_json(row))
+
+    def _settle(self, group: Group) -> None:
+        group.unsettled -= 1
+        if group.unsettled == 0:
+            self.live.settle(group.position)
+
+    def _give_up_if_hopeless(self) -> None:
+        settled = self.live.fresh + self.live.given_up
+        if self._allowance.is_exceeded(self.live.given_up, settled):
+            self.stop("failures")

@@ -1,0 +1,115 @@
+"""This module holds everything `collect` can be told. The command line, config files and Python all end here."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+
+from rollforge.endpoint.model import Api
+from rollforge.errors import UsageError
+from rollforge.records import JsonObject
+
+
+class CollectOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How rollouts are collected."""
+
+    input: str
+    """Task file: JSONL (plain, gzip, zstd), Parquet, or `-` for stdin."""
+    out: str
+    """The run: a directory, or a rollouts file."""
+    model: str
+    """Model name; `simulated` starts the embedded model."""
+    base_urls: tuple[str, ...] = ()
+    api: Api = "auto"
+    api_key_env: str = "OPENAI_API_KEY"
+    """Name of the variable that holds the key; the key itself is never stored."""
+    verifier: Any = None
+    """A ready verifier's name, `file.py:name`, `module:name`, or a function."""
+    verifier_options: JsonObject = {}
+    samples: int = 1
+    limit: int | None = None
+    shuffle: bool = False
+    seed: int = 0
+    prompt_template: str | None = None
+    overrides: JsonObject = {}
+    """Put over every row's `responses_create_params`, key by key."""
+    logprobs: bool = False
+    skip_bad: bool = False
+    concurrency: str = "auto"
+    verify_concurrency: int = 256
+    verify_workers: str = "auto"
+    verify_timeout_s: float = 60.0
+    attempts: int = 3
+    """How often one rollout is tried, over resumes too."""
+    retries: int = 4
+    retry_budget: float = 0.5
+    max_failures: str = "50%"
+    """More failed rollouts than this end the run: a count (`20`) or a share of the settled ones (`5%`, `0.05`)."""
+    request_timeout_s: float = 600.0
+    rollout_deadline_s: float = 3600.0
+    deadline_s: float | None = None
+    max_total_tokens: int | None = None
+    outage_patience_s: float = 600.0
+    pilot: int | None = None
+    fresh: bool = False
+
+    def check(self) -> None:
+        """Refuse what cannot work, before anything is touched."""
+        for name, lowest in (("samples", 1), ("attempts", 1), ("retries", 0), ("verify_concurrency", 1)):
+            if getattr(self, name) < lowest:
+                raise UsageError(f"--{name.replace('_', '-')} must be at least {lowest}, not {getattr(self, name)}")
+        if self.limit is not None and self.limit < 1:
+            raise UsageError(f"-n/--limit must be at least 1, not {self.limit}", hint="leave it out for all tasks")
+        if self.pilot is not None and self.pilot < 1:
+            raise UsageError(f"--pilot must be at least 1, not {self.pilot}")
+        if not self.base_urls and self.model != "simulated":
+            raise UsageError(
+                "no server to ask", hint="give --base-url http://…/v1, or -m simulated for the embedded model"
+            )
+        Allowance.parse(self.max_failures)
+        for url in self.base_urls:
+            if not url.startswith(("http://", "https://")):
+                raise UsageError(f"--base-url {url!r} is no URL", hint="write it as http://host:port/v1")
+
+    def to_config(self) -> JsonObject:
+        """Every option, as saved in the manifest."""
+        config: JsonObject = msgspec.to_builtins(msgspec.structs.replace(self, verifier=verifier_name(self.verifier)))
+        return config
+
+
+class Allowance(msgspec.Struct, frozen=True):
+    """How many failures are bearable: a count, or a share."""
+
+    count: int | None = None
+    share: float | None = None
+
+    HOPELESS_FROM: ClassVar[int] = 50
+    """A share means nothing before this many rollouts are settled."""
+
+    @classmethod
+    def parse(cls, text: str) -> Allowance:
+        """`20` is a count; `0.05`, `1.0` and `5%` are shares."""
+        words = text.strip()
+        try:
+            if words.isdigit():
+                return cls(count=int(words))
+            share = float(words.removesuffix("%")) / (100 if words.endswith("%") else 1)
+        except ValueError:
+            share = -1.0
+        if not 0 <= share <= 1:
+            raise UsageError(f"--max-failures {text!r} is neither a count nor a share", hint="write 20, 0.05 or 5%")
+        return cls(share=share)
+
+    def is_exceeded(self, failed: int, settled: int) -> bool:
+        """Whether so many failures are too many."""
+        if self.count is not None:
+            return failed > self.count
+        return settled >= self.HOPELESS_FROM and failed > (self.share or 0.0) * settled
+
+
+def verifier_name(verifier: Any) -> str | None:
+    """How a verifier is called in files and messages."""
+    if verifier is None or isinstance(verifier, str):
+        return verifier
+    return str(getattr(verifier, "__qualname__", type(verifier).__name__))

@@ -1,0 +1,152 @@
+"""This module knows what is owed: (tasks × samples) − finished, by key, whatever order the lines are in.
+
+One byte per rollout: a finished million costs a megabyte. It reads a run's keys and nothing else of its rows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rollforge.records import FAILURE_KEY, ROLLOUT_KEY, TASK_KEY, TERMINAL_KEY
+
+_DONE = 255
+_TERMINAL = 254
+_BLOCK = 4 << 20
+
+
+class _Key(msgspec.Struct):
+    """All that resume needs of a row; everything else is skipped over."""
+
+    task: int = msgspec.field(name=TASK_KEY)
+    rollout: int = msgspec.field(name=ROLLOUT_KEY)
+    failure: str | None = msgspec.field(name=FAILURE_KEY, default=None)
+    is_terminal: bool | None = msgspec.field(name=TERMINAL_KEY, default=None)
+    reward: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class Ledger:
+    """The state of every rollout of a run: owed, with so many failed attempts, or finished."""
+
+    def __init__(self, task_ids: NDArray[np.int64], samples: int) -> None:
+        self.task_ids = task_ids
+        self.samples = samples
+        self.finished = 0
+        self.unjudged = 0
+        """Finished rollouts read from disk whose reward is null."""
+        self.unreadable_lines = 0
+        """Lines that are no rollout; what they held is owed again."""
+        self.repeated = 0
+        """Lines whose rollout an earlier line already holds."""
+        self.foreign = 0
+        """Rows of tasks or samples outside this run."""
+        self._states = np.zeros(len(task_ids) * samples, dtype=np.uint8)
+        self._sorted_positions: NDArray[np.int64] | None = None
+        if len(task_ids) and not np.array_equal(task_ids, np.arange(len(task_ids))):
+            self._sorted_positions = np.argsort(task_ids, kind="stable")
+
+    @property
+    def expected(self) -> int:
+        return len(self._states)
+
+    def position(self, task_id: int) -> int | None:
+        """Where the task stands in the task file; None for a task that is not in it."""
+        if self._sorted_positions is None:
+            return task_id if 0 <= task_id < len(self.task_ids) else None
+        place = int(np.searchsorted(self.task_ids, task_id, sorter=self._sorted_positions))
+        if place >= len(self._sorted_positions):
+            return None
+        found = int(self._sorted_positions[place])
+        return found if self.task_ids[found] == task_id else None
+
+    def read(self, rollouts: Path, failures: Path) -> None:
+        """Mark what a run's files say is finished or has failed."""
+        for key in self._keys(rollouts):
+            self._mark_finished(key)
+        for key in self._keys(failures):
+            slot = self._slot(key.task, key.rollout)
+            # A verifier's failure belongs to a rollout that was generated: it is not owed again.
+            if slot is not None and key.failure != "verifier":
+                self._count_failure(slot, is_terminal=bool(key.is_terminal))
+
+    def failed_by_class(self, failures: Path) -> dict[str, int]:
+        """Rollouts that are not finished but have failed, by the class of their last failure."""
+        class_by_slot: dict[int, str] = {}
+        for key in self._keys(failures):
+            slot = self._slot(key.task, key.rollout)
+            if slot is not None and self._states[slot] != _DONE and key.failure:
+                class_by_slot[slot] = key.failure
+        return dict(Counter(class_by_slot.values()))
+
+    def _keys(self, path: Path) -> Iterator[_Key]:
+        decode = msgspec.json.Decoder(_Key).decode
+        for line in whole_lines(path):
+            try:
+                yield decode(line)
+            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+                self.unreadable_lines += bool(line.strip())
+
+    def _mark_finished(self, key: _Key) -> None:
+        slot = self._slot(key.task, key.rollout)
+        if slot is None:
+            self.foreign += 1
+        elif self._states[slot] == _DONE:
+            self.repeated += 1
+        else:
+            self._states[slot] = _DONE
+            self.finished += 1
+            self.unjudged += bytes(key.reward) == b"null"
+
+    def finish(self, position: int, sample: int) -> None:
+        """The rollout is on disk."""
+        slot = position * self.samples + sample
+        if self._states[slot] != _DONE:
+            self._states[slot] = _DONE
+            self.finished += 1
+
+    def fail(self, position: int, sample: int, *, is_terminal: bool) -> None:
+        """One attempt failed."""
+        self._count_failure(position * self.samples + sample, is_terminal=is_terminal)
+
+    def _count_failure(self, slot: int, *, is_terminal: bool) -> None:
+        state = int(self._states[slot])
+        if state < _TERMINAL:
+            self._states[slot] = _TERMINAL if is_terminal else min(state + 1, _TERMINAL - 1)
+
+    def attempts(self, position: int, sample: int) -> int:
+        """How often this rollout has failed so far."""
+        state = int(self._states[position * self.samples + sample])
+        return 0 if state >= _TERMINAL else state
+
+    def owed_samples(self, position: int, max_attempts: int) -> list[int]:
+        """Which samples of one task are still to be made."""
+        start = position * self.samples
+        states = self._states[start : start + self.samples]
+        return [int(sample) for sample in np.flatnonzero(states < max_attempts)]
+
+    def owed(self, max_attempts: int) -> int:
+        """How many rollouts are still to be made."""
+        return int(np.count_nonzero(self._states < min(max_attempts, _TERMINAL)))
+
+    def given_up(self, max_attempts: int) -> int:
+        """How many rollouts failed for good: terminal, or out of attempts."""
+        return int(np.count_nonzero((self._states >= min(max_attempts, _TERMINAL)) & (self._states != _DONE)))
+
+    def _slot(self, task_id: int, rollout: int) -> int | None:
+        position = self.position(task_id)
+        if position is None or not 0 <= rollout < self.samples:
+            return None
+        return position * self.samples + rollout
+
+
+def whole_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file that end in a newline, plus a last one that does not; nothing for a missing file."""
+    if not path.exists():
+        return
+    with path.open("rb", buffering=_BLOCK) as file:
+        yield from file

@@ -1,0 +1,89 @@
+"""This module streams the lines of a task file: JSONL, gzip, zstd, Parquet or stdin. It never holds the file.
+
+It does not look inside a line. A Parquet row becomes the JSON line it stands for, its number the row's.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import msgspec
+
+from rollforge.errors import DataError, UsageError
+
+_GZIP = b"\x1f\x8b"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_PARQUET = b"PAR1"
+
+
+def read_lines(source: str | Path) -> Iterator[tuple[int, bytes]]:
+    """(line number, line) of every line that is not blank; `-` is stdin. The container is known by its first bytes."""
+    if str(source) == "-":
+        yield from _numbered(sys.stdin.buffer)
+        return
+    path = Path(source)
+    if not path.exists():
+        raise UsageError(f"{path}: no such file", hint="check -i/--input")
+    if path.is_dir():
+        raise UsageError(f"{path} is a directory", hint="give a task file: JSONL (plain, .gz, .zst) or Parquet")
+    with path.open("rb") as file:
+        magic = file.read(4)
+        file.seek(0)
+        if magic == _PARQUET:
+            yield from _parquet(path)
+        else:
+            yield from _numbered(_decompressed(file, magic, path))
+
+
+def _numbered(file: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    for number, line in enumerate(file, start=1):
+        if not line.isspace():
+            yield number, line
+
+
+def _decompressed(file: BinaryIO, magic: bytes, path: Path) -> Iterable[bytes]:
+    if magic.startswith(_GZIP):
+        return _guarded(gzip.GzipFile(fileobj=file), path)
+    if magic == _ZSTD:
+        return _guarded(_zstd(file), path)
+    return file
+
+
+def _zstd(file: BinaryIO) -> BinaryIO:
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+    return cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, zstd.ZstdFile(file))))
+
+
+def _guarded(file: Iterable[bytes], path: Path) -> Iterator[bytes]:
+    """The same lines, with a damaged archive reported as such."""
+    try:
+        yield from file
+    except Exception as error:  # noqa: BLE001  (gzip, zlib and zstd each raise errors of their own)
+        raise DataError(f"{path}: the archive is damaged: {error}", hint="compress or copy it again") from error
+
+
+def _parquet(path: Path) -> Iterator[tuple[int, bytes]]:
+    import pyarrow.parquet as parquet
+
+    number = 0
+    for batch in parquet.ParquetFile(path).iter_batches(batch_size=1024):
+        for row in batch.to_pylist():
+            number += 1
+            yield number, msgspec.json.encode(_without_nulls(row))
+
+
+def _without_nulls(value: object) -> object:
+    """Parquet fills keys that a row did not have with nulls; a missing key is missing again."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value

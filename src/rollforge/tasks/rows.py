@@ -1,0 +1,206 @@
+"""This module turns a line into a task row: checked, Responses-shaped, template and overrides applied.
+
+A row that cannot be used raises `BadRow`, which says what is wrong and what would be right; it never guesses. Items that
+NeMo Gym's schema would quietly coerce into something else (a wrong role, no content, a chat `tool` message) are bad rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from rollforge.records import PARAMS_KEY, JsonObject, from_json
+from rollforge.tasks.template import PromptTemplate
+
+ROLES = ("user", "assistant", "system", "developer")
+
+
+class BadRow(ValueError):
+    """A line that cannot be a task; `hint` says what would be right."""
+
+    def __init__(self, message: str, *, hint: str = "", path: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+        self.path = path
+
+
+def to_task_row(
+    line: bytes,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    template: PromptTemplate | None = None,
+    needs: Sequence[str] = (),
+) -> JsonObject:
+    """The task row a line stands for."""
+    row = _parse(line)
+    row[PARAMS_KEY] = params = _params_of(row, template)
+    if overrides:
+        merge_deep(params, overrides)
+    check_params(params)
+    for field in needs:
+        if row.get(field) is None and not _has_nested(row, field):
+            raise BadRow(f"the verifier needs the field {field!r}", hint=f"add {field!r} to the row", path=field)
+    return row
+
+
+def _parse(line: bytes) -> JsonObject:
+    try:
+        row = from_json(line)
+    except msgspec.DecodeError as error:
+        raise BadRow(f"not JSON: {error}", hint="one JSON object per line") from error
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise BadRow(f"not JSON: {error}", hint="one JSON object per line, in UTF-8") from error
+    if not isinstance(row, dict):
+        raise BadRow(f"a {type(row).__name__}, not an object", hint="one JSON object per line")
+    return row
+
+
+def _has_nested(row: JsonObject, field: str) -> bool:
+    """`verifier_metadata.unit_tests` is a path into the row."""
+    value: Any = row
+    for part in field.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value is not None
+
+
+def _params_of(row: JsonObject, template: PromptTemplate | None) -> JsonObject:
+    params = row.get(PARAMS_KEY, {})
+    if not isinstance(params, dict):
+        raise BadRow(f"{PARAMS_KEY} is a {type(params).__name__}, not an object", path=PARAMS_KEY)
+    params = dict(params)
+    if template is not None:
+        if params.get("input") is not None:
+            raise BadRow(
+                "the row has its own responses_create_params.input, and a prompt template was given",
+                hint="leave out --prompt-template, or the row's input",
+                path=f"{PARAMS_KEY}.input",
+            )
+        try:
+            params["input"] = template.items(row)
+        except KeyError as error:
+            raise BadRow(str(error.args[0]), hint="add the field, or change the template") from error
+    elif "input" not in params:
+        params["input"] = _plain_input(row)
+    if "tools" not in params and isinstance(row.get("tools"), list):
+        params["tools"] = [flat_tool(tool) for tool in row["tools"]]
+    return params
+
+
+def _plain_input(row: JsonObject) -> list[JsonObject]:
+    """Input items of a plain row: `prompt` (text or messages) or `messages`."""
+    for key in ("messages", "prompt"):
+        value = row.get(key)
+        if isinstance(value, str):
+            return [{"role": "user", "content": value, "type": "message"}]
+        if isinstance(value, list) and value:
+            return chat_to_items(value, path=key)
+    raise BadRow(
+        "no prompt: the row has neither responses_create_params.input nor prompt nor messages",
+        hint='{"prompt": "…"} is enough; see docs/formats/tasks.md',
+    )
+
+
+def chat_to_items(messages: Sequence[Any], *, path: str = "messages") -> list[JsonObject]:
+    """Chat messages as Responses items: tool calls and tool results become items of their own."""
+    items: list[JsonObject] = []
+    for number, message in enumerate(messages):
+        where = f"{path}[{number}]"
+        if not isinstance(message, dict):
+            raise BadRow(f"{where} is not an object", path=where)
+        role, content = message.get("role"), message.get("content")
+        if role == "tool":
+            items.append(
+                {"type": "function_call_output", "call_id": message.get("tool_call_id"), "output": content}
+            )
+            continue
+        if role not in ROLES:
+            raise BadRow(f"{where} has role {role!r}", hint=f"one of {', '.join(ROLES)}, tool", path=f"{where}.role")
+        calls = message.get("tool_calls") or []
+        if content is not None or not calls:
+            items.append({"role": role, "content": _content_parts(content, where), "type": "message"})
+        for call in calls:
+            function = call.get("function", {}) if isinstance(call, dict) else {}
+            arguments = function.get("arguments", "{}")
+            items.append(
+                {
+                    "type": "function_call",
+                    "call_id": call.get("id") if isinstance(call, dict) else None,
+                    "name": function.get("name"),
+                    "arguments": arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode(),
+                }
+            )
+    return items
+
+
+def _content_parts(content: object, where: str) -> object:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise BadRow(f"{where} has no content", hint="a text, or a list of parts", path=f"{where}.content")
+    names = {"text": "input_text", "image_url": "input_image"}
+    parts = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind == "image_url":
+            image = part["image_url"]
+            parts.append({"type": "input_image", "image_url": image.get("url") if isinstance(image, dict) else image})
+        elif isinstance(part, dict):
+            parts.append({**part, "type": names.get(str(kind), kind)})
+        else:
+            raise BadRow(f"{where} has a content part that is no object", path=f"{where}.content")
+    return parts
+
+
+def flat_tool(tool: Any) -> Any:
+    """A tool as the Responses API has it: chat's nested `function` object made flat."""
+    if isinstance(tool, dict) and isinstance(tool.get("function"), dict):
+        return {"type": "function", "strict": None, **tool["function"]}
+    return tool
+
+
+def check_params(params: JsonObject) -> None:
+    """Raise `BadRow` unless the params can be sent."""
+    value = params.get("input")
+    if isinstance(value, str):
+        if not value.strip():
+            raise BadRow("the prompt is empty", path=f"{PARAMS_KEY}.input")
+        return
+    if not isinstance(value, list) or not value:
+        raise BadRow("input is neither a text nor a list of items", path=f"{PARAMS_KEY}.input")
+    for number, item in enumerate(value):
+        _check_item(item, f"{PARAMS_KEY}.input[{number}]")
+    if params.get("stream"):
+        raise BadRow("stream is on", hint="leave it out: rollouts are stored whole", path=f"{PARAMS_KEY}.stream")
+
+
+def _check_item(item: Any, where: str) -> None:
+    if not isinstance(item, dict):
+        raise BadRow(f"{where} is not an object", path=where)
+    kind = item.get("type", "message")
+    if kind == "message":
+        if item.get("role") not in ROLES:
+            raise BadRow(
+                f"{where} has role {item.get('role')!r}",
+                hint=f"one of {', '.join(ROLES)}; a tool's answer is an item of type function_call_output",
+                path=f"{where}.role",
+            )
+        if not isinstance(item.get("content"), str | list):
+            raise BadRow(f"{where} has no content", hint="a text, or a list of parts", path=f"{where}.content")
+    elif kind in ("function_call", "function_call_output"):
+        if not isinstance(item.get("call_id"), str):
+            raise BadRow(f"{where} ({kind}) has no call_id", path=f"{where}.call_id")
+    elif not isinstance(kind, str):
+        raise BadRow(f"{where} has type {kind!r}", path=f"{where}.type")
+
+
+def merge_deep(target: JsonObject, overrides: Mapping[str, Any]) -> None:
+    """Put `overrides` over `target`, key by key; nested objects are merged, everything else is replaced."""
+    for key, value in overrides.items():
+        if isinstance(value, Mapping) and isinstance(target.get(key), dict):
+            merged = dict(target[key])
+            merge_deep(merged, value)
+            target[key] = merged
+        else:
+            target[key] = value

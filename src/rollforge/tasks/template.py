@@ -1,0 +1,70 @@
+"""This module fills a prompt template from a row's fields: YAML with `user` and, optionally, `system`.
+
+`{field}` stands for a top-level field of the row, `{{` and `}}` for braces. There is no expression language on purpose.
+"""
+
+from __future__ import annotations
+
+import string
+from pathlib import Path
+
+import msgspec
+import yaml
+
+from rollforge.errors import UsageError
+from rollforge.records import JsonObject
+from rollforge.registry import did_you_mean
+
+
+class PromptTemplate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The texts a row's fields are put into."""
+
+    user: str
+    system: str | None = None
+
+    @classmethod
+    def load(cls, path: str | Path) -> PromptTemplate:
+        """The template in a YAML file; its placeholders are checked before any row is read."""
+        try:
+            value = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+            template = msgspec.convert(value, cls)
+        except FileNotFoundError:
+            raise UsageError(f"{path}: no such file", hint="check --prompt-template") from None
+        except (yaml.YAMLError, msgspec.ValidationError, UnicodeDecodeError) as error:
+            raise UsageError(
+                f"{path}: {error}", hint="a template is YAML with `user:` and, if wanted, `system:`"
+            ) from error
+        for text in filter(None, (template.user, template.system)):
+            _check_placeholders(text, path)
+        return template
+
+    def items(self, row: JsonObject) -> list[JsonObject]:
+        """The input items for one row.
+
+        Raises:
+            KeyError: a placeholder names a field that the row does not have; the message names both.
+        """
+        fields = _Fields(row)
+        roles = [("system", self.system), ("user", self.user)]
+        return [
+            {"role": role, "content": text.format_map(fields), "type": "message"}
+            for role, text in roles
+            if text is not None
+        ]
+
+
+class _Fields(dict[str, object]):
+    def __missing__(self, name: str) -> object:
+        raise KeyError(f"the template's field {{{name}}} is not in the row{did_you_mean(name, list(self))}")
+
+
+def _check_placeholders(text: str, path: str | Path) -> None:
+    try:
+        names = [name for _, name, _, _ in string.Formatter().parse(text) if name is not None]
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}", hint="write {{ and }} for literal braces") from error
+    for name in names:
+        if not name or not name.replace("_", "a").replace("-", "a").isalnum():
+            raise UsageError(
+                f"{path}: {{{name}}} is not a field name", hint="placeholders name top-level fields; write {{ for a brace"
+            )

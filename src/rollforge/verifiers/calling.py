@@ -1,0 +1,206 @@
+"""This module calls a verifier: it builds what is called, and turns what comes back into a verdict or a failure.
+
+The same code runs in the event loop and in worker processes, so that a verdict does not depend on where it was given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import sysconfig
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+
+from rollforge import records
+from rollforge.errors import Failure
+from rollforge.records import JsonObject, Response, Task, Verdict
+from rollforge.verifiers.base import Verifier, convert_options, keyword_options, options_type, takes_self
+
+MESSAGE_CHARS = 2000
+
+
+class LiveVerifier:
+    """A verifier with its options bound: start it, call it, close it."""
+
+    def __init__(self, verifier: Verifier) -> None:
+        self.verifier = verifier
+        self.call: Callable[..., Any]
+        self._instance: Any = None
+        if verifier.is_class:
+            self._instance = _instantiate(verifier)
+            self.call = getattr(self._instance, verifier.method_name)
+        else:
+            self.call = _bind(verifier)
+
+    def hooks(self, *names: str) -> list[Callable[[], Any]]:
+        """The instance's set-up or tear-down methods among `names`."""
+        found = [getattr(self._instance, name, None) for name in names]
+        return [hook for hook in found if callable(hook)]
+
+    async def start(self) -> None:
+        """Run `start` or `setup`."""
+        for hook in self.hooks("start", "setup")[:1]:
+            await _awaited(hook())
+
+    async def close(self) -> None:
+        """Run `close` or `teardown`."""
+        for hook in self.hooks("close", "teardown")[:1]:
+            await _awaited(hook())
+
+    def judge_now(self, task: Task, responses: list[Response]) -> list[Verdict]:
+        """The verdicts of one call, for a sync verifier; an async one is run to its end in a loop of its own."""
+        value = self._called(task, responses)
+        if inspect.isawaitable(value):
+            value = asyncio.run(_awaited(value))
+        return self._verdicts(value, len(responses))
+
+    async def judge(self, task: Task, responses: list[Response]) -> list[Verdict]:
+        """The same in the event loop."""
+        value = self._called(task, responses)
+        if inspect.isawaitable(value):
+            value = await value
+        return self._verdicts(value, len(responses))
+
+    def _called(self, task: Task, responses: list[Response]) -> Any:
+        return self.call(task, responses) if self.verifier.is_group else self.call(task, responses[0])
+
+    def _verdicts(self, value: object, count: int) -> list[Verdict]:
+        if not self.verifier.is_group:
+            return [plain_verdict(value)]
+        if not isinstance(value, list | tuple) or len(value) != count:
+            raise ValueError(
+                f"the group verifier returned {_short(value)} for {count} responses; it must return a list of {count}"
+            )
+        return [plain_verdict(item) for item in value]
+
+
+async def _awaited(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
+
+
+def _instantiate(verifier: Verifier) -> Any:
+    options = dict(verifier.options)
+    struct = options_type(verifier.function)
+    if struct is not None:
+        if "fast_mode" in struct.__struct_fields__ and verifier.mode:
+            options["fast_mode"] = verifier.mode == "fast"
+        argument: Any = convert_options(verifier.name, struct, options)
+    else:
+        argument = {**options, "fast_mode": verifier.mode == "fast"} if verifier.mode else options
+    takes_options = bool(inspect.signature(verifier.function).parameters)
+    instance = verifier.function(argument) if takes_options else verifier.function()
+    if verifier.mode and not hasattr(instance, "mode"):
+        instance.mode = verifier.mode
+    return instance
+
+
+def _bind(verifier: Verifier) -> Callable[..., Any]:
+    function = verifier.function
+    if takes_self(function):
+        return partial(
+            function, SimpleNamespace(config={**verifier.options, "fast_mode": verifier.mode == "fast"})
+        )
+    keywords = dict(verifier.options)
+    names = keyword_options(function)
+    if verifier.mode and "fast_mode" in names:
+        keywords["fast_mode"] = verifier.mode == "fast"
+    if verifier.mode and "mode" in names:
+        keywords["mode"] = verifier.mode
+    return partial(function, **keywords) if keywords else function
+
+
+def plain_verdict(value: object) -> Verdict:
+    """The verdict a return value stands for, made of what JSON can hold.
+
+    Raises:
+        ValueError: the value is no verdict, or one of its details cannot be written to a file.
+    """
+    verdict = Verdict.from_value(value)
+    if not verdict.details:
+        return verdict
+    details: JsonObject = {}
+    for key, item in verdict.details.items():
+        try:
+            encoded = msgspec.json.encode(item, enc_hook=_as_plain)
+            details[key] = item if isinstance(item, str) else msgspec.json.decode(encoded)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(
+                f"the verifier returned {key} = {_short(item)}, which JSON cannot hold"
+            ) from error
+    return msgspec.structs.replace(verdict, details=details)
+
+
+def _as_plain(value: Any) -> Any:
+    to_list = getattr(value, "tolist", None)
+    if callable(to_list):
+        return to_list()
+    raise TypeError(type(value).__qualname__)
+
+
+def _short(value: object) -> str:
+    try:
+        text = repr(value)
+    except Exception as error:  # noqa: BLE001  (a user's __repr__ may raise anything)
+        text = f"<{type(value).__qualname__} whose repr raised {type(error).__name__}>"
+    return text if len(text) <= 200 else text[:200] + "…"
+
+
+def verifier_failure(message: str) -> Failure:
+    """The failure that a missing verdict becomes."""
+    return Failure("verifier", "verifier", message[:MESSAGE_CHARS])
+
+
+def failure_message(error: BaseException, verifier: Verifier | None = None) -> str:
+    """The traceback's last line, and where in the user's code it happened."""
+    try:
+        last = " ".join("".join(traceback.format_exception_only(error)).split("\n")).strip()
+    except Exception:  # noqa: BLE001  (a user's __str__ may raise anything)
+        last = type(error).__qualname__
+    place = _place(error, verifier)
+    if len(last) > MESSAGE_CHARS - 300:
+        last = last[: MESSAGE_CHARS - 300] + "…"
+    return f"{last} ({place})" if place else last
+
+
+def _place(error: BaseException, verifier: Verifier | None) -> str:
+    """`file.py:12 in verify`: the deepest line in the verifier's file, else in code that is not installed."""
+    found = traceback.extract_tb(error.__traceback__, limit=-200)
+    frames = [frame for frame in found if frame.filename not in _RUNNING_FILES]
+    if not frames:
+        return ""
+    own = _own_file(verifier)
+    theirs = [frame for frame in frames if frame.filename == own] or [
+        frame for frame in frames if not is_installed(frame.filename)
+    ]
+    frame = (theirs or frames)[-1]
+    return f"{shown_path(frame.filename)}:{frame.lineno} in {frame.name}"
+
+
+def _own_file(verifier: Verifier | None) -> str | None:
+    function: Any = verifier.judging_function if verifier else None
+    code = getattr(inspect.unwrap(function) if function else None, "__code__", None)
+    return code.co_filename if code else None
+
+
+def is_installed(filename: str) -> bool:
+    """The file belongs to Python, an installed library or rollforge's own running of verifiers."""
+    return "site-packages" in filename or filename.startswith(("<frozen", _HERE, _STDLIB))
+
+
+_STDLIB = sysconfig.get_paths()["stdlib"]
+_HERE = str(Path(__file__).parent) + os.sep
+_RUNNING_FILES = {records.__file__, *(_HERE + name for name in ("calling.py", "process.py", "runner.py"))}
+"""Where a failure may surface without being anyone's line to mend."""
+
+
+def shown_path(filename: str) -> str:
+    """Relative to where the user stands, when the file is below."""
+    here = os.getcwd() + os.sep  # noqa: PTH109  (a text is compared)
+    return filename[len(here) :] if filename.startswith(here) else filename

@@ -1,0 +1,88 @@
+"""This module decides when two answers to a task are equal: a digest of all that a verifier sees.
+
+The whole output counts, item by item, and how it ended. Names that servers draw at random (item ids, call ids), token numbers and
+the usage do not: a verifier that reads those must declare `is_deterministic = False`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+from rollforge.records import JsonObject, Response, Task
+
+_TASK_LEFT_OUT = frozenset(
+    {"_ng_task_index", "_ng_rollout_index", "_ng_attempt_index", "_ng_rollout_id", "_rf"}
+)
+_ITEM_LEFT_OUT = frozenset(
+    {
+        "id",
+        "prompt_token_ids",
+        "generation_token_ids",
+        "generation_log_probs",
+        "routed_experts",
+        "encrypted_content",
+    }
+)
+
+_encode_sorted = msgspec.json.Encoder(order="sorted").encode
+
+
+class Keys:
+    """Makes keys for one verifier; the digest of a task is computed once while its samples come in."""
+
+    def __init__(self, fingerprint: str, remembered: int = 4096) -> None:
+        self._fingerprint = fingerprint.encode()
+        self._remembered = remembered
+        self._digest_by_task: dict[int, tuple[Task, bytes]] = {}
+
+    def key(self, task: Task, response: Response) -> bytes:
+        """Sixteen bytes that are equal for equal answers to equal tasks."""
+        digest = hashlib.blake2b(self._task_digest(task), digest_size=16)
+        digest.update(answer_bytes(response))
+        return digest.digest()
+
+    def _task_digest(self, task: Task) -> bytes:
+        known = self._digest_by_task.get(id(task))
+        if known is not None:
+            return known[1]
+        row = {key: value for key, value in task.items() if key not in _TASK_LEFT_OUT}
+        digest = hashlib.blake2b(self._fingerprint + _encode_sorted(row), digest_size=16).digest()
+        if len(self._digest_by_task) >= self._remembered:
+            del self._digest_by_task[next(iter(self._digest_by_task))]
+        self._digest_by_task[id(task)] = (task, digest)  # holding the task keeps its id from being given away
+        return digest
+
+
+def answer_bytes(response: Response) -> bytes:
+    """The answer in canonical form."""
+    raw = response.raw
+    output = raw.get("output")
+    ordinal_by_call: dict[Any, int] = {}
+    items = [_plain_item(item, ordinal_by_call) for item in output] if isinstance(output, list) else output
+    return _encode_sorted([items, raw.get("status"), raw.get("incomplete_details"), raw.get("error")])
+
+
+def _plain_item(item: Any, ordinal_by_call: dict[Any, int]) -> Any:
+    if not isinstance(item, dict):
+        return item
+    plain: JsonObject = {
+        key: value for key, value in item.items() if key not in _ITEM_LEFT_OUT and value is not None
+    }
+    if "call_id" in plain:
+        call = plain["call_id"]
+        plain["call_id"] = ordinal_by_call.setdefault(
+            call if isinstance(call, str) else repr(call), len(ordinal_by_call)
+        )
+    content = plain.get("content")
+    if isinstance(content, list):
+        plain["content"] = [_plain_part(part) for part in content]
+    return plain
+
+
+def _plain_part(part: Any) -> Any:
+    if not isinstance(part, dict) or "logprobs" not in part:
+        return part
+    return {key: value for key, value in part.items() if key != "logprobs"}

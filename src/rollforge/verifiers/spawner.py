@@ -1,0 +1,228 @@
+"""This module starts and buries worker processes for the pool.
+
+Workers are forked from a template process that has imported the verifier once. The template is a fresh interpreter, never a fork
+of this (threaded) process; only a function that no interpreter could import (a lambda, a closure, a notebook's) makes it one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import warnings
+from typing import Any
+
+import msgspec
+
+from rollforge.errors import UsageError
+from rollforge.records import JsonObject
+from rollforge.registry import load_target
+from rollforge.verifiers.base import Verifier
+from rollforge.verifiers.calling import is_installed, shown_path
+from rollforge.verifiers.process import FORK, HEADER, NUMBER, REAP, frame, kill_group, run_forked
+
+_BOOT = "import json,sys; sys.path[:]=json.loads(sys.argv[1]); from rollforge.verifiers.process import main; main(int(sys.argv[2]))"
+
+
+class WorkerHandle:
+    """One started worker: its line, its number, and the file it writes into when it crashes."""
+
+    def __init__(self, pid: int, sock: socket.socket, report: int) -> None:
+        self.pid = pid
+        self.sock = sock
+        self._report = report
+
+    def last_place(self) -> str:
+        """`file.py:12 in solve`: where it stood when it crashed or was asked; empty when it could not say."""
+        lines = os.pread(self._report, 1 << 16, 0).decode("utf-8", "replace").splitlines()
+        frames = [line.strip() for line in lines if line.startswith('  File "')]
+        places = [_parse_frame(line) for line in frames]
+        theirs = [place for place in places if not is_installed(place[0])] or places
+        return f"{shown_path(theirs[0][0])}:{theirs[0][1]} in {theirs[0][2]}" if theirs else ""
+
+    def release(self) -> None:
+        """Forget its report; the line belongs to the transport."""
+        os.close(self._report)
+
+
+class Spawner:
+    """Starts workers of one verifier."""
+
+    def __init__(self, verifier: Verifier, memory_mb: int) -> None:
+        self._verifier = verifier
+        self._memory_mb = memory_mb
+        self._spec = importable_spec(verifier)
+        self._control: socket.socket | None = None
+        self._template: subprocess.Popen[bytes] | int | None = None
+        self._lock = asyncio.Lock()
+        self._is_threaded = False
+        self._direct: dict[int, subprocess.Popen[bytes]] = {}
+
+    @property
+    def is_forked(self) -> bool:
+        """The verifier cannot be imported elsewhere, so its processes are copies of this one."""
+        return self._spec is None
+
+    async def start(self) -> None:
+        """Start the template and wait until it has the verifier; raises `UsageError` with its reason when it cannot."""
+        ours, theirs = socket.socketpair()
+        if self._spec is None:
+            self._template = self._fork(theirs, ours)
+        else:
+            self._template = self._interpreter(theirs, self._spec, "template", None)
+            ours.sendall(frame(self._setup(self._spec, "template", None)))
+        theirs.close()
+        ours.setblocking(False)
+        self._control = ours
+        hello = await self._hello(ours)
+        if self._spec is not None and hello["fingerprint"] != self._verifier.fingerprint:
+            raise UsageError(
+                f"the verifier {self._verifier.name} is another one when a fresh interpreter imports it",
+                hint="save the file and start again, or pass --verify-workers 0 to run it in this process",
+            )
+        self._is_threaded = hello["threads"] > 1
+
+    async def spawn(self) -> WorkerHandle:
+        """A new worker, not yet ready: its first frame says so."""
+        ours, theirs = socket.socketpair()
+        report = _report_file()
+        if self._is_threaded and self._spec is not None:
+            pid = self._spawn_directly(ours, theirs, report, self._spec)
+        else:
+            pid = await self._ask(FORK, [theirs.fileno(), report])
+        theirs.close()
+        ours.setblocking(False)
+        return WorkerHandle(pid, ours, report)
+
+    async def bury(self, pid: int) -> int:
+        """Wait for a worker's end: its exit code, negative for a signal."""
+        if pid in self._direct:
+            return await asyncio.to_thread(self._direct.pop(pid).wait)
+        return await self._ask(REAP + NUMBER.pack(pid), [])
+
+    async def close(self) -> None:
+        """End the template, and with it every worker that is left."""
+        if self._control is not None:
+            self._control.close()
+        for pid in list(self._direct):
+            kill_group(pid)
+            self._direct.pop(pid).wait()
+        if self._template is not None:
+            await asyncio.to_thread(_wait_or_kill, self._template)
+            self._template = None
+
+    def _interpreter(
+        self, line: socket.socket, spec: str, role: str, report: int | None
+    ) -> subprocess.Popen[bytes]:
+        path = msgspec.json.encode([entry for entry in sys.path if isinstance(entry, str)]).decode()
+        fds = [line.fileno()] + ([report] if report is not None else [])
+        return subprocess.Popen(
+            [sys.executable, "-c", _BOOT, path, str(line.fileno())],
+            stdin=subprocess.DEVNULL,
+            pass_fds=fds,
+            process_group=0,  # Ctrl-C in the terminal must not reach it
+        )
+
+    def _spawn_directly(self, ours: socket.socket, theirs: socket.socket, report: int, spec: str) -> int:
+        process = self._interpreter(theirs, spec, "worker", report)
+        ours.sendall(frame(self._setup(spec, "worker", report)))
+        self._direct[process.pid] = process
+        return process.pid
+
+    def _setup(self, spec: str, role: str, report: int | None) -> JsonObject:
+        return {
+            "spec": spec,
+            "options": self._verifier.options,
+            "mode": self._verifier.mode,
+            "cwd": os.getcwd(),  # noqa: PTH109  (a text is sent)
+            "memory_mb": self._memory_mb,
+            "role": role,
+            "report": report,
+        }
+
+    def _fork(self, line: socket.socket, ours: socket.socket) -> int:
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", DeprecationWarning
+            )  # that this process has threads is known: see run_forked
+            pid = os.fork()
+        if pid == 0:
+            ours.close()
+            run_forked(line, self._verifier, self._memory_mb)
+        return pid
+
+    async def _ask(self, request: bytes, fds: list[int]) -> int:
+        assert self._control is not None
+        async with self._lock:
+            socket.send_fds(self._control, [request], fds)
+            data = await asyncio.get_running_loop().sock_recv(self._control, NUMBER.size)
+        if len(data) != NUMBER.size:
+            raise UsageError(
+                "the process that starts verifier workers has ended; was it killed for want of memory?"
+            )
+        number: int = NUMBER.unpack(data)[0]
+        return number
+
+    async def _hello(self, line: socket.socket) -> JsonObject:
+        loop = asyncio.get_running_loop()
+        data = b""
+        while len(data) < HEADER.size or len(data) < HEADER.size + HEADER.unpack_from(data)[0]:
+            chunk = await loop.sock_recv(line, 1 << 16)
+            if not chunk:
+                raise UsageError(f"importing the verifier {self._verifier.name} ended its process")
+            data += chunk
+        hello: JsonObject = msgspec.json.decode(data[HEADER.size :])
+        if "error" in hello:
+            raise UsageError(
+                f"the verifier {self._verifier.name} cannot be loaded in a worker: {hello['error']}"
+            )
+        return hello
+
+
+def importable_spec(verifier: Verifier) -> str | None:
+    """How a fresh interpreter finds the same verifier; None when it cannot."""
+    function: Any = verifier.function
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if not module or not name or module == "__main__" or "<" in name or not sys.executable:
+        return None
+    loaded = sys.modules.get(module)
+    if module.startswith("rollforge_user_"):
+        spec = f"{getattr(loaded, '__file__', '')}:{name}"
+    else:
+        spec = f"{module}:{name}"
+    try:
+        return spec if load_target(spec) is function else None
+    except Exception:  # noqa: BLE001  (whatever looking it up raises, it cannot be found elsewhere)
+        return None
+
+
+def _report_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("rollforge-worker-report")
+    handle, path = tempfile.mkstemp()
+    os.unlink(path)  # noqa: PTH108  (only the open file is wanted)
+    return handle
+
+
+def _parse_frame(line: str) -> tuple[str, str, str]:
+    """File, line and function out of `File "x.py", line 3 in verify`."""
+    file, _, rest = line.removeprefix('File "').partition('", line ')
+    number, _, function = rest.partition(" in ")
+    return file, number, function
+
+
+def _wait_or_kill(template: subprocess.Popen[bytes] | int) -> None:
+    if isinstance(template, int):
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(template, 0)
+        return
+    try:
+        template.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        template.send_signal(signal.SIGKILL)
+        template.wait()
