@@ -29,7 +29,10 @@ class AxolotlExporter(Exporter):
     pair_form = "step"
 
     def demonstration(self, example: Demonstration) -> JsonObject:
-        return {"messages": self.messages(example.prompt + example.answer), "tools": self.tools(example.tools)}
+        return {
+            "messages": self.messages(example.prompt + example.answer),
+            "tools": self.tools(example.tools),
+        }
 
     def pair(self, example: Pair) -> JsonObject:
         return {
@@ -83,5 +86,9 @@ class AxolotlExporter(Exporter):
         if kind == "pair":
             lines += ["    field_chosen: chosen", "    field_rejected: rejected"]
         else:
-            lines += ["    field_tools: tools", "    field_thinking: reasoning_content", "    roles_to_train: [assistant]"]
+            lines += [
+                "    field_tools: tools",
+                "    field_thinking: reasoning_content",
+                "    roles_to_train: [assistant]",
+            ]
         return fenced("yaml", lines)

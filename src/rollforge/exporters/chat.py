@@ -17,7 +17,15 @@ from rollforge.exporters.snippets import fenced, load_lines
 from rollforge.exporters.tidy import Policies
 from rollforge.records import JsonObject
 
-SCORED_NUMBERS = ("reward", "advantage_grpo", "advantage_dr_grpo", "advantage_rloo", "group_size", "group_mean", "group_std")
+SCORED_NUMBERS = (
+    "reward",
+    "advantage_grpo",
+    "advantage_dr_grpo",
+    "advantage_rloo",
+    "group_size",
+    "group_mean",
+    "group_std",
+)
 
 
 class ChatExporter(Exporter):

@@ -60,7 +60,9 @@ class GymExporter(Exporter):
 
     def problems(self, recipe: str, kind: Kind, row: Any) -> Iterator[str]:
         if kind == "prompt":
-            yield from (problem for problem in task_row_problems(row) if not problem.startswith("no agent_ref"))
+            yield from (
+                problem for problem in task_row_problems(row) if not problem.startswith("no agent_ref")
+            )
         elif kind == "pair":
             if row.chosen == row.rejected:
                 yield "chosen equals rejected"
@@ -68,4 +70,6 @@ class GymExporter(Exporter):
                 yield "reward_gap is not above zero"
 
     def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:
-        return fenced("python", ["import json", f'rows = [json.loads(line) for line in open("{first_file(files)}")]'])
+        return fenced(
+            "python", ["import json", f'rows = [json.loads(line) for line in open("{first_file(files)}")]']
+        )

@@ -52,7 +52,9 @@ class LlamaFactoryExporter(Exporter):
         row = self._conversation(example.prompt + example.answer, example.tools)
         return {**row, "label": example.label}
 
-    def _conversation(self, messages: list[Message], tools: bytes | None, *, is_open: bool = False) -> JsonObject:
+    def _conversation(
+        self, messages: list[Message], tools: bytes | None, *, is_open: bool = False
+    ) -> JsonObject:
         system = ""
         if messages and messages[0].role == "system":
             system, messages = messages[0].content, messages[1:]
@@ -61,14 +63,21 @@ class LlamaFactoryExporter(Exporter):
             if turn["from"] not in (_ANSWERING if number % 2 else _ASKING):
                 raise Inexpressible("turns do not alternate")
         if len(turns) % 2 != is_open:
-            raise Inexpressible("the last turn is not the assistant's" if not is_open else "the context ends with the assistant")
+            raise Inexpressible(
+                "the last turn is not the assistant's"
+                if not is_open
+                else "the context ends with the assistant"
+            )
         return {"conversations": turns, "system": system, "tools": _flat_tools(tools)}
 
     def _turn(self, message: Message) -> JsonObject:
         if message.role == "system":
             raise Inexpressible("system message inside the conversation")
         if message.calls and not message.content:
-            calls = [f'{{"name": {to_json(call.name).decode()}, "arguments": {_raw(call)}}}' for call in message.calls]
+            calls = [
+                f'{{"name": {to_json(call.name).decode()}, "arguments": {_raw(call)}}}'
+                for call in message.calls
+            ]
             value = calls[0] if len(calls) == 1 else f"[{', '.join(calls)}]"
             if message.reasoning and self.shape_as.reasoning != "drop":
                 value = f"<think>\n{message.reasoning}\n</think>\n\n{value}"
@@ -175,6 +184,8 @@ def _message(turn: JsonObject) -> Message:
         text = message.content
         written = msgspec.json.decode(text, type=_WrittenCall | list[_WrittenCall])
         calls = written if isinstance(written, list) else [written]
-        message.calls = [Call(f"call_{i}", call.name, bytes(call.arguments).decode()) for i, call in enumerate(calls)]
+        message.calls = [
+            Call(f"call_{i}", call.name, bytes(call.arguments).decode()) for i, call in enumerate(calls)
+        ]
         message.content = ""
     return message

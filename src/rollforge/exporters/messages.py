@@ -130,7 +130,9 @@ class Reader:
     def __init__(self, *, images: ImagePolicy = "refuse", remembered: int = 512) -> None:
         self._images = images
         self._remembered = remembered
-        self._prompts: dict[tuple[bytes, bytes, str | None], tuple[list[Message], bytes | None, frozenset[str]]] = {}
+        self._prompts: dict[
+            tuple[bytes, bytes, str | None], tuple[list[Message], bytes | None, frozenset[str]]
+        ] = {}
 
     def read(self, line: bytes) -> Conversation:
         """The conversation in one rollout line.
@@ -243,7 +245,9 @@ def _other_message(item: _Item, marks: set[str], images: ImagePolicy) -> Message
     return Message(item.role, text, images=urls)
 
 
-def _text(content: str | list[_Part | str] | None, marks: set[str], images: ImagePolicy) -> tuple[str, list[str]]:
+def _text(
+    content: str | list[_Part | str] | None, marks: set[str], images: ImagePolicy
+) -> tuple[str, list[str]]:
     if content is None or isinstance(content, str):
         return content or "", []
     texts: list[str] = []
@@ -304,7 +308,9 @@ def _tool_result(item: _Item, call_names: dict[str, str], marks: set[str]) -> Me
         texts = []
         for part in output:
             if not isinstance(part, dict) or not isinstance(part.get("text"), str):
-                raise Inexpressible(f"tool result part {part.get('type') if isinstance(part, dict) else type(part).__name__}")
+                raise Inexpressible(
+                    f"tool result part {part.get('type') if isinstance(part, dict) else type(part).__name__}"
+                )
             texts.append(part["text"])
         marks.add("list content joined")
         text = "".join(texts)

@@ -62,7 +62,9 @@ class NemoRlExporter(Exporter):
         many = list[ReadMessage]
         if kind == "demonstration":
             return msgspec.defstruct(
-                "NemoRlSft", [("messages", many), ("tools", list[Any] | None, None)], forbid_unknown_fields=True
+                "NemoRlSft",
+                [("messages", many), ("tools", list[Any] | None, None)],
+                forbid_unknown_fields=True,
             )
         if kind == "pair":
             return struct("NemoRlPair", context=many, completions=list[_Completion])
@@ -78,7 +80,9 @@ class NemoRlExporter(Exporter):
             if [side.rank for side in row.completions] != [0, 1]:
                 yield "ranks are not 0 and 1"
             for side in row.completions:
-                yield from message_problems(side.completion, self.shape_as, where="completion", ends_in=("assistant",))
+                yield from message_problems(
+                    side.completion, self.shape_as, where="completion", ends_in=("assistant",)
+                )
             if row.completions[0].completion == row.completions[-1].completion:
                 yield "chosen equals rejected"
 
@@ -107,7 +111,10 @@ class NemoRlExporter(Exporter):
 
 
 _DATASETS: dict[str, tuple[str, list[str]]] = {
-    "demonstration": ("openai_format", ["    chat_key: messages", "    tool_key: tools", "    use_preserving_dataset: true"]),
+    "demonstration": (
+        "openai_format",
+        ["    chat_key: messages", "    tool_key: tools", "    use_preserving_dataset: true"],
+    ),
     "pair": ("PreferenceDataset", []),
     "prompt": ("NemoGymDataset", []),
 }

@@ -62,7 +62,10 @@ class OpenRlhfExporter(Exporter):
         if kind == "demonstration" and row.messages[-1].role != "assistant":
             yield "messages do not end with the assistant"
         first = {"demonstration": "messages", "pair": "prompt"}.get(kind, "input")
-        if all(message.role == "system" for message in getattr(row, first)[:1]) and len(getattr(row, first)) < 2:
+        if (
+            all(message.role == "system" for message in getattr(row, first)[:1])
+            and len(getattr(row, first)) < 2
+        ):
             yield f"{first} has no message beside the system text"
 
     def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:

@@ -37,13 +37,16 @@ class Shaping(msgspec.Struct, frozen=True, kw_only=True):
     """Tool results carry the name of the function."""
 
 
-def shape(messages: Iterable[Message], shaping: Shaping, keys: frozenset[str] = frozenset()) -> list[JsonObject]:
+def shape(
+    messages: Iterable[Message], shaping: Shaping, keys: frozenset[str] = frozenset()
+) -> list[JsonObject]:
     """The messages as objects; with uniform keys, `keys` are the optional ones that the data set uses."""
     rows = [_shape_one(message, shaping) for message in messages]
     if shaping.keys == "uniform" and keys:
         order = [key for key in (REASONING_KEY, *TOOL_KEYS) if key in keys]
         rows = [
-            {"role": row["role"], "content": row["content"], **{key: row.get(key) for key in order}} for row in rows
+            {"role": row["role"], "content": row["content"], **{key: row.get(key) for key in order}}
+            for row in rows
         ]
     return rows
 
@@ -112,9 +115,7 @@ def call_text(content: str, calls: Iterable[Call]) -> str:
 
 SCHEMAS_HEAD = "You can call these functions:\n<tools>\n"
 SCHEMAS_TAIL = "\n</tools>"
-CALLS_NOTE = (
-    '\nTo call one, write <tool_call>\n{"name": "the function", "arguments": {"an argument": "its value"}}\n</tool_call>'
-)
+CALLS_NOTE = '\nTo call one, write <tool_call>\n{"name": "the function", "arguments": {"an argument": "its value"}}\n</tool_call>'
 
 
 def tools_in_system(messages: list[Message], tools: bytes | None, *, as_text: bool) -> list[Message]:
@@ -159,7 +160,9 @@ def unshape(rows: Iterable[JsonObject], shaping: Shaping) -> list[Message]:
             if shaping.reasoning == "think" and (found := _THINK.match(content)):
                 reasoning, content = found[1], content[found.end() :]
             if shaping.arguments == "text":
-                calls = [Call(f"call_{next(numbers)}", from_json(m[1]), m[2]) for m in _CALL.finditer(content)]
+                calls = [
+                    Call(f"call_{next(numbers)}", from_json(m[1]), m[2]) for m in _CALL.finditer(content)
+                ]
                 content = _CALL.sub("", content)
         messages.append(
             Message(row["role"], content, reasoning, calls, row.get("tool_call_id"), row.get("name"), images)

@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rollforge.exporters.base import Demonstration, Example, Exporter, FormChanged, Kind, Labelled, Pair, Prompt
+from rollforge.exporters.base import (
+    Demonstration,
+    Example,
+    Exporter,
+    FormChanged,
+    Kind,
+    Labelled,
+    Pair,
+    Prompt,
+)
 from rollforge.exporters.contract import PlainMessage, ReadMessage, struct
 from rollforge.exporters.guard import ArgumentsGuard
 from rollforge.exporters.messages import Message, is_object
@@ -58,7 +67,10 @@ class TrlExporter(Exporter):
                     raise FormChanged("string", damage)
 
     def demonstration(self, example: Demonstration) -> JsonObject:
-        return {"messages": self.messages(example.prompt + example.answer), "tools": self.tools(example.tools)}
+        return {
+            "messages": self.messages(example.prompt + example.answer),
+            "tools": self.tools(example.tools),
+        }
 
     def pair(self, example: Pair) -> JsonObject:
         return {

@@ -55,7 +55,9 @@ class VerlExporter(Exporter):
             return struct("VerlSft", messages=list[ReadMessage if self.keys else PlainMessage])
         if kind == "pair":
             return struct("VerlRm", prompt=str, chosen=str, rejected=str)
-        extra = {name: kind for name, kind in PROMPT_COLUMNS.items() if name not in ("ground_truth", "data_source")}
+        extra = {
+            name: kind for name, kind in PROMPT_COLUMNS.items() if name not in ("ground_truth", "data_source")
+        }
         return struct(
             "VerlPrompt",
             data_source=str,
@@ -123,4 +125,7 @@ def _plain_text(messages: list[Message]) -> str:
     """A prompt for a loader that applies no template: one user text as it is, anything longer with its roles named."""
     if len(messages) == 1 and messages[0].role == "user":
         return messages[0].content
-    return "\n\n".join(f"{row['role'].capitalize()}: {row['content']}" for row in shape(messages, _TEXT)) + "\n\nAssistant:"
+    return (
+        "\n\n".join(f"{row['role'].capitalize()}: {row['content']}" for row in shape(messages, _TEXT))
+        + "\n\nAssistant:"
+    )

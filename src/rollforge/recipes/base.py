@@ -47,6 +47,8 @@ class Options:
     min_spread: float = 0.0
     """A group has signal when its highest reward exceeds its lowest by more than this."""
     keep_truncated: bool = False
+    balance_labels: bool = False
+    """As many wanted as unwanted answers."""
     seed: int = 0
 
 
@@ -214,7 +216,16 @@ def drop_duplicates(ledger: Ledger, candidates: Candidates, options: Options) ->
     if options.dedupe == "none":
         return
     alive = np.flatnonzero(ledger.alive)
-    order = alive[np.lexsort((candidates.row[alive], -candidates.reward[alive], candidates.answer[alive], candidates.group[alive]))]
+    order = alive[
+        np.lexsort(
+            (
+                candidates.row[alive],
+                -candidates.reward[alive],
+                candidates.answer[alive],
+                candidates.group[alive],
+            )
+        )
+    ]
     group, answer = candidates.group[order], candidates.answer[order]
     repeated = np.zeros(len(candidates), dtype=bool)
     repeated[order[1:]] = (group[1:] == group[:-1]) & (answer[1:] == answer[:-1])

@@ -26,10 +26,11 @@ def select(candidates: Candidates, options: Options) -> Selection:
     unwanted = (candidates.reward <= low) & candidates.flag("rejected_where", True) & ~wanted
     ledger.drop(~(wanted | unwanted), "between the tiers")
     drop_duplicates(ledger, candidates, options)
-    if candidates.balance is not None:
+    classes = wanted.astype(np.int64) if options.balance_labels else candidates.balance
+    if classes is not None:
         alive = np.flatnonzero(ledger.alive)
         surplus = np.zeros(len(candidates), dtype=bool)
-        surplus[alive] = ~balanced(candidates.balance[alive], candidates.row[alive], options.seed)
+        surplus[alive] = ~balanced(classes[alive], candidates.row[alive], options.seed)
         ledger.drop(surplus, "left out for balance")
     picks = np.flatnonzero(ledger.alive)
     settings = {"high": high, "low": low}

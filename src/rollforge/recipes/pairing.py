@@ -9,7 +9,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rollforge.recipes.base import Candidates, Ints, Ledger, Options, Selection, balanced, drop_duplicates, screen
+from rollforge.recipes.base import (
+    Candidates,
+    Ints,
+    Ledger,
+    Options,
+    Selection,
+    balanced,
+    drop_duplicates,
+    screen,
+)
 
 
 def select_pairs(candidates: Candidates, options: Options) -> Selection:
@@ -88,7 +97,9 @@ def _proposals(
             yield from sorted(both, key=lambda pair: (reward[pair[1]] - reward[pair[0]], pair))
 
 
-def _allowed(candidates: Candidates, options: Options, proposals: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
+def _allowed(
+    candidates: Candidates, options: Options, proposals: Iterator[tuple[int, int]]
+) -> list[tuple[int, int]]:
     """Proposals with the gap, within the limits on pairs per task and uses per rollout."""
     kept: list[tuple[int, int]] = []
     uses: dict[int, int] = {}
