@@ -1,1 +1,1 @@
-"""Benchmarks: ratios against a peer's method or a floor, measured in one run on one machine."""
+"""Benchmarks: what users feel, as ratios in one run against a peer or a floor. Absolute times mean nothing on shared machines."""

@@ -16,11 +16,7 @@ from typing import Any
 
 import msgspec
 
-WORDS = (
-    "let the integral of each term converge because we assume n ≥ 2 then by symmetry $x^2 + y^2 = r^2$ so\n"
-    "consider naïve bounds «first» and résumé the “proof” with care if not we split cases 你好 and check 42 % of them "
-    "def solve(values): return sum(v for v in values if v > 0)\\n therefore \\boxed{17} is the answer"
-).split(" ")
+WORDS = ["let", "the", "integral", "of", "each", "term", "converge", "because", "we", "assume", "n", "≥", "2", "then", "by", "symmetry", "$x^2", "+", "y^2", "=", "r^2$", "so\nconsider", "naïve", "bounds", "«first»", "and", "résumé", "the", "“proof”", "with", "care", "if", "not", "we", "split", "cases", "你好", "and", "check", "42", "%", "of", "them", "def", "solve(values):", "return", "sum(v", "for", "v", "in", "values", "if", "v", ">", "0)\\n", "therefore", "\\boxed{17}", "is", "the", "answer"]
 
 _encode = msgspec.json.Encoder().encode
 
@@ -49,42 +45,110 @@ def make_row(task: int, rollout: int, *, seed: int, pool: list[str]) -> dict[str
     agent = f"agent_{task % 3}"
     correct = rng.random() < ability
     output: list[dict[str, Any]] = [
-        {"type": "reasoning", "id": f"rs_{task}_{rollout}", "encrypted_content": None, "content": None,
-         "summary": [{"type": "summary_text", "text": text(rng, rng.randrange(100, 600), pool)}]}
+        {
+            "type": "reasoning",
+            "id": f"rs_{task}_{rollout}",
+            "encrypted_content": None,
+            "content": None,
+            "summary": [{"type": "summary_text", "text": text(rng, rng.randrange(100, 600), pool)}],
+        }
     ]
     calls = rng.choice((0, 0, 1, 2, 4))
     for call in range(calls):
         output += [
-            {"type": "function_call", "id": f"fc_{call}", "call_id": f"call_{call}", "name": "search",
-             "arguments": msgspec.json.encode({"query": text(rng, 8, pool), "limit": call}).decode(), "status": "completed"},
-            {"type": "function_call_output", "id": None, "call_id": f"call_{call}", "output": text(rng, 60, pool), "status": None},
+            {
+                "type": "function_call",
+                "id": f"fc_{call}",
+                "call_id": f"call_{call}",
+                "name": "search",
+                "arguments": msgspec.json.encode({"query": text(rng, 8, pool), "limit": call}).decode(),
+                "status": "completed",
+            },
+            {
+                "type": "function_call_output",
+                "id": None,
+                "call_id": f"call_{call}",
+                "output": text(rng, 60, pool),
+                "status": None,
+            },
         ]
     answer = text(rng, rng.randrange(40, 500), pool) + f" \\boxed{{{17 if correct else rng.randrange(100)}}}"
     output.append(
-        {"type": "message", "id": f"msg_{task}_{rollout}", "role": "assistant", "status": "completed",
-         "content": [{"type": "output_text", "text": answer, "annotations": [], "logprobs": None}]}
+        {
+            "type": "message",
+            "id": f"msg_{task}_{rollout}",
+            "role": "assistant",
+            "status": "completed",
+            "content": [{"type": "output_text", "text": answer, "annotations": [], "logprobs": None}],
+        }
     )
     row: dict[str, Any] = {
         "responses_create_params": {
-            "input": [{"role": "system", "content": pool[0], "type": "message"},
-                      {"role": "user", "content": question, "type": "message"}],
-            "background": None, "include": None, "instructions": None, "max_output_tokens": 4096, "max_tool_calls": None,
-            "metadata": None, "model": None, "parallel_tool_calls": True, "previous_response_id": None, "prompt": None,
-            "reasoning": None, "service_tier": None, "store": None, "temperature": 1.0, "text": None, "tool_choice": "auto",
-            "tools": [{"type": "function", "name": "search", "description": pool[1], "strict": True,
-                       "parameters": {"type": "object", "properties": {"query": {"type": "string"}, "limit": {"type": "integer"}},
-                                      "required": ["query"], "additionalProperties": False}}],
-            "top_logprobs": None, "top_p": 1.0, "truncation": None, "user": None,
+            "input": [
+                {"role": "system", "content": pool[0], "type": "message"},
+                {"role": "user", "content": question, "type": "message"},
+            ],
+            "background": None,
+            "include": None,
+            "instructions": None,
+            "max_output_tokens": 4096,
+            "max_tool_calls": None,
+            "metadata": None,
+            "model": None,
+            "parallel_tool_calls": True,
+            "previous_response_id": None,
+            "prompt": None,
+            "reasoning": None,
+            "service_tier": None,
+            "store": None,
+            "temperature": 1.0,
+            "text": None,
+            "tool_choice": "auto",
+            "tools": [
+                {
+                    "type": "function",
+                    "name": "search",
+                    "description": pool[1],
+                    "strict": True,
+                    "parameters": {
+                        "type": "object",
+                        "properties": {"query": {"type": "string"}, "limit": {"type": "integer"}},
+                        "required": ["query"],
+                        "additionalProperties": False,
+                    },
+                }
+            ],
+            "top_logprobs": None,
+            "top_p": 1.0,
+            "truncation": None,
+            "user": None,
         },
         "response": {
-            "id": f"resp_{task}_{rollout}", "created_at": 1756071082.0 + rollout, "object": "response", "model": "model-8b",
-            "status": "completed" if rng.random() < 0.95 else "incomplete", "error": None,
-            "incomplete_details": None, "instructions": None, "metadata": {}, "parallel_tool_calls": True, "tool_choice": "auto",
-            "tools": [], "temperature": 1.0, "top_p": 1.0, "max_output_tokens": 4096, "reasoning": {"effort": None},
-            "text": {"format": {"type": "text"}}, "output": output,
-            "usage": {"input_tokens": 250 + len(question) // 4, "input_tokens_details": {"cached_tokens": rng.randrange(200)},
-                      "output_tokens": len(answer) // 4 + 60 * calls, "output_tokens_details": {"reasoning_tokens": rng.randrange(900)},
-                      "total_tokens": 250 + len(question) // 4 + len(answer) // 4 + 60 * calls},
+            "id": f"resp_{task}_{rollout}",
+            "created_at": 1756071082.0 + rollout,
+            "object": "response",
+            "model": "model-8b",
+            "status": "completed" if rng.random() < 0.95 else "incomplete",
+            "error": None,
+            "incomplete_details": None,
+            "instructions": None,
+            "metadata": {},
+            "parallel_tool_calls": True,
+            "tool_choice": "auto",
+            "tools": [],
+            "temperature": 1.0,
+            "top_p": 1.0,
+            "max_output_tokens": 4096,
+            "reasoning": {"effort": None},
+            "text": {"format": {"type": "text"}},
+            "output": output,
+            "usage": {
+                "input_tokens": 250 + len(question) // 4,
+                "input_tokens_details": {"cached_tokens": rng.randrange(200)},
+                "output_tokens": len(answer) // 4 + 60 * calls,
+                "output_tokens_details": {"reasoning_tokens": rng.randrange(900)},
+                "total_tokens": 250 + len(question) // 4 + len(answer) // 4 + 60 * calls,
+            },
         },
         "reward": float(correct),
         "accuracy": correct,
@@ -94,7 +158,17 @@ def make_row(task: int, rollout: int, *, seed: int, pool: list[str]) -> dict[str
         "_ng_rollout_index": rollout,
         "agent_ref": {"name": agent},
     }
-    for name in ("format_score", "length_penalty", "style", "brevity", "helpfulness", "clarity", "depth", "judge_score", "tests_time"):
+    for name in (
+        "format_score",
+        "length_penalty",
+        "style",
+        "brevity",
+        "helpfulness",
+        "clarity",
+        "depth",
+        "judge_score",
+        "tests_time",
+    ):
         row[name] = round(rng.random(), 4)
     row["tests_passed"] = rng.randrange(10)
     row["difficulty"] = ("easy", "hard")[task % 2]
@@ -123,7 +197,9 @@ def write(path: Path, tasks: int, samples: int, *, seed: int = 0) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("path", type=Path)
     parser.add_argument("--tasks", type=int, default=625)
     parser.add_argument("--samples", type=int, default=16)

@@ -46,5 +46,7 @@ def write_rows(path: Path, rows: Iterable[Row | bytes]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         for row in rows:
-            file.write((row if isinstance(row, bytes) else json.dumps(row, ensure_ascii=False).encode()) + b"\n")
+            file.write(
+                (row if isinstance(row, bytes) else json.dumps(row, ensure_ascii=False).encode()) + b"\n"
+            )
     return path

@@ -28,7 +28,13 @@ GYM_WORDS = {
 }
 """NeMo Gym's keys and the flags that mean the same."""
 
-GYM_WITHOUT_MEANING = ("agent_name", "resume_from_cache", "config_paths", "policy_api_key", "disable_aggregation")
+GYM_WITHOUT_MEANING = (
+    "agent_name",
+    "resume_from_cache",
+    "config_paths",
+    "policy_api_key",
+    "disable_aggregation",
+)
 """Keys that a NeMo Gym command line carries and that ask for nothing here: resuming is the default, agents need no server."""
 
 
@@ -48,7 +54,9 @@ def translate_gym_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
             notes.append(f"+{key} has no meaning here and was left out")
         else:
             known = [*GYM_WORDS, *GYM_WITHOUT_MEANING, "responses_create_params.…"]
-            raise UsageError(f"+{key} is not understood{did_you_mean(key, known)}", hint="see rollforge collect --help")
+            raise UsageError(
+                f"+{key} is not understood{did_you_mean(key, known)}", hint="see rollforge collect --help"
+            )
     return flags, notes
 
 
@@ -93,7 +101,9 @@ def read_config(path: str) -> JsonObject:
             case ".yaml" | ".yml":
                 value = yaml.safe_load(data)
             case _:
-                raise UsageError(f"{path}: what kind of file is this?", hint="a config ends in .toml, .yaml or .json")
+                raise UsageError(
+                    f"{path}: what kind of file is this?", hint="a config ends in .toml, .yaml or .json"
+                )
     except (ValueError, yaml.YAMLError) as error:
         raise UsageError(f"{path}: {error}") from error
     if not isinstance(value, dict):

@@ -25,7 +25,17 @@ PARAMS_KEY = "responses_create_params"
 OWN_KEY = "_rf"
 
 RESERVED_KEYS = frozenset(
-    {PARAMS_KEY, "response", "agent_ref", TASK_KEY, ROLLOUT_KEY, ATTEMPT_KEY, FAILURE_KEY, TERMINAL_KEY, OWN_KEY}
+    {
+        PARAMS_KEY,
+        "response",
+        "agent_ref",
+        TASK_KEY,
+        ROLLOUT_KEY,
+        ATTEMPT_KEY,
+        FAILURE_KEY,
+        TERMINAL_KEY,
+        OWN_KEY,
+    }
 )
 """Row keys that a verifier may not return."""
 
@@ -271,7 +281,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def _from_mapping(cls, value: Mapping[str, object]) -> Verdict:
         if "reward" not in value:
-            raise ValueError(f"the verifier returned a dict without 'reward' (keys: {', '.join(map(str, value))})")
+            raise ValueError(
+                f"the verifier returned a dict without 'reward' (keys: {', '.join(map(str, value))})"
+            )
         numbers: dict[str, bool | int | float] = {}
         details: JsonObject = {}
         for key, item in value.items():

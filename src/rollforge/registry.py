@@ -75,7 +75,8 @@ def _module_by_name(name: str, target: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
             raise UsageError(
-                f"no module named {name!r} (from {target!r})", hint="a file is written with its ending: my_file.py:verify"
+                f"no module named {name!r} (from {target!r})",
+                hint="a file is written with its ending: my_file.py:verify",
             ) from error
         raise
 
@@ -96,7 +97,9 @@ def _module_from_file(place: str) -> ModuleType:
     sys.path.insert(0, str(path.parent))  # its own imports are found as when it is run
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # noqa: BLE001  (a user's file may raise anything; the message names it)
+    except Exception as error:
         del sys.modules[name]
-        raise UsageError(f"{place}: {type(error).__name__}: {error}", hint=f"run it alone: python {place}") from error
+        raise UsageError(
+            f"{place}: {type(error).__name__}: {error}", hint=f"run it alone: python {place}"
+        ) from error
     return module

@@ -27,7 +27,9 @@ def test_every_number_of_a_row_becomes_a_column(tmp_path: Path) -> None:
     assert found["accuracy"] == 1.0 and found["extracted_answer"] == "42"
     assert found["reward_components.format"] == 0.25
     assert found["input_tokens_details.cached_tokens"] == 2 and found["total_tokens"] == 12
-    assert found["answer_chars"] == len("the answer is 42") and found["turns"] == 1 and found["tool_calls"] == 0
+    assert (
+        found["answer_chars"] == len("the answer is 42") and found["turns"] == 1 and found["tool_calls"] == 0
+    )
     assert found["finish_reason"] == "stop" and not found["is_truncated"] and not found["is_empty"]
     assert found["agent"] == "model_call" and found["model"] == "simulated"
     assert json.loads(next(index.read([0]))) == row
@@ -36,7 +38,9 @@ def test_every_number_of_a_row_becomes_a_column(tmp_path: Path) -> None:
 def test_key_order_and_white_space_do_not_change_the_prompt_hash(tmp_path: Path) -> None:
     plain = make_rollout(0, 0)
     turned = json.loads(json.dumps(plain))
-    turned["responses_create_params"]["input"] = [{"type": "message", "content": "question 0", "role": "user"}]
+    turned["responses_create_params"]["input"] = [
+        {"type": "message", "content": "question 0", "role": "user"}
+    ]
     as_text = json.loads(json.dumps(plain))
     as_text["responses_create_params"]["input"] = "question 0"
     spaced = json.dumps(turned, indent=1).replace("\n", " ").encode()
@@ -58,14 +62,25 @@ def test_rows_without_indices_group_by_prompt(tmp_path: Path) -> None:
 
 def test_rows_in_chat_form_are_rollouts_too(tmp_path: Path) -> None:
     rows = [
-        {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}], "reward": 1},
+        {
+            "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}],
+            "reward": 1,
+        },
         {"prompt": "hi", "completion": "hello there", "reward": 0.5},
-        {"prompt": [{"role": "user", "content": "hi"}], "completion": [{"role": "assistant", "content": "yo"}], "reward": 0},
+        {
+            "prompt": [{"role": "user", "content": "hi"}],
+            "completion": [{"role": "assistant", "content": "yo"}],
+            "reward": 0,
+        },
     ]
     index = open_index(write_rows(tmp_path / "r.jsonl", rows))
     found = index.table(["task", "rollout", "answer_chars", "reward", "turns"]).to_pylist()
     assert [row["task"] for row in found] == [0, 0, 0] and [row["rollout"] for row in found] == [0, 1, 2]
-    assert [row["answer_chars"] for row in found] == [5, 11, 2] and [row["turns"] for row in found] == [1, 1, 1]
+    assert [row["answer_chars"] for row in found] == [5, 11, 2] and [row["turns"] for row in found] == [
+        1,
+        1,
+        1,
+    ]
 
 
 BAD = {
@@ -102,13 +117,20 @@ def test_nan_and_repeated_keys_keep_the_row_and_are_noted(tmp_path: Path) -> Non
 
 
 def test_a_text_in_a_number_field_is_missing_there_and_counted(tmp_path: Path) -> None:
-    rows = [make_rollout(0, 0, score=1), make_rollout(0, 1, score="high"), make_rollout(0, 2, score=[1]), make_rollout(0, 3, score=2.5)]
+    rows = [
+        make_rollout(0, 0, score=1),
+        make_rollout(0, 1, score="high"),
+        make_rollout(0, 2, score=[1]),
+        make_rollout(0, 3, score=2.5),
+    ]
     index = open_index(write_rows(tmp_path / "r.jsonl", rows))
     assert index.table(["score"]).column(0).to_pylist() == [1.0, None, None, 2.5]
     assert index.mixed == {"score": 1}
 
 
-@pytest.mark.parametrize("response", [None, "text", [], {"output": "x"}, {"output": [1, {"content": 5}], "usage": {"a": "b"}}])
+@pytest.mark.parametrize(
+    "response", [None, "text", [], {"output": "x"}, {"output": [1, {"content": 5}], "usage": {"a": "b"}}]
+)
 def test_a_response_of_any_shape_does_not_cost_the_row(tmp_path: Path, response: object) -> None:
     row = make_rollout(0, 0, 0.5) | {"response": response, "agent_ref": "someone", "_ng_task_index": "first"}
     index = open_index(write_rows(tmp_path / "r.jsonl", [row]))
@@ -118,7 +140,10 @@ def test_a_response_of_any_shape_does_not_cost_the_row(tmp_path: Path, response:
 def test_the_last_of_two_rows_with_one_key_counts(tmp_path: Path) -> None:
     rows = [make_rollout(0, 0, 0.0), make_rollout(0, 1, 0.0), make_rollout(0, 0, 1.0)]
     index = open_index(write_rows(tmp_path / "r.jsonl", rows))
-    assert index.table(["row", "reward"]).to_pylist() == [{"row": 1, "reward": 0.0}, {"row": 2, "reward": 1.0}]
+    assert index.table(["row", "reward"]).to_pylist() == [
+        {"row": 1, "reward": 0.0},
+        {"row": 2, "reward": 1.0},
+    ]
     [duplicate] = index.duplicates
     assert (duplicate.row, duplicate.overruled_by, duplicate.line) == (0, 2, 1) and index.duplicate_count == 1
 
@@ -130,7 +155,10 @@ def test_growth_extends_the_index_and_any_other_change_rebuilds_it(tmp_path: Pat
     with path.open("ab") as file:
         file.write(json.dumps(make_rollout(0, 3, 0.0)).encode() + b"\n")
     with open_index(path) as index:
-        assert len(index) == 4 and [json.loads(line)["_ng_rollout_index"] for line in index.read([3, 0])] == [3, 0]
+        assert len(index) == 4 and [json.loads(line)["_ng_rollout_index"] for line in index.read([3, 0])] == [
+            3,
+            0,
+        ]
         assert index.table(["line"]).column(0).to_pylist() == [1, 2, 3, 4]
     assert parts < set((tmp_path / "rollouts_index").rglob("*.parquet"))
     write_rows(path, [make_rollout(0, n, 0.5) for n in range(9)])
@@ -177,8 +205,12 @@ def test_compressed_files_read_like_plain_ones(tmp_path: Path) -> None:
 
 def test_several_files_are_one_run(tmp_path: Path) -> None:
     for shard in range(3):
-        write_rows(tmp_path / f"part{shard}.jsonl", [make_rollout(shard * 2 + n, 0, float(n)) for n in range(2)])
-    write_rows(tmp_path / "part0_failures.jsonl", [{"_ng_task_index": 9, "_ng_rollout_index": 0, "class": "timeout"}])
+        write_rows(
+            tmp_path / f"part{shard}.jsonl", [make_rollout(shard * 2 + n, 0, float(n)) for n in range(2)]
+        )
+    write_rows(
+        tmp_path / "part0_failures.jsonl", [{"_ng_task_index": 9, "_ng_rollout_index": 0, "class": "timeout"}]
+    )
     index = open_index(str(tmp_path / "part*.jsonl"))
     found = index.table(["task", "file", "row"]).to_pylist()
     assert [row["task"] for row in found] == list(range(6)) and len({row["file"] for row in found}) == 3
@@ -218,11 +250,17 @@ def test_ranges_scanned_apart_join_to_the_same_index(tmp_path: Path, monkeypatch
 
 
 def write_verdicts(path: Path, *verdicts: dict[str, object]) -> None:
-    write_rows(path, [{"_ng_task_index": 0, "_ng_rollout_index": 0, "verifier": "math", "at": 1.0} | v for v in verdicts])
+    write_rows(
+        path,
+        [{"_ng_task_index": 0, "_ng_rollout_index": 0, "verifier": "math", "at": 1.0} | v for v in verdicts],
+    )
 
 
 def test_a_later_verdict_fills_only_what_is_unjudged(tmp_path: Path) -> None:
-    path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0, None), make_rollout(0, 1, 1.0, _rf={"verifier": "exact"})])
+    path = write_rows(
+        tmp_path / "rollouts.jsonl",
+        [make_rollout(0, 0, None), make_rollout(0, 1, 1.0, _rf={"verifier": "exact"})],
+    )
     write_verdicts(
         tmp_path / "rollouts_verdicts.jsonl",
         {"reward": 0.0}, {"reward": 0.75, "at": 2.0, "library_reward": 1}, {"_ng_rollout_index": 1, "reward": 0.0},
@@ -235,7 +273,11 @@ def test_a_later_verdict_fills_only_what_is_unjudged(tmp_path: Path) -> None:
 def test_the_chosen_verifier_alone_judges(tmp_path: Path) -> None:
     rows = [make_rollout(0, n, 1.0, _rf={"verifier": "exact"}) for n in range(3)]
     path = write_rows(tmp_path / "rollouts.jsonl", rows)
-    write_verdicts(tmp_path / "rollouts_verdicts.jsonl", {"reward": 0.25}, {"_ng_rollout_index": 2, "reward": None, "error": "hung"})
+    write_verdicts(
+        tmp_path / "rollouts_verdicts.jsonl",
+        {"reward": 0.25},
+        {"_ng_rollout_index": 2, "reward": None, "error": "hung"},
+    )
     assert open_index(path, verifier="math").table(["reward"]).column(0).to_pylist() == [0.25, None, None]
     assert open_index(path, verifier="exact").table(["reward"]).column(0).to_pylist() == [1.0, 1.0, 1.0]
     (tmp_path / "rollouts_run.json").write_text('{"verdict_of_record": "math"}')
@@ -246,7 +288,10 @@ def test_the_chosen_verifier_alone_judges(tmp_path: Path) -> None:
 
 def test_tasks_come_from_the_tasks_file(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(4, 0)])
-    write_rows(tmp_path / "rollouts_tasks.jsonl", [{"_ng_task_index": n, "expected_answer": str(n), "level": n} for n in range(6)])
+    write_rows(
+        tmp_path / "rollouts_tasks.jsonl",
+        [{"_ng_task_index": n, "expected_answer": str(n), "level": n} for n in range(6)],
+    )
     index = open_index(path)
     assert list(index.task_rows([4, 2, 99])) == [
         (2, {"_ng_task_index": 2, "expected_answer": "2", "level": 2}),

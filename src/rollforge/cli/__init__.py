@@ -8,13 +8,11 @@ from collections.abc import Sequence
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code."""
-    from rollforge.cli.app import build_app
     from rollforge.cli.output import report_error
     from rollforge.errors import Exit, RollforgeError
 
     try:
-        words = list(sys.argv[1:] if argv is None else argv)
-        code = build_app(words[0] if words else None)(words, result_action="return_value")
+        code = run(list(sys.argv[1:] if argv is None else argv))
     except RollforgeError as error:
         report_error(error)
         sys.exit(error.exit_code)
@@ -24,3 +22,37 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.stderr.close()  # the reader of our output has gone; there is no one to tell
         sys.exit(Exit.DONE)
     sys.exit(int(code) if isinstance(code, int) else Exit.DONE)
+
+
+def run(words: list[str]) -> object:
+    """What the command returns: flags over environment over config file over defaults."""
+    from cyclopts.config import Dict, Env
+
+    from rollforge.cli.app import build_app
+    from rollforge.cli.output import say
+
+    words, config_path = _take_config(words)
+    if any(word.startswith("+") for word in words):
+        from rollforge.config import translate_gym_words
+
+        words, notes = translate_gym_words(words)
+        for note in notes:
+            say(f"note: {note}")
+    app = build_app(words[0] if words else None)
+    sources: list[object] = [Env("ROLLFORGE_", command=True)]
+    if config_path is not None:
+        from rollforge.config import read_config
+
+        sources.append(Dict(read_config(config_path), source=config_path))
+    app.config = sources
+    return app(words, result_action="return_value")
+
+
+def _take_config(words: list[str]) -> tuple[list[str], str | None]:
+    """`--config FILE` belongs to every command, so it is taken off before the command sees its words."""
+    for place, word in enumerate(words):
+        if word == "--config" and place + 1 < len(words):
+            return words[:place] + words[place + 2 :], words[place + 1]
+        if word.startswith("--config="):
+            return words[:place] + words[place + 1 :], word.partition("=")[2]
+    return words, None

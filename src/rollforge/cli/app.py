@@ -10,7 +10,9 @@ from rollforge import __version__
 
 COMMANDS = {
     "collect": "rollforge.cli.collect:collect",
+    "status": "rollforge.cli.status:status",
     "simulate": "rollforge.cli.simulate:simulate",
+    "verify": "rollforge.cli.verify:verify",
     "list": "rollforge.cli.list_:list_members",
 }
 """Verb → the function behind it. The order here is the order in `rollforge --help`."""

@@ -15,7 +15,7 @@ from rollforge.cli.progress import Progress
 from rollforge.errors import Exit
 
 if TYPE_CHECKING:
-    from rollforge.steps.collect import Collection, CollectOptions, CollectResult
+    from rollforge.steps.collect import Collection, CollectOptions
 
 EXAMPLE = "rollforge collect -i tasks.jsonl -o runs/first -m simulated --verifier exact -k 4"
 
@@ -35,7 +35,9 @@ class TaskFlags:
 
     limit: Annotated[int | None, Parameter(name=["--limit", "-n"], group=_TASKS)] = None
     """Take only this many tasks."""
-    samples: Annotated[int, Parameter(name=["--samples", "-k", "--num-repeats", "--group-size"], group=_TASKS)] = 1
+    samples: Annotated[
+        int, Parameter(name=["--samples", "-k", "--num-repeats", "--group-size"], group=_TASKS)
+    ] = 1
     """Rollouts per task."""
     shuffle: Annotated[bool, Parameter(group=_TASKS, negative=())] = False
     """Take the tasks in a random order, drawn with --seed."""
@@ -64,7 +66,9 @@ class ModelFlags:
     """Nucleus sampling, over the rows' own."""
     max_output_tokens: Annotated[int | None, Parameter(group=_MODEL)] = None
     """Longest answer in tokens, over the rows' own."""
-    set: Annotated[list[str], Parameter(name=["--set", "-S"], group=_MODEL, negative=())] = field(default_factory=list)
+    set: Annotated[list[str], Parameter(name=["--set", "-S"], group=_MODEL, negative=())] = field(
+        default_factory=list
+    )
     """key.path=value put over every row's responses_create_params."""
     logprobs: Annotated[bool, Parameter(group=_MODEL, negative=())] = False
     """Keep logprobs, and token ids where the server gives them."""
@@ -120,7 +124,7 @@ class PaceFlags:
 
 def collect(
     *,
-    input: Annotated[str, Parameter(name=["--input", "-i"])],
+    input: Annotated[str, Parameter(name=["--input", "-i"], allow_leading_hyphen=True)],
     out: Annotated[str, Parameter(name=["--out", "-o"])],
     model: Annotated[str, Parameter(name=["--model", "-m"])],
     tasks: TaskFlags = TaskFlags(),  # noqa: B008  (frozen)
@@ -217,30 +221,33 @@ def _options(
 def _run(options: CollectOptions, *, json: bool, progress: Progress) -> Exit:
     from rollforge.cli.progress import make_display, write_record
     from rollforge.cli.summary import finish_collect, print_launch
-    from rollforge.steps.collect import BadTasks, Collection
     from rollforge.loop import run_async
+    from rollforge.steps.collect import BadTasks, Collection
 
     is_stream = progress == "json"
 
     def launched(collection: Collection) -> None:
+        _wire_signals(collection)
         print_launch(collection, is_stream=is_stream, is_quiet=json or progress == "none")
         display.start()
 
     collection = Collection(options, command=_resume_command(), on_start=launched)
     display = make_display(progress, collection.snapshot)
     try:
-        result = run_async(_drive(collection))
+        result = run_async(collection.run())
     except BadTasks as error:
         if json:
             print_json({"ok": False, "bad_lines": error.lines})
         raise
     finally:
         display.stop()
-    return finish_collect(result, command=shlex.join(_resume_command()), json=json, write=write_record if is_stream else None)
+    return finish_collect(
+        result, command=shlex.join(_resume_command()), json=json, write=write_record if is_stream else None
+    )
 
 
-async def _drive(collection: Collection) -> CollectResult:
-    """Run with signals wired: first Ctrl-C drains, second aborts; SIGTERM drains within a grace period."""
+def _wire_signals(collection: Collection) -> None:
+    """First Ctrl-C drains, second aborts; SIGTERM drains within a grace period."""
     loop = asyncio.get_running_loop()
     presses = 0
 
@@ -260,7 +267,6 @@ async def _drive(collection: Collection) -> CollectResult:
 
     loop.add_signal_handler(signal.SIGINT, interrupt)
     loop.add_signal_handler(signal.SIGTERM, terminate)
-    return await collection.run()
 
 
 def _resume_command() -> list[str]:

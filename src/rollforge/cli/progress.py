@@ -121,7 +121,8 @@ class _Lines:
 
     def stop(self) -> None:
         self._done.set()
-        self._thread.join(timeout=1.0)
+        if self._thread.is_alive():
+            self._thread.join(timeout=1.0)
 
     def _run(self) -> None:
         pause_s, due, shown = 2.0, time.monotonic() + 2.0, -1

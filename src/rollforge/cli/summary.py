@@ -63,7 +63,9 @@ def print_plan(options: CollectOptions, *, json: bool) -> None:
     from rollforge.verifiers.base import load_verifier
 
     options.check()
-    verifier = load_verifier(options.verifier, options.verifier_options) if options.verifier is not None else None
+    verifier = (
+        load_verifier(options.verifier, options.verifier_options) if options.verifier is not None else None
+    )
     plan = make_plan(
         options,
         needs=verifier.needs if verifier else (),
@@ -84,16 +86,23 @@ def print_plan(options: CollectOptions, *, json: bool) -> None:
         f"plan: {facts['tasks']:,} tasks × {options.samples} = {facts['expected']:,} rollouts, "
         f"{facts['finished']:,} finished, {facts['owed']:,} owed"
     )
-    say(f"      about {tokens['input']:,} tokens in, {_output_text(tokens['output_at_most'])} out; nothing was sent")
+    say(
+        f"      about {tokens['input']:,} tokens in, {_output_text(tokens['output_at_most'])} out; nothing was sent"
+    )
 
 
 def _estimated_tokens(plan: Plan, options: CollectOptions) -> JsonObject:
     """Characters of the prompts over four; answers at most as long as they are allowed to be."""
-    characters = sum(len(msgspec.json.encode(plan.tasks.read(place).params)) for place in range(len(plan.tasks)))
+    characters = sum(
+        len(msgspec.json.encode(plan.tasks.read(place).params)) for place in range(len(plan.tasks))
+    )
     owed = plan.owed(options.attempts)
     per_prompt = characters / max(len(plan.tasks), 1) / CHARACTERS_PER_TOKEN
     longest = options.overrides.get("max_output_tokens")
-    return {"input": int(per_prompt * owed), "output_at_most": longest * owed if isinstance(longest, int) else None}
+    return {
+        "input": int(per_prompt * owed),
+        "output_at_most": longest * owed if isinstance(longest, int) else None,
+    }
 
 
 def _output_text(tokens: int | None) -> str:
@@ -122,7 +131,8 @@ def _print_end(result: CollectResult) -> None:
         by_class = ", ".join(f"{count:,} {kind}" for kind, count in sorted(result.failed.items()))
         say(f"  failed    {by_class}")
     if result.unjudged:
-        say(f"  unjudged  {result.unjudged:,} (reward null; judge them later: rollforge verify {shlex.quote(result.run)} --failed-only)")
+        judge_later = f"rollforge verify {shlex.quote(result.run)} --failed-only"
+        say(f"  unjudged  {result.unjudged:,} (reward null; judge them later: {judge_later})")
     if result.bad_lines:
         say(f"  left out  {result.bad_lines:,} bad lines of the task file")
     say(

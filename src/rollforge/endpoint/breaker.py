@@ -56,9 +56,9 @@ class Breaker:
             self._results.clear()
             self._pause_s = FIRST_PAUSE_S
 
-    def fail(self, now: float) -> None:
-        """The endpoint failed: no connection, no answer in time, a 5xx, a torn body."""
-        self._results.append(False)
+    def fail(self, now: float, *, is_unreachable: bool = False) -> None:
+        """The endpoint failed: no answer in time, a 5xx, a torn body; or nothing listens there at all, which counts more."""
+        self._results.extend([False] * (4 if is_unreachable else 1))
         if self.state == "half-open":
             self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
             self._open(now)
@@ -67,7 +67,9 @@ class Breaker:
             self._open(now)
 
     def _is_hopeless(self) -> bool:
-        return len(self._results) >= WINDOW // 2 and self._results.count(False) >= OPEN_SHARE * len(self._results)
+        return len(self._results) >= WINDOW // 2 and self._results.count(False) >= OPEN_SHARE * len(
+            self._results
+        )
 
     def _open(self, now: float) -> None:
         self.state = "open"

@@ -6,16 +6,19 @@ ids, logprobs) is kept in the Responses-shaped object.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from rollforge.errors import Failure
 from rollforge.records import JsonObject, from_json
 
 _RESPONSES_ONLY = frozenset(
-    "input instructions tools tool_choice text reasoning max_output_tokens top_logprobs include truncation "
-    "previous_response_id background store max_tool_calls metadata prompt".split()
+    {
+        *("input", "instructions", "tools", "tool_choice", "text", "reasoning", "max_output_tokens"),
+        *("top_logprobs", "include", "truncation", "previous_response_id", "background", "store"),
+        *("max_tool_calls", "metadata", "prompt"),
+    }
 )
+"""Params that Chat Completions has no place for, or has under another name."""
 
 
 def to_chat_body(params: JsonObject) -> JsonObject:
@@ -84,7 +87,9 @@ def to_messages(items: Any, instructions: str | None = None) -> list[JsonObject]
             _add_call(messages, item, reasoning)
             reasoning = ""
         elif kind == "function_call_output":
-            messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": _as_text(item.get("output"))})
+            messages.append(
+                {"role": "tool", "tool_call_id": item.get("call_id"), "content": _as_text(item.get("output"))}
+            )
         elif kind == "message":
             message = {"role": item["role"], "content": _chat_content(item.get("content"))}
             if reasoning and item["role"] == "assistant":
@@ -92,7 +97,9 @@ def to_messages(items: Any, instructions: str | None = None) -> list[JsonObject]
             reasoning = ""
             messages.append(message)
         else:
-            raise Failure("agent", "permanent", f"an input item of type {kind!r} cannot be sent over Chat Completions")
+            raise Failure(
+                "agent", "permanent", f"an input item of type {kind!r} cannot be sent over Chat Completions"
+            )
     return messages
 
 
@@ -158,7 +165,9 @@ def from_chat(completion: JsonObject) -> JsonObject:
         "model": completion.get("model"),
         "status": "incomplete" if is_cut else "completed",
         "error": None,
-        "incomplete_details": {"reason": "max_output_tokens" if finish == "length" else finish} if is_cut else None,
+        "incomplete_details": {"reason": "max_output_tokens" if finish == "length" else finish}
+        if is_cut
+        else None,
         "output": _output_items(completion, choice, message, is_cut),
         "parallel_tool_calls": True,
         "tool_choice": "auto",
@@ -180,7 +189,11 @@ def _output_items(
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     if isinstance(reasoning, str) and reasoning:
         items.append(
-            {"type": "reasoning", "id": f"rs_{name}", "summary": [{"type": "summary_text", "text": reasoning}]}
+            {
+                "type": "reasoning",
+                "id": f"rs_{name}",
+                "summary": [{"type": "summary_text", "text": reasoning}],
+            }
         )
     calls = message.get("tool_calls") or []
     parts = _message_parts(choice, message)
@@ -241,11 +254,10 @@ def to_responses_usage(usage: Any) -> JsonObject | None:
     """Chat's token counts under the Responses API's names; None when the server did not count."""
     if not isinstance(usage, dict):
         return None
-    renamed: Sequence[tuple[str, str]] = (
-        ("prompt_tokens", "input_tokens"),
-        ("prompt_tokens_details", "input_tokens_details"),
-        ("completion_tokens", "output_tokens"),
-        ("completion_tokens_details", "output_tokens_details"),
-    )
-    names = dict(renamed)
-    return {names.get(key, key): value for key, value in usage.items() if value is not None}
+    names = {
+        "prompt_tokens": "input_tokens",
+        "prompt_tokens_details": "input_tokens_details",
+        "completion_tokens": "output_tokens",
+        "completion_tokens_details": "output_tokens_details",
+    }
+    return {names.get(str(key), str(key)): value for key, value in usage.items() if value is not None}

@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 
 import aiohttp
 import msgspec
+from yarl import URL
 
 from rollforge.endpoint.breaker import Breaker, RetryBudget
 from rollforge.endpoint.faults import failure_from_exception, failure_from_status
@@ -40,7 +41,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Retries may not exceed this share of the fresh requests."""
     outage_patience_s: float = 600.0
     """How long to wait for an endpoint that used to answer."""
-    first_patience_s: float = 30.0
+    first_patience_s: float = 15.0
     """How long to wait for an endpoint that never answered."""
 
 
@@ -59,12 +60,20 @@ class Endpoint:
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
+        self._address_by_path: dict[str, URL] = {}
         self.breaker = Breaker()
         self.in_flight = 0
         self.requests = 0
         self.failures: dict[str, int] = {}
         self.not_before = 0.0
         """A 429 asked us to stay away until then."""
+
+    def address(self, path: str) -> URL:
+        """The URL of a path, parsed once."""
+        found = self._address_by_path.get(path)
+        if found is None:
+            found = self._address_by_path[path] = URL(self.url + path)
+        return found
 
     def wait_s(self, now: float) -> float:
         return max(self.breaker.wait_s(now), self.not_before - now)
@@ -95,6 +104,7 @@ class Client:
         self.endpoints = [Endpoint(url) for url in options.base_urls]
         self.budget = RetryBudget(options.retry_budget)
         self.has_answered = False
+        self._last_failure = ""
         self._headers = {"Content-Type": "application/json", **(headers or {})}
         self._limiter = limiter
         self._random = random.Random(seed)
@@ -106,7 +116,7 @@ class Client:
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30, ttl_dns_cache=300),
             timeout=aiohttp.ClientTimeout(total=self.options.request_timeout_s, sock_connect=30),
             cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=True,
+            headers=self._headers,
         )
         return self
 
@@ -166,7 +176,9 @@ class Client:
             return
         patience = self.options.outage_patience_s if self.has_answered else self.options.first_patience_s
         if now - since > patience:
-            raise Outage(f"no endpoint has answered for {now - since:.0f} s ({self.endpoints[0].url})")
+            raise Outage(
+                f"{self.endpoints[0].url} has not answered for {now - since:.0f} s ({self._last_failure})"
+            )
 
     async def _send(
         self, endpoint: Endpoint, path: str, body: bytes, headers: Mapping[str, str] | None
@@ -177,14 +189,12 @@ class Client:
         endpoint.breaker.begin()
         started = time.monotonic()
         try:
-            async with self._session.post(
-                endpoint.url + path, data=body, headers={**self._headers, **headers} if headers else self._headers
-            ) as answer:
+            async with self._session.post(endpoint.address(path), data=body, headers=headers) as answer:
                 data = await answer.read()
                 if answer.status != 200:
                     raise failure_from_status(answer.status, data, answer.headers)
                 _require_json(data, answer.content_type)
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise failure_from_exception(error, self.options.request_timeout_s) from error
         except asyncio.CancelledError:
             endpoint.breaker.release()
@@ -202,6 +212,7 @@ class Client:
 
     def _count(self, endpoint: Endpoint, failure: Failure) -> None:
         now = time.monotonic()
+        self._last_failure = failure.message
         endpoint.failures[failure.kind] = endpoint.failures.get(failure.kind, 0) + 1
         if failure.kind == "rate-limited":
             endpoint.breaker.succeed()
@@ -212,7 +223,7 @@ class Client:
             if self._limiter is not None:
                 self._limiter.rate_limited(now, failure.retry_after)
         elif failure.is_retryable:
-            endpoint.breaker.fail(now)
+            endpoint.breaker.fail(now, is_unreachable=failure.kind == "unavailable")
         else:
             endpoint.breaker.succeed()
 
@@ -220,7 +231,9 @@ class Client:
         """Full jitter over an exponential ceiling; what the server asked for is the floor."""
         ceiling = min(LONGEST_BACKOFF_S, 0.5 * 2**tries)
         wait = self._random.uniform(ceiling / 4, ceiling)
-        return max(wait, min(failure.retry_after or 0.0, LONGEST_RETRY_AFTER_S) * self._random.uniform(1.0, 1.1))
+        return max(
+            wait, min(failure.retry_after or 0.0, LONGEST_RETRY_AFTER_S) * self._random.uniform(1.0, 1.1)
+        )
 
 
 class Outage(Failure):
@@ -237,4 +250,8 @@ class Outage(Failure):
 def _require_json(data: bytes, content_type: str) -> None:
     """A proxy's error page with status 200 is a fault of the way, not an answer."""
     if data[:64].lstrip()[:1] not in (b"{", b"["):
-        raise Failure("model", "transient", f"the answer is no JSON ({content_type}): {data[:200].decode('utf-8', 'replace')!r}")
+        raise Failure(
+            "model",
+            "transient",
+            f"the answer is no JSON ({content_type}): {data[:200].decode('utf-8', 'replace')!r}",
+        )

@@ -19,7 +19,9 @@ _OVERFLOW = re.compile(
     re.IGNORECASE,
 )
 _FILTERED = re.compile(r"content[ _-]?(filter|policy)|content management policy|safety system", re.IGNORECASE)
-_UNKNOWN_MODEL = re.compile(r"model[_ ]not[_ ]found|model.{0,80}(does not exist|not found|not exist)|unknown model", re.I | re.S)
+_UNKNOWN_MODEL = re.compile(
+    r"model[_ ]not[_ ]found|model.{0,80}(does not exist|not found|not exist)|unknown model", re.I | re.S
+)
 
 _TRANSIENT_STATUSES = frozenset({408, 409, 425, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
 
@@ -28,7 +30,11 @@ def failure_from_status(status: int, body: bytes, headers: Mapping[str, str]) ->
     """The failure behind an answer that is not 200."""
     message = f"HTTP {status}: {message_of(body)}"
     return Failure(
-        "model", _class_of(status, message), message, status=status, retry_after=retry_after_s(headers, time.time())
+        "model",
+        _class_of(status, message),
+        message,
+        status=status,
+        retry_after=retry_after_s(headers, time.time()),
     )
 
 

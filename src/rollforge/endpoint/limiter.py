@@ -50,7 +50,9 @@ class ConcurrencyRange(msgspec.Struct, frozen=True):
         except ValueError:
             found = cls(0, 0)
         if not 1 <= found.low <= found.high:
-            raise UsageError(f"concurrency {text!r} is not understood", hint="write auto, a number such as 64, or 8-512")
+            raise UsageError(
+                f"concurrency {text!r} is not understood", hint="write auto, a number such as 64, or 8-512"
+            )
         return found
 
 
@@ -119,7 +121,11 @@ class Limiter:
         if self._range.is_fixed or now < self._cut_until:
             return
         self._phase = "steady"
-        self._set(int(self.limit * CUT), now, "429" + (f", retry after {retry_after_s:g} s" if retry_after_s else ""))
+        self._set(
+            int(self.limit * CUT),
+            now,
+            "429" + (f", retry after {retry_after_s:g} s" if retry_after_s else ""),
+        )
         self._cut_until = now + max(5.0, (retry_after_s or 0.0) * 1.5)
         self._hold(now)
         self._round = _Round(now)
@@ -136,7 +142,9 @@ class Limiter:
             self._judge_growth(level, best, now)
             return
         elif self._is_collapsing(level, best):
-            self._set(int(self.limit * CUT), now, f"answers {level.seconds / best.seconds:.1f}× slower than usual")
+            self._set(
+                int(self.limit * CUT), now, f"answers {level.seconds / best.seconds:.1f}× slower than usual"
+            )
             self._hold(now)
             self._best = None
             return
@@ -156,21 +164,29 @@ class Limiter:
             return
         self._phase = "steady"
         self._best = best
-        self._set(best.limit, now, f"no gain above {best.limit}: {best.rate:.1f}/s there, {level.rate:.1f}/s at {level.limit}")
+        self._set(
+            best.limit,
+            now,
+            f"no gain above {best.limit}: {best.rate:.1f}/s there, {level.rate:.1f}/s at {level.limit}",
+        )
         self._hold(now)
 
     def _is_collapsing(self, level: _Level, best: _Level) -> bool:
         is_slow = level.seconds > COLLAPSE * best.seconds and level.rate < best.rate / GAIN
         self._slow_rounds = self._slow_rounds + 1 if is_slow else 0
         if not is_slow:
-            self._best = _Level(best.limit, 0.8 * best.rate + 0.2 * level.rate, 0.8 * best.seconds + 0.2 * level.seconds)
+            self._best = _Level(
+                best.limit, 0.8 * best.rate + 0.2 * level.rate, 0.8 * best.seconds + 0.2 * level.seconds
+            )
         if self._slow_rounds >= 3:
             self._slow_rounds = 0
             return True
         return False
 
     def _grow(self, now: float) -> None:
-        wanted = self.limit * 2 if self._phase == "slow-start" else max(self.limit + 1, int(self.limit * 1.15))
+        wanted = (
+            self.limit * 2 if self._phase == "slow-start" else max(self.limit + 1, int(self.limit * 1.15))
+        )
         self._set(wanted, now, "slow start" if self._phase == "slow-start" else "saturated, trying more")
 
     def _hold(self, now: float) -> None:

@@ -140,7 +140,9 @@ def _read_response(body: bytes) -> JsonObject:
     """A Responses object that holds an answer; an error object with status 200 is a failure."""
     response = _read_object(body)
     if isinstance(response.get("error"), dict):
-        raise Failure("model", "transient", f"the server answered with an error: {response['error'].get('message')}")
+        raise Failure(
+            "model", "transient", f"the server answered with an error: {response['error'].get('message')}"
+        )
     if not isinstance(response.get("output"), list):
         raise Failure("model", "transient", "the answer has no output")
     if response.get("status") == "failed":

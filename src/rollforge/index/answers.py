@@ -154,7 +154,13 @@ def _chat_text(content: str | list[Part] | None) -> str:
 
 
 def _facts(
-    text: str, turns: int, calls: int, finish: str | None, has_refused: bool, has_token_ids: bool, model: str | None
+    text: str,
+    turns: int,
+    calls: int,
+    finish: str | None,
+    has_refused: bool,
+    has_token_ids: bool,
+    model: str | None,
 ) -> Answer:
     is_short = len(text) <= _LOOKED_AT
     is_empty = not calls and (not text or text.isspace())
@@ -203,7 +209,11 @@ def _tolerant_item(item: object) -> Item:
     try:
         return _decode_item(msgspec.json.encode(item))
     except msgspec.ValidationError:
-        return Item(type=_text(item.get("type")), role=_text(item.get("role"))) if isinstance(item, dict) else Item()
+        return (
+            Item(type=_text(item.get("type")), role=_text(item.get("role")))
+            if isinstance(item, dict)
+            else Item()
+        )
 
 
 def _tolerant_usage(usage: object) -> Usage | None:

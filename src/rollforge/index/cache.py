@@ -126,7 +126,9 @@ class Cache:
             state = msgspec.json.decode((self.folder / "state.json").read_bytes(), type=State)
         except (OSError, msgspec.DecodeError):
             return None
-        is_whole = state.version == VERSION and all((self.folder / part).exists() for part in state.all_parts())
+        is_whole = state.version == VERSION and all(
+            (self.folder / part).exists() for part in state.all_parts()
+        )
         return state if is_whole else None
 
     def _save(self, state: State) -> None:
@@ -206,7 +208,11 @@ class Cache:
                     path.unlink(missing_ok=True)
             for leftover in [*self.folder.glob("new-*/*"), *self.folder.glob("state-*.tmp")]:
                 leftover.unlink(missing_ok=True)
-            for empty in [*self.folder.glob("row0=*/line0=*"), *self.folder.glob("row0=*"), *self.folder.glob("new-*")]:
+            for empty in [
+                *self.folder.glob("row0=*/line0=*"),
+                *self.folder.glob("row0=*"),
+                *self.folder.glob("new-*"),
+            ]:
                 if not any(empty.iterdir()):
                     empty.rmdir()
 

@@ -12,8 +12,15 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw, Struct
 
-from rollforge.index.answers import Answer, answer_of, answer_of_chat, decode_chat, decode_response, tolerant_response
 from rollforge.index import prompts
+from rollforge.index.answers import (
+    Answer,
+    answer_of,
+    answer_of_chat,
+    decode_chat,
+    decode_response,
+    tolerant_response,
+)
 from rollforge.records import ATTEMPT_KEY, OWN_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject
 
 MAX_TEXT = 256
@@ -106,7 +113,11 @@ class Reader:
         params, response = values.pop(PARAMS_KEY, None), values.pop("response", None)
         agent, own = values.pop("agent_ref", None), values.pop(OWN_KEY, None)
         components = values.pop("reward_components", None)
-        chat = [values.pop(key, None) for key in ("messages", "prompt", "completion")] if params is None else None
+        chat = (
+            [values.pop(key, None) for key in ("messages", "prompt", "completion")]
+            if params is None
+            else None
+        )
         numbers: list[tuple[str, float]] = []
         texts: list[tuple[str, str]] = []
         keys: dict[str, int] = {}
@@ -125,7 +136,9 @@ class Reader:
             self.agent(agent, notes) if agent is not None else None,
             prompt_hash,
         )
-        return Facts(place, answer, _read_own(own, notes) if own is not None else Own(), numbers, texts, notes)
+        return Facts(
+            place, answer, _read_own(own, notes) if own is not None else Own(), numbers, texts, notes
+        )
 
     def agent(self, raw: Raw, notes: list[str]) -> str | None:
         data = bytes(raw)
@@ -180,7 +193,10 @@ class Reader:
             if messages is not None:
                 asked, answered = prompts.split_messages(_any(messages))
             else:
-                asked, answered = prompts.as_messages(prompt, "user"), prompts.as_messages(completion, "assistant")
+                asked, answered = (
+                    prompts.as_messages(prompt, "user"),
+                    prompts.as_messages(completion, "assistant"),
+                )
             answer = answer_of_chat(decode_chat(msgspec.json.encode(answered)))
         except (msgspec.ValidationError, TypeError) as error:
             notes.append(f"messages: {error}")

@@ -44,20 +44,20 @@ def read_lines(path: Path, start: int = 0, end: int | None = None) -> Iterator[t
     after 0, in which case the line it falls into is left to whoever reads the range before.
     """
     with open_bytes(path) as file:
-        offset, held = _first_line(file, start)
-        while end is None or offset < end:
-            block = file.read(BLOCK)
-            if not block:
-                break
+        offset, block = _first_line(file, start)
+        held: list[bytes] = []
+        while block and (end is None or offset < end):
             held.append(block)
-            if b"\n" not in block:
-                continue  # one long line: gathered in a list, because joining at every block would copy it each time
-            lines = b"".join(held).split(b"\n")
-            held = [lines.pop()]
-            kept = lines if end is None else _starting_before(lines, offset, end)
-            if kept:
-                yield offset, kept, True
-            offset += sum(map(len, lines)) + len(lines)
+            if (
+                b"\n" in block
+            ):  # else one long line: gathered in a list, because joining at every block would copy it each time
+                lines = b"".join(held).split(b"\n")
+                held = [lines.pop()]
+                kept = lines if end is None else _starting_before(lines, offset, end)
+                if kept:
+                    yield offset, kept, True
+                offset += sum(map(len, lines)) + len(lines)
+            block = file.read(BLOCK)
         tail = b"".join(held)
         if tail and (end is None or offset < end):
             yield offset, [tail], False
@@ -76,18 +76,18 @@ def last_line_start(path: Path, size: int) -> int:
     return 0
 
 
-def _first_line(file: BinaryIO, start: int) -> tuple[int, list[bytes]]:
-    """The first offset at or after `start` where a line begins, and what was read of it already."""
+def _first_line(file: BinaryIO, start: int) -> tuple[int, bytes]:
+    """The first offset at or after `start` where a line begins, and the first block from there."""
     if start == 0:
-        return 0, []
+        return 0, file.read(BLOCK)
     file.seek(start - 1)
     position = start - 1
     while block := file.read(BLOCK):
         newline = block.find(b"\n")
         if newline >= 0:
-            return position + newline + 1, [block[newline + 1 :]]
+            return position + newline + 1, block[newline + 1 :] or file.read(BLOCK)
         position += len(block)
-    return position, []
+    return position, b""
 
 
 def _starting_before(lines: list[bytes], offset: int, end: int) -> list[bytes]:

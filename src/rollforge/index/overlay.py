@@ -148,7 +148,12 @@ def _note_duplicates(connection: duckdb.DuckDBPyConnection, keys: Keys, overlay:
     connection.unregister("overruled")
     overlay.duplicates = [
         Duplicate(
-            int(keys.row[place]), int(keys.overruled_by[place]), int(keys.task[place]), int(keys.rollout[place]), file, line
+            int(keys.row[place]),
+            int(keys.overruled_by[place]),
+            int(keys.task[place]),
+            int(keys.rollout[place]),
+            file,
+            line,
         )
         for place, file, line in found
     ]
@@ -160,13 +165,20 @@ def _write(
     """The decisions as Parquet: one row per rollout that counts."""
     counts = keys.overruled_by < 0
     table = pa.table(
-        {name: getattr(keys, name)[counts] for name in ("row", "file", "local_task", "local_rollout", "task", "rollout")}
+        {
+            name: getattr(keys, name)[counts]
+            for name in ("row", "file", "local_task", "local_rollout", "task", "rollout")
+        }
     )
     connection.register("kept_rows", table)
     assert overlay.path is not None
     partial = Path(overlay.path).with_name(f"{uuid4().hex}.tmp")
-    sql = _verdict_sql(overlay, has_inline_reward=has_inline_reward) if overlay.has_verdicts else "SELECT row, task, rollout FROM kept_rows"
-    connection.execute(f"COPY ({sql} ORDER BY row) TO {literal(str(partial))} (FORMAT parquet)")
+    sql = (
+        _verdict_sql(overlay, has_inline_reward=has_inline_reward)
+        if overlay.has_verdicts
+        else "SELECT row, task, rollout FROM kept_rows"
+    )
+    connection.execute(f"COPY ({sql} ORDER BY 1) TO {literal(str(partial))} (FORMAT parquet)")
     connection.unregister("kept_rows")
     partial.replace(overlay.path)
 
@@ -185,7 +197,7 @@ def _verdict_sql(overlay: Overlay, *, has_inline_reward: bool) -> str:
     )
     return (
         f"WITH newest AS (SELECT * FROM base_verdicts {chosen} QUALIFY row_number() OVER "
-        "(PARTITION BY file_no, task, rollout ORDER BY at DESC NULLS LAST, row DESC) = 1) "
+        '(PARTITION BY file_no, task, rollout ORDER BY "at" DESC NULLS LAST, row DESC) = 1) '
         f"SELECT k.row, k.task, k.rollout, ({applies}) AS applies, v.verifier, v.fingerprint, v.mode, v.seconds AS verify_seconds{later} "
         "FROM kept_rows k JOIN base_rollouts b ON b.row = k.row "
         "LEFT JOIN newest v ON v.file_no = k.file AND v.task = k.local_task AND v.rollout = k.local_rollout"

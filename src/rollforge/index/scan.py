@@ -138,7 +138,9 @@ class _Scan:
         self.scanned.noted += is_kept
         self.scanned.rejected += not is_kept
         if len(self.scanned.listed) < MAX_LISTED:
-            bad = BadLineAt(file=self._file, line=self.scanned.lines, offset=offset, reason=reason, is_kept=is_kept)
+            bad = BadLineAt(
+                file=self._file, line=self.scanned.lines, offset=offset, reason=reason, is_kept=is_kept
+            )
             self.scanned.listed.append(bad)
 
     def flush(self) -> None:
@@ -156,7 +158,9 @@ class _Scan:
         for name, texts in self._texts.items():
             texts.extend([None] * (count - len(texts)))
             columns[f"t:{name}"] = pa.array(texts, pa.string())
-            self.scanned.texts[name] = self.scanned.texts.get(name, 0) + count - columns[f"t:{name}"].null_count
+            self.scanned.texts[name] = (
+                self.scanned.texts.get(name, 0) + count - columns[f"t:{name}"].null_count
+            )
         path = f"{self._stem}-{len(self.scanned.parts)}.parquet"
         pq.write_table(pa.table(columns), path, compression="zstd", use_dictionary=["agent", "model"])
         self.scanned.parts.append(Part(path, self.scanned.rows, count))

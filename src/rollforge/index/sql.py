@@ -15,7 +15,9 @@ import pyarrow as pa
 from rollforge.errors import UsageError
 from rollforge.registry import did_you_mean
 
-_UNKNOWN = re.compile(r'[Cc]olumn "?([^"\n]+?)"? (?:not found|does not exist)|[Tt]able with name ([^\s!]+) does not exist')
+_UNKNOWN = re.compile(
+    r'[Cc]olumn "?([^"\n]+?)"? (?:not found|does not exist)|[Tt]able with name ([^\s!]+) does not exist'
+)
 
 
 def quoted(name: str) -> str:
@@ -56,7 +58,9 @@ def run_select(
     return _execute(connection, sql, columns, told)
 
 
-def check_where(connection: duckdb.DuckDBPyConnection, where: str, *, columns: Sequence[str], table: str) -> str:
+def check_where(
+    connection: duckdb.DuckDBPyConnection, where: str, *, columns: Sequence[str], table: str
+) -> str:
     """`where` as it stands inside a query; raises when it is not one expression over known columns."""
     if not where.strip():
         raise UsageError("--where is empty", hint='write an expression: --where "reward >= 0.5"')
@@ -90,7 +94,9 @@ def _explained(error: duckdb.Error, columns: Sequence[str], told: str) -> UsageE
             hint=f"columns: {', '.join(columns)}",
         )
     if unknown:
-        return UsageError(f"{told}: there is no table {unknown.group(2)!r}", hint="tables: rollouts, tasks, failures")
+        return UsageError(
+            f"{told}: there is no table {unknown.group(2)!r}", hint="tables: rollouts, tasks, failures"
+        )
     return UsageError(f"{told}: {_plain(error)}")
 
 

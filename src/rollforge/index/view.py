@@ -58,7 +58,9 @@ def open_index(
 class Index:
     """A run as tables. Close it, or use it in a `with` statement, to let go of its files."""
 
-    def __init__(self, runs: Sequence[RunFiles], *, verifier: str | None = None, workers: int | None = None) -> None:
+    def __init__(
+        self, runs: Sequence[RunFiles], *, verifier: str | None = None, workers: int | None = None
+    ) -> None:
         self.runs = list(runs)
         self.manifests = [read_manifest(files) for files in self.runs]
         self._held = ExitStack()
@@ -101,6 +103,9 @@ class Index:
 
     def _open(self, number: int, kind: Kind, path: Path, folder: Path, workers: int | None) -> None:
         cache = Cache(path, kind, folder)
+        cache.refresh(
+            workers
+        )  # builds, and sweeps what it replaced, before this reader stands in its own way
         self._held.enter_context(cache.reading())
         state = cache.refresh(workers)
         before = self._sources[kind]
@@ -262,7 +267,9 @@ class Index:
 
     def _digest(self) -> str:
         builds = [
-            (kind, number, source.state.build) for kind, found in self._sources.items() for number, source in found
+            (kind, number, source.state.build)
+            for kind, found in self._sources.items()
+            for number, source in found
         ]
         return hashlib.sha256(msgspec.json.encode(builds)).hexdigest()[:16]
 
@@ -295,7 +302,9 @@ class Index:
         self._connection.execute(f"CREATE VIEW rollouts AS {self._rollouts_sql()}")
         self._connection.execute(f"CREATE VIEW tasks AS {self._tasks_sql()}")
         names = ["row", "file", *PLACES, *COLUMNS["failures"]]
-        self._connection.execute(f"CREATE VIEW failures AS SELECT {', '.join(map(quoted, names))} FROM base_failures")
+        self._connection.execute(
+            f"CREATE VIEW failures AS SELECT {', '.join(map(quoted, names))} FROM base_failures"
+        )
 
     def _rollouts_sql(self) -> str:
         overlay: Overlay = self._overlay
@@ -325,9 +334,13 @@ class Index:
         numbers, texts = self._discovered("tasks", "numbers"), self._discovered("tasks", "texts")
         extra = [f"{quoted('n:' + name)} AS {quoted(name)}" for name in numbers if name not in taken]
         extra += [
-            f"{quoted('t:' + name)} AS {quoted(name)}" for name in texts if name not in taken and name not in numbers
+            f"{quoted('t:' + name)} AS {quoted(name)}"
+            for name in texts
+            if name not in taken and name not in numbers
         ]
-        columns = ", ".join(["coalesce(task, row) AS task", "agent", "prompt_hash", "row AS source_row", *extra])
+        columns = ", ".join(
+            ["coalesce(task, row) AS task", "agent", "prompt_hash", "row AS source_row", *extra]
+        )
         return f"SELECT {columns} FROM base_tasks QUALIFY row_number() OVER (PARTITION BY coalesce(task, row) ORDER BY row) = 1"
 
 

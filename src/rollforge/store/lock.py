@@ -43,7 +43,9 @@ class RunLock:
                 break
             os.close(fd)  # the last holder removed the file between our open and our lock
         os.ftruncate(fd, 0)
-        os.write(fd, msgspec.json.encode({"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}))
+        os.write(
+            fd, msgspec.json.encode({"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()})
+        )
         self._fd = fd
         return self
 

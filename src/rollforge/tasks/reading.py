@@ -30,7 +30,9 @@ def read_lines(source: str | Path) -> Iterator[tuple[int, bytes]]:
     if not path.exists():
         raise UsageError(f"{path}: no such file", hint="check -i/--input")
     if path.is_dir():
-        raise UsageError(f"{path} is a directory", hint="give a task file: JSONL (plain, .gz, .zst) or Parquet")
+        raise UsageError(
+            f"{path} is a directory", hint="give a task file: JSONL (plain, .gz, .zst) or Parquet"
+        )
     with path.open("rb") as file:
         magic = file.read(4)
         file.seek(0)
@@ -66,8 +68,10 @@ def _guarded(file: Iterable[bytes], path: Path) -> Iterator[bytes]:
     """The same lines, with a damaged archive reported as such."""
     try:
         yield from file
-    except Exception as error:  # noqa: BLE001  (gzip, zlib and zstd each raise errors of their own)
-        raise DataError(f"{path}: the archive is damaged: {error}", hint="compress or copy it again") from error
+    except Exception as error:
+        raise DataError(
+            f"{path}: the archive is damaged: {error}", hint="compress or copy it again"
+        ) from error
 
 
 def _parquet(path: Path) -> Iterator[tuple[int, bytes]]:

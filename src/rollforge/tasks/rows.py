@@ -41,7 +41,9 @@ def to_task_row(
     check_params(params)
     for field in needs:
         if row.get(field) is None and not _has_nested(row, field):
-            raise BadRow(f"the verifier needs the field {field!r}", hint=f"add {field!r} to the row", path=field)
+            raise BadRow(
+                f"the verifier needs the field {field!r}", hint=f"add {field!r} to the row", path=field
+            )
     return row
 
 
@@ -116,7 +118,9 @@ def chat_to_items(messages: Sequence[Any], *, path: str = "messages") -> list[Js
             )
             continue
         if role not in ROLES:
-            raise BadRow(f"{where} has role {role!r}", hint=f"one of {', '.join(ROLES)}, tool", path=f"{where}.role")
+            raise BadRow(
+                f"{where} has role {role!r}", hint=f"one of {', '.join(ROLES)}, tool", path=f"{where}.role"
+            )
         calls = message.get("tool_calls") or []
         if content is not None or not calls:
             items.append({"role": role, "content": _content_parts(content, where), "type": "message"})
@@ -128,7 +132,9 @@ def chat_to_items(messages: Sequence[Any], *, path: str = "messages") -> list[Js
                     "type": "function_call",
                     "call_id": call.get("id") if isinstance(call, dict) else None,
                     "name": function.get("name"),
-                    "arguments": arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode(),
+                    "arguments": arguments
+                    if isinstance(arguments, str)
+                    else msgspec.json.encode(arguments).decode(),
                 }
             )
     return items
@@ -145,7 +151,9 @@ def _content_parts(content: object, where: str) -> object:
         kind = part.get("type") if isinstance(part, dict) else None
         if kind == "image_url":
             image = part["image_url"]
-            parts.append({"type": "input_image", "image_url": image.get("url") if isinstance(image, dict) else image})
+            parts.append(
+                {"type": "input_image", "image_url": image.get("url") if isinstance(image, dict) else image}
+            )
         elif isinstance(part, dict):
             parts.append({**part, "type": names.get(str(kind), kind)})
         else:
@@ -172,7 +180,9 @@ def check_params(params: JsonObject) -> None:
     for number, item in enumerate(value):
         _check_item(item, f"{PARAMS_KEY}.input[{number}]")
     if params.get("stream"):
-        raise BadRow("stream is on", hint="leave it out: rollouts are stored whole", path=f"{PARAMS_KEY}.stream")
+        raise BadRow(
+            "stream is on", hint="leave it out: rollouts are stored whole", path=f"{PARAMS_KEY}.stream"
+        )
 
 
 def _check_item(item: Any, where: str) -> None:
@@ -187,7 +197,9 @@ def _check_item(item: Any, where: str) -> None:
                 path=f"{where}.role",
             )
         if not isinstance(item.get("content"), str | list):
-            raise BadRow(f"{where} has no content", hint="a text, or a list of parts", path=f"{where}.content")
+            raise BadRow(
+                f"{where} has no content", hint="a text, or a list of parts", path=f"{where}.content"
+            )
     elif kind in ("function_call", "function_call_output"):
         if not isinstance(item.get("call_id"), str):
             raise BadRow(f"{where} ({kind}) has no call_id", path=f"{where}.call_id")

@@ -66,5 +66,6 @@ def _check_placeholders(text: str, path: str | Path) -> None:
     for name in names:
         if not name or not name.replace("_", "a").replace("-", "a").isalnum():
             raise UsageError(
-                f"{path}: {{{name}}} is not a field name", hint="placeholders name top-level fields; write {{ for a brace"
+                f"{path}: {{{name}}} is not a field name",
+                hint="placeholders name top-level fields; write {{ for a brace",
             )

@@ -5,6 +5,10 @@ from rollforge.registry import Registry
 VERIFIERS = Registry(
     "verifiers",
     {
-        "exact": "rollforge.verifiers.exact:verify",
+        "exact": "rollforge.verifiers.exact:Exact",
+        "json_schema": "rollforge.verifiers.json_schema:JsonSchema",
+        "math": "rollforge.verifiers.math:Math",
+        "mcqa": "rollforge.verifiers.mcqa:Mcqa",
+        "regex": "rollforge.verifiers.regex:Regex",
     },
 )

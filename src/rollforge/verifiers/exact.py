@@ -1,27 +1,70 @@
 """Rewards an answer that equals the expected one.
 
-Needs `expected_answer` in the task row. The last `\\boxed{...}` is compared if there is one, else the whole text; case and
-white space do not matter, nor does a final full stop. It does not understand mathematics: `1/2` is not `0.5`.
+Needs `expected_answer` in the task row: a text, a number, or a list of texts of which any may be given. By
+default the last `\\boxed{...}` is compared if there is one, else the whole text; case, white space and a
+final full stop do not matter. It does not understand mathematics: `1/2` is not `0.5` (the `math` verifier
+does).
 """
 
 from __future__ import annotations
 
-import re
+from typing import Literal
+
+import msgspec
 
 from rollforge.records import JsonObject, Response, Task
 
 needs = ("expected_answer",)
 
+LONGEST_KEPT = 1000
+"""Characters of the extracted answer that go into the row."""
 
-def verify(task: Task, response: Response) -> JsonObject:
-    """Reward 1.0 when the extracted answer equals `expected_answer`, else 0.0."""
-    extracted = last_boxed(response.text)
-    if extracted is None:
-        extracted = response.text
-    return {
-        "reward": float(normalise(extracted) == normalise(str(task["expected_answer"]))),
-        "extracted_answer": extracted.strip()[:1000],
-    }
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What counts as equal."""
+
+    extract: Literal["boxed", "all", "last_line"] = "boxed"
+    """What is compared: the last `\\boxed{}` or else everything, always everything, or the last line."""
+    ignore_case: bool = True
+    """Compare without regard to upper and lower case."""
+    ignore_space: bool = True
+    """Runs of white space count as one space, and a final full stop is left out."""
+    field: str = "expected_answer"
+    """Task field that holds the expected answer."""
+
+
+class Exact:
+    """Judges by equality of texts."""
+
+    options_type = Options
+    is_cheap = True
+
+    def __init__(self, options: Options | None = None) -> None:
+        self._options = options or Options()
+        self.needs = (self._options.field,)
+
+    def verify(self, task: Task, response: Response) -> JsonObject:
+        expected = task.get(self._options.field)
+        if expected is None:
+            raise ValueError(f"the task has no {self._options.field}")
+        extracted = self._extracted(response.text)
+        answer = self._normal(extracted)
+        accepted = expected if isinstance(expected, list) else [expected]
+        return {
+            "reward": float(bool(answer) and any(answer == self._normal(str(text)) for text in accepted)),
+            "extracted_answer": extracted.strip()[:LONGEST_KEPT],
+        }
+
+    def _extracted(self, text: str) -> str:
+        if self._options.extract == "last_line":
+            return text.strip().rpartition("\n")[2]
+        boxed = last_boxed(text) if self._options.extract == "boxed" else None
+        return text if boxed is None else boxed
+
+    def _normal(self, text: str) -> str:
+        if self._options.ignore_space:
+            text = " ".join(text.split()).rstrip(".").rstrip()
+        return text.casefold() if self._options.ignore_case else text
 
 
 def last_boxed(text: str) -> str | None:
@@ -29,14 +72,21 @@ def last_boxed(text: str) -> str | None:
     start = text.rfind("\\boxed{")
     if start < 0:
         return None
-    depth = 0
-    for position in range(start + len("\\boxed"), len(text)):
-        depth += {"{": 1, "}": -1}.get(text[position], 0)
+    first = start + len("\\boxed{")
+    position, depth = first, 1
+    while True:
+        close = text.find("}", position)
+        if close < 0:
+            return None
+        depth += text.count("{", position, close) - 1
         if depth == 0:
-            return text[start + len("\\boxed{") : position]
-    return None
+            return text[first:close]
+        position = close + 1
 
 
-def normalise(text: str) -> str:
-    """The text as it is compared."""
-    return re.sub(r"\s+", " ", text).strip().rstrip(".").strip().casefold()
+_with_defaults = Exact()
+
+
+def verify(task: Task, response: Response) -> JsonObject:
+    """The verdict with default options, for use as a plain function."""
+    return _with_defaults.verify(task, response)

@@ -62,7 +62,8 @@ def answer_bytes(response: Response) -> bytes:
     output = raw.get("output")
     ordinal_by_call: dict[Any, int] = {}
     items = [_plain_item(item, ordinal_by_call) for item in output] if isinstance(output, list) else output
-    return _encode_sorted([items, raw.get("status"), raw.get("incomplete_details"), raw.get("error")])
+    ending = [raw.get(key) for key in ("status", "incomplete_details", "finish_reason", "error")]
+    return _encode_sorted([items, ending])
 
 
 def _plain_item(item: Any, ordinal_by_call: dict[Any, int]) -> Any:

@@ -142,7 +142,9 @@ class RunningJudge:
     def __init__(self, verifier: Verifier, engine: Engine, cache: VerdictStore | None) -> None:
         self.verifier = verifier
         self._engine = engine
-        self._is_sharing = verifier.is_deterministic and not verifier.is_group
+        # For a cheap verifier, finding out that an answer was seen before costs more than judging it again.
+        is_worth_it = not verifier.is_cheap or cache is not None
+        self._is_sharing = verifier.is_deterministic and not verifier.is_group and is_worth_it
         self._cache = cache if self._is_sharing else None
         self._keys = Keys(verifier.fingerprint)
         self._known: dict[bytes, tuple[Verdict, int]] = {}
@@ -198,8 +200,9 @@ class RunningJudge:
     async def rule(self, task: Task, response: Response) -> Ruling:
         """The verdict with its cost and how many rollouts it has served."""
         if self.verifier.is_group:
-            (verdict,), seconds = await self._called(task, [response])
-            return Ruling(verdict, seconds, 1)
+            raise verifier_failure(
+                f"{self.name} scores the samples of a task together: collect with --no-verify, then run rollforge verify"
+            )
         if not self._is_sharing:
             (verdict,), seconds = await self._called(task, [response])
             return Ruling(verdict, seconds, 1)

@@ -251,7 +251,7 @@ class Engine:
             raise
         except TimeoutError:
             raise Failure("agent", "timeout", f"the rollout took longer than {limit_s:g} s") from None
-        except Exception as error:  # noqa: BLE001  (the boundary to an agent's code)
+        except Exception as error:
             raise Failure("agent", "agent", f"{type(error).__name__}: {error}") from error
         finally:
             self._limiter.release()

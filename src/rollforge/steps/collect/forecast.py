@@ -66,7 +66,9 @@ def _failures(live: Live, owed: int) -> Estimate:
     settled = live.fresh + live.given_up
     share, z = live.given_up / settled, 1.96
     middle = (share + z * z / (2 * settled)) / (1 + z * z / settled)
-    half = z * math.sqrt(share * (1 - share) / settled + z * z / (4 * settled * settled)) / (1 + z * z / settled)
+    half = (
+        z * math.sqrt(share * (1 - share) / settled + z * z / (4 * settled * settled)) / (1 + z * z / settled)
+    )
     return Estimate(share * owed, max(0.0, middle - half) * owed, min(1.0, middle + half) * owed)
 
 
@@ -82,7 +84,9 @@ def bottleneck(
     if busy > BUSY or lag_s > LAGGING_S:
         return f"client: this process is busy {busy:.0%} of the time (loop lag {lag_s * 1000:.0f} ms)"
     waiting = live.verify_s + live.verify_wait_s
-    if live.verify_wait_s > live.model_s or (waiting > live.model_s and live.verify_s / elapsed_s > 0.5 * verify_slots):
+    if live.verify_wait_s > live.model_s or (
+        waiting > live.model_s and live.verify_s / elapsed_s > 0.5 * verify_slots
+    ):
         return (
             f"verifier: {waiting / (waiting + live.model_s):.0%} of a rollout's time is verification "
             f"({live.verify_s / live.fresh:.2g} s per verdict)"

@@ -53,7 +53,9 @@ class ClusterMean:
             return None
         mean = self.total / self.count
         spread = self._sums2 - 2 * mean * self._sums_counts + mean * mean * self._counts2
-        settled = math.sqrt(self._counts2 * self._groups)  # equals the number of values when groups are of one size
+        settled = math.sqrt(
+            self._counts2 * self._groups
+        )  # equals the number of values when groups are of one size
         return 1.96 * math.sqrt(max(spread, 0.0) * self._groups / (self._groups - 1)) / settled
 
 
@@ -143,7 +145,9 @@ class Live:
     def rates(self) -> tuple[float | None, float | None]:
         """Rollouts and tokens per second, of late."""
         now = time.monotonic()
-        then, fresh, tokens = next((entry for entry in self._window if now - entry[0] <= 60), self._window[-1])
+        then, fresh, tokens = next(
+            (entry for entry in self._window if now - entry[0] <= 60), self._window[-1]
+        )
         if now - then < 0.5:
             then, fresh, tokens = self.started, 0, 0
         span = max(now - then, 1e-3)
@@ -152,7 +156,15 @@ class Live:
         return (self.fresh - fresh) / span, (self.tokens - tokens) / span
 
     def snapshot(
-        self, *, in_flight: int, limit: int, verifying: int, slowest_s: float, stragglers: int, retries: int, notice: str
+        self,
+        *,
+        in_flight: int,
+        limit: int,
+        verifying: int,
+        slowest_s: float,
+        stragglers: int,
+        retries: int,
+        notice: str,
     ) -> Snapshot:
         rate, tokens_per_s = self.rates()
         left = self.expected - self.finished - self.given_up

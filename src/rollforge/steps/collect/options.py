@@ -58,9 +58,13 @@ class CollectOptions(msgspec.Struct, frozen=True, kw_only=True):
         """Refuse what cannot work, before anything is touched."""
         for name, lowest in (("samples", 1), ("attempts", 1), ("retries", 0), ("verify_concurrency", 1)):
             if getattr(self, name) < lowest:
-                raise UsageError(f"--{name.replace('_', '-')} must be at least {lowest}, not {getattr(self, name)}")
+                raise UsageError(
+                    f"--{name.replace('_', '-')} must be at least {lowest}, not {getattr(self, name)}"
+                )
         if self.limit is not None and self.limit < 1:
-            raise UsageError(f"-n/--limit must be at least 1, not {self.limit}", hint="leave it out for all tasks")
+            raise UsageError(
+                f"-n/--limit must be at least 1, not {self.limit}", hint="leave it out for all tasks"
+            )
         if self.pilot is not None and self.pilot < 1:
             raise UsageError(f"--pilot must be at least 1, not {self.pilot}")
         if not self.base_urls and self.model != "simulated":
@@ -74,7 +78,9 @@ class CollectOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_config(self) -> JsonObject:
         """Every option, as saved in the manifest."""
-        config: JsonObject = msgspec.to_builtins(msgspec.structs.replace(self, verifier=verifier_name(self.verifier)))
+        config: JsonObject = msgspec.to_builtins(
+            msgspec.structs.replace(self, verifier=verifier_name(self.verifier))
+        )
         return config
 
 
@@ -98,7 +104,9 @@ class Allowance(msgspec.Struct, frozen=True):
         except ValueError:
             share = -1.0
         if not 0 <= share <= 1:
-            raise UsageError(f"--max-failures {text!r} is neither a count nor a share", hint="write 20, 0.05 or 5%")
+            raise UsageError(
+                f"--max-failures {text!r} is neither a count nor a share", hint="write 20, 0.05 or 5%"
+            )
         return cls(share=share)
 
     def is_exceeded(self, failed: int, settled: int) -> bool:

@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollforge.errors import DataError, ResumeRefused, UsageError
-from rollforge.records import PARAMS_KEY, TASK_KEY, JsonObject, Task, from_json, to_json
+from rollforge.records import PARAMS_KEY, TASK_KEY, JsonObject, to_json
 from rollforge.steps.collect.options import CollectOptions, verifier_name
 from rollforge.store import Ledger, Manifest, RunFiles, read_manifest
 from rollforge.store.durable import sync_directory
-from rollforge.tasks import BadRow, PromptTemplate, read_lines, to_task_row
+from rollforge.tasks import BadRow, PromptTemplate, TaskFile, read_lines, to_task_row
 
 GROWING = ("samples", "limit")
 """Keys of the fingerprint that may grow when a run is resumed."""
@@ -46,7 +46,8 @@ class BadTasks(DataError):
 
     def __init__(self, lines: list[BadLine]) -> None:
         shown = "\n".join(
-            f"  {bad.file}:{bad.line}: {bad.what}{f' ({bad.hint})' if bad.hint else ''}" for bad in lines[:SHOWN_BAD_LINES]
+            f"  {bad.file}:{bad.line}: {bad.what}{f' ({bad.hint})' if bad.hint else ''}"
+            for bad in lines[:SHOWN_BAD_LINES]
         )
         more = f"\n  … and {len(lines) - SHOWN_BAD_LINES:,} more" if len(lines) > SHOWN_BAD_LINES else ""
         super().__init__(
@@ -54,44 +55,6 @@ class BadTasks(DataError):
             hint="mend them, or leave them out with --skip-bad; --json lists them all",
         )
         self.lines = lines
-
-
-class TaskFile:
-    """`rollouts_tasks.jsonl` with random access: eight bytes per task for its place, eight for its id."""
-
-    def __init__(self, path: Path, offsets: NDArray[np.int64], ids: NDArray[np.int64]) -> None:
-        self.path = path
-        self.ids = ids
-        self._offsets = offsets
-        self._file: BinaryIO = path.open("rb")
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def read(self, position: int) -> Task:
-        """The task at a position, parsed."""
-        if self._file.tell() != self._offsets[position]:
-            self._file.seek(int(self._offsets[position]))
-        return Task(from_json(self._file.readline()), int(self.ids[position]))
-
-    def close(self) -> None:
-        self._file.close()
-
-    @classmethod
-    def open(cls, path: Path) -> TaskFile:
-        """Scan an existing tasks file for offsets and ids."""
-        decode = msgspec.json.Decoder(_TaskKey).decode
-        offsets, ids, offset = array("q"), array("q"), 0
-        with path.open("rb", buffering=4 << 20) as file:
-            for line in file:
-                offsets.append(offset)
-                ids.append(decode(line).task)
-                offset += len(line)
-        return cls(path, np.frombuffer(offsets, np.int64), np.frombuffer(ids, np.int64))
-
-
-class _TaskKey(msgspec.Struct):
-    task: int = msgspec.field(name=TASK_KEY)
 
 
 class Plan(msgspec.Struct, kw_only=True):
@@ -172,7 +135,9 @@ def refuse_changes(old: JsonObject, new: JsonObject, files: RunFiles) -> None:
         if before != now and not may_grow:
             differing.append((key, before, now))
     if differing:
-        changes = "\n".join(f"  {key}: was {_short(before)}, is {_short(now)}" for key, before, now in differing)
+        changes = "\n".join(
+            f"  {key}: was {_short(before)}, is {_short(now)}" for key, before, now in differing
+        )
         raise ResumeRefused(
             f"{files.rollouts} was collected with other settings; nothing was changed\n{changes}",
             keys=tuple(key for key, _, _ in differing),
@@ -315,9 +280,7 @@ class _TaskWriter:
         return chosen
 
     def _write(self, line: bytes, ordinal: int, number: int) -> None:
-        row = to_task_row(
-            line, overrides=self._options.overrides, template=self._template, needs=self._needs
-        )
+        row = to_task_row(line, overrides=self._options.overrides, template=self._template, needs=self._needs)
         row[TASK_KEY] = index = self._task_id(row, ordinal, number)
         data = to_json(row) + b"\n"
         self._file.write(data)
@@ -347,7 +310,12 @@ class _TaskWriter:
         repeats = order[1:][ids[order][1:] == ids[order][:-1]]
         raise BadTasks(
             [
-                BadLine(name, self._lines[i], f"{TASK_KEY} {ids[i]} is already that of an earlier line", "-k repeats a task")
+                BadLine(
+                    name,
+                    self._lines[i],
+                    f"{TASK_KEY} {ids[i]} is already that of an earlier line",
+                    "-k repeats a task",
+                )
                 for i in sorted(repeats)
             ]
         )

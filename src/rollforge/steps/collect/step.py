@@ -89,7 +89,7 @@ class Collection:
         self._work: asyncio.Task[None] | None = None
         self._lag_s = 0.0
         self._disk: DurableFile | None = None
-        self._cpu_at_start = time.process_time()
+        self._cpu_at_start = 0.0
         self._is_draining = False
 
     # -- for the shell ------------------------------------------------------------------------------------------------
@@ -125,7 +125,11 @@ class Collection:
         assert self._client is not None
         down = [point for point in self._client.endpoints if point.breaker.state != "closed"]
         if down:
-            return f"waiting for {down[0].url}" if len(down) == len(self._client.endpoints) else f"{len(down)} endpoints down"
+            return (
+                f"waiting for {down[0].url}"
+                if len(down) == len(self._client.endpoints)
+                else f"{len(down)} endpoints down"
+            )
         return "draining" if self._is_draining else ""
 
     # -- the step -----------------------------------------------------------------------------------------------------
@@ -134,7 +138,11 @@ class Collection:
         """Collect what is owed."""
         options = self.options
         files = RunFiles(options.out)
-        verifier = load_verifier(options.verifier, options.verifier_options) if options.verifier is not None else None
+        verifier = (
+            load_verifier(options.verifier, options.verifier_options)
+            if options.verifier is not None
+            else None
+        )
         with RunLock(files.lock):
             self.plan = plan = make_plan(
                 options,
@@ -144,12 +152,15 @@ class Collection:
                 command=self._command,
             )
             judge = (
-                make_judge(verifier, workers=_workers(options.verify_workers), timeout=options.verify_timeout_s)
+                make_judge(
+                    verifier, workers=_workers(options.verify_workers), timeout=options.verify_timeout_s
+                )
                 if verifier
                 else None
             )
             try:
                 async with self._opened(plan, judge) as engine:
+                    self._cpu_at_start = time.process_time()
                     if self._on_start is not None:
                         self._on_start(self)
                     if self._is_draining:
@@ -176,9 +187,11 @@ class Collection:
                 ),
             )
             agent: Agent = ModelCall(model)
-            for part in filter(None, (agent, judge)):
-                await part.start()
-                stack.push_async_callback(part.close)
+            await agent.start()
+            stack.push_async_callback(agent.close)
+            if judge is not None:
+                await judge.start()
+                stack.push_async_callback(judge.close)
             rollouts, failures = DurableFile(plan.files.rollouts), DurableFile(plan.files.failures)
             self._disk = rollouts
             for file in (rollouts, failures):
@@ -240,7 +253,9 @@ class Collection:
         most = max(1, soft - SPARE_FILES) if soft != resource.RLIM_INFINITY else limits.high
         if limits.high > most:
             if wanted != "auto":
-                self.notes.append(f"concurrency is capped at {most} by the limit of open files (ulimit -n {soft})")
+                self.notes.append(
+                    f"concurrency is capped at {most} by the limit of open files (ulimit -n {soft})"
+                )
             return ConcurrencyRange(min(limits.low, most), most)
         return limits
 
@@ -277,14 +292,27 @@ class Collection:
     def _update_manifest(self, engine: Engine, plan: Plan, state: State) -> None:
         manifest, live = plan.manifest, engine.live
         snapshot = self.snapshot()
-        assert snapshot is not None and self._limiter is not None and self._client is not None and self._model is not None
+        assert (
+            snapshot is not None
+            and self._limiter is not None
+            and self._client is not None
+            and self._model is not None
+        )
         manifest.state, manifest.updated = state, time.time()
         manifest.pid, manifest.host = os.getpid(), socket.gethostname()
         manifest.finished = plan.ledger.finished
         manifest.unjudged = plan.ledger.unjudged + live.unjudged if self.options.verifier is not None else 0
-        manifest.judged = manifest.finished - plan.ledger.unjudged - live.unjudged if self.options.verifier is not None else 0
+        manifest.judged = (
+            manifest.finished - plan.ledger.unjudged - live.unjudged
+            if self.options.verifier is not None
+            else 0
+        )
         manifest.reward = reward_facts(live)
-        manifest.rate, manifest.tokens_per_s, manifest.eta_s = snapshot.rate, snapshot.tokens_per_s, snapshot.eta_s
+        manifest.rate, manifest.tokens_per_s, manifest.eta_s = (
+            snapshot.rate,
+            snapshot.tokens_per_s,
+            snapshot.eta_s,
+        )
         manifest.in_flight = snapshot.in_flight if state == "running" else 0
         manifest.slowest_s = snapshot.slowest_s if state == "running" else None
         manifest.api = None if self._model.api == "auto" else self._model.api
@@ -300,7 +328,9 @@ class Collection:
         manifest.endpoints = [endpoint.facts() for endpoint in self._client.endpoints]
         budget = self._client.budget
         manifest.requests = {"fresh": budget.fresh, "retries": budget.spent, "retries_denied": budget.denied}
-        manifest.failed = dict(live.failures) if state == "running" else plan.ledger.failed_by_class(plan.files.failures)
+        manifest.failed = (
+            dict(live.failures) if state == "running" else plan.ledger.failed_by_class(plan.files.failures)
+        )
         manifest.notes = self.notes
 
     def _finish(self, engine: Engine, plan: Plan) -> CollectResult:
@@ -310,7 +340,9 @@ class Collection:
         unfinished = plan.ledger.expected - plan.ledger.finished
         unjudged = plan.ledger.unjudged + live.unjudged if options.verifier is not None else 0
         ending, code = _ending(engine.reason, unfinished=unfinished, unjudged=unjudged)
-        state: State = "done" if ending == "done" else "incomplete" if ending == "incomplete" else "interrupted"
+        state: State = (
+            "done" if ending == "done" else "incomplete" if ending == "incomplete" else "interrupted"
+        )
         self._update_manifest(engine, plan, state)
         with contextlib.suppress(OSError):
             plan.manifest.write(plan.files)

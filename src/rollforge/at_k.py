@@ -1,0 +1,161 @@
+"""This module says what k samples of a task would give: pass@k, pass^k, best@k, worst@k, majority@k, group yield.
+
+Each is the exact expectation over all choices of k of the n samples a task has (without replacement), so nothing depends on the
+order of the samples or on a random seed; tasks with fewer than k are left out and the number of those counted is told. The one
+exception is `bootstrap_at_k`, which repeats what Trinity-RFT and verl print.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from functools import lru_cache
+from math import comb
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollforge.stats import Floats, Ints
+
+BOOTSTRAP_ROUNDS = 1000
+BOOTSTRAP_SEED = 42
+
+
+def groups_by_size(values: Floats, starts: Ints) -> Iterator[tuple[int, Ints, Floats]]:
+    """Groups of equal size together: (size, their numbers, their values as one row each, ascending).
+
+    Values come sorted by group; a NaN does not count towards the size.
+    """
+    sizes = np.diff(np.append(starts, len(values)))
+    group = np.repeat(np.arange(len(starts)), sizes)
+    known = ~np.isnan(values)
+    values, group = values[known], group[known]
+    order = np.lexsort((values, group))
+    values = values[order]
+    counts = np.bincount(group, minlength=len(starts))
+    begins = np.cumsum(counts) - counts
+    for size in np.unique(counts[counts > 0]).tolist():
+        members = np.flatnonzero(counts == size)
+        yield size, members, values[begins[members][:, None] + np.arange(size)]
+
+
+@lru_cache(maxsize=256)
+def best_weights(n: int) -> NDArray[np.float64]:
+    """weights[i, k − 1]: how likely the i-th smallest of n is the greatest of k drawn without replacement."""
+    k = np.arange(1, n + 1, dtype=np.float64)
+    weights = np.zeros((n, n))
+    weights[n - 1] = k / n
+    for rank in range(n, 1, -1):
+        weights[rank - 2] = weights[rank - 1] * np.maximum(rank - k, 0) / (rank - 1)
+    return weights
+
+
+class AtK(NamedTuple):
+    """One value per group and k; NaN where the group has fewer than k."""
+
+    best: Floats
+    worst: Floats
+
+
+def at_k(values: Floats, starts: Ints) -> AtK:
+    """best@k and worst@k of every group for every k up to the largest group, as arrays [group, k − 1].
+
+    Of values that are 0 or 1 these are pass@k (at least one of k) and pass^k (all of k).
+    """
+    grouped = list(groups_by_size(values, starts))
+    widest = max((size for size, _, _ in grouped), default=0)
+    best, worst = np.full((len(starts), widest), np.nan), np.full((len(starts), widest), np.nan)
+    for size, members, ascending in grouped:
+        weights = best_weights(size)
+        best[members, :size] = ascending @ weights
+        worst[members, :size] = ascending[:, ::-1] @ weights
+    return AtK(best, worst)
+
+
+def majority_at_k(answers: Sequence[Hashable | None], scores: Sequence[float], k: int) -> float:
+    """The expected score of the answer most of k samples give, ties shared equally.
+
+    A sample without an answer is drawn but does not vote; when none votes, the score is that of the samples without one.
+    """
+    scores_by_answer: dict[Hashable, list[float]] = {}
+    blanks: list[float] = []
+    for answer, score in zip(answers, scores, strict=True):
+        (blanks if answer is None else scores_by_answer.setdefault(answer, [])).append(score)
+    ordered = sorted(scores_by_answer.values(), key=len, reverse=True)
+    shares = winning_shares(tuple(len(found) for found in ordered), len(blanks), k)
+    value = sum(share * sum(found) / len(found) for share, found in zip(shares, ordered, strict=True))
+    n = len(scores)
+    none_votes = comb(len(blanks), k) / comb(n, k) if len(blanks) >= k else 0.0
+    return value + (none_votes * sum(blanks) / len(blanks) if none_votes else 0.0)
+
+
+@lru_cache(maxsize=20_000)
+def winning_shares(counts: tuple[int, ...], blanks: int, k: int) -> tuple[float, ...]:
+    """For answers given `counts` times, how likely each wins the vote of k samples; a tie is split.
+
+    Every way to draw is counted: for a winner with m votes the others have fewer, or as many and tie.
+    """
+    n = sum(counts) + blanks
+    share_by_count: dict[int, float] = {}
+    for place, count in enumerate(counts):
+        if count not in share_by_count:
+            others = counts[:place] + counts[place + 1 :]
+            ways = sum(
+                comb(count, votes) * _ways_of_others(others, blanks, votes, k - votes)
+                for votes in range(1, min(count, k) + 1)
+            )
+            share_by_count[count] = ways / comb(n, k)
+    return tuple(share_by_count[count] for count in counts)
+
+
+def _ways_of_others(others: tuple[int, ...], blanks: int, votes: int, drawn: int) -> float:
+    """Ways to draw `drawn` from the others with none above `votes`, each way divided by how many share the win."""
+    ways = np.zeros((drawn + 1, len(others) + 1))  # [drawn so far, ties so far]
+    ways[0, 0] = 1
+    for count in others:
+        grown = np.zeros_like(ways)
+        for taken in range(min(count, votes, drawn) + 1):
+            is_tie = taken == votes
+            source = ways[: drawn + 1 - taken, : ways.shape[1] - is_tie]
+            grown[taken:, int(is_tie) :] += comb(count, taken) * source
+        ways = grown
+    total = 0.0
+    for taken in range(min(blanks, drawn) + 1):
+        total += comb(blanks, taken) * float((ways[drawn - taken] / (1 + np.arange(ways.shape[1]))).sum())
+    return total
+
+
+def group_yield(class_counts: Sequence[Sequence[int]], k: int) -> float | None:
+    """The expected share of groups of k that hold more than one reward, from each task's counts of its distinct rewards.
+
+    For k up to a task's samples it is exact; beyond, the task's own shares are taken for its true ones, which is too pessimistic
+    for tasks whose few samples all agreed.
+    """
+    shares = []
+    for counts in class_counts:
+        n = sum(counts)
+        if n == 0:
+            continue
+        if k <= n:
+            same = sum(comb(count, k) for count in counts) / comb(n, k)
+        else:
+            same = sum((count / n) ** k for count in counts)
+        shares.append(1 - same)
+    return sum(shares) / len(shares) if shares else None
+
+
+def ladder(n: int) -> list[int]:
+    """2, 4, 8, … below n, and n itself: the k that Trinity-RFT prints."""
+    steps = []
+    k = 2
+    while k < n:
+        steps.append(k)
+        k *= 2
+    return [*steps, n] if n > 1 else []
+
+
+def bootstrap_at_k(values: Floats, k: int) -> tuple[float, float]:
+    """best@k and worst@k as Trinity-RFT and verl print them: the mean of 1000 resamples with replacement, seed 42."""
+    rng = np.random.RandomState(BOOTSTRAP_SEED)
+    drawn = values[rng.choice(len(values), size=(BOOTSTRAP_ROUNDS, k), replace=True)]
+    return float(drawn.max(axis=1).mean()), float(drawn.min(axis=1).mean())

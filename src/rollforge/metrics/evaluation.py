@@ -1,0 +1,224 @@
+"""This module folds the runs of an evaluation into `eval/` and `bench/` metrics.
+
+Per task `mean@k std@k best@n worst@n` (n over the ladder 2, 4, 8, … k), `pass@n` and `maj@n`; then the mean
+over tasks, or with `detailed_stats` their mean, std, max and min. Keys carry the k that was asked for: a task
+that lost a run stays under the same key with the runs it has, and `coverage@k` says how many there were.
+`eval/` and `bench/` differ in nothing but the first word.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rollforge.metrics.columns import Groups
+from rollforge.metrics.ladder import (
+    Estimator,
+    best_of,
+    ladder,
+    majority_at,
+    pass_at,
+    row_means,
+    row_stds,
+    worst_of,
+)
+from rollforge.metrics.moments import FloatArray
+from rollforge.metrics.names import build_name, split_suffix
+
+
+class EvalOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How an evaluation is folded."""
+
+    k: int
+    """Runs asked for per task; the keys carry it."""
+    estimator: Estimator = "exact"
+    detailed_stats: bool = False
+    ddof: int = 0
+    success: Mapping[str, float] = msgspec.field(
+        default_factory=lambda: {"reward": 1.0, "accuracy": 1.0, "acc": 1.0}
+    )
+    """Metrics that get `pass@n`, each with the value that counts as solved."""
+    keyed_by: str = "requested"
+    """`requested`: k as asked for. `observed`: the number of runs each task really has, as Trinity-RFT and
+    verl do."""
+    counts: bool = True
+
+
+def fold_eval(
+    taskset: str,
+    task: ArrayLike,
+    values: Mapping[str, ArrayLike],
+    options: EvalOptions,
+    *,
+    present: Mapping[str, ArrayLike] | None = None,
+    answers: Sequence[object] | None = None,
+    category: str = "eval",
+    tasks_expected: int | None = None,
+) -> dict[str, float]:
+    """The metrics of one taskset. Values that are not finite or not present are left out and counted.
+
+    Args:
+        task: the task of each run.
+        values: per metric one number per run.
+        answers: per run what it answered (any hashable; None for no answer): gives `maj@n` for the metrics in
+            `options.success`.
+        tasks_expected: tasks asked for, when some lost all their runs.
+    """
+    table = task_level(task, values, options, present=present, answers=answers)
+    numbers: dict[str, float] = {}
+    for metric, by_statistic in table.items():
+        for statistic, column in by_statistic.items():
+            for detail, value in _over_tasks(column, options, plain=not statistic or statistic in _PLAIN):
+                name = build_name(category, metric, statistic or None, taskset=taskset, detail=detail)
+                numbers[name] = value
+        if options.counts and _is_laddered(metric):
+            expected = tasks_expected or len(np.unique(np.asarray(task)))
+            runs = by_statistic.get("_runs", np.zeros(0))
+            for statistic, value in _coverage(runs, expected, options.k).items():
+                numbers[build_name(category, metric, statistic, taskset=taskset)] = value
+    return {name: value for name, value in numbers.items() if "/_runs" not in name}
+
+
+_PLAIN = frozenset({"sum", "max", "min", "last", "_runs"})
+
+
+def task_level(
+    task: ArrayLike,
+    values: Mapping[str, ArrayLike],
+    options: EvalOptions,
+    *,
+    present: Mapping[str, ArrayLike] | None = None,
+    answers: Sequence[object] | None = None,
+) -> dict[str, dict[str, FloatArray]]:
+    """Per metric and statistic one number per task that carries it; `_runs` is how many runs each has."""
+    task_column = np.asarray(task)
+    table: dict[str, dict[str, FloatArray]] = {}
+    for metric in sorted(values):
+        column = np.asarray(values[metric], dtype=np.float64)
+        usable = np.isfinite(column)
+        if present and metric in present:
+            usable &= np.asarray(present[metric], dtype=np.bool_)
+        given = (
+            [answers[i] for i in np.flatnonzero(usable).tolist()]
+            if answers is not None and metric in options.success
+            else None
+        )
+        stem, suffix = split_suffix(metric)
+        name = metric if suffix and stem in values else stem
+        table.setdefault(name, {}).update(
+            _metric_table(metric, task_column[usable], column[usable], given, options)
+        )
+    return table
+
+
+def _metric_table(
+    metric: str, task: NDArray[Any], column: FloatArray, answers: list[object] | None, options: EvalOptions
+) -> dict[str, FloatArray]:
+    groups = Groups(task)
+    parts: dict[str, list[FloatArray]] = {}
+    if not len(groups):
+        return {}
+    arranged = groups.arrange(column)
+    order = groups.order if groups.order is not None else np.arange(len(column))
+    for size in np.unique(groups.sizes).tolist():
+        positions = groups.starts[groups.sizes == size][:, None] + np.arange(size)
+        rows = arranged[positions]
+        given = (
+            [[answers[i] for i in order[row].tolist()] for row in positions] if answers is not None else None
+        )
+        for statistic, part in _rows_table(metric, rows, given, options).items():
+            parts.setdefault(statistic, []).append(part)
+    return {statistic: np.concatenate(found) for statistic, found in parts.items()}
+
+
+def _rows_table(
+    metric: str, rows: FloatArray, answers: list[list[object]] | None, options: EvalOptions
+) -> dict[str, FloatArray]:
+    runs = rows.shape[1]
+    suffix = split_suffix(metric)[1]
+    if suffix not in (None, "mean"):
+        return {str(suffix): _plain_reduce(str(suffix), rows)}
+    if not _is_laddered(metric):
+        return {"": row_means(rows)}
+    k = options.k if options.keyed_by == "requested" else runs
+    steady = rows if options.estimator == "bootstrap42" else np.sort(rows, axis=1)
+    table = {
+        f"mean@{k}": row_means(steady),
+        f"std@{k}": row_stds(steady, options.ddof),
+        "_runs": np.full(len(rows), runs),
+    }
+    threshold = options.success.get(split_suffix(metric)[0])
+    for n in ladder(k):
+        table[f"best@{n}"] = best_of(steady, n, options.estimator)
+        table[f"worst@{n}"] = worst_of(steady, n, options.estimator)
+    if threshold is not None:
+        for n in [1, *ladder(k)]:
+            table[f"pass@{n}"] = pass_at(rows, n, threshold)
+    if answers is not None:
+        for n in ladder(k):
+            found = [
+                _majority(row, given, n, options.estimator)
+                for row, given in zip(rows.tolist(), answers, strict=True)
+            ]
+            table[f"maj@{n}"] = np.array(found)
+    return table
+
+
+def _majority(values: list[float], answers: list[object], n: int, estimator: Estimator) -> float:
+    """Runs without an answer take no part in the vote; NaN when none has one."""
+    voting = [(value, answer) for value, answer in zip(values, answers, strict=True) if answer is not None]
+    if not voting:
+        return math.nan
+    return majority_at([value for value, _ in voting], [answer for _, answer in voting], n, estimator)
+
+
+def _is_laddered(metric: str) -> bool:
+    """Durations are averaged under their plain name; everything else climbs the ladder."""
+    return not metric.startswith("time/") and split_suffix(metric)[1] in (None, "mean")
+
+
+def _plain_reduce(suffix: str, rows: FloatArray) -> FloatArray:
+    match suffix:
+        case "sum":
+            return np.multiply(row_means(rows), rows.shape[1])
+        case "max":
+            return np.asarray(rows.max(axis=1))
+        case "min":
+            return np.asarray(rows.min(axis=1))
+        case _:
+            return np.ascontiguousarray(rows[:, -1])
+
+
+def _over_tasks(
+    column: FloatArray, options: EvalOptions, *, plain: bool
+) -> Iterator[tuple[str | None, float]]:
+    """The step level: the mean over tasks that have the statistic, or in detail mean, std, max, min."""
+    found: FloatArray = column[~np.isnan(column)]
+    if not len(found):
+        return
+    mean = math.fsum(found.tolist()) / len(found)
+    if not options.detailed_stats or plain:
+        yield None, mean
+        return
+    yield "mean", mean
+    if len(found) > options.ddof:
+        spread = math.fsum(((found - mean) ** 2).tolist()) / (len(found) - options.ddof)
+        yield "std", math.sqrt(spread)
+    yield "max", float(found.max())
+    yield "min", float(found.min())
+
+
+def _coverage(runs: FloatArray, tasks_expected: int, k: int) -> dict[str, float]:
+    observed = int(runs.sum())
+    owed = tasks_expected * k
+    return {
+        "count": len(runs),
+        "runs": observed,
+        "missing": max(owed - observed, 0),
+        f"coverage@{k}": observed / owed if owed else math.nan,
+    }

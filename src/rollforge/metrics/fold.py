@@ -1,0 +1,267 @@
+"""This module folds numbers upward: experience → run → task → step.
+
+It is a mean of means: every child weighs the same at its level, as in Trinity-RFT, and the counts stand
+beside every mean. A metric named `x:sum`, `:max`, `:min` or `:last` is reduced that way at every level. What
+is missing, not finite or failed is handled by a stated `Policy` and counted; it is never quietly a zero.
+
+`StepFold` takes rollouts as they come and merges; `fold_steps` does the same over whole columns. Both give
+the same doubles.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from rollforge.errors import UsageError
+from rollforge.metrics.columns import StepTable, fold_steps
+from rollforge.metrics.moments import Moments, plain_number
+from rollforge.metrics.names import build_name, split_suffix
+from rollforge.records import JsonObject
+
+__all__ = ["Policy", "StepFold", "StepTable", "fold_experiences", "fold_steps"]
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do with runs that lack a number. Whatever is chosen, the counts say how many there were."""
+
+    missing: Literal["skip", "zero", "error"] = "skip"
+    """A finished run without the metric."""
+    nan: Literal["skip", "propagate", "error"] = "skip"
+    """A value that is NaN or infinite."""
+    failed: Literal["exclude", "zero", "both"] = "exclude"
+    """A run that failed: left out of the means, counted as 0, or both side by side (`mean` and
+    `mean_failed_as_zero`)."""
+
+
+def fold_experiences(
+    experiences: Iterable[Mapping[str, object] | None], policy: Policy | None = None
+) -> dict[str, float]:
+    """The metrics of one run from those of its experiences (turns): per key the mean over the experiences
+    that carry it.
+
+    Values that are no numbers are left out; suffixes survive, since they decide the next levels too.
+    """
+    policy = policy or Policy()
+    state_by_metric: dict[str, Moments] = {}
+    for order, metrics in enumerate(experiences):
+        for metric, value in (metrics or {}).items():
+            number = plain_number(value)
+            if number is not None:
+                state_by_metric.setdefault(metric, Moments()).add(number, order=order)
+    folded = {metric: _reduce(metric, state, policy, zeros=0) for metric, state in state_by_metric.items()}
+    return {metric: value for metric, value in folded.items() if value is not None}
+
+
+class _Task:
+    """What one task of a step has seen."""
+
+    __slots__ = ("failed", "finished", "state_by_metric")
+
+    def __init__(self) -> None:
+        self.finished = 0
+        self.failed = 0
+        self.state_by_metric: dict[str, Moments] = {}
+
+
+class StepFold:
+    """The metrics of one step, taken in run by run. States merge exactly, in any order and any split."""
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        self.policy = policy or Policy()
+        self._tasks: dict[Hashable, _Task] = {}
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def add(self, task: Hashable, metrics: Mapping[str, object], *, order: float = 0.0) -> None:
+        """One finished run of `task`. `order` (a rollout index, say) decides what `:last` means."""
+        state = self._tasks.setdefault(task, _Task())
+        state.finished += 1
+        for metric, value in metrics.items():
+            number = plain_number(value)
+            if number is not None:
+                state.state_by_metric.setdefault(metric, Moments()).add(number, order=order)
+
+    def add_failed(self, task: Hashable) -> None:
+        """One run of `task` that failed for good."""
+        self._tasks.setdefault(task, _Task()).failed += 1
+
+    def merge(self, other: StepFold) -> None:
+        """Take in everything `other` has seen."""
+        for key, theirs in other._tasks.items():
+            ours = self._tasks.setdefault(key, _Task())
+            ours.finished += theirs.finished
+            ours.failed += theirs.failed
+            for metric, state in theirs.state_by_metric.items():
+                ours.state_by_metric.setdefault(metric, Moments()).merge(state)
+
+    def task_metrics(self, task: Hashable) -> dict[str, float]:
+        """The task level of one task: per metric the value over its runs."""
+        state = self._tasks[task]
+        values = {metric: self._task_value(state, metric) for metric in state.state_by_metric}
+        return {metric: value for metric, value in values.items() if value is not None}
+
+    def metrics(self, category: str = "rollout", *, counts: bool = True) -> dict[str, float]:
+        """The step level: `{category}/{metric}/mean|max|min` over tasks, with `count`, `runs`, `missing`,
+        `nan` beside."""
+        names = sorted({metric for task in self._tasks.values() for metric in task.state_by_metric})
+        numbers: dict[str, float] = {}
+        for metric in names:
+            for statistic, value in self._statistics(metric, names, counts=counts).items():
+                stem = metric if statistic.startswith(":") else split_suffix(metric)[0]
+                numbers[build_name(category, stem, statistic.lstrip(":"))] = value
+        return numbers | (self._totals(category) if counts else {})
+
+    def _statistics(self, metric: str, names: list[str], *, counts: bool) -> dict[str, float]:
+        stem, suffix = split_suffix(metric)
+        values = self._task_values(metric)
+        if suffix not in (None, "mean"):
+            # `x:max` beside a plain `x` keeps its whole name, so that neither overwrites the other's x/max.
+            mark = ":" if stem in names and suffix in ("mean", "max", "min") else ""
+            reduced = reduce_numbers(values, suffix or "mean")
+            return {} if reduced is None else {f"{mark}{suffix}": reduced}
+        numbers: dict[str, float] = {}
+        if values:
+            numbers = {
+                "mean": sum_number(values) / len(values),
+                "max": max_number(values),
+                "min": min_number(values),
+            }
+        if self.policy.failed == "both" and not stem.startswith("time/"):
+            zeroed = self._task_values(metric, failed_as_zero=True)
+            if zeroed:
+                numbers["mean_failed_as_zero"] = sum_number(zeroed) / len(zeroed)
+        return numbers | (self._counts(metric, len(values)) if counts else {})
+
+    def _task_values(self, metric: str, *, failed_as_zero: bool | None = None) -> list[float]:
+        tasks = list(self._tasks.values())
+        if split_suffix(metric)[1] == "last":  # the last task by its key: arrival must not decide
+            tasks = [self._tasks[key] for key in sorted(self._tasks, key=_key_order)]
+        found = (self._task_value(task, metric, failed_as_zero=failed_as_zero) for task in tasks)
+        return [value for value in found if value is not None]
+
+    def _task_value(self, task: _Task, metric: str, *, failed_as_zero: bool | None = None) -> float | None:
+        state = task.state_by_metric.get(metric, _NOTHING)
+        missing = task.finished - state.count - state.non_finite
+        zeros = 0
+        if missing and self.policy.missing == "error":
+            raise UsageError(
+                f"{missing} of {task.finished} runs of a task have no {metric!r}",
+                hint="policy missing='skip'",
+            )
+        if missing and self.policy.missing == "zero":
+            zeros += missing
+        as_zero = self.policy.failed == "zero" if failed_as_zero is None else failed_as_zero
+        if as_zero and not metric.startswith("time/"):
+            zeros += task.failed
+        return _reduce(metric, state, self.policy, zeros=zeros)
+
+    def _counts(self, metric: str, tasks: int) -> dict[str, float]:
+        states = [task.state_by_metric.get(metric, _NOTHING) for task in self._tasks.values()]
+        runs, nan = sum(state.count for state in states), sum(state.non_finite for state in states)
+        finished = sum(task.finished for task in self._tasks.values())
+        return {"count": tasks, "runs": runs, "missing": finished - runs - nan, "nan": nan}
+
+    def _totals(self, category: str) -> dict[str, float]:
+        tasks = self._tasks.values()
+        return {
+            f"{category}/finished_task_count": sum(task.finished > 0 for task in tasks),
+            f"{category}/failed_task_count": sum(task.finished == 0 for task in tasks),
+            f"{category}/finished_run_count": sum(task.finished for task in tasks),
+            f"{category}/failed_run_count": sum(task.failed for task in tasks),
+        }
+
+    def to_json(self) -> JsonObject:
+        """The whole state, exactly, as JSON; task keys must be JSON values."""
+        return {
+            "tasks": [
+                [
+                    key,
+                    task.finished,
+                    task.failed,
+                    {name: state.to_json() for name, state in task.state_by_metric.items()},
+                ]
+                for key, task in self._tasks.items()
+            ]
+        }
+
+    @classmethod
+    def from_json(cls, state: JsonObject, policy: Policy | None = None) -> StepFold:
+        """The state `to_json` wrote."""
+        fold = cls(policy)
+        for key, finished, failed, states in state["tasks"]:
+            task = fold._tasks.setdefault(key, _Task())
+            task.finished, task.failed = finished, failed
+            task.state_by_metric = {name: Moments.from_json(moments) for name, moments in states.items()}
+        return fold
+
+
+_NOTHING = Moments()
+
+
+def _key_order(key: Hashable) -> tuple[str, Any]:
+    return (type(key).__name__, key)
+
+
+def _reduce(metric: str, state: Moments, policy: Policy, *, zeros: int) -> float | None:
+    """One number from one state, by the metric's suffix; `zeros` more runs count as 0."""
+    if state.non_finite and policy.nan != "skip":
+        if policy.nan == "error":
+            raise UsageError(
+                f"{state.non_finite} values of {metric!r} are not finite", hint="policy nan='skip'"
+            )
+        if state.nan or (state.infinite and state.negative_infinite):
+            return math.nan
+        return math.inf if state.infinite else -math.inf
+    if not state.count + zeros:
+        return None
+    match split_suffix(metric)[1] or "mean":
+        case "mean":
+            return state.sum / (state.count + zeros)
+        case "sum":
+            return state.sum
+        case "max":
+            return max([0.0] * bool(zeros) + [state.max] * (state.max is not None))  # type: ignore[type-var]
+        case "min":
+            return min([0.0] * bool(zeros) + [state.min] * (state.min is not None))  # type: ignore[type-var]
+        case _:
+            return state.last
+
+
+def reduce_numbers(values: list[float], how: str) -> float | None:
+    """One number from task values; NaN and infinities go through as arithmetic has it."""
+    if not values:
+        return None
+    match how:
+        case "mean":
+            return sum_number(values) / len(values)
+        case "sum":
+            return sum_number(values)
+        case "max":
+            return max_number(values)
+        case "min":
+            return min_number(values)
+        case _:
+            return values[-1]
+
+
+def sum_number(values: list[float]) -> float:
+    """The sum, rounded once, whatever the order."""
+    try:
+        return math.fsum(values)
+    except (ValueError, OverflowError):
+        return sum(values)
+
+
+def max_number(values: list[float]) -> float:
+    """The largest, or NaN when there is one: `max` alone depends on where it stands."""
+    return math.nan if any(math.isnan(value) for value in values) else max(values)
+
+
+def min_number(values: list[float]) -> float:
+    """The smallest, or NaN when there is one."""
+    return math.nan if any(math.isnan(value) for value in values) else min(values)

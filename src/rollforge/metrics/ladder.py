@@ -1,0 +1,183 @@
+"""This module holds the `@k` statistics of one task's runs: mean, std, best, worst, pass, maj.
+
+Three estimators of best and worst of n, all on the values a task has:
+- `exact` (default): the expected best of n draws with replacement, in closed form. It is what the bootstrap
+  of Trinity-RFT and verl converges to, without its noise, and it is defined for n above the number of runs,
+  so a lost run does not move the key.
+- `unbiased`: the expected best of n distinct runs (as pass@k is defined); only for tasks with at least n
+  runs.
+- `bootstrap42`: 1000 resamples from numpy's legacy generator seeded with 42: the peers' own numbers, digit by
+  digit. It depends on the order of the runs, and uses no global random state.
+
+Every function takes a matrix (one row per task, all with the same number of runs) and returns one number per
+row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollforge.metrics.moments import FloatArray, exact_row_sums
+
+Estimator = Literal["exact", "unbiased", "bootstrap42"]
+
+_RESAMPLES = 1000
+
+
+def ladder(k: int) -> list[int]:
+    """2, 4, 8, … below k, and k itself; nothing for a single run."""
+    steps = []
+    n = 2
+    while n < k:
+        steps.append(n)
+        n *= 2
+    return [*steps, k] if k > 1 else []
+
+
+def row_means(rows: FloatArray) -> FloatArray:
+    return np.divide(exact_row_sums(_columns(rows)), rows.shape[1])
+
+
+def row_stds(rows: FloatArray, ddof: int = 0) -> FloatArray:
+    """Per row the standard deviation, of the population by default; NaN where it is undefined."""
+    if rows.shape[1] <= ddof:
+        return np.full(len(rows), np.nan)
+    means = row_means(rows)
+    squares = exact_row_sums([(column - means) ** 2 for column in _columns(rows)])
+    return np.asarray(np.sqrt(squares / (rows.shape[1] - ddof)))
+
+
+def best_of(rows: FloatArray, n: int, estimator: Estimator = "exact") -> FloatArray:
+    """Per row the expected best of n; NaN where `unbiased` has too few runs."""
+    if estimator == "bootstrap42":
+        return _bootstrap(rows, n)[0]
+    return _weighted(np.sort(rows, axis=1), _order_weights(rows.shape[1], n, estimator))
+
+
+def worst_of(rows: FloatArray, n: int, estimator: Estimator = "exact") -> FloatArray:
+    """Per row the expected worst of n."""
+    if estimator == "bootstrap42":
+        return _bootstrap(rows, n)[1]
+    return _weighted(np.sort(rows, axis=1)[:, ::-1], _order_weights(rows.shape[1], n, estimator))
+
+
+def pass_at(rows: FloatArray, n: int, threshold: float) -> FloatArray:
+    """Per row the unbiased pass@n: the chance that n distinct runs hold one that reaches `threshold`; NaN
+    with fewer runs."""
+    runs = rows.shape[1]
+    if runs < n:
+        return np.full(len(rows), np.nan)
+    right = (rows >= threshold).sum(axis=1)
+    table = np.array([1.0 - math.comb(runs - c, n) / math.comb(runs, n) for c in range(runs + 1)])
+    return np.asarray(table[right])
+
+
+def majority_at(
+    values: Sequence[float], answers: Sequence[object], n: int, estimator: Estimator = "exact"
+) -> float:
+    """The expected value of the answer that most of n draws give, for one task.
+
+    Drawn with replacement as in verl; a tie is won by the answer seen first, which by symmetry means an even
+    share each.
+    """
+    if estimator == "bootstrap42":
+        return _bootstrap_majority(values, answers, n)
+    order = Counter(answers)
+    shares = _win_shares(tuple(sorted(order.values())), n)
+    mean_by_answer = {
+        answer: math.fsum(v for v, a in zip(values, answers, strict=True) if a == answer) / count
+        for answer, count in order.items()
+    }
+    return math.fsum(shares[count] * mean_by_answer[answer] for answer, count in order.items())
+
+
+def _columns(rows: FloatArray) -> list[FloatArray]:
+    return [np.ascontiguousarray(rows[:, rank]) for rank in range(rows.shape[1])]
+
+
+def _weighted(ordered: FloatArray, weights: FloatArray) -> FloatArray:
+    """Per row the weighted sum, in a fixed order so that the number does not depend on how many tasks there
+    are."""
+    total = np.zeros(len(ordered))
+    for rank, weight in enumerate(weights.tolist()):
+        if weight:
+            total += weight * ordered[:, rank]
+    return total
+
+
+@lru_cache(maxsize=1024)
+def _order_weights(runs: int, n: int, estimator: Estimator) -> FloatArray:
+    """The chance that the i-th smallest of `runs` values is the largest of n draws."""
+    if estimator == "exact":
+        return np.array([(i**n - (i - 1) ** n) / runs**n for i in range(1, runs + 1)])
+    if runs < n:
+        return np.full(runs, np.nan)
+    return np.array([math.comb(i - 1, n - 1) / math.comb(runs, n) for i in range(1, runs + 1)])
+
+
+@lru_cache(maxsize=64)
+def _draws(runs: int, n: int) -> NDArray[np.int64]:
+    return np.random.RandomState(42).randint(0, runs, size=(_RESAMPLES, n))
+
+
+def _bootstrap(rows: FloatArray, n: int) -> tuple[FloatArray, FloatArray]:
+    draws = _draws(rows.shape[1], n)
+    best, worst = np.empty(len(rows)), np.empty(len(rows))
+    for position, row in enumerate(rows):
+        resampled = row[draws]
+        best[position] = np.mean(resampled.max(axis=1))
+        worst[position] = np.mean(resampled.min(axis=1))
+    return best, worst
+
+
+def _bootstrap_majority(values: Sequence[float], answers: Sequence[object], n: int) -> float:
+    picked = []
+    for draw in _draws(len(values), n).tolist():
+        counts = Counter(answers[i] for i in draw)
+        winner = max(counts, key=counts.__getitem__)
+        picked.append(next(values[i] for i in draw if answers[i] == winner))
+    return float(np.mean(picked))
+
+
+@lru_cache(maxsize=4096)
+def _win_shares(counts: tuple[int, ...], n: int) -> dict[int, float]:
+    """For each class size the chance that one class of that size wins the vote of n draws with replacement.
+
+    The other classes are taken in one by one: ways[drawn][ties] = weighted number of ways to give them
+    `drawn` draws with none above the winner's votes and `ties` equal to it (as a multinomial, divided by its
+    factorials).
+    """
+    total = sum(counts)
+    shares: dict[int, float] = {}
+    for size in set(counts):
+        others = list(counts)
+        others.remove(size)
+        share = 0.0
+        for votes in range(1, n + 1):
+            ways = _ways(others, total, n - votes, votes)
+            own = (size / total) ** votes / math.factorial(votes)
+            share += own * math.fsum(weight / (ties + 1) for ties, weight in ways.items())
+        shares[size] = share * math.factorial(n)
+    return shares
+
+
+def _ways(others: list[int], total: int, draws: int, most: int) -> dict[int, float]:
+    """Ties with the winner → weight of giving exactly `draws` draws to `others`, none of them above
+    `most`."""
+    table: dict[tuple[int, int], float] = {(0, 0): 1.0}
+    for size in others:
+        grown: dict[tuple[int, int], float] = {}
+        for (drawn, ties), weight in table.items():
+            for votes in range(min(most, draws - drawn) + 1):
+                key = (drawn + votes, ties + (votes == most))
+                chance = (size / total) ** votes / math.factorial(votes)
+                grown[key] = grown.get(key, 0.0) + weight * chance
+        table = grown
+    return {ties: weight for (drawn, ties), weight in table.items() if drawn == draws}

@@ -1,0 +1,220 @@
+"""This module holds the mergeable state of one metric: counts, exact sums, extremes and the last value.
+
+Sums are kept as whole numbers of the smallest step a double can take, so adding has no rounding: merging in
+any order and any split gives the same state, and the streamed, the resumed and the offline mean are the same
+double. It is the arithmetic of `math.fsum`, made mergeable and storable.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollforge.records import JsonObject
+
+FloatArray = NDArray[np.float64]
+
+_FINEST = 1074
+"""A double is a whole number of 2**-1074."""
+
+
+def plain_number(value: object) -> float | None:
+    """A float for bool, int, float and numpy or torch scalars; None for what is no number."""
+    if isinstance(value, bool | int | float):
+        return float(value)
+    item = getattr(value, "item", None)
+    if callable(item) and math.prod(getattr(value, "shape", (2,))) == 1:
+        plain = item()
+        return float(plain) if isinstance(plain, bool | int | float) else None
+    return None
+
+
+class Moments:
+    """Count, sum, sum of squares, extremes and last of the finite values seen, and how many were not
+    finite."""
+
+    __slots__ = (
+        "_order",
+        "_squares",
+        "_total",
+        "count",
+        "infinite",
+        "last",
+        "max",
+        "min",
+        "nan",
+        "negative_infinite",
+    )
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.nan = 0
+        self.infinite = 0
+        self.negative_infinite = 0
+        self.min: float | None = None
+        self.max: float | None = None
+        self.last: float | None = None
+        self._order: tuple[float, float] | None = None
+        self._total = 0
+        self._squares = 0
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Moments:
+        """The state of `values`, in their order."""
+        moments = cls()
+        for order, value in enumerate(values):
+            moments.add(value, order=order)
+        return moments
+
+    def add(self, value: float, *, order: float = 0.0) -> None:
+        """Take one value in; `order` decides which value is the last one, whatever order they arrive in."""
+        if not math.isfinite(value):
+            self._count_odd(value)
+            return
+        self.count += 1
+        numerator, denominator = value.as_integer_ratio()
+        shift = _FINEST - denominator.bit_length() + 1
+        self._total += numerator << shift
+        self._squares += (numerator * numerator) << (2 * shift)
+        if self.min is None or value < self.min:
+            self.min = value
+        if self.max is None or value > self.max:
+            self.max = value
+        self._offer_last(value, (order, value))
+
+    def _count_odd(self, value: float) -> None:
+        if math.isnan(value):
+            self.nan += 1
+        elif value > 0:
+            self.infinite += 1
+        else:
+            self.negative_infinite += 1
+
+    def _offer_last(self, value: float | None, order: tuple[float, float] | None) -> None:
+        if order is not None and (self._order is None or order > self._order):
+            self._order, self.last = order, value
+
+    def merge(self, other: Moments) -> None:
+        """Take in everything `other` has seen; commutative and associative to the last bit."""
+        self.count += other.count
+        self.nan += other.nan
+        self.infinite += other.infinite
+        self.negative_infinite += other.negative_infinite
+        self._total += other._total
+        self._squares += other._squares
+        self.min = min((x for x in (self.min, other.min) if x is not None), default=None)
+        self.max = max((x for x in (self.max, other.max) if x is not None), default=None)
+        self._offer_last(other.last, other._order)
+
+    @property
+    def non_finite(self) -> int:
+        """NaN and infinite values, which are in no other number here."""
+        return self.nan + self.infinite + self.negative_infinite
+
+    @property
+    def sum(self) -> float:
+        """The sum, rounded once."""
+        return _to_float(self._total, _FINEST)
+
+    @property
+    def mean(self) -> float | None:
+        """The sum divided by the count; None over nothing."""
+        return self.sum / self.count if self.count else None
+
+    def std(self, ddof: int = 0) -> float | None:
+        """The standard deviation, of the population by default; None where it is undefined."""
+        if self.count - ddof <= 0:
+            return None
+        spread = self.count * self._squares - self._total * self._total
+        return math.sqrt(_to_float(spread, 2 * _FINEST, self.count * (self.count - ddof)))
+
+    def to_json(self) -> JsonObject:
+        """The whole state, exactly, as JSON."""
+        return {
+            "count": self.count,
+            "odd": [self.nan, self.infinite, self.negative_infinite],
+            "sum": hex(self._total),
+            "squares": hex(self._squares),
+            "range": [self.min, self.max],
+            "last": [*self._order] if self._order else None,
+        }
+
+    @classmethod
+    def from_json(cls, state: JsonObject) -> Moments:
+        """The state `to_json` wrote."""
+        moments = cls()
+        moments.count = state["count"]
+        moments.nan, moments.infinite, moments.negative_infinite = state["odd"]
+        moments._total, moments._squares = int(state["sum"], 16), int(state["squares"], 16)
+        moments.min, moments.max = state["range"]
+        if state["last"]:
+            moments._order = (state["last"][0], state["last"][1])
+            moments.last = state["last"][1]
+        return moments
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Moments) and self.to_json() == other.to_json()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        shown = ("count", "mean", "min", "max", "non_finite")
+        return f"Moments({', '.join(f'{name}={getattr(self, name)}' for name in shown)})"
+
+
+def _to_float(units: int, fineness: int, divisor: int = 1) -> float:
+    """`units / (divisor * 2**fineness)`, rounded once; Python divides whole numbers of any size correctly
+    rounded."""
+    try:
+        return units / (divisor << fineness)
+    except OverflowError:
+        return math.copysign(math.inf, units)
+
+
+def exact_row_sums(columns: list[FloatArray]) -> FloatArray:
+    """For each row the sum across `columns`, equal to `math.fsum` of that row whatever the order of the
+    columns.
+
+    Rounding errors are carried in a second array and theirs in a third; where even the third is not zero
+    (values more than a hundred bits apart) the row is summed again by `fsum`.
+    """
+    total = columns[0].copy()
+    if len(columns) == 1:
+        return total
+    error = np.zeros_like(total)
+    rest = np.zeros_like(total)
+    for column in columns[1:]:
+        total, lost = _two_sum(total, column)
+        error, lost = _two_sum(error, lost)
+        np.abs(lost, out=lost)
+        rest += lost
+    result = total + error
+    odd = np.flatnonzero((rest != 0) | ~np.isfinite(result))
+    for row in odd:
+        result[row] = _fsum_like_ieee([float(column[row]) for column in columns])
+    return result
+
+
+def _two_sum(a: FloatArray, b: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The rounded sum and what rounding lost, exactly (Knuth)."""
+    total = a + b
+    shadow = total - a
+    lost = total - shadow
+    np.subtract(a, lost, out=lost)
+    np.subtract(b, shadow, out=shadow)
+    lost += shadow
+    return total, lost
+
+
+def _fsum_like_ieee(values: list[float]) -> float:
+    """`math.fsum`, with NaN for inf − inf and infinity on overflow instead of an exception."""
+    try:
+        return math.fsum(values)
+    except ValueError:
+        return math.nan
+    except OverflowError:
+        moments = Moments.of(values)
+        return moments.sum

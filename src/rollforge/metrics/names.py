@@ -1,0 +1,169 @@
+"""This module is the grammar of metric names: `{category}/{taskset}/{metric}/{statistic}`.
+
+The taskset stands only in `eval/` and `bench/` names. A metric may contain slashes itself
+(`time/run_execution`). A statistic is a known word (`mean`, `max`, …) or `word@k`; an evaluation statistic
+may be followed by one more word that says how tasks were reduced (`mean@4/std`). No other module takes a name
+apart or puts one together.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import msgspec
+
+CATEGORIES = (
+    "rollout",
+    "eval",
+    "bench",
+    "time",
+    "timing_per_token_ms",
+    "experience_pipeline",
+    "sample",
+    "actor",
+    "critic",
+    "response_length",
+    "response",
+    "prompt_length",
+    "global_seqlen",
+    "perf",
+    "training",
+    "num_turns",
+    "tool_call_counts",
+)
+"""First segments rollforge itself writes; a name from elsewhere may have another one."""
+
+TASKSET_CATEGORIES = frozenset({"eval", "bench"})
+STATISTICS = frozenset(
+    {"mean", "max", "min", "std", "sum", "last", "median", "count", "runs", "missing", "nan", "clip_ratio"}
+)
+DETAILS = frozenset({"mean", "std", "max", "min"})
+AT_K = re.compile(r"[a-z][a-z0-9_^]*@[1-9][0-9]*")
+
+SUFFIXES = frozenset({"mean", "sum", "max", "min", "last"})
+"""What may follow a metric's name after a colon (`tokens:sum`): the reducer at every level."""
+
+Sink = Literal["jsonl", "console", "wandb", "tensorboard", "mlflow", "prometheus", "otel"]
+
+
+class MetricName(msgspec.Struct, frozen=True, kw_only=True):
+    """One name, taken apart. `str()` puts it together again."""
+
+    category: str
+    metric: str
+    taskset: str | None = None
+    statistic: str | None = None
+    detail: str | None = None
+    """How the tasks of an evaluation were reduced, after an `@k` statistic; None means by their mean."""
+
+    def __str__(self) -> str:
+        parts = (self.category, self.taskset, self.metric, self.statistic, self.detail)
+        return "/".join(part for part in parts if part)
+
+    @property
+    def k(self) -> int | None:
+        """The number behind the `@`, if the statistic has one."""
+        return int(self.statistic.partition("@")[2]) if self.statistic and "@" in self.statistic else None
+
+
+def parse_name(name: str) -> MetricName:
+    """The parts of `name`; raises `ValueError` saying what is wrong with it."""
+    validate_name(name)
+    category, *rest = name.split("/")
+    taskset = None
+    if category in TASKSET_CATEGORIES:
+        if len(rest) < 2:
+            raise ValueError(
+                f"{name!r}: a name in {category}/ needs a taskset and a metric: {category}/TASKSET/METRIC"
+            )
+        taskset, *rest = rest
+    detail = statistic = None
+    if len(rest) > 2 and rest[-1] in DETAILS and AT_K.fullmatch(rest[-2]):
+        detail = rest.pop()
+    if len(rest) > 1 and (rest[-1] in STATISTICS or AT_K.fullmatch(rest[-1])):
+        statistic = rest.pop()
+    return MetricName(
+        category=category, taskset=taskset, metric="/".join(rest), statistic=statistic, detail=detail
+    )
+
+
+def build_name(
+    category: str,
+    metric: str,
+    statistic: str | None = None,
+    *,
+    taskset: str | None = None,
+    detail: str | None = None,
+) -> str:
+    """The name made of these parts; raises `ValueError` when they make none."""
+    if (taskset is not None) != (category in TASKSET_CATEGORIES):
+        need = "needs" if category in TASKSET_CATEGORIES else "takes no"
+        raise ValueError(f"a name in {category}/ {need} taskset (got {taskset!r})")
+    if taskset is not None and "/" in taskset:
+        raise ValueError(f"the taskset {taskset!r} has a slash, which would shift the parts after it")
+    name = str(
+        MetricName(category=category, taskset=taskset, metric=metric, statistic=statistic, detail=detail)
+    )
+    validate_name(name)
+    return name
+
+
+def validate_name(name: str) -> None:
+    """Nothing, or a `ValueError` that says why `name` is no metric name."""
+    if not name or "/" not in name:
+        raise ValueError(
+            f"{name!r}: a metric name has at least a category and a metric: rollout/accuracy/mean"
+        )
+    for part in name.split("/"):
+        if not part or part != part.strip():
+            raise ValueError(f"{name!r}: a part of the name is empty or has space around it")
+        if not part.isprintable():
+            raise ValueError(f"{name!r}: a part of the name has characters that cannot be printed")
+
+
+def split_suffix(metric: str) -> tuple[str, str | None]:
+    """`tokens:sum` → (`tokens`, `sum`); an unknown suffix belongs to the name."""
+    stem, colon, suffix = metric.rpartition(":")
+    return (stem, suffix) if colon and stem and suffix in SUFFIXES else (metric, None)
+
+
+# What may stand in a name as it is. MLflow: letters, digits, _ - . space : /. Prometheus: letters, digits, _
+# and the colon that we give to the slash. OpenTelemetry: letters, digits, _ - . /. TensorBoard's writers
+# replace all but letters, digits, _ - . /.
+_LEGAL: dict[str, str] = {
+    "mlflow": r"A-Za-z0-9_\-. /:",
+    "prometheus": r"A-Za-z0-9_/",
+    "otel": r"A-Za-z0-9_\-./",
+}
+_ESCAPE = re.compile(r"_at_|_x([0-9a-f]+)_")
+
+
+def safe_name(name: str, sink: str) -> str:
+    """`name` as `sink` accepts it: `@` becomes `_at_` (the form MLflow users of verl and Trinity-RFT know),
+    others `_x2d_`.
+
+    Two names never become one: what already looks like an escape is escaped too, and `original_name` undoes
+    it exactly.
+    """
+    legal = _LEGAL.get(sink)
+    if legal is None:
+        return name
+    opening = rf"[_]|[^{legal}]"  # what the next character's own encoding starts with: an underscore
+    text = re.sub(rf"_(?=(?:at|x[0-9a-f]+)(?:{opening}))", "\0", name)
+    text = re.sub(rf"[^{legal}]", _escape, text)
+    return text.replace("/", ":") if sink == "prometheus" else text
+
+
+def original_name(safe: str, sink: str) -> str:
+    """What `safe_name` made `safe` from."""
+    if sink not in _LEGAL:
+        return safe
+    text = safe.replace(":", "/") if sink == "prometheus" else safe
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else "@", text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    if found[0] == "@":
+        return "_at_"
+    return "_x5f_" if found[0] == "\0" else f"_x{ord(found[0]):x}_"

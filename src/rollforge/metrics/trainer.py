@@ -1,0 +1,182 @@
+"""This module computes the metrics of one training batch from plain arrays, with verl's definitions.
+
+`critic/*`, `actor/*`, `response_length/*`, `prompt_length/*`, `global_seqlen/*`, `perf/*`, `time/*`,
+`timing_per_token_ms/*`. Token arrays are [batch, response width]; a token counts where `response_mask` is 1,
+that is where the model wrote it. Aborted samples (no response token) are in no score or reward. Definitions
+that mislead are given only under `profile="verl"`: there `clip_ratio` compares with the width of the batch;
+here it needs the real limit or the truncation flags, or is absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rollforge.errors import UsageError
+from rollforge.metrics.columns import BoolArray
+from rollforge.metrics.moments import FloatArray
+from rollforge.metrics.policy_loss import actor_metrics, critic_loss_metrics, off_policy_metrics
+from rollforge.metrics.seqlen import seqlen_metrics
+
+ALL_TOKEN_SECTIONS = frozenset({"ref", "values", "adv", "update_critic", "update_actor"})
+"""Timed sections whose cost per token is over prompts and responses; `gen` is over responses."""
+
+
+class TrainerBatch(msgspec.Struct, kw_only=True):
+    """The arrays of one training step. Everything but the lengths may be absent; its metrics are then absent
+    too."""
+
+    prompt_lengths: ArrayLike
+    response_lengths: ArrayLike
+    """All tokens after the prompt, those of tools included."""
+    response_mask: ArrayLike | None = None
+    """[B, R], 1 where the model wrote the token; without it, every token of the response."""
+    scores: ArrayLike | None = None
+    """[B], what the verifier gave."""
+    rewards: ArrayLike | None = None
+    """[B], what training uses (scores minus penalties)."""
+    advantages: ArrayLike | None = None
+    returns: ArrayLike | None = None
+    values: ArrayLike | None = None
+    """[B, R], the critic's values when the batch was made."""
+    new_values: ArrayLike | None = None
+    old_logprobs: ArrayLike | None = None
+    logprobs: ArrayLike | None = None
+    ref_logprobs: ArrayLike | None = None
+    rollout_logprobs: ArrayLike | None = None
+    """[B, R], as the serving engine reported them."""
+    entropies: ArrayLike | None = None
+    truncated: ArrayLike | None = None
+    """[B], whether the token limit ended the response."""
+    max_response_length: int | None = None
+    max_prompt_length: int | None = None
+    num_turns: ArrayLike | None = None
+    tool_call_counts: ArrayLike | None = None
+    timings: Mapping[str, float] = {}
+    """Section → seconds: gen, ref, values, adv, update_critic, update_actor, old_log_prob, step, …"""
+    num_gpus: int = 1
+    data_parallel: int = 1
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    clip_dual: float = 3.0
+    clip_value: float = 0.5
+
+
+def trainer_metrics(batch: TrainerBatch, *, profile: str = "rollforge") -> dict[str, float]:
+    """Every metric the arrays allow. `profile="verl"` adds the old names whose definitions mislead."""
+    arrays = _Arrays(batch)
+    numbers = _critic(batch, arrays)
+    numbers |= _lengths(batch, arrays, profile)
+    numbers |= actor_metrics(batch, arrays.mask)
+    numbers |= critic_loss_metrics(batch, arrays.mask)
+    numbers |= off_policy_metrics(batch, arrays.mask)
+    numbers |= seqlen_metrics(arrays.prompt + arrays.response, batch.data_parallel)
+    numbers |= timing_metrics(batch.timings, arrays.prompt, arrays.response, batch.num_gpus, profile=profile)
+    return numbers
+
+
+class _Arrays:
+    """The batch as numpy: lengths and the mask of tokens that count."""
+
+    def __init__(self, batch: TrainerBatch) -> None:
+        self.prompt = as_array(batch.prompt_lengths)
+        self.response = as_array(batch.response_lengths)
+        if len(self.prompt) != len(self.response) or not len(self.prompt):
+            raise UsageError(
+                f"{len(self.prompt)} prompt lengths and {len(self.response)} response lengths make no batch"
+            )
+        given = batch.response_mask
+        width = int(self.response.max()) if given is None else as_array(given).shape[1]
+        self.mask: BoolArray = np.arange(width)[None, :] < self.response[:, None]
+        if given is not None:
+            self.mask = as_array(given).astype(np.bool_)
+        self.is_whole = self.response > 0
+
+
+def as_array(value: Any) -> FloatArray:
+    """A float array from a list, a numpy array or a torch tensor on any device."""
+    if hasattr(value, "detach"):
+        value = value.detach().float().cpu().numpy()
+    return np.asarray(value, dtype=np.float64)
+
+
+def spread(prefix: str, values: FloatArray) -> dict[str, float]:
+    """`{prefix}/mean|max|min`, or nothing over nothing."""
+    if not values.size:
+        return {}
+    return {
+        f"{prefix}/mean": float(values.mean()),
+        f"{prefix}/max": float(values.max()),
+        f"{prefix}/min": float(values.min()),
+    }
+
+
+def _critic(batch: TrainerBatch, arrays: _Arrays) -> dict[str, float]:
+    numbers: dict[str, float] = {}
+    for name, per_sample in (("score", batch.scores), ("rewards", batch.rewards)):
+        if per_sample is not None:
+            numbers |= spread(f"critic/{name}", as_array(per_sample)[arrays.is_whole])
+    for name, per_token in (
+        ("advantages", batch.advantages),
+        ("returns", batch.returns),
+        ("values", batch.values),
+    ):
+        if per_token is not None:
+            numbers |= spread(f"critic/{name}", as_array(per_token)[arrays.mask])
+    if batch.values is not None and batch.returns is not None and arrays.mask.sum() > 1:
+        returns, values = as_array(batch.returns)[arrays.mask], as_array(batch.values)[arrays.mask]
+        unexplained = np.var(returns - values, ddof=1) / (np.var(returns, ddof=1) + 1e-5)
+        numbers["critic/vf_explained_var"] = float(1.0 - unexplained)
+    return numbers
+
+
+def _lengths(batch: TrainerBatch, arrays: _Arrays, profile: str) -> dict[str, float]:
+    numbers = spread("response_length", arrays.response) | spread("prompt_length", arrays.prompt)
+    if batch.truncated is not None:
+        numbers["response_length/clip_ratio"] = float(as_array(batch.truncated).mean())
+    elif batch.max_response_length is not None:
+        numbers["response_length/clip_ratio"] = float((arrays.response >= batch.max_response_length).mean())
+    if batch.max_prompt_length is not None:
+        numbers["prompt_length/clip_ratio"] = float((arrays.prompt >= batch.max_prompt_length).mean())
+    if profile == "verl":
+        width = batch.max_response_length or arrays.response.max()
+        numbers["response_length/clip_ratio"] = float((arrays.response == width).mean())
+        prompt_width = batch.max_prompt_length or arrays.prompt.max()
+        numbers["prompt_length/clip_ratio"] = float((arrays.prompt == prompt_width).mean())
+        whole = arrays.response[arrays.is_whole]
+        numbers |= spread("response_length_non_aborted", whole)
+        if len(whole):
+            numbers["response_length_non_aborted/clip_ratio"] = float((whole == width).mean())
+    numbers["response/aborted_ratio"] = float(1.0 - arrays.is_whole.mean())
+    for name, counted in (("num_turns", batch.num_turns), ("tool_call_counts", batch.tool_call_counts)):
+        if counted is not None:
+            numbers |= spread(name, as_array(counted))
+    return numbers
+
+
+def timing_metrics(
+    timings: Mapping[str, float],
+    prompt: FloatArray,
+    response: FloatArray,
+    num_gpus: int = 1,
+    *,
+    profile: str = "rollforge",
+) -> dict[str, float]:
+    """`time/*` in seconds, `timing_per_token_ms/*`, and `perf/*` when the whole step was timed (`step`)."""
+    prefix = "timing_s" if profile == "verl" else "time"
+    tokens = float(prompt.sum() + response.sum())
+    numbers = {f"{prefix}/{section}": float(seconds) for section, seconds in timings.items()}
+    for section, seconds in timings.items():
+        over = tokens if section in ALL_TOKEN_SECTIONS else float(response.sum()) if section == "gen" else 0.0
+        if over:
+            numbers[f"timing_per_token_ms/{section}"] = 1000.0 * seconds / over
+    numbers["perf/total_num_tokens"] = tokens
+    step = timings.get("step")
+    if step:
+        numbers["perf/time_per_step"] = float(step)
+        numbers["perf/throughput"] = tokens / (step * num_gpus)
+    return numbers

@@ -1,0 +1,201 @@
+"""This module says what a sink is, opens the ones a user asked for, and fans metrics out to them.
+
+The rule: a sink that cannot start stops the command before any work; one that fails later is warned about
+once and never harms the run. Sinks that talk to something outside the process work in their own thread,
+behind a short queue, so a hanging server slows nothing down; what a full queue had to drop is counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import queue
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from rollforge.errors import RollforgeError, UsageError
+from rollforge.metrics.profiles import rename
+from rollforge.records import JsonObject
+from rollforge.sinks import SINKS
+
+logger = logging.getLogger(__name__)
+
+QUEUE_STEPS = 256
+"""Steps a slow sink may be behind before its newest are dropped and counted."""
+
+
+class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sink needs to know about the run it reports on."""
+
+    directory: Path
+    """Where local sinks put their files."""
+    run: str = "rollforge"
+    """The run's name, for sinks that have named runs."""
+    config: JsonObject = {}
+    """The resolved config, for sinks that keep one beside the numbers; it holds no secrets."""
+    target: str | None = None
+    """What stood behind `NAME=` in `--sink`: a path, an address, a project."""
+
+
+class Sink(Protocol):
+    """Takes the metrics of one step. The constructor makes no contact; `start` does, and raises `UsageError`
+    if it cannot."""
+
+    is_remote: bool
+    """Whether `log` may wait for something outside this process."""
+
+    def start(self) -> None:
+        """Make ready, or raise `UsageError`."""
+
+    def log(self, metrics: Mapping[str, float | None], *, step: int, at: float) -> None:
+        """One step's numbers; `at` is the Unix time they belong to. None stands for a value that was not
+        finite."""
+
+    def close(self) -> None:
+        """Write out what is held back and release everything."""
+
+
+def need_extra(sink: str, extra: str, error: ImportError) -> UsageError:
+    """The error for a sink whose package is not installed."""
+    return UsageError(
+        f"the sink {sink!r} needs a package that is not installed ({error.name})",
+        hint=f"pip install 'rollforge[{extra}]'",
+    )
+
+
+def open_sinks(specs: Sequence[str], options: SinkOptions, *, profile: str = "rollforge") -> Sinks:
+    """The sinks named by `specs` (`jsonl`, `tensorboard=DIR`, `prometheus=127.0.0.1:9464`), started.
+
+    Raises:
+        UsageError: one of them is unknown or cannot start; those already started are closed again.
+    """
+    rename({}, profile)
+    started: list[tuple[str, Sink]] = []
+    try:
+        for spec in dict.fromkeys(specs):
+            name, _, target = spec.partition("=")
+            sink = SINKS.load(name)(msgspec.structs.replace(options, target=target or None))
+            _start(name, sink)
+            started.append((name, sink))
+    except BaseException:
+        for name, sink in started:
+            _quietly_close(name, sink)
+        raise
+    return Sinks(started, profile=profile)
+
+
+def _start(name: str, sink: Sink) -> None:
+    try:
+        sink.start()
+    except RollforgeError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"the sink {name!r} cannot start: {type(error).__name__}: {error}",
+            hint=f"leave it out, or see docs/sinks.md for what {name} needs",
+        ) from error
+
+
+def _quietly_close(name: str, sink: Sink) -> None:
+    try:
+        sink.close()
+    except Exception as error:  # noqa: BLE001  (the boundary to other people's clients)
+        logger.warning("the sink %r did not close cleanly: %s: %s", name, type(error).__name__, error)
+
+
+class Sinks:
+    """Several sinks as one. Nothing here raises after the start."""
+
+    def __init__(self, sinks: Sequence[tuple[str, Sink]], *, profile: str = "rollforge") -> None:
+        self._members = [
+            _Threaded(name, sink) if sink.is_remote else _Member(name, sink) for name, sink in sinks
+        ]
+        self._profile = profile
+
+    def log(self, metrics: Mapping[str, float], *, step: int, at: float | None = None) -> None:
+        """Hand one step's metrics to every sink. Values that are not finite become None and are not drawn."""
+        named = metrics if self._profile == "rollforge" else rename(metrics, self._profile)
+        numbers = {name: (value if math.isfinite(value) else None) for name, value in named.items()}
+        moment = time.time() if at is None else at
+        for member in self._members:
+            member.log(numbers, step, moment)
+
+    def close(self) -> None:
+        """Let every sink finish, within a bounded time."""
+        for member in self._members:
+            member.close()
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """Sink → steps it could not take; empty when all is well."""
+        return {member.name: member.failures for member in self._members if member.failures}
+
+    def __enter__(self) -> Sinks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Member:
+    """A sink behind its guard: the first failure is warned about, all are counted, none goes further."""
+
+    def __init__(self, name: str, sink: Sink) -> None:
+        self.name = name
+        self.failures = 0
+        self._sink = sink
+
+    def log(self, metrics: Mapping[str, float | None], step: int, at: float) -> None:
+        try:
+            self._sink.log(metrics, step=step, at=at)
+        except Exception as error:  # noqa: BLE001  (telemetry may not take a run down)
+            self.count_failure(f"{type(error).__name__}: {error}")
+
+    def count_failure(self, reason: str) -> None:
+        self.failures += 1
+        if self.failures == 1:
+            logger.warning("the sink %r failed: %s (said once; the run goes on)", self.name, reason)
+
+    def close(self) -> None:
+        _quietly_close(self.name, self._sink)
+
+
+class _Threaded(_Member):
+    """A member whose sink waits for others: it works in a thread of its own."""
+
+    CLOSE_SECONDS = 15.0
+
+    def __init__(self, name: str, sink: Sink) -> None:
+        super().__init__(name, sink)
+        self._steps: queue.Queue[tuple[Mapping[str, float | None], int, float] | None] = queue.Queue(
+            QUEUE_STEPS
+        )
+        self._thread = threading.Thread(target=self._work, name=f"sink-{name}", daemon=True)
+        self._thread.start()
+
+    def log(self, metrics: Mapping[str, float | None], step: int, at: float) -> None:
+        try:
+            self._steps.put_nowait((metrics, step, at))
+        except queue.Full:
+            self.count_failure(f"it is {QUEUE_STEPS} steps behind; steps are dropped")
+
+    def _work(self) -> None:
+        while (item := self._steps.get()) is not None:
+            super().log(*item)
+        super().close()
+
+    def close(self) -> None:
+        deadline = time.monotonic() + self.CLOSE_SECONDS
+        try:
+            self._steps.put(None, timeout=self.CLOSE_SECONDS)
+        except queue.Full:
+            self.count_failure("it took no more steps")
+            return
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+        if self._thread.is_alive():
+            self.count_failure(f"it did not finish within {self.CLOSE_SECONDS:.0f} s")

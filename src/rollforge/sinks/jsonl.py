@@ -1,0 +1,59 @@
+"""Appends one line per step to a file: the default, and the one other commands read back.
+
+A line is `{"step": 12, "at": 1763240000.1, "metrics": {"rollout/accuracy/mean": 0.83, …}}`; a value that was
+not finite is null. Lines are written whole and flushed, so a killed run leaves a readable file. `jsonl=PATH`
+names the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from rollforge.records import JsonObject, from_json, to_json
+from rollforge.sinks.base import SinkOptions
+
+
+class JsonlSink:
+    """A file of metric lines."""
+
+    is_remote = False
+
+    def __init__(self, options: SinkOptions) -> None:
+        self.path = Path(options.target) if options.target else options.directory / "metrics.jsonl"
+        self._file: IO[bytes] | None = None
+
+    def start(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self.path.open("ab", buffering=0)
+        if self._file.tell() and not _ends_whole(self.path):
+            self._file.write(b"\n")  # a torn line of a killed run stays one bad line and spoils no other
+
+    def log(self, metrics: Mapping[str, float | None], *, step: int, at: float) -> None:
+        if self._file is None:
+            raise RuntimeError("log before start")
+        self._file.write(to_json({"step": step, "at": at, "metrics": metrics}) + b"\n")
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _ends_whole(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, 2)
+        return file.read(1) == b"\n"
+
+
+def read_metrics(path: str | Path) -> Iterator[JsonObject]:
+    """The lines of a metrics file, torn ones left out."""
+    with Path(path).open("rb") as file:
+        for line in file:
+            try:
+                yield from_json(line)
+            except msgspec.DecodeError:
+                continue

@@ -1,0 +1,85 @@
+"""Logs to MLflow: an SQLite file in the run's directory, or the tracking server named by `mlflow=URI`.
+
+Names are made legal for MLflow (`mean@4` becomes `mean_at_4`) and can be turned back exactly. Needs the extra
+`mlflow`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from rollforge.metrics.names import safe_name
+from rollforge.sinks.base import SinkOptions, need_extra
+
+_BATCH = 500
+"""MLflow takes at most 1000 metrics in one call."""
+
+
+class MlflowSink:
+    """One MLflow run in the experiment `rollforge`."""
+
+    is_remote = True
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self.uri = options.target or f"sqlite:///{(options.directory / 'mlflow.db').absolute()}"
+        self._client: Any = None
+        self._run_id = ""
+
+    def start(self) -> None:
+        for variable in ("MLFLOW_DISABLE_TELEMETRY", "DO_NOT_TRACK"):
+            os.environ.setdefault(variable, "true")  # MLflow looks a telemetry host up on first use otherwise
+        try:
+            from mlflow import MlflowClient
+            from mlflow.entities import Param
+        except ImportError as error:
+            raise need_extra("mlflow", "mlflow", error) from error
+        self._options.directory.mkdir(parents=True, exist_ok=True)
+        self._client = MlflowClient(tracking_uri=self.uri)
+        found = self._client.get_experiment_by_name("rollforge")
+        experiment = (
+            found.experiment_id if found else self._client.create_experiment("rollforge", self._artifacts())
+        )
+        self._run_id = self._client.create_run(experiment, run_name=self._options.run).info.run_id
+        params = [
+            Param(safe_name(key, "mlflow")[:250], value[:500]) for key, value in _flat(self._options.config)
+        ]
+        for start in range(0, len(params), 100):
+            self._client.log_batch(self._run_id, params=params[start : start + 100])
+
+    def _artifacts(self) -> str | None:
+        """With the local file, artifacts stay beside it too."""
+        return (
+            None
+            if self._options.target
+            else (self._options.directory / "mlflow_artifacts").absolute().as_uri()
+        )
+
+    def log(self, metrics: Mapping[str, float | None], *, step: int, at: float) -> None:
+        from mlflow.entities import Metric
+
+        moment = int(at * 1000)
+        batch = [
+            Metric(safe_name(name, "mlflow"), value, moment, step)
+            for name, value in metrics.items()
+            if value is not None
+        ]
+        for start in range(0, len(batch), _BATCH):
+            self._client.log_batch(self._run_id, metrics=batch[start : start + _BATCH])
+
+    def close(self) -> None:
+        if self._client is not None and self._run_id:
+            self._client.set_terminated(self._run_id)
+            self._client = None
+
+
+def _flat(config: object, prefix: str = "") -> list[tuple[str, str]]:
+    if isinstance(config, dict):
+        return [
+            pair
+            for key, value in config.items()
+            for pair in _flat(value, f"{prefix}.{key}" if prefix else str(key))
+        ]
+    return [(prefix, str(config))] if prefix else []

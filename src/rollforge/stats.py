@@ -1,0 +1,291 @@
+"""This module is arithmetic on rewards: summaries, intervals, pass@k and its kin, histograms.
+
+Every function is pure: arrays in, numbers out, no file, no clock, no randomness without a seed. Values are floats in which NaN
+means missing; a missing value is left out and counted, never taken for zero. Where the samples of one task matter together,
+values come sorted by group, with `starts` naming where each group begins.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+LEVEL = 0.95
+"""The share of intervals that hold the truth."""
+
+
+class Summary(NamedTuple):
+    """One field over some rollouts. What is undefined (no value, or the spread of one) is None."""
+
+    n: int
+    missing: int
+    mean: float | None
+    std: float | None
+    """Sample standard deviation (n − 1)."""
+    min: float | None
+    max: float | None
+    median: float | None
+
+
+def summarize(values: ArrayLike) -> Summary:
+    """The summary of all values; NaN counts as missing."""
+    all_values = np.asarray(values, dtype=np.float64).ravel()
+    known = all_values[~np.isnan(all_values)]
+    n = len(known)
+    if n == 0:
+        return Summary(0, len(all_values), None, None, None, None, None)
+    return Summary(
+        n=n,
+        missing=len(all_values) - n,
+        mean=float(known.mean()),
+        std=float(known.std(ddof=1)) if n > 1 else None,
+        min=float(known.min()),
+        max=float(known.max()),
+        median=float(np.median(known)),
+    )
+
+
+class Groups(NamedTuple):
+    """Statistics of every group at once; NaN where a group has no value (or, for `std`, fewer than two)."""
+
+    n: Ints
+    mean: Floats
+    std: Floats
+    min: Floats
+    max: Floats
+    median: Floats
+
+
+def summarize_groups(values: Floats, starts: Ints) -> Groups:
+    """Per-group statistics of values sorted by group; `starts` are the first places of the groups."""
+    sizes = np.diff(np.append(starts, len(values)))
+    group = np.repeat(np.arange(len(starts)), sizes)
+    known = ~np.isnan(values)
+    if not known.all():
+        values, group = values[known], group[known]
+    n = np.bincount(group, minlength=len(starts)).astype(np.int64)
+    filled = n > 0
+    begins = (np.cumsum(n) - n)[filled]
+    blank = np.full(len(starts), np.nan)
+    mean, std, low, high, median = (blank.copy() for _ in range(5))
+    if len(values):
+        counts = n[filled]
+        order = np.lexsort((values, group))
+        ordered = values[order]
+        means = np.add.reduceat(values, begins) / counts
+        spread = np.add.reduceat((values - np.repeat(means, counts)) ** 2, begins)
+        mean[filled] = means
+        low[filled], high[filled] = ordered[begins], ordered[begins + counts - 1]
+        median[filled] = (ordered[begins + (counts - 1) // 2] + ordered[begins + counts // 2]) / 2
+        with np.errstate(invalid="ignore", divide="ignore"):
+            std[filled] = np.where(counts > 1, np.sqrt(spread / (counts - 1)), np.nan)
+    return Groups(n, mean, std, low, high, median)
+
+
+# Intervals
+
+
+class Estimate(NamedTuple):
+    """A mean and the interval around it; no interval when there is nothing to tell the spread from."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    groups: int
+
+    @property
+    def ci(self) -> list[float] | None:
+        """The interval as two numbers."""
+        return None if self.low is None or self.high is None else [self.low, self.high]
+
+
+def clustered_mean(sums: ArrayLike, counts: ArrayLike, *, is_share: bool = False, level: float = LEVEL) -> Estimate:
+    """The mean over all values, with an interval that knows the values of one group to be alike.
+
+    The spread is taken between groups (cluster-robust, groups − 1 degrees of freedom), so that 16 samples of one task do not
+    count as 16 independent tasks.
+
+    Args:
+        sums: the sum of each group's values.
+        counts: how many values each group has; groups without any are left out.
+        is_share: the values are all 0 or 1: the interval is Wilson's on the effective sample size, which keeps a width at
+            0 and at 1 where the spread is zero.
+    """
+    totals, sizes = np.asarray(sums, dtype=np.float64), np.asarray(counts, dtype=np.float64)
+    totals, sizes = totals[sizes > 0], sizes[sizes > 0]
+    groups, n = len(sizes), float(sizes.sum())
+    if groups == 0:
+        return Estimate(None, None, None, 0)
+    mean = float(totals.sum() / n)
+    if groups == 1 and not is_share:
+        return Estimate(mean, None, None, 1)
+    variance = 0.0
+    if groups > 1:
+        residuals = totals - sizes * mean
+        variance = float((residuals**2).sum()) * groups / (groups - 1) / n**2
+    if is_share:
+        low, high = _share_interval(mean, variance, n, groups, level)
+    else:
+        half = t_quantile((1 + level) / 2, groups - 1) * math.sqrt(variance)
+        low, high = mean - half, mean + half
+    return Estimate(mean, low, high, groups)
+
+
+def _share_interval(share: float, variance: float, n: float, groups: int, level: float) -> tuple[float, float]:
+    """Wilson's interval with as many independent values as the clustered spread leaves, at most n and at least the groups."""
+    independent = share * (1 - share) / variance if variance > 0 else float(groups)
+    independent = min(max(independent, 1.0), n)
+    quantile = t_quantile((1 + level) / 2, max(groups - 1, 1)) if groups > 1 else normal_quantile((1 + level) / 2)
+    return wilson(share, independent, quantile)
+
+
+def wilson(share: float, n: float, z: float) -> tuple[float, float]:
+    """Wilson's score interval for a share of n."""
+    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def mean_of(values: ArrayLike, *, level: float = LEVEL) -> Estimate:
+    """The mean of one value per group, with Student's interval; values that all lie in [0, 1] stay inside it."""
+    known = np.asarray(values, dtype=np.float64)
+    known = known[~np.isnan(known)]
+    n = len(known)
+    if n == 0:
+        return Estimate(None, None, None, 0)
+    mean = float(known.mean())
+    is_unit = bool((known >= 0).all() and (known <= 1).all())
+    if n == 1:
+        return Estimate(mean, None, None, 1)
+    variance = float(known.var(ddof=1)) / n
+    quantile = t_quantile((1 + level) / 2, n - 1)
+    if is_unit:
+        independent = mean * (1 - mean) / variance if variance > 0 else float(n)
+        low, high = wilson(mean, max(independent, 1.0), quantile)
+    else:
+        low, high = mean - quantile * math.sqrt(variance), mean + quantile * math.sqrt(variance)
+    return Estimate(mean, low, high, n)
+
+
+def paired_difference(first: ArrayLike, second: ArrayLike, *, level: float = LEVEL) -> Estimate:
+    """Mean of second − first over pairs (one per task) in which both are known."""
+    one, two = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    gaps = (two - one)[~np.isnan(one) & ~np.isnan(two)]
+    n = len(gaps)
+    if n == 0:
+        return Estimate(None, None, None, 0)
+    mean = float(gaps.mean())
+    if n == 1:
+        return Estimate(mean, None, None, 1)
+    half = t_quantile((1 + level) / 2, n - 1) * float(gaps.std(ddof=1)) / math.sqrt(n)
+    return Estimate(mean, mean - half, mean + half, n)
+
+
+def normal_quantile(p: float) -> float:
+    """The value below which a standard normal lies with probability p."""
+    from statistics import NormalDist
+
+    return NormalDist().inv_cdf(p)
+
+
+def t_quantile(p: float, degrees: int) -> float:
+    """The value below which Student's t lies with probability p."""
+    if p == 0.5:
+        return 0.0
+    if p < 0.5:
+        return -t_quantile(1 - p, degrees)
+    if degrees > 10_000:
+        return normal_quantile(p)
+    low, high = 0.0, 2.0
+    while t_probability(high, degrees) < p:
+        low, high = high, high * 2
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if t_probability(middle, degrees) < p else (low, middle)
+    return (low + high) / 2
+
+
+def t_probability(t: float, degrees: int) -> float:
+    """How likely Student's t lies below t (t ≥ 0)."""
+    return 1 - incomplete_beta(degrees / 2, 0.5, degrees / (degrees + t * t)) / 2
+
+
+def incomplete_beta(a: float, b: float, x: float) -> float:
+    """The regularised incomplete beta function, by its continued fraction."""
+    if x <= 0 or x >= 1:
+        return 0.0 if x <= 0 else 1.0
+    if x > (a + 1) / (a + b + 2):
+        return 1 - incomplete_beta(b, a, 1 - x)
+    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)) / a
+    d = 1 / (1 - (a + b) * x / (a + 1))
+    c, total = 1.0, d
+    for m in range(1, 1000):
+        change = 1.0
+        for term in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
+            d = 1 / (1 + term * d)
+            c = 1 + term / c
+            change = c * d
+            total *= change
+        if abs(1 - change) < 1e-15:
+            break
+    return front * total
+
+
+# Distributions
+
+
+class Histogram(NamedTuple):
+    """Counts between edges; every bin holds its lower edge, the last one its upper edge too."""
+
+    edges: list[float]
+    counts: list[int]
+
+
+def histogram(values: ArrayLike, bins: int = 10) -> Histogram:
+    """Counts of the known values: tenths of [0, 1] when they lie in it, else equal bins from the least to the greatest."""
+    known = np.asarray(values, dtype=np.float64)
+    known = known[np.isfinite(known)]
+    if not len(known):
+        return Histogram([], [])
+    low, high = float(known.min()), float(known.max())
+    if 0 <= low and high <= 1:
+        low, high = 0.0, 1.0
+    counts, edges = np.histogram(known, bins=bins, range=(low, high))
+    return Histogram([round(edge, 12) for edge in edges.tolist()], counts.tolist())
+
+
+class Variance(NamedTuple):
+    """How much of the spread is between groups and how much inside them."""
+
+    between: float | None
+    """Variance of the true group means: what is left of the spread of means once the noise of few samples is taken out."""
+    within: float | None
+    """Pooled sample variance inside groups with at least two values."""
+    intraclass: float | None
+    """Share of the whole that is between groups: 1 means that every sample of a task says the same."""
+
+
+def variance_parts(means: Floats, stds: Floats, counts: Ints) -> Variance:
+    """Between- and within-group variance (one-way random effects)."""
+    filled = counts > 0
+    means, stds, sizes = means[filled], stds[filled], counts[filled].astype(np.float64)
+    groups, n = len(sizes), float(sizes.sum())
+    free = n - groups
+    within = float((np.nan_to_num(stds) ** 2 * (sizes - 1)).sum() / free) if free > 0 else None
+    if groups < 2 or within is None:
+        return Variance(None, within, None)
+    grand = float((means * sizes).sum() / n)
+    mean_square = float((sizes * (means - grand) ** 2).sum()) / (groups - 1)
+    typical = (n - float((sizes**2).sum()) / n) / (groups - 1)
+    between = max(0.0, (mean_square - within) / typical)
+    whole = between + within
+    return Variance(between, within, between / whole if whole > 0 else None)

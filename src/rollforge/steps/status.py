@@ -1,0 +1,91 @@
+"""This module tells how far a run is, from its files alone."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import msgspec
+
+from rollforge.errors import UsageError
+from rollforge.records import JsonObject
+from rollforge.store import Ledger, Manifest, RunFiles, is_alive, read_manifest
+from rollforge.store.manifest import State
+from rollforge.tasks import TaskFile
+
+FRESH_S = 15.0
+"""A running process rewrites its manifest every few seconds; an older one may be stuck."""
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a run is."""
+
+    run: str
+    state: State
+    expected: int
+    finished: int
+    judged: int
+    unjudged: int
+    failed: dict[str, int]
+    rate: float | None
+    """Rollouts per second; None when nothing is running."""
+    eta_s: float | None
+    tokens_per_s: float | None
+    reward: JsonObject | None
+    in_flight: int
+    limit: int | None
+    slowest_s: float | None
+    updated_s_ago: float
+    is_stale: bool
+    """It should be running, but has not said so for a while."""
+    command: list[str]
+
+
+def read_status(run: str | Path) -> Status:
+    """The run's status. A process that died leaves `running` behind: that is `interrupted`."""
+    files = RunFiles(run)
+    manifest = read_manifest(files)
+    if manifest is None:
+        raise UsageError(
+            f"{files.manifest}: no such file",
+            hint="is this a run collected by rollforge? Else: rollforge metrics",
+        )
+    is_running = manifest.state == "running" and is_alive(files, manifest)
+    age = time.time() - manifest.updated
+    if not is_running:
+        _recount(files, manifest)
+    state: State = "interrupted" if manifest.state == "running" and not is_running else manifest.state
+    return Status(
+        run=str(run),
+        state=state,
+        expected=manifest.expected,
+        finished=manifest.finished,
+        judged=manifest.judged,
+        unjudged=manifest.unjudged,
+        failed=manifest.failed,
+        rate=manifest.rate if is_running else None,
+        eta_s=manifest.eta_s if is_running else None,
+        tokens_per_s=manifest.tokens_per_s if is_running else None,
+        reward=manifest.reward,
+        in_flight=manifest.in_flight if is_running else 0,
+        limit=manifest.concurrency.get("limit"),
+        slowest_s=manifest.slowest_s if is_running else None,
+        updated_s_ago=age,
+        is_stale=is_running and age > FRESH_S,
+        command=manifest.command,
+    )
+
+
+def _recount(files: RunFiles, manifest: Manifest) -> None:
+    """The manifest may be seconds behind the files when the process was killed: count what is on disk."""
+    if not files.tasks.exists():
+        return
+    tasks = TaskFile.open(files.tasks)
+    tasks.close()
+    ledger = Ledger(tasks.ids, manifest.samples)
+    ledger.read(files.rollouts, files.failures)
+    manifest.finished = ledger.finished
+    manifest.failed = ledger.failed_by_class(files.failures)
+    if manifest.config.get("verifier"):
+        manifest.unjudged = ledger.unjudged
+        manifest.judged = ledger.finished - ledger.unjudged

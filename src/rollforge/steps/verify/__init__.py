@@ -1,0 +1,16 @@
+"""Verify: a run and a verifier in, verdicts on disk. `Verification` is the step; the modules beside it are its parts.
+
+rows      rollouts and their tasks, read from a run's files one at a time
+verdicts  what earlier verification left, and the rows that this one adds
+engine    the loop: read, judge, append
+tally     the summary
+flips     two verifiers compared
+"""
+
+from rollforge.steps.verify.engine import Snapshot, Verification
+from rollforge.steps.verify.flips import FlipTable, compare
+from rollforge.steps.verify.options import VerifyOptions
+from rollforge.steps.verify.tally import Summary
+from rollforge.steps.verify.verdicts import use_verifier
+
+__all__ = ["FlipTable", "Snapshot", "Summary", "Verification", "VerifyOptions", "compare", "use_verifier"]

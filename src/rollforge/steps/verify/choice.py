@@ -1,0 +1,161 @@
+"""This module decides which rollouts of a run are judged: what is owed, and what the user picked out of it."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from rollforge.errors import UsageError
+from rollforge.steps.verify.options import Sample, VerifyOptions
+from rollforge.steps.verify.rows import Rollout, RolloutReader
+from rollforge.steps.verify.tally import ClusterMean
+from rollforge.steps.verify.verdicts import Key, KeySet, read_verdicts
+from rollforge.store import RunFiles
+from rollforge.verifiers.runner import RunningJudge
+
+
+class Chooser:
+    """Says of each rollout whether to judge it."""
+
+    def __init__(self, options: VerifyOptions, files: RunFiles, judge: RunningJudge) -> None:
+        self._options = options
+        self._files = files
+        self._judge = judge
+        self._sample = Sample.parse(options.sample) if options.sample else None
+        self._largest_hash: int | None = None
+        self._picked: KeySet | None = None
+        self._reward_by_number: dict[int, float] = {}
+        self._done = KeySet()
+        self._failed = KeySet()
+        self._judged = KeySet()
+        self._seen = KeySet()
+        self._rewards: ClusterMean | None = None
+        self.already = self.already_judged = self.already_unjudged = 0
+
+    def read(self, rewards: ClusterMean) -> None:
+        """Learn what earlier verification left; its rewards count in `rewards` when their rollouts come by."""
+        self._rewards = rewards
+        for row, _ in read_verdicts(self._files.verdicts):
+            if row.verifier != self._judge.name:
+                continue
+            if row.error is not None:
+                self._failed.add(row.key)
+                continue
+            self._failed.remove(row.key)
+            self._judged.add(row.key)
+            if row.fingerprint == self._judge.fingerprint and not self._options.is_fresh:
+                self._done.add(row.key)
+                self._remember(row.key, row.reward)
+        if self._options.where:
+            self._picked = self._matching(self._options.where)
+        if self._sample is not None and self._sample.count is not None:
+            self._largest_hash = self._hash_of_sample(self._sample.count)
+
+    def _remember(self, key: Key, reward: float | None) -> None:
+        if reward is None:
+            self._reward_by_number.pop(number_of(key), None)
+        else:
+            self._reward_by_number[number_of(key)] = reward
+
+    def is_wanted(self, rollout: Rollout) -> bool:
+        """Whether to judge it now. What was judged before is counted, not judged."""
+        key = rollout.key
+        if self._picked is not None and key not in self._picked:
+            return False
+        if not self._is_sampled(key):
+            return False
+        if self._options.is_failed_only and not self._has_failed(rollout):
+            return False
+        if key in self._done:
+            self._count_again(key)
+            return False
+        return True
+
+    def _count_again(self, key: Key) -> None:
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        self.already += 1
+        reward = self._reward_by_number.get(number_of(key))
+        if reward is None:
+            self.already_unjudged += 1
+        else:
+            self.already_judged += 1
+            if self._rewards is not None:
+                self._rewards.add(key[0], reward)
+
+    def _has_failed(self, rollout: Rollout) -> bool:
+        """No verdict of this verifier: it failed later on, or while the rollout was collected."""
+        if rollout.key in self._failed or rollout.key in self._judged:
+            return rollout.key in self._failed
+        return rollout.reward is None and rollout.own.verifier in (None, self._judge.name)
+
+    def _is_sampled(self, key: Key) -> bool:
+        if self._sample is None:
+            return True
+        if self._sample.share is not None:
+            return hash_of(key) < self._sample.share * 2**64
+        return self._largest_hash is None or hash_of(key) <= self._largest_hash
+
+    def _hash_of_sample(self, count: int) -> int | None:
+        """The hash below which exactly `count` rollouts of the run lie; None when it has no more than those."""
+        keys = KeySet()
+        smallest: list[int] = []
+        for rollout in RolloutReader(self._files.rollouts):
+            if rollout.key in keys or (self._picked is not None and rollout.key not in self._picked):
+                continue
+            keys.add(rollout.key)
+            if len(smallest) < count:
+                heapq.heappush(smallest, -hash_of(rollout.key))
+            else:
+                heapq.heappushpop(smallest, -hash_of(rollout.key))
+        return -smallest[0] if len(keys) > count else None
+
+    def _matching(self, where: str) -> KeySet:
+        try:
+            from rollforge.index import open_index
+        except ImportError as error:
+            raise UsageError("--where needs the index, which this installation lacks") from error
+        keys = KeySet()
+        table = open_index(self._files.rollouts).table(columns=["task", "rollout"], where=where)
+        for task, rollout in zip(table["task"].to_pylist(), table["rollout"].to_pylist(), strict=True):
+            keys.add((task, rollout))
+        return keys
+
+
+def number_of(key: Key) -> int:
+    """The key as one integer: a third of the memory of a pair."""
+    return key[0] << 24 | key[1]
+
+
+def hash_of(key: Key) -> int:
+    """A number below 2**64 that says nothing about the rollout, and is the same every time."""
+    data = b"%d:%d" % key
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
+
+
+def grouped(path: Path) -> Iterator[list[Rollout]]:
+    """The rollouts of one task after another, whatever order their lines are in; only one group is held."""
+    reader = RolloutReader(path)
+    places: dict[int, dict[int, tuple[int, int]]] = {}
+    offset = 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            rollout = reader.parse(number, line)
+            if rollout is not None:
+                places.setdefault(rollout.task, {})[rollout.rollout] = (offset, number)
+            offset += len(line)
+        again = RolloutReader(path)
+        for task, samples in places.items():
+            group = []
+            for sample in sorted(samples):
+                file.seek(samples[sample][0])
+                rollout = again.parse(samples[sample][1], file.readline())
+                if rollout is not None:
+                    group.append(msgspec.structs.replace(rollout, task=task, rollout=sample))
+            if group:
+                yield group

@@ -1,0 +1,224 @@
+"""This module compares two verifiers on the same rollouts: where they agree, which way they flip, by how much.
+
+A verifier is named as in the verdicts file; `NAME@fast` or `NAME@1f0c` picks one mode or fingerprint of it, and `recorded` is the
+reward that the rollouts file itself holds.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from rollforge.errors import UsageError
+from rollforge.records import JsonObject
+from rollforge.registry import did_you_mean
+from rollforge.steps.verify.choice import hash_of
+from rollforge.steps.verify.rows import Own, RolloutReader, TaskFields
+from rollforge.steps.verify.tally import ClusterMean, Estimate
+from rollforge.steps.verify.verdicts import Key, VerdictRow, known_verifiers, read_verdicts
+from rollforge.store import RunFiles
+
+RECORDED = "recorded"
+PASS = 0.5
+"""A reward from here on counts as a pass: 0→1 and 1→0 mean crossing it."""
+EXAMPLES = 3
+EXCERPT = 300
+
+Flip = Literal["0→1", "1→0", "changed"]
+
+
+class FlipExample(msgspec.Struct, frozen=True):
+    """One rollout on which the two disagree."""
+
+    flip: Flip
+    task: int
+    rollout: int
+    a: float
+    b: float
+    prompt: str
+    expected: str | None
+    answer: str
+    """The end of the answer."""
+    details_a: JsonObject
+    details_b: JsonObject
+
+
+class FlipTable(msgspec.Struct, kw_only=True):
+    """Two verifiers on the rollouts that both judged."""
+
+    a: str
+    b: str
+    n: int
+    """Rollouts both judged; everything below is over these."""
+    agree: int
+    """Equal rewards."""
+    up: int
+    """A fails it, B passes it (0→1)."""
+    down: int
+    """A passes it, B fails it (1→0)."""
+    changed: int
+    """Other rewards, on the same side of a pass."""
+    only_a: int
+    only_b: int
+    neither: int
+    """Rollouts that no one, or only one of the two, judged."""
+    mean_a: Estimate
+    mean_b: Estimate
+    difference: Estimate
+    """Mean of B − A, paired, with an interval over tasks."""
+    examples: list[FlipExample] = []
+
+
+class _Side:
+    """The rewards of one verifier."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.verifier, _, self.pick = name.partition("@")
+        self.reward_by_key: dict[Key, float] = {}
+
+    def takes(self, verifier: str | None, fingerprint: str | None, mode: str | None) -> bool:
+        if verifier != self.verifier:
+            return False
+        return not self.pick or self.pick == mode or (fingerprint or "").startswith(self.pick)
+
+    def inline(self, key: Key, own: Own, reward: float | None) -> None:
+        if reward is not None and (
+            self.name == RECORDED or self.takes(own.verifier, own.fingerprint, own.mode)
+        ):
+            self.reward_by_key[key] = reward
+
+    def later(self, row: VerdictRow) -> None:
+        if not self.takes(row.verifier, row.fingerprint, row.mode):
+            return
+        if row.reward is not None:
+            self.reward_by_key[row.key] = row.reward
+        elif row.error is None:
+            self.reward_by_key.pop(row.key, None)
+
+
+def compare(run: str | Path, a: str, b: str, *, tasks: str | Path | None = None) -> FlipTable:
+    """The flip table of verifiers `a` and `b` over a run."""
+    files = RunFiles(run)
+    if not files.rollouts.exists():
+        raise UsageError(f"{files.rollouts}: no such run")
+    first, second = _Side(a), _Side(b)
+    keys = _read(files, first, second)
+    for side in (first, second):
+        if not side.reward_by_key:
+            known = [*known_verifiers(files), RECORDED]
+            raise UsageError(
+                f"no verdict in this run is by {side.name!r}{did_you_mean(side.name, known)}",
+                hint=f"judged by: {', '.join(known)}; one mode or fingerprint of it: NAME@fast, NAME@1f0c",
+            )
+    table, flips = _tabulate(first, second, keys)
+    table.examples = _examples(files, flips, first, second, TaskFields(files, tasks))
+    return table
+
+
+def _read(files: RunFiles, first: _Side, second: _Side) -> int:
+    keys = set()
+    for rollout in RolloutReader(files.rollouts):
+        keys.add(rollout.key)
+        for side in (first, second):
+            side.inline(rollout.key, rollout.own, rollout.reward)
+    for row, _ in read_verdicts(files.verdicts):
+        for side in (first, second):
+            side.later(row)
+    return len(keys)
+
+
+def flip_of(a: float, b: float) -> Flip | None:
+    """Which way two rewards of one rollout differ; None when they agree."""
+    if a == b:
+        return None
+    if (a >= PASS) == (b >= PASS):
+        return "changed"
+    return "0→1" if b > a else "1→0"
+
+
+def _tabulate(first: _Side, second: _Side, rollouts: int) -> tuple[FlipTable, dict[Key, Flip]]:
+    means = ClusterMean(), ClusterMean(), ClusterMean()
+    flips: dict[Key, Flip] = {}
+    both = first.reward_by_key.keys() & second.reward_by_key.keys()
+    for key in both:
+        a, b = first.reward_by_key[key], second.reward_by_key[key]
+        for mean, value in zip(means, (a, b, b - a), strict=True):
+            mean.add(key[0], value)
+        flip = flip_of(a, b)
+        if flip is not None:
+            flips[key] = flip
+    counts = [sum(flip == kind for flip in flips.values()) for kind in ("0→1", "1→0", "changed")]
+    only_a, only_b = len(first.reward_by_key) - len(both), len(second.reward_by_key) - len(both)
+    table = FlipTable(
+        a=first.name,
+        b=second.name,
+        n=len(both),
+        agree=len(both) - len(flips),
+        up=counts[0],
+        down=counts[1],
+        changed=counts[2],
+        only_a=only_a,
+        only_b=only_b,
+        neither=max(0, rollouts - len(both) - only_a - only_b),
+        mean_a=means[0].estimate(),
+        mean_b=means[1].estimate(),
+        difference=means[2].estimate(),
+    )
+    return table, flips
+
+
+def _examples(
+    files: RunFiles, flips: dict[Key, Flip], first: _Side, second: _Side, tasks: TaskFields
+) -> list[FlipExample]:
+    """A few rollouts of each flip, from different tasks where there are; the same ones every time."""
+    chosen: dict[Key, Flip] = {}
+    for kind in ("0→1", "1→0", "changed"):
+        of_kind = sorted((key for key, flip in flips.items() if flip == kind), key=hash_of)
+        one_per_task = list({key[0]: key for key in reversed(of_kind)}.values())[::-1]
+        for key in [*one_per_task, *of_kind]:
+            if sum(flip == kind for flip in chosen.values()) < EXAMPLES:
+                chosen[key] = flips[key]
+    details = _details(files, chosen, first, second) if chosen else {}
+    found: dict[Key, FlipExample] = {}
+    for rollout in RolloutReader(files.rollouts) if chosen else ():
+        key = rollout.key
+        if key not in chosen:
+            continue
+        task = tasks.of(rollout)
+        expected = task.get("expected_answer")
+        found[key] = FlipExample(
+            flip=chosen[key],
+            task=key[0],
+            rollout=key[1],
+            a=first.reward_by_key[key],
+            b=second.reward_by_key[key],
+            prompt=task.prompt[-EXCERPT:],
+            expected=None if expected is None else str(expected)[:EXCERPT],
+            answer=rollout.response.text[-EXCERPT:],
+            details_a=details.get((key, "a"), {}),
+            details_b=details.get((key, "b"), {}),
+        )
+    return [found[key] for key in chosen if key in found]
+
+
+def _details(
+    files: RunFiles, chosen: dict[Key, Flip], first: _Side, second: _Side
+) -> dict[tuple[Key, str], JsonObject]:
+    """What each verifier said besides the reward."""
+    left_out = {"verifier", "fingerprint", "at", "seconds", "shared", "error", "reward"}
+    found: dict[tuple[Key, str], JsonObject] = {}
+    for row, line in read_verdicts(files.verdicts):
+        if row.key not in chosen:
+            continue
+        fields = {
+            name: value
+            for name, value in msgspec.json.decode(line).items()
+            if name not in left_out and not name.startswith("_ng_")
+        }
+        for side, letter in ((first, "a"), (second, "b")):
+            if side.takes(row.verifier, row.fingerprint, row.mode):
+                found[row.key, letter] = fields
+    return found

@@ -1,0 +1,223 @@
+"""This module reads a run's rollouts one at a time, each with the task it answers. It never holds the file.
+
+Rows of all NeMo Gym generations are understood: without indices, a task is numbered by the first appearance of its prompt.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+import numpy as np
+
+from rollforge.errors import UsageError
+from rollforge.records import OWN_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject, Response, Task
+from rollforge.store import RunFiles
+from rollforge.tasks import BadRow, read_lines, to_task_row
+
+REMEMBERED_TASKS = 4096
+NOT_TASK_FIELDS = frozenset({"response", "reward", ROLLOUT_KEY, "_ng_attempt_index", OWN_KEY})
+
+
+class Own(msgspec.Struct):
+    """Which verifier judged while the rollout was collected."""
+
+    verifier: str | None = None
+    fingerprint: str | None = None
+    mode: str | None = None
+
+
+class _Line(msgspec.Struct):
+    """What verification needs of a row; the rest is skipped over."""
+
+    task: int | None = msgspec.field(name=TASK_KEY, default=None)
+    rollout: int | None = msgspec.field(name=ROLLOUT_KEY, default=None)
+    params: msgspec.Raw = msgspec.field(name=PARAMS_KEY, default=msgspec.Raw(b""))
+    response: JsonObject | None = None
+    reward: float | None = None
+    own: Own | None = msgspec.field(name=OWN_KEY, default=None)
+
+
+class Rollout(msgspec.Struct, frozen=True):
+    """One finished rollout of a run."""
+
+    task: int
+    rollout: int
+    response: Response
+    reward: float | None
+    """What the row itself says."""
+    own: Own
+    line: bytes
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.task, self.rollout
+
+
+class RolloutReader:
+    """Turns lines into rollouts; counts and names those that are none."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.bad: list[tuple[int, str]] = []
+        self.bad_count = 0
+        self._decode = msgspec.json.Decoder(_Line, strict=False).decode
+        self._task_by_prompt: dict[bytes, int] = {}
+        self._rollouts_by_task: dict[int, int] = {}
+
+    def parse(self, number: int, line: bytes) -> Rollout | None:
+        """The rollout in a line; None, and a note, when there is none."""
+        try:
+            row = self._decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            self._reject(number, f"not a rollout: {error}")
+            return None
+        if row.response is None:
+            self._reject(number, "no response")
+            return None
+        task, rollout = row.task, row.rollout
+        if task is None:
+            task = self._task_by_prompt.setdefault(bytes(row.params), len(self._task_by_prompt))
+        if rollout is None:
+            rollout = self._rollouts_by_task.get(task, 0)
+            self._rollouts_by_task[task] = rollout + 1
+        return Rollout(task, rollout, Response(row.response), row.reward, row.own or Own(), line)
+
+    def _reject(self, number: int, reason: str) -> None:
+        self.bad_count += 1
+        if len(self.bad) < 10:
+            self.bad.append((number, reason))
+
+    def __iter__(self) -> Iterator[Rollout]:
+        """Every rollout of the file as it is now."""
+        for number, line in read_lines(self.path):
+            rollout = self.parse(number, line)
+            if rollout is not None:
+                yield rollout
+
+
+class GrowingLines:
+    """The whole lines of a file that another process still appends to."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+        self._number = 0
+        self._rest = b""
+
+    def read(self) -> Iterator[tuple[int, bytes]]:
+        """The lines that have become whole since the last call."""
+        if self._file is None:
+            if not self._path.exists():
+                return
+            self._file = self._path.open("rb")
+        for piece in self._file:
+            self._rest += piece
+            if self._rest.endswith(b"\n"):
+                line, self._rest = self._rest, b""
+                self._number += 1
+                if not line.isspace():
+                    yield self._number, line
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+class TaskFields:
+    """The tasks of a run by index, read from their file when asked for."""
+
+    def __init__(self, files: RunFiles, path: str | Path | None = None) -> None:
+        self._remembered: dict[int, Task] = {}
+        self._ids = array("q")
+        self._offsets = array("q")
+        self._order: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None
+        self._file: BinaryIO | None = None
+        self.path = Path(path) if path is not None else self._find(files)
+        if self.path is not None:
+            self._scan(self.path)
+
+    @staticmethod
+    def _find(files: RunFiles) -> Path | None:
+        stem = files.rollouts.name.split(".")[0]
+        for path in (files.tasks, files.rollouts.with_name(f"{stem}_materialized_inputs.jsonl")):
+            if path.exists():
+                return path
+        return None
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def indices(self) -> list[int]:
+        """Every task once, in the file's order."""
+        return list(dict.fromkeys(self._ids))
+
+    def _scan(self, path: Path) -> None:
+        """Note where every task stands. What cannot be read at random (an archive, Parquet) is unpacked aside first."""
+        is_plain = path.suffix == ".jsonl" and path.is_file()
+        spool = None if is_plain else tempfile.TemporaryFile()  # noqa: SIM115  (read from as long as this object lives)
+        decode = msgspec.json.Decoder(_Line, strict=False).decode
+        offset = 0
+        for number, line in self._lines(path, is_plain=is_plain):
+            if spool is not None:
+                spool.write(line)
+            try:
+                index = decode(line).task
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                offset += len(line)
+                continue
+            self._ids.append(number - 1 if index is None else index)
+            self._offsets.append(offset)
+            offset += len(line)
+        self._file = path.open("rb") if spool is None else spool
+        ids = np.asarray(self._ids, dtype=np.int64)
+        self._order = np.argsort(ids, kind="stable")
+
+    @staticmethod
+    def _lines(path: Path, *, is_plain: bool) -> Iterator[tuple[int, bytes]]:
+        if not path.exists():
+            raise UsageError(f"{path}: no such file", hint="check --tasks")
+        if is_plain:
+            with path.open("rb") as file:
+                yield from enumerate(file, start=1)
+        else:
+            for number, line in read_lines(path):
+                yield number, line.rstrip(b"\n") + b"\n"
+
+    def get(self, index: int) -> Task | None:
+        """The task, or None when no file holds it."""
+        known = self._remembered.get(index)
+        if known is not None:
+            return known
+        if self._order is None or self._file is None:
+            return None
+        ids = np.asarray(self._ids, dtype=np.int64)
+        place = int(np.searchsorted(ids, index, sorter=self._order))
+        if place >= len(self._order) or ids[self._order[place]] != index:
+            return None
+        self._file.seek(self._offsets[int(self._order[place])])
+        try:
+            row = to_task_row(self._file.readline())
+        except BadRow:
+            return None
+        return self._remember(Task(row, index))
+
+    def of(self, rollout: Rollout) -> Task:
+        """The task a rollout answers: from the task file, else from the fields the row itself carries."""
+        found = self.get(rollout.task)
+        if found is not None:
+            return found
+        row: JsonObject = msgspec.json.decode(rollout.line)
+        fields = {key: value for key, value in row.items() if key not in NOT_TASK_FIELDS}
+        fields.setdefault(PARAMS_KEY, {"input": ""})
+        return Task(fields, rollout.task)
+
+    def _remember(self, task: Task) -> Task:
+        if len(self._remembered) >= REMEMBERED_TASKS:
+            del self._remembered[next(iter(self._remembered))]
+        self._remembered[task.index] = task
+        return task

@@ -1,0 +1,200 @@
+"""This module knows `rollouts_verdicts.jsonl`: what a verifier has judged there already, and how a verdict becomes a row."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from rollforge import __version__
+from rollforge.errors import Failure, UsageError
+from rollforge.records import (
+    FAILURE_KEY,
+    ROLLOUT_KEY,
+    TASK_KEY,
+    TERMINAL_KEY,
+    JsonObject,
+    Verdict,
+    from_json,
+    to_json,
+)
+from rollforge.registry import did_you_mean
+from rollforge.steps.verify.rows import Rollout
+from rollforge.store import RunFiles, mend_tail, write_atomically
+from rollforge.store.lock import is_held
+from rollforge.verifiers.runner import RunningJudge
+
+Key = tuple[int, int]
+ROW_KEYS = ("verifier", "fingerprint", "mode", "at", "seconds", "shared", "error")
+
+
+class VerdictRow(msgspec.Struct, frozen=True):
+    """A line of the verdicts file, as far as other lines depend on it."""
+
+    verifier: str
+    fingerprint: str | None = None
+    mode: str | None = None
+    reward: float | None = None
+    error: str | None = None
+    task: int = msgspec.field(name=TASK_KEY, default=-1)
+    rollout: int = msgspec.field(name=ROLLOUT_KEY, default=-1)
+
+    @property
+    def key(self) -> Key:
+        return self.task, self.rollout
+
+
+def read_verdicts(path: Path) -> Iterator[tuple[VerdictRow, bytes]]:
+    """The rows of a verdicts file in their order; lines that are none are passed over (a torn one is judged again)."""
+    if not path.exists():
+        return
+    decode = msgspec.json.Decoder(VerdictRow, strict=False).decode
+    with path.open("rb", buffering=1 << 20) as file:
+        for line in file:
+            try:
+                yield decode(line), line
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                continue
+
+
+class KeySet:
+    """A set of (task, rollout): one small integer per task, a bit for each of its rollouts."""
+
+    def __init__(self) -> None:
+        self._bits: dict[int, int] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, key: Key) -> bool:
+        return bool(self._bits.get(key[0], 0) >> key[1] & 1)
+
+    def add(self, key: Key) -> None:
+        if key not in self:
+            self._bits[key[0]] = self._bits.get(key[0], 0) | 1 << key[1]
+            self._count += 1
+
+    def remove(self, key: Key) -> None:
+        if key in self:
+            self._bits[key[0]] &= ~(1 << key[1])
+            self._count -= 1
+
+
+def verdict_line(rollout: Rollout, judge: RunningJudge, verdict: Verdict, **about: object) -> bytes:
+    """The row of a verdict; a verifier's own field that has the name of one of ours moves to `verdict.NAME`."""
+    fields = {
+        f"verdict.{name}" if name in ROW_KEYS else name: value for name, value in verdict.to_fields().items()
+    }
+    row: JsonObject = {
+        TASK_KEY: rollout.task,
+        ROLLOUT_KEY: rollout.rollout,
+        "verifier": judge.name,
+        "fingerprint": judge.fingerprint,
+        "mode": judge.mode,
+        "at": time.time(),
+        **about,
+        **fields,
+    }
+    row.setdefault("error", None)
+    return to_json(row)
+
+
+def failure_line(rollout: Rollout, judge: RunningJudge, failure: Failure, seconds: float) -> bytes:
+    """The row of a failed verdict in the failures file."""
+    return to_json(
+        {
+            TASK_KEY: rollout.task,
+            ROLLOUT_KEY: rollout.rollout,
+            FAILURE_KEY: failure.kind,
+            TERMINAL_KEY: False,
+            "class": failure.kind,
+            "boundary": failure.boundary,
+            "message": failure.message,
+            "verifier": judge.name,
+            "fingerprint": judge.fingerprint,
+            "at": time.time(),
+            "seconds": seconds,
+            "response": None,
+        }
+    )
+
+
+class FailureFile:
+    """Adds failed verdicts to the run's failures, which a collecting process may be appending to at the same time.
+
+    The verdicts file holds every failure too, durably; so these lines may wait until there is a whole block of them.
+    """
+
+    def __init__(self, files: RunFiles) -> None:
+        self._files = files
+        self._lines: list[bytes] = []
+
+    def add(self, line: bytes) -> None:
+        self._lines.append(line)
+        if len(self._lines) >= 1000:
+            self.flush()
+
+    def flush(self) -> None:
+        """One write of whole lines at the end of the file: appends of two processes do not mix."""
+        if not self._lines:
+            return
+        if not is_held(self._files.lock):
+            mend_tail(self._files.failures)  # nobody is in the middle of a line now
+        data = b"\n".join([*self._lines, b""])
+        self._lines.clear()
+        handle = os.open(self._files.failures, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(handle, data)
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def use_verifier(run: str | Path, name: str) -> Path:
+    """Make a verifier's verdicts the ones that later commands read; returns the manifest's path."""
+    files = RunFiles(run)
+    if not files.rollouts.exists():
+        raise UsageError(f"{files.rollouts}: no such run")
+    if is_held(files.lock):
+        raise UsageError(
+            "the run is still being collected, and its manifest belongs to the collecting process",
+            hint="wait for it to end, then choose",
+        )
+    known = known_verifiers(files)
+    if name not in known:
+        raise UsageError(
+            f"no verdict in this run is by {name!r}{did_you_mean(name, known)}",
+            hint=f"judged by: {', '.join(known) or 'nobody'}; first run: rollforge verify {run} --verifier {name}",
+        )
+    manifest: JsonObject = {"rollforge": __version__, "state": "done"}
+    if files.manifest.exists():
+        manifest = from_json(files.manifest.read_bytes())
+    manifest["verdict_of_record"] = name
+    write_atomically(files.manifest, msgspec.json.format(to_json(manifest), indent=2) + b"\n")
+    return files.manifest
+
+
+class _Inline(msgspec.Struct):
+    class _Own(msgspec.Struct):
+        verifier: str | None = None
+
+    own: _Own | None = msgspec.field(name="_rf", default=None)
+
+
+def known_verifiers(files: RunFiles) -> list[str]:
+    """Names of all verifiers with a verdict in the run; for inline verdicts the first rows are asked."""
+    names = dict.fromkeys(row.verifier for row, _ in read_verdicts(files.verdicts))
+    decode = msgspec.json.Decoder(_Inline, strict=False).decode
+    with files.rollouts.open("rb") as file:
+        for _, line in zip(range(1000), file, strict=False):
+            try:
+                own = decode(line).own
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                continue
+            if own is not None and own.verifier:
+                names[own.verifier] = None
+    return list(names)

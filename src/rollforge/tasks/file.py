@@ -1,0 +1,51 @@
+"""This module reads `rollouts_tasks.jsonl` by position. It holds places and ids, not tasks."""
+
+from __future__ import annotations
+
+from array import array
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rollforge.records import TASK_KEY, Task, from_json
+
+
+class TaskFile:
+    """`rollouts_tasks.jsonl` with random access: eight bytes per task for its place, eight for its id."""
+
+    def __init__(self, path: Path, offsets: NDArray[np.int64], ids: NDArray[np.int64]) -> None:
+        self.path = path
+        self.ids = ids
+        self._offsets = offsets
+        self._file: BinaryIO = path.open("rb")
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def read(self, position: int) -> Task:
+        """The task at a position, parsed."""
+        if self._file.tell() != self._offsets[position]:
+            self._file.seek(int(self._offsets[position]))
+        return Task(from_json(self._file.readline()), int(self.ids[position]))
+
+    def close(self) -> None:
+        self._file.close()
+
+    @classmethod
+    def open(cls, path: Path) -> TaskFile:
+        """Scan an existing tasks file for offsets and ids."""
+        decode = msgspec.json.Decoder(_TaskKey).decode
+        offsets, ids, offset = array("q"), array("q"), 0
+        with path.open("rb", buffering=4 << 20) as file:
+            for line in file:
+                offsets.append(offset)
+                ids.append(decode(line).task)
+                offset += len(line)
+        return cls(path, np.frombuffer(offsets, np.int64), np.frombuffer(ids, np.int64))
+
+
+class _TaskKey(msgspec.Struct):
+    task: int = msgspec.field(name=TASK_KEY)

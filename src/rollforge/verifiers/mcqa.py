@@ -1,0 +1,220 @@
+"""Rewards the right letter of a multiple-choice question.
+
+Needs `options` (a list of one-key objects, letter → text; a null text means the option is not there) and
+`expected_answer` (the letter). Where the row has `template_metadata.output_regex`, that is tried first;
+then the row's `grading_mode`, which the `grading_mode` option overrules for every row. The text judged is
+all answer text of the rollout.
+
+It reads letters, not reasoning: an answer that argues for B and boxes C is C. A row's own regex is the task
+author's and is run as it stands; the answer cannot supply one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, Literal
+
+import msgspec
+
+from rollforge.records import JsonObject, Response, Task
+from rollforge.verifiers.exact import last_boxed
+
+needs = ("options", "expected_answer")
+
+GradingMode = Literal[
+    "strict_single_letter_boxed", "lenient_boxed", "lenient_answer_colon", "lenient_answer_colon_md"
+]
+DEFAULT_MODE: GradingMode = "strict_single_letter_boxed"
+
+_LETTER_ALONE = re.compile(r"[^A-Za-z]*([A-Z])[^A-Za-z]*")
+_LETTER_LABEL = re.compile(r"\s*([A-Z])\s*[:).\-]")
+_ANSWER_LINE = re.compile(r"answer\s*:\s*(.+)", re.IGNORECASE)
+_ANSWER_LINE_MARKDOWN = re.compile(r"[*_]{0,2}Answer[*_]{0,2}\s*:[*_\s]{0,2}(.+)", re.IGNORECASE)
+_ANY_LETTER = re.compile(r"(?<![A-Za-z])[A-Za-z](?![A-Za-z])")
+_FIRST_LETTER = re.compile(r"([a-zA-Z])(?![a-zA-Z0-9])")
+_CAPITAL_WORD = re.compile(r"\b[A-Z]\b")
+_LIST_SEPARATOR = re.compile(r"\s*[/|&,;]\s*|\s+(?:or|and)\s+|\s+", re.IGNORECASE)
+
+_LATIN_BY_LETTER = str.maketrans(
+    {
+        **dict(zip("أبجد", (" A", " B", " C", " D"), strict=True)),
+        **dict(zip("অবডঢ", (" A", " B", " C", " D"), strict=True)),
+        **dict(zip("ＡＢＣＤ", (" A", " B", " C", " D"), strict=True)),
+    }
+)
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How letters are read."""
+
+    grading_mode: GradingMode | None = None
+    """Used for every row instead of the row's own `grading_mode`; None leaves it to the row."""
+
+
+class Mcqa:
+    """Judges the letter an answer settles on."""
+
+    options_type = Options
+    is_cheap = True
+
+    def __init__(self, options: Options | None = None) -> None:
+        self._mode = (options or Options()).grading_mode
+
+    def verify(self, task: Task, response: Response) -> JsonObject:
+        gold = str(task.get("expected_answer") or "").strip().upper()
+        if not gold:
+            raise ValueError("the task has no expected_answer")
+        text = response.text.strip()
+        letter = read_letter(task, text, self._mode) if text else None
+        return {"reward": float(letter == gold), "expected_answer": gold, "extracted_answer": letter}
+
+
+class _Choices:
+    """The options of one row: which letters may be named, and their texts as they are compared."""
+
+    def __init__(self, options: Any) -> None:
+        entries = [
+            (key, text)
+            for entry in options or []
+            for key, text in entry.items()
+            if text is not None and isinstance(key, str)
+        ]
+        self.letters = {key.upper() for key, _ in entries if len(key) == 1 and key.isalpha()}
+        self._entries = entries
+
+    def texts(self) -> Iterator[tuple[str, str]]:
+        for key, text in self._entries:
+            if key.upper() in self.letters:
+                yield key.upper(), _plain(str(text))
+
+    def allowed(self, letter: str) -> str | None:
+        return letter.upper() if letter.upper() in self.letters else None
+
+    def with_text(self, text: str) -> str | None:
+        """The first option whose text is exactly `text`."""
+        wanted = _plain(text)
+        return next((letter for letter, option in self.texts() if option == wanted), None)
+
+
+def read_letter(task: Task, text: str, mode: GradingMode | None = None) -> str | None:
+    """The letter that `text` settles on for this row, or None."""
+    choices = _Choices(task.get("options"))
+    metadata = task.get("template_metadata")
+    patterns = metadata.get("output_regex") if isinstance(metadata, dict) else None
+    for pattern in [patterns] if isinstance(patterns, str) else patterns or ():
+        found = _by_regex(pattern, text, choices)
+        if found is not None:
+            return found
+    mode = mode or task.get("grading_mode") or DEFAULT_MODE
+    match mode:
+        case "strict_single_letter_boxed":
+            return _boxed_letter(text, choices)
+        case "lenient_boxed":
+            return _boxed_letter(text, choices) or _boxed_option(text, choices)
+        case "lenient_answer_colon":
+            return _answer_line(text, choices)
+        case "lenient_answer_colon_md":
+            return _answer_line_markdown(text, choices)
+    raise ValueError(f"unknown grading_mode {mode!r}")
+
+
+def _by_regex(pattern: str, text: str, choices: _Choices) -> str | None:
+    compiled = _compiled(pattern)
+    matches = compiled.findall(text) if compiled else []
+    if not matches:
+        return None
+    last = matches[-1]
+    if isinstance(last, tuple):  # several groups: the first that caught something
+        last = next((group for group in last if group.strip()), "")
+    caught = _latin(last.strip()).upper()
+    if len(caught) == 1 and caught.isalpha():
+        return caught
+    return choices.with_text(caught)
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> re.Pattern[str] | None:
+    try:
+        return re.compile(pattern, re.IGNORECASE)
+    except re.error:
+        return None
+
+
+def _boxed_letter(text: str, choices: _Choices) -> str | None:
+    inner = last_boxed(text)
+    if inner is None:
+        return None
+    inner = _unwrapped(inner.strip())
+    found = _LETTER_ALONE.fullmatch(inner) or _LETTER_LABEL.match(inner)
+    return choices.allowed(found.group(1)) if found else None
+
+
+def _boxed_option(text: str, choices: _Choices) -> str | None:
+    """The option whose text stands in the box, if it is the only one."""
+    inner = last_boxed(text)
+    if inner is None:
+        return None
+    shapes = {_plain(inner.strip()), _plain(_unwrapped(inner.strip()))}
+    letters = {
+        letter for letter, option in choices.texts() if option and any(option in shape for shape in shapes)
+    }
+    return letters.pop() if len(letters) == 1 else None
+
+
+def _answer_line(text: str, choices: _Choices) -> str | None:
+    found = _ANSWER_LINE.search(text)
+    if not found:
+        return None
+    candidate = _unwrapped(found.group(1)).strip()
+    letter = choices.allowed(candidate) if len(candidate) == 1 and candidate.isalpha() else None
+    return letter or choices.with_text(candidate)
+
+
+def _answer_line_markdown(text: str, choices: _Choices) -> str | None:
+    for payload in reversed(_ANSWER_LINE_MARKDOWN.findall(text)):
+        letter = _single_choice(payload, choices)
+        if letter is not None:
+            return letter
+    return None
+
+
+def _single_choice(payload: str, choices: _Choices) -> str | None:
+    candidate = _latin(payload).strip("*_` \t\n\r.,;:")
+    if _is_list_of_choices(candidate, choices):
+        return None
+    if len(candidate) == 1:
+        return choices.allowed(candidate)
+    leading = _FIRST_LETTER.match(candidate)
+    if leading:
+        return choices.allowed(leading.group(1))
+    capitals = _CAPITAL_WORD.findall(candidate)
+    return choices.allowed(capitals[-1]) if capitals else None
+
+
+def _is_list_of_choices(text: str, choices: _Choices) -> bool:
+    """Two different options named side by side, as in "A or B": no answer at all."""
+    named = [found for found in _ANY_LETTER.finditer(text) if choices.allowed(found.group())]
+    return any(
+        left.group().upper() != right.group().upper()
+        and _LIST_SEPARATOR.fullmatch(text, left.end(), right.start()) is not None
+        for left, right in pairwise(named)
+    )
+
+
+def _unwrapped(text: str) -> str:
+    """The text without the `\\text{...}` around it, however often it is wrapped."""
+    while text.startswith("\\text{") and text.endswith("}"):
+        text = text[len("\\text{") : -1].strip()
+    return text
+
+
+def _latin(text: str) -> str:
+    """Arabic, Bengali and full-width option letters as A to D."""
+    return text.translate(_LATIN_BY_LETTER).strip()
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.lower().split())

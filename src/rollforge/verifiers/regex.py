@@ -1,0 +1,99 @@
+"""Rewards what a regular expression catches.
+
+The pattern comes from the `pattern` option, or else from the row's field `pattern`. With an expected field
+(by default `expected_answer`, where the row has it) the caught text must equal that field, else it is
+enough that the pattern matches.
+
+It runs the pattern as given: a pattern that backtracks without end is stopped by the worker's time limit,
+and is then a failure to judge, not a zero.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from functools import lru_cache
+from typing import Literal
+
+import msgspec
+
+from rollforge.errors import UsageError
+from rollforge.records import JsonObject, Response, Task
+
+needs = ()
+
+Flag = Literal["ignorecase", "multiline", "dotall", "verbose", "ascii"]
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is caught and what it is compared with."""
+
+    pattern: str | None = None
+    """The regular expression; None takes the row's field `pattern`."""
+    group: int | str | None = None
+    """The group compared, by number or name; None is the first group, or else the whole match."""
+    match: Literal["last", "first", "whole"] = "last"
+    """Which match counts; `whole` asks that the pattern match the whole text."""
+    expected: str | None = "expected_answer"
+    """Task field the caught text must equal; None, or a row without it, asks only for a match."""
+    flags: tuple[Flag, ...] = ()
+    """Flags of the expression."""
+    ignore_case: bool = False
+    """Compare the caught text without regard to case."""
+
+
+class Regex:
+    """Judges by what a pattern catches."""
+
+    options_type = Options
+
+    def __init__(self, options: Options | None = None) -> None:
+        self._options = options or Options()
+        if self._options.pattern is not None:
+            try:
+                self._compiled(self._options.pattern)
+            except (re.error, IndexError) as error:
+                raise UsageError(f"the pattern {self._options.pattern!r} does not work: {error}") from error
+
+    def verify(self, task: Task, response: Response) -> JsonObject:
+        pattern = self._options.pattern if self._options.pattern is not None else task.get("pattern")
+        if not isinstance(pattern, str):
+            raise ValueError("neither the options nor the task have a pattern")
+        caught = self._caught(self._compiled(pattern), response.text)
+        expected = task.get(self._options.expected) if self._options.expected else None
+        if caught is None or expected is None:
+            return {"reward": float(caught is not None), "extracted_answer": caught}
+        return {
+            "reward": float(self._normal(caught) == self._normal(str(expected))),
+            "extracted_answer": caught,
+        }
+
+    def _compiled(self, pattern: str) -> re.Pattern[str]:
+        return _compiled(pattern, self._options.flags)
+
+    def _caught(self, pattern: re.Pattern[str], text: str) -> str | None:
+        if self._options.match == "whole":
+            found = pattern.fullmatch(text.strip())
+        elif self._options.match == "first":
+            found = pattern.search(text)
+        else:
+            found = deque(pattern.finditer(text), maxlen=1).pop() if pattern.search(text) else None
+        if found is None:
+            return None
+        group = self._options.group
+        if group is None:
+            group = 1 if pattern.groups else 0
+        caught = found.group(group)
+        return None if caught is None else str(caught)
+
+    def _normal(self, text: str) -> str:
+        text = text.strip()
+        return text.casefold() if self._options.ignore_case else text
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str, flags: tuple[Flag, ...]) -> re.Pattern[str]:
+    combined = re.RegexFlag(0)
+    for flag in flags:
+        combined |= re.RegexFlag[flag.upper()]
+    return re.compile(pattern, combined)

@@ -1,0 +1,163 @@
+"""The arithmetic, by properties and by numbers worked out by hand."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollforge import at_k, stats
+
+rewards = st.lists(st.one_of(st.none(), st.floats(-10, 10)), min_size=1, max_size=40)
+small = st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=1, max_size=6)
+
+
+def as_floats(values: list[float | None]) -> np.ndarray:
+    return np.array([math.nan if value is None else value for value in values], dtype=float)
+
+
+@given(rewards)
+def test_missing_values_are_counted_and_never_averaged(values: list[float | None]) -> None:
+    known = [value for value in values if value is not None]
+    summary = stats.summarize(as_floats(values))
+    assert summary.n == len(known) and summary.missing == len(values) - len(known)
+    if known:
+        assert summary.mean == pytest.approx(statistics.fmean(known), abs=1e-12)
+        assert summary.median == pytest.approx(statistics.median(known)) and summary.max == max(known)
+    if len(known) > 1:
+        assert summary.std == pytest.approx(statistics.stdev(known), abs=1e-9)
+    else:
+        assert summary.std is None
+
+
+@given(st.lists(rewards, min_size=1, max_size=8))
+def test_groups_at_once_equal_groups_one_by_one(groups: list[list[float | None]]) -> None:
+    flat = as_floats([value for group in groups for value in group])
+    starts = np.cumsum([0, *map(len, groups)])[:-1]
+    found = stats.summarize_groups(flat, starts)
+    for place, group in enumerate(groups):
+        one = stats.summarize(as_floats(group))
+        assert found.n[place] == one.n
+        for name in ("mean", "std", "min", "max", "median"):
+            expected = getattr(one, name)
+            got = getattr(found, name)[place]
+            assert math.isnan(got) if expected is None else got == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("p", "degrees", "expected"),
+    [(0.975, 1, 12.706204736), (0.975, 4, 2.776445105), (0.975, 30, 2.042272456), (0.95, 7, 1.894578605), (0.995, 2, 9.924843201)],
+)  # fmt: skip
+def test_student_quantiles_are_those_of_the_tables(p: float, degrees: int, expected: float) -> None:
+    assert stats.t_quantile(p, degrees) == pytest.approx(expected, abs=1e-8)
+    assert stats.t_quantile(1 - p, degrees) == pytest.approx(-expected, abs=1e-8)
+
+
+def test_copies_of_a_sample_do_not_narrow_the_interval() -> None:
+    sums, counts = np.array([1.0, 0.0, 1.0, 1.0]), np.ones(4)
+    once = stats.clustered_mean(sums, counts)
+    often = stats.clustered_mean(sums * 16, counts * 16)
+    assert once == often and once.ci is not None
+
+
+@given(st.lists(st.tuples(st.integers(0, 8), st.integers(1, 8)), min_size=2, max_size=30))
+def test_an_interval_of_a_share_holds_it_and_never_collapses(pairs: list[tuple[int, int]]) -> None:
+    sums = np.array([min(hits, n) for hits, n in pairs], dtype=float)
+    counts = np.array([n for _, n in pairs], dtype=float)
+    found = stats.clustered_mean(sums, counts, is_share=True)
+    assert found.low is not None and found.high is not None and found.value is not None
+    assert 0 <= found.low <= found.value + 1e-12 and found.value <= found.high + 1e-12 and found.high <= 1
+    assert found.high - found.low > 0.001
+
+
+def test_clustered_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
+    rng = np.random.default_rng(0)
+    held = 0
+    for _ in range(400):
+        ability = rng.beta(1, 1, size=40)
+        hits = rng.binomial(8, ability).astype(float)
+        found = stats.clustered_mean(hits, np.full(40, 8.0))
+        assert found.low is not None and found.high is not None
+        held += found.low <= 0.5 <= found.high
+    assert 0.91 <= held / 400 <= 0.985
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=200))
+def test_a_histogram_counts_every_value_the_greatest_too(values: list[float]) -> None:
+    found = stats.histogram(values)
+    assert sum(found.counts) == len(values) and found.edges[0] == 0 and found.edges[-1] == 1
+    assert stats.histogram([1.0, 1.0, 0.0]).counts[-1] == 2
+
+
+@given(st.lists(small, min_size=1, max_size=5))
+def test_best_and_worst_are_the_average_over_every_choice(groups: list[list[float]]) -> None:
+    flat = np.array([value for group in groups for value in group])
+    starts = np.cumsum([0, *map(len, groups)])[:-1]
+    found = at_k.at_k(flat, starts)
+    for place, group in enumerate(groups):
+        for k in range(1, found.best.shape[1] + 1):
+            if k > len(group):
+                assert math.isnan(found.best[place, k - 1])
+                continue
+            choices = list(itertools.combinations(group, k))
+            assert found.best[place, k - 1] == pytest.approx(statistics.fmean(map(max, choices)))
+            assert found.worst[place, k - 1] == pytest.approx(statistics.fmean(map(min, choices)))
+
+
+def test_pass_at_k_is_the_unbiased_one() -> None:
+    found = at_k.at_k(np.array([1.0, 0, 0, 0]), np.array([0]))
+    assert found.best[0].tolist() == pytest.approx([0.25, 0.5, 0.75, 1.0])
+    assert found.worst[0].tolist() == pytest.approx([0.25, 0, 0, 0])
+
+
+answers = st.lists(st.tuples(st.sampled_from(["a", "b", "c", None]), st.sampled_from([0.0, 1.0])), min_size=1, max_size=7)
+
+
+@given(answers, st.data())
+def test_majority_is_the_average_vote_over_every_choice(samples: list[tuple[str | None, float]], data: st.DataObject) -> None:
+    k = data.draw(st.integers(1, len(samples)))
+    score_by_answer = {a: statistics.fmean(s for b, s in samples if b == a) for a, _ in samples}
+
+    def vote(choice: tuple[tuple[str | None, float], ...]) -> float:
+        named = [answer for answer, _ in choice if answer is not None]
+        if not named:
+            return score_by_answer[None]
+        most = max(named.count(answer) for answer in named)
+        tied = {answer for answer in named if named.count(answer) == most}
+        return statistics.fmean(score_by_answer[answer] for answer in tied)
+
+    expected = statistics.fmean(vote(choice) for choice in itertools.combinations(samples, k))
+    found = at_k.majority_at_k([a for a, _ in samples], [s for _, s in samples], k)
+    assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("values", "k", "best", "worst"),
+    [([0.8, 0.9], 2, 0.8754, 0.8230), ([0.6, 0.9], 2, 0.8262, 0.6690), ([0.95, 0.85], 2, 0.9270, 0.8746),
+     ([1, 0, 0, 0], 2, 0.453, 0.072), ([1, 0, 0, 0], 4, 0.687, 0.003), ([1, *[0] * 7], 8, 0.651, None), ([0.9, 0.8], 2, 0.8770, None)],
+)  # fmt: skip
+def test_the_bootstrap_gives_the_peers_own_numbers(values: list[float], k: int, best: float, worst: float | None) -> None:
+    found = at_k.bootstrap_at_k(np.array(values, dtype=float), k)
+    assert found[0] == pytest.approx(best, abs=5e-5)
+    assert worst is None or found[1] == pytest.approx(worst, abs=5e-5)
+
+
+def test_group_yield_counts_mixed_groups() -> None:
+    assert at_k.group_yield([[2, 2]], 2) == pytest.approx(4 / 6)
+    assert at_k.group_yield([[4], [2, 2]], 4) == pytest.approx(0.5)
+    assert at_k.group_yield([[1, 1]], 4) == pytest.approx(1 - 2 / 16)
+    assert at_k.group_yield([], 4) is None
+
+
+def test_variance_splits_into_between_and_within() -> None:
+    rng = np.random.default_rng(1)
+    truth = rng.normal(0, 2, size=4000)
+    values = truth[:, None] + rng.normal(0, 1, size=(4000, 8))
+    found = stats.variance_parts(values.mean(axis=1), values.std(axis=1, ddof=1), np.full(4000, 8))
+    assert found.between == pytest.approx(4, rel=0.08) and found.within == pytest.approx(1, rel=0.08)
+    assert found.intraclass == pytest.approx(0.8, abs=0.02)

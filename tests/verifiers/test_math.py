@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rollforge.errors import Failure, UsageError
+from rollforge.verifiers.equivalence import DIFFERENT, EQUAL
+from rollforge.verifiers.judge_model import JudgeOptions
+from rollforge.verifiers.math import Math, Options, without_delimiters
+from tests.verifiers.judge_server import in_fence, judge_server
+
+Judged = Callable[..., Any]
+
+
+@pytest.mark.parametrize(
+    ("expected", "text", "reward", "extracted"),
+    [
+        ("42", r"so \boxed{42}", 1.0, "42"),
+        ("42", "it is 42", 1.0, "42"),
+        (r"\frac{1}{2}", "0.5", 1.0, None),
+        ("$0.5$", r"\boxed{\frac{2}{4}}", 1.0, "1/2"),
+        (r"\(x^2+1\)", r"$1+x^2$", 1.0, "x**2 + 1"),
+        (r"\{1,2,3\}", r"\boxed{\{3,2,1\}}", 1.0, None),
+        ("42", r"\boxed{41}", 0.0, "41"),
+        ("42", "no idea", 0.0, None),
+        ("42", "", 0.0, None),
+        ("42", r"\boxed{", 0.0, None),
+    ],
+)
+def test_answers_are_compared_as_mathematics(
+    judged: Judged, expected: str, text: str, reward: float, extracted: str | None
+) -> None:
+    verdict = judged(Math(), text, expected_answer=expected)
+    assert verdict["reward"] == verdict["library_reward"] == reward
+    if extracted is not None:
+        assert verdict["extracted_answer"] == extracted
+
+
+def test_outer_delimiters_are_taken_off_once_each_way() -> None:
+    assert without_delimiters(r" \( $5$ \) ") == "5"
+    assert without_delimiters("$") == "$"
+    assert without_delimiters("$5") == "$5"
+
+
+def test_an_unreadable_expected_answer_is_a_failure_not_a_zero(judged: Judged) -> None:
+    with pytest.raises(ValueError, match="holds nothing"):
+        judged(Math(), "42", expected_answer="")
+    with pytest.raises(ValueError, match="no expected_answer"):
+        judged(Math(), "42")
+
+
+def with_judge(url: str, **options: Any) -> Math:
+    return Math(Options(judge=JudgeOptions(model="judge", base_url=url, retries=0, **options)))
+
+
+def test_the_judge_is_asked_in_both_orders_and_only_about_what_the_library_refused(judged: Judged) -> None:
+    with judge_server(in_fence(EQUAL)) as server:
+        verifier = with_judge(server.url)
+        right = judged(verifier, r"\boxed{42}", expected_answer="42", question="6 times 7?")
+        assert right["reward"] == 1.0
+        assert server.requests == []
+        rescued = judged(verifier, "forty-two", expected_answer="42", question="6 times 7?")
+    assert (rescued["reward"], rescued["library_reward"], len(server.requests)) == (1.0, 0.0, 2)
+    first, second = (request["messages"][-1]["content"] for request in server.requests)
+    assert first.index("42") < first.index("forty-two")
+    assert second.index("forty-two") < second.index("42\n")
+    assert "6 times 7?" in first
+    assert [item["verdict_label"] for item in rescued["judge_evaluations"]] == [EQUAL, EQUAL]
+    assert (rescued["judge_input_tokens"], rescued["judge_output_tokens"]) == (22, 14)
+    assert rescued["judge_seconds"] >= 0
+
+
+def test_a_judge_that_says_yes_only_in_one_order_means_no(judged: Judged) -> None:
+    labels = iter([EQUAL, DIFFERENT])
+    with judge_server(lambda request: f"My final verdict is {next(labels)}") as server:
+        verdict = judged(with_judge(server.url), "forty-two", expected_answer="42")
+    assert verdict["reward"] == 0.0
+    assert len(verdict["judge_evaluations"]) == 2
+
+
+def test_a_first_no_is_not_asked_about_again(judged: Judged) -> None:
+    with judge_server(in_fence(DIFFERENT)) as server:
+        assert judged(with_judge(server.url), "forty-two", expected_answer="42")["reward"] == 0.0
+    assert len(server.requests) == 1
+
+
+def test_a_judge_that_cannot_be_reached_or_read_is_a_failure_not_a_zero(judged: Judged) -> None:
+    with judge_server(lambda request: (500, "down")) as server, pytest.raises(Failure, match="500"):
+        judged(with_judge(server.url), "forty-two", expected_answer="42")
+    with judge_server(lambda request: "hm") as server:
+        with pytest.raises(Failure, match="no verdict"):
+            judged(with_judge(server.url, attempts=2), "forty-two", expected_answer="42")
+        assert len(server.requests) == 2
+
+
+def test_a_judge_without_model_or_address_is_refused_before_the_first_rollout() -> None:
+    with pytest.raises(UsageError, match="base_url"):
+        Math(Options(judge=JudgeOptions(model="judge")))

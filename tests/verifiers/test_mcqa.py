@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollforge.records import Response, Task
+from rollforge.verifiers.mcqa import Mcqa, Options
+
+OPTIONS = [{"A": "Circle"}, {"B": "Square"}, {"C": "red square"}, {"D": None}]
+
+STRICT = "strict_single_letter_boxed"
+BOXED = "lenient_boxed"
+COLON = "lenient_answer_colon"
+MARKDOWN = "lenient_answer_colon_md"
+
+GOLDEN = [
+    (STRICT, r"so \boxed{B}", "B"),
+    (STRICT, r"\boxed{ (B) }", "B"),
+    (STRICT, r"\boxed{[B].}", "B"),
+    (STRICT, r"\boxed{\text{B}}", "B"),
+    (STRICT, r"\boxed{\text{ \text{B} }}", "B"),
+    (STRICT, r"\boxed{B: Square}", "B"),
+    (STRICT, r"\boxed{B) Square}", "B"),
+    (STRICT, r"\boxed{B. Square}", "B"),
+    (STRICT, r"\boxed{B - Square}", "B"),
+    (STRICT, r"\boxed{A} no, \boxed{B}", "B"),
+    (STRICT, r"\boxed{B} and \boxed{unclosed", None),
+    (STRICT, r"\boxed{b}", None),
+    (STRICT, r"\boxed{D}", None),
+    (STRICT, r"\boxed{E}", None),
+    (STRICT, r"\boxed{Square}", None),
+    (STRICT, "B", None),
+    (STRICT, "", None),
+    (BOXED, r"\boxed{it is the Circle}", "A"),
+    (BOXED, r"\boxed{\text{CIRCLE}}", "A"),
+    (BOXED, r"\boxed{red   Square}", None),
+    (BOXED, r"\boxed{triangle}", None),
+    (BOXED, "Circle", None),
+    (COLON, "Answer: B", "B"),
+    (COLON, "ANSWER : b", "B"),
+    (COLON, "Answer: A\nAnswer: B", "A"),
+    (COLON, r"Answer: \text{B}", "B"),
+    (COLON, "answer: red  SQUARE", "C"),
+    (COLON, "Answer: B because", None),
+    (COLON, "Answer: D", None),
+    (MARKDOWN, "**Answer:** B", "B"),
+    (MARKDOWN, "_Answer_: *c*", "C"),
+    (MARKDOWN, "Answer: A\n\n**Answer**: B because it has four sides", "B"),
+    (MARKDOWN, "Answer: A or B", None),
+    (MARKDOWN, "Answer: A, B", None),
+    (MARKDOWN, "Answer: A\nAnswer: A/B", "A"),
+    (MARKDOWN, "Answer: the option B", "B"),
+    (MARKDOWN, "Answer: Ｂ", "B"),
+    (MARKDOWN, "Answer: ب", "B"),
+]
+
+
+@pytest.mark.parametrize(("mode", "text", "letter"), GOLDEN)
+def test_each_grading_mode_reads_the_letter_as_documented(
+    judged: Callable[..., Any], mode: Any, text: str, letter: str | None
+) -> None:
+    verdict = judged(Mcqa(Options(grading_mode=mode)), text, options=OPTIONS, expected_answer=" b ")
+    assert verdict == {
+        "reward": float(letter == "B"),
+        "expected_answer": "B",
+        "extracted_answer": letter,
+    }
+
+
+def test_the_rows_regex_is_tried_first_and_may_name_a_letter_without_option(
+    judged: Callable[..., Any],
+) -> None:
+    def read(regex: Any, text: str) -> Any:
+        return judged(
+            Mcqa(), text, options=OPTIONS, expected_answer="A", template_metadata={"output_regex": regex}
+        )["extracted_answer"]
+
+    assert read(r"final:\s*(\w+)", r"final: b, Final: Z \boxed{A}") == "Z"
+    assert read(r"final:\s*(.+)", "final: red   square") == "C"
+    assert read([r"(broken", r"none (\w)", r"final:\s*(\w)"], "final: a") == "A"
+    assert read(r"none (\w)", r"\boxed{A}") == "A"
+    assert read(r"(x)?final: (\w)", "final: c") == "C"
+
+
+def test_the_rows_own_mode_is_used_unless_the_option_overrules_it(judged: Callable[..., Any]) -> None:
+    row = {"options": OPTIONS, "expected_answer": "A", "grading_mode": COLON}
+    assert judged(Mcqa(), "Answer: A", **row)["reward"] == 1.0
+    assert judged(Mcqa(Options(grading_mode="lenient_boxed")), "Answer: A", **row)["reward"] == 0.0
+
+
+def test_a_task_that_cannot_be_judged_raises_instead_of_scoring_zero(judged: Callable[..., Any]) -> None:
+    with pytest.raises(ValueError, match="expected_answer"):
+        judged(Mcqa(), r"\boxed{A}", options=OPTIONS, expected_answer="")
+    with pytest.raises(ValueError, match="grading_mode"):
+        judged(Mcqa(), r"\boxed{A}", options=OPTIONS, expected_answer="A", grading_mode="loose")
+
+
+def test_text_of_all_messages_is_read_and_reasoning_is_not() -> None:
+    def message(text: str) -> dict[str, Any]:
+        return {"type": "message", "content": [{"type": "output_text", "text": text}]}
+
+    reasoning = {"type": "reasoning", "summary": [{"type": "summary_text", "text": r"\boxed{A}"}]}
+    task = Task({"options": OPTIONS, "expected_answer": "B"})
+    answer = Response({"output": [message(r"\boxed"), message("{B}"), reasoning]})
+    assert Mcqa().verify(task, answer)["reward"] == 1.0
+
+
+@given(st.text(alphabet="\\boxedtANSWER:ar {}*_AB\n ,"), st.sampled_from([STRICT, BOXED, COLON, MARKDOWN]))
+def test_only_an_allowed_letter_is_ever_read(text: str, mode: Any) -> None:
+    task = Task({"options": OPTIONS, "expected_answer": "B"})
+    response = Response({"output": [{"type": "message", "content": text}]})
+    assert Mcqa(Options(grading_mode=mode)).verify(task, response)["extracted_answer"] in {
+        None,
+        "A",
+        "B",
+        "C",
+    }
