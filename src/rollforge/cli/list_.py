@@ -10,7 +10,7 @@ from rollforge.cli.output import out, print_json
 
 EXAMPLE = "rollforge list verifiers"
 
-Family = Literal["verifiers", "sinks"]
+Family = Literal["verifiers", "recipes", "exporters", "sinks"]
 
 
 def list_members(family: Family, /, *, json: Annotated[bool, Parameter(negative=())] = False) -> None:
@@ -40,10 +40,12 @@ def list_members(family: Family, /, *, json: Annotated[bool, Parameter(negative=
 
 
 def _registry(family: Family):  # type: ignore[no-untyped-def]
+    from rollforge.exporters import EXPORTERS
+    from rollforge.recipes import RECIPES
     from rollforge.sinks import SINKS
     from rollforge.verifiers import VERIFIERS
 
-    return {"verifiers": VERIFIERS, "sinks": SINKS}[family]
+    return {"verifiers": VERIFIERS, "recipes": RECIPES, "exporters": EXPORTERS, "sinks": SINKS}[family]
 
 
 def _summary(member: object) -> str:

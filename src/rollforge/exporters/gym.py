@@ -1,7 +1,7 @@
 """NeMo Gym: rollout and task rows as they are, their bytes copied, for every recipe.
 
-`sft` writes the chosen rollout lines unchanged; pairs wrap two of them as `chosen` and `rejected` with the `reward_gap`; `kto` wraps one as
-`rollout` with its `label`; `ppo` and `grpo` write task rows. Nothing is converted, so nothing can be inexpressible.
+`sft` writes the chosen rollout lines unchanged; pairs wrap two of them as `chosen` and `rejected` with the `reward_gap`; `kto`
+wraps one as `rollout` with its `label`; `ppo` and `grpo` write task rows. Nothing is converted, so nothing is inexpressible.
 """
 
 from __future__ import annotations

@@ -52,7 +52,8 @@ class VerlExporter(Exporter):
 
     def row_type(self, recipe: str, kind: Kind) -> Any:
         if kind == "demonstration":
-            return struct("VerlSft", messages=list[ReadMessage if self.keys else PlainMessage])
+            message: Any = ReadMessage if self.keys else PlainMessage
+            return struct("VerlSft", messages=list[message])
         if kind == "pair":
             return struct("VerlRm", prompt=str, chosen=str, rejected=str)
         extra = {

@@ -128,7 +128,7 @@ class Ledger:
 
     @property
     def alive(self) -> Mask:
-        return self._fate == 0
+        return np.asarray(self._fate == 0)
 
     def drop(self, mask: Mask, reason: str) -> None:
         """Give this fate to those of `mask` that have none yet."""

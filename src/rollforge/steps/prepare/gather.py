@@ -66,11 +66,11 @@ class Pool:
     def read(self, positions: Ints) -> Iterator[bytes]:
         """The lines of these rollouts, in the order asked."""
         if len(self.indexes) == 1:
-            yield from self.indexes[0].read(self.candidates.row[positions])
+            yield from self.indexes[0].read(self.candidates.row[positions].tolist())
             return
         runs = self.run[positions]
         streams = {
-            int(run): self.indexes[run].read(self.candidates.row[positions[runs == run]])
+            int(run): self.indexes[run].read(self.candidates.row[positions[runs == run]].tolist())
             for run in np.unique(runs)
         }
         for run in runs:

@@ -1,7 +1,8 @@
 """This module keeps, beside the data, which rollouts are behind each row, and finds them again from `FILE:LINE`.
 
-The sidecar is `lineage.parquet`: one row per example with its file, its line (from 1), its run, task, rollout, reward and verifier; a pair
-also has the rejected rollout. It stands beside the rows and not in them, because every extra column changes what some loader does.
+The sidecar is `lineage.parquet`: one row per example with its file, its line (from 1), its run, task, rollout, reward and
+verifier; a pair also has the rejected rollout. It stands beside the rows and not in them, because every extra column changes what
+some loader does.
 """
 
 from __future__ import annotations

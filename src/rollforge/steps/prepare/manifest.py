@@ -5,6 +5,7 @@ It has no time stamp and no absolute path of ours: the same inputs and options g
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import platform
 from collections.abc import Sequence
@@ -121,10 +122,8 @@ def _digest(path: Path, cache: Path | None = None) -> str:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if kept is not None:
-        try:
+        with contextlib.suppress(OSError):  # a read-only run is digested again next time
             kept.write_bytes(msgspec.json.encode({key: digest}))
-        except OSError:
-            pass  # a read-only run is digested again next time
     return digest
 
 

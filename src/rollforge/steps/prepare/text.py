@@ -73,7 +73,7 @@ def _repeated_prompts(pool: Pool, settings: Settings, progress: Progress) -> Mas
         for position, conversation in _conversations(pool, np.sort(first), progress, "compare prompts"):
             is_near[codes[position]] = known.has_near(signature(prompt_text(conversation)))
         repeated |= is_near[codes]
-    return repeated
+    return np.asarray(repeated)
 
 
 def _contaminated(pool: Pool, grams: Grams, progress: Progress) -> Mask:

@@ -150,8 +150,8 @@ def _write_file(
 class _Sink(Protocol):
     """Where rows go."""
 
-    def __enter__(self) -> object: ...
-    def __exit__(self, *_: object) -> None: ...
+    def __enter__(self) -> Any: ...
+    def __exit__(self, kind: object, *_: object) -> None: ...
     def add(self, exporter: Exporter, example: Example) -> int:
         """Take one example; the bytes written before and with it."""
 
@@ -166,7 +166,7 @@ class _Lines:
     def __enter__(self) -> _Lines:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self._file.close()
 
     def add(self, exporter: Exporter, example: Example) -> int:
