@@ -26,7 +26,12 @@ class ArgumentsGuard:
 
     def damage(self, arguments: str, position: int) -> str | None:
         """Why objects would not survive, now that this one has been seen at this byte of the file; None while they would."""
-        value = msgspec.json.decode(arguments)
+        try:
+            value = msgspec.json.decode(arguments)
+        except (msgspec.DecodeError, RecursionError):
+            value = None
+        if not isinstance(value, dict):
+            return "a call has arguments that are not a JSON object"
         self._has_risky_number = self._has_risky_number or _has_risky_number(value)
         seen = _shape(value)
         if seen not in self._shapes:

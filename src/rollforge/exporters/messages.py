@@ -8,7 +8,7 @@ mark. It does not repair untidy rollouts (`tidy`) and does not choose key names 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -124,11 +124,18 @@ _decode_tools = msgspec.json.Decoder(list[_Tool] | None).decode
 _TEXT_PARTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
 
 
-class Reader:
-    """Turns raw rollout lines into conversations, remembering the last prompts: a task's rollouts share one."""
+Lead = Callable[[list[Message]], list[Message]]
+"""Puts the beginning of a prompt in order."""
 
-    def __init__(self, *, images: ImagePolicy = "refuse", remembered: int = 512) -> None:
+
+class Reader:
+    """Turns raw rollout lines into conversations, remembering the last prompts: a task's rollouts share one list object."""
+
+    def __init__(
+        self, *, images: ImagePolicy = "refuse", lead: Lead | None = None, remembered: int = 512
+    ) -> None:
         self._images = images
+        self._lead = lead
         self._remembered = remembered
         self._prompts: dict[
             tuple[bytes, bytes, str | None], tuple[list[Message], bytes | None, frozenset[str]]
@@ -168,7 +175,8 @@ class Reader:
         if known is None:
             if len(self._prompts) >= self._remembered:
                 self._prompts.clear()
-            known = self._prompts[key] = _read_prompt(params, self._images)
+            messages, tools, marks = _read_prompt(params, self._images)
+            known = self._prompts[key] = (self._lead(messages) if self._lead else messages, tools, marks)
         return known
 
 

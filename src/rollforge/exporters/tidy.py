@@ -38,13 +38,13 @@ class Policies(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tidy(conversation: Conversation, policies: Policies, *, needs_answer: bool = True) -> Conversation:
-    """The conversation with the policies applied.
+    """The conversation with the policies applied; its prompt has been through `lead`.
 
     Raises:
         Inexpressible: a policy refuses it, or nothing whole is left.
     """
     marks = set(conversation.marks)
-    prompt = _lead(conversation.prompt, policies)
+    prompt = conversation.prompt
     answer = conversation.answer
     if policies.developer == "convert":
         answer = [_as_system(message) for message in answer]
@@ -61,7 +61,8 @@ def tidy(conversation: Conversation, policies: Policies, *, needs_answer: bool =
     return Conversation(prompt, answer, conversation.tools, frozenset(marks), conversation.tokens)
 
 
-def _lead(prompt: list[Message], policies: Policies) -> list[Message]:
+def lead(prompt: list[Message], policies: Policies) -> list[Message]:
+    """The prompt with developer and leading system messages as the policies want them."""
     if policies.developer == "convert":
         prompt = [_as_system(message) for message in prompt]
     count = next((i for i, message in enumerate(prompt) if message.role != "system"), len(prompt))

@@ -21,7 +21,7 @@ from rollforge.exporters.base import (
 )
 from rollforge.exporters.contract import PlainMessage, ReadMessage, struct
 from rollforge.exporters.guard import ArgumentsGuard
-from rollforge.exporters.messages import Message, is_object
+from rollforge.exporters.messages import Message
 from rollforge.exporters.prompts import PROMPT_COLUMNS, prompt_columns
 from rollforge.exporters.shape import Shaping
 from rollforge.exporters.snippets import fenced, load_lines
@@ -60,8 +60,6 @@ class TrlExporter(Exporter):
     def _watch(self, messages: list[Message]) -> None:
         for message in messages:
             for call in message.calls:
-                if not is_object(call.arguments):
-                    raise FormChanged("string", "a call has arguments that are not a JSON object")
                 damage = self._guard.damage(call.arguments, self._position)
                 if damage is not None:
                     raise FormChanged("string", damage)

@@ -6,14 +6,14 @@ chunk, however many examples there are.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from rollforge.exporters.base import Demonstration, Example, Exporter, Labelled, Pair, Raw, Scored
 from rollforge.exporters.messages import Conversation, Inexpressible, Message, Reader
-from rollforge.exporters.tidy import Policies, tidy
+from rollforge.exporters.tidy import Policies, lead, tidy
 from rollforge.recipes.base import Ints
 from rollforge.steps.prepare.gather import Pool
 from rollforge.steps.prepare.plan import Plan
@@ -21,7 +21,7 @@ from rollforge.steps.prepare.settings import Settings
 from rollforge.steps.prepare.tasks import make_prompts, plain
 
 CHUNK = 256
-"""Examples whose text is in memory at once."""
+"""Tasks whose rows are in memory at once."""
 
 
 @dataclass
@@ -46,21 +46,20 @@ class Converter:
     tally: Tally = field(default_factory=Tally)
 
     def __post_init__(self) -> None:
-        self._reader = Reader(images=self.settings.images)
+        self._reader = Reader(images=self.settings.images, lead=partial(lead, policies=self.policies))
 
     def examples(self, numbers: Ints) -> Iterator[tuple[int, Example | Inexpressible]]:
         """Example numbers with their examples, or why there is none."""
         kind = self.plan.selection.kind
-        for start in range(0, len(numbers), CHUNK):
-            chunk = numbers[start : start + CHUNK]
-            if kind == "prompt":
-                yield from make_prompts(self, chunk)
-            elif self.exporter.is_raw:
-                yield from self._copied(chunk)
-            elif kind == "pair":
-                yield from self._pairs(chunk)
-            else:
-                yield from self._singles(chunk)
+        if kind == "prompt":
+            for start in range(0, len(numbers), CHUNK):
+                yield from make_prompts(self, numbers[start : start + CHUNK])
+        elif self.exporter.is_raw:
+            yield from self._copied(numbers)
+        elif kind == "pair":
+            yield from self._pairs(numbers)
+        else:
+            yield from self._singles(numbers)
 
     def read(self, line: bytes) -> Conversation:
         """A rollout line as a tidy conversation, its marks counted."""
@@ -72,10 +71,10 @@ class Converter:
         """A task's parameters as a conversation without an answer."""
         return tidy(self._reader.read_prompt(params), self.policies, needs_answer=False)
 
-    def _copied(self, chunk: Ints) -> Iterator[tuple[int, Example | Inexpressible]]:
+    def _copied(self, numbers: Ints) -> Iterator[tuple[int, Example | Inexpressible]]:
         selection, reward = self.plan.selection, self.pool.candidates.reward
-        lines = self.pool.read(selection.picks[chunk].ravel())
-        for number in chunk:
+        lines = self.pool.read(selection.picks[numbers].ravel())
+        for number in numbers:
             if selection.kind == "pair":
                 chosen, rejected = selection.picks[number]
                 gap = float(reward[chosen] - reward[rejected])
@@ -85,10 +84,10 @@ class Converter:
             else:
                 yield int(number), Raw([next(lines)], {})
 
-    def _singles(self, chunk: Ints) -> Iterator[tuple[int, Example | Inexpressible]]:
+    def _singles(self, numbers: Ints) -> Iterator[tuple[int, Example | Inexpressible]]:
         selection = self.plan.selection
-        lines = self.pool.read(selection.picks[chunk])
-        for number, line in zip(chunk, lines, strict=True):
+        lines = self.pool.read(selection.picks[numbers])
+        for number, line in zip(numbers, lines, strict=True):
             try:
                 yield int(number), self._single(int(number), self.read(line))
             except Inexpressible as error:
@@ -116,10 +115,10 @@ class Converter:
             fidelity=_fidelity(conversation, self.exporter),
         )
 
-    def _pairs(self, chunk: Ints) -> Iterator[tuple[int, Example | Inexpressible]]:
+    def _pairs(self, numbers: Ints) -> Iterator[tuple[int, Example | Inexpressible]]:
         picks, reward = self.plan.selection.picks, self.pool.candidates.reward
-        lines = self.pool.read(picks[chunk].ravel())
-        for number in chunk:
+        lines = self.pool.read(picks[numbers].ravel())
+        for number in numbers:
             first, second = next(lines), next(lines)
             try:
                 chosen, rejected = self.read(first), self.read(second)
@@ -146,7 +145,7 @@ def make_sides(
     """
     if chosen.prompt != rejected.prompt or chosen.tools != rejected.tools:
         raise Inexpressible("the two prompts differ")
-    if _normal(chosen.answer) == _normal(rejected.answer):
+    if say_the_same(chosen.answer, rejected.answer):
         raise Inexpressible("same answer after normalisation")
     if form == "whole" or (len(chosen.answer) == 1 and len(rejected.answer) == 1):
         return chosen.prompt, chosen.answer, rejected.answer
@@ -160,7 +159,7 @@ def make_sides(
     a, b = chosen.answer[shared], rejected.answer[shared]
     if a.role != "assistant" or b.role != "assistant":
         raise Inexpressible("the answers first differ in what a tool or user said")
-    if _normal([a]) == _normal([b]):
+    if say_the_same([a], [b]):
         raise Inexpressible("same answer after normalisation")
     return chosen.prompt + chosen.answer[:shared], [a], [b]
 
@@ -172,16 +171,20 @@ def _same_message(a: Message, b: Message) -> bool:
     return [(c.name, c.arguments) for c in a.calls] == [(c.name, c.arguments) for c in b.calls]
 
 
-_SPACE = re.compile(r"\s+")
+def say_the_same(a: list[Message], b: list[Message]) -> bool:
+    """Whether the model's messages differ in nothing but white space, reasoning and call ids."""
+    said = [[message for message in messages if message.role == "assistant"] for messages in (a, b)]
+    return len(said[0]) == len(said[1]) and all(map(_says_the_same, *said))
 
 
-def _normal(messages: list[Message]) -> list[tuple[str, str, list[tuple[str, str]]]]:
-    """What the messages say, white space and call ids aside."""
-    return [
-        (m.role, _SPACE.sub(" ", m.content).strip(), [(c.name, c.arguments) for c in m.calls])
-        for m in messages
-        if m.role == "assistant"
-    ]
+def _says_the_same(a: Message, b: Message) -> bool:
+    if [(c.name, c.arguments) for c in a.calls] != [(c.name, c.arguments) for c in b.calls]:
+        return False
+    if (
+        a.content[:200].split()[:5] != b.content[:200].split()[:5]
+    ):  # most texts part ways early; splitting all is slow
+        return False
+    return a.content == b.content or a.content.split() == b.content.split()
 
 
 def _fidelity(conversation: Conversation, exporter: Exporter) -> str:
