@@ -30,7 +30,7 @@ class AxolotlExporter(Exporter):
 
     def demonstration(self, example: Demonstration) -> JsonObject:
         return {
-            "messages": self.messages(example.prompt + example.answer),
+            "messages": self.conversation(example.prompt, example.answer),
             "tools": self.tools(example.tools),
         }
 

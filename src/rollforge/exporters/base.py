@@ -148,12 +148,17 @@ class Exporter:
     def __init__(self, shape_as: Shaping | None = None) -> None:
         self.shape_as = shape_as or self.shaping
         self.keys: frozenset[str] = frozenset()
+        self.is_columnar = False
+        """Rows go into columns (Parquet), which want values and not encoded text."""
+        self._prompt: tuple[list[Message], bytes | None, list[msgspec.Raw], frozenset[str]] | None = None
+        self._tools: tuple[bytes, msgspec.Raw] | None = None
         self.kinds: set[str] = set()
         """What the last row used that not every row has; the writer keeps rows with each of them near the front."""
 
     def start_over(self) -> None:
         """Forget what earlier rows looked like."""
         self.kinds = set()
+        self._prompt = None
 
     def row(self, example: Example) -> JsonObject:
         """The example as this trainer's row."""
@@ -193,7 +198,7 @@ class Exporter:
 
     def messages(self, messages: list[Message], tools: bytes | None = None) -> list[JsonObject]:
         """Messages in this trainer's keys; with `tools` given and no column for them, written into the system text."""
-        if self.shape_as.tools == "system":
+        if self.shape_as.tools == "system" and tools is not None:
             messages = tools_in_system(messages, tools, as_text=self.shape_as.arguments == "text")
         used = keys_used(messages, self.shape_as)
         if used:
@@ -202,12 +207,38 @@ class Exporter:
                 raise KeysGrew(self.keys | used)
         return shape(messages, self.shape_as, self.keys)
 
+    def prompt_messages(self, prompt: list[Message], tools: bytes | None = None) -> list[Any]:
+        """The same for a prompt, already encoded where rows are lines: the rollouts of a task share it, so it is shaped once."""
+        if self.is_columnar:
+            return self.messages(prompt, tools)
+        known = self._prompt
+        if known is None or known[0] is not prompt or known[1] is not tools:
+            kinds, self.kinds = self.kinds, set()
+            encoded = [msgspec.Raw(msgspec.json.encode(row)) for row in self.messages(prompt, tools)]
+            known = self._prompt = (prompt, tools, encoded, frozenset(self.kinds))
+            self.kinds |= kinds
+        else:
+            self.kinds |= known[3]
+        return known[2]
+
+    def conversation(
+        self, prompt: list[Message], answer: list[Message], tools: bytes | None = None
+    ) -> list[Any]:
+        """Prompt and answer as one list of messages."""
+        return self.prompt_messages(prompt, tools) + self.messages(answer)
+
     def tools(self, tools: bytes | None) -> object:
         """The `tools` column: a JSON text, a list, or null."""
         if tools is None:
             return None
         self.kinds.add("tools")
-        return tools.decode() if self.shape_as.tools == "string" else msgspec.Raw(tools)
+        if self.shape_as.tools != "string":
+            return msgspec.Raw(tools)
+        if self.is_columnar:
+            return tools.decode()
+        if self._tools is None or self._tools[0] is not tools:
+            self._tools = (tools, msgspec.Raw(msgspec.json.encode(tools.decode())))
+        return self._tools[1]
 
     def row_type(self, recipe: str, kind: Kind) -> Any:
         """The type a written row is decoded as when it is read back; anything more or less is a broken contract."""

@@ -33,8 +33,9 @@ class ReadMessage(msgspec.Struct, forbid_unknown_fields=True):
     """A written message."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[Any]
-    reasoning_content: str | None = None
+    content: msgspec.Raw
+    """A text, or a list of parts where images pass through; texts are checked for their kind, not built."""
+    reasoning_content: msgspec.Raw = msgspec.Raw(b"null")
     tool_calls: list[ReadCall] | None = None
     tool_call_id: str | None = None
     name: str | None = None
@@ -44,7 +45,10 @@ class PlainMessage(msgspec.Struct, forbid_unknown_fields=True):
     """A written message of role and text alone."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str
+    content: msgspec.Raw
+
+
+_TEXT_OR_PARTS = frozenset(b'"[')
 
 
 def message_problems(
@@ -57,6 +61,8 @@ def message_problems(
     if ends_in is not None and messages[-1].role not in ends_in:
         yield f"{where} ends with role {messages[-1].role}"
     for message in messages:
+        if memoryview(message.content)[0] not in _TEXT_OR_PARTS:
+            yield f"{where} has content that is no text"
         calls = getattr(message, "tool_calls", None)
         if calls:
             yield from _call_problems(message, calls, shaping, where)

@@ -21,6 +21,7 @@ class ArgumentsGuard:
 
     def __init__(self) -> None:
         self._shapes: set[Any] = set()
+        self._harmless: set[Any] = set()
         self._has_mixed_keys = False
         self._has_risky_number = False
 
@@ -32,6 +33,9 @@ class ArgumentsGuard:
             value = None
         if not isinstance(value, dict):
             return "a call has arguments that are not a JSON object"
+        outline = tuple((key, type(item)) for key, item in value.items())
+        if outline in self._harmless:
+            return None
         self._has_risky_number = self._has_risky_number or _has_risky_number(value)
         seen = _shape(value)
         if seen not in self._shapes:
@@ -43,6 +47,10 @@ class ArgumentsGuard:
                     return "arguments with new keys appear late in the file, which the loader would refuse"
                 self._has_mixed_keys = True
             self._shapes.add(seen)
+            if all(kind in (str, bool) for _, kind in outline):
+                self._harmless.add(
+                    outline
+                )  # flat and without numbers: what was found once holds for all its like
         if self._has_risky_number and self._has_mixed_keys:
             return "a number in the arguments would be rounded by the loader"
         return None

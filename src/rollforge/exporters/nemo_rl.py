@@ -35,14 +35,14 @@ class NemoRlExporter(Exporter):
     pair_form = "step"
 
     def demonstration(self, example: Demonstration) -> JsonObject:
-        row: JsonObject = {"messages": self.messages(example.prompt + example.answer)}
+        row: JsonObject = {"messages": self.conversation(example.prompt, example.answer)}
         if example.tools is not None:
             row["tools"] = self.tools(example.tools)
         return row
 
     def pair(self, example: Pair) -> JsonObject:
         return {
-            "context": self.messages(example.prompt),
+            "context": self.prompt_messages(example.prompt),
             "completions": [
                 {"rank": 0, "completion": self.messages(example.chosen)},
                 {"rank": 1, "completion": self.messages(example.rejected)},

@@ -28,11 +28,11 @@ class OpenRlhfExporter(Exporter):
     pair_form = "step"
 
     def demonstration(self, example: Demonstration) -> JsonObject:
-        return {"messages": self.messages(example.prompt + example.answer, example.tools)}
+        return {"messages": self.conversation(example.prompt, example.answer, example.tools)}
 
     def pair(self, example: Pair) -> JsonObject:
         return {
-            "prompt": self.messages(example.prompt, example.tools),
+            "prompt": self.prompt_messages(example.prompt, example.tools),
             "chosen": self.messages(example.chosen),
             "rejected": self.messages(example.rejected),
             "margin": example.gap,

@@ -41,14 +41,10 @@ def shape(
     messages: Iterable[Message], shaping: Shaping, keys: frozenset[str] = frozenset()
 ) -> list[JsonObject]:
     """The messages as objects; with uniform keys, `keys` are the optional ones that the data set uses."""
-    rows = [_shape_one(message, shaping) for message in messages]
     if shaping.keys == "uniform" and keys:
-        order = [key for key in (REASONING_KEY, *TOOL_KEYS) if key in keys]
-        rows = [
-            {"role": row["role"], "content": row["content"], **{key: row.get(key) for key in order}}
-            for row in rows
-        ]
-    return rows
+        empty = {"role": None, "content": None} | {k: None for k in (REASONING_KEY, *TOOL_KEYS) if k in keys}
+        return [empty | _shape_one(message, shaping) for message in messages]
+    return [_shape_one(message, shaping) for message in messages]
 
 
 def keys_used(messages: Iterable[Message], shaping: Shaping) -> frozenset[str]:

@@ -6,6 +6,7 @@ leaves a mark, so that the manifest can say how often. It never changes a text, 
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Literal
 
 import msgspec
@@ -46,15 +47,15 @@ def tidy(conversation: Conversation, policies: Policies, *, needs_answer: bool =
     marks = set(conversation.marks)
     prompt = conversation.prompt
     answer = conversation.answer
-    if policies.developer == "convert":
+    if policies.developer == "convert" and "developer role" in marks:
         answer = [_as_system(message) for message in answer]
-    first = next((message for message in prompt + answer if message.role != "system"), None)
+    first = next((message for message in chain(prompt, answer) if message.role != "system"), None)
     if first is None or first.role == "assistant":
         _decide("starts with the assistant", policies.assistant_first, marks)
     if needs_answer:
         if not answer:
             raise Inexpressible("empty output")
-        _inner_calls(prompt + answer, policies, marks)
+        _inner_calls(prompt, answer, policies, marks)
         answer = _whole_end(answer, policies, marks)
     if "tool result without its call" in marks and policies.orphan_result == "refuse":
         raise Inexpressible("tool result without its call")
@@ -116,9 +117,9 @@ def _whole_end(answer: list[Message], policies: Policies, marks: set[str]) -> li
     return answer[:left]
 
 
-def _inner_calls(messages: list[Message], policies: Policies, marks: set[str]) -> None:
-    called = {call.id for message in messages[:-1] for call in message.calls}
-    if called and called - {message.call_id for message in messages if message.role == "tool"}:
+def _inner_calls(prompt: list[Message], answer: list[Message], policies: Policies, marks: set[str]) -> None:
+    called = {call.id for message in chain(prompt, answer[:-1]) for call in message.calls}
+    if called and called - {message.call_id for message in chain(prompt, answer) if message.role == "tool"}:
         situation = "unanswered call inside"
         if policies.inner_unanswered_call == "refuse":
             raise Inexpressible(situation)

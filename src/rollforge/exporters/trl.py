@@ -66,13 +66,13 @@ class TrlExporter(Exporter):
 
     def demonstration(self, example: Demonstration) -> JsonObject:
         return {
-            "messages": self.messages(example.prompt + example.answer),
+            "messages": self.conversation(example.prompt, example.answer),
             "tools": self.tools(example.tools),
         }
 
     def pair(self, example: Pair) -> JsonObject:
         return {
-            "prompt": self.messages(example.prompt),
+            "prompt": self.prompt_messages(example.prompt),
             "chosen": self.messages(example.chosen),
             "rejected": self.messages(example.rejected),
             "tools": self.tools(example.tools),
@@ -81,14 +81,14 @@ class TrlExporter(Exporter):
 
     def labelled(self, example: Labelled) -> JsonObject:
         return {
-            "prompt": self.messages(example.prompt),
+            "prompt": self.prompt_messages(example.prompt),
             "completion": self.messages(example.answer),
             "label": example.label,
             "tools": self.tools(example.tools),
         }
 
     def prompt(self, example: Prompt) -> JsonObject:
-        return {"prompt": self.messages(example.prompt), **prompt_columns(example)}
+        return {"prompt": self.prompt_messages(example.prompt), **prompt_columns(example)}
 
     def row_type(self, recipe: str, kind: Kind) -> Any:
         message: Any = ReadMessage if self.keys or self.shape_as.keys == "present" else PlainMessage

@@ -31,7 +31,7 @@ class VerlExporter(Exporter):
     pair_form = "step"
 
     def demonstration(self, example: Demonstration) -> JsonObject:
-        return {"messages": self.messages(example.prompt + example.answer, example.tools)}
+        return {"messages": self.conversation(example.prompt, example.answer, example.tools)}
 
     def pair(self, example: Pair) -> JsonObject:
         return {

@@ -183,6 +183,7 @@ class _Columns:
     def __init__(self, path: Path, exporter: Exporter, converter: Converter) -> None:
         self._path = path
         self._exporter = exporter
+        exporter.is_columnar = True
         self._kind = converter.plan.selection.kind
         self._rows: list[JsonObject] = []
         self._writer: Any = None
