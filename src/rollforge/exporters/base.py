@@ -35,7 +35,7 @@ KIND_OF_RECIPE: Mapping[str, Kind] = {
 }
 
 
-class Demonstration(msgspec.Struct):
+class Demonstration(msgspec.Struct, gc=False):
     """An answer to imitate."""
 
     prompt: list[Message]
@@ -44,7 +44,7 @@ class Demonstration(msgspec.Struct):
     reward: float | None = None
 
 
-class Pair(msgspec.Struct):
+class Pair(msgspec.Struct, gc=False):
     """Two answers to one prompt, the better one first."""
 
     prompt: list[Message]
@@ -60,7 +60,7 @@ class Pair(msgspec.Struct):
         return round(self.chosen_reward - self.rejected_reward, 9)
 
 
-class Labelled(msgspec.Struct):
+class Labelled(msgspec.Struct, gc=False):
     """An answer and whether it is wanted."""
 
     prompt: list[Message]
@@ -70,7 +70,7 @@ class Labelled(msgspec.Struct):
     reward: float
 
 
-class Prompt(msgspec.Struct):
+class Prompt(msgspec.Struct, gc=False):
     """A task to sample from: what reinforcement learning reads."""
 
     prompt: list[Message]
@@ -87,7 +87,7 @@ class Prompt(msgspec.Struct):
     """The task row as JSON text, without what a rollout adds."""
 
 
-class Scored(msgspec.Struct):
+class Scored(msgspec.Struct, gc=False):
     """One rollout of a group with its reward and what follows from it."""
 
     prompt: list[Message]
@@ -101,7 +101,7 @@ class Scored(msgspec.Struct):
     """`token-exact`, `text-only` or `lossy`."""
 
 
-class Raw(msgspec.Struct):
+class Raw(msgspec.Struct, gc=False):
     """The bytes of rollout lines, for rows that stay what they are."""
 
     lines: list[bytes]
@@ -205,7 +205,7 @@ class Exporter:
             self.kinds |= used
             if self.shape_as.keys == "uniform" and not used <= self.keys:
                 raise KeysGrew(self.keys | used)
-        return shape(messages, self.shape_as, self.keys)
+        return shape(messages, self.shape_as, self.keys, is_encoded=not self.is_columnar)
 
     def prompt_messages(self, prompt: list[Message], tools: bytes | None = None) -> list[Any]:
         """The same for a prompt, already encoded where rows are lines: the rollouts of a task share it, so it is shaped once."""

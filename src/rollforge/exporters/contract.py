@@ -14,14 +14,14 @@ import msgspec
 from rollforge.exporters.shape import Shaping
 
 
-class ReadFunction(msgspec.Struct, forbid_unknown_fields=True):
+class ReadFunction(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """The function of a written call."""
 
     name: str
     arguments: msgspec.Raw
 
 
-class ReadCall(msgspec.Struct, forbid_unknown_fields=True):
+class ReadCall(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """A written call."""
 
     id: str
@@ -29,7 +29,7 @@ class ReadCall(msgspec.Struct, forbid_unknown_fields=True):
     function: ReadFunction
 
 
-class ReadMessage(msgspec.Struct, forbid_unknown_fields=True):
+class ReadMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """A written message."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -41,7 +41,7 @@ class ReadMessage(msgspec.Struct, forbid_unknown_fields=True):
     name: str | None = None
 
 
-class PlainMessage(msgspec.Struct, forbid_unknown_fields=True):
+class PlainMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """A written message of role and text alone."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -80,4 +80,4 @@ def _call_problems(message: Any, calls: Sequence[ReadCall], shaping: Shaping, wh
 
 def struct(name: str, **fields: Any) -> Any:
     """A row type with exactly these columns, all required."""
-    return msgspec.defstruct(name, list(fields.items()), forbid_unknown_fields=True)
+    return msgspec.defstruct(name, list(fields.items()), forbid_unknown_fields=True, gc=False)

@@ -187,5 +187,5 @@ def _message(turn: JsonObject) -> Message:
         message.calls = [
             Call(f"call_{i}", call.name, bytes(call.arguments).decode()) for i, call in enumerate(calls)
         ]
-        message.content = ""
+        message.text = ""
     return message

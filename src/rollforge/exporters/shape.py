@@ -33,52 +33,72 @@ class Shaping(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: Reasoning = "field"
     keys: Keys = "present"
     """`uniform`: every message has every key that any message of the data set has, null where it has nothing."""
-    names: bool = True
-    """Tool results carry the name of the function."""
 
 
 def shape(
-    messages: Iterable[Message], shaping: Shaping, keys: frozenset[str] = frozenset()
+    messages: Iterable[Message],
+    shaping: Shaping,
+    keys: frozenset[str] = frozenset(),
+    *,
+    is_encoded: bool = False,
 ) -> list[JsonObject]:
-    """The messages as objects; with uniform keys, `keys` are the optional ones that the data set uses."""
+    """The messages as objects; with uniform keys, `keys` are the optional ones that the data set uses.
+
+    With `is_encoded`, texts may be JSON already (`msgspec.Raw`), for rows that are encoded next.
+    """
     if shaping.keys == "uniform" and keys:
         empty = {"role": None, "content": None} | {k: None for k in (REASONING_KEY, *TOOL_KEYS) if k in keys}
-        return [empty | _shape_one(message, shaping) for message in messages]
-    return [_shape_one(message, shaping) for message in messages]
+        return [empty | _shape_one(message, shaping, is_encoded) for message in messages]
+    return [_shape_one(message, shaping, is_encoded) for message in messages]
 
 
 def keys_used(messages: Iterable[Message], shaping: Shaping) -> frozenset[str]:
     """The optional keys that these messages need."""
-    found: set[str] = set()
+    has_field = has_tools = False
     for message in messages:
-        if message.reasoning and shaping.reasoning == "field":
-            found.add(REASONING_KEY)
-        if shaping.arguments != "text" and (message.calls or message.call_id is not None):
-            found.update(TOOL_KEYS if shaping.names else TOOL_KEYS[:2])
-    return frozenset(found)
+        has_tools = has_tools or message.call_id is not None or bool(message.calls)
+        has_field = has_field or message.has_reasoning
+    return _KEYS[has_field and shaping.reasoning == "field", has_tools and shaping.arguments != "text"]
 
 
-def _shape_one(message: Message, shaping: Shaping) -> JsonObject:
-    content: object = message.content
-    if message.reasoning and shaping.reasoning == "think":
-        content = f"<think>\n{message.reasoning}\n</think>\n\n{content}"
-    if message.calls and shaping.arguments == "text":
-        content = call_text(str(content), message.calls)
-    if message.images:
-        images = [{"type": "image_url", "image_url": {"url": url}} for url in message.images]
-        content = [*images, {"type": "text", "text": content}]
-    row: JsonObject = {"role": message.role, "content": content}
-    if message.reasoning and shaping.reasoning == "field":
-        row[REASONING_KEY] = message.reasoning
+_KEYS = {
+    (has_field, has_tools): frozenset([REASONING_KEY] * has_field + list(TOOL_KEYS) * has_tools)
+    for has_field in (False, True)
+    for has_tools in (False, True)
+}
+
+
+def _shape_one(message: Message, shaping: Shaping, is_encoded: bool) -> JsonObject:
+    row: JsonObject = {"role": message.role, "content": _content(message, shaping, is_encoded)}
+    if shaping.reasoning == "field" and message.has_reasoning:
+        row[REASONING_KEY] = (
+            message.raw_thought if is_encoded and message.thought is None else message.reasoning
+        )
     if shaping.arguments == "text":
         return row
     if message.calls:
         row["tool_calls"] = [_shape_call(call, shaping.arguments) for call in message.calls]
     if message.call_id is not None:
         row["tool_call_id"] = message.call_id
-        if message.name is not None and shaping.names:
+        if message.name is not None:
             row["name"] = message.name
     return row
+
+
+def _content(message: Message, shaping: Shaping, is_encoded: bool) -> object:
+    has_thought = shaping.reasoning == "think" and message.has_reasoning
+    has_calls = shaping.arguments == "text" and bool(message.calls)
+    if message.text is None and is_encoded and not (has_thought or has_calls or message.images):
+        return message.raw
+    content = message.content
+    if has_thought:
+        content = f"<think>\n{message.reasoning}\n</think>\n\n{content}"
+    if has_calls:
+        content = call_text(content, message.calls)
+    if message.images:
+        images = [{"type": "image_url", "image_url": {"url": url}} for url in message.images]
+        return [*images, {"type": "text", "text": content}]
+    return content
 
 
 def _shape_call(call: Call, form: Arguments) -> JsonObject:

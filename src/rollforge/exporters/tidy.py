@@ -104,9 +104,9 @@ def _whole_end(answer: list[Message], policies: Policies, marks: set[str]) -> li
             reason, policy = "ends in a user message", policies.ends_in_user_message
         elif last.calls:
             reason, policy = "ends in an unanswered call", policies.unanswered_call
-        elif not last.content.strip():
-            reason = "ends in bare reasoning" if last.reasoning else "empty output"
-            policy = policies.bare_reasoning if last.reasoning else "cut"
+        elif last.is_blank:
+            reason = "ends in bare reasoning" if last.has_reasoning else "empty output"
+            policy = policies.bare_reasoning if last.has_reasoning else "cut"
         else:
             break
         if not _decide(reason, policy, marks):

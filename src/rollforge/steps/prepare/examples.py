@@ -46,7 +46,13 @@ class Converter:
     tally: Tally = field(default_factory=Tally)
 
     def __post_init__(self) -> None:
-        self._reader = Reader(images=self.settings.images, lead=partial(lead, policies=self.policies))
+        self.start_over()
+
+    def start_over(self, *, is_careful: bool = False) -> None:
+        """Begin with a reader that remembers nothing; a careful one refuses rollouts that are not UTF-8."""
+        self._reader = Reader(
+            images=self.settings.images, lead=partial(lead, policies=self.policies), is_careful=is_careful
+        )
 
     def examples(self, numbers: Ints) -> Iterator[tuple[int, Example | Inexpressible]]:
         """Example numbers with their examples, or why there is none."""

@@ -63,6 +63,10 @@ def _refuse_leaks(written: Written, prompts: np.ndarray) -> None:
             raise ContractBroken(f"{len(shared)} prompts are both in {a} and in {b}")
 
 
+class NotUnicode(Exception):
+    """Some text that was passed on as it stands is not UTF-8."""
+
+
 class _Checker:
     def __init__(self, recipe: str, plan: Plan, exporter: Exporter) -> None:
         self._recipe = recipe
@@ -113,11 +117,30 @@ class _Checker:
         with path.open("rb") as file:
             while block := file.read(READ_AHEAD):
                 digest.update(block)
-                lines = (rest + block).split(b"\n") if rest else block.split(b"\n")
-                rest = lines.pop()
-                yield from lines
+                whole, _, after = block.rpartition(b"\n")
+                if not whole and not block.startswith(b"\n"):
+                    rest += block
+                    continue
+                whole, rest = rest + whole, after
+                if not self._exporter.is_raw and not is_utf8(whole):
+                    raise NotUnicode(path.name)
+                yield from whole.split(b"\n")
         if rest:
             yield rest + b" (no newline at the end)"
+
+
+def is_utf8(block: bytes) -> bool:
+    """Whether the bytes are UTF-8, at the speed of reading them."""
+    import pyarrow as pa
+
+    if block.isascii():
+        return True
+    ends = pa.array([0, len(block)], pa.int32()).buffers()[1]
+    try:
+        pa.StringArray.from_buffers(1, ends, pa.py_buffer(block)).validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _parquet_rows(path: Path) -> Iterator[bytes]:

@@ -29,7 +29,7 @@ from rollforge.steps.prepare.manifest import (
 )
 from rollforge.steps.prepare.place import Place
 from rollforge.steps.prepare.plan import Plan, make_plan
-from rollforge.steps.prepare.recheck import ContractBroken, recheck
+from rollforge.steps.prepare.recheck import ContractBroken, NotUnicode, recheck
 from rollforge.steps.prepare.settings import Settings, make_settings
 from rollforge.steps.prepare.statistics import describe, outlook, red_flags
 from rollforge.steps.prepare.text import rule_out_by_text
@@ -148,17 +148,11 @@ class _Maker:
         policies = _policies(self._exporter_type, self._settings)
         converter = Converter(self._pool, plan, self._settings, self._exporter, policies, form)
         with Place(out) as place:
-            written = write_dataset(
-                converter, place.folder, self._container, self._settings.shards, self._progress
-            )
-            if not written.rows:
-                raise UsageError(
-                    _nothing(plan, written), hint="see what other thresholds give: add --dry-run"
-                )
-            prompts = self._pool.prompt[plan.selection.first]
-            files = recheck(
-                written, place.folder, self._recipe, plan, self._exporter, prompts, self._progress
-            )
+            try:
+                written, files = self._write(converter, plan, place)
+            except NotUnicode:
+                converter.start_over(is_careful=True)
+                written, files = self._write(converter, plan, place)
             write_lineage(place.folder, written, plan, self._pool, self._runs)
             numbers = np.concatenate([np.frombuffer(file.examples, dtype=np.int64) for file in written.files])
             manifest = self._manifest(plan, numbers, dict(written.dropped), files)
@@ -167,6 +161,18 @@ class _Maker:
             self._write_beside(place, manifest)
             place.settle([file.path for file in files])
         return manifest
+
+    def _write(self, converter: Converter, plan: Plan, place: Place) -> tuple[Written, list[FileRecord]]:
+        """Write, and read back."""
+        written = write_dataset(
+            converter, place.folder, self._container, self._settings.shards, self._progress
+        )
+        if not written.rows:
+            raise UsageError(_nothing(plan, written), hint="see what other thresholds give: add --dry-run")
+        prompts = self._pool.prompt[plan.selection.first]
+        return written, recheck(
+            written, place.folder, self._recipe, plan, self._exporter, prompts, self._progress
+        )
 
     def _write_beside(self, place: Place, manifest: Manifest) -> None:
         kind = manifest.kind
