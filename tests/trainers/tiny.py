@@ -12,7 +12,12 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import torch  # noqa: E402
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers  # noqa: E402
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, Qwen2ForSequenceClassification  # noqa: E402
+from transformers import (
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen2ForSequenceClassification,
+)  # noqa: E402
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
@@ -20,7 +25,9 @@ torch.manual_seed(0)
 
 def template(name: str) -> str:
     """A real chat template, as TRL ships it."""
-    return (Path(find_spec("trl").submodule_search_locations[0]) / "chat_templates" / f"{name}.jinja").read_text()
+    return (
+        Path(find_spec("trl").submodule_search_locations[0]) / "chat_templates" / f"{name}.jinja"
+    ).read_text()
 
 
 def tokenizer(template_name: str = "qwen3") -> PreTrainedTokenizerFast:

@@ -1,7 +1,8 @@
 """verl: SFT, reward-model rows and RL prompt sets as Parquet with a fixed schema.
 
-Parquet structs fill missing keys with null, so arguments are strings and tool schemas go into the system text. Ground truth is one
-type everywhere, a text; what the verifier needs beyond it is JSON text in `extra_info`.
+Parquet structs fill missing keys with null, and templates double-encode string arguments: calls are written in the assistant's
+text and tool schemas in the system text. Ground truth is one type everywhere, a text; what the verifier needs beyond it is JSON
+text in `extra_info`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class VerlExporter(Exporter):
 
     name = "verl"
     recipes = ("sft", "rm", "ppo", "grpo")
-    shaping = Shaping(arguments="string", tools="system", reasoning="think", keys="uniform")
+    shaping = _TEXT
     container = "parquet"
     containers = ("parquet",)
     pair_form = "step"
