@@ -91,10 +91,10 @@ def _content(message: Message, shaping: Shaping, is_encoded: bool) -> object:
     if message.text is None and is_encoded and not (has_thought or has_calls or message.images):
         return message.raw
     content = message.content
-    if has_thought:
-        content = f"<think>\n{message.reasoning}\n</think>\n\n{content}"
     if has_calls:
         content = call_text(content, message.calls)
+    if has_thought:  # in the very spacing that templates which take the block apart put it together again
+        content = f"<think>\n{message.reasoning}\n</think>\n\n{content}"
     if message.images:
         images = [{"type": "image_url", "image_url": {"url": url}} for url in message.images]
         return [*images, {"type": "text", "text": content}]
