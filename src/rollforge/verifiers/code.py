@@ -32,7 +32,7 @@ import msgspec
 
 from rollforge.errors import UsageError
 from rollforge.records import JsonObject, Response, Task
-from rollforge.sandbox import Confined, Limits, Mode, Reply, Sandbox
+from rollforge.sandbox import WEAKER, Confined, Limits, Mode, Reply, Sandbox, find_bubblewrap
 from rollforge.verifiers import code_runner
 
 needs = ("verifier_metadata",)
@@ -91,6 +91,13 @@ class Code:
         if self._options.timeout <= 0:
             raise UsageError("timeout must be more than 0 seconds")
         self._sandbox = Sandbox(self._options.sandbox, packages=self._options.packages)
+
+    @staticmethod
+    def note_for(options: JsonObject) -> str | None:
+        """What a user should know before trusting the machine to these programs."""
+        if options.get("sandbox") == "off" or find_bubblewrap().prefix is None:
+            return f"programs run with limits only, without bubblewrap: {WEAKER}"
+        return None
 
     def verify(self, task: Task, response: Response) -> JsonObject:
         metadata = task.get("verifier_metadata") or {}
