@@ -150,9 +150,12 @@ class Code:
     ) -> tuple[list[Outcome], JsonObject]:
         results: list[Outcome] = []
         spent = 0.0
-        for given, wanted in zip(tests.inputs, expected, strict=True):
-            reply = confined.ask(given.encode("utf-8", "surrogatepass"), self._options.timeout)
+        for number, (given, wanted) in enumerate(zip(tests.inputs, expected, strict=True), start=1):
+            mark = b"L" if number == len(expected) else b"T"  # the last one may use up the process
+            reply = confined.ask(mark + given.encode("utf-8", "surrogatepass"), self._options.timeout)
             spent += reply.seconds
+            if mark == b"L" and reply.ended == "died" and confined.exit_code() == 0:
+                reply = Reply(b"O", reply.output)  # it left by os._exit(0), which is a way to end
             failure = _failure(reply, confined)
             if failure is None:
                 failure = _difference(reply, wanted, is_call=tests.fn_name is not None)
