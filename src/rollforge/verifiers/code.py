@@ -35,7 +35,7 @@ from rollforge.records import JsonObject, Response, Task
 from rollforge.sandbox import WEAKER, Confined, Limits, Mode, Reply, Sandbox, find_bubblewrap
 from rollforge.verifiers import code_runner
 
-needs = ("verifier_metadata",)
+needs = ("verifier_metadata.unit_tests",)
 
 Outcome = bool | int
 """True, or why a test failed: -1 all of it took too long or died, -2 wrong, -3 too slow, -4 an error."""
