@@ -84,6 +84,8 @@ class VerifierFlags:
     """A ready verifier's name, file.py:function or module:function."""
     verifier_set: Annotated[list[str], Parameter(group=_VERIFIER, negative=())] = field(default_factory=list)
     """key=value option of the verifier."""
+    sandbox: Annotated[Literal["auto", "require", "off"] | None, Parameter(group=_VERIFIER)] = None
+    """For a verifier that runs programs: require refuses to run them without bubblewrap, off runs them with limits only."""
     no_verify: Annotated[bool, Parameter(group=_VERIFIER, negative=())] = False
     """Collect only; judge later with `rollforge verify`."""
     verify_workers: Annotated[str, Parameter(group=_VERIFIER)] = "auto"
@@ -201,7 +203,8 @@ def _options(
         logprobs=server.logprobs,
         overrides=sampling | parse_settings(server.set),
         verifier=None if judging.no_verify else judging.verifier,
-        verifier_options=parse_settings(judging.verifier_set),
+        verifier_options=parse_settings(judging.verifier_set)
+        | ({"sandbox": judging.sandbox} if judging.sandbox else {}),
         verify_workers=judging.verify_workers,
         verify_concurrency=judging.verify_concurrency,
         verify_timeout_s=parse_duration(judging.verify_timeout),

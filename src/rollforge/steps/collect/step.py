@@ -204,6 +204,9 @@ class Collection:
             if judge is not None:
                 await judge.start()
                 stack.push_async_callback(judge.close)
+                note = getattr(judge, "note", None)
+                if note:
+                    self.notes.append(note)
             rollouts, failures = DurableFile(plan.files.rollouts), DurableFile(plan.files.failures)
             self._disk = rollouts
             for file in (rollouts, failures):

@@ -18,7 +18,7 @@ from rollforge.registry import did_you_mean
 from rollforge.verifiers.instruction_following import copies, form, words
 from rollforge.verifiers.instruction_following.arguments import Arguments, Checker
 
-needs = ()
+needs = ("verifier_metadata.instruction_id_list|instruction_id_list", "verifier_metadata.kwargs|kwargs")
 
 CHECKERS: dict[str, Checker] = {**words.CHECKERS, **form.CHECKERS, **copies.CHECKERS}
 """All instructions by their id."""
