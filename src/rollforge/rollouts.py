@@ -19,7 +19,7 @@ from rollforge.records import OWN_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, JsonOb
 from rollforge.store import RunFiles
 from rollforge.tasks import BadRow, read_lines, to_task_row
 
-REMEMBERED_TASKS = 4096
+REMEMBERED_BYTES = 64 << 20
 NOT_TASK_FIELDS = frozenset({"response", "reward", ROLLOUT_KEY, "_ng_attempt_index", OWN_KEY})
 
 
@@ -132,7 +132,8 @@ class TaskFields:
     """The tasks of a run by index, read from their file when asked for."""
 
     def __init__(self, files: RunFiles, path: str | Path | None = None) -> None:
-        self._remembered: dict[int, Task] = {}
+        self._remembered: dict[int, tuple[Task, int]] = {}
+        self._room = REMEMBERED_BYTES
         self._ids = array("q")
         self._offsets = array("q")
         self._order: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None
@@ -192,7 +193,7 @@ class TaskFields:
         """The task, or None when no file holds it."""
         known = self._remembered.get(index)
         if known is not None:
-            return known
+            return known[0]
         if self._order is None or self._file is None:
             return None
         ids = np.asarray(self._ids, dtype=np.int64)
@@ -200,11 +201,13 @@ class TaskFields:
         if place >= len(self._order) or ids[self._order[place]] != index:
             return None
         self._file.seek(self._offsets[int(self._order[place])])
+        line = self._file.readline()
         try:
-            row = to_task_row(self._file.readline())
+            task = Task(to_task_row(line), index)
         except BadRow:
             return None
-        return self._remember(Task(row, index))
+        self._remember(task, len(line))
+        return task
 
     def of(self, rollout: Rollout) -> Task:
         """The task a rollout answers: from the task file, else from the fields the row itself carries."""
@@ -216,8 +219,9 @@ class TaskFields:
         fields.setdefault(PARAMS_KEY, {"input": ""})
         return Task(fields, rollout.task)
 
-    def _remember(self, task: Task) -> Task:
-        if len(self._remembered) >= REMEMBERED_TASKS:
-            del self._remembered[next(iter(self._remembered))]
-        self._remembered[task.index] = task
-        return task
+    def _remember(self, task: Task, size: int) -> None:
+        self._remembered[task.index] = (task, size)
+        self._room -= size
+        while self._room < 0 and len(self._remembered) > 1:
+            _, freed = self._remembered.pop(next(iter(self._remembered)))
+            self._room += freed

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 
@@ -140,18 +139,17 @@ def hash_of(key: Key) -> int:
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
 
 
-def grouped(path: Path) -> Iterator[list[Rollout]]:
+def grouped(reader: RolloutReader) -> Iterator[list[Rollout]]:
     """The rollouts of one task after another, whatever order their lines are in; only one group is held."""
-    reader = RolloutReader(path)
     places: dict[int, dict[int, tuple[int, int]]] = {}
     offset = 0
-    with path.open("rb") as file:
+    with reader.path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             rollout = reader.parse(number, line)
             if rollout is not None:
                 places.setdefault(rollout.task, {})[rollout.rollout] = (offset, number)
             offset += len(line)
-        again = RolloutReader(path)
+        again = RolloutReader(reader.path)
         for task, samples in places.items():
             group = []
             for sample in sorted(samples):

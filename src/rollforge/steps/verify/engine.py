@@ -67,7 +67,8 @@ class Verification:
         self._chooser = Chooser(options, self.files, self.judge)
         self._notes: list[str] = []
         self._workers = 0
-        self._error: RollforgeError | None = None
+        self._crash: Exception | None = None
+        self._has_room = asyncio.Event()
 
     def _make_judge(self) -> RunningJudge:
         options = self.options
@@ -85,11 +86,12 @@ class Verification:
     def stop(self) -> None:
         """Take no new rollouts; what is being judged is finished and written."""
         self._is_stopping = True
+        self._has_room.set()
         self.judge.drain()
 
     def abort(self) -> None:
         """Do not wait for what is being judged either."""
-        self._is_stopping = True
+        self.stop()
         for lane in self._lanes:
             lane.cancel()
 
@@ -131,8 +133,6 @@ class Verification:
                 self._workers = self.judge.counters.workers
                 await self.judge.close()
                 await verdicts.close()
-        if self._error:
-            raise self._error
         return self._summary()
 
     async def _await_file(self) -> None:
@@ -155,15 +155,20 @@ class Verification:
             async for group in self._owed():
                 self._check_fields(tasks, group[0])
                 await verdicts.room()
-                await queue.put(group)
-                if self._is_stopping or self._error:
+                while queue.full() and not self._is_stopping:
+                    self._has_room.clear()
+                    await self._has_room.wait()
+                if self._is_stopping:
                     break
+                queue.put_nowait(group)
         finally:
             for _ in self._lanes:
-                if self._is_stopping and queue.full():
+                while queue.full() and self._is_stopping:
                     queue.get_nowait()
                 await queue.put(None)
             await asyncio.gather(*self._lanes, return_exceptions=True)
+        if self._crash is not None:
+            raise self._crash
 
     def _check_fields(self, tasks: TaskFields, rollout: Rollout) -> None:
         """Refuse a run whose tasks lack what the verifier reads, before the first verdict rather than in each."""
@@ -184,7 +189,7 @@ class Verification:
         if self.judge.is_group:
             async for _ in self._new_rollouts(None):
                 pass  # a group is whole when the collecting process has ended
-            for group in grouped(self.files.rollouts):
+            for group in grouped(self._reader):
                 wanted = [rollout for rollout in group if self._chooser.is_wanted(rollout)]
                 if wanted:
                     self._asked += len(wanted)
@@ -239,6 +244,7 @@ class Verification:
     ) -> None:
         while True:
             group = await queue.get()
+            self._has_room.set()
             if group is None:
                 return
             if self._is_stopping:
@@ -247,9 +253,9 @@ class Verification:
                 await self._judge_group(group, tasks, verdicts.append, failures.add)
             except Stopped:
                 continue  # it stays owed
-            except RollforgeError as error:
-                self._error = self._error or error
-                self._is_stopping = True
+            except Exception as error:  # noqa: BLE001  (one lane's error must end the step, not hang it)
+                self._crash = self._crash or error
+                self.stop()
 
     async def _judge_group(
         self,
