@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollforge.records import Response, Task
+from rollforge.simulate.tasks import example_tasks
 from rollforge.verifiers.base import load_verifier
 from rollforge.verifiers.probes import Probe, Prober, ProbeReport, SprinkledProbes, wilson
 from rollforge.verifiers.probes.answers import gold_of, renderings, respaced
@@ -184,6 +185,16 @@ async def test_an_honest_verifier_passes(verifier: Any) -> None:
     assert found_by(report) == set()
     assert not report.is_broken
     assert report.false_negative.rate == 0.0
+
+
+@pytest.mark.parametrize(
+    ("verifier", "kind"), [("exact", "math"), ("mcqa", "mcqa"), ("multineedle", "tools")]
+)
+async def test_the_ready_verifiers_pass_on_the_example_tasks(verifier: str, kind: Any) -> None:
+    tasks = [Task(row, index) for index, row in enumerate(example_tasks(60, kind=kind))]
+    report = await report_on(verifier, [(task, None) for task in tasks])
+    assert not report.is_broken
+    assert (report.false_negative.rate, report.false_negative.n) == (0.0, 60)
 
 
 @pytest.mark.parametrize("verifier", [boxed_equal, "mcqa"], ids=["boxed_equal", "mcqa"])

@@ -127,7 +127,8 @@ class Prober:
         if partner is not None:
             await self._ask_swapped(task, gold, partner, failures)
         real = response if response is not None and not response.is_empty else None
-        await self._ask_again(task, [answer for answer in (real, right) if answer is not None], failures)
+        answers = [answer for answer in (real, right) if answer is not None]
+        await self._ask_again(task, answers or [Response.from_text(REFUSALS[1])], failures)
         self._said["errors"].append(
             failures[0] if failures else _Said(task.index, 1.0, "", None)  # one observation per task
         )
@@ -347,6 +348,8 @@ class Prober:
             )
         if name == "swapped response":
             return "there are no real responses; give a run"
+        if name == "hedge" and self._said["swapped gold"]:
+            return "the right answers are no plain texts"
         if name in ("swapped gold", "hedge"):
             return "there are no two tasks with different right answers"
         return "nothing to ask it with"
