@@ -333,7 +333,7 @@ def test_respacing_changes_nothing_but_space_and_dollar_signs(text: str) -> None
 
 
 def test_every_probe_has_a_question_that_a_person_understands() -> None:
-    from rollforge.verifiers.probes.prober import QUESTIONS
+    from rollforge.verifiers.probes.questions import QUESTIONS
 
     assert all(question.text.endswith("?") and len(question.text) <= 48 for question in QUESTIONS.values())
     assert Probe.__struct_fields__[:2] == ("name", "question")
