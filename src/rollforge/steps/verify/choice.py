@@ -64,17 +64,27 @@ class Chooser:
 
     def is_wanted(self, rollout: Rollout) -> bool:
         """Whether to judge it now. What was judged before is counted, not judged."""
-        key = rollout.key
-        if self._picked is not None and key not in self._picked:
+        if not self._is_picked(rollout):
             return False
-        if not self._is_sampled(key):
-            return False
-        if self._options.is_failed_only and not self._has_failed(rollout):
-            return False
-        if key in self._done:
-            self._count_again(key)
+        if rollout.key in self._done:
+            self._count_again(rollout.key)
             return False
         return True
+
+    def is_group_wanted(self, group: list[Rollout]) -> bool:
+        """Whether to judge a group now: as a whole, if any of its rollouts is owed."""
+        if any(self._is_picked(rollout) and rollout.key not in self._done for rollout in group):
+            return True
+        for rollout in group:
+            self.is_wanted(rollout)
+        return False
+
+    def _is_picked(self, rollout: Rollout) -> bool:
+        if self._picked is not None and rollout.key not in self._picked:
+            return False
+        if not self._is_sampled(rollout.key):
+            return False
+        return not self._options.is_failed_only or self._has_failed(rollout)
 
     def _count_again(self, key: Key) -> None:
         if key in self._seen:
