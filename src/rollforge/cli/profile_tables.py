@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from rollforge.steps.profile.records import ProfileSummary
 
 MEANING = {
-    "never solved": "no success: too hard, or the verifier rejects everything",
-    "hard": "up to a quarter solved",
-    "mixed": "the best material for GRPO and DPO",
-    "easy": "three quarters or more solved",
-    "always solved": "no failure: nothing left to learn",
+    "never solved": "too hard, or a broken verifier",
+    "hard": "up to ¼ solved",
+    "mixed": "best for GRPO and DPO",
+    "easy": "¾ solved or more",
+    "always solved": "nothing left to learn",
 }
 REASONS = {
     "highest_variance": "rewards differ most",

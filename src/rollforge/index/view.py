@@ -203,10 +203,14 @@ class Index:
         chosen = "*" if columns is None else ", ".join(quoted(name) for name in columns)
         sql = f"SELECT {chosen} FROM rollouts"
         if where is not None:
-            sql += " WHERE " + check_where(self._connection, where, columns=known, table="rollouts")
+            sql += f" WHERE {self.checked(where)}"
         if order_by is not None or self._overlay.path is not None or len(self._sources["rollouts"]) > 1:
             sql += f" ORDER BY {order_by or 'row'}"
         return run_select(self._connection, sql, columns=known, told="index")
+
+    def checked(self, where: str) -> str:
+        """A user's expression over `rollouts`, in parentheses; raises when it is not one expression over known columns."""
+        return check_where(self._connection, where, columns=self.columns(), table="rollouts")
 
     def select(self, sql: str) -> pa.Table:
         """One SELECT over `rollouts`, `tasks` and `failures`; a wrong name is told with the nearest right ones."""
