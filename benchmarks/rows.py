@@ -50,7 +50,7 @@ def make_row(task: int, rollout: int, *, seed: int, pool: list[str]) -> dict[str
             "id": f"rs_{task}_{rollout}",
             "encrypted_content": None,
             "content": None,
-            "summary": [{"type": "summary_text", "text": text(rng, rng.randrange(100, 600), pool)}],
+            "summary": [{"type": "summary_text", "text": text(rng, rng.randrange(150, 900), pool)}],
         }
     ]
     calls = rng.choice((0, 0, 1, 2, 4))
@@ -72,7 +72,7 @@ def make_row(task: int, rollout: int, *, seed: int, pool: list[str]) -> dict[str
                 "status": None,
             },
         ]
-    answer = text(rng, rng.randrange(40, 500), pool) + f" \\boxed{{{17 if correct else rng.randrange(100)}}}"
+    answer = text(rng, rng.randrange(60, 640), pool) + f" \\boxed{{{17 if correct else rng.randrange(100)}}}"
     output.append(
         {
             "type": "message",

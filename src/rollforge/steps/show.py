@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from rollforge.errors import UsageError
 from rollforge.index import Index
+from rollforge.index.lines import read_lines
 from rollforge.records import PARAMS_KEY, JsonObject, content_text
 
 Pick = Literal["best", "worst", "suspicious"]
@@ -243,17 +244,11 @@ def show_line(index: Index, number: int) -> SeenLine:
     """Line `number` (from 1) of the run's one file."""
     if len(index.runs) != 1:
         raise UsageError("--line needs one file, not several", hint="name the file the line is in")
-    from rollforge.index.lines import read_lines
-
     path = index.runs[0].rollouts
     reasons = {bad.line: bad.reason for bad in index.rejects}
-    passed = 0
-    for offset, lines, _ in read_lines(path):
-        if number <= passed + len(lines):
-            before = lines[: number - passed - 1]
-            place = offset + sum(map(len, before)) + len(before)
-            return SeenLine(
-                file=str(path), line=number, offset=place, reason=reasons.get(number), data=lines[number - passed - 1]
-            )
-        passed += len(lines)
+    offset = passed = 0
+    for passed, data in enumerate(read_lines(path), 1):
+        if passed == number:
+            return SeenLine(file=str(path), line=number, offset=offset, reason=reasons.get(number), data=data)
+        offset += len(data) + 1
     raise UsageError(f"{path} has {passed:,} lines; there is no line {number:,}")

@@ -173,15 +173,11 @@ class _File:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    number = 0
     if path.suffix == ".parquet":
         for number, row in _parquet_rows(path):
             yield number, msgspec.json.encode(row)
         return
-    for _, lines, _ in read_lines(path):
-        for data in lines:
-            number += 1
-            yield number, data
+    yield from enumerate(read_lines(path), 1)
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[int, JsonObject]]:
