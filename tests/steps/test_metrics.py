@@ -8,13 +8,24 @@ from pathlib import Path
 import pytest
 
 from rollforge.index import open_index
-from rollforge.steps.metrics import MetricsOptions, compare_runs, nemo_gym_metrics, summarize_run, trinity_metrics
+from rollforge.steps.metrics import (
+    MetricsOptions,
+    compare_runs,
+    nemo_gym_metrics,
+    summarize_run,
+    trinity_metrics,
+)
 from tests.builders import make_rollout, write_rows
 
 
 def run_of(path: Path, rewards: list[list[float | None]], **fields: object) -> Path:
     return write_rows(
-        path, [make_rollout(task, n, reward, **fields) for task, group in enumerate(rewards) for n, reward in enumerate(group)]
+        path,
+        [
+            make_rollout(task, n, reward, **fields)
+            for task, group in enumerate(rewards)
+            for n, reward in enumerate(group)
+        ],
     )
 
 
@@ -28,7 +39,13 @@ def test_unjudged_and_failed_rollouts_never_lower_the_mean(tmp_path: Path) -> No
     (tmp_path / "rollouts_run.json").write_text(json.dumps({"expected": 6, "tasks": 3, "samples": 2}))
     found = summarize_run(path)
     counts = found.counts
-    assert (counts.expected, counts.finished, counts.judged, counts.unjudged, counts.failed) == (6, 4, 3, 1, 2)
+    assert (counts.expected, counts.finished, counts.judged, counts.unjudged, counts.failed) == (
+        6,
+        4,
+        3,
+        1,
+        2,
+    )
     assert found.fields["reward"].mean == pytest.approx(2 / 3) and found.fields["reward"].missing == 1
     assert found.failures_as_zero is not None and found.failures_as_zero.mean == pytest.approx(2 / 5)
     assert found.failures == {"timeout": 2} and found.coverage == 0.5
@@ -36,7 +53,9 @@ def test_unjudged_and_failed_rollouts_never_lower_the_mean(tmp_path: Path) -> No
 
 
 def test_every_number_field_is_summarised_per_agent_too(tmp_path: Path) -> None:
-    rows = [make_rollout(t, 0, t / 4, agent=f"a{t % 2}", accuracy=t > 1, odd="x" if t else 3) for t in range(4)]
+    rows = [
+        make_rollout(t, 0, t / 4, agent=f"a{t % 2}", accuracy=t > 1, odd="x" if t else 3) for t in range(4)
+    ]
     found = summarize_run(write_rows(tmp_path / "r.jsonl", rows))
     assert found.fields["accuracy"].mean == 0.5 and found.fields["output_tokens"].mean == 20
     assert found.agents["a1"].fields["reward"].mean == pytest.approx(0.5) and found.agents["a0"].n == 2
@@ -45,7 +64,9 @@ def test_every_number_field_is_summarised_per_agent_too(tmp_path: Path) -> None:
 
 def test_at_k_counts_the_tasks_it_is_over(tmp_path: Path) -> None:
     found = summarize_run(run_of(tmp_path / "r.jsonl", [[1.0, 0.0, 0.0, 0.0], [0.5, 0.0], [None, 1.0]]))
-    assert found.at_k["pass@1"].value == pytest.approx((0.25 + 0.5 + 1) / 3) and found.at_k["pass@1"].tasks == 3
+    assert (
+        found.at_k["pass@1"].value == pytest.approx((0.25 + 0.5 + 1) / 3) and found.at_k["pass@1"].tasks == 3
+    )
     assert found.at_k["pass@2"].value == pytest.approx((0.5 + 1) / 2) and found.at_k["pass@2"].tasks == 2
     assert found.at_k["pass@4"].value == 1 and found.at_k["pass@4"].tasks == 1
     assert found.at_k["best@2"].value == pytest.approx((0.5 + 0.5) / 2)
@@ -66,8 +87,14 @@ def test_the_histogram_holds_the_best_rewards(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("rewards", "flag"),
-    [([[1.0, 1.0]], "identical-rewards"), ([[0.1, 0.0]], "low-mean"), ([[None]], "none-judged"), ([], "empty-run"), ([[50.0, 1.0]], "outlier-rewards")],
-)  # fmt: skip
+    [
+        ([[1.0, 1.0]], "identical-rewards"),
+        ([[0.1, 0.0]], "low-mean"),
+        ([[None]], "none-judged"),
+        ([], "empty-run"),
+        ([[50.0, 1.0]], "outlier-rewards"),
+    ],
+)
 def test_red_flags_are_raised(tmp_path: Path, rewards: list[list[float | None]], flag: str) -> None:
     assert flag in {found.id for found in summarize_run(run_of(tmp_path / "r.jsonl", rewards)).flags}
 
@@ -79,9 +106,16 @@ def test_where_and_threshold_choose(tmp_path: Path) -> None:
 
 
 def test_throughput_leaves_out_pauses(tmp_path: Path) -> None:
-    rows = [make_rollout(0, n, 1.0, _rf={"started": start, "seconds": 10.0}) for n, start in enumerate([0.0, 5.0, 1000.0])]
+    rows = [
+        make_rollout(0, n, 1.0, _rf={"started": start, "seconds": 10.0})
+        for n, start in enumerate([0.0, 5.0, 1000.0])
+    ]
     found = summarize_run(write_rows(tmp_path / "r.jsonl", rows)).throughput
-    assert found.active_s == 25 and found.rollouts_per_s == pytest.approx(3 / 25) and found.tokens_per_s == pytest.approx(60 / 25)
+    assert (
+        found.active_s == 25
+        and found.rollouts_per_s == pytest.approx(3 / 25)
+        and found.tokens_per_s == pytest.approx(60 / 25)
+    )
 
 
 def test_paired_differences_see_what_two_intervals_do_not(tmp_path: Path) -> None:
@@ -109,7 +143,9 @@ def test_nemo_gym_numbers_are_its_own(tmp_path: Path) -> None:
 
 def test_trinity_numbers_are_its_own(tmp_path: Path) -> None:
     rows = [
-        make_rollout(t, n, 0.0, accuracy=v) for t, g in enumerate([(0.8, 0.9), (0.6, 0.9), (0.95, 0.85)]) for n, v in enumerate(g)
+        make_rollout(t, n, 0.0, accuracy=v)
+        for t, g in enumerate([(0.8, 0.9), (0.6, 0.9), (0.95, 0.85)])
+        for n, v in enumerate(g)
     ]
     with open_index(write_rows(tmp_path / "dummy.jsonl", rows)) as index:
         found = trinity_metrics(index)

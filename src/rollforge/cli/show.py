@@ -101,7 +101,9 @@ def show(
 
             seen = show_line(index, choice.line)
             if seen.reason is not None or raw:
-                return _print_line(seen.file, seen.line, seen.offset, seen.reason, seen.data, raw=raw, json=json)
+                return _print_line(
+                    seen.file, seen.line, seen.offset, seen.reason, seen.data, raw=raw, json=json
+                )
         where = choice.where if choice.line is None else f"line = {choice.line}"
         options = ShowOptions(
             tasks=choice.task or (), rollout=choice.rollout, reward=choice.reward, where=where, sort=choice.sort,
@@ -115,27 +117,45 @@ def show(
             sys.stdout.buffer.write(bytes(one.raw) + b"\n")
         sys.stdout.buffer.flush()
     elif not shown:
-        raise UsageError("no rollout fits", hint="loosen --where or --task; see what is there: rollforge metrics RUN")
+        raise UsageError(
+            "no rollout fits", hint="loosen --where or --task; see what is there: rollforge metrics RUN"
+        )
     else:
         for one in shown:
             _print_rollout(one, full=full)
     return Exit.DONE
 
 
-def _print_line(file: str, line: int, offset: int, reason: str | None, data: bytes, *, raw: bool, json: bool) -> Exit:
+def _print_line(
+    file: str, line: int, offset: int, reason: str | None, data: bytes, *, raw: bool, json: bool
+) -> Exit:
     if raw:
         sys.stdout.buffer.write(data + b"\n")
         sys.stdout.buffer.flush()
         return Exit.DONE
     if json:
-        print_json({"file": file, "line": line, "offset": offset, "reason": reason, "text": data.decode("utf-8", "replace")})
+        print_json(
+            {
+                "file": file,
+                "line": line,
+                "offset": offset,
+                "reason": reason,
+                "text": data.decode("utf-8", "replace"),
+            }
+        )
         return Exit.DONE
     from rich.text import Text
 
     out().print(Text(f"{file}:{line}  (offset {offset:,}, {len(data):,} bytes)", style="bold"))
     out().print(Text(reason or "", style="yellow"))
     text = data.decode("utf-8", "replace")
-    out().print(Text(text if len(text) <= 4000 else f"{text[:2000]}\n… {len(text) - 4000:,} characters …\n{text[-2000:]}"))
+    out().print(
+        Text(
+            text
+            if len(text) <= 4000
+            else f"{text[:2000]}\n… {len(text) - 4000:,} characters …\n{text[-2000:]}"
+        )
+    )
     return Exit.DONE
 
 
@@ -151,7 +171,10 @@ def _print_rollout(shown: Shown, *, full: bool) -> None:
     if shown.numbers:
         console.print(Text("  ".join(f"{name} {short(value)}" for name, value in shown.numbers.items())))
     if shown.facts:
-        facts = (name if value is True else f"{name} {short(value) if isinstance(value, float) else value}" for name, value in shown.facts.items())
+        facts = (
+            name if value is True else f"{name} {short(value) if isinstance(value, float) else value}"
+            for name, value in shown.facts.items()
+        )
         console.print(Text("  ".join(facts), style="dim"))
     for reason in shown.why:
         console.print(Text(f"! {reason}", style="yellow"))
@@ -170,7 +193,9 @@ def _print_turn(turn: Turn, *, full: bool) -> None:
     title = f"{turn.kind} {turn.title}".strip()
     out().print(Text(title, style=STYLES[turn.kind]))
     style = "dim" if turn.kind in ("system", "reasoning") else ""
-    body = Text(_folded(turn.text, full, FOLD_LINES if turn.kind != "assistant" else 2 * FOLD_LINES), style=style)
+    body = Text(
+        _folded(turn.text, full, FOLD_LINES if turn.kind != "assistant" else 2 * FOLD_LINES), style=style
+    )
     out().print(Padding(body, (0, 0, 0, 2)), soft_wrap=False)
 
 

@@ -131,14 +131,22 @@ def answer_of(response: PartlyRead) -> Answer:
 
 def answer_of_chat(messages: list[JsonObject]) -> Answer:
     """The facts of the assistant's messages in chat form; how the answer ended is not known there."""
-    said = [message for message in messages if isinstance(message, dict) and message.get("role") == "assistant"]
+    said = [
+        message for message in messages if isinstance(message, dict) and message.get("role") == "assistant"
+    ]
     calls = sum(len(message["tool_calls"]) for message in said if isinstance(message.get("tool_calls"), list))
     text = "".join(content_text(message.get("content")) for message in said)
     return _facts(text, len(said), calls, None, any(message.get("refusal") for message in said), False, None)
 
 
 def _facts(
-    text: str, turns: int, calls: int, finish: str | None, has_refused: bool, has_token_ids: bool, model: str | None
+    text: str,
+    turns: int,
+    calls: int,
+    finish: str | None,
+    has_refused: bool,
+    has_token_ids: bool,
+    model: str | None,
 ) -> Answer:
     length = len(text)
     is_refusal, is_error, is_blank = has_refused, False, False

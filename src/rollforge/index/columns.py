@@ -21,8 +21,12 @@ Floats = NDArray[np.float64]
 MAX_VALUE = 4 * MAX_TEXT
 """Bytes of a value that is still looked at; longer ones are texts, lists and objects that make no column."""
 
-_decode_rows = msgspec.json.Decoder(list[list[int | float | bool | None | str | list[Raw] | dict[str, Raw]]]).decode
-_decode_usages = msgspec.json.Decoder(list[dict[str, int | float | None | dict[str, int | float | None]] | None]).decode
+_decode_rows = msgspec.json.Decoder(
+    list[list[int | float | bool | str | list[Raw] | dict[str, Raw] | None]]
+).decode
+_decode_usages = msgspec.json.Decoder(
+    list[dict[str, int | float | dict[str, int | float | None] | None] | None]
+).decode
 _NUMBERS = {float, int, bool, type(None)}
 
 
@@ -115,9 +119,12 @@ class Columns:
             self._add_usage_column(name, [getattr(usage, name) for usage in known])
         cached = [usage.input_tokens_details for usage in known]
         reasoned = [usage.output_tokens_details for usage in known]
-        self._add_usage_column("input_tokens_details.cached_tokens", [one and one.cached_tokens for one in cached])
         self._add_usage_column(
-            "output_tokens_details.reasoning_tokens", [one and one.reasoning_tokens for one in reasoned]
+            "input_tokens_details.cached_tokens", [one.cached_tokens if one else None for one in cached]
+        )
+        self._add_usage_column(
+            "output_tokens_details.reasoning_tokens",
+            [one.reasoning_tokens if one else None for one in reasoned],
         )
 
     def _add_usage_column(self, name: str, values: list[int | None]) -> None:
@@ -141,7 +148,11 @@ class Columns:
                 continue
             for name, value in usage.items():
                 if type(value) is dict:
-                    _place(numbers, [(f"{name}.{inner}", one) for inner, one in value.items() if one is not None], row)
+                    _place(
+                        numbers,
+                        [(f"{name}.{inner}", one) for inner, one in value.items() if one is not None],
+                        row,
+                    )
                 elif value is not None:
                     column = numbers.get(name)
                     if column is None:
@@ -220,7 +231,7 @@ def _scatter(
 
 
 def _note_wrong_kinds(key: str, values: tuple[Any, ...], rows: list[int], note: Note) -> None:
-    words = {str: "text", list: "an array", dict: "an object"}
+    words: dict[type, str] = {str: "text", list: "an array", dict: "an object"}
     for row, value in zip(rows, values, strict=True):
         if type(value) not in _NUMBERS:
             note(row, f"{key}: expected a number, got {words.get(type(value), type(value).__name__)}")

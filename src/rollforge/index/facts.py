@@ -20,12 +20,12 @@ from rollforge.index.answers import (
     decode_response,
     tolerant_response,
 )
-from rollforge.records import ATTEMPT_KEY, OWN_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject
+from rollforge.records import ATTEMPT_KEY, OWN_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY
 
 MAX_TEXT = 256
 """Longer top-level texts stay in the file; shorter ones (an extracted answer, a difficulty) become columns."""
 
-_Scalar = int | float | bool | None | str
+_Scalar = int | float | bool | str | None
 
 
 class _Params(Struct):
@@ -48,7 +48,7 @@ class _Own(Struct):
 
 
 _split = msgspec.json.Decoder(dict[str, Raw]).decode
-_scalars = msgspec.json.Decoder(list[int | float | bool | None | str | list[Raw] | dict[str, Raw]]).decode
+_scalars = msgspec.json.Decoder(list[int | float | bool | str | list[Raw] | dict[str, Raw] | None]).decode
 _params = msgspec.json.Decoder(_Params).decode
 _agent_ref = msgspec.json.Decoder(_AgentRef).decode
 _own = msgspec.json.Decoder(_Own).decode
@@ -174,7 +174,10 @@ class Reader:
             if messages is not None:
                 asked, answered = prompts.split_messages(_any(messages))
             else:
-                asked, answered = prompts.as_messages(prompt, "user"), prompts.as_messages(completion, "assistant")
+                asked, answered = (
+                    prompts.as_messages(prompt, "user"),
+                    prompts.as_messages(completion, "assistant"),
+                )
         except TypeError as error:
             notes.append(f"messages: {error}")
             return answer, usage, None
@@ -283,7 +286,7 @@ def _one_by_one(small: list[tuple[str, Raw]]) -> tuple[list[Any], list[tuple[str
     read, kept = [], []
     for key, raw in small:
         try:
-            read += _scalars(b"[" + raw + b"]")  # type: ignore[operator]
+            read += _scalars(b"[" + raw + b"]")
         except msgspec.DecodeError:
             continue
         kept.append((key, raw))
@@ -297,7 +300,9 @@ def _read_components(raw: Raw, notes: list[str]) -> list[tuple[str, float]]:
         notes.append("reward_components: expected an object of numbers")
         return []
     return [
-        (f"reward_components.{name}", value) for name, value in components.items() if isinstance(value, int | float)
+        (f"reward_components.{name}", value)
+        for name, value in components.items()
+        if isinstance(value, int | float)
     ]
 
 

@@ -76,7 +76,11 @@ def floats(table: pa.Table, name: str) -> Floats:
     """A number or truth column as floats, NaN for missing."""
     column = table.column(name)
     if not pa.types.is_floating(column.type):
-        column = column.cast(pa.int64()).cast(pa.float64(), safe=False) if pa.types.is_boolean(column.type) else column.cast(pa.float64(), safe=False)
+        column = (
+            column.cast(pa.int64()).cast(pa.float64(), safe=False)
+            if pa.types.is_boolean(column.type)
+            else column.cast(pa.float64(), safe=False)
+        )
     return np.asarray(column.to_numpy(), dtype=np.float64)
 
 

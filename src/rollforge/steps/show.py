@@ -25,7 +25,10 @@ SUSPICION = {
     "a refusal, yet rewarded": (3, "is_refusal AND reward > 0"),
     "cut off at the token limit, yet rewarded": (2, "is_truncated AND reward > 0"),
     "unjudged": (1, "reward IS NULL"),
-    "very short, yet rewarded": (1, "reward > 0 AND answer_chars < 5 AND NOT is_empty AND coalesce(tool_calls, 0) = 0"),
+    "very short, yet rewarded": (
+        1,
+        "reward > 0 AND answer_chars < 5 AND NOT is_empty AND coalesce(tool_calls, 0) = 0",
+    ),
 }
 """What makes a rollout suspicious: how much it weighs, and the test."""
 
@@ -94,8 +97,12 @@ def _select(index: Index, options: ShowOptions) -> Any:
     if options.pick in ("best", "worst"):
         conditions.append("reward IS NOT NULL")
     where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-    score = " + ".join(f"{weight} * CAST(coalesce({test}, false) AS INT)" for weight, test in SUSPICION.values())
-    tests = ", ".join(f"coalesce({test}, false) AS why_{place}" for place, (_, test) in enumerate(SUSPICION.values()))
+    score = " + ".join(
+        f"{weight} * CAST(coalesce({test}, false) AS INT)" for weight, test in SUSPICION.values()
+    )
+    tests = ", ".join(
+        f"coalesce({test}, false) AS why_{place}" for place, (_, test) in enumerate(SUSPICION.values())
+    )
     source = (
         "SELECT *, reward IS NOT NULL AND answer_hash IS NOT NULL AND (max(reward) OVER same > min(reward) OVER same) "
         "AS same_answer_other_reward FROM rollouts WINDOW same AS (PARTITION BY task, answer_hash)"
@@ -127,7 +134,9 @@ _FACTS = (
 
 
 def _lay_out(index: Index, facts: JsonObject, line: bytes, task_fields: JsonObject) -> Shown:
-    numbers = {name: facts[name] for name in index.numbers if name != "reward" and facts.get(name) is not None}
+    numbers = {
+        name: facts[name] for name in index.numbers if name != "reward" and facts.get(name) is not None
+    }
     return Shown(
         file=facts["file"], line=facts["line"], row=facts["row"], task=facts["task"], rollout=facts["rollout"],
         agent=facts["agent"], reward=facts["reward"], numbers=numbers,
@@ -197,7 +206,13 @@ def _chat_side(value: object, role: str) -> Iterator[Turn]:
         yield from _chat_turns({"role": role, "content": value})
 
 
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool output"}
+_ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool output",
+}
 
 
 def _chat_turns(message: object) -> Iterator[Turn]:
@@ -208,7 +223,11 @@ def _chat_turns(message: object) -> Iterator[Turn]:
         if isinstance(message.get(key), str) and message[key]:
             yield Turn("reasoning", message[key])
     text = content_text(message.get("content"))
-    refusals = [part.get("refusal") for part in message.get("content") or [] if isinstance(part, dict) and part.get("refusal")]
+    refusals = [
+        part.get("refusal")
+        for part in message.get("content") or []
+        if isinstance(part, dict) and part.get("refusal")
+    ]
     text += "".join(f"[refusal] {refusal}" for refusal in refusals)
     if text or not message.get("tool_calls"):
         kind: Any = _ROLES.get(role, "other")

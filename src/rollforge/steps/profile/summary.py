@@ -71,7 +71,9 @@ def _yields(rows: ByTask, reward: Floats, tolerance: float) -> list[Yield]:
     yields = []
     for k in sorted({*YIELD_K, widest}):
         total = sum(patterns.values())
-        value = sum((at_k.group_yield([counts], k) or 0.0) * times for counts, times in patterns.items()) / total
+        value = (
+            sum((at_k.group_yield([counts], k) or 0.0) * times for counts, times in patterns.items()) / total
+        )
         is_exact = all(sum(counts) >= k for counts in patterns)
         yields.append(Yield(k=k, value=value, is_exact=is_exact))
     return yields

@@ -64,7 +64,11 @@ class FileMetrics:
         params = row.get(PARAMS_KEY)
         prompt = params.get("input") if isinstance(params, dict) else row.get("messages", row.get("prompt"))
         tools = params.get("tools") if isinstance(params, dict) else row.get("tools")
-        counted = params if isinstance(params, dict) else {k: row[k] for k in ("messages", "prompt", "completion") if k in row}
+        counted = (
+            params
+            if isinstance(params, dict)
+            else {k: row[k] for k in ("messages", "prompt", "completion") if k in row}
+        )
         self._known["tools"].add(len(tools) if isinstance(tools, list) else 0)
         self._known["turns"].add(_user_turns(prompt))
         self._known["words"].add(len(json.dumps(counted).split()))

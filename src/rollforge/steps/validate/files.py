@@ -73,7 +73,9 @@ class _File:
 
     def add(self, line: int, finding: Finding) -> None:
         """Take note of a finding."""
-        problem = Problem(line=line, path=finding.path, text=finding.text, hint=finding.hint, level=finding.level)
+        problem = Problem(
+            line=line, path=finding.path, text=finding.text, hint=finding.hint, level=finding.level
+        )
         if finding.level == "warning":
             if len(self._warnings) < LISTED:
                 self._warnings.append(problem)
@@ -112,7 +114,9 @@ class _File:
                 text = f"the same (task, rollout) as line {first}: ({task}, {rollout})"
                 self.add(line, Finding(TASK_KEY, text, "the last one counts when the run is read"))
             return
-        digest = hashlib.sha256(_canonical({k: v for k, v in row.items() if k not in (TASK_KEY, ROLLOUT_KEY)})).digest()[:12]
+        digest = hashlib.sha256(
+            _canonical({k: v for k, v in row.items() if k not in (TASK_KEY, ROLLOUT_KEY)})
+        ).digest()[:12]
         first = self._line_by_row.setdefault(digest, line)
         if first != line and self.kind != "rollouts":
             self.add(line, Finding("", f"the same row as line {first}", "--fix keeps the first one"))

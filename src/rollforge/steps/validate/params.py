@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from rollforge.records import JsonObject
 from rollforge.registry import did_you_mean
@@ -37,7 +38,11 @@ def check_params(params: object, path: str) -> Iterator[Finding]:
         return
     for key in params:
         if key not in PARAMS:
-            hint = "put the prompt under `input`" if key == "messages" else "other fields belong at the top level of the row"
+            hint = (
+                "put the prompt under `input`"
+                if key == "messages"
+                else "other fields belong at the top level of the row"
+            )
             yield Finding(f"{path}.{key}", f"no such parameter{did_you_mean(key, list(PARAMS))}", hint)
     if params.get("input") is None:
         yield Finding(f"{path}.input", "missing: expected a text or a list of items")
@@ -54,7 +59,7 @@ def check_params(params: object, path: str) -> Iterator[Finding]:
         yield Finding(f"{path}.stream", "streaming is not supported here", "leave it out")
 
 
-_RANGES: dict[str, tuple[type | tuple[type, ...], float, float, str]] = {
+_RANGES: dict[str, tuple[Any, float, float, str]] = {
     "temperature": ((int, float), 0, 2, "a number from 0 to 2"),
     "top_p": ((int, float), 0, 1, "a number from 0 to 1"),
     "max_output_tokens": (int, 1, float("inf"), "a whole number above 0"),
@@ -65,7 +70,7 @@ _RANGES: dict[str, tuple[type | tuple[type, ...], float, float, str]] = {
 
 def _check_numbers(params: JsonObject, path: str) -> Iterator[Finding]:
     for name, (kind, low, high, expected) in _RANGES.items():
-        value = params.get(name)
+        value: Any = params.get(name)
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
@@ -114,7 +119,9 @@ def check_item(item: object, path: str) -> Iterator[Finding]:
     elif kind not in HOSTED:
         known = ["message", "function_call", "function_call_output", "reasoning", *HOSTED]
         near = did_you_mean(str(kind), known)
-        yield Finding(f"{path}.type", f"no such item type: {kind!r}{near}", "NeMo Gym would take it for another item")
+        yield Finding(
+            f"{path}.type", f"no such item type: {kind!r}{near}", "NeMo Gym would take it for another item"
+        )
 
 
 def _check_message(item: JsonObject, path: str) -> Iterator[Finding]:
@@ -130,7 +137,9 @@ def _check_message(item: JsonObject, path: str) -> Iterator[Finding]:
         yield Finding(f"{path}.role", f"expected one of {', '.join(ROLES)}, {told}{near}", _HOLE)
     if item.get("tool_calls"):
         yield Finding(
-            f"{path}.tool_calls", "chat tool calls are no part of a Responses message", "write each as a function_call item"
+            f"{path}.tool_calls",
+            "chat tool calls are no part of a Responses message",
+            "write each as a function_call item",
         )
     content = item.get("content")
     if content is None:
@@ -153,7 +162,9 @@ def _check_parts(parts: list[object], path: str) -> Iterator[Finding]:
     for number, part in enumerate(parts):
         place = f"{path}[{number}]"
         if not isinstance(part, dict):
-            yield Finding(place, f"expected a part, got {kind_of(part)}", 'write {"type": "input_text", "text": …}')
+            yield Finding(
+                place, f"expected a part, got {kind_of(part)}", 'write {"type": "input_text", "text": …}'
+            )
             continue
         kind = part.get("type")
         if kind not in PARTS:
@@ -173,7 +184,9 @@ def _check_calls(items: list[object], path: str) -> Iterator[Finding]:
             called.add(item.get("call_id"))
         elif item.get("type") == "function_call_output" and item.get("call_id") not in called:
             place = f"{path}[{number}].call_id"
-            yield Finding(place, f"no function_call before it has call_id {item.get('call_id')!r}", level="warning")
+            yield Finding(
+                place, f"no function_call before it has call_id {item.get('call_id')!r}", level="warning"
+            )
 
 
 def _need(item: JsonObject, path: str, fields: dict[str, type]) -> Iterator[Finding]:
@@ -202,7 +215,11 @@ def check_tools(tools: object, path: str) -> Iterator[Finding]:
                 yield Finding(f"{place}.type", "missing: expected `function`")
             continue
         if isinstance(tool.get("function"), dict):
-            yield Finding(f"{place}.function", "a chat tool; Responses tools are flat", "move name, parameters and strict up one level")
+            yield Finding(
+                f"{place}.function",
+                "a chat tool; Responses tools are flat",
+                "move name, parameters and strict up one level",
+            )
             continue
         yield from _check_tool(tool, place)
         name = tool.get("name")
@@ -213,11 +230,17 @@ def check_tools(tools: object, path: str) -> Iterator[Finding]:
 
 def _check_tool(tool: JsonObject, path: str) -> Iterator[Finding]:
     if not isinstance(tool.get("name"), str) or not _TOOL_NAME.match(tool["name"]):
-        yield Finding(f"{path}.name", f"expected letters, digits, - or _, at most 64, got {tool.get('name')!r}")
+        yield Finding(
+            f"{path}.name", f"expected letters, digits, - or _, at most 64, got {tool.get('name')!r}"
+        )
     if "strict" not in tool:
         yield Finding(f"{path}.strict", "missing: NeMo Gym requires it", "add strict: true or false")
     if "parameters" not in tool:
-        yield Finding(f"{path}.parameters", "missing: expected a JSON schema", 'for none: {"type": "object", "properties": {}}')
+        yield Finding(
+            f"{path}.parameters",
+            "missing: expected a JSON schema",
+            'for none: {"type": "object", "properties": {}}',
+        )
         return
     schema = tool["parameters"]
     if schema is not None:
@@ -247,7 +270,10 @@ def _check_schema(schema: object, path: str, *, is_top: bool = False) -> Iterato
         required = []
     for name in required:
         if name not in properties:
-            yield Finding(f"{path}.required", f"{name!r} is required, but is no property{did_you_mean(str(name), list(properties))}")
+            yield Finding(
+                f"{path}.required",
+                f"{name!r} is required, but is no property{did_you_mean(str(name), list(properties))}",
+            )
     for name, inner in properties.items():
         yield from _check_schema(inner, f"{path}.properties.{name}")
     if isinstance(schema.get("items"), dict):
@@ -258,5 +284,12 @@ def kind_of(value: object) -> str:
     """A JSON value's kind in words."""
     if value is None:
         return "null"
-    kinds = {bool: "true or false", int: "a number", float: "a number", str: "a text", list: "a list", dict: "an object"}
+    kinds = {
+        bool: "true or false",
+        int: "a number",
+        float: "a number",
+        str: "a text",
+        list: "a list",
+        dict: "an object",
+    }
     return kinds.get(type(value), type(value).__name__)

@@ -27,10 +27,14 @@ def check_row(row: JsonObject, kind: FileKind, needs: Sequence[str]) -> Iterator
     claimed = kind_of_row(row)
     if claimed is None:
         keys = ", ".join(list(row)[:6]) or "no keys"
-        yield Finding("", f"neither a task, a rollout nor a row of a dataset (keys: {keys})", f"a task has {PARAMS_KEY}")
+        yield Finding(
+            "", f"neither a task, a rollout nor a row of a dataset (keys: {keys})", f"a task has {PARAMS_KEY}"
+        )
         return
     if claimed != kind:
-        yield Finding("", f"this row is one of {claimed}, the file holds {kind}", "keep one kind of row per file")
+        yield Finding(
+            "", f"this row is one of {claimed}, the file holds {kind}", "keep one kind of row per file"
+        )
     if claimed == "dataset":
         yield from _check_dataset(row)
         return
@@ -42,7 +46,9 @@ def check_row(row: JsonObject, kind: FileKind, needs: Sequence[str]) -> Iterator
     else:
         for name in needs:
             if row.get(name) is None:
-                yield Finding(name, "missing: the verifier needs it", "add the field, or choose another --verifier")
+                yield Finding(
+                    name, "missing: the verifier needs it", "add the field, or choose another --verifier"
+                )
 
 
 def _check_indices(row: JsonObject) -> Iterator[Finding]:
@@ -111,13 +117,17 @@ def _check_dataset(row: JsonObject) -> Iterator[Finding]:
         yield Finding("rejected" if "chosen" in row else "chosen", "missing: a pair has both")
     if "label" in row and not isinstance(row["label"], bool):
         yield Finding("label", f"expected true or false, got {kind_of(row['label'])}")
-    if isinstance(row.get("tools"), list) and not all(isinstance(t, dict) and "function" in t for t in row["tools"]):
+    if isinstance(row.get("tools"), list) and not all(
+        isinstance(t, dict) and "function" in t for t in row["tools"]
+    ):
         yield from check_tools(row["tools"], "tools")
 
 
 def _check_chat(messages: object, path: str, *, must_answer: bool) -> Iterator[Finding]:
     if not isinstance(messages, list) or not messages:
-        yield Finding(path, f"expected a list of messages, got {kind_of(messages) if messages else 'nothing'}")
+        yield Finding(
+            path, f"expected a list of messages, got {kind_of(messages) if messages else 'nothing'}"
+        )
         return
     for number, message in enumerate(messages):
         place = f"{path}[{number}]"
@@ -136,4 +146,7 @@ def _check_chat(messages: object, path: str, *, must_answer: bool) -> Iterator[F
             yield Finding(f"{place}.tool_call_id", "missing: which call does it answer?", level="warning")
     last = messages[-1]
     if must_answer and isinstance(last, dict) and last.get("role") not in ("assistant", None):
-        yield Finding(f"{path}[{len(messages) - 1}].role", f"the last message is the {last.get('role')}'s, not the assistant's")
+        yield Finding(
+            f"{path}[{len(messages) - 1}].role",
+            f"the last message is the {last.get('role')}'s, not the assistant's",
+        )
