@@ -16,6 +16,8 @@ COMMANDS = {
     "profile": "rollforge.cli.profile:profile",
     "query": "rollforge.cli.query:query",
     "status": "rollforge.cli.status:status",
+    "eval": "rollforge.cli.eval_:evaluate",
+    "bench": "rollforge.cli.bench:bench",
     "experiences": "rollforge.cli.experiences:experiences",
     "simulate": "rollforge.cli.simulate:simulate",
     "init": "rollforge.cli.init:init",
