@@ -8,6 +8,7 @@ the numbers of a training batch.
 
 from __future__ import annotations
 
+from rollforge.metrics.callback import rename_trl, trl_callback
 from rollforge.metrics.evaluation import EvalOptions, fold_eval
 from rollforge.metrics.fold import Policy, StepFold, fold_experiences, fold_steps
 from rollforge.metrics.moments import Moments
@@ -37,7 +38,9 @@ __all__ = [
     "original_name",
     "parse_name",
     "rename",
+    "rename_trl",
     "safe_name",
     "trainer_metrics",
+    "trl_callback",
     "validate_name",
 ]
