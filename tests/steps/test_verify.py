@@ -179,6 +179,17 @@ def test_failures_are_recorded_never_zero_and_can_be_judged_alone(run: Path, tmp
     assert sum(one["reward"] == 1 for one in newest.values()) == 30
 
 
+def test_the_newest_verdict_counts_also_when_it_is_a_failure(run: Path, tmp_path: Path) -> None:
+    name = verifier(tmp_path / "failing.py", FAILING)
+    verify(run, name, workers=1)
+    (tmp_path / "broken").touch()
+    assert verify(run, name, workers=1, is_fresh=True).failed == 10
+    assert compare(run, name, name).n == 20
+    (tmp_path / "broken").unlink()
+    again = verify(run, name, workers=1)
+    assert (again.already, again.judged, again.calls) == (30, 30, 10)
+
+
 def test_failed_only_takes_what_collect_could_not_judge(run: Path, tmp_path: Path) -> None:
     name = verifier(tmp_path / "equal.py")
     rows = read_lines(run / "rollouts.jsonl")

@@ -14,6 +14,7 @@ COMMANDS = {
     "verify": "rollforge.cli.verify:verify",
     "metrics": "rollforge.cli.metrics:metrics",
     "profile": "rollforge.cli.profile:profile",
+    "prepare": "rollforge.cli.prepare:prepare",
     "query": "rollforge.cli.query:query",
     "status": "rollforge.cli.status:status",
     "eval": "rollforge.cli.eval_:evaluate",

@@ -17,7 +17,10 @@ EXAMPLE = "rollforge list verifiers"
 
 FAMILIES = {
     "verifiers": "rollforge.verifiers:VERIFIERS",
+    "recipes": "rollforge.recipes:RECIPES",
+    "exporters": "rollforge.exporters:EXPORTERS",
     "sinks": "rollforge.sinks:SINKS",
+    "operators": "rollforge.operators:OPERATORS",
     "operators": "rollforge.operators:OPERATORS",
 }
 """Family → its registry."""

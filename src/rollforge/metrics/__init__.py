@@ -1,5 +1,4 @@
-"""Metrics: names and folds. A pure core: numbers in, numbers out; it reads no file, starts no sink and knows
-no step.
+"""Metrics: names and folds. A pure core: numbers in, numbers out; it reads no file, starts no sink and knows no step.
 
 `names` is the grammar, `moments` the mergeable state of one number, `fold` the way from experiences to runs,
 tasks and steps, `ladder` the `@k` statistics of evaluation, `profiles` the names other tools use, `trainer`

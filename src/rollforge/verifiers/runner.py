@@ -20,6 +20,7 @@ from rollforge.verifiers.calling import LiveVerifier, Stopped, failure_message, 
 from rollforge.verifiers.keys import Keys
 
 Workers = int | Literal["auto"]
+Sharing = Literal["auto", "always", "never"]
 REMEMBERED = 200_000
 """Verdicts kept in memory for equal answers; older ones are judged again, or found in the cache on disk."""
 
@@ -139,12 +140,12 @@ class RunningJudge:
     """A `Judge` with everything around the call: sharing, cache, counters."""
 
     def __init__(
-        self, verifier: Verifier, engine: Engine, cache: VerdictStore | None, *, shares_cheap: bool = False
+        self, verifier: Verifier, engine: Engine, cache: VerdictStore | None, *, sharing: Sharing = "auto"
     ) -> None:
         self.verifier = verifier
         self._engine = engine
         # For a cheap verifier, finding out that an answer was seen before costs as much as judging it again.
-        is_worth_it = not verifier.is_cheap or cache is not None or shares_cheap
+        is_worth_it = sharing == "always" or (sharing == "auto" and (not verifier.is_cheap or cache is not None))
         self._is_sharing = verifier.is_deterministic and not verifier.is_group and is_worth_it
         self._cache = cache if self._is_sharing else None
         self._keys = Keys(verifier.fingerprint)
@@ -294,7 +295,7 @@ def make_judge(
     timeout: float = 60,
     memory_mb: int = 4096,
     cache: VerdictStore | None = None,
-    shares_cheap: bool = False,
+    sharing: Sharing = "auto",
 ) -> RunningJudge:
     """The verifier ready to run where it belongs.
 
@@ -303,7 +304,7 @@ def make_judge(
         timeout: Seconds one verdict may take.
         memory_mb: What one worker may take on top of what the loaded verifier needs; 0 sets no limit.
         cache: Verdicts of earlier runs; not used for a verifier that is not deterministic.
-        shares_cheap: Judge equal answers once even where judging costs no more than finding the equal one.
+        sharing: Whether equal answers to one task are judged once; `auto` does so where finding the equal one is cheaper.
     """
     engine: Engine
     if verifier.is_async or verifier.is_cheap or workers == 0:
@@ -312,7 +313,7 @@ def make_judge(
         from rollforge.verifiers.workers import WorkerPool
 
         engine = WorkerPool(verifier, workers=workers, timeout=timeout, memory_mb=memory_mb)
-    return RunningJudge(verifier, engine, cache, shares_cheap=shares_cheap)
+    return RunningJudge(verifier, engine, cache, sharing=sharing)
 
 
 class InlineJudge(RunningJudge):

@@ -100,6 +100,8 @@ class Collection:
     def drain(self) -> None:
         """Take no new work; what is in flight finishes."""
         self._is_draining = True
+        if self._client is not None:
+            self._client.is_draining = True
         if self._engine is not None:
             self._engine.stop("interrupted")
 

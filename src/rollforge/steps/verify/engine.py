@@ -79,7 +79,7 @@ class Verification:
             timeout=options.timeout,
             memory_mb=options.memory_mb,
             cache=cache,
-            shares_cheap=True,
+            sharing="always",
         )
 
     def stop(self) -> None:
