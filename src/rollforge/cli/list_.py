@@ -21,7 +21,6 @@ FAMILIES = {
     "exporters": "rollforge.exporters:EXPORTERS",
     "sinks": "rollforge.sinks:SINKS",
     "operators": "rollforge.operators:OPERATORS",
-    "operators": "rollforge.operators:OPERATORS",
 }
 """Family → its registry."""
 
