@@ -94,6 +94,8 @@ class VerifierFlags:
     """Most verdicts under way at once."""
     verify_timeout: Annotated[str, Parameter(group=_VERIFIER)] = "60s"
     """Longest time for one verdict."""
+    probe: Annotated[str | None, Parameter(group=_VERIFIER)] = None
+    """Ask the verifier what it must know after this share of rollouts (1%); exit code 5 when that shows it broken."""
 
 
 @Parameter(name="*")
@@ -206,6 +208,7 @@ def _options(
         verify_workers=judging.verify_workers,
         verify_concurrency=judging.verify_concurrency,
         verify_timeout_s=parse_duration(judging.verify_timeout),
+        probe=judging.probe,
         limit=tasks.limit,
         samples=tasks.samples,
         shuffle=tasks.shuffle,
