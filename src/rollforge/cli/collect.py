@@ -16,7 +16,7 @@ from rollforge.cli.progress import Progress
 from rollforge.errors import Exit
 
 if TYPE_CHECKING:
-    from rollforge.steps.collect import Collection, CollectOptions, Observer
+    from rollforge.steps.collect import Collection, CollectOptions, CollectResult, Observer
 
 EXAMPLE = "rollforge collect -i tasks.jsonl -o runs/first -m simulated --verifier exact -k 4"
 
