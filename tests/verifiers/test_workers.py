@@ -9,6 +9,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -119,7 +120,7 @@ def hostile(tmp_path: Path) -> str:
         ("object", "what JSON cannot hold"),
         ("nan", "not finite"),
         ("surrogate", "what JSON cannot hold"),
-        ("close", "closed its line"),
+        ("close", "the worker process"),
         ("raise", "KeyError: 'expected_answer'"),
     ],
 )
@@ -264,6 +265,38 @@ async def test_an_endless_loop_leaves_the_other_workers_running(hostile: str) ->
         await judge.close()
     assert is_stuck_still
     assert all(isinstance(one, Verdict) and one.reward == 1.0 for one in good)
+
+
+async def test_a_killed_template_is_replaced_and_judging_goes_on(hostile: str) -> None:
+    judge = make_judge(load_verifier(hostile), workers=2, timeout=5)
+    await judge.start()
+    try:
+        assert isinstance(await outcome(judge, "good"), Verdict)
+        pool: Any = judge._engine
+        pool._spawner._template.kill()
+        after = [await outcome(judge, f"good {number}") for number in range(20)]
+    finally:
+        await judge.close()
+    assert sum(isinstance(one, Verdict) for one in after) >= 18
+
+
+async def test_workers_that_cannot_live_fail_every_verdict_instead_of_hanging(tmp_path: Path) -> None:
+    path = tmp_path / "mortal.py"
+    path.write_text(
+        "import os, threading, time\n"
+        "class Verify:\n"
+        "    def start(self):\n"
+        "        threading.Thread(target=lambda: (time.sleep(0.05), os._exit(1)), daemon=True).start()\n"
+        "    def verify(self, task, response):\n        time.sleep(10)\n"
+    )
+    judge = make_judge(load_verifier(f"{path}:Verify"), workers=1, timeout=5)
+    await judge.start()
+    try:
+        await asyncio.sleep(1)
+        said = await asyncio.wait_for(outcome(judge, "x"), 10)
+    finally:
+        await judge.close()
+    assert isinstance(said, str) and "exited with code 1" in said
 
 
 def test_workers_die_with_their_parent_even_in_an_endless_loop(tmp_path: Path, hostile: str) -> None:
