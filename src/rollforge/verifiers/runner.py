@@ -145,7 +145,9 @@ class RunningJudge:
                 f"{self.name} cannot be imported by another process (a lambda, a closure or a function of the running script): "
                 "its workers are copies of this process. Put it into a file of its own for clean ones."
             )
-        return None
+        own = getattr(self.verifier.function, "note_for", None)
+        text: str | None = own(self.verifier.options) if callable(own) else None
+        return text
 
     async def start(self) -> None:
         """Start workers or the verifier's own set-up; raises `UsageError` when that fails."""

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from rollforge.errors import Failure, UsageError
-from rollforge.records import Verdict
+from rollforge.records import Verdict, has_field
 from rollforge.rollouts import Rollout, RolloutReader, TaskFields
 from rollforge.steps.verify.choice import Chooser, grouped
 from rollforge.steps.verify.options import VerifyOptions
@@ -170,7 +170,7 @@ class Verification:
             return
         self._begun += 1
         task = tasks.of(rollout)
-        missing = [field for field in self.judge.verifier.needs if field.partition(".")[0] not in task]
+        missing = [need for need in self.judge.verifier.needs if not has_field(task, need)]
         if missing:
             place = tasks.path or self.files.rollouts
             raise UsageError(
