@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from rollforge.errors import Failure, UsageError
 from rollforge.records import Response, Task, Verdict
 from rollforge.verifiers.base import load_verifier
+from rollforge.verifiers.cores import idle_cores, usable_cores
 from rollforge.verifiers.runner import RunningJudge, make_judge
 
 HOSTILE = """
@@ -108,7 +110,7 @@ def hostile(tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("loop", "no verdict within 1 s; it was at"),
+        ("loop", "no verdict within 2 s; it was at"),
         ("segfault", "SIGSEGV at"),
         ("abort", "SIGABRT at"),
         ("exit", "SystemExit: 3"),
@@ -127,7 +129,7 @@ def hostile(tmp_path: Path) -> str:
 async def test_what_goes_wrong_in_one_verdict_ends_that_verdict_only(
     hostile: str, text: str, said: str
 ) -> None:
-    judge = make_judge(load_verifier(hostile), workers=1, timeout=1)
+    judge = make_judge(load_verifier(hostile), workers=1, timeout=2)
     await judge.start()
     try:
         texts = [text, *(f"good {number}" for number in range(8))]
@@ -140,7 +142,7 @@ async def test_what_goes_wrong_in_one_verdict_ends_that_verdict_only(
 
 
 async def test_a_failure_names_the_line_in_the_users_code(hostile: str) -> None:
-    judge = make_judge(load_verifier(hostile), workers=1, timeout=1)
+    judge = make_judge(load_verifier(hostile), workers=1, timeout=2)
     await judge.start()
     try:
         said = [await outcome(judge, text) for text in ("raise", "segfault", "sleep")]
@@ -265,6 +267,30 @@ async def test_an_endless_loop_leaves_the_other_workers_running(hostile: str) ->
         await judge.close()
     assert is_stuck_still
     assert all(isinstance(one, Verdict) and one.reward == 1.0 for one in good)
+
+
+def test_cores_are_counted_within_what_this_process_may_use() -> None:
+    idle = idle_cores()
+    assert 1 <= usable_cores() <= (os.cpu_count() or 1)
+    assert all(0 <= next(idle) <= (os.cpu_count() or 1) for _ in range(3))
+
+
+async def test_auto_adds_workers_while_verdicts_wait_and_cores_are_idle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "waiting.py"
+    path.write_text(
+        "import os, time\ndef verify(t, r):\n    time.sleep(0.1)\n    return {'reward': 1, 'pid': os.getpid()}\n"
+    )
+    monkeypatch.setattr("rollforge.verifiers.workers.idle_cores", lambda: itertools.repeat(1.0))
+    judge = make_judge(load_verifier(f"{path}:verify"), workers="auto", timeout=20)
+    await judge.start()
+    try:
+        verdicts = await asyncio.gather(*(judge.judge(task(), answer(str(number))) for number in range(30)))
+        size = judge.counters.workers
+    finally:
+        await judge.close()
+    assert 1 < len({verdict.numbers["pid"] for verdict in verdicts}) <= size <= 4 * usable_cores()
 
 
 async def test_a_killed_template_is_replaced_and_judging_goes_on(hostile: str) -> None:

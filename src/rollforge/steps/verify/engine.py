@@ -119,6 +119,11 @@ class Verification:
     async def run(self) -> Summary:
         """Judge what is owed and say how it went."""
         await self._source.await_file()
+        if self.files.rollouts.suffix != ".jsonl" and (self.judge.is_group or self.options.is_following):
+            raise UsageError(
+                f"{self.files.rollouts}: an archive can be neither followed nor read group by group",
+                hint="unpack it first",
+            )
         with RunLock(self.files.verdicts_lock):
             self._chooser.read(self._rewards)
             tasks = TaskFields(self.files, self.options.tasks)
