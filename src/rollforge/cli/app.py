@@ -19,6 +19,8 @@ COMMANDS = {
     "query": "rollforge.cli.query:query",
     "show": "rollforge.cli.show:show",
     "status": "rollforge.cli.status:status",
+    "eval": "rollforge.cli.eval_:evaluate",
+    "bench": "rollforge.cli.bench:bench",
     "experiences": "rollforge.cli.experiences:experiences",
     "simulate": "rollforge.cli.simulate:simulate",
     "init": "rollforge.cli.init:init",

@@ -21,7 +21,6 @@ FAMILIES = {
     "exporters": "rollforge.exporters:EXPORTERS",
     "sinks": "rollforge.sinks:SINKS",
     "operators": "rollforge.operators:OPERATORS",
-    "operators": "rollforge.operators:OPERATORS",
 }
 """Family → its registry."""
 
@@ -94,5 +93,4 @@ def _needs(member: object) -> tuple[str, ...]:
     import sys
 
     module = sys.modules.get(getattr(member, "__module__", ""), None)
-    found: tuple[str, ...] = getattr(member, "needs", None) or getattr(module, "needs", ())
-    return tuple(found)
+    return tuple(getattr(member, "needs", ()) or getattr(module, "needs", ()))
