@@ -62,7 +62,7 @@ class TrlExporter(Exporter):
             for call in message.calls:
                 damage = self._guard.damage(call.arguments, self._position)
                 if damage is not None:
-                    raise FormChanged("string", damage)
+                    raise FormChanged(self.fallback, damage)
 
     def demonstration(self, example: Demonstration) -> JsonObject:
         return {

@@ -20,6 +20,7 @@ import numpy as np
 from rollforge.exporters.base import Example, Exporter, FormChanged, KeysGrew
 from rollforge.exporters.guard import SURE_BYTES
 from rollforge.exporters.messages import Inexpressible
+from rollforge.exporters.template import Prover
 from rollforge.recipes.base import Ints
 from rollforge.records import JsonObject
 from rollforge.steps.prepare.examples import Converter, Tally
@@ -80,7 +81,9 @@ def write_dataset(
             exporter.keys = grown.keys
         except FormChanged as changed:
             exporter.shape_as = msgspec.structs.replace(exporter.shape_as, arguments=changed.arguments)
-            changes.append(f"arguments are {changed.arguments}s: {changed}")
+            if changed.arguments == "text":
+                exporter.shape_as = msgspec.structs.replace(exporter.shape_as, tools="system")
+            changes.append(f"arguments are written as {changed.arguments}: {changed}")
         except _Late as late:
             front.insert(0, late.number)
             changes.append(
@@ -126,7 +129,9 @@ def _write_file(
 ) -> None:
     exporter, tally = converter.exporter, converter.tally
     is_first_file = not seen
-    sink: _Sink = _Lines(path) if path.suffix == ".jsonl" else _Columns(path, exporter, converter)
+    sink: _Sink = (
+        _Lines(path, converter.prover) if path.suffix == ".jsonl" else _Columns(path, exporter, converter)
+    )
     with sink:
         for count, (number, example) in enumerate(converter.examples(numbers)):
             if count % REPORT_EVERY == 0:
@@ -159,7 +164,8 @@ class _Sink(Protocol):
 class _Lines:
     """A JSONL file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, prover: Prover | None) -> None:
+        self._prover = prover
         self._file = path.open("wb", buffering=1 << 20)
         self._size = 0
 
@@ -171,6 +177,8 @@ class _Lines:
 
     def add(self, exporter: Exporter, example: Example) -> int:
         line = exporter.line(example)
+        if self._prover is not None:
+            self._prover.prove(msgspec.json.decode(line))
         self._file.write(line)
         self._file.write(b"\n")
         self._size += len(line) + 1
@@ -185,6 +193,7 @@ class _Columns:
         self._exporter = exporter
         exporter.is_columnar = True
         self._kind = converter.plan.selection.kind
+        self._prover = converter.prover
         self._rows: list[JsonObject] = []
         self._writer: Any = None
 
@@ -198,7 +207,10 @@ class _Columns:
             self._writer.close()
 
     def add(self, exporter: Exporter, example: Example) -> int:
-        self._rows.append(_without_raw(exporter.row(example)))
+        row = _without_raw(exporter.row(example))
+        if self._prover is not None:
+            self._prover.prove(row)
+        self._rows.append(row)
         if len(self._rows) >= PARQUET_ROWS:
             self._flush()
         return 0
