@@ -238,7 +238,7 @@ class Exporter:
 
     def tools(self, tools: bytes | None) -> object:
         """The `tools` column: a JSON text, a list, or null."""
-        if tools is None:
+        if tools is None or self.shape_as.tools == "system":
             return None
         self.kinds.add("tools")
         if self.shape_as.tools != "string":
