@@ -1,7 +1,8 @@
 """NeMo-RL: SFT messages, preference pairs by rank, and NeMo Gym task rows for GRPO and PPO, as JSONL.
 
 Its preserving loader reads lines with plain JSON, so arguments are objects and `tools` a list, nothing damaged. A preference trains
-only the last message of a side, so pairs are step pairs, and ignores tools, so their schemas stand in the system text. A column called `task_name` would break its loaders and is never written.
+only the last message of a side, so pairs are step pairs, and it ignores tools, so their schemas stand in the system text. A column
+called `task_name` would break its loaders and is never written.
 """
 
 from __future__ import annotations
