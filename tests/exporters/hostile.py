@@ -13,8 +13,18 @@ from tests.prepare_runs import TOOL, call, reasoning, result, text, with_output
 MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tools>", "</tools>")
 
 texts = st.text(max_size=30).filter(lambda value: not any(mark in value for mark in MARKS))
-scalars = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False, allow_infinity=False) | texts
-values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=6)
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**60), 2**60)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | texts
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
 arguments = st.dictionaries(texts, values, max_size=3).map(json.dumps)
 
 
@@ -24,7 +34,9 @@ def outputs(draw: st.DrawFn) -> list[Row]:
     items: list[Row] = []
     open_calls: list[int] = []
     for number in range(draw(st.integers(0, 7))):
-        kind = draw(st.sampled_from(["text", "text", "reasoning", "call", "call", "result", "user", "developer"]))
+        kind = draw(
+            st.sampled_from(["text", "text", "reasoning", "call", "call", "result", "user", "developer"])
+        )
         if kind == "text":
             items.append(text(draw(texts)))
         elif kind == "reasoning":

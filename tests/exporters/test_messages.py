@@ -21,8 +21,15 @@ def answer(*items: Row) -> list[Message]:
 
 
 def test_neighbouring_items_of_the_model_are_one_message_until_a_tool_answers() -> None:
-    assert answer(reasoning("t"), text("a"), call(1, '{"x": 1}'), call(2), result(1, "r1"), result(2, "r2"), text("b")) == [
-        Message("assistant", "a", "t", [Call("call_1", "get_weather", '{"x": 1}'), Call("call_2", "get_weather", "{}")]),
+    assert answer(
+        reasoning("t"), text("a"), call(1, '{"x": 1}'), call(2), result(1, "r1"), result(2, "r2"), text("b")
+    ) == [
+        Message(
+            "assistant",
+            "a",
+            "t",
+            [Call("call_1", "get_weather", '{"x": 1}'), Call("call_2", "get_weather", "{}")],
+        ),
         Message("tool", "r1", call_id="call_1", name="get_weather"),
         Message("tool", "r2", call_id="call_2", name="get_weather"),
         Message("assistant", "b"),
@@ -107,9 +114,16 @@ def test_a_careful_reader_refuses_bytes_that_are_not_utf8() -> None:
 
 
 def test_token_ids_are_kept_as_they_were() -> None:
-    item = text("a") | {"prompt_token_ids": [1, 2], "generation_token_ids": [3, 4], "generation_log_probs": [-0.1, -2.5e-7]}
+    item = text("a") | {
+        "prompt_token_ids": [1, 2],
+        "generation_token_ids": [3, 4],
+        "generation_log_probs": [-0.1, -2.5e-7],
+    }
     tokens = read(with_output(make_rollout(), item)).tokens
-    assert [bytes(tokens[0].generation_token_ids), bytes(tokens[0].generation_log_probs)] == [b"[3, 4]", b"[-0.1, -2.5e-07]"]
+    assert [bytes(tokens[0].generation_token_ids), bytes(tokens[0].generation_log_probs)] == [
+        b"[3, 4]",
+        b"[-0.1, -2.5e-07]",
+    ]
 
 
 def test_rollouts_of_one_task_share_the_prompt() -> None:

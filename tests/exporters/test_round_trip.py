@@ -10,7 +10,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from rollforge.exporters import EXPORTERS
-from rollforge.exporters.base import Demonstration, Exporter, FormChanged, KeysGrew, Labelled, Pair, load_exporter
+from rollforge.exporters.base import (
+    Demonstration,
+    Exporter,
+    FormChanged,
+    KeysGrew,
+    Labelled,
+    Pair,
+    load_exporter,
+)
 from rollforge.exporters.messages import Conversation, Inexpressible, Message, Reader
 from rollforge.exporters.tidy import lead, tidy
 from tests.builders import Row
@@ -104,7 +112,9 @@ def test_a_step_pair_comes_back_as_it_was(name: str, row: Row) -> None:
     exporter = load_exporter(name)()
     try:
         talk = conversation(row, exporter)
-        chosen = [Message("assistant", "the better one", "why" if exporter.shape_as.reasoning == "field" else None)]
+        chosen = [
+            Message("assistant", "the better one", "why" if exporter.shape_as.reasoning == "field" else None)
+        ]
         rejected = [Message("assistant", "the worse one")]
         line = written(exporter, Pair(talk.prompt, chosen, rejected, talk.tools, 0.9, 0.2))
     except Inexpressible:

@@ -103,7 +103,9 @@ def test_tiers_pair_only_high_with_low() -> None:
     given = candidates([0] * 4, [0.9, 0.6, 0.5, 0.1])
     assert select("dpo", given, high=0.7, low=0.4, strategy="all").picks.tolist() == [[0, 3]]
     flags = {"chosen_where": [True, False, False, False], "rejected_where": [False, False, True, True]}
-    pairs = select("dpo", candidates([0] * 4, [0.9, 0.6, 0.5, 0.1], flags=flags), strategy="all").picks.tolist()
+    pairs = select(
+        "dpo", candidates([0] * 4, [0.9, 0.6, 0.5, 0.1], flags=flags), strategy="all"
+    ).picks.tolist()
     assert sorted(pairs) == [[0, 2], [0, 3]]
 
 
@@ -157,7 +159,9 @@ def test_groups_stay_together() -> None:
 
 
 rewards = st.one_of(st.sampled_from([0.0, 0.5, 1.0, NAN]), st.floats(-5, 5))
-runs = st.lists(st.tuples(st.integers(0, 5), rewards, st.integers(0, 3), st.integers(1, 500)), min_size=1, max_size=40)
+runs = st.lists(
+    st.tuples(st.integers(0, 5), rewards, st.integers(0, 3), st.integers(1, 500)), min_size=1, max_size=40
+)
 
 
 @settings(max_examples=150, deadline=None)
@@ -170,10 +174,17 @@ runs = st.lists(st.tuples(st.integers(0, 5), rewards, st.integers(0, 3), st.inte
     max_pairs=st.none() | st.integers(1, 3),
 )
 def test_every_rollout_meets_one_fate_and_pairs_keep_their_promises(
-    rows: list[tuple[int, float, int, int]], recipe: str, strategy: Any, dedupe: Any, max_uses: int | None, max_pairs: int | None
+    rows: list[tuple[int, float, int, int]],
+    recipe: str,
+    strategy: Any,
+    dedupe: Any,
+    max_uses: int | None,
+    max_pairs: int | None,
 ) -> None:
     groups = np.unique([row[0] for row in rows], return_inverse=True)[1].tolist()
-    given_rows = candidates(groups, [r[1] for r in rows], answer=[r[2] for r in rows], chars=[r[3] for r in rows])
+    given_rows = candidates(
+        groups, [r[1] for r in rows], answer=[r[2] for r in rows], chars=[r[3] for r in rows]
+    )
     options = Options(strategy=strategy, dedupe=dedupe, max_uses=max_uses, max_pairs=max_pairs)
     chosen = load_recipe(recipe)(given_rows, options)
     assert sum(chosen.fates.values()) == len(rows)
