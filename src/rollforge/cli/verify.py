@@ -58,6 +58,8 @@ class HowFlags:
         field(default_factory=list)
     )
     """key=value option of the verifier; repeatable."""
+    sandbox: Annotated[Literal["auto", "require", "off"] | None, Parameter(group=_HOW)] = None
+    """For a verifier that runs programs: require refuses to run them without bubblewrap, off runs them with limits only."""
     cache: Annotated[str | None, Parameter(group=_HOW)] = None
     """Directory that keeps verdicts across runs."""
     verify_workers: Annotated[str, Parameter(group=_HOW)] = "auto"
@@ -74,7 +76,7 @@ class ElseFlags:
     """Other things to do with verdicts."""
 
     diff: Annotated[tuple[str, str] | None, Parameter(group=_ELSE, negative=())] = None
-    """Compare two verifiers' verdicts and stop; NAME@fast or NAME@1f0c picks a mode or fingerprint, `recorded` is the run's own reward."""
+    """Compare two verifiers' verdicts and stop. NAME@fast or NAME@1f0c is one mode or fingerprint, `recorded` the run's own reward."""
     use: Annotated[str | None, Parameter(group=_ELSE)] = None
     """Make this verifier's verdicts the ones every later command reads, and stop."""
     probe: Annotated[bool, Parameter(group=_ELSE, negative=())] = False
@@ -137,7 +139,7 @@ def _options(run: str, verifier: str, which: WhichFlags, how: HowFlags) -> Verif
     return VerifyOptions(
         run=run,
         verifier=verifier,
-        options=parse_settings(how.set),
+        options=parse_settings(how.set) | ({"sandbox": how.sandbox} if how.sandbox else {}),
         mode="fast" if how.fast else how.mode,
         tasks=which.tasks,
         is_failed_only=which.failed_only,
@@ -250,7 +252,7 @@ def _probe(
                 run=run,
                 input=other.input or which.tasks,
                 verifier=verifier,
-                options=parse_settings(how.set),
+                options=parse_settings(how.set) | ({"sandbox": how.sandbox} if how.sandbox else {}),
                 mode="fast" if how.fast else how.mode,
                 limit=other.limit,
                 workers=_workers(how.verify_workers),

@@ -21,6 +21,8 @@ from rollforge.errors import UsageError
 from rollforge.records import JsonObject, Response, Task
 
 needs = ()
+skip_probes = ("gold", "swapped gold", "swapped response", "hedge")
+"""It judges form: an answer to another task of the same schema passes, and what the row expects is not asked."""
 
 SCHEMA_FIELDS = ("schema", "json_schema", "schema_str")
 
@@ -31,7 +33,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     schema: JsonObject | None = None
     """The schema for every row; None takes the row's own."""
     find: bool = False
-    """When the whole text is no JSON, judge the last fenced block, or else the text from the first bracket."""
+    """When the whole text is no JSON, judge the last fenced block, or else from the first bracket on."""
 
 
 class JsonSchema:
