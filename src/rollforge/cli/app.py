@@ -10,9 +10,13 @@ from rollforge import __version__
 
 COMMANDS = {
     "collect": "rollforge.cli.collect:collect",
+    "verify": "rollforge.cli.verify:verify",
+    "metrics": "rollforge.cli.metrics:metrics",
+    "profile": "rollforge.cli.profile:profile",
+    "query": "rollforge.cli.query:query",
     "status": "rollforge.cli.status:status",
     "simulate": "rollforge.cli.simulate:simulate",
-    "verify": "rollforge.cli.verify:verify",
+    "init": "rollforge.cli.init:init",
     "list": "rollforge.cli.list_:list_members",
 }
 """Verb → the function behind it. The order here is the order in `rollforge --help`."""

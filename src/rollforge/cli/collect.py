@@ -228,11 +228,14 @@ def _run(options: CollectOptions, *, json: bool, progress: Progress) -> Exit:
 
     def launched(collection: Collection) -> None:
         _wire_signals(collection)
-        print_launch(collection, is_stream=is_stream, is_quiet=json or progress == "none")
         display.start()
 
     collection = Collection(options, command=_resume_command(), on_start=launched)
-    display = make_display(progress, collection.snapshot)
+    display = make_display(
+        progress,
+        collection.snapshot,
+        lambda: print_launch(collection, is_stream=is_stream, is_quiet=json or progress == "none"),
+    )
     try:
         result = run_async(collection.run())
     except BadTasks as error:

@@ -25,7 +25,7 @@ class Answering:
 
     seed: int = 0
     """Another seed gives other answers (and, with --write-tasks, other tasks)."""
-    model: Annotated[tuple[str, ...], Parameter(name=("--model", "-m"), negative=())] = ()
+    model: Annotated[tuple[str, ...], Parameter(name=("--model", "-m"), negative=(), show_default=False)] = ()
     """A name to serve; repeatable. Without one it is called `simulated` and answers to every name."""
     strict_model: bool | None = None
     """Answer 404 for other model names; the default when --model is given."""
@@ -54,8 +54,9 @@ class Serving:
     """Requests served at once, others queue; 0 = no bound."""
     rate_limit: float = 0.0
     """Requests per second beyond which it answers 429; 0 = no bound."""
-    fault: Annotated[tuple[str, ...], Parameter(negative=())] = ()
-    """KIND=RATE[,option=value…], repeatable: 429, 500, 502, 503, 504, hang, drip, torn, content-type, reset, down, empty, truncated, refusal, overflow, wrong-model."""
+    fault: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = ()
+    """KIND=RATE[,option=value…], repeatable. Kinds: 429, 500, 502, 503, 504, hang, drip, torn, content-type,
+    reset, down, empty, truncated, refusal, filtered, overflow, wrong-model."""
 
 
 @Parameter(name="*")
@@ -89,7 +90,7 @@ def simulate(
     host
         A loopback address.
     json
-        Print the start record (and at the end the stats) as JSON on stdout.
+        Print the start record, and at the end the stats, as one line of JSON each on stdout.
     """
     if tasks.write_tasks is not None:
         return _write_tasks(tasks, answering.seed, json)
@@ -159,7 +160,7 @@ def _serve(options: SimulateOptions, json: bool) -> Exit:
             name = options.served_models[0]
             if json:
                 record = {"simulated": True, "base_url": server.base_url, "models": options.served_models}
-                print_json({**record, "pid": os.getpid(), "seed": options.seed, "faults": options.faults})
+                _print_line({**record, "pid": os.getpid(), "seed": options.seed, "faults": options.faults})
             else:
                 say(f"simulated model {name!r} at {server.base_url} (not a language model; Ctrl-C ends it)")
                 say(f"  try: {_collect_line(server.base_url, name)}")
@@ -184,18 +185,28 @@ async def _until_told_to_stop() -> None:
 
 def _collect_line(base_url: str, name: str) -> str:
     tasks = "rollforge simulate --write-tasks tasks.jsonl"
-    return f"{tasks} && rollforge collect -i tasks.jsonl -o runs/example -m {name} --base-url {base_url} --verifier exact -k 8"
+    collect = "rollforge collect -i tasks.jsonl -o runs/example"
+    return f"{tasks} && {collect} -m {name} --base-url {base_url} --verifier exact -k 8"
 
 
 def _report(stats: Stats, json: bool) -> None:
-    import msgspec
-
     if json:
-        print_json(msgspec.to_builtins(stats))
+        _print_line(stats)
         return
     statuses = ", ".join(f"{count} × {status}" for status, count in sorted(stats.by_status.items())) or "none"
     faults = ", ".join(f"{count} × {kind}" for kind, count in sorted(stats.faults.items())) or "none"
     say(f"served {stats.requests} model requests (replies: {statuses}; faults: {faults})")
     say(
-        f"  at most {stats.peak_in_flight} in flight, {stats.input_tokens} tokens in, {stats.output_tokens} out, simulated"
+        f"  at most {stats.peak_in_flight} in flight, "
+        f"{stats.input_tokens} tokens in, {stats.output_tokens} out, all simulated"
     )
+
+
+def _print_line(record: object) -> None:
+    """One record per line: a script reads the first one while the server goes on."""
+    import sys
+
+    from rollforge.records import to_json
+
+    sys.stdout.buffer.write(to_json(record) + b"\n")
+    sys.stdout.buffer.flush()

@@ -19,10 +19,9 @@ from rollforge.errors import UsageError
 START, LOWEST, HIGHEST = 16, 1, 4096
 CUT = 0.7
 """A 429 leaves this share of the limit."""
-GAIN = 1.1
-"""Growing must raise throughput at least this much, or it only makes answers slower."""
-SLOWER = 1.5
-"""Answers this many times slower than at the last level count as slower."""
+GAIN = 0.4
+"""Growing by 30 % must raise throughput by at least this share of 30 %, or it only makes answers slower."""
+STEP = 1.3
 COLLAPSE = 2.5
 """Answers this many times slower than usual at the same limit, round after round, mean that the server is in trouble."""
 HISTORY = 500
@@ -113,7 +112,7 @@ class Limiter:
         if self._range.is_fixed:
             return
         self._round.seconds.append(seconds)
-        if len(self._round.seconds) >= max(self.limit, 16):
+        if len(self._round.seconds) >= max(2 * self.limit, 64):
             self._end_round(now)
 
     def rate_limited(self, now: float, retry_after_s: float | None) -> None:
@@ -153,12 +152,8 @@ class Limiter:
 
     def _judge_growth(self, level: _Level, best: _Level, now: float) -> None:
         """Was the last step up worth it? If it only made answers slower, go back and stay."""
-        expected_gain = 1 + (GAIN - 1) * min(1.0, level.limit / best.limit - 1)
-        if level.rate >= best.rate * expected_gain or level.seconds < best.seconds * min(
-            SLOWER, (level.limit / best.limit) ** 0.5 + 0.05
-        ):
+        if level.rate >= best.rate * (1 + GAIN * (level.limit / best.limit - 1)):
             self._best = level
-            self._hold_s = 30.0
             if now >= self._hold_until:
                 self._grow(now)
             return
@@ -172,7 +167,7 @@ class Limiter:
         self._hold(now)
 
     def _is_collapsing(self, level: _Level, best: _Level) -> bool:
-        is_slow = level.seconds > COLLAPSE * best.seconds and level.rate < best.rate / GAIN
+        is_slow = level.seconds > COLLAPSE * best.seconds and level.rate < 0.9 * best.rate
         self._slow_rounds = self._slow_rounds + 1 if is_slow else 0
         if not is_slow:
             self._best = _Level(
@@ -185,7 +180,7 @@ class Limiter:
 
     def _grow(self, now: float) -> None:
         wanted = (
-            self.limit * 2 if self._phase == "slow-start" else max(self.limit + 1, int(self.limit * 1.15))
+            self.limit * 2 if self._phase == "slow-start" else max(self.limit + 1, int(self.limit * STEP))
         )
         self._set(wanted, now, "slow start" if self._phase == "slow-start" else "saturated, trying more")
 

@@ -4,13 +4,13 @@
 options       what can be set
 tasks         example task rows            problems, facts, arithmetic, needles   what they ask
 model         ask + sample → turn          skill, words, tools, tokens            how it answers
-dialects      Responses and Chat shapes    conversation                           what is common to both
+dialects      the APIs it speaks           reading, conversation, writing         ask in, turn out
 service       request → reply, or a fault  faults                                 what goes wrong
 server        HTTP on loopback             wire, process                          bytes; a child process
 ```
 
-It is not a language model: it reads the numbers and options of the example tasks, and says so wherever it speaks.
-"""
+It is not a language model: it reads the numbers and options of the example tasks, and says so wherever it
+speaks."""
 
 from __future__ import annotations
 

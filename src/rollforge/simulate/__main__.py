@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 import threading
@@ -12,6 +13,8 @@ import msgspec
 from rollforge.records import to_json
 from rollforge.simulate.options import SimulateOptions
 from rollforge.simulate.server import SimulatedServer, run_quickly
+
+_PARENT_CHECK_SECONDS = 2.0
 
 
 async def _serve(options: SimulateOptions) -> None:
@@ -23,7 +26,11 @@ async def _serve(options: SimulateOptions) -> None:
         loop = asyncio.get_running_loop()
         # A thread, because standard input may be a file or a terminal, which event loops cannot watch.
         threading.Thread(target=_wait_for_parent, args=(loop, ended), daemon=True).start()
-        await ended.wait()
+        parent = os.getppid()
+        while not ended.is_set() and os.getppid() == parent:
+            # A fork of the parent may hold the other end of standard input open after the parent has gone.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), _PARENT_CHECK_SECONDS)
 
 
 def _wait_for_parent(loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> None:

@@ -1,7 +1,8 @@
-"""This module works out arithmetic the way a pupil writes it down: one step per operation, and how hard it was.
+"""This module works out arithmetic the way a pupil writes it down: one step per operation, and how hard it
+was.
 
-It understands whole numbers, `+ - × ÷` and brackets. It does not evaluate anything else: the text comes from strangers.
-"""
+It understands whole numbers, `+ - × ÷` and brackets. It does not evaluate anything else: the text comes
+from strangers."""
 
 from __future__ import annotations
 
@@ -11,7 +12,10 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
-EXPRESSION = re.compile(r"\(*\s*-?\d[\d\s()+\-−–*×x·/÷]*\d\s*\)*")
+# It starts at a digit because that is quick to find in a long prompt; what may stand before it is looked at after.
+_EXPRESSION = re.compile(r"\d[\d\s()+\-−–*×x·/÷]*\d\s*\)*")
+_BEFORE = re.compile(r"(?:\(\s*)*-?$")
+_REACH = 12
 _SIGNS = str.maketrans({"×": "*", "·": "*", "x": "*", "÷": "/", "−": "-", "–": "-"})
 _SYMBOLS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "×", ast.Div: "÷"}
 _LONGEST = 160
@@ -43,7 +47,10 @@ def work_out(expression: str) -> Solution | None:
 
 def find_expression(text: str) -> str | None:
     """The longest piece of the text that is an expression with at least one operation."""
-    found = [match.group().strip() for match in EXPRESSION.finditer(text)]
+    found: list[str] = [
+        (_BEFORE.findall(text[max(0, match.start() - _REACH) : match.start()])[0] + match.group()).strip()
+        for match in _EXPRESSION.finditer(text)
+    ]
     for piece in sorted(found, key=len, reverse=True):
         if work_out(piece) is not None:
             return piece

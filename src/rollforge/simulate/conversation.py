@@ -1,6 +1,7 @@
-"""This module names what passes between the two APIs and the model: what was asked, and the turn the model takes.
+"""This module names what passes between the two APIs and the model: what was asked, and the turn the model
+takes.
 
-It knows no HTTP and neither API's shapes; those are in `dialects`.
+It knows no HTTP and neither API's shapes; those are in `reading` and `writing`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from rollforge.records import JsonObject
+from rollforge.simulate.chance import digest
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -41,8 +43,9 @@ class Tool(msgspec.Struct, frozen=True):
     """A function the model may call."""
 
     name: str
-    description: str
     parameters: JsonObject
+    text: str
+    """As it stands in the prompt."""
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,11 +78,11 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         return next(texts, "")
 
     def task_key(self) -> str:
-        """The conversation up to the last user message: the same for every turn of one rollout."""
-        last = max((place for place, item in enumerate(self.items) if _is_from_user(item)), default=-1)
-        return "\x1e".join(
-            f"{item.role}\x1f{item.text}" for item in self.items[: last + 1] if isinstance(item, Message)
-        )
+        """Names the conversation up to the last user message: the same for every turn of one rollout."""
+        said = [item for item in self.items if isinstance(item, Message)]
+        while said and said[-1].role != "user":
+            said.pop()
+        return f"{digest(*(part for message in said for part in (message.role, message.text))):016x}"
 
     def since_user(self) -> tuple[Item, ...]:
         """What has happened since the last user message: the model's own calls and their outputs."""

@@ -1,4 +1,4 @@
-"""This module is the simulated model's general knowledge: a few tables of facts, the well-known ones first."""
+"""This module is the simulated model's general knowledge: small tables of facts, well-known ones first."""
 
 from __future__ import annotations
 
@@ -23,26 +23,35 @@ TOPICS = (
     Topic(
         "What is the capital of {}?",
         _pairs(
-            "France=Paris, Italy=Rome, Japan=Tokyo, Spain=Madrid, Egypt=Cairo, Germany=Berlin, Greece=Athens, Kenya=Nairobi, "
-            "Peru=Lima, Norway=Oslo, Cuba=Havana, Poland=Warsaw, Canada=Ottawa, Australia=Canberra, Turkey=Ankara, "
-            "Vietnam=Hanoi, Morocco=Rabat, Hungary=Budapest, Ghana=Accra, Nepal=Kathmandu, Uruguay=Montevideo, "
-            "Mongolia=Ulaanbaatar, Senegal=Dakar, Slovenia=Ljubljana, Laos=Vientiane, Zambia=Lusaka, Malawi=Lilongwe, "
+            "France=Paris, Italy=Rome, Japan=Tokyo, Spain=Madrid, Egypt=Cairo, Germany=Berlin, "
+            "Greece=Athens, Kenya=Nairobi, "
+            "Peru=Lima, Norway=Oslo, Cuba=Havana, Poland=Warsaw, Canada=Ottawa, Australia=Canberra, "
+            "Turkey=Ankara, "
+            "Vietnam=Hanoi, Morocco=Rabat, Hungary=Budapest, Ghana=Accra, Nepal=Kathmandu, "
+            "Uruguay=Montevideo, "
+            "Mongolia=Ulaanbaatar, Senegal=Dakar, Slovenia=Ljubljana, Laos=Vientiane, Zambia=Lusaka, "
+            "Malawi=Lilongwe, "
             "Eritrea=Asmara, Bhutan=Thimphu, Tajikistan=Dushanbe, Suriname=Paramaribo, Palau=Ngerulmud"
         ),
     ),
     Topic(
         "Which chemical symbol stands for {}?",
         _pairs(
-            "oxygen=O, hydrogen=H, carbon=C, nitrogen=N, helium=He, iron=Fe, gold=Au, silver=Ag, copper=Cu, sodium=Na, "
-            "calcium=Ca, lead=Pb, potassium=K, tin=Sn, mercury=Hg, zinc=Zn, tungsten=W, antimony=Sb, cadmium=Cd, "
-            "palladium=Pd, yttrium=Y, ruthenium=Ru, hafnium=Hf, praseodymium=Pr, ytterbium=Yb, protactinium=Pa"
+            "oxygen=O, hydrogen=H, carbon=C, nitrogen=N, helium=He, iron=Fe, gold=Au, silver=Ag, "
+            "copper=Cu, sodium=Na, "
+            "calcium=Ca, lead=Pb, potassium=K, tin=Sn, mercury=Hg, zinc=Zn, tungsten=W, antimony=Sb, "
+            "cadmium=Cd, "
+            "palladium=Pd, yttrium=Y, ruthenium=Ru, hafnium=Hf, praseodymium=Pr, ytterbium=Yb, "
+            "protactinium=Pa"
         ),
     ),
     Topic(
         "What does one call a young {}?",
         _pairs(
-            "dog=puppy, cat=kitten, cow=calf, sheep=lamb, horse=foal, goat=kid, bear=cub, deer=fawn, goose=gosling, "
-            "swan=cygnet, kangaroo=joey, owl=owlet, hare=leveret, seal=pup, eel=elver, pigeon=squab, oyster=spat, cod=codling"
+            "dog=puppy, cat=kitten, cow=calf, sheep=lamb, horse=foal, goat=kid, bear=cub, deer=fawn, "
+            "goose=gosling, "
+            "swan=cygnet, kangaroo=joey, owl=owlet, hare=leveret, seal=pup, eel=elver, pigeon=squab, "
+            "oyster=spat, cod=codling"
         ),
     ),
 )

@@ -1,8 +1,8 @@
 """This module makes the server misbehave on demand: what goes wrong, how often, and for which requests.
 
-Transport faults depend on (seed, request number), so that a retry can succeed. Answer faults depend on (seed, prompt, sample),
-so that they are stable: a truncated answer stays truncated however often it is asked for.
-"""
+Transport faults depend on (seed, request number), so that a retry can succeed. Answer faults depend on
+(seed, prompt, sample), so that they are stable: a truncated answer stays truncated however often it is
+asked for."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ ANSWER: dict[str, dict[str, str]] = {
     "empty": {},
     "truncated": {},
     "refusal": {},
+    "filtered": {},
     "overflow": {"wording": ""},
     "wrong-model": {"name": "simulated-other-model"},
 }
@@ -95,11 +96,11 @@ class Faults:
 
     def for_answer(self, task: str, sample: int, elapsed: float) -> dict[str, Fault]:
         """The answer faults that meet this sample of the task, by kind."""
+        due = [fault for fault in self._answer if fault.is_in_force(elapsed)]
         return {
             fault.kind: fault
-            for fault in self._answer
-            if fault.is_in_force(elapsed)
-            and Chance("fault", self._seed, fault.kind, task, sample).happens(fault.rate)
+            for fault in due
+            if Chance("fault", self._seed, fault.kind, task, sample).happens(fault.rate)
         }
 
     def outage(self, elapsed: float) -> Fault | None:
@@ -110,7 +111,7 @@ class Faults:
 
 
 def parse_fault(spec: str) -> Fault:
-    """The fault that `KIND=RATE[,option=value…]` asks for; `burst` and `interval` may stand in place of a rate."""
+    """The fault that `KIND=RATE[,option=value…]` asks for; `burst` or `interval` may stand for the rate."""
     kind, _, rest = spec.partition("=")
     if kind not in KINDS:
         raise UsageError(

@@ -20,7 +20,7 @@ _UNBOXED = 0.08
 
 
 def take_turn(options: SimulateOptions, ask: Ask, task: str, sample: int) -> Turn:
-    """What the model says next; `task` is the canonical prompt, equal for all turns of a rollout."""
+    """What the model says next; `task` names the canonical prompt, equal for all turns of a rollout."""
     chance = Chance("turn", options.seed, task, sample, len(ask.since_user()))
     turn = _tool_turn(options, ask, task, sample, chance) or _answer(options, ask, task, sample, chance)
     if ask.wants_reasoning or chance.happens(options.reasoning):

@@ -1,8 +1,9 @@
-"""This module poses and plays the tool tasks: look up a value per word with one tool, submit all of them with another.
+"""This module poses and plays the tool tasks: look up a value per word with one tool, submit all of them
+with another.
 
-The tools and the fields of the row are those of NeMo Gym's multi-step example (once called multineedle). The value of a word
-is the sum of its code points, which nobody needs to know: a model learns it from the tool.
-"""
+The tools and the fields of the row are those of NeMo Gym's multi-step example (once called multineedle).
+The value of a word is the sum of its code points, which nobody needs to know: a model learns it from the
+tool."""
 
 from __future__ import annotations
 
@@ -56,11 +57,12 @@ TOOLS: list[JsonObject] = [
 ]
 
 _PROMPT = (
-    "Look up the value of each of these synonyms of {label}: {words}. Then submit all the values at once, in that order. "
+    "Look up the value of each of these synonyms of {label}: {words}. "
+    "Then submit all the values at once, in that order. "
     "Leave out the value of {label} itself. At the end, put the sum of the values in \\boxed{{}}."
 )
 _PATTERN = re.compile(
-    r"value of each of these synonyms of (?P<label>\w+): (?P<words>[\w, ]+)\. Then submit all the values at once"
+    r"value of each of these synonyms of (?P<label>\w+): (?P<words>[\w, ]+)\. Then submit all the values"
 )
 
 

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
+
 import msgspec
+
+from rollforge.errors import UsageError
+from rollforge.simulate.faults import parse_fault
+
+_NEVER_NEGATIVE = (
+    "latency",
+    "latency_spread",
+    "tokens_per_second",
+    "capacity",
+    "rate_limit",
+    "answer_tokens",
+)
 
 
 class SimulateOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,3 +64,26 @@ class SimulateOptions(msgspec.Struct, frozen=True, kw_only=True):
     def served_models(self) -> tuple[str, ...]:
         """The names listed by `GET /v1/models`."""
         return self.models or ("simulated",)
+
+    def check(self) -> None:
+        """Refuse what cannot work, before anything is started."""
+        check_loopback(self.host)
+        for spec in self.faults:
+            parse_fault(spec)
+        for name in ("skill", "reasoning"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(f"{name} lies between 0 and 1, not {getattr(self, name):g}")
+        for name in _NEVER_NEGATIVE:
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} cannot be negative, not even {getattr(self, name):g}")
+
+
+def check_loopback(host: str) -> None:
+    """Refuse to serve anything but this machine."""
+    with contextlib.suppress(ValueError):
+        if host == "localhost" or ipaddress.ip_address(host).is_loopback:
+            return
+    raise UsageError(
+        f"the simulated model is served on loopback only, not on {host}",
+        hint="use --host 127.0.0.1 (or leave it out)",
+    )

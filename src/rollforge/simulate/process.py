@@ -1,9 +1,9 @@
-"""This module runs the server in a child process, so that it shares neither event loop nor interpreter lock with its client.
+"""This module runs the server in a child process, so that it shares neither event loop nor interpreter lock
+with its client.
 
-The options go in on the child's standard input, the address comes back on its standard output. The child ends when that
-input closes: it cannot outlive its parent, however the parent ends. It has its own session, so that a Ctrl-C meant for the
-parent leaves the model up while the parent drains.
-"""
+The options go in on the child's standard input, the address comes back on its standard output. The child
+ends when that input closes: it cannot outlive its parent, however the parent ends. It has its own
+session, so that a Ctrl-C meant for the parent leaves the model up while the parent drains."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ import msgspec
 from rollforge.errors import RollforgeError
 from rollforge.records import from_json, to_json
 from rollforge.simulate.options import SimulateOptions
-from rollforge.simulate.server import check_loopback
 
 _GRACE_SECONDS = 5.0
 
@@ -27,7 +26,7 @@ class SimulatedProcess:
 
     def __init__(self, options: SimulateOptions | None = None) -> None:
         self.options = options or SimulateOptions()
-        check_loopback(self.options.host)
+        self.options.check()
         self.base_url = ""
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -43,12 +42,11 @@ class SimulatedProcess:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         )
         assert self._process.stdin and self._process.stdout
-        self._process.stdin.write(to_json(self.options) + b"\n")
-        self._process.stdin.flush()
-        ready = self._process.stdout.readline()
         try:
-            self.base_url = from_json(ready)["base_url"]
-        except (msgspec.DecodeError, KeyError, TypeError) as error:
+            self._process.stdin.write(to_json(self.options) + b"\n")
+            self._process.stdin.flush()
+            self.base_url = from_json(self._process.stdout.readline())["base_url"]
+        except (msgspec.DecodeError, KeyError, TypeError, OSError) as error:
             self.stop()
             raise RollforgeError(
                 "the simulated model did not start", hint="try it alone: rollforge simulate"

@@ -1,14 +1,13 @@
-"""This module serves the simulated model over HTTP on loopback: connections, waiting, and replies mangled on their way.
+"""This module serves the simulated model over HTTP on loopback: connections, waiting, and replies mangled on
+their way.
 
-A reply that is due at once is written in the call that received the request; only waiting ones become tasks. That keeps a
-request near a tenth of a millisecond, so that a run of a million can be rehearsed.
-"""
+A reply that is due at once is written in the call that received the request; only waiting ones become
+tasks. That keeps a request near a tenth of a millisecond, so that a run of a million can be rehearsed."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import socket
 import struct
 from collections.abc import Coroutine
@@ -21,14 +20,19 @@ from rollforge.simulate.options import SimulateOptions
 from rollforge.simulate.service import Outcome, Service, Stats
 from rollforge.simulate.wire import BadRequest, Head, Reply, Request, read_body, read_head
 
+_SILENT = frozenset({"hang", "reset", "down"})
+"""Faults after which no whole reply was sent."""
+
 
 class SimulatedServer:
     """The server in this process: `async with SimulatedServer(options) as server: server.base_url`."""
 
     def __init__(self, options: SimulateOptions | None = None) -> None:
         self.options = options or SimulateOptions()
-        check_loopback(self.options.host)
+        self.options.check()
         self.service = Service(self.options)
+        # The name may stand for two addresses, which would take two different free ports.
+        self.host = "127.0.0.1" if self.options.host == "localhost" else self.options.host
         self.port = self.options.port
         self._listener: asyncio.Server | None = None
         self._connections: set[_Connection] = set()
@@ -37,7 +41,7 @@ class SimulatedServer:
     @property
     def base_url(self) -> str:
         """Where clients find the API, `/v1` included."""
-        host = f"[{self.options.host}]" if ":" in self.options.host else self.options.host
+        host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}/v1"
 
     @property
@@ -50,7 +54,7 @@ class SimulatedServer:
         loop = asyncio.get_running_loop()
         try:
             self._listener = await loop.create_server(
-                lambda: _Connection(self), self.options.host, self.options.port, backlog=4096
+                lambda: _Connection(self), self.host, self.options.port, backlog=4096
             )
         except OSError as error:
             place = f"{self.options.host}:{self.options.port}"
@@ -99,7 +103,8 @@ class SimulatedServer:
                     await _mangle(connection, outcome, keep_alive)
                 else:
                     connection.send(outcome.reply.to_bytes(), keep_alive=keep_alive)
-            stats.by_status[str(outcome.reply.status) if not connection.is_closed else "none"] += 1
+            is_silent = outcome.manner is not None and outcome.manner.kind in _SILENT
+            stats.by_status["none" if is_silent else str(outcome.reply.status)] += 1
         except asyncio.CancelledError:
             stats.abandoned += 1
             raise
@@ -127,6 +132,7 @@ async def _mangle(connection: _Connection, outcome: Outcome, keep_alive: bool) -
             for byte in reply.to_bytes():
                 connection.send(bytes((byte,)))
                 await asyncio.sleep(fault.seconds())
+            connection.send(b"", keep_alive=keep_alive)
         case "torn":
             part = reply.body[: len(reply.body) // 2]
             is_right = fault.choose("content_length", chance) == "right"
@@ -235,17 +241,6 @@ class _Connection(asyncio.Protocol):
         head, self._head = self._head, None
         del self._buffer[:end]
         return Request(head.method, head.path, head.headers, body)
-
-
-def check_loopback(host: str) -> None:
-    """Refuse to serve anything but this machine."""
-    with contextlib.suppress(ValueError):
-        if host == "localhost" or ipaddress.ip_address(host).is_loopback:
-            return
-    raise UsageError(
-        f"the simulated model is served on loopback only, not on {host}",
-        hint="use --host 127.0.0.1 (or leave it out)",
-    )
 
 
 def run_quickly(main: Coroutine[Any, Any, None]) -> None:

@@ -1,8 +1,8 @@
-"""This module decides the reply to each request: who may ask, what the model says, and which fault gets in between.
+"""This module decides the reply to each request: who may ask, what the model says, and which fault gets in
+between.
 
-It is the server without sockets: it never waits and never writes. How long a reply takes and how it is mangled on its way
-are named in `Outcome` and carried out by `server`.
-"""
+It is the server without sockets: it never waits and never writes. How long a reply takes and how it is
+mangled on its way are named in `Outcome` and carried out by `server`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from rollforge.records import JsonObject, from_json, to_json
 from rollforge.simulate import tokens
 from rollforge.simulate.chance import Chance, digest
 from rollforge.simulate.conversation import Ask, Turn
-from rollforge.simulate.dialects import DIALECTS, FINGERPRINT, Answered, Dialect, Rejection
+from rollforge.simulate.dialects import DIALECTS, Dialect
 from rollforge.simulate.faults import Fault, Faults
 from rollforge.simulate.model import take_turn
 from rollforge.simulate.needles import run_tool
 from rollforge.simulate.options import SimulateOptions
+from rollforge.simulate.reading import Rejection
 from rollforge.simulate.tools import sample_in_calls
 from rollforge.simulate.wire import Reply, Request
+from rollforge.simulate.writing import FINGERPRINT, Answered
 
 _REMEMBERED_PROMPTS = 200_000
 _REFUSAL = "I'm sorry, but I can't help with that."
@@ -177,6 +179,8 @@ class Service:
             return Turn()
         if "refusal" in faults:
             return Turn(refusal=_REFUSAL)
+        if "filtered" in faults:
+            return Turn(finish="content_filter")
         turn = take_turn(self.options, ask, task, sample)
         if "truncated" in faults:
             return tokens.limit(turn, max(1, tokens.count_turn(turn) // 2))
@@ -210,18 +214,19 @@ class Service:
             )
             raise Rejection(400, message, code="context_length_exceeded", param="messages")
         message = (
-            f"This model's maximum context length is {window} tokens. However, you requested {prompt + wanted} tokens "
-            f"({prompt} in the messages, {wanted} in the completion). Please reduce the length of the messages or completion."
+            f"This model's maximum context length is {window} tokens. However, you requested "
+            f"{prompt + wanted} tokens ({prompt} in the messages, {wanted} in the completion). "
+            "Please reduce the length of the messages or completion."
         )
-        raise Rejection(400, message, kind="BadRequestError", code="400")
+        raise Rejection(400, message, kind="BadRequestError", code=400)
 
     def _samples(self, request: Request, ask: Ask, task: str) -> list[int]:
         """Which samples of the task are asked for: the client says so, or they are counted per prompt."""
         if ask.temperature == 0:
             return [0] * ask.choices
         named = request.headers.get("x-rollforge-sample") or ask.sample
-        parts = {str(part) for part in (named, ask.seed) if part is not None}
-        first = _sample_number("/".join(sorted(parts))) if parts else sample_in_calls(ask)
+        parts = dict.fromkeys(str(part) for part in (named, ask.seed) if part is not None)
+        first = _sample_number("/".join(parts)) if parts else sample_in_calls(ask)
         if first is None:
             return self._next_samples(task, ask.choices)
         return [first, *(digest("choice", first, number) >> 1 for number in range(1, ask.choices))]

@@ -1,12 +1,12 @@
 """This module decides who is right: how likely the model solves a task, and whether this sample does.
 
-A task's chance of success falls with its difficulty and carries a random effect of its own, so that the pass rates of a task
-file spread over 0 to 1: some tasks are never solved, some always, many now and then.
-"""
+A task's chance of success falls with its difficulty and carries a random effect of its own, so that the
+pass rates of a task file spread over 0 to 1: some tasks are never solved, some always, many now and then."""
 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from rollforge.simulate.chance import Chance
 
@@ -16,12 +16,13 @@ _CERTAIN = 0.05
 """Chances nearer than this to 0 or 1 are 0 or 1: real models have tasks they always or never solve."""
 
 
+@lru_cache(maxsize=4096)
 def pass_rate(seed: int, task: str, difficulty: float, skill: float) -> float:
     """How likely one sample of the task is right.
 
     Args:
         seed: the server's seed; another one gives the tasks other random effects.
-        task: the canonical prompt.
+        task: the key of the canonical prompt.
         difficulty: 0 to 1.
         skill: 0 to 1; at 0.5 a task of middling difficulty is solved every other time.
     """

@@ -1,7 +1,8 @@
-"""This module generates the example tasks: rows in NeMo Gym's form that the simulated model can solve from their text.
+"""This module generates the example tasks: rows in NeMo Gym's form that the simulated model can solve from
+their text.
 
-Rows are a pure function of (seed, number, kind): asking for more of them later keeps the first ones as they were.
-"""
+Rows are a pure function of (seed, number, kind): asking for more of them later keeps the first ones as
+they were."""
 
 from __future__ import annotations
 
@@ -18,6 +19,8 @@ from rollforge.simulate.problems import pose_choice, pose_math
 
 Kind = Literal["math", "mcqa", "tools", "mixed"]
 _MIXTURE = ("math", "math", "math", "mcqa", "mcqa", "tools")
+_ATTEMPTS = 50
+"""How often a task is drawn again when its prompt is there already; after that a repetition is accepted."""
 
 
 def example_tasks(count: int, seed: int = 0, kind: Kind = "math") -> Iterator[JsonObject]:
@@ -26,19 +29,26 @@ def example_tasks(count: int, seed: int = 0, kind: Kind = "math") -> Iterator[Js
     Args:
         count: how many rows.
         seed: another seed gives other tasks.
-        kind: `math` (answers in a box), `mcqa` (with `options`), `tools` (with `tools` and the fields of a multi-step task)
-            or `mixed`.
+        kind: `math` (answers in a box), `mcqa` (with `options`), `tools` (with `tools` and the fields of a
+            multi-step task) or `mixed`.
     """
     if kind not in get_args(Kind):
         raise UsageError(
             f"there is no kind of example task {kind!r}{did_you_mean(kind, list(get_args(Kind)))}"
         )
+    seen: set[int] = set()
     for number in range(count):
-        yield _row(number, seed, kind)
+        for attempt in range(_ATTEMPTS):
+            row = _row(number, seed, kind, attempt)
+            key = digest(row[PARAMS_KEY]["input"][0]["content"])
+            if key not in seen:
+                break
+        seen.add(key)
+        yield row
 
 
-def _row(number: int, seed: int, kind: Kind) -> JsonObject:
-    chance = Chance("task", seed, kind, number)
+def _row(number: int, seed: int, kind: Kind, attempt: int) -> JsonObject:
+    chance = Chance("task", seed, kind, number, attempt)
     chosen = chance.pick(_MIXTURE) if kind == "mixed" else kind
     row = {"math": _math_row, "mcqa": _choice_row, "tools": _tools_row}[chosen](chance, number)
     high, low = digest("uuid", seed, kind, number), digest("uuid, low half", seed, kind, number)

@@ -1,4 +1,5 @@
-"""This module cuts text into tokens: pieces of words, three digits at most, single signs; joined again they are the text.
+"""This module cuts text into tokens: pieces of words, three digits at most, single signs; joined again they
+are the text.
 
 The ids are checksums, not a vocabulary: they are stable and look right, and no tokenizer can decode them.
 """
@@ -13,7 +14,8 @@ from rollforge.records import JsonObject
 from rollforge.simulate.chance import Chance
 from rollforge.simulate.conversation import Ask, Call, Turn
 
-_PIECE = re.compile(r"\s?[^\W\d_]{1,7}|\s?\d{1,3}|.", re.DOTALL)
+_PIECE = re.compile(r" ?[^\W\d_]{1,7}| ?\d{1,3}|.", re.DOTALL)
+_LONG = 2000
 _FIRST_ID, _IDS = 1000, 49_000
 _PER_MESSAGE = 4
 """What the chat template adds around each message."""
@@ -21,10 +23,26 @@ _PER_MESSAGE = 4
 split = _PIECE.findall
 
 
-@lru_cache(maxsize=8192)
 def count(text: str) -> int:
-    """How many tokens the text has."""
-    return len(split(text))
+    """How many tokens the text has.
+
+    No token crosses the end of a line, so lines are counted one by one: most have been counted before.
+    """
+    lines = text.split("\n")
+    return (
+        sum(_count_line(line) if len(line) < _LONG else _count_long(line) for line in lines) + len(lines) - 1
+    )
+
+
+@lru_cache(maxsize=8192)
+def _count_line(line: str) -> int:
+    return len(split(line))
+
+
+@lru_cache(maxsize=64)
+def _count_long(line: str) -> int:
+    """Prompts may be huge: few of them are remembered."""
+    return len(split(line))
 
 
 def token_ids(text: str) -> list[int]:
@@ -34,7 +52,7 @@ def token_ids(text: str) -> list[int]:
 
 def prompt_texts(ask: Ask) -> list[str]:
     """The texts of the prompt as the model reads them, tools first."""
-    texts = [f"{tool.name} {tool.description} {tool.parameters}" for tool in ask.tools]
+    texts = [tool.text for tool in ask.tools]
     for item in ask.items:
         if isinstance(item, Call):
             texts.append(f"{item.name}{item.arguments}")
@@ -60,9 +78,10 @@ def generated_texts(turn: Turn) -> list[str]:
     return [turn.reasoning, turn.refusal or turn.text, *calls]
 
 
+@lru_cache(maxsize=64)
 def count_turn(turn: Turn) -> int:
     """How many tokens the model generated."""
-    return sum(len(split(text)) for text in generated_texts(turn))
+    return sum(map(count, generated_texts(turn)))
 
 
 def turn_ids(turn: Turn) -> list[int]:

@@ -1,4 +1,5 @@
-"""This module is the simulated model's use of tools: it plays the multi-step tasks, and tries any other tool it is asked to use.
+"""This module is the simulated model's use of tools: it plays the multi-step tasks, and tries any other tool
+it is asked to use.
 
 A call's id carries the number of the sample, so that a rollout goes on as the sample it began as.
 """
@@ -55,7 +56,7 @@ def play_needles(ask: Ask, task: Needles, is_right: bool, chance: Chance, sample
 
 
 def use_any(ask: Ask, chance: Chance, sample: int) -> Turn | None:
-    """One call of a fitting tool when the prompt or `tool_choice` asks for it, then an answer from its output."""
+    """One call of a fitting tool where it is asked for, then an answer from its output."""
     outputs = _outputs(ask)
     if outputs:
         name, _, text = outputs[-1]

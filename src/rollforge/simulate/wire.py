@@ -1,8 +1,7 @@
 """This module reads requests from and writes replies to the bytes of HTTP/1.1.
 
-It knows what a test bench needs: keep-alive, Content-Length and chunked bodies, `Expect: 100-continue`. Nothing is looked up
-or decided here.
-"""
+It knows what a test bench needs: keep-alive, Content-Length and chunked bodies, `Expect: 100-continue`.
+Nothing is looked up or decided here."""
 
 from __future__ import annotations
 

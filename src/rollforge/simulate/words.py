@@ -1,4 +1,5 @@
-"""This module puts answers into words: some working, a remark or two, thoughts beforehand, and the answer in its box.
+"""This module puts answers into words: some working, a remark or two, thoughts beforehand, and the answer in
+its box.
 
 It is told what to answer; whether that is right was decided elsewhere.
 """
@@ -38,7 +39,11 @@ _THOUGHTS = (
     "That seems fine, but let me make sure.",
     "One possible trap is forgetting the last part.",
     "I think the direct way is the best one.",
+    "The numbers are small enough to do this in the head.",
+    "If I am wrong anywhere, it will be in the middle step.",
 )
+_STRIDES = (1, 3, 7, 9)
+"""Prime to the number of remarks: each comes up once before the first comes up again."""
 _ENDINGS = (
     "So the answer is {}.",
     "Therefore the final answer is {}.",
@@ -74,21 +79,21 @@ def working(problem: Problem, answer: str, chance: Chance, tokens: float, *, box
 
 def thoughts(chance: Chance, tokens: float) -> str:
     """Reasoning of about that many tokens."""
-    return " ".join(_padded([chance.pick(_THOUGHTS)], _THOUGHTS, chance, tokens))
+    return "\n".join(_padded([chance.pick(_THOUGHTS)], _THOUGHTS, chance, tokens))
 
 
 def generic(chance: Chance, tokens: float, ending: str = "") -> str:
     """A plausible answer to a prompt of an unknown kind."""
     lines = _padded([chance.pick(_REPLIES)], _REPLIES, chance, tokens)
-    return " ".join([*lines, ending] if ending else lines)
+    return "\n".join([*lines, ending] if ending else lines)
 
 
 def _padded(lines: list[str], remarks: tuple[str, ...], chance: Chance, tokens: float) -> list[str]:
     """The lines with remarks added until they reach the length."""
     length = sum(map(count, lines))
-    unused: list[str] = []
+    place, stride = chance.between(0, len(remarks) - 1), chance.pick(_STRIDES)
     while length < tokens:
-        unused = unused or [remark for remark in chance.shuffled(remarks) if remark != lines[-1]]
-        lines.append(unused.pop())
+        lines.append(remarks[place % len(remarks)])
         length += count(lines[-1])
+        place += stride
     return lines

@@ -5,6 +5,7 @@ from rollforge.registry import Registry
 VERIFIERS = Registry(
     "verifiers",
     {
+        "code": "rollforge.verifiers.code:Code",
         "exact": "rollforge.verifiers.exact:Exact",
         "json_schema": "rollforge.verifiers.json_schema:JsonSchema",
         "math": "rollforge.verifiers.math:Math",

@@ -33,7 +33,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     judge: JudgeOptions | None = None
     """The judge for answers the library did not accept; None means the library decides alone."""
     judge_template: str | None = None
-    """File with the judge's prompt: {question}, {first_answer}, {second_answer}; labels [[A=B]] and [[A!=B]]."""
+    """File with the judge's prompt: {question}, {first_answer}, {second_answer}; labels as in NeMo Gym."""
 
 
 class Math:

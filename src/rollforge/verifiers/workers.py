@@ -55,6 +55,7 @@ class _Worker(asyncio.Protocol):
         self.pool = pool
         self.handle = handle
         self.jobs: deque[_Job] = deque()
+        self.answered = 0
         self.head_since = 0.0
         self.asked_where_at: float | None = None
         self.is_ready = False
@@ -122,6 +123,7 @@ class _Worker(asyncio.Protocol):
         if not self.jobs or not isinstance(value, list) or len(value) != 4:
             return False
         job = self.jobs.popleft()
+        self.answered += 1
         self.head_since = time.monotonic()
         self.asked_where_at = None
         seconds, message, self.is_leaving, verdicts = value
@@ -138,6 +140,15 @@ class _Worker(asyncio.Protocol):
         if not self.ready.done():
             self.ready.set_result(None)
         return True
+
+    def take_culprit(self) -> _Job | None:
+        """The verdict it was at when it ended; the others, before and behind, are innocent and judged elsewhere."""
+        place = self.handle.begun() - self.answered - 1
+        if self.is_leaving or not 0 <= place < len(self.jobs):
+            return None
+        culprit = self.jobs[place]
+        del self.jobs[place]
+        return culprit
 
     def connection_lost(self, error: Exception | None) -> None:
         self.end(None)
@@ -272,8 +283,8 @@ class WorkerPool:
         except (RollforgeError, OSError):
             code = None
         reason = worker.end_reason or _describe_end(code, worker.handle.last_place())
+        culprit = worker.take_culprit()
         worker.handle.release()
-        culprit = worker.jobs.popleft() if worker.jobs and not worker.is_leaving else None
         self._queue.extendleft(reversed(worker.jobs))
         worker.jobs.clear()
         if not worker.ready.done():

@@ -15,9 +15,9 @@ import msgspec
 
 from rollforge.errors import Failure, RollforgeError, UsageError
 from rollforge.records import Verdict
+from rollforge.rollouts import GrowingLines, Rollout, RolloutReader, TaskFields
 from rollforge.steps.verify.choice import Chooser, grouped
 from rollforge.steps.verify.options import VerifyOptions
-from rollforge.steps.verify.rows import GrowingLines, Rollout, RolloutReader, TaskFields
 from rollforge.steps.verify.tally import ClusterMean, Summary
 from rollforge.steps.verify.verdicts import FailureFile, failure_line, verdict_line
 from rollforge.store import DurableFile, RunFiles, RunLock, is_alive, read_manifest
@@ -78,6 +78,7 @@ class Verification:
             timeout=options.timeout,
             memory_mb=options.memory_mb,
             cache=cache,
+            shares_cheap=True,
         )
 
     def stop(self) -> None:
