@@ -76,7 +76,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     """Who gave the verdict."""
 
 
-class NotKept(Exception):  # noqa: N818  (nothing went wrong here: another party asked for it)
+class NotKept(Exception):
     """The server asked not to keep this rollout: nothing is written, and it stays owed."""
 
 

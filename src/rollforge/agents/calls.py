@@ -58,7 +58,7 @@ async def _call_in_time(session: ToolSession, name: str, arguments: JsonObject, 
         raise told("TimeoutError", f"TimeoutError: {error}") from error
     except (ToolError, Failure):
         raise
-    except Exception as error:  # noqa: BLE001  (the boundary to the tool's code: the model is told)
+    except Exception as error:  # the boundary to the tool's code: the model is told
         raise told(type(error).__name__, f"{type(error).__name__}: {error}") from error
 
 

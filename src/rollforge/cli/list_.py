@@ -10,7 +10,7 @@ from rollforge.cli.output import out, print_json
 
 EXAMPLE = "rollforge list verifiers"
 
-Family = Literal["verifiers", "sinks"]
+Family = Literal["agents", "verifiers", "sinks"]
 
 
 def list_members(family: Family, /, *, json: Annotated[bool, Parameter(negative=())] = False) -> None:
@@ -40,10 +40,11 @@ def list_members(family: Family, /, *, json: Annotated[bool, Parameter(negative=
 
 
 def _registry(family: Family):  # type: ignore[no-untyped-def]
+    from rollforge.agents import AGENTS
     from rollforge.sinks import SINKS
     from rollforge.verifiers import VERIFIERS
 
-    return {"verifiers": VERIFIERS, "sinks": SINKS}[family]
+    return {"agents": AGENTS, "verifiers": VERIFIERS, "sinks": SINKS}[family]
 
 
 def _summary(member: object) -> str:

@@ -15,7 +15,9 @@ _SECTIONS = (
     *("example", "notes", "note", "see also", "other parameters", "warnings"),
 )
 _OF_PARAMETERS = ("args", "arguments", "parameters", "params", "other parameters")
-_REST_FIELD = re.compile(r":(?P<field>param|parameter|arg|returns?|rtype|type|raises)\b(?P<rest>[^:]*):\s*(?P<text>.*)")
+_REST_FIELD = re.compile(
+    r":(?P<field>param|parameter|arg|returns?|rtype|type|raises)\b(?P<rest>[^:]*):\s*(?P<text>.*)"
+)
 _GOOGLE_ENTRY = re.compile(r"\*{0,2}(?P<name>\w+)\s*(?:\([^)]*\))?\s*:\s*(?P<text>.*)")
 _NUMPY_ENTRY = re.compile(r"(?P<names>\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?$")
 
@@ -90,7 +92,9 @@ def _read_entries(lines: list[str], place: int, texts: dict[str, list[str]]) -> 
         if entry is None:
             names = []
             continue
-        names = [name.strip().lstrip("*") for name in (entry["name"] if margin else entry["names"]).split(",")]
+        names = [
+            name.strip().lstrip("*") for name in (entry["name"] if margin else entry["names"]).split(",")
+        ]
         for name in names:
             texts[name] = [entry["text"]] if margin else []
     return place

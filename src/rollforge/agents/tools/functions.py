@@ -57,7 +57,9 @@ class ClassTools:
     def __init__(self, name: str, factory: type[Any]) -> None:
         self.name = name
         self._factory = factory
-        self._tools = {key: FunctionTool(method, name=key) for key, method in _public_methods(factory).items()}
+        self._tools = {
+            key: FunctionTool(method, name=key) for key, method in _public_methods(factory).items()
+        }
         if not self._tools:
             raise UsageError(f"the class {name} has no public methods that could be tools")
         self.fingerprint = _fingerprint([factory], self.schemas)

@@ -60,7 +60,8 @@ def _tools_of_file(path: str) -> Any:
     ]
     if not functions:
         raise UsageError(
-            f"{path} has no tools", hint="write public functions, a class Tools, or a list TOOLS = [function, …]"
+            f"{path} has no tools",
+            hint="write public functions, a class Tools, or a list TOOLS = [function, …]",
         )
     return functions
 
@@ -74,4 +75,6 @@ def _from_object(name: str, found: Any) -> Toolset:
         return FunctionTools(name, list(found))
     if callable(found):
         return FunctionTools(name, [found])
-    raise UsageError(f"{name} is a {type(found).__name__}; tools are functions, a class, or a list of functions")
+    raise UsageError(
+        f"{name} is a {type(found).__name__}; tools are functions, a class, or a list of functions"
+    )

@@ -1,4 +1,4 @@
-"""This module makes a tool of a Python function: the schema the model reads, from signature and docstring, and the check of what it sends.
+"""This module makes a tool of a Python function: the schema the model reads, and the check of what the model sends.
 
 One type, built from the annotations, gives both the JSON schema and the conversion of arguments, so that they cannot disagree.
 """
@@ -42,7 +42,9 @@ class FunctionTool:
         keywords: dict[str, Any] = {}
         for parameter in self._parameters:
             if parameter.kind is parameter.POSITIONAL_ONLY:
-                args.append(getattr(values, parameter.name) if parameter.name in arguments else parameter.default)
+                args.append(
+                    getattr(values, parameter.name) if parameter.name in arguments else parameter.default
+                )
             elif parameter.name in arguments:
                 keywords[parameter.name] = getattr(values, parameter.name)
         return args, keywords
@@ -88,7 +90,8 @@ def _parameters(name: str, function: Callable[..., Any]) -> list[inspect.Paramet
     for parameter in found:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise UsageError(
-                f"the tool {name} takes *{parameter.name}", hint="a schema cannot say that; name its parameters"
+                f"the tool {name} takes *{parameter.name}",
+                hint="a schema cannot say that; name its parameters",
             )
     return found
 
@@ -97,7 +100,7 @@ def _hints(name: str, function: Callable[..., Any]) -> dict[str, Any]:
     target = function if inspect.isroutine(function) else getattr(type(function), "__call__", function)  # noqa: B004
     try:
         return get_type_hints(target, include_extras=True)
-    except Exception as error:  # noqa: BLE001  (annotations are the user's code)
+    except Exception as error:  # annotations are the user's code
         raise UsageError(
             f"the tool {name}: its annotations cannot be read: {type(error).__name__}: {error}"
         ) from error

@@ -35,7 +35,9 @@ class Toolbox:
                 name = schema["name"]
                 other = self._set_by_tool.get(name)
                 if other is not None:
-                    raise UsageError(f"two tools are called {name!r}: one of {other.name}, one of {toolset.name}")
+                    raise UsageError(
+                        f"two tools are called {name!r}: one of {other.name}, one of {toolset.name}"
+                    )
                 self._set_by_tool[name] = toolset
                 self.schemas.append(schema)
 
@@ -92,7 +94,7 @@ class RolloutSessions:
                     found = await toolset.open(self._task)
                 except Failure:
                     raise
-                except Exception as error:  # noqa: BLE001  (the boundary to the tools' set-up)
+                except Exception as error:  # the boundary to the tools' set-up
                     message = f"{toolset.name} could not be set up: {type(error).__name__}: {error}"
                     raise Failure("tool", "tool", message) from error
                 self._session_by_set[toolset.name] = found

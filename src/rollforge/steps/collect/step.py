@@ -19,8 +19,7 @@ from typing import Literal
 import msgspec
 
 from rollforge import __version__
-from rollforge.agents.base import Agent
-from rollforge.agents.model_call import ModelCall
+from rollforge.agents.base import Agent, Preparation, make_agent
 from rollforge.endpoint import Client, ClientOptions, ConcurrencyRange, Limiter, Model, ModelOptions
 from rollforge.errors import Exit, Failure, RollforgeError, UsageError
 from rollforge.steps.collect.engine import Engine, Reason
@@ -30,7 +29,7 @@ from rollforge.steps.collect.options import CollectOptions
 from rollforge.steps.collect.plan import Plan, make_plan
 from rollforge.store import DurableFile, RunFiles, RunLock
 from rollforge.store.manifest import State
-from rollforge.verifiers.base import Judge, load_verifier
+from rollforge.verifiers.base import Judge, Verifier, load_verifier
 from rollforge.verifiers.runner import Workers, make_judge
 
 logger = logging.getLogger(__name__)
@@ -91,6 +90,7 @@ class Collection:
         self._disk: DurableFile | None = None
         self._cpu_at_start = 0.0
         self._is_draining = False
+        self._is_judged = False
 
     # -- for the shell ------------------------------------------------------------------------------------------------
 
@@ -144,34 +144,39 @@ class Collection:
             else None
         )
         with RunLock(files.lock):
-            self.plan = plan = make_plan(
-                options,
-                needs=verifier.needs if verifier else (),
-                verifier_fingerprint=verifier.fingerprint if verifier else None,
-                version=__version__,
-                command=self._command,
-            )
-            judge = (
-                make_judge(
-                    verifier, workers=_workers(options.verify_workers), timeout=options.verify_timeout_s
-                )
-                if verifier
-                else None
-            )
-            try:
-                async with self._opened(plan, judge) as engine:
-                    self._cpu_at_start = time.process_time()
-                    if self._on_start is not None:
-                        self._on_start(self)
-                    if self._is_draining:
-                        engine.stop("interrupted")
-                    await self._work_with_ticker(engine, plan)
-            finally:
-                plan.tasks.close()
-            return self._finish(engine, plan)
+            async with prepared_agent(options) as (agent, prepared):
+                return await self._run(agent, prepared, verifier)
+
+    async def _run(self, agent: Agent, prepared: Preparation, verifier: Verifier | None) -> CollectResult:
+        options = self.options
+        self._is_judged = verifier is not None or prepared.judges
+        self.plan = plan = make_plan(
+            options,
+            needs=verifier.needs if verifier else (),
+            verifier_fingerprint=verifier.fingerprint if verifier else None,
+            version=__version__,
+            command=self._command,
+            agent=prepared,
+        )
+        judge = (
+            make_judge(verifier, workers=_workers(options.verify_workers), timeout=options.verify_timeout_s)
+            if verifier
+            else None
+        )
+        try:
+            async with self._opened(plan, agent, judge) as engine:
+                self._cpu_at_start = time.process_time()
+                if self._on_start is not None:
+                    self._on_start(self)
+                if self._is_draining:
+                    engine.stop("interrupted")
+                await self._work_with_ticker(engine, plan)
+        finally:
+            plan.tasks.close()
+        return self._finish(engine, plan)
 
     @asynccontextmanager
-    async def _opened(self, plan: Plan, judge: Judge | None) -> AsyncIterator[Engine]:
+    async def _opened(self, plan: Plan, agent: Agent, judge: Judge | None) -> AsyncIterator[Engine]:
         """Everything the engine needs, opened in order and always closed."""
         options = self.options
         async with contextlib.AsyncExitStack() as stack:
@@ -186,9 +191,7 @@ class Collection:
                     names_samples=options.model == "simulated",
                 ),
             )
-            agent: Agent = ModelCall(model)
-            await agent.start()
-            stack.push_async_callback(agent.close)
+            await agent.start(model)
             if judge is not None:
                 await judge.start()
                 stack.push_async_callback(judge.close)
@@ -223,7 +226,7 @@ class Collection:
     async def _make_client(self, stack: contextlib.AsyncExitStack, limiter: Limiter) -> Client:
         options = self.options
         urls = options.base_urls
-        if not urls:
+        if not urls and options.asks_model:
             from rollforge.simulate import SimulatedProcess, SimulateOptions
 
             server = stack.enter_context(SimulatedProcess(SimulateOptions(seed=options.seed)))
@@ -301,12 +304,8 @@ class Collection:
         manifest.state, manifest.updated = state, time.time()
         manifest.pid, manifest.host = os.getpid(), socket.gethostname()
         manifest.finished = plan.ledger.finished
-        manifest.unjudged = plan.ledger.unjudged + live.unjudged if self.options.verifier is not None else 0
-        manifest.judged = (
-            manifest.finished - plan.ledger.unjudged - live.unjudged
-            if self.options.verifier is not None
-            else 0
-        )
+        manifest.unjudged = plan.ledger.unjudged + live.unjudged if self._is_judged else 0
+        manifest.judged = manifest.finished - manifest.unjudged if self._is_judged else 0
         manifest.reward = reward_facts(live)
         manifest.rate, manifest.tokens_per_s, manifest.eta_s = (
             snapshot.rate,
@@ -338,7 +337,7 @@ class Collection:
         options, live = self.options, engine.live
         owed = plan.ledger.owed(options.attempts)
         unfinished = plan.ledger.expected - plan.ledger.finished
-        unjudged = plan.ledger.unjudged + live.unjudged if options.verifier is not None else 0
+        unjudged = plan.ledger.unjudged + live.unjudged if self._is_judged else 0
         ending, code = _ending(engine.reason, unfinished=unfinished, unjudged=unjudged)
         state: State = (
             "done" if ending == "done" else "incomplete" if ending == "incomplete" else "interrupted"
@@ -380,6 +379,23 @@ class Collection:
             commit_s=self._disk.commit_s if self._disk else 0.0,
             verify_slots=self.options.verify_concurrency,
         )
+
+
+@asynccontextmanager
+async def prepared_agent(options: CollectOptions) -> AsyncIterator[tuple[Agent, Preparation]]:
+    """The agent the options ask for, with its tools and servers found; always closed."""
+    agent = make_agent(options.agent, options.to_agent_options())
+    try:
+        found = await agent.prepare()
+        yield agent, msgspec.structs.replace(found, fingerprint={"agent": agent.name, **found.fingerprint})
+    finally:
+        await agent.close()
+
+
+async def rehearse_agent(options: CollectOptions) -> Preparation:
+    """What the agent would need and offer; nothing stays open."""
+    async with prepared_agent(options) as (_, prepared):
+        return prepared
 
 
 def _workers(text: str) -> Workers:
