@@ -17,8 +17,10 @@ from rollforge.errors import Failure
 from rollforge.records import OWN_KEY, JsonObject, from_json, to_json
 
 
-async def answer_calls(calls: list[JsonObject], session: ToolSession, timeout_s: float) -> list[JsonObject]:
-    """One `function_call_output` item per call, in the order of the calls."""
+async def answer_calls(
+    calls: list[JsonObject], session: ToolSession, timeout_s: float | None
+) -> list[JsonObject]:
+    """One `function_call_output` item per call, in the order of the calls; without a limit, the session keeps its own."""
     if len(calls) == 1 or not session.is_parallel:
         return [await answer_call(call, session, timeout_s) for call in calls]
     try:
@@ -30,7 +32,7 @@ async def answer_calls(calls: list[JsonObject], session: ToolSession, timeout_s:
     return [task.result() for task in tasks]
 
 
-async def answer_call(call: JsonObject, session: ToolSession, timeout_s: float) -> JsonObject:
+async def answer_call(call: JsonObject, session: ToolSession, timeout_s: float | None) -> JsonObject:
     """The output item for one call."""
     started = time.monotonic()
     name = str(call.get("name") or "")
@@ -48,7 +50,9 @@ async def answer_call(call: JsonObject, session: ToolSession, timeout_s: float) 
     }
 
 
-async def _call_in_time(session: ToolSession, name: str, arguments: JsonObject, timeout_s: float) -> str:
+async def _call_in_time(
+    session: ToolSession, name: str, arguments: JsonObject, timeout_s: float | None
+) -> str:
     try:
         async with asyncio.timeout(timeout_s) as limit:
             return await session.call(name, arguments)

@@ -24,7 +24,7 @@ async def play(
     *,
     sample: int,
     max_turns: int,
-    tool_timeout_s: float,
+    tool_timeout_s: float | None,
 ) -> tuple[Transcript, JsonObject]:
     """Play one rollout to its end: the turns, and the response they make together."""
     transcript = Transcript(params)

@@ -453,6 +453,8 @@ def _raise_fatal(error: RollforgeError | Failure | None, options: CollectOptions
     if isinstance(error, RollforgeError):
         raise error
     assert error is not None
+    if error.boundary == "agent":
+        raise UsageError(f"the agent cannot run: {error.message}", hint="check the server's URL and its kind")
     if error.kind == "auth":
         is_set = bool(os.environ.get(options.api_key_env))
         raise UsageError(
