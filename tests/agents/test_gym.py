@@ -260,12 +260,13 @@ def head_config(resources_url: str, agent_url: str = "http://127.0.0.1:9") -> Ro
 
 async def test_the_head_server_leads_every_row_to_its_resources_server(tmp_path: Path) -> None:
     gym = FakeResources()
-    async with serving(gym.app) as url, serving(FakeHead(head_config(url)).app) as head:
-        async with serving(ScriptedModel([message("hi")]).app) as model:
-            rows = [
-                make_task(agent_ref={"name": name}) for name in ("needles_agent", "other_agent", "nobody")
-            ]
-            await collect(tmp_path, rows, model, gym_head=head)
+    rows = [make_task(agent_ref={"name": name}) for name in ("needles_agent", "other_agent", "nobody")]
+    async with (
+        serving(gym.app) as url,
+        serving(FakeHead(head_config(url)).app) as head,
+        serving(ScriptedModel([message("hi")]).app) as model,
+    ):
+        await collect(tmp_path, rows, model, gym_head=head)
     assert sorted(row["agent_ref"]["name"] for row in rollouts(tmp_path)) == ["needles_agent", "other_agent"]
     (failure,) = failures(tmp_path)
     assert "knows no agent 'nobody'" in failure["message"] and failure["class"] == "permanent"
@@ -273,9 +274,12 @@ async def test_the_head_server_leads_every_row_to_its_resources_server(tmp_path:
 
 async def test_the_heads_config_is_never_stored(tmp_path: Path) -> None:
     gym = FakeResources()
-    async with serving(gym.app) as url, serving(FakeHead(head_config(url)).app) as head:
-        async with serving(ScriptedModel([message("hi")]).app) as model:
-            await collect(tmp_path, [make_task(agent_ref={"name": "needles_agent"})], model, gym_head=head)
+    async with (
+        serving(gym.app) as url,
+        serving(FakeHead(head_config(url)).app) as head,
+        serving(ScriptedModel([message("hi")]).app) as model,
+    ):
+        await collect(tmp_path, [make_task(agent_ref={"name": "needles_agent"})], model, gym_head=head)
     files = [path for path in RunFiles(tmp_path / "run").rollouts.parent.rglob("*") if path.is_file()]
     assert files and not any(b"sk-very-secret" in path.read_bytes() for path in files)
 

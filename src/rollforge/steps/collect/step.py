@@ -30,7 +30,7 @@ from rollforge.steps.collect.plan import Plan, make_plan
 from rollforge.store import DurableFile, RunFiles, RunLock
 from rollforge.store.manifest import State
 from rollforge.verifiers.base import Judge, Verifier, load_verifier
-from rollforge.verifiers.runner import Workers, make_judge
+from rollforge.verifiers.runner import make_judge, parse_workers
 
 logger = logging.getLogger(__name__)
 
@@ -159,7 +159,9 @@ class Collection:
             agent=prepared,
         )
         judge = (
-            make_judge(verifier, workers=_workers(options.verify_workers), timeout=options.verify_timeout_s)
+            make_judge(
+                verifier, workers=parse_workers(options.verify_workers), timeout=options.verify_timeout_s
+            )
             if verifier
             else None
         )
@@ -396,17 +398,6 @@ async def rehearse_agent(options: CollectOptions) -> Preparation:
     """What the agent would need and offer; nothing stays open."""
     async with prepared_agent(options) as (_, prepared):
         return prepared
-
-
-def _workers(text: str) -> Workers:
-    """What `--verify-workers` said."""
-    if text == "auto":
-        return "auto"
-    if not text.isdigit():
-        raise UsageError(
-            f"--verify-workers {text!r} is not understood", hint="write auto, a number, or 0 for no isolation"
-        )
-    return int(text)
 
 
 def _ending(reason: Reason, *, unfinished: int, unjudged: int) -> tuple[Ending, Exit]:
