@@ -25,7 +25,7 @@ def load_toolset(spec: Any) -> Toolset:
     if not isinstance(spec, str):
         return _from_object(tools_name(spec), spec)
     kind, _, rest = spec.partition(":")
-    if kind in ("mcp", "mcp-stdio"):
+    if kind in ("mcp", "mcp-stdio", "mcp-shared", "mcp-stdio-shared"):
         from rollforge.agents.tools.mcp import McpTools
 
         return McpTools(spec, kind, rest)
