@@ -167,7 +167,9 @@ async def test_a_server_that_only_fails_costs_few_requests_and_ends_with_exit_3(
     assert result.owed == 4000
 
 
-async def test_a_verifier_that_fails_leaves_the_rollout_unjudged_and_never_regenerates_it(tmp_path: Path) -> None:
+async def test_a_verifier_that_fails_leaves_the_rollout_unjudged_and_never_regenerates_it(
+    tmp_path: Path,
+) -> None:
     write_tasks(tmp_path, 6)
     (tmp_path / "picky.py").write_text(
         "def verify(task, response):\n"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rollforge.records import Response, Task
 from rollforge.verifiers.base import load_verifier
-from rollforge.verifiers.probes import Probe, Prober, ProbeReport, wilson
+from rollforge.verifiers.probes import Probe, Prober, ProbeReport, SprinkledProbes, wilson
 from rollforge.verifiers.probes.answers import gold_of, renderings, respaced
 from rollforge.verifiers.probes.report import finding_of
 from rollforge.verifiers.runner import make_judge
@@ -256,6 +256,22 @@ async def test_a_declared_dice_thrower_may_differ_more_often() -> None:
     twice = next(probe for probe in report.probes if probe.name == "twice")
     assert twice.limit == 0.20
     assert twice.finding != "broken"
+
+
+async def test_sprinkled_probes_take_their_share_and_find_the_same() -> None:
+    judge = make_judge(load_verifier(always_one), workers=0)
+    await judge.start()
+    probes = SprinkledProbes(judge, 0.25)
+    taken = 0
+    for _ in range(2):
+        for task, response in sums(200):
+            assert response is not None
+            taken += probes.offer(task, response)
+            await judge.judge(task, response)
+    report = await probes.finish()
+    await judge.close()
+    assert 25 <= taken == report.tasks <= 75
+    assert report.is_broken
 
 
 @given(st.integers(0, 400), st.integers(1, 400))

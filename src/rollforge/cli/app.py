@@ -9,12 +9,15 @@ from cyclopts import App
 from rollforge import __version__
 
 COMMANDS = {
+    "demo": "rollforge.cli.demo:demo",
     "collect": "rollforge.cli.collect:collect",
     "verify": "rollforge.cli.verify:verify",
     "metrics": "rollforge.cli.metrics:metrics",
     "profile": "rollforge.cli.profile:profile",
+    "prepare": "rollforge.cli.prepare:prepare",
     "query": "rollforge.cli.query:query",
     "status": "rollforge.cli.status:status",
+    "experiences": "rollforge.cli.experiences:experiences",
     "simulate": "rollforge.cli.simulate:simulate",
     "init": "rollforge.cli.init:init",
     "serve-verifier": "rollforge.cli.serve_verifier:serve_verifier",

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
 
+from rollforge.cli.monitoring import MonitorFlags, open_monitor
 from rollforge.cli.output import print_json, say
 from rollforge.cli.progress import Progress
 from rollforge.errors import Exit
 
 if TYPE_CHECKING:
-    from rollforge.steps.collect import Collection, CollectOptions
+    from rollforge.steps.collect import Collection, CollectOptions, Observer
 
 EXAMPLE = "rollforge collect -i tasks.jsonl -o runs/first -m simulated --verifier exact -k 4"
 
@@ -154,6 +155,7 @@ def collect(
     judging: VerifierFlags = VerifierFlags(),  # noqa: B008
     agent: AgentFlags = AgentFlags(),  # noqa: B008
     pace: PaceFlags = PaceFlags(),  # noqa: B008
+    monitor: MonitorFlags = MonitorFlags(),  # noqa: B008
     fresh: Annotated[bool, Parameter(negative=())] = False,
     dry_run: Annotated[bool, Parameter(negative=())] = False,
     json: Annotated[bool, Parameter(negative=())] = False,
@@ -184,7 +186,10 @@ def collect(
     options = _options(input, out, model, tasks, server, judging, agent, pace, fresh)
     if dry_run:
         return _rehearse(options, json)
-    return _run(options, json=json, progress="none" if json and progress == "auto" else progress)
+    with open_monitor(monitor, out, options.to_config()) as observer:
+        return _run(
+            options, observer, json=json, progress="none" if json and progress == "auto" else progress
+        )
 
 
 def _options(
@@ -250,7 +255,7 @@ def _options(
     )
 
 
-def _run(options: CollectOptions, *, json: bool, progress: Progress) -> Exit:
+def _run(options: CollectOptions, observer: Observer | None, *, json: bool, progress: Progress) -> Exit:
     from rollforge.cli.progress import make_display, write_record
     from rollforge.cli.summary import finish_collect, print_launch
     from rollforge.loop import run_async
@@ -262,7 +267,7 @@ def _run(options: CollectOptions, *, json: bool, progress: Progress) -> Exit:
         _wire_signals(collection)
         display.start()
 
-    collection = Collection(options, command=_resume_command(), on_start=launched)
+    collection = Collection(options, command=_resume_command(), on_start=launched, observer=observer)
     display = make_display(
         progress,
         collection.snapshot,

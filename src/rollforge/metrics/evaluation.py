@@ -40,7 +40,7 @@ class EvalOptions(msgspec.Struct, frozen=True, kw_only=True):
     detailed_stats: bool = False
     ddof: int = 0
     success: Mapping[str, float] = msgspec.field(
-        default_factory=lambda: {"reward": 1.0, "accuracy": 1.0, "acc": 1.0}
+        default_factory=lambda: {"reward": 0.5, "accuracy": 0.5, "acc": 0.5}
     )
     """Metrics that get `pass@n`, each with the value that counts as solved."""
     keyed_by: str = "requested"

@@ -24,6 +24,10 @@ from rollforge.verifiers.base import Verifier, convert_options, keyword_options,
 MESSAGE_CHARS = 2000
 
 
+class Stopped(Exception):
+    """No verdict was asked for after all: verification is being stopped. It is neither a verdict nor a failure."""
+
+
 class LiveVerifier:
     """A verifier with its options bound: start it, call it, close it."""
 

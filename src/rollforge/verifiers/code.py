@@ -33,6 +33,7 @@ import msgspec
 from rollforge.errors import UsageError
 from rollforge.records import JsonObject, Response, Task
 from rollforge.sandbox import Confined, Limits, Mode, Reply, Sandbox
+from rollforge.verifiers import code_runner
 
 needs = ("verifier_metadata",)
 
@@ -218,7 +219,7 @@ def _star_names() -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def _runner() -> CodeType:
-    source = Path(__file__).with_name("code_runner.py").read_text(encoding="utf-8")
+    source = Path(code_runner.__file__).read_text(encoding="utf-8")
     code: CodeType = compile(source, "<runner>", "exec", dont_inherit=True, optimize=2)
     return code
 

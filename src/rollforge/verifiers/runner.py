@@ -16,10 +16,11 @@ import msgspec
 from rollforge.errors import Failure, UsageError
 from rollforge.records import Response, Task, Verdict
 from rollforge.verifiers.base import Mode, Verifier
-from rollforge.verifiers.calling import LiveVerifier, failure_message, verifier_failure
+from rollforge.verifiers.calling import LiveVerifier, Stopped, failure_message, verifier_failure
 from rollforge.verifiers.keys import Keys
 
 Workers = int | Literal["auto"]
+Sharing = Literal["auto", "always", "never"]
 REMEMBERED = 200_000
 """Verdicts kept in memory for equal answers; older ones are judged again, or found in the cache on disk."""
 
@@ -139,18 +140,19 @@ class RunningJudge:
     """A `Judge` with everything around the call: sharing, cache, counters."""
 
     def __init__(
-        self, verifier: Verifier, engine: Engine, cache: VerdictStore | None, *, shares_cheap: bool = False
+        self, verifier: Verifier, engine: Engine, cache: VerdictStore | None, *, sharing: Sharing = "auto"
     ) -> None:
         self.verifier = verifier
         self._engine = engine
         # For a cheap verifier, finding out that an answer was seen before costs as much as judging it again.
-        is_worth_it = not verifier.is_cheap or cache is not None or shares_cheap
+        is_worth_it = sharing == "always" or (sharing == "auto" and (not verifier.is_cheap or cache is not None))
         self._is_sharing = verifier.is_deterministic and not verifier.is_group and is_worth_it
         self._cache = cache if self._is_sharing else None
         self._keys = Keys(verifier.fingerprint)
         self._known: dict[bytes, tuple[Verdict, int]] = {}
         self._running: dict[bytes, asyncio.Future[None] | None] = {}
         self._counters = JudgeCounters()
+        self._is_draining = False
 
     @property
     def name(self) -> str:
@@ -250,6 +252,13 @@ class RunningJudge:
             del self._known[next(iter(self._known))]
         self._known[key] = (verdict, 1)
 
+    def drain(self) -> None:
+        """Begin no more calls; those that wait raise `Stopped`, those that run come to their end."""
+        self._is_draining = True
+        drop = getattr(self._engine, "drop_waiting", None)
+        if drop is not None:
+            drop()
+
     async def call_once(self, task: Task, response: Response) -> Verdict:
         """The verdict of a call of its own, whatever equal answers were told; raises `Failure` when there is none."""
         _, (verdict,) = await self._engine.run(task, [response])
@@ -261,6 +270,8 @@ class RunningJudge:
         return verdicts
 
     async def _called(self, task: Task, responses: list[Response]) -> tuple[list[Verdict], float]:
+        if self._is_draining:
+            raise Stopped
         try:
             seconds, verdicts = await self._engine.run(task, responses)
         except Failure:
@@ -295,7 +306,7 @@ def make_judge(
     timeout: float = 60,
     memory_mb: int = 4096,
     cache: VerdictStore | None = None,
-    shares_cheap: bool = False,
+    sharing: Sharing = "auto",
 ) -> RunningJudge:
     """The verifier ready to run where it belongs.
 
@@ -304,7 +315,7 @@ def make_judge(
         timeout: Seconds one verdict may take.
         memory_mb: What one worker may take on top of what the loaded verifier needs; 0 sets no limit.
         cache: Verdicts of earlier runs; not used for a verifier that is not deterministic.
-        shares_cheap: Judge equal answers once even where judging costs no more than finding the equal one.
+        sharing: Whether equal answers to one task are judged once; `auto` does so where finding the equal one is cheaper.
     """
     engine: Engine
     if verifier.is_async or verifier.is_cheap or workers == 0:
@@ -313,7 +324,7 @@ def make_judge(
         from rollforge.verifiers.workers import WorkerPool
 
         engine = WorkerPool(verifier, workers=workers, timeout=timeout, memory_mb=memory_mb)
-    return RunningJudge(verifier, engine, cache, shares_cheap=shares_cheap)
+    return RunningJudge(verifier, engine, cache, sharing=sharing)
 
 
 class InlineJudge(RunningJudge):

@@ -19,7 +19,7 @@ import msgspec
 from rollforge.errors import RollforgeError, UsageError
 from rollforge.records import JsonObject, Response, Task, Verdict
 from rollforge.verifiers.base import Verifier
-from rollforge.verifiers.calling import verifier_failure
+from rollforge.verifiers.calling import Stopped, verifier_failure
 from rollforge.verifiers.cores import idle_cores, usable_cores
 from rollforge.verifiers.process import DUMP_SIGNAL, HEADER, MAX_FRAME, kill_group
 from rollforge.verifiers.spawner import Spawner, WorkerHandle
@@ -89,7 +89,6 @@ class _Worker(asyncio.Protocol):
             self.head_since = now
         self.jobs.append(job)
         assert self._transport is not None
-        self._transport.write(HEADER.pack(len(job.payload)))
         self._transport.write(job.payload)
 
     def data_received(self, data: bytes) -> None:
@@ -227,7 +226,7 @@ class WorkerPool:
             payload = _encode([task, task.index, [response.raw for response in responses]])
         except (TypeError, ValueError, OverflowError) as error:
             raise verifier_failure(f"the task or response cannot be sent to a worker: {error}") from error
-        job = _Job(payload, asyncio.get_running_loop().create_future())
+        job = _Job(HEADER.pack(len(payload)) + payload, asyncio.get_running_loop().create_future())
         worker = self._freest()
         if worker is None:
             self._queue.append(job)
@@ -306,6 +305,13 @@ class WorkerPool:
             job = self._queue.popleft()
             if not job.future.done():
                 job.future.set_exception(verifier_failure(reason))
+
+    def drop_waiting(self) -> None:
+        """Take back what no worker has been given yet."""
+        while self._queue:
+            job = self._queue.popleft()
+            if not job.future.done():
+                job.future.set_exception(Stopped())
 
     def _grow(self) -> None:
         self._run(self._add_quietly())

@@ -2,4 +2,4 @@
 
 from rollforge.registry import Registry
 
-TOOLSETS = Registry("toolsets", {"multineedle": "rollforge.agents.tools.multineedle:TOOLS"})
+TOOLSETS = Registry("toolsets", {"multineedle": "rollforge.verifiers.multineedle:TOOLS"})

@@ -25,6 +25,7 @@ from rollforge.errors import Exit, Failure, RollforgeError, UsageError
 from rollforge.steps.collect.engine import Engine, Reason
 from rollforge.steps.collect.forecast import Forecast, bottleneck, forecast
 from rollforge.steps.collect.live import Live, Snapshot, reward_facts
+from rollforge.steps.collect.observer import Observer
 from rollforge.steps.collect.options import CollectOptions
 from rollforge.steps.collect.plan import Plan, make_plan
 from rollforge.store import DurableFile, RunFiles, RunLock
@@ -74,6 +75,7 @@ class Collection:
         *,
         command: list[str] | None = None,
         on_start: Callable[[Collection], None] | None = None,
+        observer: Observer | None = None,
     ) -> None:
         options.check()
         self.options = options
@@ -81,6 +83,7 @@ class Collection:
         self.notes: list[str] = []
         self._command = command or []
         self._on_start = on_start
+        self._observer = observer
         self._engine: Engine | None = None
         self._limiter: Limiter | None = None
         self._client: Client | None = None
@@ -97,6 +100,8 @@ class Collection:
     def drain(self) -> None:
         """Take no new work; what is in flight finishes."""
         self._is_draining = True
+        if self._client is not None:
+            self._client.is_draining = True
         if self._engine is not None:
             self._engine.stop("interrupted")
 
@@ -204,6 +209,9 @@ class Collection:
                 stack.push_async_callback(self._close_quietly, file)
             live = Live(expected=plan.ledger.expected, finished=plan.ledger.finished)
             live.given_up = plan.ledger.given_up(options.attempts)
+            if self._observer is not None:
+                self._tell_what_is_owed(self._observer, plan)
+                stack.push_async_callback(self._observer.close)
             self._engine = Engine(
                 plan,
                 options,
@@ -214,8 +222,13 @@ class Collection:
                 rollouts=rollouts,
                 failures=failures,
                 live=live,
+                observer=self._observer,
             )
             yield self._engine
+
+    def _tell_what_is_owed(self, observer: Observer, plan: Plan) -> None:
+        owed, given_up = plan.ledger.counts_by_task(self.options.attempts)
+        observer.begin(plan.ledger.task_ids[plan.order], owed[plan.order], given_up[plan.order])
 
     async def _close_quietly(self, file: DurableFile) -> None:
         """A disk error has already stopped the run; closing must not hide how it ended."""

@@ -44,6 +44,8 @@ class Chooser:
                 continue
             if row.error is not None:
                 self._failed.add(row.key)
+                self._judged.remove(row.key)
+                self._done.remove(row.key)
                 continue
             self._failed.remove(row.key)
             self._judged.add(row.key)

@@ -95,7 +95,7 @@ class _Side:
             return
         if row.reward is not None:
             self.reward_by_key[row.key] = row.reward
-        elif row.error is None:
+        else:
             self.reward_by_key.pop(row.key, None)
 
 

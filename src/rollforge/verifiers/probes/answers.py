@@ -69,6 +69,11 @@ def gold_of(task: Task, hook: Callable[[Task], Any] | None = None) -> list[Any]:
     ]
 
 
+def gold_text(gold: list[Any]) -> str:
+    """The right answers for people to read."""
+    return " or ".join(str(item) for item in gold)
+
+
 def gold_key(gold: list[Any]) -> str:
     """A text that is equal for equal right answers."""
     return " | ".join(" ".join(str(item).split()).casefold() for item in gold)

@@ -21,6 +21,7 @@ from rollforge.verifiers.probes.answers import (
     REFUSALS,
     gold_key,
     gold_of,
+    gold_text,
     nothing,
     renderings,
     respaced,
@@ -172,7 +173,7 @@ class Prober:
                 self._unjudged_gold += 1
             return None
         reward, name, response = best
-        self._said["gold"].append(_Said(task.index, reward, _tail(response), gold_key(gold)))
+        self._said["gold"].append(_Said(task.index, reward, _tail(response), gold_text(gold)))
         if reward < self.threshold:
             return None
         self._forms[name] += 1
@@ -209,15 +210,17 @@ class Prober:
         for response in responses:
             reward = await self._called(task, response, failures)
             if not isinstance(reward, Failure):
-                said.append(_Said(task.index, reward, _tail(response), gold_key(gold) or None, note=note))
+                said.append(_Said(task.index, reward, _tail(response), gold_text(gold) or None, note=note))
         if said:
             self._said[name].append(
                 max(said, key=lambda one: float("-inf") if one.reward is None else one.reward)
             )
 
     def _partner(self, task: Task, gold: list[Any]) -> _Partner | None:
-        """Another task whose right answer is another one."""
-        for other in reversed(self._partners):
+        """Another task whose right answer is another one; a different one each time, so that no task speaks for many."""
+        partners = list(self._partners)
+        turn = self.tasks * 7 % max(len(partners), 1)
+        for other in partners[turn:] + partners[:turn]:
             differs = gold_key(other.gold) != gold_key(gold) if gold and other.gold else True
             if differs and other.task.prompt != task.prompt:
                 return other

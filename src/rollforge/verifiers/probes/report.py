@@ -6,12 +6,12 @@ not judged.
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import msgspec
 
-Z95 = 1.959963984540054
+from rollforge import stats
+
 EXAMPLES = 3
 
 Finding = Literal["ok", "broken", "unclear", "not asked"]
@@ -88,11 +88,8 @@ def wilson(bad: int, n: int) -> tuple[float, float]:
     """The 95 % Wilson score interval of `bad` out of `n`; (0, 1) when nothing was asked."""
     if n == 0:
         return 0.0, 1.0
-    rate, z2 = bad / n, Z95 * Z95
-    middle = (rate + z2 / (2 * n)) / (1 + z2 / n)
-    half = Z95 * math.sqrt(rate * (1 - rate) / n + z2 / (4 * n * n)) / (1 + z2 / n)
-    low = 0.0 if bad == 0 else max(0.0, middle - half)
-    return low, 1.0 if bad == n else min(1.0, middle + half)
+    low, high = stats.wilson(bad / n, n, stats.normal_quantile(0.975))
+    return 0.0 if bad == 0 else low, 1.0 if bad == n else high
 
 
 def rate_of(bad: int, n: int) -> Rate:
