@@ -290,6 +290,51 @@ async def test_state_is_released_when_the_run_is_aborted(tmp_path: Path, counter
     assert result.ending == "interrupted" and len(counters.closed) == 1
 
 
+async def test_state_that_is_ready_too_late_is_released_too(tmp_path: Path) -> None:
+    go, closed = threading.Event(), threading.Event()
+
+    class Slow:
+        def __init__(self) -> None:
+            go.wait(20)
+
+        def use(self) -> None:
+            """Use it."""
+
+        def close(self) -> None:
+            closed.set()
+
+    async def let_go(delay: float) -> None:
+        await asyncio.sleep(delay)
+        go.set()
+
+    async with serving(ScriptedModel([call("use", {})]).app) as url:
+        letting = asyncio.create_task(let_go(1.0))
+        await collect(tmp_path, [make_task()], url, tools=(Slow,), rollout_deadline_s=0.3)
+        await letting
+    assert [row["class"] for row in failures(tmp_path)] == ["timeout"] and closed.is_set()
+
+
+async def test_an_agent_of_ones_own_is_a_class_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        """
+from rollforge.agents.base import Preparation, Trajectory
+
+class Echo:
+    name = "echo"
+    def __init__(self, options): self.turns = options.max_turns
+    async def prepare(self): return Preparation(fingerprint={"max_turns": self.turns})
+    async def start(self, model): self.model = model
+    async def run(self, task, sample):
+        answer = await self.model.respond(task.params, sample)
+        return Trajectory(response=answer.response)
+    async def close(self): pass
+"""
+    )
+    async with serving(ScriptedModel([message("hi")]).app) as url:
+        await collect(tmp_path, [make_task()], url, agent=f"{tmp_path}/mine.py:Echo")
+    assert [row["agent_ref"] for row in rollouts(tmp_path)] == [{"name": "echo"}]
+
+
 async def test_resuming_with_other_tools_or_turns_is_refused(tmp_path: Path) -> None:
     def other(a: int) -> int:
         return a

@@ -68,6 +68,8 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     """Responses-shaped: `output` holds the items of every turn, `usage` the sum over them."""
     endpoint: str = ""
     requests: int = 1
+    is_remote: bool = False
+    """Made elsewhere as a whole: its time is what the limiter of requests learns from."""
     verdict: Verdict | None = None
     """The agent's own verdict, or that of the server behind it."""
     verdict_failure: Failure | None = None

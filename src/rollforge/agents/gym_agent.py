@@ -52,6 +52,7 @@ class GymAgent:
         return Trajectory(
             response=response,
             endpoint=server.url,
+            is_remote=True,
             verdict=verdict,
             verdict_failure=problem,
             verifier=self.name if self._options.gym_verify else None,

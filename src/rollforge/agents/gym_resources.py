@@ -10,6 +10,7 @@ from rollforge.agents.gym_server import GymServer, Session, read_object
 from rollforge.agents.gym_servers import GymServers
 from rollforge.agents.loop import play
 from rollforge.agents.tools.base import ToolError
+from rollforge.agents.transcript import tool_names
 from rollforge.endpoint import Model
 from rollforge.endpoint.client import Outage
 from rollforge.errors import Failure
@@ -102,9 +103,7 @@ class _GymTools:
         self._server = server
         self._session = session
         self._timeout_s = timeout_s
-        self._offered = {
-            tool.get("name") for tool in task.params.get("tools") or [] if isinstance(tool, dict)
-        }
+        self._offered = tool_names(task.params)
 
     async def call(self, name: str, arguments: JsonObject) -> str:
         # Only what the row offers: the server's other paths (/verify, /seed_session) are not the model's to call.

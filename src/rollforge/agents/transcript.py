@@ -85,6 +85,13 @@ def input_items(value: Any) -> list[JsonObject]:
     return list(value or [])
 
 
+def tool_names(params: JsonObject) -> set[str]:
+    """The functions a task offers, whether written the Responses way or nested the chat way."""
+    tools = [tool for tool in params.get("tools") or [] if isinstance(tool, dict)]
+    inner = [tool["function"] if isinstance(tool.get("function"), dict) else tool for tool in tools]
+    return {str(tool["name"]) for tool in inner if tool.get("name")}
+
+
 def sendable(item: JsonObject) -> JsonObject:
     """The item as a model server accepts it back."""
     kept = {key: value for key, value in item.items() if key not in TOKEN_KEYS and key != OWN_KEY}

@@ -7,6 +7,7 @@ Sync functions run in threads, async ones in the event loop. A class is set up w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import inspect
 from collections.abc import Callable, Sequence
@@ -21,6 +22,8 @@ from rollforge.agents.tools.threads import call_in_thread
 from rollforge.errors import UsageError
 from rollforge.records import JsonObject, Task, to_json
 
+CLOSE_S = 10.0
+"""How long a run waits at its end for state that is still being released."""
 MAX_THREADS = 128
 """Blocking calls at once; the others wait their turn."""
 _HOOKS = frozenset({"start", "setup", "close", "teardown"})
@@ -63,6 +66,7 @@ class ClassTools:
         if not self._tools:
             raise UsageError(f"the class {name} has no public methods that could be tools")
         self.fingerprint = _fingerprint([factory], self.schemas)
+        self._late: set[asyncio.Future[None]] = set()
         self._threads = asyncio.Semaphore(MAX_THREADS)
 
     @property
@@ -75,7 +79,7 @@ class ClassTools:
     async def open(self, task: Task) -> ToolSession:
         takes_task = "task" in inspect.signature(self._factory).parameters
         make = self._factory if not takes_task else lambda: self._factory(task=task)
-        instance = await call_in_thread(make)
+        instance = await self._made(make)
         session = _InstanceSession(instance, self._tools, self._threads)
         try:
             await _run_hook(instance, ("start", "setup"))
@@ -85,7 +89,20 @@ class ClassTools:
         return session
 
     async def close(self) -> None:
-        """Nothing to release."""
+        """Wait for what is still being released."""
+        if self._late:
+            await asyncio.wait(self._late, timeout=CLOSE_S)
+
+    async def _made(self, make: Callable[[], Any]) -> Any:
+        """An instance; when nobody waits for it any more, it is released as soon as it is there."""
+        making = asyncio.ensure_future(call_in_thread(make))
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            late = asyncio.ensure_future(_release_late(making))
+            self._late.add(late)
+            late.add_done_callback(self._late.discard)
+            raise
 
 
 class _FunctionSession:
@@ -125,6 +142,11 @@ class _InstanceSession(_FunctionSession):
 
     async def close(self) -> None:
         await _run_hook(self._instance, ("close", "teardown"))
+
+
+async def _release_late(making: asyncio.Future[Any]) -> None:
+    with contextlib.suppress(Exception):  # nobody is left to be told
+        await _run_hook(await making, ("close", "teardown"))
 
 
 async def _run_hook(instance: Any, names: tuple[str, ...]) -> None:

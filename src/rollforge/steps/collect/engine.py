@@ -257,7 +257,11 @@ class Engine:
         limit_s = self._options.rollout_deadline_s
         try:
             async with asyncio.timeout(limit_s):
-                return await self._agent.run(work.group.task, work.sample)
+                trajectory = await self._agent.run(work.group.task, work.sample)
+            if trajectory.is_remote:
+                now = time.monotonic()
+                self._limiter.succeed(now - work.started, now)
+            return trajectory
         except (Failure, NotKept):
             raise
         except TimeoutError as error:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollforge.agents.base import Preparation
+from rollforge.agents.transcript import tool_names
 from rollforge.errors import DataError, ResumeRefused, UsageError
 from rollforge.records import PARAMS_KEY, TASK_KEY, JsonObject, to_json
 from rollforge.steps.collect.options import CollectOptions, verifier_name
@@ -340,7 +341,7 @@ class _TaskWriter:
 def offer_tools(params: JsonObject, tools: list[JsonObject]) -> None:
     """Add tools to a task's params; where the row already words a tool of that name, its words stay."""
     own = params.get("tools") or []
-    named = {tool.get("name") for tool in own if isinstance(tool, dict)}
+    named = tool_names(params)
     params["tools"] = [*own, *(tool for tool in tools if tool["name"] not in named)]
 
 
