@@ -85,6 +85,8 @@ class VerifierFlags:
     """A ready verifier's name, file.py:function or module:function."""
     verifier_set: Annotated[list[str], Parameter(group=_VERIFIER, negative=())] = field(default_factory=list)
     """key=value option of the verifier."""
+    sandbox: Annotated[Literal["auto", "require", "off"] | None, Parameter(group=_VERIFIER)] = None
+    """For a verifier that runs programs: require refuses to run them without bubblewrap, off runs them with limits only."""
     no_verify: Annotated[bool, Parameter(group=_VERIFIER, negative=())] = False
     """Collect only; judge later with `rollforge verify`."""
     verify_workers: Annotated[str, Parameter(group=_VERIFIER)] = "auto"
@@ -93,6 +95,8 @@ class VerifierFlags:
     """Most verdicts under way at once."""
     verify_timeout: Annotated[str, Parameter(group=_VERIFIER)] = "60s"
     """Longest time for one verdict."""
+    probe: Annotated[str | None, Parameter(group=_VERIFIER)] = None
+    """Ask the verifier what it must know after this share of rollouts (1%); exit code 5 when that shows it broken."""
 
 
 @Parameter(name="*")
@@ -223,7 +227,8 @@ def _options(
         logprobs=server.logprobs,
         overrides=sampling | parse_settings(server.set),
         verifier=None if judging.no_verify else judging.verifier,
-        verifier_options=parse_settings(judging.verifier_set),
+        verifier_options=parse_settings(judging.verifier_set)
+        | ({"sandbox": judging.sandbox} if judging.sandbox else {}),
         no_verify=judging.no_verify,
         agent=agent.agent,
         tools=tuple(agent.tools),
@@ -235,6 +240,7 @@ def _options(
         verify_workers=judging.verify_workers,
         verify_concurrency=judging.verify_concurrency,
         verify_timeout_s=parse_duration(judging.verify_timeout),
+        probe=judging.probe,
         limit=tasks.limit,
         samples=tasks.samples,
         shuffle=tasks.shuffle,

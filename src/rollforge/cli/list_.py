@@ -94,5 +94,4 @@ def _needs(member: object) -> tuple[str, ...]:
     import sys
 
     module = sys.modules.get(getattr(member, "__module__", ""), None)
-    found: tuple[str, ...] = getattr(member, "needs", None) or getattr(module, "needs", ())
-    return tuple(found)
+    return tuple(getattr(member, "needs", ()) or getattr(module, "needs", ()))

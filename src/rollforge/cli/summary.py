@@ -152,6 +152,11 @@ def _print_end(result: CollectResult, metrics: RunMetrics | None) -> None:
 
         say("")
         print_run_metrics(metrics)
+    if result.probe is not None:
+        from rollforge.cli.probe_output import print_report
+
+        say("")
+        print_report(result.probe)
     say("")
     say(f"{result.message}: {result.finished:,} of {result.expected:,} rollouts in {result.run}")
     if result.failed:

@@ -170,7 +170,7 @@ def is_installed(filename: str) -> bool:
 
 _STDLIB = sysconfig.get_paths()["stdlib"]
 _HERE = str(Path(__file__).parent) + os.sep
-_RUNNING_FILES = {records.__file__, *(_HERE + name for name in ("calling.py", "process.py", "runner.py"))}
+_RUNNING_FILES = {records.__file__, *(_HERE + name for name in ("calling.py", "inline.py", "process.py"))}
 """Where a failure may surface without being anyone's line to mend."""
 
 

@@ -200,6 +200,7 @@ def importable_spec(verifier: Verifier) -> str | None:
     place = getattr(loaded, "__file__", "") if module.startswith("rollforge_user_") else module
     spec = f"{place}:{name}"
     try:
+        msgspec.json.encode(verifier.options)
         return spec if load_target(spec) is function else None
     except Exception:  # noqa: BLE001  (whatever looking it up raises, it cannot be found elsewhere)
         return None

@@ -42,6 +42,7 @@ from rollforge.steps.collect.options import Allowance, CollectOptions
 from rollforge.steps.collect.plan import Plan
 from rollforge.store import DurableFile
 from rollforge.verifiers.base import Judge
+from rollforge.verifiers.probes import SprinkledProbes
 
 logger = logging.getLogger(__name__)
 
@@ -86,9 +87,11 @@ class Engine:
         failures: DurableFile,
         live: Live,
         observer: Observer | None = None,
+        probes: SprinkledProbes | None = None,
     ) -> None:
         self.live = live
         self._observer = observer
+        self._probes = probes
         self.reason: Reason = ""
         self.error: RollforgeError | Failure | None = None
         self.verifying = 0
@@ -251,6 +254,8 @@ class Engine:
         if self._observer is not None:
             self._observer.finished(row)
         self._settle(work.group)
+        if self._probes is not None:
+            self._probes.offer(work.group.task, response)
 
     async def _generate(self, work: Work) -> Trajectory:
         """Run the agent within the rollout's deadline; whatever it raises becomes a `Failure`."""

@@ -26,12 +26,13 @@ from rollforge.steps.collect.engine import Engine, Reason
 from rollforge.steps.collect.forecast import Forecast, bottleneck, forecast
 from rollforge.steps.collect.live import Live, Snapshot, reward_facts
 from rollforge.steps.collect.observer import Observer
-from rollforge.steps.collect.options import CollectOptions
+from rollforge.steps.collect.options import CollectOptions, parse_share
 from rollforge.steps.collect.plan import Plan, make_plan
 from rollforge.store import DurableFile, RunFiles, RunLock
 from rollforge.store.manifest import State
-from rollforge.verifiers.base import Judge, Verifier, load_verifier
-from rollforge.verifiers.runner import make_judge, parse_workers
+from rollforge.verifiers.base import Verifier, load_verifier
+from rollforge.verifiers.probes import ProbeReport, SprinkledProbes
+from rollforge.verifiers.runner import RunningJudge, make_judge, parse_workers
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +65,8 @@ class CollectResult(msgspec.Struct, frozen=True, kw_only=True):
     forecast: Forecast | None = None
     bad_lines: int = 0
     notes: list[str] = []
+    probe: ProbeReport | None = None
+    """What the verifier answered to questions it must know; exit code 5 when that shows it broken."""
 
 
 class Collection:
@@ -94,6 +97,8 @@ class Collection:
         self._cpu_at_start = 0.0
         self._is_draining = False
         self._is_judged = False
+        self._probes: SprinkledProbes | None = None
+        self._probe_report: ProbeReport | None = None
 
     # -- for the shell ------------------------------------------------------------------------------------------------
 
@@ -178,12 +183,14 @@ class Collection:
                 if self._is_draining:
                     engine.stop("interrupted")
                 await self._work_with_ticker(engine, plan)
+                if self._probes is not None:
+                    self._probe_report = await self._probes.finish()
         finally:
             plan.tasks.close()
         return self._finish(engine, plan)
 
     @asynccontextmanager
-    async def _opened(self, plan: Plan, agent: Agent, judge: Judge | None) -> AsyncIterator[Engine]:
+    async def _opened(self, plan: Plan, agent: Agent, judge: RunningJudge | None) -> AsyncIterator[Engine]:
         """Everything the engine needs, opened in order and always closed."""
         options = self.options
         async with contextlib.AsyncExitStack() as stack:
@@ -202,6 +209,9 @@ class Collection:
             if judge is not None:
                 await judge.start()
                 stack.push_async_callback(judge.close)
+                note = getattr(judge, "note", None)
+                if note:
+                    self.notes.append(note)
             rollouts, failures = DurableFile(plan.files.rollouts), DurableFile(plan.files.failures)
             self._disk = rollouts
             for file in (rollouts, failures):
@@ -212,6 +222,8 @@ class Collection:
             if self._observer is not None:
                 self._tell_what_is_owed(self._observer, plan)
                 stack.push_async_callback(self._observer.close)
+            if judge is not None and options.probe is not None:
+                self._probes = SprinkledProbes(judge, parse_share(options.probe))
             self._engine = Engine(
                 plan,
                 options,
@@ -223,6 +235,7 @@ class Collection:
                 failures=failures,
                 live=live,
                 observer=self._observer,
+                probes=self._probes,
             )
             yield self._engine
 
@@ -354,6 +367,8 @@ class Collection:
         unfinished = plan.ledger.expected - plan.ledger.finished
         unjudged = plan.ledger.unjudged + live.unjudged if self._is_judged else 0
         ending, code = _ending(engine.reason, unfinished=unfinished, unjudged=unjudged)
+        if self._probe_report is not None and self._probe_report.is_broken:
+            code = Exit.BROKEN_VERIFICATION
         state: State = (
             "done" if ending == "done" else "incomplete" if ending == "incomplete" else "interrupted"
         )
@@ -383,6 +398,7 @@ class Collection:
             forecast=forecast(live, owed=owed, elapsed_s=elapsed) if options.pilot is not None else None,
             bad_lines=plan.manifest.input.get("bad_lines", 0),
             notes=self.notes,
+            probe=self._probe_report,
         )
 
     def _bottleneck(self, engine: Engine, elapsed_s: float) -> str:

@@ -24,7 +24,16 @@ from rollforge.steps.metrics.records import (
     Throughput,
 )
 
-FACTS = ("answer_chars", "turns", "tool_calls", "seconds", "is_truncated", "is_empty", "is_refusal", "error_text")
+FACTS = (
+    "answer_chars",
+    "turns",
+    "tool_calls",
+    "seconds",
+    "is_truncated",
+    "is_empty",
+    "is_refusal",
+    "error_text",
+)
 ANSWER_FIELDS = ("extracted_answer", "extracted_model_output", "predicted_answer", "parsed_answer", "answer")
 MAJORITY_EVERY_K = 32
 """Up to this many samples majority@k is told for every k; beyond, for 1, 2, 4, 8, … and the most there are."""
@@ -69,7 +78,11 @@ def summarize_index(index: Index, options: MetricsOptions | None = None) -> RunM
         tasks=len(rows.tasks),
     )  # fmt: skip
     known = reward[~np.isnan(reward)]
-    as_zero = FailuresAsZero(mean=float(known.sum() / (judged + failed)), n=judged + failed) if failed and judged else None
+    as_zero = (
+        FailuresAsZero(mean=float(known.sum() / (judged + failed)), n=judged + failed)
+        if failed and judged
+        else None
+    )
     answer_field = options.answer_field or _answer_field(index)
     metrics = RunMetrics(
         run=", ".join(str(files.rollouts) for files in index.runs),
@@ -114,14 +127,20 @@ def _fields(rows: ByTask, names: Sequence[str]) -> tuple[dict[str, Field], dict[
     """Every field over all rollouts and per agent, in one reading of each column."""
     agent_of = next(rows.columns(["agent"]))[1].combine_chunks().dictionary_encode() if len(rows) else None
     agent_names = [str(name) for name in agent_of.dictionary.to_pylist()] if agent_of is not None else []
-    codes = np.asarray(agent_of.indices.fill_null(-1)) if agent_of is not None else np.zeros(0, dtype=np.int64)
+    codes = (
+        np.asarray(agent_of.indices.fill_null(-1)) if agent_of is not None else np.zeros(0, dtype=np.int64)
+    )
     masks = {name: codes == code for code, name in enumerate(agent_names)}
-    agents = {name: AgentMetrics(n=int(mask.sum()), judged=0, fields={}) for name, mask in sorted(masks.items())}
+    agents = {
+        name: AgentMetrics(n=int(mask.sum()), judged=0, fields={}) for name, mask in sorted(masks.items())
+    }
     fields: dict[str, Field] = {}
     for name, values in rows.floats(names):
         fields[name] = describe(rows, values)
         for agent, metrics in agents.items():
-            mine = values if len(agents) == 1 and masks[agent].all() else np.where(masks[agent], values, np.nan)
+            mine = (
+                values if len(agents) == 1 and masks[agent].all() else np.where(masks[agent], values, np.nan)
+            )
             field = describe(rows, mine)
             field.missing = metrics.n - field.n
             metrics.fields[name] = field

@@ -47,7 +47,9 @@ def write_profile(
         for rows in _task_rows(profile, index, infos, where):
             file.write(b"\n".join(map(_encode, rows)) + b"\n")
     partial.replace(files.reward_profiling)
-    files.agent_metrics.write_bytes(msgspec.json.format(_encode(agent_entries(profile.agents)), indent=2) + b"\n")
+    files.agent_metrics.write_bytes(
+        msgspec.json.format(_encode(agent_entries(profile.agents)), indent=2) + b"\n"
+    )
     written = {"tasks": str(files.reward_profiling), "agents": str(files.agent_metrics)}
     if parquet:
         table = files.reward_profiling.with_suffix(".parquet")
@@ -120,7 +122,11 @@ class _Histograms:
             group = np.repeat(np.arange(len(rows.tasks)), np.diff(np.append(rows.starts, len(rows))))[known]
             edges = np.array(self._edges)
             width = edges[-1] - edges[0]
-            where_in = np.floor((reward[known] - edges[0]) / width * bins) if width > 0 else np.zeros(int(known.sum()))
+            where_in = (
+                np.floor((reward[known] - edges[0]) / width * bins)
+                if width > 0
+                else np.zeros(int(known.sum()))
+            )
             np.add.at(self._counts, (group, np.clip(where_in, 0, bins - 1).astype(np.int64)), 1)
 
     def get(self, task: int) -> JsonObject | None:
