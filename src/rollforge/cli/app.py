@@ -24,6 +24,7 @@ COMMANDS = {
     "experiences": "rollforge.cli.experiences:experiences",
     "simulate": "rollforge.cli.simulate:simulate",
     "init": "rollforge.cli.init:init",
+    "serve-verifier": "rollforge.cli.serve_verifier:serve_verifier",
     "list": "rollforge.cli.list_:list_members",
 }
 """Verb → the function behind it. The order here is the order in `rollforge --help`."""

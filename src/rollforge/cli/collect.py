@@ -26,7 +26,8 @@ TERM_GRACE_S = 30.0
 _TASKS = Group("Tasks", sort_key=1)
 _MODEL = Group("Model", sort_key=2)
 _VERIFIER = Group("Verifier", sort_key=3)
-_PACE = Group("Pace and limits", sort_key=4)
+_AGENT = Group("Agent and tools", sort_key=4)
+_PACE = Group("Pace and limits", sort_key=5)
 
 
 @Parameter(name="*")
@@ -100,6 +101,27 @@ class VerifierFlags:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
+class AgentFlags:
+    """What makes a rollout of a task."""
+
+    agent: Annotated[str | None, Parameter(group=_AGENT)] = None
+    """model_call, tool_loop, gym_resources, gym_agent or file.py:Class; found from the flags below when left out."""
+    tools: Annotated[list[str], Parameter(group=_AGENT, negative=())] = field(default_factory=list)
+    """Tools the model may call: file.py, file.py:name, mcp:URL, mcp-stdio:COMMAND; repeatable."""
+    max_turns: Annotated[int, Parameter(group=_AGENT)] = 16
+    """Most model calls in one rollout."""
+    tool_timeout: Annotated[str, Parameter(group=_AGENT)] = "60s"
+    """Longest time for one tool call."""
+    gym_head: Annotated[str | None, Parameter(group=_AGENT)] = None
+    """NeMo Gym head server: each row's agent_ref finds its resources server, the loop runs here."""
+    gym_resources: Annotated[str | None, Parameter(group=_AGENT)] = None
+    """NeMo Gym resources server for all rows: its tools and its verdicts, the loop runs here."""
+    gym_agent: Annotated[str | None, Parameter(group=_AGENT)] = None
+    """NeMo Gym agent server: rows are handed to its /run; no --model is needed."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
 class PaceFlags:
     """How fast, how long, how patient."""
 
@@ -131,10 +153,11 @@ def collect(
     *,
     input: Annotated[str, Parameter(name=["--input", "-i"], allow_leading_hyphen=True)],
     out: Annotated[str, Parameter(name=["--out", "-o"])],
-    model: Annotated[str, Parameter(name=["--model", "-m"])],
+    model: Annotated[str, Parameter(name=["--model", "-m"])] = "",
     tasks: TaskFlags = TaskFlags(),  # noqa: B008  (frozen)
     server: ModelFlags = ModelFlags(),  # noqa: B008
     judging: VerifierFlags = VerifierFlags(),  # noqa: B008
+    agent: AgentFlags = AgentFlags(),  # noqa: B008
     pace: PaceFlags = PaceFlags(),  # noqa: B008
     monitor: MonitorFlags = MonitorFlags(),  # noqa: B008
     fresh: Annotated[bool, Parameter(negative=())] = False,
@@ -154,7 +177,7 @@ def collect(
     out
         The run: a directory, or a rollouts file.
     model
-        Model name; `simulated` starts the embedded model.
+        Model name; `simulated` starts the embedded model. Needed unless --gym-agent asks its own.
     fresh
         Move an existing run aside and start anew.
     dry_run
@@ -164,7 +187,7 @@ def collect(
     progress
         How to show progress: auto is a live panel on a terminal and plain lines elsewhere.
     """
-    options = _options(input, out, model, tasks, server, judging, pace, fresh)
+    options = _options(input, out, model, tasks, server, judging, agent, pace, fresh)
     if dry_run:
         return _rehearse(options, json)
     with open_monitor(monitor, out, options.to_config()) as observer:
@@ -180,6 +203,7 @@ def _options(
     tasks: TaskFlags,
     server: ModelFlags,
     judging: VerifierFlags,
+    agent: AgentFlags,
     pace: PaceFlags,
     fresh: bool,
 ) -> CollectOptions:
@@ -205,6 +229,14 @@ def _options(
         verifier=None if judging.no_verify else judging.verifier,
         verifier_options=parse_settings(judging.verifier_set)
         | ({"sandbox": judging.sandbox} if judging.sandbox else {}),
+        no_verify=judging.no_verify,
+        agent=agent.agent,
+        tools=tuple(agent.tools),
+        max_turns=agent.max_turns,
+        tool_timeout_s=parse_duration(agent.tool_timeout),
+        gym_head=agent.gym_head,
+        gym_resources=agent.gym_resources,
+        gym_agent=agent.gym_agent,
         verify_workers=judging.verify_workers,
         verify_concurrency=judging.verify_concurrency,
         verify_timeout_s=parse_duration(judging.verify_timeout),

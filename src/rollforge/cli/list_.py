@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 EXAMPLE = "rollforge list verifiers"
 
 FAMILIES = {
+    "agents": "rollforge.agents:AGENTS",
     "verifiers": "rollforge.verifiers:VERIFIERS",
     "recipes": "rollforge.recipes:RECIPES",
     "exporters": "rollforge.exporters:EXPORTERS",

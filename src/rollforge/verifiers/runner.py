@@ -245,6 +245,17 @@ class RunningJudge:
             self._cache.close()
 
 
+def parse_workers(text: str) -> Workers:
+    """What `--verify-workers` said."""
+    if text == "auto":
+        return "auto"
+    if not text.isdigit():
+        raise UsageError(
+            f"--verify-workers {text!r} is not understood", hint="write auto, a number, or 0 for no isolation"
+        )
+    return int(text)
+
+
 def make_judge(
     verifier: Verifier,
     *,

@@ -17,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from rollforge.agents.base import Agent, Trajectory
+from rollforge.agents.base import Agent, NotKept, Trajectory, cut_short
 from rollforge.endpoint import Limiter
 from rollforge.endpoint.breaker import RetryBudget
 from rollforge.endpoint.client import Outage
@@ -230,6 +230,9 @@ class Engine:
         except Outage as outage:
             self.stop("outage", outage)  # not this rollout's failure: it stays owed, with no attempt used up
             return
+        except NotKept:
+            self._settle(work.group)  # stays owed, with no attempt used up, until the run is resumed
+            return
         except Failure as failure:
             await self._fail(work, failure, begun)
             return
@@ -246,7 +249,7 @@ class Engine:
             verdict,
             seconds=time.time() - begun,
             size=len(line),
-            is_judging=self._judge is not None,
+            is_judging=self._judge is not None or trajectory.verifier is not None,
         )
         if self._observer is not None:
             self._observer.finished(row)
@@ -259,11 +262,16 @@ class Engine:
         limit_s = self._options.rollout_deadline_s
         try:
             async with asyncio.timeout(limit_s):
-                return await self._agent.run(work.group.task, work.sample)
-        except Failure:
+                trajectory = await self._agent.run(work.group.task, work.sample)
+            if trajectory.is_remote:
+                now = time.monotonic()
+                self._limiter.succeed(now - work.started, now)
+            return trajectory
+        except (Failure, NotKept):
             raise
-        except TimeoutError:
-            raise Failure("agent", "timeout", f"the rollout took longer than {limit_s:g} s") from None
+        except TimeoutError as error:
+            failure = Failure("agent", "timeout", f"the rollout took longer than {limit_s:g} s")
+            raise cut_short(failure, error.__cause__) from None
         except Exception as error:
             raise Failure("agent", "agent", f"{type(error).__name__}: {error}") from error
         finally:
@@ -274,8 +282,10 @@ class Engine:
         self, work: Work, response: Response, trajectory: Trajectory, begun: float
     ) -> tuple[Verdict, float | None]:
         if self._judge is None:
-            reward = trajectory.fields.get("reward")
-            return Verdict(reward=reward if isinstance(reward, int | float) else None), None
+            if trajectory.verdict_failure is not None:
+                failure = trajectory.verdict_failure
+                await self._record_failure(work, failure, begun, is_terminal=failure.is_terminal)
+            return trajectory.verdict or Verdict(), None
         queued = time.monotonic()
         self.verifying += 1
         started = queued
@@ -299,7 +309,6 @@ class Engine:
         if work.attempt:
             row[ATTEMPT_KEY] = work.attempt
         row["agent_ref"] = {"name": work.group.task.agent or self._agent.name}
-        row |= trajectory.fields
         row |= verdict.to_fields()
         row[PARAMS_KEY] = work.group.params
         row["response"] = trajectory.response
@@ -316,6 +325,8 @@ class Engine:
                 "fingerprint": self._judge.fingerprint,
                 "mode": getattr(self._judge, "mode", None),
             }
+        elif trajectory.verifier is not None:
+            own["verifier"] = trajectory.verifier
         row[OWN_KEY] = own
         return row
 

@@ -19,8 +19,7 @@ from typing import Literal
 import msgspec
 
 from rollforge import __version__
-from rollforge.agents.base import Agent
-from rollforge.agents.model_call import ModelCall
+from rollforge.agents.base import Agent, Preparation, make_agent
 from rollforge.endpoint import Client, ClientOptions, ConcurrencyRange, Limiter, Model, ModelOptions
 from rollforge.errors import Exit, Failure, RollforgeError, UsageError
 from rollforge.steps.collect.engine import Engine, Reason
@@ -31,9 +30,9 @@ from rollforge.steps.collect.options import CollectOptions, parse_share
 from rollforge.steps.collect.plan import Plan, make_plan
 from rollforge.store import DurableFile, RunFiles, RunLock
 from rollforge.store.manifest import State
-from rollforge.verifiers.base import load_verifier
+from rollforge.verifiers.base import Verifier, load_verifier
 from rollforge.verifiers.probes import ProbeReport, SprinkledProbes
-from rollforge.verifiers.runner import RunningJudge, Workers, make_judge
+from rollforge.verifiers.runner import RunningJudge, make_judge, parse_workers
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +98,7 @@ class Collection:
         self._is_draining = False
         self.is_judged_later = False
         """A group verifier needs all samples of a task: what is collected is judged by the verify step afterwards."""
+        self._is_judged = False
         self._probes: SprinkledProbes | None = None
         self._probe_report: ProbeReport | None = None
 
@@ -156,38 +156,45 @@ class Collection:
             else None
         )
         with RunLock(files.lock):
-            self.plan = plan = make_plan(
-                options,
-                needs=verifier.needs if verifier else (),
-                verifier_fingerprint=verifier.fingerprint if verifier else None,
-                version=__version__,
-                command=self._command,
+            async with prepared_agent(options) as (agent, prepared):
+                return await self._run(agent, prepared, verifier)
+
+    async def _run(self, agent: Agent, prepared: Preparation, verifier: Verifier | None) -> CollectResult:
+        options = self.options
+        self.is_judged_later = verifier is not None and verifier.is_group
+        self._is_judged = (verifier is not None and not self.is_judged_later) or prepared.judges
+        self.plan = plan = make_plan(
+            options,
+            needs=verifier.needs if verifier else (),
+            verifier_fingerprint=verifier.fingerprint if verifier else None,
+            version=__version__,
+            command=self._command,
+            agent=prepared,
+        )
+        judge = None
+        if verifier is not None and not self.is_judged_later:
+            judge = make_judge(
+                verifier,
+                workers=parse_workers(options.verify_workers),
+                timeout=options.verify_timeout_s,
+                sharing="auto" if options.samples > 1 else "never",  # one answer per task has no equals
             )
-            self.is_judged_later = verifier is not None and verifier.is_group
-            judge = None
-            if verifier is not None and not self.is_judged_later:
-                judge = make_judge(
-                    verifier,
-                    workers=_workers(options.verify_workers),
-                    timeout=options.verify_timeout_s,
-                    sharing="auto" if options.samples > 1 else "never",  # one answer per task has no equals
-                )
-            try:
-                async with self._opened(plan, judge) as engine:
-                    self._cpu_at_start = time.process_time()
-                    if self._on_start is not None:
-                        self._on_start(self)
-                    if self._is_draining:
-                        engine.stop("interrupted")
-                    await self._work_with_ticker(engine, plan)
-                    if self._probes is not None:
-                        self._probe_report = await self._probes.finish()
-            finally:
-                plan.tasks.close()
-            return self._finish(engine, plan)
+        try:
+            async with self._opened(plan, agent, judge) as engine:
+                self._cpu_at_start = time.process_time()
+                if self._on_start is not None:
+                    self._on_start(self)
+                if self._is_draining:
+                    engine.stop("interrupted")
+                await self._work_with_ticker(engine, plan)
+                if self._probes is not None:
+                    self._probe_report = await self._probes.finish()
+        finally:
+            plan.tasks.close()
+        return self._finish(engine, plan)
 
     @asynccontextmanager
-    async def _opened(self, plan: Plan, judge: RunningJudge | None) -> AsyncIterator[Engine]:
+    async def _opened(self, plan: Plan, agent: Agent, judge: RunningJudge | None) -> AsyncIterator[Engine]:
         """Everything the engine needs, opened in order and always closed."""
         options = self.options
         async with contextlib.AsyncExitStack() as stack:
@@ -202,9 +209,7 @@ class Collection:
                     names_samples=options.model == "simulated",
                 ),
             )
-            agent: Agent = ModelCall(model)
-            await agent.start()
-            stack.push_async_callback(agent.close)
+            await agent.start(model)
             if judge is not None:
                 await judge.start()
                 stack.push_async_callback(judge.close)
@@ -253,7 +258,7 @@ class Collection:
     async def _make_client(self, stack: contextlib.AsyncExitStack, limiter: Limiter) -> Client:
         options = self.options
         urls = options.base_urls
-        if not urls:
+        if not urls and options.asks_model:
             from rollforge.simulate import SimulatedProcess, SimulateOptions
 
             server = stack.enter_context(SimulatedProcess(SimulateOptions(seed=options.seed)))
@@ -332,11 +337,7 @@ class Collection:
         manifest.pid, manifest.host = os.getpid(), socket.gethostname()
         manifest.finished = plan.ledger.finished
         manifest.unjudged = self._unjudged(plan, live)
-        manifest.judged = (
-            manifest.finished - plan.ledger.unjudged - live.unjudged
-            if self.options.verifier is not None
-            else 0
-        )
+        manifest.judged = manifest.finished - manifest.unjudged if self._is_judged else 0
         manifest.reward = reward_facts(live)
         manifest.rate, manifest.tokens_per_s, manifest.eta_s = (
             snapshot.rate,
@@ -365,9 +366,7 @@ class Collection:
 
     def _unjudged(self, plan: Plan, live: Live) -> int:
         """Rollouts that a verifier should have judged and did not."""
-        if self.options.verifier is None or self.is_judged_later:
-            return 0
-        return plan.ledger.unjudged + live.unjudged
+        return plan.ledger.unjudged + live.unjudged if self._is_judged else 0
 
     def _finish(self, engine: Engine, plan: Plan) -> CollectResult:
         """Write the last manifest and say how it ended."""
@@ -421,15 +420,21 @@ class Collection:
         )
 
 
-def _workers(text: str) -> Workers:
-    """What `--verify-workers` said."""
-    if text == "auto":
-        return "auto"
-    if not text.isdigit():
-        raise UsageError(
-            f"--verify-workers {text!r} is not understood", hint="write auto, a number, or 0 for no isolation"
-        )
-    return int(text)
+@asynccontextmanager
+async def prepared_agent(options: CollectOptions) -> AsyncIterator[tuple[Agent, Preparation]]:
+    """The agent the options ask for, with its tools and servers found; always closed."""
+    agent = make_agent(options.agent, options.to_agent_options())
+    try:
+        found = await agent.prepare()
+        yield agent, msgspec.structs.replace(found, fingerprint={"agent": agent.name, **found.fingerprint})
+    finally:
+        await agent.close()
+
+
+async def rehearse_agent(options: CollectOptions) -> Preparation:
+    """What the agent would need and offer; nothing stays open."""
+    async with prepared_agent(options) as (_, prepared):
+        return prepared
 
 
 def _ending(reason: Reason, *, unfinished: int, unjudged: int) -> tuple[Ending, Exit]:
@@ -476,6 +481,8 @@ def _raise_fatal(error: RollforgeError | Failure | None, options: CollectOptions
     if isinstance(error, RollforgeError):
         raise error
     assert error is not None
+    if error.boundary == "agent":
+        raise UsageError(f"the agent cannot run: {error.message}", hint="check the server's URL and its kind")
     if error.kind == "auth":
         is_set = bool(os.environ.get(options.api_key_env))
         raise UsageError(
