@@ -187,7 +187,7 @@ def collect(
     progress
         How to show progress: auto is a live panel on a terminal and plain lines elsewhere.
     """
-    options = _options(input, out, model, tasks, server, judging, agent, pace, fresh)
+    options = options_from_flags(input, out, model, tasks, server, judging, agent, pace, fresh)
     if dry_run:
         return _rehearse(options, json)
     with open_monitor(monitor, out, options.to_config()) as observer:
@@ -196,7 +196,7 @@ def collect(
         )
 
 
-def _options(
+def options_from_flags(
     input: str,
     out: str,
     model: str,
@@ -270,10 +270,10 @@ def _run(options: CollectOptions, observer: Observer | None, *, json: bool, prog
     is_stream = progress == "json"
 
     def launched(collection: Collection) -> None:
-        _wire_signals(collection)
+        wire_signals(collection)
         display.start()
 
-    collection = Collection(options, command=_resume_command(), on_start=launched, observer=observer)
+    collection = Collection(options, command=resume_command(), on_start=launched, observer=observer)
     display = make_display(
         progress,
         collection.snapshot,
@@ -292,7 +292,7 @@ def _run(options: CollectOptions, observer: Observer | None, *, json: bool, prog
             say("judging the groups")
         result = run_async(_judge_groups(options, result))
     return finish_collect(
-        result, command=shlex.join(_resume_command()), json=json, write=write_record if is_stream else None
+        result, command=shlex.join(resume_command()), json=json, write=write_record if is_stream else None
     )
 
 
@@ -314,7 +314,7 @@ async def _judge_groups(options: CollectOptions, result: CollectResult) -> Colle
     return msgspec.structs.replace(result, exit_code=code)
 
 
-def _wire_signals(collection: Collection) -> None:
+def wire_signals(collection: Collection) -> None:
     """First Ctrl-C drains, second aborts; SIGTERM drains within a grace period."""
     loop = asyncio.get_running_loop()
     presses = 0
@@ -337,7 +337,7 @@ def _wire_signals(collection: Collection) -> None:
     loop.add_signal_handler(signal.SIGTERM, terminate)
 
 
-def _resume_command() -> list[str]:
+def resume_command() -> list[str]:
     """The words that were typed, without --fresh: they resume the run."""
     import sys
 
