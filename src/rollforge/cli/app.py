@@ -13,6 +13,7 @@ COMMANDS = {
     "status": "rollforge.cli.status:status",
     "simulate": "rollforge.cli.simulate:simulate",
     "verify": "rollforge.cli.verify:verify",
+    "check": "rollforge.cli.check:check",
     "list": "rollforge.cli.list_:list_members",
 }
 """Verb → the function behind it. The order here is the order in `rollforge --help`."""

@@ -10,7 +10,7 @@ from rollforge.cli.output import out, print_json
 
 EXAMPLE = "rollforge list verifiers"
 
-Family = Literal["verifiers", "sinks"]
+Family = Literal["verifiers", "sinks", "checks"]
 
 
 def list_members(family: Family, /, *, json: Annotated[bool, Parameter(negative=())] = False) -> None:
@@ -40,16 +40,19 @@ def list_members(family: Family, /, *, json: Annotated[bool, Parameter(negative=
 
 
 def _registry(family: Family):  # type: ignore[no-untyped-def]
+    from rollforge.checks import CHECKS
     from rollforge.sinks import SINKS
     from rollforge.verifiers import VERIFIERS
 
-    return {"verifiers": VERIFIERS, "sinks": SINKS}[family]
+    return {"verifiers": VERIFIERS, "sinks": SINKS, "checks": CHECKS}[family]
 
 
 def _summary(member: object) -> str:
     import inspect
     import sys
 
+    if isinstance(getattr(member, "summary", None), str):
+        return str(member.summary)  # type: ignore[attr-defined]
     module = sys.modules.get(getattr(member, "__module__", ""), None)
     text = inspect.getdoc(module) or inspect.getdoc(member) or ""
     return text.split("\n")[0]
