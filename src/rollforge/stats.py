@@ -257,7 +257,7 @@ def histogram(values: ArrayLike, bins: int = 10) -> Histogram:
     if not len(known):
         return Histogram([], [])
     low, high = float(known.min()), float(known.max())
-    if low >= 0 and high <= 1:
+    if 0 <= low and high <= 1:
         low, high = 0.0, 1.0
     counts, edges = np.histogram(known, bins=bins, range=(low, high))
     return Histogram([round(edge, 12) for edge in edges.tolist()], counts.tolist())

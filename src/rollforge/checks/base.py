@@ -156,6 +156,8 @@ class Share:
 
     def level_above(self, *, warning: float, error: float) -> Level | None:
         """How bad it is that the share is high: an error only when the whole interval is above the limit."""
+        if not self.count:
+            return None
         if self.low > error:
             return "error"
         if self.value > error or self.low > warning:

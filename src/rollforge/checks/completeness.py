@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -62,19 +63,20 @@ def missing_rollouts(run: Evidence, limits: Limits) -> Iterator[Finding]:
     )
 
 
-@check("incomplete-groups", "collection", warn_share=0.05, max_share=0.25)
+@check("incomplete-groups", "collection", complete=0.75, warn_share=0.05, max_share=0.25)
 def incomplete_groups(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """Tasks with fewer judged rollouts than were asked for."""
+    """Tasks with far fewer judged rollouts than were asked for."""
     if run.samples < 2 or not run.groups or run.judged_n == 0:
         return
-    short = run.profile.n < run.samples
+    least = limits["complete"] * run.samples
+    short = run.profile.n < least
     found = share(int(short.sum()), run.groups)
     level = found.level_above(warning=limits["warn_share"], error=limits["max_share"])
     if level is None:
         return
     yield Finding(
         level=level,
-        text=f"{found.count:,} of {found.n:,} tasks ({found.value:.0%}) have fewer than {run.samples} judged rollouts",
+        text=f"{found.count:,} of {found.n:,} tasks ({found.value:.0%}) have fewer than {math.ceil(least)} of {run.samples} judged rollouts",
         value=found.value,
         threshold=limits["max_share"],
         n=found.n,

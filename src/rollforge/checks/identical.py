@@ -19,10 +19,8 @@ MOST_FAMILIES = 50
 
 def _is_edge(run: Evidence, value: float) -> bool:
     """A value at which honest rewards pile up, so that many equal ones prove less."""
-    return (
-        (value in (0.0, 1.0, -1.0, run.range.low, run.range.high)
-        and value in (0.0, 1.0, -1.0))
-        or (run.about.declared is not None and value in run.about.declared)
+    return (value in (0.0, 1.0, -1.0, run.range.low, run.range.high) and value in (0.0, 1.0, -1.0)) or (
+        run.about.declared is not None and value in run.about.declared
     )
 
 

@@ -13,7 +13,7 @@ from rollforge.checks.evidence import Bools, Evidence
 from rollforge.stats import Ints
 
 
-@check("missing-not-at-random", "collection", min_missing=0.02, z=5.0, max_bias=0.02)
+@check("missing-not-at-random", "collection", min_missing=0.02, z=4.0, max_bias=0.02)
 def missing_not_at_random(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Failures and unjudged rollouts go with difficulty, length or sample number, so the mean is biased."""
     missing = _missing_per_task(run)
@@ -59,19 +59,20 @@ def _by_difficulty(run: Evidence, missing: Ints, limits: Limits) -> tuple[str, f
     """Whether tasks with missing rollouts have other rewards than tasks without."""
     known = run.profile.n > 0
     means, weight = run.scaled_profile.mean[known], missing[known].astype(np.float64)
-    with_some, without = means[weight > 0], means[weight == 0]
-    if len(with_some) < 10 or len(without) < 10:
+    if int((weight > 0).sum()) < 10 or len(means) < 30 or means.std() == 0 or weight.std() == 0:
         return None
-    gap = float(with_some.mean() - without.mean())
-    error = math.sqrt(
-        float(with_some.var(ddof=1)) / len(with_some) + float(without.var(ddof=1)) / len(without)
-    )
-    if abs(gap) < limits["z"] * max(error, 1e-9):
-        return None
-    whole = float((run.scaled_profile.mean[known] * run.profile.n[known]).sum() / run.profile.n[known].sum())
     sizes = run.profile.n[known] + weight
+    correlation = float(np.corrcoef(means, weight / sizes)[0, 1])
+    z = abs(correlation) * math.sqrt((len(means) - 2) / max(1 - correlation**2, 1e-9))
+    if z < limits["z"]:
+        return None
+    with_some, without = (
+        means[weight > 0].mean(),
+        means[weight == 0].mean() if (weight == 0).any() else means.mean(),
+    )
+    whole = float((run.scaled_profile.mean[known] * run.profile.n[known]).sum() / run.profile.n[known].sum())
     bias = float((means * sizes).sum() / sizes.sum()) - whole
-    return f"tasks with missing rollouts score {with_some.mean():.2f}, the others {without.mean():.2f}", bias
+    return f"tasks with missing rollouts score {with_some:.2f}, the others {without:.2f}", bias
 
 
 def _by_length(run: Evidence, limits: Limits) -> tuple[str, None] | None:
@@ -100,6 +101,6 @@ def _by_sample(run: Evidence, limits: Limits) -> tuple[str, None] | None:
     spread = math.sqrt(mean * lost / run.groups)
     worst = int(present.argmin())
     z = (mean - present[worst]) / max(spread, 1.0)
-    if z < limits["z"] + 1 or (mean - present[worst]) / run.groups < 0.05:
+    if z < limits["z"] + 2 or (mean - present[worst]) / run.groups < 0.05:
         return None
     return f"sample {worst} is there for {present[worst]:,.0f} tasks, others for {mean:,.0f} on average", None

@@ -152,14 +152,16 @@ def near_equal_groups(run: Evidence, limits: Limits) -> Iterator[Finding]:
     )
 
 
-@check("partial-groups", "recipe", recipes=("grpo",), warn_share=0.05, max_share=0.2)
+@check("partial-groups", "recipe", recipes=("grpo",), complete=0.75, warn_share=0.05, max_share=0.2)
 def partial_groups(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Groups are not complete: their baselines are noisier, and biased if the missing are not random."""
     if run.samples < 2 or not run.groups:
         return
     short = run.profile.n < run.samples
     found = share(int(short.sum()), run.groups)
-    level = found.level_above(warning=limits["warn_share"], error=limits["max_share"])
+    torn = share(int((run.profile.n < limits["complete"] * run.samples).sum()), run.groups)
+    level: Level | None = "error" if torn.low > limits["max_share"] else None
+    level = level or ("warning" if found.low > limits["warn_share"] else None)
     if level is None:
         return
     yield Finding(

@@ -122,9 +122,22 @@ def concludes(answer: str, expected: str) -> bool:
     """Whether the end of the answer names the expected answer as a word of its own."""
     end = answer[-_FINAL:].casefold()
     wanted = expected.casefold().strip().strip("$").strip()
-    if not wanted:
-        return False
-    return re.search(rf"(?<![\w.,-]){re.escape(wanted)}(?![\w]|[.,]\d)", end) is not None
+    place = end.rfind(wanted) if wanted else -1
+    while place >= 0:
+        before, after = end[place - 1 : place], end[place + len(wanted) : place + len(wanted) + 2]
+        if not _joins_before(before) and not _joins_after(after):
+            return True
+        place = end.rfind(wanted, 0, place + len(wanted) - 1)
+    return False
+
+
+def _joins_before(before: str) -> bool:
+    return before.isalnum() or before in ("_", ".", ",", "-") and before != ""
+
+
+def _joins_after(after: str) -> bool:
+    """A letter or digit goes on, or a decimal point or comma with a digit behind it."""
+    return after[:1].isalnum() or after[:1] == "_" or (after[:1] in (".", ",") and after[1:].isdigit())
 
 
 def bare(text: str) -> str:
