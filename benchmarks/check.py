@@ -22,13 +22,13 @@ from rollforge.testing import DEFECTS, Shape, healthy_run, sick_run
 _RANK = {"error": 0, "warning": 1, "note": 2}
 
 
-def rates(runs: int, first_seed: int) -> None:
+def rates(runs: int, first_seed: int, healthy: int) -> None:
     """Print the table of detection and false-alarm rates per check."""
     accused: Counter[str] = Counter()
     warned: Counter[str] = Counter()
     guilty = 0
     begun = time.process_time()
-    for seed in range(first_seed, first_seed + runs):
+    for seed in range(first_seed, first_seed + healthy):
         report = check_evidence(healthy_run(seed=seed).evidence(), CheckOptions())
         errors = {finding.id for finding in report.at("error")}
         accused.update(errors)
@@ -36,7 +36,7 @@ def rates(runs: int, first_seed: int) -> None:
         guilty += bool(errors)
         for finding in report.at("error"):
             print(f"  healthy {seed}: {finding.id}: {finding.text[:150]}")
-    print(f"healthy runs: {runs}, with an error: {guilty} ({time.process_time() - begun:.0f} s CPU)")
+    print(f"healthy runs: {healthy}, with an error: {guilty} ({time.process_time() - begun:.0f} s CPU)")
     print(f"{'defect':<22} {'finding':<24} {'level':<8} {'found':>6} {'at all':>6} {'other errors'}")
     for defect in DEFECTS.values():
         found = at_all = 0
@@ -48,6 +48,7 @@ def rates(runs: int, first_seed: int) -> None:
             found += any(_RANK[level] <= _RANK[defect.level] for level in levels)
             others.update({item.id for item in report.at("error")} - {defect.finding})
         more = ", ".join(f"{name} {count}" for name, count in others.most_common(3))
+        print(flush=True, end="")
         print(f"{defect.name:<22} {defect.finding:<24} {defect.level:<8} {found:>6} {at_all:>6} {more}")
     print(f"{'check':<26} {'false errors':>12} {'warnings on healthy runs':>26}")
     for name in sorted(set(accused) | set(warned)):
@@ -86,11 +87,12 @@ def main() -> None:
     )
     parser.add_argument("what", choices=["rates", "speed"])
     parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--healthy", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rollouts", type=int, default=1_000_000)
     options = parser.parse_args()
     if options.what == "rates":
-        rates(options.runs, options.seed)
+        rates(options.runs, options.seed, options.healthy)
     else:
         speed(options.rollouts)
 

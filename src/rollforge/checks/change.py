@@ -17,6 +17,9 @@ from rollforge.stats import Ints, paired_difference
 NEIGHBOURS = 400
 """Rollouts on either side that a stretch is compared with: near ones, because tasks may be sorted by difficulty."""
 
+NEAR = 40
+"""Of these, the nearest."""
+
 RUNS = 5
 POINTS = 4000
 """A long run is averaged to this many points before its best split is looked for."""
@@ -66,30 +69,57 @@ def stuck_rewards(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 
 def _share_around(run: Evidence, order: Ints, stretch: Run) -> float | None:
-    """The most that the stretch's reward is likely to be had by the rollouts around it; None when there are too few."""
+    """The most that the stretch's reward is likely to be had otherwise; None when there is too little to tell from.
+
+    It is the largest of three: before, after, and in the other rollouts of the same tasks. Tasks may be sorted by difficulty, and
+    then at least one of them explains the stretch.
+    """
     end = stretch.start + stretch.length
-    around = np.concatenate(
-        [order[max(0, stretch.start - NEIGHBOURS) : stretch.start], order[end : end + NEIGHBOURS]]
-    )
-    if len(around) < 30:
+    usual = [
+        _share_beside(run, order[max(0, stretch.start - NEIGHBOURS) : stretch.start][::-1], stretch.value),
+        _share_beside(run, order[end : end + NEIGHBOURS], stretch.value),
+        _share_elsewhere(run, order, stretch),
+    ]
+    known = [item for item in usual if item is not None]
+    return max(known) if known else None
+
+
+def _share_beside(run: Evidence, beside: Ints, value: float) -> float | None:
+    """The upper bound of the share on one side, nearest first: of the near ones alone if the share rises towards the stretch."""
+    if len(beside) < NEAR:
         return None
-    is_same = run.reward[around] == stretch.value
-    tasks = len(np.unique(run.group[around]))
-    return share(int(is_same.sum()), len(around), independent=tasks).high
+    same = run.reward[beside] == value
+    near, far = (
+        share(int(same[:count].sum()), count, independent=len(np.unique(run.group[beside[:count]])))
+        for count in (NEAR, len(beside))
+    )
+    return near.high if near.value > far.value + 0.05 else far.high
+
+
+def _share_elsewhere(run: Evidence, order: Ints, stretch: Run) -> float | None:
+    """The upper bound of the share among rollouts of the same tasks outside the stretch."""
+    inside = order[stretch.start : stretch.start + stretch.length]
+    is_outside = run.judged & np.isin(run.group, run.group[inside])
+    is_outside[inside] = False
+    n = int(is_outside.sum())
+    if n < NEAR:
+        return None
+    tasks = int((run.per_group(is_outside) > 0).sum())
+    return share(int((run.reward[is_outside] == stretch.value).sum()), n, independent=tasks).high
 
 
 def _stuck(run: Evidence, order: Ints, stretch: Run, usual: float, limit: float) -> Finding:
     first, last = int(order[stretch.start]), int(order[stretch.start + stretch.length - 1])
     is_to_end = stretch.start + stretch.length == len(order)
-    is_new_agent = _coincides(run, order, stretch)
+    special = _coincides(run, order, stretch)
     text = (
         f"{stretch.length:,} rewards in a row are {stretch.value:g}, from {_when(run, first)}"
         f"{' to the end' if is_to_end else f' to line {run.line[last]:,}'}; around them at most {usual:.0%} are"
     )
-    if is_new_agent:
-        text += "; they are all of another agent than their neighbours, which may explain it"
+    if special:
+        text += f"; they are all of {special}, which may explain it"
     return Finding(
-        level="warning" if is_new_agent else "error",
+        level="warning" if special else "error",
         text=text,
         value=stretch.value,
         threshold=limit,
@@ -100,18 +130,18 @@ def _stuck(run: Evidence, order: Ints, stretch: Run, usual: float, limit: float)
     )
 
 
-def _coincides(run: Evidence, order: Ints, stretch: Run) -> bool:
-    """Whether the stretch is exactly where another agent was at work."""
-    if len(run.agent.names) < 2:
-        return False
+def _coincides(run: Evidence, order: Ints, stretch: Run) -> str:
+    """What is special about exactly the rollouts of the stretch: an agent or a family of tasks; empty when nothing is."""
     end = stretch.start + stretch.length
-    inside = np.unique(run.agent.codes[order[stretch.start : end]])
-    around = run.agent.codes[
-        np.concatenate(
-            [order[max(0, stretch.start - NEIGHBOURS) : stretch.start], order[end : end + NEIGHBOURS]]
-        )
-    ]
-    return len(inside) == 1 and float((around == inside[0]).mean()) < 0.05
+    inside = order[stretch.start : end]
+    around = np.concatenate([order[max(0, stretch.start - NEIGHBOURS) : stretch.start], order[end : end + NEIGHBOURS]])
+    for kind in ("agent", *run.family_fields):
+        names = run.agent if kind == "agent" else run.family(kind)
+        code = int(names.codes[inside[0]])
+        is_same = names.codes[inside] == code
+        if len(names.names) > 1 and code >= 0 and is_same.mean() > 0.95 and (names.codes[around] == code).mean() < 0.05:
+            return f"{kind} {names.names[code]!r}"
+    return ""
 
 
 @check("reward-shift", "verification", min_shift=0.1, z=6.0)
