@@ -150,7 +150,7 @@ def test_the_bootstrap_gives_the_peers_own_numbers(values: list[float], k: int, 
 def test_group_yield_counts_mixed_groups() -> None:
     assert at_k.group_yield([[2, 2]], 2) == pytest.approx(4 / 6)
     assert at_k.group_yield([[4], [2, 2]], 4) == pytest.approx(0.5)
-    assert at_k.group_yield([[1, 1]], 4) == pytest.approx(1 - 2 / 16)
+    assert at_k.group_yield([[1, 1], [2]], 4) == pytest.approx(0.5)
     assert at_k.group_yield([], 4) is None
 
 

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from rollforge.api import Run as Run
+    from rollforge.api import collect as collect
+    from rollforge.api import open_run as open_run
     from rollforge.errors import RollforgeError as RollforgeError
     from rollforge.records import Response as Response
     from rollforge.records import Task as Task
@@ -18,11 +21,14 @@ if TYPE_CHECKING:
 _PLACES = {
     "Response": "rollforge.records",
     "RollforgeError": "rollforge.errors",
+    "Run": "rollforge.api",
     "Task": "rollforge.records",
     "Verdict": "rollforge.records",
+    "collect": "rollforge.api",
+    "open_run": "rollforge.api",
 }
 
-__all__ = ["Response", "RollforgeError", "Task", "Verdict", "__version__"]
+__all__ = ["Response", "RollforgeError", "Run", "Task", "Verdict", "__version__", "collect", "open_run"]
 
 
 def __getattr__(name: str) -> Any:

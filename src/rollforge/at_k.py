@@ -128,8 +128,8 @@ def _ways_of_others(others: tuple[int, ...], blanks: int, votes: int, drawn: int
 def group_yield(class_counts: Sequence[Sequence[int]], k: int) -> float | None:
     """The expected share of groups of k that hold more than one reward, from each task's counts of its distinct rewards.
 
-    For k up to a task's samples it is exact; beyond, the task's own shares are taken for its true ones, which is too pessimistic
-    for tasks whose few samples all agreed.
+    For k up to a task's samples it is exact; beyond, the task's own shares are taken for its true ones (and what its samples
+    show already is never lost), which is too pessimistic for tasks whose few samples all agreed.
     """
     shares = []
     for counts in class_counts:
@@ -137,10 +137,9 @@ def group_yield(class_counts: Sequence[Sequence[int]], k: int) -> float | None:
         if n == 0:
             continue
         if k <= n:
-            same = sum(comb(count, k) for count in counts) / comb(n, k)
+            shares.append(1 - sum(comb(count, k) for count in counts) / comb(n, k))
         else:
-            same = sum((count / n) ** k for count in counts)
-        shares.append(1 - same)
+            shares.append(max(1 - sum((count / n) ** k for count in counts), float(len(counts) > 1)))
     return sum(shares) / len(shares) if shares else None
 
 

@@ -67,6 +67,8 @@ def summarize_groups(values: Floats, starts: Ints) -> Groups:
     sizes = np.diff(np.append(starts, len(values)))
     group = np.repeat(np.arange(len(starts)), sizes)
     known = ~np.isnan(values)
+    if len(sizes) and known.all() and (sizes == sizes[0]).all():
+        return _equal_groups(values.reshape(len(sizes), -1))
     if not known.all():
         values, group = values[known], group[known]
     n = np.bincount(group, minlength=len(starts)).astype(np.int64)
@@ -86,6 +88,18 @@ def summarize_groups(values: Floats, starts: Ints) -> Groups:
         with np.errstate(invalid="ignore", divide="ignore"):
             std[filled] = np.where(counts > 1, np.sqrt(spread / (counts - 1)), np.nan)
     return Groups(n, mean, std, low, high, median)
+
+
+def _equal_groups(values: Floats) -> Groups:
+    """The same for groups of one size without missing values, one row each: several times faster."""
+    groups, size = values.shape
+    n = np.full(groups, size, dtype=np.int64)
+    if size == 1:
+        only = np.ascontiguousarray(values[:, 0])
+        return Groups(n, only, np.full(groups, np.nan), only, only, only)
+    ordered = np.sort(values, axis=1)
+    median = (ordered[:, (size - 1) // 2] + ordered[:, size // 2]) / 2
+    return Groups(n, values.mean(axis=1), values.std(axis=1, ddof=1), ordered[:, 0].copy(), ordered[:, -1].copy(), median)
 
 
 # Intervals

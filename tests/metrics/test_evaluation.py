@@ -25,8 +25,8 @@ def test_the_evaluation_diagram_of_seed_004():
     metrics = seed_eval()
     assert metrics["eval/dummy/accuracy/mean@2"] == pytest.approx(0.833333, abs=1e-6)
     assert metrics["eval/dummy/accuracy/std@2"] == pytest.approx(0.083333, abs=1e-6)
-    assert metrics["eval/dummy/accuracy/best@2"] == pytest.approx(0.875)
-    assert metrics["eval/dummy/accuracy/worst@2"] == pytest.approx(0.791667, abs=1e-6)
+    assert metrics["eval/dummy/accuracy/best@2"] == pytest.approx((0.9 + 0.9 + 0.95) / 3)
+    assert metrics["eval/dummy/accuracy/worst@2"] == pytest.approx((0.8 + 0.6 + 0.85) / 3)
     assert metrics["eval/dummy/accuracy/coverage@2"] == 1.0
 
 
@@ -39,6 +39,12 @@ def test_the_detailed_diagram_of_seed_004():
     for statistic, details in expected.items():
         for detail, value in details.items():
             assert metrics[f"eval/dummy/accuracy/{statistic}/{detail}"] == pytest.approx(value, abs=1e-6)
+
+
+def test_the_limit_of_the_peers_bootstrap_has_a_closed_form():
+    metrics = seed_eval(estimator="replacement")
+    assert metrics["eval/dummy/accuracy/best@2"] == pytest.approx(0.875)
+    assert metrics["eval/dummy/accuracy/worst@2"] == pytest.approx(0.791667, abs=1e-6)
 
 
 def test_sample_deviation_is_there_for_those_who_want_it():
@@ -66,16 +72,16 @@ def test_bootstrap42_leaves_the_global_generator_alone():
     [
         ([1, 0, 0, 0], 2, "bootstrap42", 0.453, 0.072),
         ([1, 0, 0, 0], 4, "bootstrap42", 0.687, 0.003),
-        ([1, 0, 0, 0], 2, "exact", 0.4375, 1 / 16),
-        ([1, 0, 0, 0], 4, "exact", 0.68359375, 1 / 256),
-        ([1, 0, 0, 0], 2, "unbiased", 0.5, 0.0),
-        ([1, 0, 0, 0], 4, "unbiased", 1.0, 0.0),
+        ([1, 0, 0, 0], 2, "replacement", 0.4375, 1 / 16),
+        ([1, 0, 0, 0], 4, "replacement", 0.68359375, 1 / 256),
+        ([1, 0, 0, 0], 2, "exact", 0.5, 0.0),
+        ([1, 0, 0, 0], 4, "exact", 1.0, 0.0),
         ([1, 0, 0, 0, 0, 0, 0, 0], 8, "bootstrap42", 0.651, 0.0),
-        ([1, 0, 0, 0, 0, 0, 0, 0], 8, "exact", 0.65639, 0.0),
-        ([0, 0.25, 0.5, 0.75, 1], 2, "exact", 0.7, 0.3),
-        ([0, 0.25, 0.5, 0.75, 1], 4, "exact", 0.8584, 0.1416),
-        ([0, 0.25, 0.5, 0.75, 1], 5, "exact", 0.896, 0.104),
-        ([0, 0.25, 0.5, 0.75, 1], 4, "unbiased", 0.95, 0.05),
+        ([1, 0, 0, 0, 0, 0, 0, 0], 8, "replacement", 0.65639, 0.0),
+        ([0, 0.25, 0.5, 0.75, 1], 2, "replacement", 0.7, 0.3),
+        ([0, 0.25, 0.5, 0.75, 1], 4, "replacement", 0.8584, 0.1416),
+        ([0, 0.25, 0.5, 0.75, 1], 5, "replacement", 0.896, 0.104),
+        ([0, 0.25, 0.5, 0.75, 1], 4, "exact", 0.95, 0.05),
     ],
 )
 def test_golden_vectors_of_best_and_worst(values, n, estimator, best, worst):
@@ -85,14 +91,16 @@ def test_golden_vectors_of_best_and_worst(values, n, estimator, best, worst):
 
 
 @given(st.lists(st.sampled_from([0.0, 0.25, 1.0, -2.0]), min_size=1, max_size=4), st.integers(1, 4))
-def test_the_exact_best_is_the_mean_over_every_draw(values, n):
+def test_best_and_worst_are_means_over_every_choice_or_every_draw(values, n):
     draws = list(itertools.product(values, repeat=n))
     row = np.array([values])
-    assert best_of(row, n)[0] == pytest.approx(sum(map(max, draws)) / len(draws))
-    assert worst_of(row, n)[0] == pytest.approx(sum(map(min, draws)) / len(draws))
+    assert best_of(row, n, "replacement")[0] == pytest.approx(sum(map(max, draws)) / len(draws))
+    assert worst_of(row, n, "replacement")[0] == pytest.approx(sum(map(min, draws)) / len(draws))
+    if n > len(values):
+        assert best_of(row, n)[0] == max(values)
     if n <= len(values):
         subsets = list(itertools.combinations(values, n))
-        assert best_of(row, n, "unbiased")[0] == pytest.approx(sum(map(max, subsets)) / len(subsets))
+        assert best_of(row, n)[0] == pytest.approx(sum(map(max, subsets)) / len(subsets))
         passed = sum(any(v >= 1 for v in subset) for subset in subsets) / len(subsets)
         assert pass_at(row, n, 1.0)[0] == pytest.approx(passed)
 
@@ -101,7 +109,7 @@ def test_the_exact_best_is_the_mean_over_every_draw(values, n):
     st.lists(st.tuples(st.sampled_from("ABC"), st.sampled_from([0.0, 1.0])), min_size=1, max_size=4),
     st.integers(1, 4),
 )
-def test_the_exact_majority_is_the_mean_over_every_draw(runs, n):
+def test_the_majority_is_the_mean_over_every_draw(runs, n):
     def elect(draw):
         counts = Counter(answer for answer, _ in draw)
         winner = max(counts, key=counts.__getitem__)  # the first seen among equals
@@ -110,12 +118,16 @@ def test_the_exact_majority_is_the_mean_over_every_draw(runs, n):
     draws = list(itertools.product(runs, repeat=n))
     expected = sum(map(elect, draws)) / len(draws)
     answers, values = zip(*runs, strict=True)
-    assert majority_at(values, answers, n) == pytest.approx(expected)
+    assert majority_at(values, answers, n, "replacement") == pytest.approx(expected)
+    if n <= len(runs):
+        chosen = [elect(order) for order in itertools.permutations(runs, n)]
+        assert majority_at(values, answers, n) == pytest.approx(sum(chosen) / len(chosen))
 
 
 def test_golden_majority():
     values, answers = [1, 0, 1, 0], ["A", "B", "A", "C"]
-    assert majority_at(values, answers, 4) == pytest.approx(0.59375)
+    assert majority_at(values, answers, 4, "replacement") == pytest.approx(0.59375)
+    assert majority_at(values, answers, 4) == 1.0
     assert majority_at(values, answers, 2, "bootstrap42") == pytest.approx(0.513)
     assert majority_at(values, answers, 4, "bootstrap42") == pytest.approx(0.598)
 

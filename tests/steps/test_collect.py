@@ -141,13 +141,13 @@ async def test_a_wrong_key_stops_the_run_at_once_with_one_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_tasks(tmp_path, 50)
-    monkeypatch.setenv("OPENAI_API_KEY", "wrong")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-not-this-one")
     async with SimulatedServer(SimulateOptions(api_key="right")) as server:
         with pytest.raises(UsageError, match="refuses the key") as caught:
             await collect(tmp_path, server)
         assert server.stats.requests <= 16
     assert "$OPENAI_API_KEY is set, but not accepted" in (caught.value.hint or "")
-    assert "wrong" not in (tmp_path / "run" / "rollouts_run.json").read_text()
+    assert "sk-not-this-one" not in (tmp_path / "run" / "rollouts_run.json").read_text()
 
 
 async def test_an_unknown_model_stops_the_run_at_once(tmp_path: Path) -> None:
@@ -167,7 +167,9 @@ async def test_a_server_that_only_fails_costs_few_requests_and_ends_with_exit_3(
     assert result.owed == 4000
 
 
-async def test_a_verifier_that_fails_leaves_the_rollout_unjudged_and_never_regenerates_it(tmp_path: Path) -> None:
+async def test_a_verifier_that_fails_leaves_the_rollout_unjudged_and_never_regenerates_it(
+    tmp_path: Path,
+) -> None:
     write_tasks(tmp_path, 6)
     (tmp_path / "picky.py").write_text(
         "def verify(task, response):\n"
@@ -327,7 +329,7 @@ async def test_several_endpoints_share_the_load_and_a_dead_one_is_left_alone(tmp
 
 async def test_a_rate_limit_is_honoured_and_cuts_the_limit(tmp_path: Path) -> None:
     write_tasks(tmp_path, 60)
-    faults = ("429=burst,every=1,length=0.2,retry_after=0.3",)
+    faults = ("429=burst,every=0.4,length=0.2,retry_after=0.3",)
     async with SimulatedServer(SimulateOptions(latency=0.05, faults=faults)) as server:
         result = await collect(tmp_path, server, samples=4, concurrency="auto")
     assert result.exit_code == Exit.DONE
@@ -358,3 +360,13 @@ async def test_the_callers_own_task_indices_are_kept(tmp_path: Path) -> None:
         with pytest.raises(BadTasks, match="already that of an earlier line"):
             await collect(tmp_path, server, verifier=None, out=str(tmp_path / "other"))
     assert keys(read_rows(tmp_path / "run" / "rollouts.jsonl")) == [(17, 0), (17, 1), (900, 0), (900, 1)]
+
+
+async def test_probes_sprinkled_in_find_a_verifier_that_rewards_everything(tmp_path: Path) -> None:
+    write_tasks(tmp_path, 60)
+    (tmp_path / "kind.py").write_text("def verify(task, response):\n    return 1.0\n")
+    async with SimulatedServer(SimulateOptions()) as server:
+        honest = await collect(tmp_path, server, probe="50%", out=str(tmp_path / "honest"))
+        broken = await collect(tmp_path, server, probe="50%", verifier=f"{tmp_path}/kind.py:verify")
+    assert honest.exit_code == Exit.DONE and honest.probe is not None and not honest.probe.is_broken
+    assert broken.exit_code == Exit.BROKEN_VERIFICATION and broken.finished == 60

@@ -44,7 +44,7 @@ def verify(task, response):
 
 
 async def test_equal_answers_to_a_task_are_judged_once_and_counted(tmp_path: Path) -> None:
-    judge = make_judge(load_verifier(f"{write(tmp_path / 'counting.py', COUNTING)}:verify"))
+    judge = make_judge(load_verifier(f"{write(tmp_path / 'counting.py', COUNTING)}:verify"), sharing="always")
     await judge.start()
     one = task()
     rulings = [await judge.rule(one, answer(text, id=str(n))) for n, text in enumerate(["2", "2", "3", "2"])]

@@ -9,11 +9,18 @@ from cyclopts import App
 from rollforge import __version__
 
 COMMANDS = {
+    "demo": "rollforge.cli.demo:demo",
     "collect": "rollforge.cli.collect:collect",
-    "status": "rollforge.cli.status:status",
-    "simulate": "rollforge.cli.simulate:simulate",
     "verify": "rollforge.cli.verify:verify",
+    "metrics": "rollforge.cli.metrics:metrics",
+    "profile": "rollforge.cli.profile:profile",
     "check": "rollforge.cli.check:check",
+    "prepare": "rollforge.cli.prepare:prepare",
+    "query": "rollforge.cli.query:query",
+    "status": "rollforge.cli.status:status",
+    "experiences": "rollforge.cli.experiences:experiences",
+    "simulate": "rollforge.cli.simulate:simulate",
+    "init": "rollforge.cli.init:init",
     "list": "rollforge.cli.list_:list_members",
 }
 """Verb → the function behind it. The order here is the order in `rollforge --help`."""

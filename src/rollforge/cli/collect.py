@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
 
+from rollforge.cli.monitoring import MonitorFlags, open_monitor
 from rollforge.cli.output import print_json, say
 from rollforge.cli.progress import Progress
 from rollforge.errors import Exit
 
 if TYPE_CHECKING:
-    from rollforge.steps.collect import Collection, CollectOptions
+    from rollforge.steps.collect import Collection, CollectOptions, Observer
 
 EXAMPLE = "rollforge collect -i tasks.jsonl -o runs/first -m simulated --verifier exact -k 4"
 
@@ -91,6 +92,8 @@ class VerifierFlags:
     """Most verdicts under way at once."""
     verify_timeout: Annotated[str, Parameter(group=_VERIFIER)] = "60s"
     """Longest time for one verdict."""
+    probe: Annotated[str | None, Parameter(group=_VERIFIER)] = None
+    """Ask the verifier what it must know after this share of rollouts (1%); exit code 5 when that shows it broken."""
 
 
 @Parameter(name="*")
@@ -131,6 +134,7 @@ def collect(
     server: ModelFlags = ModelFlags(),  # noqa: B008
     judging: VerifierFlags = VerifierFlags(),  # noqa: B008
     pace: PaceFlags = PaceFlags(),  # noqa: B008
+    monitor: MonitorFlags = MonitorFlags(),  # noqa: B008
     fresh: Annotated[bool, Parameter(negative=())] = False,
     dry_run: Annotated[bool, Parameter(negative=())] = False,
     json: Annotated[bool, Parameter(negative=())] = False,
@@ -161,7 +165,10 @@ def collect(
     options = _options(input, out, model, tasks, server, judging, pace, fresh)
     if dry_run:
         return _rehearse(options, json)
-    return _run(options, json=json, progress="none" if json and progress == "auto" else progress)
+    with open_monitor(monitor, out, options.to_config()) as observer:
+        return _run(
+            options, observer, json=json, progress="none" if json and progress == "auto" else progress
+        )
 
 
 def _options(
@@ -198,6 +205,7 @@ def _options(
         verify_workers=judging.verify_workers,
         verify_concurrency=judging.verify_concurrency,
         verify_timeout_s=parse_duration(judging.verify_timeout),
+        probe=judging.probe,
         limit=tasks.limit,
         samples=tasks.samples,
         shuffle=tasks.shuffle,
@@ -218,7 +226,7 @@ def _options(
     )
 
 
-def _run(options: CollectOptions, *, json: bool, progress: Progress) -> Exit:
+def _run(options: CollectOptions, observer: Observer | None, *, json: bool, progress: Progress) -> Exit:
     from rollforge.cli.progress import make_display, write_record
     from rollforge.cli.summary import finish_collect, print_launch
     from rollforge.loop import run_async
@@ -228,11 +236,14 @@ def _run(options: CollectOptions, *, json: bool, progress: Progress) -> Exit:
 
     def launched(collection: Collection) -> None:
         _wire_signals(collection)
-        print_launch(collection, is_stream=is_stream, is_quiet=json or progress == "none")
         display.start()
 
-    collection = Collection(options, command=_resume_command(), on_start=launched)
-    display = make_display(progress, collection.snapshot)
+    collection = Collection(options, command=_resume_command(), on_start=launched, observer=observer)
+    display = make_display(
+        progress,
+        collection.snapshot,
+        lambda: print_launch(collection, is_stream=is_stream, is_quiet=json or progress == "none"),
+    )
     try:
         result = run_async(collection.run())
     except BadTasks as error:

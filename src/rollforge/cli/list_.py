@@ -2,59 +2,93 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 from cyclopts import Parameter
 
 from rollforge.cli.output import out, print_json
+from rollforge.errors import UsageError
+
+if TYPE_CHECKING:
+    from rollforge.registry import Registry
 
 EXAMPLE = "rollforge list verifiers"
 
-Family = Literal["verifiers", "sinks", "checks"]
+FAMILIES = {
+    "verifiers": "rollforge.verifiers:VERIFIERS",
+    "checks": "rollforge.checks:CHECKS",
+    "recipes": "rollforge.recipes:RECIPES",
+    "exporters": "rollforge.exporters:EXPORTERS",
+    "sinks": "rollforge.sinks:SINKS",
+    "operators": "rollforge.operators:OPERATORS",
+}
+"""Family → its registry."""
 
 
-def list_members(family: Family, /, *, json: Annotated[bool, Parameter(negative=())] = False) -> None:
+class Member(msgspec.Struct, frozen=True):
+    """One member of a family."""
+
+    name: str
+    summary: str
+    needs: list[str]
+    """Task fields it reads (verifiers)."""
+
+
+def list_members(family: str, /, *, json: Annotated[bool, Parameter(negative=())] = False) -> None:
     """List the members of a family, with one line on each.
 
     Parameters
     ----------
     family
-        Which family to list.
+        Which family: verifiers, sinks, …; a wrong name lists them.
     json
         Print one JSON object on stdout instead of a table.
     """
-    from rich.table import Table
-
-    registry = _registry(family)
-    members = [
-        {"name": name, "summary": _summary(registry.load(name)), "needs": list(_needs(registry.load(name)))}
-        for name in registry.names()
-    ]
+    members = describe_family(family)
     if json:
         print_json({"family": family, "members": members})
         return
-    table = Table("name", "needs", "what it does", box=None, pad_edge=False)
+    from rich.table import Table
+
+    has_needs = any(member.needs for member in members)
+    table = Table("name", *(["needs"] if has_needs else []), "what it does", box=None, pad_edge=False)
     for member in members:
-        table.add_row(str(member["name"]), ", ".join(member["needs"]), str(member["summary"]))
+        table.add_row(member.name, *([", ".join(member.needs)] if has_needs else []), member.summary)
     out().print(table)
 
 
-def _registry(family: Family):  # type: ignore[no-untyped-def]
-    from rollforge.checks import CHECKS
-    from rollforge.sinks import SINKS
-    from rollforge.verifiers import VERIFIERS
-
-    return {"verifiers": VERIFIERS, "sinks": SINKS, "checks": CHECKS}[family]
+def family_names() -> list[str]:
+    """Every family there is."""
+    return list(FAMILIES)
 
 
-def _summary(member: object) -> str:
+def describe_family(family: str) -> list[Member]:
+    """The members of a family, sorted by name."""
+    from rollforge.registry import did_you_mean, load_target
+
+    if family not in FAMILIES:
+        raise UsageError(
+            f"there is no family {family!r}{did_you_mean(family, FAMILIES)}", hint=f"one of {', '.join(FAMILIES)}"
+        )
+    registry: Registry = load_target(FAMILIES[family])
+    loaded = {name: registry.load(name) for name in registry.names()}
+    modules = [getattr(member, "__module__", "") for member in loaded.values()]
+    return [
+        Member(name, _summary(member, is_alone=modules.count(module) == 1), list(_needs(member)))
+        for (name, member), module in zip(loaded.items(), modules, strict=True)
+    ]
+
+
+def _summary(member: object, *, is_alone: bool) -> str:
+    """The first line of the module's docstring; of the member's own when its module holds several."""
     import inspect
     import sys
 
     if isinstance(getattr(member, "summary", None), str):
         return str(member.summary)  # type: ignore[attr-defined]
     module = sys.modules.get(getattr(member, "__module__", ""), None)
-    text = inspect.getdoc(module) or inspect.getdoc(member) or ""
+    text = (inspect.getdoc(module) if is_alone else None) or inspect.getdoc(member) or ""
     return text.split("\n")[0]
 
 
@@ -62,5 +96,4 @@ def _needs(member: object) -> tuple[str, ...]:
     import sys
 
     module = sys.modules.get(getattr(member, "__module__", ""), None)
-    found = getattr(member, "needs", None) or getattr(module, "needs", ())
-    return tuple(found)
+    return tuple(getattr(member, "needs", ()) or getattr(module, "needs", ()))

@@ -31,17 +31,21 @@ class Display(Protocol):
     def stop(self) -> None: ...
 
 
-def make_display(kind: Progress, look: Look) -> Display:
-    """The display for a kind; `auto` is a live panel on a terminal and plain lines elsewhere."""
+def make_display(kind: Progress, look: Look, announce: Callable[[], None]) -> Display:
+    """The display for a kind; `auto` is a live panel on a terminal and plain lines elsewhere.
+
+    Args:
+        announce: Says what begins; called first, in the display's own thread where it has one.
+    """
     if kind == "auto":
         kind = "rich" if sys.stderr.isatty() else "plain"
     match kind:
         case "rich":
-            return _Panel(look)
+            return _Panel(look, announce)
         case "plain":
-            return _Lines(look, _write_line)
+            return _Lines(look, announce, _write_line)
         case "json":
-            return _Lines(look, _write_record, is_json=True)
+            return _Lines(look, announce, _write_record, is_json=True)
         case _:
             return _Nothing()
 
@@ -57,13 +61,15 @@ class _Nothing:
 class _Panel:
     """A live panel on the terminal."""
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: Look, announce: Callable[[], None]) -> None:
         from rich.live import Live
 
         self._look = look
+        self._announce = announce
         self._live = Live(get_renderable=self._draw, console=err(), refresh_per_second=4, transient=True)
 
     def start(self) -> None:
+        self._announce()
         self._live.start()
 
     def stop(self) -> None:
@@ -109,8 +115,16 @@ def draw_panel(now: Snapshot) -> RenderableType:
 class _Lines:
     """One line at sensible steps: quickly at first, then every few per cent or every minute."""
 
-    def __init__(self, look: Look, write: Callable[[Snapshot], None], *, is_json: bool = False) -> None:
+    def __init__(
+        self,
+        look: Look,
+        announce: Callable[[], None],
+        write: Callable[[Snapshot], None],
+        *,
+        is_json: bool = False,
+    ) -> None:
         self._look = look
+        self._announce = announce
         self._write = write
         self._is_json = is_json
         self._done = threading.Event()
@@ -125,6 +139,7 @@ class _Lines:
             self._thread.join(timeout=1.0)
 
     def _run(self) -> None:
+        self._announce()
         pause_s, due, shown = 2.0, time.monotonic() + 2.0, -1
         while not self._done.wait(0.25):
             now = self._look()

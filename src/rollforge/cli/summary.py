@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rollforge.records import JsonObject
     from rollforge.steps.collect import Collection, CollectOptions, CollectResult, Plan
     from rollforge.steps.collect.forecast import Estimate, Forecast
+    from rollforge.steps.metrics import RunMetrics
 
 CHARACTERS_PER_TOKEN = 4
 """Good enough to know whether a run costs thousands or billions."""
@@ -112,19 +113,47 @@ def _output_text(tokens: int | None) -> str:
 def finish_collect(
     result: CollectResult, *, command: str, json: bool, write: Callable[[object], None] | None
 ) -> Exit:
-    """Say how it ended, what is on disk and what to do next."""
+    """Say how it ended, what the numbers are, what is on disk and what to do next."""
+    metrics = _final_metrics(result)
+    record = msgspec.to_builtins(result) | {
+        "metrics": msgspec.to_builtins(metrics),
+        "resume": None if result.ending == "done" else command,
+    }
     if write is not None:
-        write({"event": "done", **msgspec.to_builtins(result)})
+        write({"event": "done", **record})
     if json:
-        print_json(msgspec.to_builtins(result) | {"resume": None if result.ending == "done" else command})
+        print_json(record)
     if write is None and not json:
-        _print_end(result)
+        _print_end(result, metrics)
     if result.ending not in ("done", "incomplete") or result.owed:
         say(f"resume with: {command}")
     return result.exit_code
 
 
-def _print_end(result: CollectResult) -> None:
+def _final_metrics(result: CollectResult) -> RunMetrics | None:
+    """The numbers of record, from the files, written beside them; None when nothing was finished."""
+    if not result.finished:
+        return None
+    from rollforge.steps.metrics import summarize_run
+    from rollforge.store import RunFiles, write_atomically
+
+    metrics = summarize_run(result.run)
+    data = msgspec.json.format(msgspec.json.encode(metrics), indent=2) + b"\n"
+    write_atomically(RunFiles(result.run).aggregate_metrics, data)
+    return metrics
+
+
+def _print_end(result: CollectResult, metrics: RunMetrics | None) -> None:
+    if metrics is not None:
+        from rollforge.cli.metrics_tables import print_run_metrics
+
+        say("")
+        print_run_metrics(metrics)
+    if result.probe is not None:
+        from rollforge.cli.probe_output import print_report
+
+        say("")
+        print_report(result.probe)
     say("")
     say(f"{result.message}: {result.finished:,} of {result.expected:,} rollouts in {result.run}")
     if result.failed:
@@ -142,6 +171,18 @@ def _print_end(result: CollectResult) -> None:
     say(f"  limit     {result.bottleneck}")
     if result.forecast is not None:
         _print_forecast(result.forecast)
+    _print_files(result)
+
+
+def _print_files(result: CollectResult) -> None:
+    from rollforge.store import RunFiles
+
+    files = RunFiles(result.run)
+    written = [files.rollouts, files.tasks, files.failures, files.aggregate_metrics, files.manifest]
+    names = [path.name for path in written if path.exists() and path.stat().st_size]
+    say(f"  files     {files.rollouts.parent}/: {', '.join(names)}")
+    if result.ending in ("done", "incomplete") and result.finished:
+        say(f"  next      rollforge profile {shlex.quote(result.run)}")
 
 
 def _print_forecast(forecast: Forecast) -> None:

@@ -74,7 +74,7 @@ class ElseFlags:
     """Other things to do with verdicts."""
 
     diff: Annotated[tuple[str, str] | None, Parameter(group=_ELSE, negative=())] = None
-    """Compare two verifiers' verdicts and stop; NAME@fast or NAME@1f0c picks a mode or fingerprint, `recorded` is the run's own reward."""
+    """Compare two verifiers' verdicts and stop. NAME@fast or NAME@1f0c is one mode or fingerprint, `recorded` the run's own reward."""
     use: Annotated[str | None, Parameter(group=_ELSE)] = None
     """Make this verifier's verdicts the ones every later command reads, and stop."""
     probe: Annotated[bool, Parameter(group=_ELSE, negative=())] = False

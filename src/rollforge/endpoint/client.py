@@ -104,6 +104,8 @@ class Client:
         self.endpoints = [Endpoint(url) for url in options.base_urls]
         self.budget = RetryBudget(options.retry_budget)
         self.has_answered = False
+        self.is_draining = False
+        """Waiting for a dead endpoint makes no sense any more: what waits stays owed."""
         self._last_failure = ""
         self._headers = {"Content-Type": "application/json", **(headers or {})}
         self._limiter = limiter
@@ -165,6 +167,8 @@ class Client:
                     shortest = wait
             if best is not None:
                 return best
+            if self.is_draining:
+                raise Outage(f"{self.endpoints[0].url} does not answer ({self._last_failure})")
             self._lose_patience(now)
             # An endless wait means that a probe is under way: look again soon.
             await asyncio.sleep(min(shortest, 0.5) * self._random.uniform(1.0, 1.2))

@@ -112,7 +112,9 @@ class Limiter:
         if self._range.is_fixed:
             return
         self._round.seconds.append(seconds)
-        if len(self._round.seconds) >= max(2 * self.limit, 64):
+        # Slow start wants to be quick; later a round must be long enough to tell a gain from noise.
+        enough = max(self.limit, 16) if self._phase == "slow-start" else max(2 * self.limit, 64)
+        if len(self._round.seconds) >= enough:
             self._end_round(now)
 
     def rate_limited(self, now: float, retry_after_s: float | None) -> None:

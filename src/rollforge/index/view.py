@@ -144,6 +144,24 @@ class Index:
         """How many rows are overruled (`duplicates` lists the first ones)."""
         return self._overlay.duplicate_count
 
+    @property
+    def expected(self) -> int | None:
+        """Rollouts the run was asked for; None for files that rollforge did not collect."""
+        wanted = [manifest.get("expected") for manifest in self.manifests]
+        return sum(wanted) if all(isinstance(number, int) for number in wanted) else None
+
+    def failed(self) -> dict[str, int]:
+        """Rollouts that failed and never finished: class of the last failure → how many."""
+        if not self._rows("failures"):
+            return {}
+        found = self._connection.execute(
+            "WITH last AS (SELECT file_no, task, rollout, class FROM base_failures WHERE task IS NOT NULL QUALIFY "
+            "row_number() OVER (PARTITION BY file_no, task, rollout ORDER BY row DESC) = 1) "
+            "SELECT coalesce(class, 'unknown'), count(*) FROM last ANTI JOIN base_rollouts b ON b.file_no = last.file_no "
+            "AND b.task = last.task AND b.rollout IS NOT DISTINCT FROM last.rollout GROUP BY 1 ORDER BY 2 DESC, 1"
+        ).fetchall()
+        return {str(kind): int(count) for kind, count in found}
+
     @cached_property
     def numbers(self) -> list[str]:
         """Discovered number columns of `rollouts`: `reward` first, then in order of appearance."""
@@ -201,20 +219,42 @@ class Index:
 
     def task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, JsonObject]]:
         """The task rows as sent, for those of `tasks` that the run has a row for."""
-        wanted = pa.table({"task": pa.array(tasks, pa.int64())})
-        cursor = self._connection.cursor()
-        cursor.register("wanted_tasks", wanted)
-        found = fetch(
-            cursor,
-            "SELECT t.task, t.source_row FROM tasks t JOIN (SELECT DISTINCT task FROM wanted_tasks) w USING (task) "
-            "WHERE t.source_row IS NOT NULL ORDER BY t.source_row",
-        )
-        cursor.unregister("wanted_tasks")
-        rows = np.asarray(found.column("source_row"), dtype=np.int64)
-        for task, line in zip(found.column("task").to_pylist(), self._read("tasks", rows), strict=True):
+        for task, line in self.raw_task_rows(tasks):
             row: JsonObject = msgspec.json.decode(line)
             row[TASK_KEY] = task
             yield task, row
+
+    def raw_task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+        """The same as lines, unread."""
+        if not self._rows("tasks"):
+            return
+        found = self._join(
+            tasks, "SELECT t.task, t.source_row FROM tasks t JOIN wanted w ON t.task = w.task "
+            "WHERE t.source_row IS NOT NULL ORDER BY t.source_row"
+        )  # fmt: skip
+        rows = np.asarray(found.column("source_row"), dtype=np.int64)
+        yield from zip(found.column("task").to_pylist(), self._read("tasks", rows), strict=True)
+
+    def first_rows(self, tasks: Sequence[int]) -> pa.Table:
+        """The first row of each of these tasks (task, row), in the order of the file."""
+        return self._join(
+            tasks, "SELECT r.task, min(r.row) AS row FROM rollouts r JOIN wanted w ON r.task = w.task GROUP BY 1 ORDER BY 2"
+        )
+
+    def inputs_per_task(self) -> pa.Table | None:
+        """How often each task stands in NeMo Gym's materialized inputs (task, n); None when there are none."""
+        if not self._rows("tasks") or len(self.runs) > 1 or "materialized" not in self._sources["tasks"][0][1].path.name:
+            return None
+        return fetch(self._connection, "SELECT task, count(*) AS n FROM base_tasks WHERE task IS NOT NULL GROUP BY 1 ORDER BY 1")
+
+    def _join(self, tasks: Sequence[int], sql: str) -> pa.Table:
+        """Our own SQL with the distinct `tasks` as the table `wanted`."""
+        cursor = self._connection.cursor()
+        cursor.register("wanted", pa.table({"task": pa.array(sorted(set(tasks)), pa.int64())}))
+        try:
+            return fetch(cursor, sql)
+        finally:
+            cursor.unregister("wanted")
 
     def _read(self, kind: Kind, rows: np.ndarray) -> Iterator[bytes]:
         if not len(rows):

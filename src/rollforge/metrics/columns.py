@@ -7,7 +7,6 @@ need not be neighbours, though it is faster when they are.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rollforge.metrics.moments import FloatArray, exact_row_sums
+from rollforge.metrics.moments import FloatArray, exact_row_sums, exact_sum
 from rollforge.metrics.names import build_name, split_suffix
 
 IntArray = NDArray[np.int64]
@@ -77,7 +76,9 @@ class Groups:
             if size <= _WIDE:
                 result[which] = exact_row_sums([arranged[starts + rank] for rank in range(size)])
             else:
-                result[which] = [_sum(arranged[start : start + size].tolist()) for start in starts.tolist()]
+                result[which] = [
+                    exact_sum(arranged[start : start + size].tolist()) for start in starts.tolist()
+                ]
         return result
 
     def counts(self, arranged: BoolArray) -> FloatArray:
@@ -111,13 +112,6 @@ def _is_sorted(keys: Sequence[NDArray[Any]], change: BoolArray) -> bool:
             return False
         tied &= head[1:] == head[:-1]
     return True
-
-
-def _sum(values: list[float]) -> float:
-    try:
-        return math.fsum(values)
-    except (ValueError, OverflowError):
-        return sum(values)
 
 
 def fold_steps(

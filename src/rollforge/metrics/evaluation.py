@@ -9,7 +9,7 @@ that lost a run stays under the same key with the runs it has, and `coverage@k` 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -40,7 +40,7 @@ class EvalOptions(msgspec.Struct, frozen=True, kw_only=True):
     detailed_stats: bool = False
     ddof: int = 0
     success: Mapping[str, float] = msgspec.field(
-        default_factory=lambda: {"reward": 1.0, "accuracy": 1.0, "acc": 1.0}
+        default_factory=lambda: {"reward": 0.5, "accuracy": 0.5, "acc": 0.5}
     )
     """Metrics that get `pass@n`, each with the value that counts as solved."""
     keyed_by: str = "requested"
@@ -56,7 +56,7 @@ def fold_eval(
     options: EvalOptions,
     *,
     present: Mapping[str, ArrayLike] | None = None,
-    answers: Sequence[object] | None = None,
+    answers: Sequence[Hashable] | None = None,
     category: str = "eval",
     tasks_expected: int | None = None,
 ) -> dict[str, float]:
@@ -93,7 +93,7 @@ def task_level(
     options: EvalOptions,
     *,
     present: Mapping[str, ArrayLike] | None = None,
-    answers: Sequence[object] | None = None,
+    answers: Sequence[Hashable] | None = None,
 ) -> dict[str, dict[str, FloatArray]]:
     """Per metric and statistic one number per task that carries it; `_runs` is how many runs each has."""
     task_column = np.asarray(task)
@@ -117,7 +117,7 @@ def task_level(
 
 
 def _metric_table(
-    metric: str, task: NDArray[Any], column: FloatArray, answers: list[object] | None, options: EvalOptions
+    metric: str, task: NDArray[Any], column: FloatArray, answers: list[Hashable] | None, options: EvalOptions
 ) -> dict[str, FloatArray]:
     groups = Groups(task)
     parts: dict[str, list[FloatArray]] = {}
@@ -137,7 +137,7 @@ def _metric_table(
 
 
 def _rows_table(
-    metric: str, rows: FloatArray, answers: list[list[object]] | None, options: EvalOptions
+    metric: str, rows: FloatArray, answers: list[list[Hashable]] | None, options: EvalOptions
 ) -> dict[str, FloatArray]:
     runs = rows.shape[1]
     suffix = split_suffix(metric)[1]
@@ -169,7 +169,7 @@ def _rows_table(
     return table
 
 
-def _majority(values: list[float], answers: list[object], n: int, estimator: Estimator) -> float:
+def _majority(values: list[float], answers: list[Hashable], n: int, estimator: Estimator) -> float:
     """Runs without an answer take no part in the vote; NaN when none has one."""
     voting = [(value, answer) for value, answer in zip(values, answers, strict=True) if answer is not None]
     if not voting:

@@ -18,7 +18,7 @@ import msgspec
 
 from rollforge.errors import UsageError
 from rollforge.metrics.columns import StepTable, fold_steps
-from rollforge.metrics.moments import Moments, plain_number
+from rollforge.metrics.moments import Moments, exact_sum, plain_number
 from rollforge.metrics.names import build_name, split_suffix
 from rollforge.records import JsonObject
 
@@ -127,14 +127,14 @@ class StepFold:
         numbers: dict[str, float] = {}
         if values:
             numbers = {
-                "mean": sum_number(values) / len(values),
+                "mean": exact_sum(values) / len(values),
                 "max": max_number(values),
                 "min": min_number(values),
             }
         if self.policy.failed == "both" and not stem.startswith("time/"):
             zeroed = self._task_values(metric, failed_as_zero=True)
             if zeroed:
-                numbers["mean_failed_as_zero"] = sum_number(zeroed) / len(zeroed)
+                numbers["mean_failed_as_zero"] = exact_sum(zeroed) / len(zeroed)
         return numbers | (self._counts(metric, len(values)) if counts else {})
 
     def _task_values(self, metric: str, *, failed_as_zero: bool | None = None) -> list[float]:
@@ -238,23 +238,15 @@ def reduce_numbers(values: list[float], how: str) -> float | None:
         return None
     match how:
         case "mean":
-            return sum_number(values) / len(values)
+            return exact_sum(values) / len(values)
         case "sum":
-            return sum_number(values)
+            return exact_sum(values)
         case "max":
             return max_number(values)
         case "min":
             return min_number(values)
         case _:
             return values[-1]
-
-
-def sum_number(values: list[float]) -> float:
-    """The sum, rounded once, whatever the order."""
-    try:
-        return math.fsum(values)
-    except (ValueError, OverflowError):
-        return sum(values)
 
 
 def max_number(values: list[float]) -> float:

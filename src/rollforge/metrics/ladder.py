@@ -1,44 +1,41 @@
 """This module holds the `@k` statistics of one task's runs: mean, std, best, worst, pass, maj.
 
 Three estimators of best and worst of n, all on the values a task has:
-- `exact` (default): the expected best of n draws with replacement, in closed form. It is what the bootstrap
-  of Trinity-RFT and verl converges to, without its noise, and it is defined for n above the number of runs,
-  so a lost run does not move the key.
-- `unbiased`: the expected best of n distinct runs (as pass@k is defined); only for tasks with at least n
-  runs.
+- `exact` (default): the expectation over all choices of n of the task's runs, as in `rollforge metrics`; best@k
+  of k runs is the best of them, and of zeros and ones it is pass@k.
+- `replacement`: the expectation over n draws with replacement, in closed form: what the bootstrap of Trinity-RFT
+  and verl converges to, without its noise. It is never above `exact`.
 - `bootstrap42`: 1000 resamples from numpy's legacy generator seeded with 42: the peers' own numbers, digit by
   digit. It depends on the order of the runs, and uses no global random state.
 
-Every function takes a matrix (one row per task, all with the same number of runs) and returns one number per
-row.
+A task with fewer than n runs counts with those it has (the best of 3 for best@4): the key and the tasks under it
+stay the same when runs are lost, and the coverage tells. Every function takes a matrix (one row per task, all
+with the same number of runs) and returns one number per row.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from rollforge.at_k import (
+    BOOTSTRAP_ROUNDS,
+    BOOTSTRAP_SEED,
+    best_weights,
+    bootstrap_at_k,
+    ladder,
+    majority_at_k,
+)
 from rollforge.metrics.moments import FloatArray, exact_row_sums
 
-Estimator = Literal["exact", "unbiased", "bootstrap42"]
+__all__ = ["Estimator", "best_of", "ladder", "majority_at", "pass_at", "row_means", "row_stds", "worst_of"]
 
-_RESAMPLES = 1000
-
-
-def ladder(k: int) -> list[int]:
-    """2, 4, 8, … below k, and k itself; nothing for a single run."""
-    steps = []
-    n = 2
-    while n < k:
-        steps.append(n)
-        n *= 2
-    return [*steps, k] if k > 1 else []
+Estimator = Literal["exact", "replacement", "bootstrap42"]
 
 
 def row_means(rows: FloatArray) -> FloatArray:
@@ -55,47 +52,46 @@ def row_stds(rows: FloatArray, ddof: int = 0) -> FloatArray:
 
 
 def best_of(rows: FloatArray, n: int, estimator: Estimator = "exact") -> FloatArray:
-    """Per row the expected best of n; NaN where `unbiased` has too few runs."""
+    """Per row the expected best of n."""
     if estimator == "bootstrap42":
-        return _bootstrap(rows, n)[0]
+        return np.array([bootstrap_at_k(row, n)[0] for row in rows])
     return _weighted(np.sort(rows, axis=1), _order_weights(rows.shape[1], n, estimator))
 
 
 def worst_of(rows: FloatArray, n: int, estimator: Estimator = "exact") -> FloatArray:
     """Per row the expected worst of n."""
     if estimator == "bootstrap42":
-        return _bootstrap(rows, n)[1]
+        return np.array([bootstrap_at_k(row, n)[1] for row in rows])
     return _weighted(np.sort(rows, axis=1)[:, ::-1], _order_weights(rows.shape[1], n, estimator))
 
 
 def pass_at(rows: FloatArray, n: int, threshold: float) -> FloatArray:
-    """Per row the unbiased pass@n: the chance that n distinct runs hold one that reaches `threshold`; NaN
-    with fewer runs."""
-    runs = rows.shape[1]
-    if runs < n:
-        return np.full(len(rows), np.nan)
-    right = (rows >= threshold).sum(axis=1)
-    table = np.array([1.0 - math.comb(runs - c, n) / math.comb(runs, n) for c in range(runs + 1)])
-    return np.asarray(table[right])
+    """Per row the unbiased pass@n: the chance that n of the runs hold one that reaches `threshold`."""
+    return best_of((rows >= threshold).astype(np.float64), n)
 
 
 def majority_at(
-    values: Sequence[float], answers: Sequence[object], n: int, estimator: Estimator = "exact"
+    values: Sequence[float], answers: Sequence[Hashable], n: int, estimator: Estimator = "exact"
 ) -> float:
-    """The expected value of the answer that most of n draws give, for one task.
+    """The expected value of the answer that most of n runs give, for one task; ties are shared."""
+    match estimator:
+        case "exact":
+            return majority_at_k(answers, values, min(n, len(values)))
+        case "bootstrap42":
+            return _bootstrap_majority(values, answers, n)
+        case "replacement":
+            return _majority_with_replacement(values, answers, n)
 
-    Drawn with replacement as in verl; a tie is won by the answer seen first, which by symmetry means an even
-    share each.
-    """
-    if estimator == "bootstrap42":
-        return _bootstrap_majority(values, answers, n)
-    order = Counter(answers)
-    shares = _win_shares(tuple(sorted(order.values())), n)
+
+def _majority_with_replacement(values: Sequence[float], answers: Sequence[Hashable], n: int) -> float:
+    """As verl draws: a tie is won by the answer seen first, which by symmetry means an even share each."""
+    count_by_answer = Counter(answers)
+    shares = _win_shares(tuple(sorted(count_by_answer.values())), n)
     mean_by_answer = {
         answer: math.fsum(v for v, a in zip(values, answers, strict=True) if a == answer) / count
-        for answer, count in order.items()
+        for answer, count in count_by_answer.items()
     }
-    return math.fsum(shares[count] * mean_by_answer[answer] for answer, count in order.items())
+    return math.fsum(shares[count] * mean_by_answer[answer] for answer, count in count_by_answer.items())
 
 
 def _columns(rows: FloatArray) -> list[FloatArray]:
@@ -114,32 +110,16 @@ def _weighted(ordered: FloatArray, weights: FloatArray) -> FloatArray:
 
 @lru_cache(maxsize=1024)
 def _order_weights(runs: int, n: int, estimator: Estimator) -> FloatArray:
-    """The chance that the i-th smallest of `runs` values is the largest of n draws."""
-    if estimator == "exact":
+    """The chance that the i-th smallest of `runs` values is the largest of n."""
+    if estimator == "replacement":
         return np.array([(i**n - (i - 1) ** n) / runs**n for i in range(1, runs + 1)])
-    if runs < n:
-        return np.full(runs, np.nan)
-    return np.array([math.comb(i - 1, n - 1) / math.comb(runs, n) for i in range(1, runs + 1)])
+    return best_weights(runs)[:, min(n, runs) - 1]
 
 
-@lru_cache(maxsize=64)
-def _draws(runs: int, n: int) -> NDArray[np.int64]:
-    return np.random.RandomState(42).randint(0, runs, size=(_RESAMPLES, n))
-
-
-def _bootstrap(rows: FloatArray, n: int) -> tuple[FloatArray, FloatArray]:
-    draws = _draws(rows.shape[1], n)
-    best, worst = np.empty(len(rows)), np.empty(len(rows))
-    for position, row in enumerate(rows):
-        resampled = row[draws]
-        best[position] = np.mean(resampled.max(axis=1))
-        worst[position] = np.mean(resampled.min(axis=1))
-    return best, worst
-
-
-def _bootstrap_majority(values: Sequence[float], answers: Sequence[object], n: int) -> float:
+def _bootstrap_majority(values: Sequence[float], answers: Sequence[Hashable], n: int) -> float:
+    draws = np.random.RandomState(BOOTSTRAP_SEED).randint(0, len(values), size=(BOOTSTRAP_ROUNDS, n))
     picked = []
-    for draw in _draws(len(values), n).tolist():
+    for draw in draws.tolist():
         counts = Counter(answers[i] for i in draw)
         winner = max(counts, key=counts.__getitem__)
         picked.append(next(values[i] for i in draw if answers[i] == winner))

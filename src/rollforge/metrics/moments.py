@@ -171,7 +171,7 @@ def _to_float(units: int, fineness: int, divisor: int = 1) -> float:
     try:
         return units / (divisor << fineness)
     except OverflowError:
-        return math.copysign(math.inf, units)
+        return math.inf if units > 0 else -math.inf
 
 
 def exact_row_sums(columns: list[FloatArray]) -> FloatArray:
@@ -186,15 +186,16 @@ def exact_row_sums(columns: list[FloatArray]) -> FloatArray:
         return total
     error = np.zeros_like(total)
     rest = np.zeros_like(total)
-    for column in columns[1:]:
-        total, lost = _two_sum(total, column)
-        error, lost = _two_sum(error, lost)
-        np.abs(lost, out=lost)
-        rest += lost
-    result = total + error
+    with np.errstate(over="ignore", invalid="ignore"):  # rows that overflow are summed again below
+        for column in columns[1:]:
+            total, lost = _two_sum(total, column)
+            error, lost = _two_sum(error, lost)
+            np.abs(lost, out=lost)
+            rest += lost
+        result = total + error
     odd = np.flatnonzero((rest != 0) | ~np.isfinite(result))
     for row in odd:
-        result[row] = _fsum_like_ieee([float(column[row]) for column in columns])
+        result[row] = exact_sum([float(column[row]) for column in columns])
     return result
 
 
@@ -209,12 +210,11 @@ def _two_sum(a: FloatArray, b: FloatArray) -> tuple[FloatArray, FloatArray]:
     return total, lost
 
 
-def _fsum_like_ieee(values: list[float]) -> float:
+def exact_sum(values: list[float]) -> float:
     """`math.fsum`, with NaN for inf − inf and infinity on overflow instead of an exception."""
     try:
         return math.fsum(values)
     except ValueError:
         return math.nan
     except OverflowError:
-        moments = Moments.of(values)
-        return moments.sum
+        return Moments.of(values).sum

@@ -93,7 +93,7 @@ def _output_items(ask: Ask, turn: Turn, key: int, status: str) -> list[JsonObjec
         items.append(_message(key, status, {"type": "refusal", "refusal": turn.refusal}))
     elif turn.text or not turn.calls:
         part: JsonObject = {"type": "output_text", "text": turn.text, "annotations": []}
-        part["logprobs"] = _logprobs(ask, turn, key) if ask.wants_logprobs else []
+        part["logprobs"] = _logprobs(ask, turn.text, key) if ask.wants_logprobs else []
         items.append(_message(key, status, part))
     for number, call in enumerate(turn.calls):
         items.append(
@@ -151,14 +151,17 @@ def _choice(ask: Ask, number: int, answered: Answered) -> JsonObject:
         ]
     choice: JsonObject = {"index": number, "message": message, "finish_reason": turn.finish, "logprobs": None}
     if ask.wants_logprobs:
-        choice["logprobs"] = {"content": _logprobs(ask, turn, key), "refusal": None}
+        # A server that gives token ids gives a logprob for each of them, reasoning and calls included.
+        texts = tokens.generated_texts(turn) if ask.wants_token_ids else [turn.text]
+        entries = [entry for text in texts for entry in _logprobs(ask, text, key)]
+        choice["logprobs"] = {"content": entries, "refusal": None}
     if ask.wants_token_ids:
         choice["token_ids"] = tokens.turn_ids(turn)
     return choice
 
 
-def _logprobs(ask: Ask, turn: Turn, key: int) -> list[JsonObject]:
-    return tokens.logprobs(turn.text, ask.top_logprobs, Chance("logprobs", key))
+def _logprobs(ask: Ask, text: str, key: int) -> list[JsonObject]:
+    return tokens.logprobs(text, ask.top_logprobs, Chance("logprobs", key))
 
 
 def _responses_usage(ask: Ask, turn: Turn) -> JsonObject:

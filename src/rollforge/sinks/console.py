@@ -53,6 +53,8 @@ def _rank(name: str) -> int:
         if statistic == "mean" or statistic.startswith("mean@"):
             return 0
         return 2 if statistic.startswith(("pass@", "coverage@")) else 9
+    if parts.metric in ("input_count", "experience_count"):
+        return 1
     if parts.metric.startswith("failed_"):
         return 3
     if statistic == "mean" and parts.category in ("rollout", "critic", "actor", "sample"):

@@ -23,7 +23,8 @@ class JsonlSink:
     is_remote = False
 
     def __init__(self, options: SinkOptions) -> None:
-        self.path = Path(options.target) if options.target else options.directory / "metrics.jsonl"
+        default = options.metrics_file or options.directory / "metrics.jsonl"
+        self.path = Path(options.target) if options.target else default
         self._file: IO[bytes] | None = None
 
     def start(self) -> None:

@@ -53,6 +53,21 @@ class RunFiles:
         return self._sibling("_aggregate_metrics.json")
 
     @property
+    def metrics(self) -> Path:
+        """Metrics per step: what the jsonl sink appends by default."""
+        return self._sibling("_metrics.jsonl")
+
+    @property
+    def experiences(self) -> Path:
+        """What `experiences` makes of the run by default."""
+        return self._sibling("_experiences.jsonl")
+
+    @property
+    def evaluation(self) -> Path:
+        """The last result of `eval`."""
+        return self._sibling("_eval.json")
+
+    @property
     def index(self) -> Path:
         """The columnar cache: safe to delete."""
         return self._sibling("_index")

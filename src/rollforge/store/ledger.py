@@ -137,6 +137,14 @@ class Ledger:
         """How many rollouts failed for good: terminal, or out of attempts."""
         return int(np.count_nonzero((self._states >= min(max_attempts, _TERMINAL)) & (self._states != _DONE)))
 
+    def counts_by_task(self, max_attempts: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Per position how many rollouts are still to be made, and how many failed for good."""
+        states = self._states.reshape(-1, self.samples)
+        last = min(max_attempts, _TERMINAL)
+        owed = np.count_nonzero(states < last, axis=1)
+        given_up = np.count_nonzero((states >= last) & (states != _DONE), axis=1)
+        return owed, given_up
+
     def _slot(self, task_id: int, rollout: int) -> int | None:
         position = self.position(task_id)
         if position is None or not 0 <= rollout < self.samples:

@@ -34,12 +34,7 @@ class VerdictCache:
         self._flushed_at = time.monotonic()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._database = sqlite3.connect(self.path, timeout=5, isolation_level=None)
-            self._database.execute("PRAGMA journal_mode = WAL")
-            self._database.execute("PRAGMA synchronous = NORMAL")
-            self._database.execute(
-                "CREATE TABLE IF NOT EXISTS verdicts (id INTEGER PRIMARY KEY, rest BLOB NOT NULL, verdict BLOB NOT NULL)"
-            )
+            self._database = _open(self.path)
         except (OSError, sqlite3.Error) as error:
             raise UsageError(
                 f"{self.path}: cannot be used as a cache of verdicts: {error}",
@@ -86,6 +81,29 @@ class VerdictCache:
         """Write what is held and release the file."""
         self.flush()
         self._database.close()
+
+
+def _open(path: Path, patience_s: float = 10.0) -> sqlite3.Connection:
+    """The database, made if need be. Two processes that make it at once refuse each other for a moment."""
+    database = sqlite3.connect(path, timeout=5, isolation_level=None)
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = NORMAL")
+            database.execute(
+                "CREATE TABLE IF NOT EXISTS verdicts (id INTEGER PRIMARY KEY, rest BLOB NOT NULL, verdict BLOB NOT NULL)"
+            )
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                database.close()
+                raise
+            time.sleep(0.02)
+        except sqlite3.Error:
+            database.close()
+            raise
+        else:
+            return database
 
 
 def _number(key: bytes) -> int:

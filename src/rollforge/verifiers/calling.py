@@ -16,14 +16,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
-
 from rollforge import records
 from rollforge.errors import Failure
-from rollforge.records import JsonObject, Response, Task, Verdict
+from rollforge.records import Response, Task, Verdict
 from rollforge.verifiers.base import Verifier, convert_options, keyword_options, options_type, takes_self
 
 MESSAGE_CHARS = 2000
+
+
+class Stopped(Exception):
+    """No verdict was asked for after all: verification is being stopped. It is neither a verdict nor a failure."""
 
 
 class LiveVerifier:
@@ -73,12 +75,12 @@ class LiveVerifier:
 
     def _verdicts(self, value: object, count: int) -> list[Verdict]:
         if not self.verifier.is_group:
-            return [plain_verdict(value)]
+            return [Verdict.from_value(value)]
         if not isinstance(value, list | tuple) or len(value) != count:
             raise ValueError(
                 f"the group verifier returned {_short(value)} for {count} responses; it must return a list of {count}"
             )
-        return [plain_verdict(item) for item in value]
+        return [Verdict.from_value(item) for item in value]
 
 
 async def _awaited(value: Any) -> Any:
@@ -114,34 +116,6 @@ def _bind(verifier: Verifier) -> Callable[..., Any]:
     if verifier.mode and "mode" in names:
         keywords["mode"] = verifier.mode
     return partial(function, **keywords) if keywords else function
-
-
-def plain_verdict(value: object) -> Verdict:
-    """The verdict a return value stands for, made of what JSON can hold.
-
-    Raises:
-        ValueError: the value is no verdict, or one of its details cannot be written to a file.
-    """
-    verdict = Verdict.from_value(value)
-    if not verdict.details:
-        return verdict
-    details: JsonObject = {}
-    for key, item in verdict.details.items():
-        try:
-            encoded = msgspec.json.encode(item, enc_hook=_as_plain)
-            details[key] = item if isinstance(item, str) else msgspec.json.decode(encoded)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise ValueError(
-                f"the verifier returned {key} = {_short(item)}, which JSON cannot hold"
-            ) from error
-    return msgspec.structs.replace(verdict, details=details)
-
-
-def _as_plain(value: Any) -> Any:
-    to_list = getattr(value, "tolist", None)
-    if callable(to_list):
-        return to_list()
-    raise TypeError(type(value).__qualname__)
 
 
 def _short(value: object) -> str:

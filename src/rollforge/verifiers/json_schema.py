@@ -31,7 +31,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     schema: JsonObject | None = None
     """The schema for every row; None takes the row's own."""
     find: bool = False
-    """When the whole text is no JSON, judge the last fenced block, or else the text from the first bracket."""
+    """When the whole text is no JSON, judge the last fenced block, or else from the first bracket on."""
 
 
 class JsonSchema:

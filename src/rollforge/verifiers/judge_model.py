@@ -1,6 +1,6 @@
 """This module asks a language model for a judgement, and reads only what the model itself decided.
 
-Any OpenAI-compatible chat endpoint will do. What a rollout wrote is data: it is shown between markers that
+Any OpenAI-compatible endpoint will do. What a rollout wrote is data: it is shown between markers that
 carry a nonce made for this one request, labels inside it are broken up before the judge sees them, and a
 verdict counts when it stands in a fence that carries the same nonce. A judge that cannot be reached or read
 is a failure to judge, never a reward.
@@ -13,23 +13,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-import aiohttp
 import msgspec
 
-from rollforge.errors import Failure, FailureClass, UsageError
-from rollforge.records import JsonObject, content_text
+from rollforge.endpoint.client import Client, ClientOptions
+from rollforge.endpoint.model import Api, Model, ModelOptions
+from rollforge.errors import Failure, UsageError
+from rollforge.records import JsonObject, Response
 
 Messages = Sequence[Mapping[str, str]]
-
-RETRIED_STATUSES = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
-LONGEST_WAIT_SECONDS = 60.0
 
 
 class JudgeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,6 +36,8 @@ class JudgeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Name of the judge model; must be given."""
     base_url: str = ""
     """Address of its OpenAI-compatible API, ending in `/v1`; must be given."""
+    api: Api = "auto"
+    """Which API the server speaks: `responses`, `chat`, or `auto` to find out."""
     api_key_env: str = "OPENAI_API_KEY"
     """Environment variable that holds the key, never the key itself; an unset one sends no key."""
     temperature: float | None = 0.0
@@ -75,8 +74,8 @@ class JudgeModel(Protocol):
         """Release connections."""
 
 
-class ChatEndpoint:
-    """A judge behind an OpenAI-compatible chat endpoint, asked with bounded retries."""
+class JudgeEndpoint:
+    """A judge behind the run's one kind of HTTP client: bounded retries, breaker, either API."""
 
     def __init__(self, options: JudgeOptions) -> None:
         if not options.model or not options.base_url:
@@ -85,60 +84,56 @@ class ChatEndpoint:
                 hint="give both as options of the verifier: model=NAME base_url=http://HOST:PORT/v1",
             )
         self._options = options
-        self._url = options.base_url.rstrip("/") + "/chat/completions"
-        self._session: aiohttp.ClientSession | None = None
+        self._client: Client | None = None
+        self._model: Model | None = None
         self._limit = asyncio.Semaphore(max(1, options.concurrency))
 
     async def complete(self, messages: Messages) -> Completion:
-        request = self._request(messages)
         async with self._limit:
-            for retry in range(self._options.retries + 1):
-                try:
-                    return await self._once(request)
-                except Failure as failure:
-                    if not failure.is_retryable or retry == self._options.retries:
-                        raise
-                    await asyncio.sleep(_pause(retry, failure.retry_after))
-        raise AssertionError("the loop above returns or raises")
+            model = await self._connected()
+            try:
+                answer = await model.respond(self._params(messages))
+            except Failure as failure:
+                raise Failure(
+                    "verifier",
+                    "verifier",
+                    f"the judge gave no answer ({failure.kind}): {failure.message}",
+                    status=failure.status,
+                ) from failure
+        response = Response(answer.response)
+        usage = response.usage
+        return Completion(
+            response.last_text, int(usage.get("input_tokens") or 0), int(usage.get("output_tokens") or 0)
+        )
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        if self._client is not None:
+            await self._client.__aexit__(None, None, None)
+        self._client = self._model = None
 
-    def _request(self, messages: Messages) -> JsonObject:
-        request: JsonObject = {"model": self._options.model, "messages": list(messages)}
-        if self._options.temperature is not None:
-            request["temperature"] = self._options.temperature
-        if self._options.max_output_tokens is not None:
-            request["max_tokens"] = self._options.max_output_tokens
-        return {**request, **self._options.body}
+    def _params(self, messages: Messages) -> JsonObject:
+        return {
+            "input": [{**message, "type": "message"} for message in messages],
+            "temperature": self._options.temperature,
+            "max_output_tokens": self._options.max_output_tokens,
+            **self._options.body,
+        }
 
-    async def _once(self, request: JsonObject) -> Completion:
-        try:
-            async with self._connected().post(self._url, json=request) as reply:
-                data = await reply.read()
-                if reply.status != 200:
-                    raise _refusal(reply.status, data, reply.headers.get("Retry-After"))
-        except TimeoutError as error:
-            raise Failure(
-                "verifier", "timeout", f"the judge gave no answer in {self._options.timeout:g} s"
-            ) from error
-        except aiohttp.ClientError as error:
-            raise Failure(
-                "verifier", "unavailable", f"the judge at {self._url} cannot be reached: {error}"
-            ) from error
-        return _completion(data)
-
-    def _connected(self) -> aiohttp.ClientSession:
-        if self._session is None:
+    async def _connected(self) -> Model:
+        if self._model is None:
             key = os.environ.get(self._options.api_key_env, "")
-            self._session = aiohttp.ClientSession(
-                timeout=aiohttp.ClientTimeout(total=self._options.timeout),
+            self._client = Client(
+                ClientOptions(
+                    base_urls=(self._options.base_url,),
+                    request_timeout_s=self._options.timeout,
+                    retries=self._options.retries,
+                    outage_patience_s=self._options.timeout,
+                ),
                 headers={"Authorization": f"Bearer {key}"} if key else None,
-                connector=aiohttp.TCPConnector(limit=self._options.concurrency),
             )
-        return self._session
+            self._model = Model(self._client, ModelOptions(name=self._options.model, api=self._options.api))
+            await self._client.__aenter__()
+        return self._model
 
 
 class Tally:
@@ -182,34 +177,3 @@ def fenced(reply: str, nonce: str) -> str | None:
         rf"^[ \t]*```verdict-{nonce}[ \t]*\n(.*?)^[ \t]*```", reply + "\n", re.MULTILINE | re.DOTALL
     )
     return blocks[-1].strip() if blocks else None
-
-
-def _pause(retry: int, retry_after: float | None) -> float:
-    if retry_after is not None:
-        return min(retry_after, LONGEST_WAIT_SECONDS)
-    return random.uniform(0.5, 1.0) * min(0.5 * 2.0**retry, LONGEST_WAIT_SECONDS)
-
-
-def _refusal(status: int, data: bytes, retry_after: str | None) -> Failure:
-    text = data[:300].decode("utf-8", "replace")
-    wait = float(retry_after) if retry_after and retry_after.replace(".", "", 1).isdigit() else None
-    kind: FailureClass = "permanent"
-    if status in RETRIED_STATUSES:
-        kind = "rate-limited" if status == 429 else "transient"
-    return Failure("verifier", kind, f"the judge answered {status}: {text}", status=status, retry_after=wait)
-
-
-def _completion(data: bytes) -> Completion:
-    try:
-        reply: Any = msgspec.json.decode(data)
-        message = reply["choices"][0]["message"]
-        usage = reply.get("usage") or {}
-        return Completion(
-            content_text(message.get("content")),
-            int(usage.get("prompt_tokens") or 0),
-            int(usage.get("completion_tokens") or 0),
-        )
-    except (msgspec.DecodeError, LookupError, AttributeError, TypeError) as error:
-        raise Failure(
-            "verifier", "transient", f"the judge's reply is no chat completion: {data[:200]!r}"
-        ) from error

@@ -26,6 +26,8 @@ _ITEM_LEFT_OUT = frozenset(
         "encrypted_content",
     }
 )
+_MESSAGE_KEYS = frozenset({"id", "type", "role", "status", "content"})
+_TEXT_KEYS = frozenset({"type", "text", "annotations", "logprobs"})
 
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
@@ -69,6 +71,10 @@ def answer_bytes(response: Response) -> bytes:
 def _plain_item(item: Any, ordinal_by_call: dict[Any, int]) -> Any:
     if not isinstance(item, dict):
         return item
+    if item.keys() <= _MESSAGE_KEYS and item.get("type") == "message":
+        short = _short_message(item)
+        if short is not None:
+            return short
     plain: JsonObject = {
         key: value for key, value in item.items() if key not in _ITEM_LEFT_OUT and value is not None
     }
@@ -81,6 +87,19 @@ def _plain_item(item: Any, ordinal_by_call: dict[Any, int]) -> Any:
     if isinstance(content, list):
         plain["content"] = [_plain_part(part) for part in content]
     return plain
+
+
+def _short_message(item: JsonObject) -> list[Any] | None:
+    """The usual case at a quarter of the cost: a message of plain text parts, as a list no other item is written as."""
+    content = item.get("content")
+    if not isinstance(content, list):
+        return None
+    short: list[Any] = [item.get("role"), item.get("status")]
+    for part in content:
+        if not isinstance(part, dict) or not part.keys() <= _TEXT_KEYS or part.get("annotations"):
+            return None
+        short += (part.get("type"), part.get("text"))
+    return short
 
 
 def _plain_part(part: Any) -> Any:

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from pathlib import Path
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -22,7 +23,8 @@ import msgspec
 from rollforge.errors import UsageError
 from rollforge.records import JsonObject, Response, Task
 from rollforge.verifiers.equivalence import EquivalenceJudge
-from rollforge.verifiers.judge_model import ChatEndpoint, JudgeOptions, Tally
+from rollforge.verifiers.equivalence_judge import read_template
+from rollforge.verifiers.judge_model import JudgeEndpoint, JudgeOptions, Tally
 
 needs = ("expected_answer",)
 
@@ -33,7 +35,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     judge: JudgeOptions | None = None
     """The judge for answers the library did not accept; None means the library decides alone."""
     judge_template: str | None = None
-    """File with the judge's prompt: {question}, {first_answer}, {second_answer}; labels [[A=B]] and [[A!=B]]."""
+    """File with the judge's prompt: {question}, {first_answer}, {second_answer}; labels as in NeMo Gym."""
 
 
 class Math:
@@ -46,10 +48,10 @@ class Math:
         self._library = _Library()
         self.is_deterministic = self._options.judge is None
         if self._options.judge is not None:
-            ChatEndpoint(
+            JudgeEndpoint(
                 self._options.judge
             )  # refuses a judge without model or address before the first rollout
-        self._template = _read(self._options.judge_template)
+        self._template = read_template(self._options.judge_template)
 
     def verify(self, task: Task, response: Response) -> JsonObject:
         expected = task.get("expected_answer")
@@ -70,12 +72,12 @@ class Math:
         if self._options.judge is None or library_reward > 0.5:
             return verdict
         question = str(task.get("question") or task.prompt)
-        return {**verdict, **asyncio.run(self._appeal(question, str(expected), extracted or text))}
+        return {**verdict, **_awaited(self._appeal(question, str(expected), extracted or text))}
 
     async def _appeal(self, question: str, expected: str, answer: str) -> JsonObject:
         """Both orders, since a judge may favour a place; the second is asked only after a first yes."""
         assert self._options.judge is not None
-        endpoint = ChatEndpoint(self._options.judge)
+        endpoint = JudgeEndpoint(self._options.judge)
         judge = EquivalenceJudge(endpoint, attempts=self._options.judge.attempts, template=self._template)
         tally = Tally()
         try:
@@ -89,6 +91,16 @@ class Math:
             "judge_evaluations": [comparison.to_fields() for comparison in comparisons],
             **tally.numbers(),
         }
+
+
+def _awaited(coroutine: Coroutine[Any, Any, JsonObject]) -> JsonObject:
+    """Its result: in this thread, or in one of its own where an event loop already runs here."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
 
 
 class UnreadableGold(ValueError):
@@ -139,12 +151,3 @@ def without_delimiters(text: str) -> str:
     if len(text) > 1 and text.startswith("$") and text.endswith("$"):
         text = text[1:-1].strip()
     return text
-
-
-def _read(path: str | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        return Path(path).expanduser().read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}", hint="the judge's template is a text file") from error

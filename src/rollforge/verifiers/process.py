@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import faulthandler
 import gc
+import mmap
 import os
 import resource
 import signal
@@ -37,6 +38,8 @@ MAX_FRAME = 256 * 2**20
 """A longer verdict is a failure: it would end up in a line of the run."""
 FORK = b"F"
 REAP = b"R"
+BEGUN_AT = 1 << 16
+"""Where in its report a worker counts the verdicts it has begun; before it there is room for a crash's traceback."""
 DUMP_SIGNAL = signal.SIGUSR1
 """Makes a worker write where it stands into its report, even inside native code."""
 
@@ -114,13 +117,13 @@ def become_worker(sock: socket.socket, report: int, verifier: Verifier, memory_m
         report_file = os.fdopen(report, "wb", buffering=0)
         faulthandler.enable(file=report_file)
         faulthandler.register(DUMP_SIGNAL, file=report_file, all_threads=False)
-        _serve(sock, verifier, memory_mb)
+        _serve(sock, verifier, memory_mb, mmap.mmap(report, BEGUN_AT + NUMBER.size))
         code = 0
     finally:
         os._exit(code)
 
 
-def _serve(sock: socket.socket, verifier: Verifier, memory_mb: int) -> None:
+def _serve(sock: socket.socket, verifier: Verifier, memory_mb: int, shared: mmap.mmap) -> None:
     try:
         live = LiveVerifier(verifier)
         asyncio.run(live.start())
@@ -130,7 +133,10 @@ def _serve(sock: socket.socket, verifier: Verifier, memory_mb: int) -> None:
     limit_memory(memory_mb)
     sock.sendall(frame({"pid": os.getpid()}))
     own_pid = os.getpid()
-    for row, index, raws in _frames(sock):
+    for begun, (row, index, raws) in enumerate(_frames(sock), start=1):
+        NUMBER.pack_into(
+            shared, BEGUN_AT, begun
+        )  # should this verdict end the process, the parent knows which it was
         started = time.perf_counter()
         is_worn_out = False
         try:

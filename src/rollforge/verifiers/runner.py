@@ -16,10 +16,11 @@ import msgspec
 from rollforge.errors import Failure, UsageError
 from rollforge.records import Response, Task, Verdict
 from rollforge.verifiers.base import Mode, Verifier
-from rollforge.verifiers.calling import LiveVerifier, failure_message, verifier_failure
+from rollforge.verifiers.calling import LiveVerifier, Stopped, failure_message, verifier_failure
 from rollforge.verifiers.keys import Keys
 
 Workers = int | Literal["auto"]
+Sharing = Literal["auto", "always", "never"]
 REMEMBERED = 200_000
 """Verdicts kept in memory for equal answers; older ones are judged again, or found in the cache on disk."""
 
@@ -61,7 +62,7 @@ class JudgeCounters(msgspec.Struct):
     lookups: int = 0
     """Rollouts that asked whether an equal answer was judged already; 0 for a verifier that is not deterministic."""
     seconds: float = 0.0
-    """Inside the verifier, summed."""
+    """Inside the verifier, summed over calls that gave a verdict."""
     queued: int = 0
     busy: int = 0
     workers: int = 0
@@ -71,8 +72,7 @@ class JudgeCounters(msgspec.Struct):
 
     @property
     def seconds_per_verdict(self) -> float | None:
-        done = self.judged + self.failed
-        return self.seconds / done if done else None
+        return self.seconds / self.judged if self.judged else None
 
     @property
     def hit_rate(self) -> float | None:
@@ -139,17 +139,20 @@ class LoopEngine:
 class RunningJudge:
     """A `Judge` with everything around the call: sharing, cache, counters."""
 
-    def __init__(self, verifier: Verifier, engine: Engine, cache: VerdictStore | None) -> None:
+    def __init__(
+        self, verifier: Verifier, engine: Engine, cache: VerdictStore | None, *, sharing: Sharing = "auto"
+    ) -> None:
         self.verifier = verifier
         self._engine = engine
-        # For a cheap verifier, finding out that an answer was seen before costs more than judging it again.
-        is_worth_it = not verifier.is_cheap or cache is not None
+        # For a cheap verifier, finding out that an answer was seen before costs as much as judging it again.
+        is_worth_it = sharing == "always" or (sharing == "auto" and (not verifier.is_cheap or cache is not None))
         self._is_sharing = verifier.is_deterministic and not verifier.is_group and is_worth_it
         self._cache = cache if self._is_sharing else None
         self._keys = Keys(verifier.fingerprint)
         self._known: dict[bytes, tuple[Verdict, int]] = {}
-        self._running: dict[bytes, asyncio.Future[Verdict]] = {}
+        self._running: dict[bytes, asyncio.Future[None] | None] = {}
         self._counters = JudgeCounters()
+        self._is_draining = False
 
     @property
     def name(self) -> str:
@@ -210,7 +213,7 @@ class RunningJudge:
         self._counters.lookups += 1
         while key in self._running and key not in self._known:
             # When the first one fails, whoever waited asks again: the failure is that call's own.
-            await asyncio.wait([self._running[key]])
+            await self._first_one(key)
         found = self._known.get(key)
         if found is not None:
             self._counters.shared += 1
@@ -224,20 +227,24 @@ class RunningJudge:
                 return Ruling(cached, 0.0, 1, is_cached=True)
         return await self._judged_first(key, task, response)
 
+    async def _first_one(self, key: bytes) -> None:
+        """Wait until the running judgement of an equal answer has ended, well or not."""
+        future = self._running[key]
+        if future is None:
+            future = self._running[key] = asyncio.get_running_loop().create_future()
+        await asyncio.wait([future])
+
     async def _judged_first(self, key: bytes, task: Task, response: Response) -> Ruling:
-        future: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
-        self._running[key] = future
+        self._running[key] = None
         try:
             (verdict,), seconds = await self._called(task, [response])
-        except BaseException:
-            future.cancel()
-            raise
+            self._remember(key, verdict)
         finally:
-            del self._running[key]
-        self._remember(key, verdict)
+            waited_for = self._running.pop(key)
+            if waited_for is not None:
+                waited_for.set_result(None)
         if self._cache is not None:
             self._cache.put(key, verdict)
-        future.set_result(verdict)
         return Ruling(verdict, seconds, 1)
 
     def _remember(self, key: bytes, verdict: Verdict) -> None:
@@ -245,12 +252,26 @@ class RunningJudge:
             del self._known[next(iter(self._known))]
         self._known[key] = (verdict, 1)
 
+    def drain(self) -> None:
+        """Begin no more calls; those that wait raise `Stopped`, those that run come to their end."""
+        self._is_draining = True
+        drop = getattr(self._engine, "drop_waiting", None)
+        if drop is not None:
+            drop()
+
+    async def call_once(self, task: Task, response: Response) -> Verdict:
+        """The verdict of a call of its own, whatever equal answers were told; raises `Failure` when there is none."""
+        _, (verdict,) = await self._engine.run(task, [response])
+        return verdict
+
     async def judge_group(self, task: Task, responses: list[Response]) -> list[Verdict]:
         """The verdicts of a group verifier, one for each response in their order."""
         verdicts, _ = await self._called(task, responses)
         return verdicts
 
     async def _called(self, task: Task, responses: list[Response]) -> tuple[list[Verdict], float]:
+        if self._is_draining:
+            raise Stopped
         try:
             seconds, verdicts = await self._engine.run(task, responses)
         except Failure:
@@ -274,6 +295,7 @@ def make_judge(
     timeout: float = 60,
     memory_mb: int = 4096,
     cache: VerdictStore | None = None,
+    sharing: Sharing = "auto",
 ) -> RunningJudge:
     """The verifier ready to run where it belongs.
 
@@ -282,6 +304,7 @@ def make_judge(
         timeout: Seconds one verdict may take.
         memory_mb: What one worker may take on top of what the loaded verifier needs; 0 sets no limit.
         cache: Verdicts of earlier runs; not used for a verifier that is not deterministic.
+        sharing: Whether equal answers to one task are judged once; `auto` does so where finding the equal one is cheaper.
     """
     engine: Engine
     if verifier.is_async or verifier.is_cheap or workers == 0:
@@ -290,7 +313,7 @@ def make_judge(
         from rollforge.verifiers.workers import WorkerPool
 
         engine = WorkerPool(verifier, workers=workers, timeout=timeout, memory_mb=memory_mb)
-    return RunningJudge(verifier, engine, cache)
+    return RunningJudge(verifier, engine, cache, sharing=sharing)
 
 
 class InlineJudge(RunningJudge):

@@ -24,7 +24,7 @@ from rollforge.records import JsonObject
 from rollforge.registry import load_target
 from rollforge.verifiers.base import Verifier
 from rollforge.verifiers.calling import is_installed, shown_path
-from rollforge.verifiers.process import FORK, HEADER, NUMBER, REAP, frame, kill_group, run_forked
+from rollforge.verifiers.process import BEGUN_AT, FORK, HEADER, NUMBER, REAP, frame, kill_group, run_forked
 
 _BOOT = "import json,sys; sys.path[:]=json.loads(sys.argv[1]); from rollforge.verifiers.process import main; main(int(sys.argv[2]))"
 
@@ -39,11 +39,17 @@ class WorkerHandle:
 
     def last_place(self) -> str:
         """`file.py:12 in solve`: where it stood when it crashed or was asked; empty when it could not say."""
-        lines = os.pread(self._report, 1 << 16, 0).decode("utf-8", "replace").splitlines()
+        text = os.pread(self._report, BEGUN_AT, 0).partition(b"\0")[0]
+        lines = text.decode("utf-8", "replace").splitlines()
         frames = [line.strip() for line in lines if line.startswith('  File "')]
         places = [_parse_frame(line) for line in frames]
         theirs = [place for place in places if not is_installed(place[0])] or places
         return f"{shown_path(theirs[0][0])}:{theirs[0][1]} in {theirs[0][2]}" if theirs else ""
+
+    def begun(self) -> int:
+        """How many verdicts it has begun, whether or not their answers arrived."""
+        number: int = NUMBER.unpack(os.pread(self._report, NUMBER.size, BEGUN_AT))[0]
+        return number
 
     def release(self) -> None:
         """Forget its report; the line belongs to the transport."""
@@ -191,10 +197,8 @@ def importable_spec(verifier: Verifier) -> str | None:
     if not module or not name or module == "__main__" or "<" in name or not sys.executable:
         return None
     loaded = sys.modules.get(module)
-    if module.startswith("rollforge_user_"):
-        spec = f"{getattr(loaded, '__file__', '')}:{name}"
-    else:
-        spec = f"{module}:{name}"
+    place = getattr(loaded, "__file__", "") if module.startswith("rollforge_user_") else module
+    spec = f"{place}:{name}"
     try:
         return spec if load_target(spec) is function else None
     except Exception:  # noqa: BLE001  (whatever looking it up raises, it cannot be found elsewhere)
@@ -203,9 +207,11 @@ def importable_spec(verifier: Verifier) -> str | None:
 
 def _report_file() -> int:
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("rollforge-worker-report")
-    handle, path = tempfile.mkstemp()
-    os.unlink(path)  # noqa: PTH108  (only the open file is wanted)
+        handle = os.memfd_create("rollforge-worker-report")
+    else:
+        handle, path = tempfile.mkstemp()
+        os.unlink(path)  # noqa: PTH108  (only the open file is wanted)
+    os.ftruncate(handle, BEGUN_AT + NUMBER.size)
     return handle
 
 

@@ -19,7 +19,7 @@ import msgspec
 from rollforge.errors import RollforgeError, UsageError
 from rollforge.records import JsonObject, Response, Task, Verdict
 from rollforge.verifiers.base import Verifier
-from rollforge.verifiers.calling import verifier_failure
+from rollforge.verifiers.calling import Stopped, verifier_failure
 from rollforge.verifiers.cores import idle_cores, usable_cores
 from rollforge.verifiers.process import DUMP_SIGNAL, HEADER, MAX_FRAME, kill_group
 from rollforge.verifiers.spawner import Spawner, WorkerHandle
@@ -55,6 +55,7 @@ class _Worker(asyncio.Protocol):
         self.pool = pool
         self.handle = handle
         self.jobs: deque[_Job] = deque()
+        self.answered = 0
         self.head_since = 0.0
         self.asked_where_at: float | None = None
         self.is_ready = False
@@ -88,7 +89,6 @@ class _Worker(asyncio.Protocol):
             self.head_since = now
         self.jobs.append(job)
         assert self._transport is not None
-        self._transport.write(HEADER.pack(len(job.payload)))
         self._transport.write(job.payload)
 
     def data_received(self, data: bytes) -> None:
@@ -122,6 +122,7 @@ class _Worker(asyncio.Protocol):
         if not self.jobs or not isinstance(value, list) or len(value) != 4:
             return False
         job = self.jobs.popleft()
+        self.answered += 1
         self.head_since = time.monotonic()
         self.asked_where_at = None
         seconds, message, self.is_leaving, verdicts = value
@@ -138,6 +139,15 @@ class _Worker(asyncio.Protocol):
         if not self.ready.done():
             self.ready.set_result(None)
         return True
+
+    def take_culprit(self) -> _Job | None:
+        """The verdict it was at when it ended; the others, before and behind, are innocent and judged elsewhere."""
+        place = self.handle.begun() - self.answered - 1
+        if self.is_leaving or not 0 <= place < len(self.jobs):
+            return None
+        culprit = self.jobs[place]
+        del self.jobs[place]
+        return culprit
 
     def connection_lost(self, error: Exception | None) -> None:
         self.end(None)
@@ -216,7 +226,7 @@ class WorkerPool:
             payload = _encode([task, task.index, [response.raw for response in responses]])
         except (TypeError, ValueError, OverflowError) as error:
             raise verifier_failure(f"the task or response cannot be sent to a worker: {error}") from error
-        job = _Job(payload, asyncio.get_running_loop().create_future())
+        job = _Job(HEADER.pack(len(payload)) + payload, asyncio.get_running_loop().create_future())
         worker = self._freest()
         if worker is None:
             self._queue.append(job)
@@ -272,8 +282,8 @@ class WorkerPool:
         except (RollforgeError, OSError):
             code = None
         reason = worker.end_reason or _describe_end(code, worker.handle.last_place())
+        culprit = worker.take_culprit()
         worker.handle.release()
-        culprit = worker.jobs.popleft() if worker.jobs and not worker.is_leaving else None
         self._queue.extendleft(reversed(worker.jobs))
         worker.jobs.clear()
         if not worker.ready.done():
@@ -295,6 +305,13 @@ class WorkerPool:
             job = self._queue.popleft()
             if not job.future.done():
                 job.future.set_exception(verifier_failure(reason))
+
+    def drop_waiting(self) -> None:
+        """Take back what no worker has been given yet."""
+        while self._queue:
+            job = self._queue.popleft()
+            if not job.future.done():
+                job.future.set_exception(Stopped())
 
     def _grow(self) -> None:
         self._run(self._add_quietly())

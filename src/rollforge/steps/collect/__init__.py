@@ -6,8 +6,18 @@ live      counters that cost nothing per rollout and answer the display
 forecast  what a pilot says about the whole run, and what the bottleneck is
 """
 
+from rollforge.steps.collect.observer import Observer
 from rollforge.steps.collect.options import CollectOptions
 from rollforge.steps.collect.plan import BadLine, BadTasks, Plan
 from rollforge.steps.collect.step import Collection, CollectResult, Ending
 
-__all__ = ["BadLine", "BadTasks", "CollectOptions", "CollectResult", "Collection", "Ending", "Plan"]
+__all__ = [
+    "BadLine",
+    "BadTasks",
+    "CollectOptions",
+    "CollectResult",
+    "Collection",
+    "Ending",
+    "Observer",
+    "Plan",
+]

@@ -37,10 +37,12 @@ from rollforge.records import (
     to_json,
 )
 from rollforge.steps.collect.live import Live
+from rollforge.steps.collect.observer import Observer
 from rollforge.steps.collect.options import Allowance, CollectOptions
 from rollforge.steps.collect.plan import Plan
 from rollforge.store import DurableFile
 from rollforge.verifiers.base import Judge
+from rollforge.verifiers.probes import SprinkledProbes
 
 logger = logging.getLogger(__name__)
 
@@ -84,8 +86,12 @@ class Engine:
         rollouts: DurableFile,
         failures: DurableFile,
         live: Live,
+        observer: Observer | None = None,
+        probes: SprinkledProbes | None = None,
     ) -> None:
         self.live = live
+        self._observer = observer
+        self._probes = probes
         self.reason: Reason = ""
         self.error: RollforgeError | Failure | None = None
         self.verifying = 0
@@ -116,6 +122,8 @@ class Engine:
                     break
                 self._start(work)
                 await self._rollouts.room()
+                if self._observer is not None:
+                    await self._observer.room()
                 while len(self._running) >= self._resident_limit():
                     await self._wait_for_change(1.0)
             while self._running:
@@ -227,7 +235,8 @@ class Engine:
             return
         response = Response(trajectory.response)
         verdict, verify_s = await self._verify(work, response, trajectory, begun)
-        line = self._line(work, trajectory, verdict, begun, verify_s)
+        row = self._row(work, trajectory, verdict, begun, verify_s)
+        line = to_json(row)
         await self._rollouts.append(line)
         self._plan.ledger.finish(work.group.position, work.sample)
         self.live.last_class.pop((work.group.position, work.sample), None)
@@ -239,7 +248,11 @@ class Engine:
             size=len(line),
             is_judging=self._judge is not None,
         )
+        if self._observer is not None:
+            self._observer.finished(row)
         self._settle(work.group)
+        if self._probes is not None:
+            self._probes.offer(work.group.task, response)
 
     async def _generate(self, work: Work) -> Trajectory:
         """Run the agent within the rollout's deadline; whatever it raises becomes a `Failure`."""
@@ -279,9 +292,9 @@ class Engine:
             self.live.verify_s += time.monotonic() - started
         return verdict, time.monotonic() - started
 
-    def _line(
+    def _row(
         self, work: Work, trajectory: Trajectory, verdict: Verdict, begun: float, verify_s: float | None
-    ) -> bytes:
+    ) -> JsonObject:
         row: JsonObject = {TASK_KEY: work.group.task.index, ROLLOUT_KEY: work.sample}
         if work.attempt:
             row[ATTEMPT_KEY] = work.attempt
@@ -304,7 +317,7 @@ class Engine:
                 "mode": getattr(self._judge, "mode", None),
             }
         row[OWN_KEY] = own
-        return to_json(row)
+        return row
 
     # -- failures -----------------------------------------------------------------------------------------------------
 
@@ -324,6 +337,8 @@ class Engine:
             self._changed.set()
             return
         self.live.given_up += 1
+        if self._observer is not None:
+            self._observer.gave_up(work.group.task.index)
         self._settle(work.group)
         self._give_up_if_hopeless()
 
@@ -352,6 +367,8 @@ class Engine:
         group.unsettled -= 1
         if group.unsettled == 0:
             self.live.settle(group.position)
+            if self._observer is not None:
+                self._observer.settled(group.task.index)
 
     def _give_up_if_hopeless(self) -> None:
         settled = self.live.fresh + self.live.given_up

@@ -40,6 +40,8 @@ class CollectOptions(msgspec.Struct, frozen=True, kw_only=True):
     verify_concurrency: int = 256
     verify_workers: str = "auto"
     verify_timeout_s: float = 60.0
+    probe: str | None = None
+    """Share of the rollouts after which the verifier is asked what it must know: `1%`."""
     attempts: int = 3
     """How often one rollout is tried, over resumes too."""
     retries: int = 4
@@ -114,6 +116,18 @@ class Allowance(msgspec.Struct, frozen=True):
         if self.count is not None:
             return failed > self.count
         return settled >= self.HOPELESS_FROM and failed > (self.share or 0.0) * settled
+
+
+def parse_share(text: str) -> float:
+    """`1%` or `0.01`."""
+    words = text.strip()
+    try:
+        share = float(words.removesuffix("%")) / (100 if words.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise UsageError(f"{text!r} is no share", hint="write 1% or 0.01")
+    return share
 
 
 def verifier_name(verifier: Any) -> str | None:

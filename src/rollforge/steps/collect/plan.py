@@ -335,6 +335,7 @@ def move_aside(files: RunFiles) -> Path | None:
     stem = files.rollouts.name.split(".")[0]
     siblings = [files.rollouts, files.tasks, files.failures, files.verdicts, files.manifest, files.index]
     siblings += [files.reward_profiling, files.agent_metrics, files.aggregate_metrics]
+    siblings += [files.metrics, files.experiences, files.evaluation]
     present = [path for path in siblings if path.exists()]
     if not present:
         return None

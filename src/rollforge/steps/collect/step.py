@@ -26,12 +26,14 @@ from rollforge.errors import Exit, Failure, RollforgeError, UsageError
 from rollforge.steps.collect.engine import Engine, Reason
 from rollforge.steps.collect.forecast import Forecast, bottleneck, forecast
 from rollforge.steps.collect.live import Live, Snapshot, reward_facts
-from rollforge.steps.collect.options import CollectOptions
+from rollforge.steps.collect.observer import Observer
+from rollforge.steps.collect.options import CollectOptions, parse_share
 from rollforge.steps.collect.plan import Plan, make_plan
 from rollforge.store import DurableFile, RunFiles, RunLock
 from rollforge.store.manifest import State
-from rollforge.verifiers.base import Judge, load_verifier
-from rollforge.verifiers.runner import Workers, make_judge
+from rollforge.verifiers.base import load_verifier
+from rollforge.verifiers.probes import ProbeReport, SprinkledProbes
+from rollforge.verifiers.runner import RunningJudge, Workers, make_judge
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +66,8 @@ class CollectResult(msgspec.Struct, frozen=True, kw_only=True):
     forecast: Forecast | None = None
     bad_lines: int = 0
     notes: list[str] = []
+    probe: ProbeReport | None = None
+    """What the verifier answered to questions it must know; exit code 5 when that shows it broken."""
 
 
 class Collection:
@@ -75,6 +79,7 @@ class Collection:
         *,
         command: list[str] | None = None,
         on_start: Callable[[Collection], None] | None = None,
+        observer: Observer | None = None,
     ) -> None:
         options.check()
         self.options = options
@@ -82,6 +87,7 @@ class Collection:
         self.notes: list[str] = []
         self._command = command or []
         self._on_start = on_start
+        self._observer = observer
         self._engine: Engine | None = None
         self._limiter: Limiter | None = None
         self._client: Client | None = None
@@ -91,12 +97,16 @@ class Collection:
         self._disk: DurableFile | None = None
         self._cpu_at_start = 0.0
         self._is_draining = False
+        self._probes: SprinkledProbes | None = None
+        self._probe_report: ProbeReport | None = None
 
     # -- for the shell ------------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
         """Take no new work; what is in flight finishes."""
         self._is_draining = True
+        if self._client is not None:
+            self._client.is_draining = True
         if self._engine is not None:
             self._engine.stop("interrupted")
 
@@ -166,12 +176,14 @@ class Collection:
                     if self._is_draining:
                         engine.stop("interrupted")
                     await self._work_with_ticker(engine, plan)
+                    if self._probes is not None:
+                        self._probe_report = await self._probes.finish()
             finally:
                 plan.tasks.close()
             return self._finish(engine, plan)
 
     @asynccontextmanager
-    async def _opened(self, plan: Plan, judge: Judge | None) -> AsyncIterator[Engine]:
+    async def _opened(self, plan: Plan, judge: RunningJudge | None) -> AsyncIterator[Engine]:
         """Everything the engine needs, opened in order and always closed."""
         options = self.options
         async with contextlib.AsyncExitStack() as stack:
@@ -199,6 +211,11 @@ class Collection:
                 stack.push_async_callback(self._close_quietly, file)
             live = Live(expected=plan.ledger.expected, finished=plan.ledger.finished)
             live.given_up = plan.ledger.given_up(options.attempts)
+            if self._observer is not None:
+                self._tell_what_is_owed(self._observer, plan)
+                stack.push_async_callback(self._observer.close)
+            if judge is not None and options.probe is not None:
+                self._probes = SprinkledProbes(judge, parse_share(options.probe))
             self._engine = Engine(
                 plan,
                 options,
@@ -209,8 +226,14 @@ class Collection:
                 rollouts=rollouts,
                 failures=failures,
                 live=live,
+                observer=self._observer,
+                probes=self._probes,
             )
             yield self._engine
+
+    def _tell_what_is_owed(self, observer: Observer, plan: Plan) -> None:
+        owed, given_up = plan.ledger.counts_by_task(self.options.attempts)
+        observer.begin(plan.ledger.task_ids[plan.order], owed[plan.order], given_up[plan.order])
 
     async def _close_quietly(self, file: DurableFile) -> None:
         """A disk error has already stopped the run; closing must not hide how it ended."""
@@ -340,6 +363,8 @@ class Collection:
         unfinished = plan.ledger.expected - plan.ledger.finished
         unjudged = plan.ledger.unjudged + live.unjudged if options.verifier is not None else 0
         ending, code = _ending(engine.reason, unfinished=unfinished, unjudged=unjudged)
+        if self._probe_report is not None and self._probe_report.is_broken:
+            code = Exit.BROKEN_VERIFICATION
         state: State = (
             "done" if ending == "done" else "incomplete" if ending == "incomplete" else "interrupted"
         )
@@ -369,6 +394,7 @@ class Collection:
             forecast=forecast(live, owed=owed, elapsed_s=elapsed) if options.pilot is not None else None,
             bad_lines=plan.manifest.input.get("bad_lines", 0),
             notes=self.notes,
+            probe=self._probe_report,
         )
 
     def _bottleneck(self, engine: Engine, elapsed_s: float) -> str:

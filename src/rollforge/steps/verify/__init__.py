@@ -1,6 +1,5 @@
 """Verify: a run and a verifier in, verdicts on disk. `Verification` is the step; the modules beside it are its parts.
 
-rows      rollouts and their tasks, read from a run's files one at a time
 verdicts  what earlier verification left, and the rows that this one adds
 engine    the loop: read, judge, append
 tally     the summary

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from rollforge.errors import UsageError
+from rollforge.rollouts import Rollout, RolloutReader
 from rollforge.steps.verify.options import Sample, VerifyOptions
-from rollforge.steps.verify.rows import Rollout, RolloutReader
 from rollforge.steps.verify.tally import ClusterMean
 from rollforge.steps.verify.verdicts import Key, KeySet, read_verdicts
 from rollforge.store import RunFiles
@@ -44,6 +44,8 @@ class Chooser:
                 continue
             if row.error is not None:
                 self._failed.add(row.key)
+                self._judged.remove(row.key)
+                self._done.remove(row.key)
                 continue
             self._failed.remove(row.key)
             self._judged.add(row.key)

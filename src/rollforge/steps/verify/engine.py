@@ -15,15 +15,16 @@ import msgspec
 
 from rollforge.errors import Failure, RollforgeError, UsageError
 from rollforge.records import Verdict
+from rollforge.rollouts import GrowingLines, Rollout, RolloutReader, TaskFields
 from rollforge.steps.verify.choice import Chooser, grouped
 from rollforge.steps.verify.options import VerifyOptions
-from rollforge.steps.verify.rows import GrowingLines, Rollout, RolloutReader, TaskFields
 from rollforge.steps.verify.tally import ClusterMean, Summary
 from rollforge.steps.verify.verdicts import FailureFile, failure_line, verdict_line
 from rollforge.store import DurableFile, RunFiles, RunLock, is_alive, read_manifest
 from rollforge.store.lock import is_held
 from rollforge.verifiers.base import load_verifier
 from rollforge.verifiers.cache import VerdictCache
+from rollforge.verifiers.calling import Stopped
 from rollforge.verifiers.runner import JudgeCounters, RunningJudge, make_judge
 
 LANES = 128
@@ -78,11 +79,13 @@ class Verification:
             timeout=options.timeout,
             memory_mb=options.memory_mb,
             cache=cache,
+            sharing="always",
         )
 
     def stop(self) -> None:
         """Take no new rollouts; what is being judged is finished and written."""
         self._is_stopping = True
+        self.judge.drain()
 
     def abort(self) -> None:
         """Do not wait for what is being judged either."""
@@ -103,7 +106,7 @@ class Verification:
             failed=self._failed,
             unjudged=self._unjudged,
             rate=done / elapsed,
-            mean=self._rewards.estimate().mean if done < 100_000 else None,
+            mean=self._rewards.mean,
             counters=counters,
             is_waiting=self.is_waiting,
         )
@@ -242,6 +245,8 @@ class Verification:
                 continue
             try:
                 await self._judge_group(group, tasks, verdicts.append, failures.add)
+            except Stopped:
+                continue  # it stays owed
             except RollforgeError as error:
                 self._error = self._error or error
                 self._is_stopping = True
@@ -331,5 +336,6 @@ class Verification:
             sum(self._busy_share) / len(self._busy_share) if self._busy_share else counters.seconds / elapsed
         )
         if busy > 0.7:
-            return f"the verifier: {self._workers} workers {min(busy, 1):.0%} busy; more --verify-workers may help"
+            many = f"{self._workers} worker{'s' if self._workers > 1 else ''}"
+            return f"the verifier: {many} {min(busy, 1):.0%} busy; more --verify-workers may help"
         return f"reading, or collection: workers {min(busy, 1):.0%} busy"

@@ -14,8 +14,8 @@ import msgspec
 from rollforge.errors import UsageError
 from rollforge.records import JsonObject
 from rollforge.registry import did_you_mean
+from rollforge.rollouts import Own, RolloutReader, TaskFields
 from rollforge.steps.verify.choice import hash_of
-from rollforge.steps.verify.rows import Own, RolloutReader, TaskFields
 from rollforge.steps.verify.tally import ClusterMean, Estimate
 from rollforge.steps.verify.verdicts import Key, VerdictRow, known_verifiers, read_verdicts
 from rollforge.store import RunFiles
@@ -95,7 +95,7 @@ class _Side:
             return
         if row.reward is not None:
             self.reward_by_key[row.key] = row.reward
-        elif row.error is None:
+        else:
             self.reward_by_key.pop(row.key, None)
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-
 import msgspec
 
-Z95 = 1.959963984540054
+from rollforge.stats import clustered_mean
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -20,32 +17,38 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 class ClusterMean:
-    """Sums per task, so that the interval can treat a task's samples as one draw."""
+    """Sums per task, so that the interval can treat a task's samples as kin."""
 
     def __init__(self) -> None:
-        self._by_task: dict[int, tuple[int, float]] = {}
+        self._sum_by_task: dict[int, float] = {}
+        self._count_by_task: dict[int, int] = {}
+        self._count = 0
+        self._total = 0.0
+        self._is_share = True
+
+    @property
+    def mean(self) -> float | None:
+        """The mean so far, at no cost."""
+        return self._total / self._count if self._count else None
 
     def add(self, task: int, value: float) -> None:
-        count, total = self._by_task.get(task, (0, 0.0))
-        self._by_task[task] = (count + 1, total + value)
+        self._count += 1
+        self._total += value
+        self._is_share = self._is_share and value in (0.0, 1.0)
+        self._sum_by_task[task] = self._sum_by_task.get(task, 0.0) + value
+        self._count_by_task[task] = self._count_by_task.get(task, 0) + 1
 
     def estimate(self) -> Estimate:
-        return cluster_estimate(self._by_task.values())
-
-
-def cluster_estimate(groups: Iterable[tuple[int, float]]) -> Estimate:
-    """The mean of all values, from (count, sum) of each task, with a cluster-robust interval."""
-    pairs = list(groups)
-    n = sum(count for count, _ in pairs)
-    if not n:
-        return Estimate(None, None, 0, 0)
-    mean = sum(total for _, total in pairs) / n
-    tasks = len(pairs)
-    if tasks < 2:
-        return Estimate(mean, None, n, tasks)
-    spread = sum((total - count * mean) ** 2 for count, total in pairs)
-    half = Z95 * math.sqrt(spread * tasks / (tasks - 1)) / n
-    return Estimate(mean, (mean - half, mean + half), n, tasks)
+        """Mean and interval."""
+        sums, counts = list(self._sum_by_task.values()), list(self._count_by_task.values())
+        found = clustered_mean(sums, counts, is_share=self._is_share and len(counts) > 1)
+        is_known = found.low is not None and found.high is not None
+        return Estimate(
+            mean=found.value,
+            ci=(found.low, found.high) if is_known else None,  # type: ignore[arg-type]
+            n=self._count,
+            tasks=found.groups,
+        )
 
 
 class Summary(msgspec.Struct, kw_only=True):

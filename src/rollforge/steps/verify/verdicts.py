@@ -22,7 +22,7 @@ from rollforge.records import (
     to_json,
 )
 from rollforge.registry import did_you_mean
-from rollforge.steps.verify.rows import Rollout
+from rollforge.rollouts import Rollout
 from rollforge.store import RunFiles, mend_tail, write_atomically
 from rollforge.store.lock import is_held
 from rollforge.verifiers.runner import RunningJudge

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Makes .venv-trainers: the trainers' own loaders, on CPU, apart from rollforge's environment. tests/trainers runs them.
+# torch is pinned to a version with a CPU build; OpenRLHF, verl, LLaMA-Factory and Axolotl are installed without what only a GPU
+# or a cluster needs, since only their data code runs here.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+venv=.venv-trainers
+if [ -f "$venv/.ready" ] && [ "$venv/.ready" -nt scripts/trainers.sh ]; then
+  exit 0
+fi
+"${PYTHON:-python3}" -m venv "$venv"
+pip="$venv/bin/python -m pip install --quiet --disable-pip-version-check"
+$pip torch==2.13.0
+$pip trl==1.16.0
+$pip tqdm pylatexenc requests pillow soundfile scipy absl-py && $pip --no-deps openrlhf==0.11.2
+$pip tensordict hydra-core omegaconf pandas codetiming ray && $pip --no-deps verl==0.9.1
+$pip peft colorama addict && $pip --no-deps axolotl==0.19.0
+touch "$venv/.ready"

@@ -1,0 +1,5 @@
+"""`python -m rollforge` is `rollforge`."""
+
+from rollforge.cli import main
+
+main()

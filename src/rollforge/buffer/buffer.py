@@ -1,0 +1,306 @@
+"""This module is the buffer: append, claim, acknowledge, give back.
+
+The rule: an experience is waiting, claimed or done, and every change of state is one committed transaction. A
+killed trainer loses nothing (its claims come back) and sees nothing twice (what it acknowledged is done for
+good; an acknowledgement that comes after the lease was lost is refused). A full buffer makes the producer
+wait, or evicts by a stated rule and counts.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rollforge.buffer.batch import Batch, BufferFull, BufferOptions, LeaseLost
+from rollforge.buffer.database import Database, Row, connect
+from rollforge.buffer.owner import is_dead, own_name
+from rollforge.buffer.samplers import Choice, Draw, Sampler, Waiting, find_sampler
+from rollforge.errors import UsageError
+from rollforge.experience import Experience, from_bytes, to_bytes
+from rollforge.records import from_json, to_json
+
+WAITING, CLAIMED, DONE, EVICTED = 0, 1, 2, 3
+COUNTERS = ("waiting", "claimed", "done", "appended", "acknowledged", "duplicates", "evicted", "stale")
+
+_INSERT = (
+    "insert into experiences"
+    " (uid, task, taskset, model_version, reward, difficulty, priority, created, state, uses, body)"
+    " values (?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?) on conflict (uid) do nothing"
+)
+_COUNT = (
+    "insert into counters (name, value) values (?, ?)"
+    " on conflict (name) do update set value = counters.value + excluded.value"
+)
+_FREE = "update experiences set state = 0 where id {ids}"
+_USED = "update experiences set uses = uses + 1, state = 2, body = null where uses + 1 >= ? and id {ids}"
+_USED_BEFORE = "update experiences set uses = uses + 1, state = 0 where state = 1 and id {ids}"
+_COLUMNS = ("id", "model_version", "priority", "difficulty", "uses")
+_POLL_SECONDS = 0.05
+
+
+def open_buffer(place: str | Path, **options: Any) -> Buffer:
+    """The buffer at a path or a `postgresql://` URL, made if it is not there. Options are those of
+    `BufferOptions`."""
+    return Buffer(connect(place), BufferOptions(**options))
+
+
+class Buffer:
+    """A buffer in one database. One object per process; several processes may share the place."""
+
+    def __init__(self, database: Database, options: BufferOptions) -> None:
+        if options.capacity is not None and options.capacity < 1:
+            raise UsageError(f"a buffer of capacity {options.capacity} holds nothing")
+        self.options = options
+        self._database = database
+        self._owner = own_name()
+
+    def append(self, experiences: Iterable[Experience], *, timeout: float | None = None) -> int:
+        """Store experiences durably and return how many were new; one already known (by `id`) is not stored
+        twice.
+
+        Raises:
+            BufferFull: the buffer stayed full for `timeout` seconds (None waits for ever).
+        """
+        rows = [self._row(experience) for experience in experiences]
+        deadline = None if timeout is None else time.monotonic() + timeout
+        added = 0
+        while True:
+            with self._database.transaction():
+                taken = self._make_room(len(rows))
+                added += self._insert(rows[:taken])
+            rows = rows[taken:]
+            if not rows:
+                return added
+            if deadline is not None and time.monotonic() >= deadline:
+                raise BufferFull(
+                    f"the buffer is full ({self.options.capacity}): {len(rows)} experiences stayed outside",
+                    hint="let the trainer catch up, raise capacity, or open it with on_full='evict-oldest'",
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def _row(self, experience: Experience) -> Row:
+        created = self.options.clock() if experience.created is None else experience.created
+        return (
+            experience.id,
+            experience.task,
+            experience.taskset,
+            experience.model_version,
+            experience.reward,
+            experience.difficulty,
+            experience.priority,
+            created,
+            experience.uses,
+            to_bytes(experience),
+        )
+
+    def _make_room(self, wanted: int) -> int:
+        """How many may go in now, after evicting if that is the rule."""
+        capacity = self.options.capacity
+        if capacity is None or not wanted:
+            return wanted
+        counters = self.counters()
+        free = max(capacity - counters["waiting"] - counters["claimed"], 0)
+        if self.options.on_full == "wait" or free >= wanted:
+            return min(free, wanted)
+        order = "id" if self.options.on_full == "evict-oldest" else "priority, id"
+        surplus = min(wanted, capacity) - free
+        sql = f"select id from experiences where state = 0 order by {order} limit ?"
+        found = [row[0] for row in self._database.rows(sql, (surplus,))]
+        self._drop(found, "evicted")
+        return free + len(found)
+
+    def _drop(self, ids: Sequence[int], counter: str) -> None:
+        if ids:
+            self._database.change("update experiences set state = 3, body = null where id {ids}", (), ids)
+            self._add({counter: len(ids), "waiting": -len(ids)})
+
+    def _insert(self, rows: Sequence[Row]) -> int:
+        if not rows:
+            return 0
+        added = self._database.many(_INSERT, rows)
+        self._add({"appended": added, "waiting": added, "duplicates": len(rows) - added})
+        return added
+
+    def claim(
+        self,
+        count: int,
+        *,
+        sampler: str | Sampler = "fifo",
+        version: int | None = None,
+        timeout: float | None = None,
+        partial: bool = False,
+    ) -> Batch | None:
+        """Take `count` experiences under a lease; None when that many do not come.
+
+        It waits until there are enough, the producer has called `finish` (then the rest comes as a smaller
+        batch), or `timeout` seconds have passed (then None, or with `partial` what there is).
+        """
+        chosen = find_sampler(sampler)
+        started = time.monotonic()
+        while True:
+            waited = time.monotonic() - started
+            is_late = timeout is not None and waited >= timeout
+            is_last = is_late or self.is_finished
+            takes_less = self.is_finished or (partial and is_late)
+            batch = self._try_claim(count, chosen, version, waited, takes_less=takes_less)
+            if batch is not None or is_last:
+                return batch
+            time.sleep(_POLL_SECONDS)
+
+    def _try_claim(
+        self, count: int, sampler: Sampler, version: int | None, waited: float, *, takes_less: bool
+    ) -> Batch | None:
+        now = self.options.clock()
+        token = uuid.uuid4().hex
+        with self._database.transaction():
+            self._take_back(now)
+            draws = f"draws:{sampler.name}"
+            draw = Draw(count=count, seed=self.options.seed, number=self._counter(draws), version=version)
+            choice = self._choose(sampler, draw)
+            self._drop(choice.stale, "stale")
+            if len(choice.ids) < count and not (takes_less and choice.ids):
+                return None
+            self._database.change("update experiences set state = 1 where id {ids}", (), choice.ids)
+            until = now + self.options.lease_seconds
+            ids = to_json(choice.ids).decode()
+            self._database.change("insert into claims values (?, ?, ?, ?)", (token, self._owner, until, ids))
+            self._add({draws: 1, "waiting": -len(choice.ids), "claimed": len(choice.ids)})
+            sql = "select id, uses, created, body from experiences where id {ids}"
+            rows = self._database.rows(sql, (), choice.ids)
+            counters = self.counters()
+        found = {row[0]: _experience(row) for row in rows}
+        return Batch(
+            token=token,
+            ids=choice.ids,
+            experiences=[found[row] for row in choice.ids],
+            version=version,
+            waited=waited,
+            claimed_at=now,
+            counters=counters,
+        )
+
+    def _choose(self, sampler: Sampler, draw: Draw) -> Choice:
+        if sampler.order is not None:
+            sql = f"select id from experiences where state = 0 order by {sampler.order} limit ?"
+            rows = self._database.rows(sql, (draw.count,))
+            return sampler.choose(_waiting(rows), draw)
+        wanted = [name if name == "id" or name in sampler.columns else "null" for name in _COLUMNS]
+        rows = self._database.rows(f"select {', '.join(wanted)} from experiences where state = 0 order by id")
+        return sampler.choose(_waiting(rows), draw)
+
+    def acknowledge(self, batch: Batch) -> None:
+        """The batch has had its effect: nobody sees it again (or, below `max_uses`, it waits for its next
+        use).
+
+        Raises:
+            LeaseLost: the lease ran out and the experiences went back; nothing was acknowledged.
+        """
+        with self._database.transaction():
+            self._end_claim(batch)
+            done = self._database.change(_USED, (self.options.max_uses,), batch.ids)
+            if done < len(batch.ids):
+                self._database.change(_USED_BEFORE, (), batch.ids)
+            count = len(batch.ids)
+            self._add({"acknowledged": count, "claimed": -count, "done": done, "waiting": count - done})
+
+    def give_back(self, batch: Batch) -> None:
+        """The batch was not used: it waits again, at its old place."""
+        with self._database.transaction():
+            self._end_claim(batch)
+            self._free(batch.ids)
+
+    def renew(self, batch: Batch) -> None:
+        """Hold the batch for another lease: for steps longer than `lease_seconds`."""
+        until = self.options.clock() + self.options.lease_seconds
+        with self._database.transaction():
+            if not self._database.change("update claims set until = ? where token = ?", (until, batch.token)):
+                raise _lease_lost(batch)
+
+    def _end_claim(self, batch: Batch) -> None:
+        if not self._database.change("delete from claims where token = ?", (batch.token,)):
+            raise _lease_lost(batch)
+
+    def _take_back(self, now: float) -> None:
+        """Claims whose lease ran out, or whose claimant on this machine is dead, wait again."""
+        for token, owner, until, ids in self._database.rows("select token, owner, until, ids from claims"):
+            if until < now or (owner != self._owner and is_dead(owner)):
+                self._database.change("delete from claims where token = ?", (token,))
+                self._free(from_json(ids))
+
+    def _free(self, ids: Sequence[int]) -> None:
+        self._database.change(_FREE, (), ids)
+        self._add({"claimed": -len(ids), "waiting": len(ids)})
+
+    def finish(self) -> None:
+        """No more will be appended: claims take what is left instead of waiting for full batches."""
+        with self._database.transaction():
+            self._add({"finished": 1})
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the producer has said it is done."""
+        return self._counter("finished") > 0
+
+    def counters(self) -> dict[str, int]:
+        """Waiting, claimed and done now; appended, acknowledged, duplicates, evicted and stale since it was
+        made."""
+        kept = dict.fromkeys(COUNTERS, 0)
+        for name, value in self._database.rows("select name, value from counters"):
+            if name in kept:
+                kept[name] = int(value)
+        return kept
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return self._counter("waiting")
+
+    def _counter(self, name: str) -> int:
+        found = self._database.rows("select value from counters where name = ?", (name,))
+        return int(found[0][0]) if found else 0
+
+    def _add(self, delta_by_counter: dict[str, int]) -> None:
+        self._database.many(_COUNT, [(name, delta) for name, delta in delta_by_counter.items() if delta])
+
+    def close(self) -> None:
+        """Close the connection. Claims of this process stay its own until it ends or their lease does."""
+        self._database.close()
+
+    def __enter__(self) -> Buffer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _lease_lost(batch: Batch) -> LeaseLost:
+    return LeaseLost(
+        f"the lease on {len(batch)} experiences ran out; they went back to the buffer",
+        hint="give longer leases (lease_seconds), or call renew during long steps",
+    )
+
+
+def _experience(row: Row) -> Experience:
+    experience = from_bytes(bytes(row[3]))
+    experience.uses, experience.created = row[1], row[2]
+    return experience
+
+
+def _waiting(rows: Sequence[Row]) -> Waiting:
+    """Rows of `_COLUMNS` (or of ids alone) as columns, NaN for null."""
+    columns = list(zip(*rows, strict=True)) if rows else []
+    nothing = np.full(len(rows), np.nan)
+    numbers = [np.array(column, dtype=np.float64) for column in columns[1:]] or [nothing] * (
+        len(_COLUMNS) - 1
+    )
+    return Waiting(
+        ids=np.array(columns[0] if columns else (), dtype=np.int64),
+        model_version=numbers[0],
+        priority=numbers[1],
+        difficulty=numbers[2],
+        uses=np.nan_to_num(numbers[3]).astype(np.int64),
+    )

@@ -1,0 +1,161 @@
+"""This module speaks to the two databases a buffer can live in, so that the buffer writes each statement
+once.
+
+Statements use `?` for values and `{ids}` for "one of these ids". Every change happens in one transaction that
+no other writer's
+overlaps: SQLite's write lock, or an advisory lock in PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from rollforge.errors import UsageError
+from rollforge.records import to_json
+
+Row = tuple[Any, ...]
+
+_TABLES = """
+create table if not exists experiences (
+  id {serial}, uid text not null unique, task text not null, taskset text not null, model_version bigint,
+  reward double precision, difficulty double precision, priority double precision not null, created double
+  precision not null, state smallint not null, uses integer not null, claim text, owner text, until double
+  precision, body {blob});
+create index if not exists experiences_ready on experiences (state, id);
+create table if not exists claims (
+  token text primary key, owner text not null, until double precision not null, ids text not null);
+create table if not exists counters (name text primary key, value bigint not null);
+"""
+
+
+class Database(Protocol):
+    """One connection."""
+
+    def transaction(self) -> Any:
+        """A context in which this connection is the only writer; leaving it commits, an exception rolls
+        back."""
+
+    def rows(self, sql: str, values: Sequence[Any] = (), ids: Sequence[int] | None = None) -> list[Row]:
+        """Run one statement and return its rows."""
+
+    def change(self, sql: str, values: Sequence[Any] = (), ids: Sequence[int] | None = None) -> int:
+        """Run one statement and return how many rows it changed."""
+
+    def many(self, sql: str, values: Sequence[Row]) -> int:
+        """Run one statement for many rows and return how many it changed."""
+
+    def close(self) -> None:
+        """Give the connection back."""
+
+
+def connect(place: str | Path) -> Database:
+    """The database at a path or a `postgresql://` URL, its tables made if they are not there."""
+    text = str(place)
+    if text.startswith(("postgresql://", "postgres://")):
+        return PostgresDatabase(text)
+    if "://" in text and not text.startswith("sqlite:///"):
+        raise UsageError(f"{text}: no such kind of buffer", hint="a path, sqlite:///PATH or postgresql://…")
+    return SqliteDatabase(Path(text.removeprefix("sqlite:///")))
+
+
+class SqliteDatabase:
+    """A file. Commits are synced to disk: they survive power loss, and one sync serves a whole batch."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._connection = sqlite3.connect(path, timeout=60.0, isolation_level=None, check_same_thread=False)
+        try:
+            self._connection.execute("pragma journal_mode = wal")
+            self._connection.execute("pragma synchronous = full")
+            tables = _TABLES.format(serial="integer primary key autoincrement", blob="blob")
+            self._connection.executescript(tables)
+        except sqlite3.DatabaseError as error:
+            self._connection.close()
+            raise UsageError(f"{path}: not a buffer: {error}", hint="name another file") from error
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        self._connection.execute("begin immediate")
+        try:
+            yield
+        except BaseException:
+            self._connection.execute("rollback")
+            raise
+        self._connection.execute("commit")
+
+    def rows(self, sql: str, values: Sequence[Any] = (), ids: Sequence[int] | None = None) -> list[Row]:
+        return self._run(sql, values, ids).fetchall()
+
+    def change(self, sql: str, values: Sequence[Any] = (), ids: Sequence[int] | None = None) -> int:
+        return self._run(sql, values, ids).rowcount
+
+    def _run(self, sql: str, values: Sequence[Any], ids: Sequence[int] | None) -> sqlite3.Cursor:
+        if ids is not None:
+            sql = sql.replace("{ids}", "in (select value from json_each(?))")
+            values = (*values, to_json(list(ids)).decode())
+        return self._connection.execute(sql, values)
+
+    def many(self, sql: str, values: Sequence[Row]) -> int:
+        return self._connection.executemany(sql, values).rowcount if values else 0
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class PostgresDatabase:
+    """A server that several machines share. Needs the extra `postgres`."""
+
+    LOCK = 0x726F6C6C
+    """The advisory lock every writer of a buffer takes for the length of its transaction."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            import psycopg
+        except ImportError as error:
+            raise UsageError(
+                "a PostgreSQL buffer needs a package that is not installed (psycopg)",
+                hint="pip install 'rollforge[postgres]'",
+            ) from error
+        try:
+            self._connection: Any = psycopg.connect(url, autocommit=True)
+        except psycopg.OperationalError as error:
+            raise UsageError(
+                f"the buffer's database does not answer: {error}", hint="check the URL"
+            ) from error
+        with self.transaction():
+            tables = _TABLES.format(serial="bigserial primary key", blob="bytea")
+            self._connection.execute("set local client_min_messages = warning")
+            self._connection.execute(tables)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        with self._connection.transaction():
+            self._connection.execute("select pg_advisory_xact_lock(%s)", (self.LOCK,))
+            yield
+
+    def rows(self, sql: str, values: Sequence[Any] = (), ids: Sequence[int] | None = None) -> list[Row]:
+        found: list[Row] = self._run(sql, values, ids).fetchall()
+        return found
+
+    def change(self, sql: str, values: Sequence[Any] = (), ids: Sequence[int] | None = None) -> int:
+        return int(self._run(sql, values, ids).rowcount)
+
+    def _run(self, sql: str, values: Sequence[Any], ids: Sequence[int] | None) -> Any:
+        if ids is not None:
+            sql = sql.replace("{ids}", "= any(?)")
+            values = (*values, list(ids))
+        return self._connection.execute(sql.replace("?", "%s"), values)
+
+    def many(self, sql: str, values: Sequence[Row]) -> int:
+        if not values:
+            return 0
+        with self._connection.cursor() as cursor:
+            cursor.executemany(sql.replace("?", "%s"), values)
+            return int(cursor.rowcount)
+
+    def close(self) -> None:
+        self._connection.close()

@@ -1,0 +1,72 @@
+"""This module writes numbers for people: short, aligned, and never rounded into something untrue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def short(value: float | None) -> str:
+    """A number in a few characters; a dash for missing."""
+    if value is None:
+        return "–"
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    if abs(value) >= 100:
+        return f"{value:.1f}"
+    if abs(value) >= 0.0005:
+        return f"{value:.3f}"
+    return f"{value:.0e}"
+
+
+def mean_text(value: float | None) -> str:
+    """A mean: always with decimals, so that 1 is only written for what is exactly 1."""
+    if value is None:
+        return "–"
+    if value == 0 or abs(value) >= 100:
+        return short(value) if value == 0 or abs(value) >= 1000 else f"{value:.1f}"
+    return f"{value:.3f}" if abs(value) >= 0.0005 else f"{value:.0e}"
+
+
+def interval(ci: Sequence[float] | None) -> str:
+    """An interval, or a dash when there is none."""
+    return "–" if ci is None else f"{mean_text(ci[0])} … {mean_text(ci[1])}"
+
+
+def percent(share: float | None) -> str:
+    """A share in per cent: 100 % only for all of it, 0 % only for none."""
+    if share is None:
+        return "–"
+    if share in (0, 1):
+        return f"{share:.0%}".replace("%", " %")
+    text = f"{share * 100:.1f} %"
+    if text == "100.0 %":
+        return "> 99.9 %"
+    return "< 0.1 %" if text == "0.0 %" else text
+
+
+def percent_interval(ci: Sequence[float] | None) -> str:
+    """An interval of shares in per cent."""
+    return "–" if ci is None else f"{ci[0] * 100:.1f} … {ci[1] * 100:.1f} %"
+
+
+def bar(part: float, whole: float, width: int = 30) -> str:
+    """A bar whose full width is `whole`; something is drawn for anything above nothing."""
+    if whole <= 0 or part <= 0:
+        return ""
+    eighths = max(1, round(part / whole * width * 8))
+    return "█" * (eighths // 8) + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[eighths % 8]
+
+
+def signed(ci: Sequence[float] | None) -> str:
+    """An interval of differences, with signs."""
+    return "–" if ci is None else f"{ci[0]:+.3f} … {ci[1]:+.3f}"
+
+
+def clipped(name: str, width: int) -> str:
+    """A long name with its middle left out: both ends tell names apart."""
+    if len(name) <= width:
+        return name
+    head = (width - 1) // 2
+    return f"{name[:head]}…{name[len(name) - (width - 1 - head) :]}"

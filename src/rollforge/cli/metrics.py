@@ -1,0 +1,132 @@
+"""`rollforge metrics`: what the numbers of a run are, over what, and how sure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+from rollforge.cli.output import print_json, say
+from rollforge.errors import Exit
+
+if TYPE_CHECKING:
+    from rollforge.index import Index
+
+EXAMPLE = "rollforge metrics runs/math --against runs/math-before"
+
+Flag = Annotated[bool, Parameter(negative=())]
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Reading:
+    """What is read, and how."""
+
+    verifier: str | None = None
+    """Whose verdicts count. Default: the run's verdict of record, else the inline ones."""
+    where: str | None = None
+    """Only rollouts for which this SQL expression over the columns holds: "accuracy >= 0.8 and turns < 5"."""
+    strict: Flag = False
+    """Exit with code 2 when a line cannot be read or is odd."""
+    workers: int | None = None
+    """Processes for the first pass over the text. Default: one per core for large files."""
+
+
+def metrics(
+    run: Annotated[list[str], Parameter(name="run")],
+    /,
+    *,
+    against: str | None = None,
+    threshold: float = 0.5,
+    answer_field: str | None = None,
+    compat: Literal["nemo-gym", "trinity"] | None = None,
+    out: Annotated[Path | None, Parameter(name=["--out", "-o"])] = None,
+    reading: Reading = Reading(),  # noqa: B008  (a record of defaults, never changed)
+    json: Flag = False,
+) -> Exit:
+    """Print the metrics of a run: every number field with its interval, success rate, pass@k, histogram, red flags.
+
+    Means are over judged rollouts; what is missing is counted beside them, never averaged as 0. Intervals are 95 % and
+    clustered by task.
+
+    Parameters
+    ----------
+    run
+        A rollouts file, its folder, or several files (or a glob) read as one run.
+    against
+        A second run: print the paired differences over the tasks both have, and a verdict in words.
+    threshold
+        A rollout is a success when its reward is at least this.
+    answer_field
+        The field that majority@k votes on. Default: `extracted_answer` if there is one, else the whole answer.
+    compat
+        Print the peer's own numbers under the peer's own names (nemo-gym: pass@k in 0–100; trinity: bootstrap best@k).
+    out
+        Also write the metrics to this file as JSON.
+    json
+        Print one JSON object on stdout instead of tables.
+    """
+    from rollforge.index import open_index
+
+    with open_index(run, verifier=reading.verifier, workers=reading.workers) as index:
+        if compat is not None:
+            _print_compat(index, compat, reading.where)
+        else:
+            _print_metrics(index, against, threshold, answer_field, out, reading, json=json)
+        return strict_exit(index, is_strict=reading.strict)
+
+
+def strict_exit(index: Index, *, is_strict: bool) -> Exit:
+    """Exit code 2 under --strict when lines are bad, each named; else done."""
+    if not is_strict or not index.rejects:
+        return Exit.DONE
+    for bad in index.rejects[:20]:
+        say(f"{bad.file}:{bad.line}: {bad.reason} (offset {bad.offset})")
+    count = index.rejected_lines + index.noted_lines
+    say(f"error: {count:,} bad or odd lines, and --strict was given")
+    return Exit.USAGE
+
+
+def _print_compat(index: Index, compat: str, where: str | None) -> None:
+    from rollforge.steps.metrics import nemo_gym_metrics, trinity_metrics
+
+    print_json(nemo_gym_metrics(index, where) if compat == "nemo-gym" else trinity_metrics(index, where))
+
+
+def _print_metrics(
+    index: Index,
+    against: str | None,
+    threshold: float,
+    answer_field: str | None,
+    out: Path | None,
+    reading: Reading,
+    *,
+    json: bool,
+) -> None:
+    import msgspec
+
+    from rollforge.index import open_index
+    from rollforge.steps.metrics import MetricsOptions, compare_runs, summarize_index
+
+    options = MetricsOptions(threshold=threshold, where=reading.where, answer_field=answer_field)
+    found = summarize_index(index, options)
+    comparison = None
+    if against is not None:
+        with open_index(against, verifier=reading.verifier, workers=reading.workers) as other:
+            comparison = compare_runs(index, other, where=reading.where)
+    record = msgspec.to_builtins(found)
+    if comparison is not None:
+        record["against"] = msgspec.to_builtins(comparison)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
+    if json:
+        print_json(record)
+        return
+    from rollforge.cli.metrics_tables import print_comparison, print_run_metrics
+
+    print_run_metrics(found)
+    if comparison is not None:
+        print_comparison(comparison)

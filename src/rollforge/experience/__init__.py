@@ -1,0 +1,18 @@
+"""Experiences: what a trainer learns from. `record` is the noun and its bytes, `rollouts` makes them from
+rollout rows."""
+
+from __future__ import annotations
+
+from rollforge.experience.record import Experience, Fidelity, from_bytes, from_row, to_bytes, to_row
+from rollforge.experience.rollouts import RowSource, experiences_from_row
+
+__all__ = [
+    "Experience",
+    "Fidelity",
+    "RowSource",
+    "experiences_from_row",
+    "from_bytes",
+    "from_row",
+    "to_bytes",
+    "to_row",
+]

@@ -1,0 +1,94 @@
+"""Axolotl: SFT and DPO rows as JSONL for its `chat_template` types.
+
+Its loader parses argument and tool texts and drops nulls, so strings and uniform keys are safe. A preference uses one message
+a side, so pairs are step pairs with calls written in the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rollforge.exporters.base import Demonstration, Exporter, Kind, Pair
+from rollforge.exporters.contract import PlainMessage, ReadMessage, message_problems, struct
+from rollforge.exporters.messages import Message
+from rollforge.exporters.shape import Shaping, shape, tools_from_system, tools_in_system, unshape
+from rollforge.exporters.snippets import fenced, first_file
+from rollforge.records import JsonObject
+
+_TEXT = Shaping(arguments="text", tools="system", reasoning="think", keys="uniform")
+
+
+class AxolotlExporter(Exporter):
+    """Rows for `type: chat_template` and `type: chat_template.default`."""
+
+    name = "axolotl"
+    recipes = ("sft", "dpo")
+    shaping = Shaping(arguments="string", tools="string", reasoning="field", keys="uniform")
+    containers = ("jsonl", "parquet")
+    pair_form = "step"
+
+    def demonstration(self, example: Demonstration) -> JsonObject:
+        return {
+            "messages": self.conversation(example.prompt, example.answer),
+            "tools": self.tools(example.tools),
+        }
+
+    def pair(self, example: Pair) -> JsonObject:
+        return {
+            "messages": shape(tools_in_system(example.prompt, example.tools, as_text=True), _TEXT),
+            "chosen": shape(example.chosen, _TEXT)[-1],
+            "rejected": shape(example.rejected, _TEXT)[-1],
+        }
+
+    def row_type(self, recipe: str, kind: Kind) -> Any:
+        if kind == "demonstration":
+            message: Any = ReadMessage if self.keys or self.shape_as.keys == "present" else PlainMessage
+            return struct("AxolotlSft", messages=list[message], tools=str | None)
+        return struct("AxolotlPair", messages=list[PlainMessage], chosen=PlainMessage, rejected=PlainMessage)
+
+    def problems(self, recipe: str, kind: Kind, row: Any) -> Iterator[str]:
+        yield from message_problems(row.messages, self.shape_as, where="messages")
+        if kind == "pair":
+            if row.chosen == row.rejected:
+                yield "chosen equals rejected"
+            if row.chosen.role != "assistant" or row.rejected.role != "assistant":
+                yield "a side is not the assistant's"
+
+    def back(self, row: JsonObject) -> dict[str, list[Message]]:
+        if "chosen" not in row:
+            return super().back(row)
+        context, _ = tools_from_system(unshape(row["messages"], _TEXT))
+        return {
+            "prompt": context,
+            "chosen": unshape([row["chosen"]], _TEXT),
+            "rejected": unshape([row["rejected"]], _TEXT),
+        }
+
+    def arrow_schema(self, recipe: str, kind: Kind) -> Any:
+        from rollforge.exporters.arrow import messages_type, schema
+
+        if kind == "demonstration":
+            return schema(messages=messages_type(self.keys), tools="string")
+        plain = messages_type(frozenset())
+        return schema(messages=plain, chosen=plain.value_type, rejected=plain.value_type)
+
+    def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:
+        name = first_file(files)
+        lines = ["rl: dpo"] if kind == "pair" else []
+        lines += [
+            "datasets:",
+            f"  - path: {name}",
+            f"    ds_type: {'parquet' if name.endswith('.parquet') else 'json'}",
+            f"    type: {'chat_template.default' if kind == 'pair' else 'chat_template'}",
+            "    field_messages: messages",
+        ]
+        if kind == "pair":
+            lines += ["    field_chosen: chosen", "    field_rejected: rejected"]
+        else:
+            lines += [
+                "    field_tools: tools",
+                "    field_thinking: reasoning_content",
+                "    roles_to_train: [assistant]",
+            ]
+        return fenced("yaml", lines)

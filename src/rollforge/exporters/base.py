@@ -1,0 +1,295 @@
+"""This module says what an exporter is: examples in, one trainer's rows out, and the contract those rows must keep.
+
+An exporter is a pure function from an example to a row; it reads no file and chooses no rollout. It declares the recipes its
+trainer can take, its defaults (where arguments, tools and reasoning stand; what happens to untidy rollouts), how a written
+row is checked when it is read back, and the lines a user pastes to load it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal
+
+import msgspec
+
+from rollforge.errors import UsageError
+from rollforge.exporters import EXPORTERS
+from rollforge.exporters.contract import message_problems
+from rollforge.exporters.messages import Message, TokenRecord
+from rollforge.exporters.shape import Shaping, keys_used, shape, tools_from_system, tools_in_system, unshape
+from rollforge.exporters.tidy import Policies
+from rollforge.records import JsonObject
+
+Kind = Literal["demonstration", "pair", "labelled", "prompt", "scored", "raw"]
+"""What one example is."""
+
+Container = Literal["jsonl", "parquet"]
+
+KIND_OF_RECIPE: Mapping[str, Kind] = {
+    "sft": "demonstration",
+    "dpo": "pair",
+    "kto": "labelled",
+    "rm": "pair",
+    "ppo": "prompt",
+    "grpo": "prompt",
+}
+
+
+class Demonstration(msgspec.Struct, gc=False):
+    """An answer to imitate."""
+
+    prompt: list[Message]
+    answer: list[Message]
+    tools: bytes | None
+    reward: float | None = None
+
+
+class Pair(msgspec.Struct, gc=False):
+    """Two answers to one prompt, the better one first."""
+
+    prompt: list[Message]
+    chosen: list[Message]
+    rejected: list[Message]
+    tools: bytes | None
+    chosen_reward: float
+    rejected_reward: float
+
+    @property
+    def gap(self) -> float:
+        """Rounded so that no loader's ten-digit detour through text can change it."""
+        return round(self.chosen_reward - self.rejected_reward, 9)
+
+
+class Labelled(msgspec.Struct, gc=False):
+    """An answer and whether it is wanted."""
+
+    prompt: list[Message]
+    answer: list[Message]
+    tools: bytes | None
+    label: bool
+    reward: float
+
+
+class Prompt(msgspec.Struct, gc=False):
+    """A task to sample from: what reinforcement learning reads."""
+
+    prompt: list[Message]
+    tools: bytes | None
+    ground_truth: str
+    """What the verifier compares with; JSON text when it is not a text, empty when the task has none."""
+    numbers: dict[str, float | int | None]
+    """Reward statistics of the task: n_rollouts, mean_reward, pass_rate, difficulty …"""
+    task: str
+    index: int
+    source: str
+    split: str
+    fields: bytes
+    """The task row as JSON text, without what a rollout adds."""
+
+
+class Scored(msgspec.Struct, gc=False):
+    """One rollout of a group with its reward and what follows from it."""
+
+    prompt: list[Message]
+    answer: list[Message]
+    tools: bytes | None
+    numbers: dict[str, float | int | None]
+    task: str
+    rollout: int
+    tokens: list[TokenRecord]
+    fidelity: str
+    """`token-exact`, `text-only` or `lossy`."""
+
+
+class Raw(msgspec.Struct, gc=False):
+    """The bytes of rollout lines, for rows that stay what they are."""
+
+    lines: list[bytes]
+    numbers: dict[str, float | bool | None]
+
+
+Example = Demonstration | Pair | Labelled | Prompt | Scored | Raw
+
+
+class KeysGrew(Exception):
+    """A message needs keys that the rows written so far do not have; the data set is written again with them."""
+
+    def __init__(self, keys: frozenset[str]) -> None:
+        super().__init__(", ".join(sorted(keys)))
+        self.keys = keys
+
+
+class FormChanged(Exception):
+    """A row shows that the chosen form would be damaged by the trainer's loader; the data set is written again in another."""
+
+    def __init__(self, arguments: str, reason: str) -> None:
+        super().__init__(reason)
+        self.arguments = arguments
+        self.reason = reason
+
+
+class Exporter:
+    """One trainer's rows. Subclasses fill in the rows of the kinds they support."""
+
+    name: ClassVar[str]
+    recipes: ClassVar[tuple[str, ...]]
+    shaping: ClassVar[Shaping] = Shaping()
+    policies: ClassVar[Policies] = Policies()
+    container: ClassVar[Container] = "jsonl"
+    containers: ClassVar[tuple[Container, ...]] = ("jsonl",)
+    pair_form: ClassVar[Literal["whole", "step"]] = "whole"
+    """`step` where the trainer would otherwise learn tool results, or the last message only."""
+    is_raw: ClassVar[bool] = False
+    """Rows are copied, not converted."""
+    takes_images: ClassVar[bool] = False
+    takes_groups: ClassVar[bool] = False
+    """Offline scored groups are a row of this exporter."""
+
+    def __init__(self, shape_as: Shaping | None = None) -> None:
+        self.shape_as = shape_as or self.shaping
+        self.keys: frozenset[str] = frozenset()
+        self.is_columnar = False
+        """Rows go into columns (Parquet), which want values and not encoded text."""
+        self._prompt: tuple[list[Message], bytes | None, list[msgspec.Raw], frozenset[str]] | None = None
+        self._tools: tuple[bytes, msgspec.Raw] | None = None
+        self.kinds: set[str] = set()
+        """What the last row used that not every row has; the writer keeps rows with each of them near the front."""
+
+    def start_over(self) -> None:
+        """Forget what earlier rows looked like."""
+        self.kinds = set()
+        self._prompt = None
+
+    def row(self, example: Example) -> JsonObject:
+        """The example as this trainer's row."""
+        self.kinds = set()
+        match example:
+            case Demonstration():
+                return self.demonstration(example)
+            case Pair():
+                return self.pair(example)
+            case Labelled():
+                return self.labelled(example)
+            case Prompt():
+                return self.prompt(example)
+            case Scored():
+                return self.scored(example)
+            case Raw():
+                raise TypeError("raw lines are copied, not converted")
+
+    def line(self, example: Example) -> bytes:
+        """The example as one JSONL line, without its end."""
+        return msgspec.json.encode(self.row(example))
+
+    def demonstration(self, example: Demonstration) -> JsonObject:
+        raise NotImplementedError
+
+    def pair(self, example: Pair) -> JsonObject:
+        raise NotImplementedError
+
+    def labelled(self, example: Labelled) -> JsonObject:
+        raise NotImplementedError
+
+    def prompt(self, example: Prompt) -> JsonObject:
+        raise NotImplementedError
+
+    def scored(self, example: Scored) -> JsonObject:
+        raise NotImplementedError
+
+    def messages(self, messages: list[Message], tools: bytes | None = None) -> list[JsonObject]:
+        """Messages in this trainer's keys; with `tools` given and no column for them, written into the system text."""
+        if self.shape_as.tools == "system" and tools is not None:
+            messages = tools_in_system(messages, tools, as_text=self.shape_as.arguments == "text")
+        used = keys_used(messages, self.shape_as)
+        if used:
+            self.kinds |= used
+            if self.shape_as.keys == "uniform" and not used <= self.keys:
+                raise KeysGrew(self.keys | used)
+        return shape(messages, self.shape_as, self.keys, is_encoded=not self.is_columnar)
+
+    def prompt_messages(self, prompt: list[Message], tools: bytes | None = None) -> list[Any]:
+        """The same for a prompt, already encoded where rows are lines: the rollouts of a task share it, so it is shaped once."""
+        if self.is_columnar:
+            return self.messages(prompt, tools)
+        known = self._prompt
+        if known is None or known[0] is not prompt or known[1] is not tools:
+            kinds, self.kinds = self.kinds, set()
+            encoded = [msgspec.Raw(msgspec.json.encode(row)) for row in self.messages(prompt, tools)]
+            known = self._prompt = (prompt, tools, encoded, frozenset(self.kinds))
+            self.kinds |= kinds
+        else:
+            self.kinds |= known[3]
+        return known[2]
+
+    def conversation(
+        self, prompt: list[Message], answer: list[Message], tools: bytes | None = None
+    ) -> list[Any]:
+        """Prompt and answer as one list of messages."""
+        return self.prompt_messages(prompt, tools) + self.messages(answer)
+
+    def tools(self, tools: bytes | None) -> object:
+        """The `tools` column: a JSON text, a list, or null."""
+        if tools is None:
+            return None
+        self.kinds.add("tools")
+        if self.shape_as.tools != "string":
+            return msgspec.Raw(tools)
+        if self.is_columnar:
+            return tools.decode()
+        if self._tools is None or self._tools[0] is not tools:
+            self._tools = (tools, msgspec.Raw(msgspec.json.encode(tools.decode())))
+        return self._tools[1]
+
+    def row_type(self, recipe: str, kind: Kind) -> Any:
+        """The type a written row is decoded as when it is read back; anything more or less is a broken contract."""
+        raise NotImplementedError
+
+    def problems(self, recipe: str, kind: Kind, row: Any) -> Iterator[str]:
+        """What is wrong with a row that has the right type."""
+        for name in ("messages", "prompt", "chosen", "rejected", "completion"):
+            messages = getattr(row, name, None)
+            if isinstance(messages, list):
+                ends_in = ("user", "tool", "system", "assistant") if name == "prompt" else None
+                yield from message_problems(messages, self.shape_as, where=name, ends_in=ends_in)
+        if kind == "pair" and row.chosen == row.rejected:
+            yield "chosen equals rejected"
+
+    def back(self, row: JsonObject) -> dict[str, list[Message]]:
+        """The messages behind a written row, by column: the inverse of `row` for what its shaping keeps."""
+        found = {}
+        for name in ("messages", "prompt", "chosen", "rejected", "completion", "input"):
+            if isinstance(row.get(name), list):
+                messages = unshape(row[name], self.shape_as)
+                if self.shape_as.tools == "system":
+                    messages, _ = tools_from_system(messages)
+                found[name] = messages
+        return found
+
+    def arrow_schema(self, recipe: str, kind: Kind) -> Any:
+        """The Arrow schema of a Parquet file of these rows."""
+        raise NotImplementedError
+
+    def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:
+        """Lines that load these files in this trainer, as Markdown."""
+        raise NotImplementedError
+
+    def companions(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> dict[str, str]:
+        """Further files that the trainer reads beside the data."""
+        return {}
+
+
+def load_exporter(name: str) -> type[Exporter]:
+    """The exporter called `name`."""
+    found: type[Exporter] = EXPORTERS.load(name)
+    return found
+
+
+def refuse_unsupported(exporter: type[Exporter], recipe: str) -> None:
+    """Raise when the trainer cannot take the recipe, naming what it can and who else could."""
+    if recipe in exporter.recipes:
+        return
+    others = [name for name in EXPORTERS.names() if recipe in load_exporter(name).recipes]
+    raise UsageError(
+        f"{exporter.name} cannot take {recipe} data; it takes {', '.join(exporter.recipes)}",
+        hint=f"exporters that take {recipe}: {', '.join(others)}",
+    )

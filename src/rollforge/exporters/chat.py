@@ -1,0 +1,145 @@
+"""Plain chat messages: JSONL or Parquet in OpenAI's message shape, for every recipe, read by scripts and most trainers.
+
+Arguments are strings and `tools` is a list, as the chat API has them. Rewards stand beside the messages. Offline scored groups
+are written here too: one row per rollout, the rollouts of a task together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rollforge.exporters.base import Demonstration, Exporter, Kind, Labelled, Pair, Prompt, Scored
+from rollforge.exporters.contract import ReadMessage, struct
+from rollforge.exporters.prompts import PROMPT_COLUMNS, prompt_columns
+from rollforge.exporters.shape import Shaping
+from rollforge.exporters.snippets import fenced, load_lines
+from rollforge.exporters.tidy import Policies
+from rollforge.records import JsonObject
+
+SCORED_NUMBERS = (
+    "reward",
+    "advantage_grpo",
+    "advantage_dr_grpo",
+    "advantage_rloo",
+    "group_size",
+    "group_mean",
+    "group_std",
+)
+
+
+class ChatExporter(Exporter):
+    """Messages as they are, with the rewards that chose them."""
+
+    name = "chat"
+    recipes = ("sft", "dpo", "kto", "rm", "ppo", "grpo")
+    shaping = Shaping(arguments="string", tools="list", reasoning="field", keys="present")
+    policies = Policies(developer="keep", join_system=False, bare_reasoning="cut")
+    containers = ("jsonl", "parquet")
+    takes_images = True
+    takes_groups = True
+
+    def demonstration(self, example: Demonstration) -> JsonObject:
+        return {
+            "messages": self.conversation(example.prompt, example.answer),
+            "tools": self.tools(example.tools),
+            "reward": example.reward,
+        }
+
+    def pair(self, example: Pair) -> JsonObject:
+        return {
+            "prompt": self.prompt_messages(example.prompt),
+            "chosen": self.messages(example.chosen),
+            "rejected": self.messages(example.rejected),
+            "tools": self.tools(example.tools),
+            "chosen_reward": example.chosen_reward,
+            "rejected_reward": example.rejected_reward,
+            "reward_gap": example.chosen_reward - example.rejected_reward,
+        }
+
+    def labelled(self, example: Labelled) -> JsonObject:
+        return {
+            "prompt": self.prompt_messages(example.prompt),
+            "completion": self.messages(example.answer),
+            "label": example.label,
+            "tools": self.tools(example.tools),
+            "reward": example.reward,
+        }
+
+    def prompt(self, example: Prompt) -> JsonObject:
+        return {"prompt": self.prompt_messages(example.prompt), **prompt_columns(example)}
+
+    def scored(self, example: Scored) -> JsonObject:
+        return {
+            "prompt": self.prompt_messages(example.prompt),
+            "completion": self.messages(example.answer),
+            "tools": self.tools(example.tools),
+            "task_id": example.task,
+            "rollout": example.rollout,
+            **{name: example.numbers.get(name) for name in SCORED_NUMBERS},
+            "fidelity": example.fidelity,
+            "prompt_token_ids": [record.prompt_token_ids for record in example.tokens],
+            "generation_token_ids": [record.generation_token_ids for record in example.tokens],
+            "generation_log_probs": [record.generation_log_probs for record in example.tokens],
+        }
+
+    def row_type(self, recipe: str, kind: Kind) -> Any:
+        many, tools, number = list[ReadMessage], list[Any] | str | None, float | None
+        match kind:
+            case "demonstration":
+                return struct("ChatSft", messages=many, tools=tools, reward=number)
+            case "pair":
+                sides = {"prompt": many, "chosen": many, "rejected": many}
+                rewards = {"chosen_reward": float, "rejected_reward": float, "reward_gap": float}
+                return struct("ChatPair", **sides, tools=tools, **rewards)
+            case "labelled":
+                return struct("ChatKto", prompt=many, completion=many, label=bool, tools=tools, reward=float)
+            case "scored":
+                ids = {
+                    "prompt_token_ids": list[list[int]],
+                    "generation_token_ids": list[list[int]],
+                    "generation_log_probs": list[list[float | None]],
+                }
+                numbers = dict.fromkeys(SCORED_NUMBERS, number)
+                return struct(
+                    "ChatScored",
+                    prompt=many,
+                    completion=many,
+                    tools=tools,
+                    task_id=str,
+                    rollout=int,
+                    **numbers,
+                    fidelity=str,
+                    **ids,
+                )
+            case _:
+                return struct("ChatPrompt", prompt=many, **PROMPT_COLUMNS)
+
+    def arrow_schema(self, recipe: str, kind: Kind) -> Any:
+        import pyarrow as pa
+
+        from rollforge.exporters.arrow import messages_type, prompt_fields, schema
+
+        many = messages_type(self.keys)
+        match kind:
+            case "demonstration":
+                return schema(messages=many, tools="string", reward="double")
+            case "pair":
+                rewards = {"chosen_reward": "double", "rejected_reward": "double", "reward_gap": "double"}
+                return schema(prompt=many, chosen=many, rejected=many, tools="string", **rewards)
+            case "labelled":
+                return schema(prompt=many, completion=many, label="bool", tools="string", reward="double")
+            case "scored":
+                ids = {
+                    "prompt_token_ids": pa.list_(pa.list_(pa.int64())),
+                    "generation_token_ids": pa.list_(pa.list_(pa.int64())),
+                    "generation_log_probs": pa.list_(pa.list_(pa.float64())),
+                }
+                numbers = dict.fromkeys(SCORED_NUMBERS, "double")
+                fixed = {"tools": "string", "task_id": "string", "rollout": "int64"}
+                return schema(prompt=many, completion=many, **fixed, **numbers, fidelity="string", **ids)
+            case _:
+                return schema(prompt=many, **prompt_fields())
+
+    def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:
+        return fenced("python", [*load_lines(files), "print(data)"])

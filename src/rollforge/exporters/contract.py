@@ -1,0 +1,83 @@
+"""This module checks written messages when they are read back: roles, ends, tool calls.
+
+The types say what a message may hold at all; the functions say what a list of them may look like. It knows nothing of how the
+messages came about: a fault of the writer must not hide behind the writer's own code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from rollforge.exporters.shape import Shaping
+
+
+class ReadFunction(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """The function of a written call."""
+
+    name: str
+    arguments: msgspec.Raw
+
+
+class ReadCall(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A written call."""
+
+    id: str
+    type: Literal["function"]
+    function: ReadFunction
+
+
+class ReadMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A written message."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: msgspec.Raw
+    """A text, or a list of parts where images pass through; texts are checked for their kind, not built."""
+    reasoning_content: msgspec.Raw = msgspec.Raw(b"null")
+    tool_calls: list[ReadCall] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
+class PlainMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A written message of role and text alone."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: msgspec.Raw
+
+
+_TEXT_OR_PARTS = frozenset(b'"[')
+
+
+def message_problems(
+    messages: Sequence[Any], shaping: Shaping, *, where: str, ends_in: tuple[str, ...] | None = None
+) -> Iterator[str]:
+    """What is wrong with a list of messages in column `where`."""
+    if not messages:
+        yield f"{where} is empty"
+        return
+    if ends_in is not None and messages[-1].role not in ends_in:
+        yield f"{where} ends with role {messages[-1].role}"
+    for message in messages:
+        if memoryview(message.content)[0] not in _TEXT_OR_PARTS:
+            yield f"{where} has content that is no text"
+        calls = getattr(message, "tool_calls", None)
+        if calls:
+            yield from _call_problems(message, calls, shaping, where)
+
+
+def _call_problems(message: Any, calls: Sequence[ReadCall], shaping: Shaping, where: str) -> Iterator[str]:
+    if message.role != "assistant":
+        yield f"{where} has a call in a message of role {message.role}"
+    first = b"{" if shaping.arguments == "object" else b'"'
+    for call in calls:
+        raw = bytes(call.function.arguments).lstrip()
+        if not raw.startswith(first):
+            yield f"{where} has call arguments that are not {'an object' if first == b'{' else 'a string'}"
+
+
+def struct(name: str, **fields: Any) -> Any:
+    """A row type with exactly these columns, all required."""
+    return msgspec.defstruct(name, list(fields.items()), forbid_unknown_fields=True, gc=False)

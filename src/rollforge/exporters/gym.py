@@ -1,0 +1,75 @@
+"""NeMo Gym: rollout and task rows as they are, their bytes copied, for every recipe.
+
+`sft` writes the chosen rollout lines unchanged; pairs wrap two of them as `chosen` and `rejected` with the `reward_gap`; `kto`
+wraps one as `rollout` with its `label`; `ppo` and `grpo` write task rows. Nothing is converted, so nothing is inexpressible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from rollforge.exporters.base import Example, Exporter, Kind, Prompt, Raw
+from rollforge.exporters.nemo_rl import task_row_problems
+from rollforge.exporters.snippets import fenced, first_file
+from rollforge.records import to_json
+
+
+class _Rollout(msgspec.Struct):
+    responses_create_params: msgspec.Raw
+    response: msgspec.Raw
+
+
+class _PairRow(msgspec.Struct, forbid_unknown_fields=True):
+    chosen: _Rollout
+    rejected: _Rollout
+    reward_gap: float
+
+
+class _LabelledRow(msgspec.Struct, forbid_unknown_fields=True):
+    rollout: _Rollout
+    label: bool
+
+
+class GymExporter(Exporter):
+    """Rollout lines, byte for byte."""
+
+    name = "gym"
+    recipes = ("sft", "dpo", "kto", "rm", "ppo", "grpo")
+    is_raw = True
+
+    def line(self, example: Example) -> bytes:
+        self.kinds = set()
+        if isinstance(example, Prompt):
+            return example.fields
+        if not isinstance(example, Raw):
+            raise TypeError("gym rows are copied, not converted")
+        if len(example.lines) == 2:
+            chosen, rejected = example.lines
+            gap = to_json(example.numbers["reward_gap"])
+            return b'{"chosen":' + chosen + b',"rejected":' + rejected + b',"reward_gap":' + gap + b"}"
+        if "label" in example.numbers:
+            return b'{"rollout":' + example.lines[0] + b',"label":' + to_json(example.numbers["label"]) + b"}"
+        return example.lines[0]
+
+    def row_type(self, recipe: str, kind: Kind) -> Any:
+        types: dict[str, Any] = {"pair": _PairRow, "labelled": _LabelledRow, "prompt": dict[str, Any]}
+        return types.get(kind, _Rollout)
+
+    def problems(self, recipe: str, kind: Kind, row: Any) -> Iterator[str]:
+        if kind == "prompt":
+            yield from (
+                problem for problem in task_row_problems(row) if not problem.startswith("no agent_ref")
+            )
+        elif kind == "pair":
+            if row.chosen == row.rejected:
+                yield "chosen equals rejected"
+            if row.reward_gap <= 0:
+                yield "reward_gap is not above zero"
+
+    def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:
+        return fenced(
+            "python", ["import json", f'rows = [json.loads(line) for line in open("{first_file(files)}")]']
+        )

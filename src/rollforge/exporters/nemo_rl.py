@@ -1,0 +1,133 @@
+"""NeMo-RL: SFT messages, preference pairs by rank, and NeMo Gym task rows for GRPO and PPO, as JSONL.
+
+Its preserving loader reads lines with plain JSON, so arguments are objects and `tools` a list, nothing damaged. A preference trains
+only the last message of a side, so pairs are step pairs. A column called `task_name` would break its loaders and is never written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from rollforge.exporters.base import Demonstration, Exporter, Kind, Pair, Prompt
+from rollforge.exporters.contract import ReadMessage, message_problems, struct
+from rollforge.exporters.messages import Message
+from rollforge.exporters.shape import Shaping, unshape
+from rollforge.exporters.snippets import fenced, first_file
+from rollforge.exporters.tidy import Policies
+from rollforge.records import JsonObject
+
+
+class _Completion(msgspec.Struct, forbid_unknown_fields=True):
+    rank: int
+    completion: list[ReadMessage]
+
+
+class NemoRlExporter(Exporter):
+    """Rows for `openai_format`, `PreferenceDataset` and `NemoGymDataset`."""
+
+    name = "nemo-rl"
+    recipes = ("sft", "dpo", "rm", "ppo", "grpo")
+    shaping = Shaping(arguments="object", tools="list", reasoning="field", keys="present")
+    policies = Policies(ends_in_tool_result="cut", unanswered_call="cut")
+    pair_form = "step"
+
+    def demonstration(self, example: Demonstration) -> JsonObject:
+        row: JsonObject = {"messages": self.conversation(example.prompt, example.answer)}
+        if example.tools is not None:
+            row["tools"] = self.tools(example.tools)
+        return row
+
+    def pair(self, example: Pair) -> JsonObject:
+        return {
+            "context": self.prompt_messages(example.prompt),
+            "completions": [
+                {"rank": 0, "completion": self.messages(example.chosen)},
+                {"rank": 1, "completion": self.messages(example.rejected)},
+            ],
+        }
+
+    def prompt(self, example: Prompt) -> JsonObject:
+        raise TypeError("task rows are written as their bytes")
+
+    def line(self, example: object) -> bytes:
+        if isinstance(example, Prompt):
+            self.kinds = set()
+            return example.fields
+        return super().line(example)  # type: ignore[arg-type]
+
+    def row_type(self, recipe: str, kind: Kind) -> Any:
+        many = list[ReadMessage]
+        if kind == "demonstration":
+            return msgspec.defstruct(
+                "NemoRlSft",
+                [("messages", many), ("tools", list[Any] | None, None)],
+                forbid_unknown_fields=True,
+            )
+        if kind == "pair":
+            return struct("NemoRlPair", context=many, completions=list[_Completion])
+        return dict[str, Any]
+
+    def problems(self, recipe: str, kind: Kind, row: Any) -> Iterator[str]:
+        if kind == "prompt":
+            yield from task_row_problems(row)
+        elif kind == "demonstration":
+            yield from message_problems(row.messages, self.shape_as, where="messages", ends_in=("assistant",))
+        else:
+            yield from message_problems(row.context, self.shape_as, where="context")
+            if [side.rank for side in row.completions] != [0, 1]:
+                yield "ranks are not 0 and 1"
+            for side in row.completions:
+                yield from message_problems(
+                    side.completion, self.shape_as, where="completion", ends_in=("assistant",)
+                )
+            if row.completions[0].completion == row.completions[-1].completion:
+                yield "chosen equals rejected"
+
+    def back(self, row: JsonObject) -> dict[str, list[Message]]:
+        if "completions" not in row:
+            return super().back(row)
+        chosen, rejected = (unshape(side["completion"], self.shape_as) for side in row["completions"])
+        return {"prompt": unshape(row["context"], self.shape_as), "chosen": chosen, "rejected": rejected}
+
+    def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:
+        train, validation = first_file(files), first_file(files, "validation")
+        dataset, more = _DATASETS[kind]
+        lines = [
+            "data:",
+            "  shuffle: false" if kind == "prompt" else "  shuffle: true",
+            "  train:",
+            f"    dataset_name: {dataset}",
+            f"    data_path: {train}",
+            *more,
+            "  validation:",
+            f"    dataset_name: {dataset}",
+            f"    data_path: {validation}",
+            *more,
+        ]
+        return fenced("yaml", lines)
+
+
+_DATASETS: dict[str, tuple[str, list[str]]] = {
+    "demonstration": (
+        "openai_format",
+        ["    chat_key: messages", "    tool_key: tools", "    use_preserving_dataset: true"],
+    ),
+    "pair": ("PreferenceDataset", []),
+    "prompt": ("NemoGymDataset", []),
+}
+
+
+def task_row_problems(row: JsonObject) -> Iterator[str]:
+    """What NeMo Gym would not take as a task."""
+    params = row.get("responses_create_params")
+    if not isinstance(params, dict) or not params.get("input"):
+        yield "no responses_create_params.input"
+    agent = row.get("agent_ref")
+    if not isinstance(agent, dict) or not agent.get("name"):
+        yield "no agent_ref.name"
+    for key in row:
+        if key in ("response", "reward") or key.startswith(("_ng_", "_rf")):
+            yield f"{key} belongs to a rollout, not to a task"

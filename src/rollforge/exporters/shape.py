@@ -1,0 +1,192 @@
+"""This module gives messages a trainer's key names, and reads them back.
+
+Three things differ between trainers and templates: where call arguments stand (an object, a JSON string, text), where tool
+schemas stand (a list, a JSON string, the system text) and where reasoning stands (a field, `<think>` in the text, nowhere). The
+`Shaping` says which; `shape` and `unshape` are each other's inverse for what the shaping keeps.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from rollforge.exporters.messages import Call, Inexpressible, Message, is_object
+from rollforge.records import JsonObject, from_json, to_json
+
+Arguments = Literal["object", "string", "text"]
+Tools = Literal["list", "string", "system"]
+Reasoning = Literal["field", "think", "drop"]
+Keys = Literal["uniform", "present"]
+
+TOOL_KEYS = ("tool_calls", "tool_call_id", "name")
+REASONING_KEY = "reasoning_content"
+
+
+class Shaping(msgspec.Struct, frozen=True, kw_only=True):
+    """How messages are written."""
+
+    arguments: Arguments = "object"
+    tools: Tools = "list"
+    reasoning: Reasoning = "field"
+    keys: Keys = "present"
+    """`uniform`: every message has every key that any message of the data set has, null where it has nothing."""
+
+
+def shape(
+    messages: Iterable[Message],
+    shaping: Shaping,
+    keys: frozenset[str] = frozenset(),
+    *,
+    is_encoded: bool = False,
+) -> list[JsonObject]:
+    """The messages as objects; with uniform keys, `keys` are the optional ones that the data set uses.
+
+    With `is_encoded`, texts may be JSON already (`msgspec.Raw`), for rows that are encoded next.
+    """
+    if shaping.keys == "uniform" and keys:
+        empty = {"role": None, "content": None} | {k: None for k in (REASONING_KEY, *TOOL_KEYS) if k in keys}
+        return [empty | _shape_one(message, shaping, is_encoded) for message in messages]
+    return [_shape_one(message, shaping, is_encoded) for message in messages]
+
+
+def keys_used(messages: Iterable[Message], shaping: Shaping) -> frozenset[str]:
+    """The optional keys that these messages need."""
+    has_field = has_tools = False
+    for message in messages:
+        has_tools = has_tools or message.call_id is not None or bool(message.calls)
+        has_field = has_field or message.has_reasoning
+    return _KEYS[has_field and shaping.reasoning == "field", has_tools and shaping.arguments != "text"]
+
+
+_KEYS = {
+    (has_field, has_tools): frozenset([REASONING_KEY] * has_field + list(TOOL_KEYS) * has_tools)
+    for has_field in (False, True)
+    for has_tools in (False, True)
+}
+
+
+def _shape_one(message: Message, shaping: Shaping, is_encoded: bool) -> JsonObject:
+    row: JsonObject = {"role": message.role, "content": _content(message, shaping, is_encoded)}
+    if shaping.reasoning == "field" and message.has_reasoning:
+        row[REASONING_KEY] = (
+            message.raw_thought if is_encoded and message.thought is None else message.reasoning
+        )
+    if shaping.arguments == "text":
+        return row
+    if message.calls:
+        row["tool_calls"] = [_shape_call(call, shaping.arguments) for call in message.calls]
+    if message.call_id is not None:
+        row["tool_call_id"] = message.call_id
+        if message.name is not None:
+            row["name"] = message.name
+    return row
+
+
+def _content(message: Message, shaping: Shaping, is_encoded: bool) -> object:
+    has_thought = shaping.reasoning == "think" and message.has_reasoning
+    has_calls = shaping.arguments == "text" and bool(message.calls)
+    if message.text is None and is_encoded and not (has_thought or has_calls or message.images):
+        return message.raw
+    content = message.content
+    if has_calls:
+        content = call_text(content, message.calls)
+    if has_thought:  # in the very spacing that templates which take the block apart put it together again
+        content = f"<think>\n{message.reasoning}\n</think>\n\n{content}"
+    if message.images:
+        images = [{"type": "image_url", "image_url": {"url": url}} for url in message.images]
+        return [*images, {"type": "text", "text": content}]
+    return content
+
+
+def _shape_call(call: Call, form: Arguments) -> JsonObject:
+    arguments: object = call.arguments if form == "string" else object_bytes(call.arguments)
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+
+
+def object_bytes(arguments: str) -> msgspec.Raw:
+    """The arguments as an object whose numbers keep their digits.
+
+    Raises:
+        Inexpressible: the model did not write a JSON object.
+    """
+    if not is_object(arguments):
+        raise Inexpressible("call arguments are not a JSON object")
+    if "\n" in arguments or "\r" in arguments:  # legal white space in JSON, the end of a row in JSONL
+        arguments = arguments.replace("\r", " ").replace("\n", " ")
+    return msgspec.Raw(arguments.encode())
+
+
+def call_text(content: str, calls: Iterable[Call]) -> str:
+    """The calls as `<tool_call>` blocks after the text."""
+    blocks = [
+        f'<tool_call>\n{{"name": {to_json(call.name).decode()}, "arguments": {bytes(object_bytes(call.arguments)).decode()}}}'
+        "\n</tool_call>"
+        for call in calls
+    ]
+    return "\n".join([content, *blocks] if content else blocks)
+
+
+SCHEMAS_HEAD = "You can call these functions:\n<tools>\n"
+SCHEMAS_TAIL = "\n</tools>"
+CALLS_NOTE = '\nTo call one, write <tool_call>\n{"name": "the function", "arguments": {"an argument": "its value"}}\n</tool_call>'
+
+
+def tools_in_system(messages: list[Message], tools: bytes | None, *, as_text: bool) -> list[Message]:
+    """The schemas written into the system message, for trainers that carry no `tools`."""
+    if tools is None:
+        return messages
+    lines = "\n".join(bytes(tool).decode() for tool in msgspec.json.decode(tools, type=list[msgspec.Raw]))
+    text = SCHEMAS_HEAD + lines + SCHEMAS_TAIL + (CALLS_NOTE if as_text else "")
+    if messages and messages[0].role == "system":
+        first = messages[0]
+        return [Message("system", f"{first.content}\n\n{text}" if first.content else text), *messages[1:]]
+    return [Message("system", text), *messages]
+
+
+def tools_from_system(messages: list[Message]) -> tuple[list[Message], bytes | None]:
+    """The inverse of `tools_in_system`."""
+    if not messages or messages[0].role != "system" or SCHEMAS_HEAD not in messages[0].content:
+        return messages, None
+    head, _, rest = messages[0].content.rpartition(SCHEMAS_HEAD)
+    lines = rest.partition(SCHEMAS_TAIL)[0].split("\n")
+    tools = to_json([msgspec.Raw(line.encode()) for line in lines])
+    system = head.removesuffix("\n\n")
+    return ([Message("system", system)] if system else []) + messages[1:], tools
+
+
+_THINK = re.compile(r"\A<think>\n(.*?)\n</think>\n\n", re.DOTALL)
+_CALL = re.compile(r'\n?<tool_call>\n\{"name": (".*?(?<!\\)"), "arguments": (.*?)\}\n</tool_call>', re.DOTALL)
+
+
+def unshape(rows: Iterable[JsonObject], shaping: Shaping) -> list[Message]:
+    """The messages behind written rows; ids are numbered anew where the shaping wrote calls as text."""
+    messages = []
+    numbers = iter(range(1 << 30))
+    for row in rows:
+        content, reasoning = row["content"], row.get(REASONING_KEY)
+        images = []
+        if isinstance(content, list):
+            images = [part["image_url"]["url"] for part in content if part["type"] == "image_url"]
+            content = "".join(part["text"] for part in content if part["type"] == "text")
+        calls = [_unshape_call(call) for call in row.get("tool_calls") or []]
+        if row["role"] == "assistant":
+            if shaping.reasoning == "think" and (found := _THINK.match(content)):
+                reasoning, content = found[1], content[found.end() :]
+            if shaping.arguments == "text":
+                calls = [
+                    Call(f"call_{next(numbers)}", from_json(m[1]), m[2]) for m in _CALL.finditer(content)
+                ]
+                content = _CALL.sub("", content)
+        messages.append(
+            Message(row["role"], content, reasoning, calls, row.get("tool_call_id"), row.get("name"), images)
+        )
+    return messages
+
+
+def _unshape_call(call: JsonObject) -> Call:
+    arguments = call["function"]["arguments"]
+    text = arguments if isinstance(arguments, str) else to_json(arguments).decode()
+    return Call(call["id"], call["function"]["name"], text)

@@ -1,0 +1,24 @@
+"""This module writes the pieces of text that several trainers' loading instructions share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+
+def fenced(language: str, lines: Iterable[str]) -> str:
+    """The lines as a Markdown code block."""
+    return "\n".join([f"```{language}", *lines, "```"])
+
+
+def load_lines(files: Mapping[str, list[str]]) -> list[str]:
+    """Python lines that load the files with `datasets`, by name, so that nothing else in the directory is read."""
+    names = [name for group in files.values() for name in group]
+    kind = "parquet" if names and names[0].endswith(".parquet") else "json"
+    wanted = {split: group if len(group) > 1 else group[0] for split, group in files.items()}
+    return ["from datasets import load_dataset", f"data = load_dataset({kind!r}, data_files={wanted!r})"]
+
+
+def first_file(files: Mapping[str, list[str]], split: str = "train") -> str:
+    """The first file of a split, or of the first split there is."""
+    group = files.get(split) or next(iter(files.values()), ["train.jsonl"])
+    return group[0]

@@ -1,0 +1,85 @@
+"""This module reads columns of a run with the rollouts of each task side by side, a few columns at a time.
+
+Statistics over a million rollouts need one column and the order of the tasks, never the whole table: what is held is a handful
+of arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rollforge.index.view import Index
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+BATCH_VALUES = 8_000_000
+"""Values read at a time: 64 MB."""
+
+
+class ByTask:
+    """The rollouts of a run (or those an expression selects) in the order of (task, rollout)."""
+
+    def __init__(self, index: Index, where: str | None = None) -> None:
+        self.index = index
+        self.where = where
+        keys = index.table(["task", "rollout"], where)
+        task, rollout = ints(keys, "task"), ints(keys, "rollout")
+        self.order: Ints = np.lexsort((rollout, task))
+        self.task: Ints = task[self.order]
+        """The task of each rollout."""
+        self.rollout: Ints = rollout[self.order]
+        is_first = np.r_[True, self.task[1:] != self.task[:-1]] if len(task) else np.zeros(0, dtype=np.bool_)
+        self.starts: Ints = np.flatnonzero(is_first)
+        self.tasks: Ints = self.task[self.starts]
+        """The tasks, ascending."""
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def columns(self, names: Sequence[str]) -> Iterator[tuple[str, pa.ChunkedArray]]:
+        """Each column as it is stored, in the order of (task, rollout)."""
+        at_once = max(1, BATCH_VALUES // max(1, len(self)))
+        for first in range(0, len(names), at_once):
+            some = list(names[first : first + at_once])
+            table = self.index.table(some, self.where)
+            for name in some:
+                yield name, table.column(name).take(pa.array(self.order))
+
+    def floats(self, names: Sequence[str]) -> Iterator[tuple[str, Floats]]:
+        """Each number column as floats, NaN for missing, in the order of (task, rollout)."""
+        at_once = max(1, BATCH_VALUES // max(1, len(self)))
+        for first in range(0, len(names), at_once):
+            some = list(names[first : first + at_once])
+            table = self.index.table(some, self.where)
+            for name in some:
+                yield name, floats(table, name)[self.order]
+
+    def one(self, name: str) -> Floats:
+        """One number column."""
+        return next(self.floats([name]))[1]
+
+    def sums(self, values: Floats) -> tuple[Floats, Floats]:
+        """Per task the sum and the number of known values."""
+        if not len(self):
+            return np.zeros(0), np.zeros(0)
+        known = ~np.isnan(values)
+        sums = np.add.reduceat(np.where(known, values, 0.0), self.starts)
+        return sums, np.add.reduceat(known.astype(np.float64), self.starts)
+
+
+def floats(table: pa.Table, name: str) -> Floats:
+    """A number or truth column as floats, NaN for missing."""
+    column = table.column(name)
+    if not pa.types.is_floating(column.type):
+        column = column.cast(pa.int64()).cast(pa.float64(), safe=False) if pa.types.is_boolean(column.type) else column.cast(pa.float64(), safe=False)
+    return np.asarray(column.to_numpy(), dtype=np.float64)
+
+
+def ints(table: pa.Table, name: str) -> Ints:
+    """A whole-number column; it must have no missing values."""
+    return np.asarray(table.column(name).to_numpy(), dtype=np.int64)

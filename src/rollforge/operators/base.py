@@ -1,0 +1,86 @@
+"""This module says what an operator is, and what it hands back: experiences, why others were dropped, and its
+numbers.
+
+An operator sees the experiences of one step, whole groups together, and keeps the order of what it keeps. It
+never changes an experience in place. What is unjudged (`reward` None) is no zero to any of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from rollforge.experience import Experience
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """What one operator did to one step."""
+
+    experiences: list[Experience]
+    dropped: Counter[str] = msgspec.field(default_factory=Counter)
+    """Reason → experiences dropped for it; together with `experiences` they account for everything that came
+    in."""
+    metrics: dict[str, float] = {}
+    """The operator's own numbers, named without its own name in front."""
+
+
+class Operator(Protocol):
+    """A step of the pipeline. Members are frozen records of their options, read straight from the pipeline's
+    file."""
+
+    def apply(self, experiences: Sequence[Experience]) -> Outcome:
+        """What is left of these experiences, and why the others are not."""
+
+
+def sift(experiences: Iterable[Experience], reason_of: Callable[[Experience], str | None]) -> Outcome:
+    """Keep the experiences for which `reason_of` gives no reason to drop them."""
+    outcome = Outcome(experiences=[])
+    for experience in experiences:
+        reason = reason_of(experience)
+        if reason is None:
+            outcome.experiences.append(experience)
+        else:
+            outcome.dropped[reason] += 1
+    return outcome
+
+
+def groups_of(experiences: Iterable[Experience]) -> dict[str, list[Experience]]:
+    """Task → its experiences, both in order of appearance."""
+    groups: dict[str, list[Experience]] = {}
+    for experience in experiences:
+        groups.setdefault(experience.task, []).append(experience)
+    return groups
+
+
+def run_rewards(group: Iterable[Experience]) -> dict[str, float]:
+    """Run → the reward of its last turn: a run of many turns counts once in its group. Unjudged runs are left
+    out."""
+    last: dict[str, Experience] = {}
+    for experience in group:
+        known = last.get(experience.run)
+        if known is None or experience.turn >= known.turn:
+            last[experience.run] = experience
+    return {run: experience.reward for run, experience in last.items() if experience.reward is not None}
+
+
+def spread(name: str, values: Sequence[float]) -> dict[str, float]:
+    """`{name}/mean|max|min` over values, or nothing over nothing."""
+    if not values:
+        return {}
+    return {
+        f"{name}/mean": math.fsum(values) / len(values),
+        f"{name}/max": max(values),
+        f"{name}/min": min(values),
+    }
+
+
+def mean_and_std(values: Sequence[float], ddof: int = 0) -> tuple[float, float]:
+    """Mean and standard deviation; the deviation of too few values is 0."""
+    mean = math.fsum(values) / len(values)
+    if len(values) <= ddof:
+        return mean, 0.0
+    return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - ddof))

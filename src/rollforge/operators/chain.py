@@ -1,0 +1,175 @@
+"""This module chains operators and keeps each one's ledger under its own name.
+
+`experience_pipeline/{operator}/in`, `out`, `dropped/{reason}` and the operator's own numbers;
+`time/experience_pipeline/{operator}` in seconds. Two operators of one kind get two names, so that nothing
+overwrites a neighbour's count.
+"""
+
+from __future__ import annotations
+
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rollforge.errors import DataError, UsageError
+from rollforge.experience import Experience
+from rollforge.operators import OPERATORS
+from rollforge.operators.base import Operator, Outcome, spread
+from rollforge.records import JsonObject
+from rollforge.registry import load_target
+
+
+class Ledger(msgspec.Struct, kw_only=True):
+    """What one operator has done since the pipeline was made."""
+
+    name: str
+    seen: int = 0
+    kept: int = 0
+    dropped: Counter[str] = msgspec.field(default_factory=Counter)
+    seconds: float = 0.0
+
+    def to_row(self) -> JsonObject:
+        return {
+            "operator": self.name,
+            "in": self.seen,
+            "out": self.kept,
+            "dropped": dict(self.dropped),
+            "seconds": round(self.seconds, 6),
+        }
+
+
+class CustomFunction:
+    """A user's function over the list of experiences, as an operator."""
+
+    def __init__(self, function: Callable[[list[Experience]], Any], target: str) -> None:
+        self._function = function
+        self._target = target
+
+    def apply(self, experiences: Sequence[Experience]) -> Outcome:
+        result = self._function(list(experiences))
+        if isinstance(result, Outcome):
+            return result
+        kept = list(result if result is not None else ())
+        if not all(isinstance(experience, Experience) for experience in kept):
+            raise UsageError(f"{self._target} returned something that is no list of experiences")
+        gone = len(experiences) - len(kept)
+        return Outcome(experiences=kept, dropped=Counter({"function": gone} if gone > 0 else {}))
+
+
+class Pipeline:
+    """A chain of operators."""
+
+    def __init__(
+        self, operators: Sequence[tuple[str, Operator]], *, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        names = unique_names([name for name, _ in operators])
+        self._operators = [(name, operator) for name, (_, operator) in zip(names, operators, strict=True)]
+        self._clock = clock
+        self.ledgers = [Ledger(name=name) for name in names]
+
+    def run(self, experiences: Sequence[Experience]) -> tuple[list[Experience], dict[str, float]]:
+        """One step through all operators: what comes out, and the step's metrics."""
+        metrics: dict[str, float] = {"experience_pipeline/input_count": len(experiences)}
+        metrics |= _rewards("experience_pipeline/input_reward", experiences)
+        started = self._clock()
+        for (name, operator), ledger in zip(self._operators, self.ledgers, strict=True):
+            before = self._clock()
+            outcome = operator.apply(experiences)
+            seconds = self._clock() - before
+            metrics |= _step_metrics(name, len(experiences), outcome, seconds)
+            _enter(ledger, len(experiences), outcome, seconds)
+            experiences = outcome.experiences
+        metrics["experience_pipeline/experience_count"] = len(experiences)
+        metrics |= _rewards("experience_pipeline/output_reward", experiences)
+        metrics["time/experience_pipeline/total"] = self._clock() - started
+        return list(experiences), metrics
+
+
+def unique_names(names: Sequence[str]) -> list[str]:
+    """The names, later ones of the same with a number: dedupe, dedupe_2."""
+    seen: Counter[str] = Counter()
+    unique = []
+    for name in names:
+        seen[name] += 1
+        unique.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+    return unique
+
+
+def _step_metrics(name: str, seen: int, outcome: Outcome, seconds: float) -> dict[str, float]:
+    prefix = f"experience_pipeline/{name}"
+    numbers: dict[str, float] = {f"{prefix}/in": seen, f"{prefix}/out": len(outcome.experiences)}
+    numbers[f"{prefix}/dropped"] = outcome.dropped.total()
+    numbers |= {f"{prefix}/dropped/{reason}": count for reason, count in outcome.dropped.items()}
+    numbers |= {f"{prefix}/{metric}": float(value) for metric, value in outcome.metrics.items()}
+    return numbers | {f"time/experience_pipeline/{name}": seconds}
+
+
+def _enter(ledger: Ledger, seen: int, outcome: Outcome, seconds: float) -> None:
+    ledger.seen += seen
+    ledger.kept += len(outcome.experiences)
+    ledger.dropped += outcome.dropped
+    ledger.seconds += seconds
+
+
+def _rewards(name: str, experiences: Sequence[Experience]) -> dict[str, float]:
+    return spread(name, [experience.reward for experience in experiences if experience.reward is not None])
+
+
+def pipeline_from_config(entries: Sequence[Mapping[str, Any]]) -> Pipeline:
+    """The pipeline of a list of tables, each with `use` (a member's name or `file.py:function`), maybe
+    `name`, and its options."""
+    return Pipeline([_operator(dict(entry), place) for place, entry in enumerate(entries, start=1)])
+
+
+def _operator(entry: dict[str, Any], place: int) -> tuple[str, Operator]:
+    use = entry.pop("use", None)
+    if not isinstance(use, str):
+        raise UsageError(
+            f"operator {place} has no 'use'",
+            hint='write use = "reward_filter"; see them all: rollforge list operators',
+        )
+    name = str(entry.pop("name", use.rpartition(":")[2]))
+    if "/" in name:
+        raise UsageError(f"operator {place}: its name {name!r} has a slash, which metric names cannot take")
+    if ":" in use:
+        return name, custom_operator(use, entry)
+    try:
+        return name, msgspec.convert(entry, OPERATORS.load(use))
+    except msgspec.ValidationError as error:
+        raise UsageError(
+            f"operator {place} ({use}): {error}", hint="see its options: docs/operators.md"
+        ) from error
+
+
+def custom_operator(target: str, options: Mapping[str, Any]) -> Operator:
+    """A user's function, with its options bound, or a user's class with `apply`."""
+    found = load_target(target)
+    if isinstance(found, type):
+        operator: Operator = found(**options)
+        return operator
+    return CustomFunction(lambda experiences: found(experiences, **options), target)
+
+
+def read_pipeline(path: str | Path) -> Pipeline:
+    """The pipeline in a TOML file of `[[operator]]` tables."""
+    try:
+        with Path(path).open("rb") as file:
+            config = tomllib.load(file)
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"{path}: no such file", hint="see docs/commands/experiences.md for an example"
+        ) from error
+    except tomllib.TOMLDecodeError as error:
+        raise DataError(f"{path}: {error}") from error
+    entries = config.pop("operator", None)
+    if config or not isinstance(entries, list):
+        wrong = f"unknown key {next(iter(config))!r}" if config else "no [[operator]] table"
+        raise UsageError(
+            f"{path}: {wrong}", hint="a pipeline is a list of [[operator]] tables, each with 'use'"
+        )
+    return pipeline_from_config(entries)

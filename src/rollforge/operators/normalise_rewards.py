@@ -1,0 +1,52 @@
+"""Brings rewards onto one scale: zero mean and unit deviation, or the range 0 to 1, over the step or per task
+set.
+
+A scale without spread (all equal) leaves 0 for every reward under `standard`, and the reward as it is under
+`range`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from rollforge.experience import Experience
+from rollforge.operators.base import Outcome, mean_and_std
+
+
+class NormaliseRewards(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A scale for rewards."""
+
+    method: Literal["standard", "range"] = "standard"
+    over: Literal["step", "taskset"] = "step"
+
+    def apply(self, experiences: Sequence[Experience]) -> Outcome:
+        rewards: dict[str, list[float]] = {}
+        for experience in experiences:
+            if experience.reward is not None:
+                rewards.setdefault(self._scope(experience), []).append(experience.reward)
+        scale_by_scope = {scope: self._scale(values) for scope, values in rewards.items()}
+        scaled = [self._scaled(experience, scale_by_scope) for experience in experiences]
+        return Outcome(experiences=scaled, metrics={"scales": len(scale_by_scope)})
+
+    def _scope(self, experience: Experience) -> str:
+        return experience.taskset if self.over == "taskset" else ""
+
+    def _scale(self, values: list[float]) -> tuple[float, float]:
+        """What to subtract and what to divide by."""
+        if self.method == "standard":
+            mean, std = mean_and_std(values)
+            return mean, std or 1.0
+        low, high = min(values), max(values)
+        return (low, high - low) if high > low else (0.0, 1.0)
+
+    def _scaled(self, experience: Experience, scales: dict[str, tuple[float, float]]) -> Experience:
+        if experience.reward is None:
+            return experience
+        offset, divisor = scales[self._scope(experience)]
+        metrics = {"unscaled_reward": experience.reward, **experience.metrics}
+        return msgspec.structs.replace(
+            experience, reward=(experience.reward - offset) / divisor, metrics=metrics
+        )

@@ -1,0 +1,262 @@
+"""This module says what a recipe is: columns in, numbers of chosen rollouts out, every other rollout counted with its reason.
+
+A recipe is a pure function over numpy columns. It reads no text and no file; what needs text (near duplicates, token lengths,
+contamination) arrives as ready masks. Each rollout meets exactly one fate, so the counts add up to the rollouts that came in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollforge.recipes import RECIPES
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+Strategy = Literal["inwards", "all", "best", "hardest"]
+Dedupe = Literal["none", "exact", "near"]
+Order = Literal["file", "shuffled", "easy-first", "hard-first"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a recipe may be told. Each recipe reads the ones that concern it."""
+
+    min_reward: float | None = None
+    """None: 1.0 when rewards are only 0 and 1, else 0.95."""
+    per_task: int | None = None
+    band: tuple[float, float] | None = None
+    """Keep tasks whose pass rate lies in this closed range."""
+    dedupe: Dedupe = "none"
+    min_gap: float = 0.2
+    strategy: Strategy = "inwards"
+    high: float | None = None
+    low: float | None = None
+    max_pairs: int | None = None
+    """Pairs per task."""
+    max_uses: int | None = None
+    """Pairs that one rollout may be in."""
+    length_ratio: float | None = None
+    """The longer answer of a pair has at most this many times the characters of the shorter."""
+    min_spread: float = 0.0
+    """A group has signal when its highest reward exceeds its lowest by more than this."""
+    keep_truncated: bool = False
+    balance_labels: bool = False
+    """As many wanted as unwanted answers."""
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The rollouts of one or several runs as columns, all of one length."""
+
+    row: Ints
+    group: Ints
+    """Number of the task: equal only for rollouts with the same task and the same prompt."""
+    reward: Floats
+    """NaN where nothing judged the rollout."""
+    answer: Ints
+    """Equal for equal answers to one task."""
+    chars: Ints
+    """Characters of the answer."""
+    flags: Mapping[str, Mask] = field(default_factory=dict)
+    """`truncated`, `empty`, `error_text`; `where`, `chosen_where`, `rejected_where`: whether the user's conditions hold."""
+    near_duplicate: Mask | None = None
+    unusable: Mapping[str, Mask] = field(default_factory=dict)
+    """Reason → rollouts that a filter over the text has ruled out (too long, contaminated, …)."""
+    balance: Ints | None = None
+    """Classes that the result should have in equal numbers."""
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def flag(self, name: str, default: bool = False) -> Mask:
+        """A flag, or `default` everywhere when nobody has set it."""
+        found = self.flags.get(name)
+        return found if found is not None else np.full(len(self), default)
+
+
+@dataclass
+class Selection:
+    """What a recipe chose."""
+
+    kind: Literal["demonstration", "pair", "labelled", "prompt", "scored"]
+    picks: Ints
+    """Positions in the candidates: one per example, or one row of (chosen, rejected) per pair."""
+    fates: dict[str, int]
+    """How many rollouts met each fate; `kept` are those in the result."""
+    values: dict[str, NDArray[Any]] = field(default_factory=dict)
+    """Further numbers, one per example."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Thresholds that the data decided."""
+
+    def __len__(self) -> int:
+        return len(self.picks)
+
+    @property
+    def first(self) -> Ints:
+        """The position that stands for each example: the chosen one of a pair."""
+        return self.picks[:, 0] if self.picks.ndim == 2 else self.picks
+
+    def take(self, chosen: NDArray[Any]) -> Selection:
+        """The examples with these numbers, in this order."""
+        values = {name: column[chosen] for name, column in self.values.items()}
+        return Selection(self.kind, self.picks[chosen], self.fates, values, self.settings)
+
+
+Recipe = Callable[[Candidates, Options], Selection]
+
+
+def load_recipe(name: str) -> Recipe:
+    """The recipe called `name`."""
+    found: Recipe = RECIPES.load(name)
+    return found
+
+
+class Ledger:
+    """Keeps the one fate of every rollout."""
+
+    def __init__(self, size: int) -> None:
+        self._fate = np.zeros(size, dtype=np.int32)
+        self._reasons = ["kept"]
+
+    @property
+    def alive(self) -> Mask:
+        return np.asarray(self._fate == 0)
+
+    def drop(self, mask: Mask, reason: str) -> None:
+        """Give this fate to those of `mask` that have none yet."""
+        if reason not in self._reasons:
+            self._reasons.append(reason)
+        self._fate[mask & self.alive] = self._reasons.index(reason)
+
+    def counts(self) -> dict[str, int]:
+        """Reason → rollouts, `kept` first, without empty ones."""
+        numbers = np.bincount(self._fate, minlength=len(self._reasons))
+        return {r: int(n) for r, n in zip(self._reasons, numbers, strict=True) if n or r == "kept"}
+
+
+def screen(candidates: Candidates, options: Options, *, drop_truncated: bool = True) -> Ledger:
+    """The ledger after what every recipe leaves out: unjudged, empty, truncated, ruled out by text, not asked for."""
+    ledger = Ledger(len(candidates))
+    ledger.drop(np.isnan(candidates.reward), "unjudged")
+    if drop_truncated and not options.keep_truncated:
+        ledger.drop(candidates.flag("truncated"), "truncated")
+    ledger.drop(candidates.flag("empty"), "empty answer")
+    ledger.drop(candidates.flag("error_text"), "error text as answer")
+    ledger.drop(~candidates.flag("where", True), "where does not hold")
+    if options.band is not None:
+        ledger.drop(~in_band(candidates, options), "outside the difficulty band")
+    for reason, mask in candidates.unusable.items():
+        ledger.drop(mask, reason)
+    return ledger
+
+
+def success_threshold(rewards: Floats, asked: float | None) -> float:
+    """The reward from which a rollout counts as right."""
+    if asked is not None:
+        return asked
+    judged = rewards[~np.isnan(rewards)]
+    return 1.0 if bool(np.isin(judged, (0.0, 1.0)).all()) else 0.95
+
+
+@dataclass(frozen=True)
+class GroupStats:
+    """Reward statistics of each group over its judged rollouts; NaN where a group has too few."""
+
+    count: Ints
+    mean: Floats
+    std: Floats
+    """With n − 1; NaN for fewer than two."""
+    low: Floats
+    high: Floats
+    pass_rate: Floats
+
+    @property
+    def spread(self) -> Floats:
+        return self.high - self.low
+
+
+def group_stats(candidates: Candidates, options: Options) -> GroupStats:
+    """Statistics per group, unjudged rollouts left out."""
+    size = int(candidates.group.max()) + 1 if len(candidates) else 0
+    judged = ~np.isnan(candidates.reward)
+    group, reward = candidates.group[judged], candidates.reward[judged]
+    count = np.bincount(group, minlength=size)
+    passed = reward >= success_threshold(candidates.reward, options.min_reward)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.bincount(group, reward, minlength=size) / count
+        squares = np.bincount(group, (reward - mean[group]) ** 2, minlength=size)
+        std = np.sqrt(squares / np.where(count > 1, count - 1, np.nan))
+        pass_rate = np.bincount(group, passed.astype(float), minlength=size) / count
+    low, high = np.full(size, np.nan), np.full(size, np.nan)
+    order = np.lexsort((reward, group))
+    ends = np.cumsum(count)
+    some = count > 0
+    low[some] = reward[order][(ends - count)[some]]
+    high[some] = reward[order][ends[some] - 1]
+    return GroupStats(count.astype(np.int64), mean, std, low, high, pass_rate)
+
+
+def in_band(candidates: Candidates, options: Options) -> Mask:
+    """Whether each rollout's task has a pass rate within the band."""
+    low, high = options.band or (0.0, 1.0)
+    rate = group_stats(candidates, options).pass_rate[candidates.group]
+    return np.asarray((rate >= low) & (rate <= high))
+
+
+def drop_duplicates(ledger: Ledger, candidates: Candidates, options: Options) -> None:
+    """Leave the best of equal answers to one task, and with `near` one of those that nearly agree."""
+    if options.dedupe == "none":
+        return
+    alive = np.flatnonzero(ledger.alive)
+    order = alive[
+        np.lexsort(
+            (
+                candidates.row[alive],
+                -candidates.reward[alive],
+                candidates.answer[alive],
+                candidates.group[alive],
+            )
+        )
+    ]
+    group, answer = candidates.group[order], candidates.answer[order]
+    repeated = np.zeros(len(candidates), dtype=bool)
+    repeated[order[1:]] = (group[1:] == group[:-1]) & (answer[1:] == answer[:-1])
+    ledger.drop(repeated, "duplicate")
+    if options.dedupe == "near" and candidates.near_duplicate is not None:
+        ledger.drop(candidates.near_duplicate, "near duplicate")
+
+
+def place_in_group(group: Ints) -> Ints:
+    """For sorted group numbers, each one's place within its group, from 0."""
+    if not len(group):
+        return group
+    starts = np.flatnonzero(np.r_[True, group[1:] != group[:-1]])
+    return np.asarray(np.arange(len(group)) - np.repeat(starts, np.diff(np.r_[starts, len(group)])))
+
+
+def scrambled(numbers: NDArray[Any], seed: int) -> NDArray[np.uint64]:
+    """A fixed pseudo-random key per number and seed: the same on every machine and in every version of numpy."""
+    with np.errstate(over="ignore"):
+        key = numbers.astype(np.uint64) + np.uint64((seed * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) % 2**64)
+        key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(key ^ (key >> np.uint64(31)))
+
+
+def balanced(classes: Ints, rows: Ints, seed: int) -> Mask:
+    """Which examples stay so that every class has as many as the smallest."""
+    if not len(classes):
+        return np.zeros(0, dtype=bool)
+    _, codes, counts = np.unique(classes, return_inverse=True, return_counts=True)
+    order = np.lexsort((scrambled(rows, seed), codes))
+    keep = np.zeros(len(classes), dtype=bool)
+    keep[order] = place_in_group(codes[order]) < counts.min()
+    return keep

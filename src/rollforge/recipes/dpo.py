@@ -1,0 +1,11 @@
+"""Preference pairs: a better and a worse answer to the same prompt, a clear reward gap apart."""
+
+from __future__ import annotations
+
+from rollforge.recipes.base import Candidates, Options, Selection
+from rollforge.recipes.pairing import select_pairs
+
+
+def select(candidates: Candidates, options: Options) -> Selection:
+    """One example per pair."""
+    return select_pairs(candidates, options)

@@ -1,0 +1,11 @@
+"""Prompt sets for group-relative training: tasks whose rollouts differ in reward, with their difficulty."""
+
+from __future__ import annotations
+
+from rollforge.recipes.base import Candidates, Options, Selection
+from rollforge.recipes.prompting import select_prompts
+
+
+def select(candidates: Candidates, options: Options) -> Selection:
+    """One example per task whose rewards spread; a group without spread teaches nothing."""
+    return select_prompts(candidates, options, needs_spread=True)

@@ -1,0 +1,37 @@
+"""Single answers labelled as wanted or unwanted; what lies between the two tiers is left out."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rollforge.recipes.base import (
+    Candidates,
+    Options,
+    Selection,
+    balanced,
+    drop_duplicates,
+    screen,
+    success_threshold,
+)
+
+
+def select(candidates: Candidates, options: Options) -> Selection:
+    """One labelled answer per kept rollout; tiers are 1 and 0 for binary rewards, 0.7 and 0.4 else, unless given."""
+    is_binary = success_threshold(candidates.reward, None) == 1.0
+    high = options.high if options.high is not None else options.min_reward
+    high = (1.0 if is_binary else 0.7) if high is None else high
+    low = options.low if options.low is not None else (0.0 if is_binary else 0.4)
+    ledger = screen(candidates, options)
+    wanted = (candidates.reward >= high) & candidates.flag("chosen_where", True)
+    unwanted = (candidates.reward <= low) & candidates.flag("rejected_where", True) & ~wanted
+    ledger.drop(~(wanted | unwanted), "between the tiers")
+    drop_duplicates(ledger, candidates, options)
+    classes = wanted.astype(np.int64) if options.balance_labels else candidates.balance
+    if classes is not None:
+        alive = np.flatnonzero(ledger.alive)
+        surplus = np.zeros(len(candidates), dtype=bool)
+        surplus[alive] = ~balanced(classes[alive], candidates.row[alive], options.seed)
+        ledger.drop(surplus, "left out for balance")
+    picks = np.flatnonzero(ledger.alive)
+    settings = {"high": high, "low": low}
+    return Selection("labelled", picks, ledger.counts(), {"label": wanted[picks]}, settings)

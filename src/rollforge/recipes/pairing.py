@@ -1,0 +1,161 @@
+"""This module pairs better with worse rollouts of one task; `dpo` and `rm` both stand on it.
+
+Pairs never cross tasks or prompts: a preference between answers to different questions is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rollforge.recipes.base import (
+    Candidates,
+    Ints,
+    Ledger,
+    Options,
+    Selection,
+    balanced,
+    drop_duplicates,
+    screen,
+)
+
+
+def select_pairs(candidates: Candidates, options: Options) -> Selection:
+    """Pairs by the chosen strategy; each rollout is kept, or counted with why it found no place."""
+    ledger = screen(candidates, options)
+    drop_duplicates(ledger, candidates, options)
+    may_win = ledger.alive & candidates.flag("chosen_where", True)
+    may_lose = ledger.alive & candidates.flag("rejected_where", True)
+    if options.high is not None:
+        may_win &= candidates.reward >= options.high
+    if options.low is not None:
+        may_lose &= candidates.reward <= options.low
+    has_tiers = options.high is not None or options.low is not None or "chosen_where" in candidates.flags
+    has_tiers = has_tiers or "rejected_where" in candidates.flags
+    if has_tiers:
+        ledger.drop(~(may_win | may_lose), "in neither tier")
+    alive = np.flatnonzero(ledger.alive)
+    order = alive[np.lexsort((candidates.row[alive], -candidates.reward[alive], candidates.group[alive]))]
+    if options.strategy == "inwards" and not has_tiers:
+        pairs = _inwards(candidates.group[order], order)
+    else:
+        pairs = _by_group(candidates, options, order, may_win, may_lose)
+    pairs, pair_counts = _usable(candidates, options, pairs)
+    if candidates.balance is not None:
+        pairs = pairs[balanced(candidates.balance[pairs[:, 0]], candidates.row[pairs[:, 0]], options.seed)]
+    _settle(ledger, candidates, options, pairs)
+    settings = {"min_gap": options.min_gap, "strategy": options.strategy, "pairs": pair_counts}
+    return Selection("pair", pairs, ledger.counts(), settings=settings)
+
+
+def _inwards(group: Ints, order: Ints) -> Ints:
+    """Best with worst, second best with second worst, …: for sorted rollouts, all groups at once."""
+    if not len(order):
+        return np.empty((0, 2), dtype=np.int64)
+    starts = np.flatnonzero(np.r_[True, group[1:] != group[:-1]])
+    sizes = np.diff(np.r_[starts, len(group)])
+    start, size = np.repeat(starts, sizes), np.repeat(sizes, sizes)
+    place = np.arange(len(group)) - start
+    upper = place < size // 2
+    partner = start[upper] + size[upper] - 1 - place[upper]
+    return np.stack([order[upper], order[partner]], axis=1)
+
+
+def _by_group(
+    candidates: Candidates, options: Options, order: Ints, may_win: np.ndarray, may_lose: np.ndarray
+) -> Ints:
+    """Pairs of the strategies that look at one group at a time."""
+    if not len(order):
+        return np.empty((0, 2), dtype=np.int64)
+    group = candidates.group[order]
+    starts = np.flatnonzero(np.r_[True, group[1:] != group[:-1]])
+    found: list[tuple[int, int]] = []
+    for members in np.split(order, starts[1:]):
+        winners = [int(i) for i in members if may_win[i]]
+        losers = [int(i) for i in members[::-1] if may_lose[i]]
+        found += _allowed(candidates, options, _proposals(candidates, options, winners, losers))
+    return np.array(found, dtype=np.int64).reshape(-1, 2)
+
+
+def _proposals(
+    candidates: Candidates, options: Options, winners: list[int], losers: list[int]
+) -> Iterator[tuple[int, int]]:
+    """Possible pairs of one task, the most wanted first; `winners` come best first, `losers` worst first."""
+    reward = candidates.reward
+    match options.strategy:
+        case "inwards":
+            yield from zip(winners, losers, strict=False)
+        case "best":
+            yield from ((winner, loser) for winner in winners[:1] for loser in losers)
+        case "hardest":
+            for winner in winners:
+                worse = [loser for loser in losers if reward[winner] - reward[loser] >= options.min_gap]
+                yield from ((winner, loser) for loser in sorted(worse, key=lambda i: (-reward[i], i))[:1])
+        case "all":
+            both = [(winner, loser) for winner in winners for loser in losers]
+            yield from sorted(both, key=lambda pair: (reward[pair[1]] - reward[pair[0]], pair))
+
+
+def _allowed(
+    candidates: Candidates, options: Options, proposals: Iterator[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Proposals with the gap, within the limits on pairs per task and uses per rollout."""
+    kept: list[tuple[int, int]] = []
+    uses: dict[int, int] = {}
+    for winner, loser in proposals:
+        if options.max_pairs is not None and len(kept) >= options.max_pairs:
+            break
+        if not candidates.reward[winner] - candidates.reward[loser] >= options.min_gap:
+            continue
+        if winner == loser or candidates.answer[winner] == candidates.answer[loser]:
+            continue
+        if options.max_uses is not None and max(uses.get(winner, 0), uses.get(loser, 0)) >= options.max_uses:
+            continue
+        uses[winner] = uses.get(winner, 0) + 1
+        uses[loser] = uses.get(loser, 0) + 1
+        kept.append((winner, loser))
+    return kept
+
+
+def _usable(candidates: Candidates, options: Options, pairs: Ints) -> tuple[Ints, dict[str, int]]:
+    """Pairs that differ enough, and how many did not, by reason."""
+    chosen, rejected = pairs[:, 0], pairs[:, 1]
+    gap = candidates.reward[chosen] - candidates.reward[rejected]
+    wide = (gap >= options.min_gap) & (gap > 0)
+    differs = candidates.answer[chosen] != candidates.answer[rejected]
+    near = np.ones(len(pairs), dtype=bool)
+    if options.length_ratio is not None:
+        a, b = candidates.chars[chosen], candidates.chars[rejected]
+        near = np.maximum(a, b) <= options.length_ratio * np.maximum(np.minimum(a, b), 1)
+    kept = wide & differs & near
+    counts = {
+        "considered": len(pairs),
+        "gap too small": int((~wide).sum()),
+        "same answer": int((wide & ~differs).sum()),
+        "lengths too different": int((wide & differs & ~near).sum()),
+    }
+    pairs = pairs[kept]
+    if options.max_pairs is not None and len(pairs):
+        from rollforge.recipes.base import place_in_group
+
+        order = np.argsort(candidates.group[pairs[:, 0]], kind="stable")
+        pairs = pairs[order][place_in_group(candidates.group[pairs[order, 0]]) < options.max_pairs]
+    return pairs, counts
+
+
+def _settle(ledger: Ledger, candidates: Candidates, options: Options, pairs: Ints) -> None:
+    """Give each rollout outside every pair its reason."""
+    used = np.zeros(len(candidates), dtype=bool)
+    used[pairs.ravel()] = True
+    alive = ledger.alive
+    size = int(candidates.group.max()) + 1 if len(candidates) else 0
+    high, low = np.full(size, -np.inf), np.full(size, np.inf)
+    members = np.bincount(candidates.group[alive], minlength=size)
+    np.maximum.at(high, candidates.group[alive], candidates.reward[alive])
+    np.minimum.at(low, candidates.group[alive], candidates.reward[alive])
+    alone = members[candidates.group] < 2
+    flat = ~(high - low >= options.min_gap)[candidates.group] if size else alone
+    ledger.drop(~used & alone, "no partner")
+    ledger.drop(~used & flat, "gap too small")
+    ledger.drop(~used, "left without a pair")

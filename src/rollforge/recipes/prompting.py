@@ -1,0 +1,94 @@
+"""This module chooses tasks for reinforcement learning, and scores the rollouts of a group against each other."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rollforge.recipes.base import (
+    Candidates,
+    Floats,
+    GroupStats,
+    Options,
+    Selection,
+    balanced,
+    group_stats,
+    screen,
+    success_threshold,
+)
+
+EPSILON = 1e-6
+"""Added to a group's standard deviation, as the trainers do."""
+
+
+def select_prompts(candidates: Candidates, options: Options, *, needs_spread: bool) -> Selection:
+    """One pick per task: the first of its usable rollouts stands for it."""
+    ledger = screen(candidates, options, drop_truncated=False)
+    stats = group_stats(candidates, options)
+    if needs_spread:
+        ledger.drop((stats.count < 2)[candidates.group], "alone in its group")
+        ledger.drop(~(stats.spread > options.min_spread)[candidates.group], "group without signal")
+    alive = np.flatnonzero(ledger.alive)
+    _, firsts = np.unique(candidates.group[alive], return_index=True)
+    picks = alive[np.sort(firsts)]
+    if candidates.balance is not None:
+        picks = picks[balanced(candidates.balance[picks], candidates.row[picks], options.seed)]
+        chosen = np.isin(candidates.group, candidates.group[picks])
+        ledger.drop(~chosen, "left out for balance")
+    settings = {"success_from": success_threshold(candidates.reward, options.min_reward)}
+    return Selection("prompt", picks, ledger.counts(), task_numbers(stats, candidates.group[picks]), settings)
+
+
+def task_numbers(stats: GroupStats, groups: np.ndarray) -> dict[str, np.ndarray]:
+    """Reward statistics of these groups, under the names that prompt sets carry.
+
+    Difficulty is one minus the mean reward, the reward scaled to 0…1 by the range seen when it leaves that range.
+    """
+    low = min(0.0, float(np.nanmin(stats.low, initial=0.0)))
+    high = max(1.0, float(np.nanmax(stats.high, initial=1.0)))
+    return {
+        "n_rollouts": stats.count[groups],
+        "mean_reward": stats.mean[groups],
+        "std_reward": stats.std[groups],
+        "min_reward": stats.low[groups],
+        "max_reward": stats.high[groups],
+        "pass_rate": stats.pass_rate[groups],
+        "difficulty": 1.0 - (stats.mean[groups] - low) / (high - low),
+    }
+
+
+def select_groups(candidates: Candidates, options: Options, *, needs_spread: bool) -> Selection:
+    """Every usable rollout of the chosen tasks, groups together, with advantages."""
+    ledger = screen(candidates, options, drop_truncated=False)
+    stats = group_stats(candidates, options)
+    if needs_spread:
+        ledger.drop((stats.count < 2)[candidates.group], "alone in its group")
+        ledger.drop(~(stats.spread > options.min_spread)[candidates.group], "group without signal")
+    alive = np.flatnonzero(ledger.alive)
+    firsts = np.unique(candidates.group[alive], return_index=True, return_inverse=True)
+    order = alive[np.lexsort((alive, firsts[1][firsts[2]]))]
+    values = advantages(candidates.group[order], candidates.reward[order])
+    return Selection("scored", order, ledger.counts(), values, {"min_spread": options.min_spread})
+
+
+def advantages(group: np.ndarray, reward: Floats) -> dict[str, np.ndarray]:
+    """Each rollout's reward against its group, in the named variants; NaN where a group is too small for one.
+
+    grpo: (r − mean) / (std + 1e-6), std with n − 1. dr_grpo: r − mean. rloo: r − mean of the others.
+    """
+    _, codes, counts = np.unique(group, return_inverse=True, return_counts=True)
+    mean = np.bincount(codes, reward) / counts if len(reward) else np.empty(0)
+    centred = reward - mean[codes] if len(reward) else reward
+    squares = np.bincount(codes, centred**2) if len(reward) else np.empty(0)
+    several = counts > 1
+    std = np.sqrt(squares / np.where(several, counts - 1, 1))
+    std = np.where(several, std, np.nan)
+    size = counts[codes] if len(reward) else np.empty(0, dtype=np.int64)
+    return {
+        "reward": reward,
+        "advantage_grpo": centred / (std[codes] + EPSILON),
+        "advantage_dr_grpo": centred,
+        "advantage_rloo": np.where(size > 1, centred * size / np.maximum(size - 1, 1), np.nan),
+        "group_size": size,
+        "group_mean": mean[codes],
+        "group_std": std[codes],
+    }

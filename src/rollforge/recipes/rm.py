@@ -1,0 +1,11 @@
+"""Reward-model data: the same pairs as `dpo`, their gap as the margin."""
+
+from __future__ import annotations
+
+from rollforge.recipes.base import Candidates, Options, Selection
+from rollforge.recipes.pairing import select_pairs
+
+
+def select(candidates: Candidates, options: Options) -> Selection:
+    """One example per pair."""
+    return select_pairs(candidates, options)

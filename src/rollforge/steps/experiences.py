@@ -1,0 +1,201 @@
+"""This module makes experiences from a run: rollouts in, a file or a buffer of experiences out, through a
+pipeline.
+
+Tasks go through in steps of `step_size`, whole groups together, in the order of their indices; verdicts given
+later count, as they do in every other command. The same run and options give the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rollforge.buffer import Buffer, open_buffer
+from rollforge.errors import UsageError
+from rollforge.experience import Experience, RowSource, experiences_from_row, to_row
+from rollforge.index import Index, open_index
+from rollforge.operators.chain import Pipeline, read_pipeline
+from rollforge.records import JsonObject, from_json, to_json
+from rollforge.sinks.base import SinkOptions, Sinks, open_sinks
+from rollforge.store import RunFiles
+
+
+class ExperienceOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What to make, and where it goes."""
+
+    run: str
+    pipeline: str | None = None
+    """TOML file of operators; None lets everything through."""
+    out: str | None = None
+    """JSONL file; None means beside the run, unless a buffer is given."""
+    buffer: str | None = None
+    """A path or a `postgresql://` URL."""
+    step_size: int = 64
+    """Tasks that go through the pipeline together."""
+    taskset: str = ""
+    model_version: int | None = None
+    per_turn: bool = False
+    where: str | None = None
+    verifier: str | None = None
+    sinks: tuple[str, ...] = ("jsonl",)
+    profile: str = "rollforge"
+    dry_run: bool = False
+    """Run the pipeline and count, write nothing."""
+
+
+class ExperiencesResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What was made."""
+
+    run: str
+    out: str | None
+    buffer: str | None
+    rollouts: int
+    experiences_in: int
+    experiences: int
+    steps: int
+    fidelity: dict[str, int]
+    """Label → experiences that came out with it."""
+    ledgers: list[JsonObject]
+    duplicates: int = 0
+    """Experiences the buffer already knew."""
+
+
+def make_experiences(options: ExperienceOptions) -> ExperiencesResult:
+    """Turn the run into experiences."""
+    if options.step_size < 1:
+        raise UsageError(f"--step-size must be at least 1, not {options.step_size}")
+    pipeline = read_pipeline(options.pipeline) if options.pipeline else Pipeline([])
+    files = RunFiles(options.run)
+    with ExitStack() as stack:
+        index = stack.enter_context(open_index(options.run, verifier=options.verifier))
+        sinks = stack.enter_context(_open_sinks(options, files))
+        writer = stack.enter_context(_Writer(options, files))
+        fidelity: Counter[str] = Counter()
+        rollouts = seen = steps = 0
+        for step, rows in enumerate(_steps(index, options), start=1):
+            made = [
+                experience
+                for row in rows
+                for experience in experiences_from_row(row, _source(options, files))
+            ]
+            kept, metrics = pipeline.run(made)
+            writer.write(kept)
+            sinks.log(metrics, step=step)
+            fidelity.update(experience.fidelity for experience in kept)
+            rollouts, seen, steps = rollouts + len(rows), seen + len(made), step
+        return ExperiencesResult(
+            run=options.run,
+            out=writer.commit(),
+            buffer=options.buffer,
+            rollouts=rollouts,
+            experiences_in=seen,
+            experiences=fidelity.total(),
+            steps=steps,
+            fidelity=dict(fidelity),
+            ledgers=[ledger.to_row() for ledger in pipeline.ledgers],
+            duplicates=writer.duplicates,
+        )
+
+
+def _source(options: ExperienceOptions, files: RunFiles) -> RowSource:
+    return RowSource(
+        run=run_name(files),
+        taskset=options.taskset,
+        model_version=options.model_version,
+        per_turn=options.per_turn,
+    )
+
+
+def run_name(files: RunFiles) -> str:
+    """What tells this run's ids from another's: its directory, or its file when it has another name."""
+    stem = files.rollouts.name.split(".")[0]
+    folder = files.rollouts.absolute().parent.name
+    return folder if stem == "rollouts" else f"{folder}-{stem}"
+
+
+def _open_sinks(options: ExperienceOptions, files: RunFiles) -> Sinks:
+    where = SinkOptions(
+        directory=files.rollouts.parent,
+        metrics_file=files.metrics,
+        run=run_name(files),
+        config=msgspec.to_builtins(options),
+    )
+    return open_sinks(() if options.dry_run else options.sinks, where, profile=options.profile)
+
+
+def _steps(index: Index, options: ExperienceOptions) -> Iterator[list[JsonObject]]:
+    """Rows of `step_size` tasks at a time, with the rewards and numbers that count."""
+    numbers = [name for name in index.numbers if name != "reward" and "." not in name]
+    known = set(index.columns())
+    columns = ["row", "task", "rollout", *(name for name in ("reward", *numbers) if name in known)]
+    table = index.table(columns, where=options.where, order_by="task, rollout")
+    facts = table.to_pylist()
+    by_task = [list(group) for _, group in groupby(facts, key=lambda fact: fact["task"])]
+    for start in range(0, len(by_task), options.step_size):
+        step = [fact for group in by_task[start : start + options.step_size] for fact in group]
+        lines = index.read([fact["row"] for fact in step])
+        yield [_row(line, fact) for line, fact in zip(lines, step, strict=True)]
+
+
+def _row(line: bytes, fact: dict[str, Any]) -> JsonObject:
+    """The row as written, with what the index says about it: later verdicts, and keys older files lack."""
+    row: JsonObject = from_json(line)
+    row["_ng_task_index"], row["_ng_rollout_index"] = fact["task"], fact["rollout"]
+    row["reward"] = fact.get("reward")
+    for name, value in fact.items():
+        if value is not None and name not in ("row", "task", "rollout"):
+            row[name] = value
+    return row
+
+
+class _Writer:
+    """A file put in its place as a whole, a buffer, both, or nothing."""
+
+    def __init__(self, options: ExperienceOptions, files: RunFiles) -> None:
+        wants_file = not options.dry_run and (options.out is not None or options.buffer is None)
+        self._path = (Path(options.out) if options.out else files.experiences) if wants_file else None
+        self._place = None if options.dry_run else options.buffer
+        self._buffer: Buffer | None = None
+        self._temporary = ""
+        self._file: Any = None
+        self.duplicates = 0
+
+    def __enter__(self) -> _Writer:
+        if self._place is not None:
+            self._buffer = open_buffer(self._place)
+        if self._path is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            handle, self._temporary = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.")
+            self._file = os.fdopen(handle, "wb")
+        return self
+
+    def write(self, experiences: list[Experience]) -> None:
+        if self._file is not None:
+            self._file.writelines(to_json(to_row(experience)) + b"\n" for experience in experiences)
+        if self._buffer is not None:
+            self.duplicates += len(experiences) - self._buffer.append(experiences)
+
+    def commit(self) -> str | None:
+        """Put the file in its place; its path."""
+        if self._path is None:
+            return None
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        Path(self._temporary).chmod(0o644)
+        Path(self._temporary).replace(self._path)
+        return str(self._path)
+
+    def __exit__(self, *_: object) -> None:
+        if self._buffer is not None:
+            self._buffer.close()
+        if self._file is not None:
+            self._file.close()
+            Path(self._temporary).unlink(missing_ok=True)

@@ -1,0 +1,173 @@
+"""This module prints the peers' own numbers under the peers' own names, right or wrong, so that two tools can be compared.
+
+NeMo Gym: pass@k and majority@k in 0–100, tasks with fewer than k rollouts skipped, for rewards other than 0 and 1 the best of
+the first k. Trinity-RFT: best@k and worst@k from 1000 resamples with replacement, seed 42, population std.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import comb, sqrt
+from typing import Any
+
+import numpy as np
+
+from rollforge import at_k, stats
+from rollforge.index import Index
+from rollforge.index.grouped import ByTask, Floats
+from rollforge.records import JsonObject
+
+ANSWERS = "extracted_answer"
+
+
+def nemo_gym_metrics(index: Index, where: str | None = None) -> list[JsonObject]:
+    """One entry per agent, as in `_aggregate_metrics.json`."""
+    entries = []
+    for agent in _agents(index, where):
+        chosen = "agent IS NULL" if agent is None else "agent = '" + agent.replace("'", "''") + "'"
+        rows = ByTask(index, f"({where}) and {chosen}" if where else chosen)
+        metrics: JsonObject = {}
+        for name, values in rows.floats(nemo_fields(index)):
+            metrics |= nemo_statistics(name, values)
+        metrics |= _nemo_at_k(rows)
+        key_metrics = {name: value for name, value in metrics.items() if name.startswith("mean/")}
+        entries.append({"agent_ref": {"name": agent}, "agent_metrics": metrics, "key_metrics": key_metrics})
+    return entries
+
+
+def nemo_fields(index: Index) -> list[str]:
+    """Top-level numbers and those of usage; nested ones are not among NeMo Gym's."""
+    return [name for name in index.numbers if "." not in name]
+
+
+def nemo_statistics(name: str, values: Floats) -> JsonObject:
+    """`mean/x`, `max/x`, … without those that are undefined."""
+    summary = stats.summarize(values)
+    found = {"mean": summary.mean, "max": summary.max, "min": summary.min, "median": summary.median, "std": summary.std}
+    if summary.n == 1 and summary.missing == 0:
+        found["std"] = 0.0
+    return {f"{stat}/{name}": value for stat, value in found.items() if value is not None}
+
+
+def _agents(index: Index, where: str | None) -> list[str | None]:
+    names = index.table(["agent"], where).column("agent").unique().to_pylist()
+    return sorted(names, key=lambda name: (name is None, name or ""))
+
+
+def _groups(rows: ByTask, values: list[Any]) -> list[list[Any]]:
+    ends = [*rows.starts[1:].tolist(), len(rows)]
+    return [values[first:end] for first, end in zip(rows.starts.tolist(), ends, strict=True)]
+
+
+def _nemo_at_k(rows: ByTask) -> JsonObject:
+    score_groups = _groups(rows, rows.one("reward").tolist())
+    scores = {"accuracy": [[value for value in group if value == value] for group in score_groups]}
+    answers = None
+    if ANSWERS in rows.index.columns():
+        answers = _groups(rows, next(rows.columns([ANSWERS]))[1].to_pylist())
+        scores["no_answer"] = [[float(answer is None) for answer in group] for group in answers]
+    widest = max((len(group) for group in score_groups), default=0)
+    found: JsonObject = {}
+    for k in range(1, widest + 1):
+        for name, groups in scores.items():
+            found |= _nemo_pass(name, groups, k)
+        if answers is not None:
+            votes = [_nemo_vote(named[:k], group[:k]) for named, group in zip(answers, score_groups, strict=True)]
+            found[f"majority@{k}/accuracy"] = 100 * float(np.mean(votes))
+    found["per_sample_aggregate"] = {
+        name: [100 * float(np.mean([group[i] for group in groups if i < len(group)])) for i in range(widest)]
+        for name, groups in scores.items()
+    }
+    return found
+
+
+def _nemo_pass(name: str, groups: list[list[float]], k: int) -> JsonObject:
+    enough = [group for group in groups if len(group) >= k]
+    found: JsonObject = {}
+    if enough:
+        found[f"pass@{k}/{name}"] = 100 * float(np.mean([_nemo_pass_of(group, k) for group in enough]))
+    averages = [float(np.mean(group[:k])) for group in groups if group]
+    if averages:
+        found[f"pass@1[avg-of-{k}]/{name}"] = 100 * float(np.mean(averages))
+    runs = [[group[i] for group in groups if i < len(group)] for i in range(k)]
+    if k > 1 and all(runs):
+        spread = float(np.std([100 * float(np.mean(run)) for run in runs], ddof=1))
+        found[f"pass@1[avg-of-{k}]/{name}/std_dev_across_runs"] = spread
+        found[f"pass@1[avg-of-{k}]/{name}/std_err_across_runs"] = spread / sqrt(k)
+    return found
+
+
+def _nemo_pass_of(group: list[float], k: int) -> float:
+    if all(value in (0.0, 1.0) for value in group):
+        n, right = len(group), int(sum(group))
+        return 1 - comb(n - right, k) / comb(n, k)
+    return max(group[:k])
+
+
+def _nemo_vote(answers: list[str | None], scores: list[float]) -> float:
+    """The score of the most common (answer, score) pair; ties share; no answer is 0."""
+    pairs = Counter((answer, score) for answer, score in zip(answers, scores, strict=True) if answer is not None)
+    if not pairs:
+        return 0.0
+    most = max(pairs.values())
+    return float(np.mean([score for (_, score), count in pairs.items() if count == most]))
+
+
+def trinity_metrics(index: Index, where: str | None = None, *, taskset: str | None = None) -> dict[str, float]:
+    """`rollout/…` as during training and `eval/<taskset>/…` as in evaluation, over all tasks."""
+    rows = ByTask(index, where)
+    name_of_set = taskset or index.runs[0].rollouts.name.split(".")[0]
+    found: dict[str, float] = {}
+    for name, values in rows.floats(nemo_fields(index)):
+        by_size = {size: (members, drawn) for size, members, drawn in _in_order(values, rows)}
+        means = np.concatenate([drawn.mean(axis=1) for _, drawn in by_size.values()]) if by_size else np.zeros(0)
+        if not len(means):
+            continue
+        found |= {
+            f"rollout/{name}/mean": float(means.mean()),
+            f"rollout/{name}/max": float(means.max()),
+            f"rollout/{name}/min": float(means.min()),
+        }
+        found |= {f"eval/{name_of_set}/{name}/{key}": value for key, value in _trinity_eval(by_size).items()}
+    return found
+
+
+def _in_order(values: Floats, rows: ByTask) -> list[tuple[int, Floats, Floats]]:
+    """Tasks of equal size together, their known values in the order of the rollouts."""
+    sizes = np.diff(np.append(rows.starts, len(values)))
+    group = np.repeat(np.arange(len(rows.starts)), sizes)
+    known = ~np.isnan(values)
+    values, group = values[known], group[known]
+    counts = np.bincount(group, minlength=len(rows.starts))
+    begins = np.cumsum(counts) - counts
+    return [
+        (size, members, values[begins[members][:, None] + np.arange(size)])
+        for size in np.unique(counts[counts > 0]).tolist()
+        for members in [np.flatnonzero(counts == size)]
+    ]
+
+
+def _trinity_eval(by_size: dict[int, tuple[Floats, Floats]]) -> dict[str, float]:
+    """The mean over tasks of each task's value; tasks of another size have keys of their own, as in Trinity-RFT."""
+    values: dict[str, list[Floats]] = {}
+    for size, (_, drawn) in by_size.items():
+        values.setdefault(f"mean@{size}", []).append(drawn.mean(axis=1))
+        values.setdefault(f"std@{size}", []).append(drawn.std(axis=1))
+        for k in at_k.ladder(size):
+            best, worst = _bootstrap(drawn, size, k)
+            values.setdefault(f"best@{k}", []).append(best)
+            values.setdefault(f"worst@{k}", []).append(worst)
+    return {key: float(np.concatenate(found).mean()) for key, found in values.items()}
+
+
+def _bootstrap(drawn: Floats, size: int, k: int) -> tuple[Floats, Floats]:
+    """The same draws for every task: each call starts from the same seed."""
+    rng = np.random.RandomState(at_k.BOOTSTRAP_SEED)
+    places = rng.choice(size, size=(at_k.BOOTSTRAP_ROUNDS, k), replace=True)
+    best, worst = np.empty(len(drawn)), np.empty(len(drawn))
+    step = max(1, 4_000_000 // places.size)
+    for first in range(0, len(drawn), step):
+        resampled = drawn[first : first + step][:, places]
+        best[first : first + step] = resampled.max(axis=2).mean(axis=1)
+        worst[first : first + step] = resampled.min(axis=2).mean(axis=1)
+    return best, worst

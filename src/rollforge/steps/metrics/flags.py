@@ -1,0 +1,69 @@
+"""This module names what is suspicious about a run's numbers, in words; it decides nothing (that is `check`'s work)."""
+
+from __future__ import annotations
+
+from rollforge.steps.metrics.records import Flag, RunMetrics
+
+LOW_MEAN = 0.3
+OUTLIER = 10.0
+MANY = 0.2
+
+
+def find_flags(metrics: RunMetrics) -> list[Flag]:
+    """The flags of a run, the gravest first."""
+    return [Flag(name, text) for name, text in [*_rewards(metrics), *_missing(metrics), *_answers(metrics)]]
+
+
+def _rewards(metrics: RunMetrics) -> list[tuple[str, str]]:
+    counts, reward = metrics.counts, metrics.fields.get("reward")
+    if counts.finished == 0:
+        return [("empty-run", "no rollouts")]
+    if reward is None or reward.n == 0 or reward.mean is None or reward.min is None or reward.max is None:
+        return [("none-judged", f"none of the {counts.finished:,} rollouts has a reward")]
+    flags = []
+    if reward.min == reward.max and reward.n > 1:
+        flags.append(("identical-rewards", f"all {reward.n:,} rewards are {reward.min:g}: verification may be broken"))
+    elif reward.mean < LOW_MEAN and reward.min >= 0:
+        flags.append(("low-mean", f"mean reward {reward.mean:.2f} is below {LOW_MEAN}: tasks may be too hard"))
+    if max(abs(reward.min), abs(reward.max)) > OUTLIER:
+        flags.append(("outlier-rewards", f"rewards reach from {reward.min:g} to {reward.max:g}"))
+    return flags
+
+
+def _missing(metrics: RunMetrics) -> list[tuple[str, str]]:
+    counts = metrics.counts
+    flags = []
+    if counts.judged and counts.unjudged:
+        flags.append(("unjudged", f"{counts.unjudged:,} of {counts.finished:,} rollouts have no verdict"))
+    if counts.failed:
+        kinds = ", ".join(f"{kind} {count:,}" for kind, count in metrics.failures.items())
+        flags.append(("failed", f"{counts.failed:,} rollouts failed ({kinds}) and are in no mean"))
+    if counts.expected is not None and counts.finished + counts.failed < counts.expected:
+        owed = counts.expected - counts.finished - counts.failed
+        flags.append(("incomplete", f"{owed:,} of {counts.expected:,} expected rollouts are not there yet"))
+    if counts.rejected_lines:
+        flags.append(("rejected-lines", f"{counts.rejected_lines:,} lines cannot be read and are left out"))
+    if counts.noted_lines:
+        flags.append(("odd-lines", f"{counts.noted_lines:,} rows are odd in some field, which counts as missing"))
+    if counts.duplicates:
+        text = f"{counts.duplicates:,} rows have the key of a later row, which counts instead"
+        flags.append(("duplicates", text))
+    for name, count in metrics.mixed_types.items():
+        flags.append(("mixed-types", f"{name} is text in {count:,} rows, where it counts as missing"))
+    return flags
+
+
+def _answers(metrics: RunMetrics) -> list[tuple[str, str]]:
+    words = {
+        "is_truncated": ("truncated", "answers end at the token limit"),
+        "is_empty": ("empty-answers", "answers are empty"),
+        "is_refusal": ("refusals", "answers are refusals"),
+        "error_text": ("error-texts", "answers look like an error message"),
+    }
+    flags = []
+    for name, (flag, text) in words.items():
+        fact = metrics.facts.get(name)
+        share = fact.mean if fact is not None else None
+        if share is not None and share > (MANY if name == "is_truncated" else 0.05):
+            flags.append((flag, f"{share:.0%} of {text}"))
+    return flags

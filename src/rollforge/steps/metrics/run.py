@@ -1,0 +1,222 @@
+"""This module computes the metrics of a run from its index, a few columns at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from msgspec import Struct
+
+from rollforge import at_k, stats
+from rollforge.index import Index, open_index
+from rollforge.index.grouped import ByTask, Floats
+from rollforge.steps.metrics.flags import find_flags
+from rollforge.steps.metrics.records import (
+    AgentMetrics,
+    AtKValue,
+    Counts,
+    FailuresAsZero,
+    Field,
+    HistogramCounts,
+    RunMetrics,
+    Success,
+    Throughput,
+)
+
+FACTS = ("answer_chars", "turns", "tool_calls", "seconds", "is_truncated", "is_empty", "is_refusal", "error_text")
+ANSWER_FIELDS = ("extracted_answer", "extracted_model_output", "predicted_answer", "parsed_answer", "answer")
+MAJORITY_EVERY_K = 32
+"""Up to this many samples majority@k is told for every k; beyond, for 1, 2, 4, 8, … and the most there are."""
+
+
+class MetricsOptions(Struct, frozen=True, kw_only=True):
+    """How metrics are computed."""
+
+    threshold: float = 0.5
+    """A rollout is a success when its reward is at least this."""
+    where: str | None = None
+    """Only rollouts for which this expression holds."""
+    answer_field: str | None = None
+    """The field majority@k votes on; by default the first that looks like an extracted answer, else the whole text."""
+
+
+def summarize_run(
+    runs: str | Path | Sequence[str | Path],
+    *,
+    verifier: str | None = None,
+    options: MetricsOptions | None = None,
+    workers: int | None = None,
+) -> RunMetrics:
+    """The metrics of a run, or of several files as one run."""
+    with open_index(runs, verifier=verifier, workers=workers) as index:
+        return summarize_index(index, options)
+
+
+def summarize_index(index: Index, options: MetricsOptions | None = None) -> RunMetrics:
+    """The metrics of an open index."""
+    options = options or MetricsOptions()
+    rows = ByTask(index, options.where)
+    reward = rows.one("reward")
+    fields, agents = _fields(rows, index.numbers or ["reward"])
+    failures = index.failed() if options.where is None else {}
+    judged = int((~np.isnan(reward)).sum())
+    failed = sum(failures.values())
+    counts = Counts(
+        expected=index.expected if options.where is None else None,
+        finished=len(rows), judged=judged, unjudged=len(rows) - judged, failed=failed,
+        rejected_lines=index.rejected_lines, noted_lines=index.noted_lines, duplicates=index.duplicate_count,
+        tasks=len(rows.tasks),
+    )  # fmt: skip
+    known = reward[~np.isnan(reward)]
+    as_zero = FailuresAsZero(mean=float(known.sum() / (judged + failed)), n=judged + failed) if failed and judged else None
+    answer_field = options.answer_field or _answer_field(index)
+    metrics = RunMetrics(
+        run=", ".join(str(files.rollouts) for files in index.runs),
+        counts=counts,
+        coverage=_share(judged, counts.expected or (len(rows) + failed)),
+        verifier=index.verifier,
+        fields=fields,
+        facts={name: field for name, field in _facts(rows).items() if field.n},
+        agents=agents,
+        success=_success(rows, reward, options.threshold),
+        failures_as_zero=as_zero,
+        failures=failures,
+        at_k=_at_k(rows, reward, options.threshold, answer_field),
+        answer_field=answer_field,
+        histogram=HistogramCounts(*stats.histogram(known)),
+        throughput=_throughput(rows),
+        mixed_types=index.mixed,
+        flags=[],
+    )
+    metrics.flags = find_flags(metrics)
+    return metrics
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+def describe(rows: ByTask, values: Floats) -> Field:
+    """One field with its interval."""
+    summary = stats.summarize(values)
+    sums, counts = rows.sums(values)
+    known = values[~np.isnan(values)]
+    is_share = bool(len(known)) and bool(((known == 0) | (known == 1)).all())
+    estimate = stats.clustered_mean(sums, counts, is_share=is_share)
+    return Field(
+        mean=summary.mean, ci=estimate.ci, std=summary.std, min=summary.min, max=summary.max, median=summary.median,
+        n=summary.n, missing=summary.missing,
+    )  # fmt: skip
+
+
+def _fields(rows: ByTask, names: Sequence[str]) -> tuple[dict[str, Field], dict[str, AgentMetrics]]:
+    """Every field over all rollouts and per agent, in one reading of each column."""
+    agent_of = next(rows.columns(["agent"]))[1].combine_chunks().dictionary_encode() if len(rows) else None
+    agent_names = [str(name) for name in agent_of.dictionary.to_pylist()] if agent_of is not None else []
+    codes = np.asarray(agent_of.indices.fill_null(-1)) if agent_of is not None else np.zeros(0, dtype=np.int64)
+    masks = {name: codes == code for code, name in enumerate(agent_names)}
+    agents = {name: AgentMetrics(n=int(mask.sum()), judged=0, fields={}) for name, mask in sorted(masks.items())}
+    fields: dict[str, Field] = {}
+    for name, values in rows.floats(names):
+        fields[name] = describe(rows, values)
+        for agent, metrics in agents.items():
+            mine = values if len(agents) == 1 and masks[agent].all() else np.where(masks[agent], values, np.nan)
+            field = describe(rows, mine)
+            field.missing = metrics.n - field.n
+            metrics.fields[name] = field
+            if name == "reward":
+                metrics.judged = field.n
+    return fields, agents
+
+
+def _facts(rows: ByTask) -> dict[str, Field]:
+    return {name: describe(rows, values) for name, values in rows.floats(FACTS)}
+
+
+def _success(rows: ByTask, reward: Floats, threshold: float) -> Success:
+    hits = successes(reward, threshold)
+    estimate = stats.clustered_mean(*rows.sums(hits), is_share=True)
+    n = int((~np.isnan(hits)).sum())
+    return Success(threshold=threshold, value=estimate.value, ci=estimate.ci, n=n)
+
+
+def successes(reward: Floats, threshold: float) -> Floats:
+    """1 where the reward reaches the threshold, 0 where it does not, NaN where there is none."""
+    return np.where(np.isnan(reward), np.nan, (reward >= threshold).astype(np.float64))
+
+
+def _answer_field(index: Index) -> str | None:
+    columns = set(index.columns())
+    return next((name for name in ANSWER_FIELDS if name in columns), "answer_hash")
+
+
+def _at_k(rows: ByTask, reward: Floats, threshold: float, answer_field: str | None) -> dict[str, AtKValue]:
+    passed = at_k.at_k(successes(reward, threshold), rows.starts)
+    valued = at_k.at_k(reward, rows.starts)
+    widest = passed.best.shape[1]
+    majority = _majority(rows, reward, threshold, answer_field, widest) if answer_field else {}
+    found: dict[str, AtKValue] = {}
+    for k in range(1, widest + 1):
+        found[f"pass@{k}"] = _over_tasks(passed.best[:, k - 1])
+        found[f"pass^{k}"] = _over_tasks(passed.worst[:, k - 1])
+        found[f"best@{k}"] = _over_tasks(valued.best[:, k - 1])
+        found[f"worst@{k}"] = _over_tasks(valued.worst[:, k - 1])
+        if k in majority:
+            found[f"majority@{k}"] = _over_tasks(np.array(majority[k]))
+    return found
+
+
+def _over_tasks(values: Floats) -> AtKValue:
+    estimate = stats.mean_of(values)
+    return AtKValue(value=estimate.value, ci=estimate.ci, tasks=estimate.groups)
+
+
+def _majority(
+    rows: ByTask, reward: Floats, threshold: float, answer_field: str, widest: int
+) -> dict[int, list[float]]:
+    """Per k the value of each task that has at least k judged rollouts."""
+    if not widest:
+        return {}
+    every = range(1, widest + 1) if widest <= MAJORITY_EVERY_K else [1, *at_k.ladder(widest)]
+    values: dict[int, list[float]] = {k: [] for k in every}
+    encoded = next(rows.columns([answer_field]))[1].combine_chunks().dictionary_encode()
+    answers = np.asarray(encoded.indices.fill_null(-1)).tolist()
+    hits = successes(reward, threshold).tolist()
+    ends = [*rows.starts[1:].tolist(), len(rows)]
+    for first, end in zip(rows.starts.tolist(), ends, strict=True):
+        judged = [place for place in range(first, end) if hits[place] == hits[place]]
+        given = [None if answers[place] < 0 else answers[place] for place in judged]
+        scores = [hits[place] for place in judged]
+        is_settled = len(set(scores)) == 1
+        for k in every:
+            if k <= len(judged):
+                values[k].append(scores[0] if is_settled else at_k.majority_at_k(given, scores, k))
+    return values
+
+
+def _throughput(rows: ByTask) -> Throughput:
+    columns = dict(rows.floats(["started", "seconds"]))
+    known = ~np.isnan(columns["started"]) & ~np.isnan(columns["seconds"])
+    if not known.any():
+        return Throughput()
+    active = _covered(columns["started"][known], columns["started"][known] + columns["seconds"][known])
+    if active <= 0:
+        return Throughput()
+    tokens = None
+    if "output_tokens" in rows.index.numbers:
+        tokens = float(np.nansum(rows.one("output_tokens")[known])) / active
+    return Throughput(rollouts_per_s=float(known.sum()) / active, tokens_per_s=tokens, active_s=active)
+
+
+def _covered(starts: Floats, ends: Floats) -> float:
+    """The time covered by at least one interval: a pause between two sessions of a run does not count."""
+    order = np.argsort(starts, kind="stable")
+    starts, ends = starts[order], np.maximum.accumulate(ends[order])
+    reached = np.r_[starts[0], ends[:-1]]
+    return float(np.maximum(ends - np.maximum(starts, reached), 0).sum())
+
+
+def names_of(values: Iterable[object]) -> str:
+    """A short list in words."""
+    return ", ".join(map(str, values))

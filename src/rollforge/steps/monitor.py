@@ -1,0 +1,225 @@
+"""This module watches a run while it is collected and reports it step by step: metrics to sinks, experiences to a buffer.
+
+A step is `step_size` tasks, in the order of dispatch; it is reported when the last of them is settled. What belongs to a step is
+decided by the task alone, so a resumed run reports the steps it still owes with the rollouts of both sessions, and the numbers are
+those an offline fold of the file gives. Reporting happens in a thread of its own; when it falls behind, new work waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rollforge.buffer import Buffer
+from rollforge.experience import RowSource, experiences_from_row
+from rollforge.experience.rollouts import row_metrics
+from rollforge.index import open_index
+from rollforge.metrics.fold import StepFold
+from rollforge.operators.chain import Pipeline
+from rollforge.records import OWN_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject, Response, from_json
+from rollforge.sinks.base import Sinks
+from rollforge.sinks.jsonl import read_metrics
+from rollforge.store import RunFiles
+
+MOST_BEHIND = 4
+"""Steps that may wait to be reported before new rollouts wait too."""
+
+USAGE = ("input_tokens", "output_tokens", "total_tokens")
+
+
+class ExperienceStream(msgspec.Struct, kw_only=True):
+    """Where the experiences of each step go."""
+
+    pipeline: Pipeline
+    buffer: Buffer | None
+    source: RowSource
+
+
+class _Step:
+    """What is known of one step so far."""
+
+    __slots__ = ("ends", "fold", "generated_s", "rows", "starts", "tokens", "unsettled")
+
+    def __init__(self) -> None:
+        self.fold = StepFold()
+        self.unsettled = 0
+        self.starts: dict[int, float] = {}
+        self.ends: dict[int, float] = {}
+        self.generated_s = 0.0
+        self.tokens = 0
+        self.rows: list[JsonObject] = []
+
+
+class StepMonitor:
+    """An observer of one collection."""
+
+    def __init__(
+        self, files: RunFiles, sinks: Sinks, *, step_size: int, stream: ExperienceStream | None = None
+    ) -> None:
+        self._files = files
+        self._sinks = sinks
+        self._size = step_size
+        self._stream = stream
+        self._steps: dict[int, _Step] = {}
+        self._rank_by_task: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._reporter = ThreadPoolExecutor(1, thread_name_prefix="monitor")
+        self._behind: list[Future[None]] = []
+
+    def begin(self, tasks: NDArray[np.int64], owed: NDArray[np.int64], given_up: NDArray[np.int64]) -> None:
+        """Learn which task is in which step, and take up steps an earlier session left unreported."""
+        self._rank_by_task = np.full(int(tasks.max(initial=-1)) + 1, -1, dtype=np.int64)
+        self._rank_by_task[tasks] = np.arange(len(tasks))
+        sizes = np.bincount(self._rank_by_task[tasks] // self._size + 1)
+        reported = {
+            number
+            for number, count in reported_steps(self._files).items()
+            if number < len(sizes) and sizes[number] == count
+        }
+        for task in tasks[owed > 0].tolist():
+            self._step(task).unsettled += 1
+        finished = self._read_finished(reported)
+        for row in finished:
+            self.finished(row)
+        for task, failed in zip(tasks[given_up > 0].tolist(), given_up[given_up > 0].tolist(), strict=True):
+            if self._number(task) not in reported:
+                for _ in range(failed):
+                    self.gave_up(task)
+        for number in sorted(self._steps):
+            if not self._steps[number].unsettled:
+                self._report(number)
+
+    def _read_finished(self, reported: set[int]) -> list[JsonObject]:
+        """Rows on disk of tasks whose step is not reported yet."""
+        if not self._files.rollouts.exists() or not self._files.rollouts.stat().st_size:
+            return []
+        with open_index(self._files.rollouts) as index:
+            table = index.table(["row", "task"])
+            places, owners = table.column("row").to_pylist(), table.column("task").to_pylist()
+            wanted = [
+                place
+                for place, task in zip(places, owners, strict=True)
+                if self._is_known(task) and self._number(task) not in reported
+            ]
+            return [from_json(line) for line in index.read(wanted)]
+
+    def _is_known(self, task: int | None) -> bool:
+        return task is not None and 0 <= task < len(self._rank_by_task) and self._rank_by_task[task] >= 0
+
+    def _number(self, task: int) -> int:
+        """The step of a task; the first is 1."""
+        return int(self._rank_by_task[task]) // self._size + 1
+
+    def _step(self, task: int) -> _Step:
+        return self._steps.setdefault(self._number(task), _Step())
+
+    def finished(self, row: JsonObject) -> None:
+        task = int(row[TASK_KEY])
+        step = self._step(task)
+        step.fold.add(task, rollout_metrics(row), order=row[ROLLOUT_KEY])
+        own = row.get(OWN_KEY) or {}
+        started, seconds = own.get("started"), own.get("seconds")
+        if started is not None and seconds is not None:
+            step.starts[task] = min(started, step.starts.get(task, math.inf))
+            step.ends[task] = max(started + seconds, step.ends.get(task, -math.inf))
+            tokens = Response(row.get("response") or {}).usage.get("output_tokens")
+            if isinstance(tokens, int):
+                step.generated_s += seconds
+                step.tokens += tokens
+        if self._stream is not None:
+            step.rows.append(row)
+
+    def gave_up(self, task: int) -> None:
+        self._step(task).fold.add_failed(task)
+
+    def settled(self, task: int) -> None:
+        number = self._number(task)
+        step = self._steps[number]
+        step.unsettled -= 1
+        if step.unsettled == 0:
+            self._report(number)
+
+    def _report(self, number: int) -> None:
+        step = self._steps.pop(number)
+        self._behind = [future for future in self._behind if not future.done()]
+        self._behind.append(self._reporter.submit(self._report_now, number, step))
+
+    def _report_now(self, number: int, step: _Step) -> None:
+        metrics = step_metrics(step)
+        if self._stream is not None:
+            metrics |= self._feed(self._stream, step)
+        self._sinks.log(metrics, step=number)
+
+    def _feed(self, stream: ExperienceStream, step: _Step) -> dict[str, float]:
+        rows = sorted(step.rows, key=lambda row: (row[TASK_KEY], row[ROLLOUT_KEY]))
+        made = [experience for row in rows for experience in experiences_from_row(_plain(row), stream.source)]
+        kept, metrics = stream.pipeline.run(made)
+        if stream.buffer is not None:
+            stream.buffer.append(kept)
+        return metrics
+
+    async def room(self) -> None:
+        while sum(not future.done() for future in self._behind) >= MOST_BEHIND:
+            await asyncio.wait([asyncio.wrap_future(self._behind[0])])
+            self._behind = [future for future in self._behind if not future.done()]
+
+    async def close(self) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self._reporter.shutdown)
+        for future in self._behind:
+            future.result()
+
+
+def _plain(row: JsonObject) -> JsonObject:
+    """The row as it reads from disk: what the writer kept as encoded bytes, decoded."""
+    return {key: from_json(value) if isinstance(value, msgspec.Raw) else value for key, value in row.items()}
+
+
+def reported_steps(files: RunFiles) -> dict[int, int]:
+    """Step → tasks it was reported over, from the run's metrics file. A run that has grown since reports its last step again."""
+    if not files.metrics.exists():
+        return {}
+    counts = ("rollout/finished_task_count", "rollout/failed_task_count")
+    return {
+        line["step"]: sum(int(line["metrics"].get(name) or 0) for name in counts)
+        for line in read_metrics(files.metrics)
+        if counts[0] in line["metrics"]
+    }
+
+
+def rollout_metrics(row: JsonObject) -> dict[str, object]:
+    """The numbers of one rollout: the verdict's, usage, durations, and how the answer ended."""
+    response = Response(row.get("response") or {})
+    own = row.get(OWN_KEY) or {}
+    numbers: dict[str, object] = {**row_metrics(row), "reward": row.get("reward")}
+    numbers |= {name: response.usage.get(name) for name in USAGE}
+    numbers |= {"time/run_execution": own.get("seconds"), "time/verify": own.get("verify_seconds")}
+    numbers |= {"is_truncated": response.is_truncated, "is_empty": response.is_empty}
+    return numbers
+
+
+def step_metrics(step: _Step) -> dict[str, float]:
+    """`rollout/*`, and the step's own durations."""
+    metrics = step.fold.metrics("rollout")
+    spans = [step.ends[task] - start for task, start in step.starts.items()]
+    metrics |= _spread("rollout/time/task_execution", spans)
+    if spans:
+        metrics["time/wait_explore_step"] = max(step.ends.values()) - min(step.starts.values())
+    if step.tokens:
+        metrics["timing_per_token_ms/rollout"] = 1000.0 * step.generated_s / step.tokens
+    return metrics
+
+
+def _spread(name: str, values: Iterable[float]) -> dict[str, float]:
+    found = list(values)
+    reducers: dict[str, Callable[[list[float]], float]] = {
+        "mean": lambda v: math.fsum(v) / len(v),
+        "max": max,
+        "min": min,
+    }
+    return {f"{name}/{how}": reduce(found) for how, reduce in reducers.items()} if found else {}

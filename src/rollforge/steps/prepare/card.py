@@ -1,0 +1,110 @@
+"""This module writes the card beside the data: a README in the Hugging Face form, from the manifest and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import yaml
+
+from rollforge.exporters.base import Exporter, Kind
+from rollforge.records import JsonObject
+from rollforge.steps.prepare.manifest import Manifest
+
+_SIZES = (
+    (1_000, "n<1K"),
+    (10_000, "1K<n<10K"),
+    (100_000, "10K<n<100K"),
+    (1_000_000, "100K<n<1M"),
+    (10**9, "1M<n<1B"),
+)
+_TASKS = {
+    "sft": "text-generation",
+    "dpo": "text-generation",
+    "kto": "text-generation",
+    "rm": "text-classification",
+}
+
+
+def files_by_split(manifest: Manifest) -> dict[str, list[str]]:
+    """Split → its files, in order."""
+    found: dict[str, list[str]] = {}
+    for file in manifest.files:
+        found.setdefault(file.split, []).append(file.path)
+    return found
+
+
+def write_card(manifest: Manifest, exporter: Exporter) -> str:
+    """The README."""
+    files = files_by_split(manifest)
+    rows = sum(manifest.splits.values())
+    kind: Kind = manifest.kind  # type: ignore[assignment]
+    head = {
+        "pretty_name": f"{manifest.recipe} data for {manifest.to}",
+        "task_categories": [_TASKS.get(manifest.recipe, "reinforcement-learning")],
+        "size_categories": [next(name for limit, name in _SIZES if rows < limit)],
+        "tags": ["rollforge", manifest.recipe, manifest.to],
+        # Named files, so that `load_dataset` on this folder reads the data and not what stands beside it.
+        "configs": [
+            {
+                "config_name": "default",
+                "data_files": [{"split": split, "path": names} for split, names in files.items()],
+            }
+        ],
+    }
+    parts = [
+        "---\n" + yaml.safe_dump(head, sort_keys=False, allow_unicode=True) + "---",
+        f"# {manifest.recipe} data for {manifest.to}",
+        f"Made by `rollforge prepare {manifest.recipe}` (rollforge {manifest.versions['rollforge']}) from "
+        f"{manifest.counts['rollouts']['in']:,} rollouts; how, to the last option and digest, is in `manifest.json`, and "
+        "`rollforge prepare --from manifest.json` makes the same bytes again.",
+        "## Load it",
+        exporter.snippet(manifest.recipe, kind, files),
+        "## What is in it",
+        _table(("split", "rows"), manifest.splits),
+        _table(("rollouts", "count"), manifest.counts["rollouts"]),
+        _table(("examples", "count"), manifest.counts["examples"]),
+        _form_lines(manifest),
+        _statistics_lines(manifest.statistics),
+    ]
+    if manifest.untidy:
+        parts += ["Untidy rollouts, and what was done:", _table(("what", "rollouts"), manifest.untidy)]
+    if manifest.flags:
+        parts += [
+            "## Look at this before training",
+            "\n".join(f"- {flag['text']} (`{flag['id']}`)" for flag in manifest.flags),
+        ]
+    parts += [
+        "## Where a row comes from",
+        "`lineage.parquet` maps every file and line to its run, task, rollout and verdict: "
+        f"`rollforge show --example {next(iter(files.values()))[0] if files else 'train.jsonl'}:1`.",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _table(head: tuple[str, str], rows: Mapping[str, object]) -> str:
+    lines = [f"| {head[0]} | {head[1]} |", "| --- | ---: |"]
+    lines += [f"| {name} | {value:,} |" for name, value in rows.items() if isinstance(value, int)]
+    return "\n".join(lines)
+
+
+def _form_lines(manifest: Manifest) -> str:
+    form = manifest.form
+    if form.get("copied"):
+        return "Rows are copied byte for byte."
+    lines = [
+        f"Call arguments: {form['arguments']}; tool schemas: {form['tools']}; reasoning: {form['reasoning']}; "
+        f"message keys: {form['keys']}."
+    ]
+    if manifest.kind in ("pair", "labelled"):
+        lines.append(f"Answers: {form['answers']}.")
+    lines += [f"Changed while writing: {change}." for change in form["changes"]]
+    return " ".join(lines)
+
+
+def _statistics_lines(statistics: JsonObject) -> str:
+    lines = ["| statistic | n | mean | min | median | max |", "| --- | ---: | ---: | ---: | ---: | ---: |"]
+    for name, value in statistics.items():
+        if isinstance(value, dict):
+            numbers = " | ".join(f"{value[key]:.4g}" for key in ("mean", "min", "median", "max"))
+            lines.append(f"| {name} | {value['n']:,} | {numbers} |")
+    return "\n".join(lines)

@@ -1,0 +1,202 @@
+"""This module turns planned examples into the exporter's rows: text is read here, in chunks, and nowhere else.
+
+What cannot be expressed is counted with its reason; what was said differently is counted as a mark. Memory is bounded by a
+chunk, however many examples there are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+from rollforge.exporters.base import Demonstration, Example, Exporter, Labelled, Pair, Raw, Scored
+from rollforge.exporters.messages import Conversation, Inexpressible, Message, Reader
+from rollforge.exporters.tidy import Policies, lead, tidy
+from rollforge.recipes.base import Ints
+from rollforge.steps.prepare.gather import Pool
+from rollforge.steps.prepare.plan import Plan
+from rollforge.steps.prepare.settings import Settings
+from rollforge.steps.prepare.tasks import make_prompts, plain
+
+CHUNK = 256
+"""Tasks whose rows are in memory at once."""
+
+
+@dataclass
+class Tally:
+    """What happened on the way from plan to rows."""
+
+    inexpressible: Counter[str] = field(default_factory=Counter)
+    marks: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class Converter:
+    """Makes examples of a plan."""
+
+    pool: Pool
+    plan: Plan
+    settings: Settings
+    exporter: Exporter
+    policies: Policies
+    form: str
+    """`whole` or `step`: how much of an answer a pair or label is about."""
+    tally: Tally = field(default_factory=Tally)
+
+    def __post_init__(self) -> None:
+        self.start_over()
+
+    def start_over(self, *, is_careful: bool = False) -> None:
+        """Begin with a reader that remembers nothing; a careful one refuses rollouts that are not UTF-8."""
+        self._reader = Reader(
+            images=self.settings.images, lead=partial(lead, policies=self.policies), is_careful=is_careful
+        )
+
+    def examples(self, numbers: Ints) -> Iterator[tuple[int, Example | Inexpressible]]:
+        """Example numbers with their examples, or why there is none."""
+        kind = self.plan.selection.kind
+        if kind == "prompt":
+            for start in range(0, len(numbers), CHUNK):
+                yield from make_prompts(self, numbers[start : start + CHUNK])
+        elif self.exporter.is_raw:
+            yield from self._copied(numbers)
+        elif kind == "pair":
+            yield from self._pairs(numbers)
+        else:
+            yield from self._singles(numbers)
+
+    def read(self, line: bytes) -> Conversation:
+        """A rollout line as a tidy conversation, its marks counted."""
+        conversation = tidy(self._reader.read(line), self.policies)
+        self.tally.marks.update(conversation.marks)
+        return conversation
+
+    def read_prompt(self, params: bytes) -> Conversation:
+        """A task's parameters as a conversation without an answer."""
+        return tidy(self._reader.read_prompt(params), self.policies, needs_answer=False)
+
+    def _copied(self, numbers: Ints) -> Iterator[tuple[int, Example | Inexpressible]]:
+        selection, reward = self.plan.selection, self.pool.candidates.reward
+        lines = self.pool.read(selection.picks[numbers].ravel())
+        for number in numbers:
+            if selection.kind == "pair":
+                chosen, rejected = selection.picks[number]
+                gap = float(reward[chosen] - reward[rejected])
+                yield int(number), Raw([next(lines), next(lines)], {"reward_gap": gap})
+            elif selection.kind == "labelled":
+                yield int(number), Raw([next(lines)], {"label": bool(selection.values["label"][number])})
+            else:
+                yield int(number), Raw([next(lines)], {})
+
+    def _singles(self, numbers: Ints) -> Iterator[tuple[int, Example | Inexpressible]]:
+        selection = self.plan.selection
+        lines = self.pool.read(selection.picks[numbers])
+        for number, line in zip(numbers, lines, strict=True):
+            try:
+                yield int(number), self._single(int(number), self.read(line))
+            except Inexpressible as error:
+                yield int(number), error
+
+    def _single(self, number: int, conversation: Conversation) -> Example:
+        selection = self.plan.selection
+        position = int(selection.picks[number])
+        reward = float(self.pool.candidates.reward[position])
+        prompt, answer, tools = conversation.prompt, conversation.answer, conversation.tools
+        if selection.kind == "demonstration":
+            return Demonstration(prompt, answer, tools, reward)
+        if selection.kind == "labelled":
+            if self.form == "step" and len(answer) > 1 and answer[-1].role == "assistant":
+                prompt, answer = prompt + answer[:-1], answer[-1:]
+            return Labelled(prompt, answer, tools, bool(selection.values["label"][number]), reward)
+        return Scored(
+            prompt=prompt,
+            answer=answer,
+            tools=tools,
+            numbers={name: plain(column[number]) for name, column in selection.values.items()},
+            task=self.task_id(position),
+            rollout=int(self.pool.rollout[position]),
+            tokens=conversation.tokens,
+            fidelity=_fidelity(conversation, self.exporter),
+        )
+
+    def _pairs(self, numbers: Ints) -> Iterator[tuple[int, Example | Inexpressible]]:
+        picks, reward = self.plan.selection.picks, self.pool.candidates.reward
+        lines = self.pool.read(picks[numbers].ravel())
+        for number in numbers:
+            first, second = next(lines), next(lines)
+            try:
+                chosen, rejected = self.read(first), self.read(second)
+                sides = make_sides(chosen, rejected, self.form)
+            except Inexpressible as error:
+                yield int(number), error
+                continue
+            rewards = (float(reward[position]) for position in picks[number])
+            yield int(number), Pair(*sides, chosen.tools, *rewards)
+
+    def task_id(self, position: int) -> str:
+        """The task as a text: its number, or its group where the rows have none."""
+        task = int(self.pool.task[position])
+        return str(task) if task >= 0 else f"group-{int(self.pool.candidates.group[position])}"
+
+
+def make_sides(
+    chosen: Conversation, rejected: Conversation, form: str
+) -> tuple[list[Message], list[Message], list[Message]]:
+    """(prompt, chosen, rejected): whole answers, or the first message in which the two differ.
+
+    Raises:
+        Inexpressible: the two are not answers to one prompt, say the same, or never differ in a message of the model.
+    """
+    if chosen.prompt != rejected.prompt or chosen.tools != rejected.tools:
+        raise Inexpressible("the two prompts differ")
+    if say_the_same(chosen.answer, rejected.answer):
+        raise Inexpressible("same answer after normalisation")
+    if form == "whole" or (len(chosen.answer) == 1 and len(rejected.answer) == 1):
+        return chosen.prompt, chosen.answer, rejected.answer
+    shared = 0
+    for a, b in zip(chosen.answer, rejected.answer, strict=False):
+        if not _same_message(a, b):
+            break
+        shared += 1
+    if shared == min(len(chosen.answer), len(rejected.answer)):
+        raise Inexpressible("one answer is the beginning of the other")
+    a, b = chosen.answer[shared], rejected.answer[shared]
+    if a.role != "assistant" or b.role != "assistant":
+        raise Inexpressible("the answers first differ in what a tool or user said")
+    if say_the_same([a], [b]):
+        raise Inexpressible("same answer after normalisation")
+    return chosen.prompt + chosen.answer[:shared], [a], [b]
+
+
+def _same_message(a: Message, b: Message) -> bool:
+    """Equal but for the ids of calls, which servers draw at random."""
+    if (a.role, a.content, a.reasoning, a.name) != (b.role, b.content, b.reasoning, b.name):
+        return False
+    return [(c.name, c.arguments) for c in a.calls] == [(c.name, c.arguments) for c in b.calls]
+
+
+def say_the_same(a: list[Message], b: list[Message]) -> bool:
+    """Whether the model's messages differ in nothing but white space, reasoning and call ids."""
+    said = [[message for message in messages if message.role == "assistant"] for messages in (a, b)]
+    return len(said[0]) == len(said[1]) and all(map(_says_the_same, *said))
+
+
+def _says_the_same(a: Message, b: Message) -> bool:
+    if [(c.name, c.arguments) for c in a.calls] != [(c.name, c.arguments) for c in b.calls]:
+        return False
+    if (
+        a.content[:200].split()[:5] != b.content[:200].split()[:5]
+    ):  # most texts part ways early; splitting all is slow
+        return False
+    return a.content == b.content or a.content.split() == b.content.split()
+
+
+def _fidelity(conversation: Conversation, exporter: Exporter) -> str:
+    if conversation.tokens:
+        return "token-exact"
+    is_lossy = exporter.shape_as.reasoning == "drop" and any(
+        message.reasoning for message in conversation.answer
+    )
+    return "lossy" if is_lossy or "encrypted reasoning left out" in conversation.marks else "text-only"

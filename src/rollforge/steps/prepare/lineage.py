@@ -1,0 +1,99 @@
+"""This module keeps, beside the data, which rollouts are behind each row, and finds them again from `FILE:LINE`.
+
+The sidecar is `lineage.parquet`: one row per example with its file, its line (from 1), its run, task, rollout, reward and
+verifier; a pair also has the rejected rollout. It stands beside the rows and not in them, because every extra column changes what
+some loader does.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from rollforge.errors import UsageError
+from rollforge.steps.prepare.gather import Pool
+from rollforge.steps.prepare.plan import Plan
+from rollforge.steps.prepare.write import Written
+
+NAME = "lineage.parquet"
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """The rollout behind a row."""
+
+    run: str
+    task: int | None
+    rollout: int | None
+    reward: float | None
+    verifier: str | None = None
+
+
+class Lineage(msgspec.Struct, frozen=True):
+    """What is behind one line of a data set: one rollout, or the chosen and the rejected one."""
+
+    file: str
+    line: int
+    origins: list[Origin]
+
+
+def write_lineage(folder: Path, written: Written, plan: Plan, pool: Pool, runs: list[str]) -> None:
+    """The sidecar of the files just written."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    numbers = np.concatenate([np.frombuffer(file.examples, dtype=np.int64) for file in written.files])
+    lines = np.concatenate([np.arange(1, len(file.examples) + 1) for file in written.files])
+    codes = np.repeat(np.arange(len(written.files)), [len(file.examples) for file in written.files])
+    names = pa.array([file.name for file in written.files], pa.string())
+    columns = {"file": pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), names), "line": lines}
+    picks = plan.selection.picks[numbers]
+    sides = [("", picks)] if picks.ndim == 1 else [("", picks[:, 0]), ("rejected_", picks[:, 1])]
+    run_names = pa.array(runs, pa.string())
+    for prefix, positions in sides:
+        task, rollout = pool.task[positions], pool.rollout[positions]
+        reward, verifier = pool.candidates.reward[positions], pool.verifiers.codes[positions]
+        columns[f"{prefix}run"] = pa.DictionaryArray.from_arrays(
+            pa.array(pool.run[positions], pa.int32()), run_names
+        )
+        columns[f"{prefix}task"] = pa.array(task, pa.int64(), mask=task < 0)
+        columns[f"{prefix}rollout"] = pa.array(rollout, pa.int64(), mask=rollout < 0)
+        columns[f"{prefix}reward"] = pa.array(reward, pa.float64(), mask=np.isnan(reward))
+        verifier_codes = pa.array(verifier, pa.int32(), mask=verifier < 0)
+        columns[f"{prefix}verifier"] = pa.DictionaryArray.from_arrays(
+            verifier_codes, pa.array(pool.verifiers.names, pa.string())
+        )
+    pq.write_table(pa.table(columns), folder / NAME)
+
+
+def trace(place: str) -> Lineage:
+    """The rollouts behind `FILE:LINE` of a prepared data set.
+
+    Raises:
+        UsageError: the file has no lineage beside it, or no such line.
+    """
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    name, _, number = place.rpartition(":")
+    if not name or not number.isdigit():
+        raise UsageError(f"{place!r} is not FILE:LINE", hint="for example data/sft/train.jsonl:7")
+    path, line = Path(name), int(number)
+    sidecar = path.parent / NAME
+    if not sidecar.is_file():
+        raise UsageError(f"{path}: there is no {NAME} beside it", hint="it is written by rollforge prepare")
+    table = pq.read_table(sidecar, filters=(pc.field("line") == line))
+    rows = [row for row in table.to_pylist() if row["file"] == path.name]
+    if not rows:
+        raise UsageError(f"{path} has no line {line} in its lineage", hint="lines are counted from 1")
+    row = rows[0]
+    prefixes = [prefix for prefix in ("", "rejected_") if f"{prefix}run" in row]
+    return Lineage(
+        path.name,
+        line,
+        [
+            Origin(*(row[prefix + key] for key in ("run", "task", "rollout", "reward", "verifier")))
+            for prefix in prefixes
+        ],
+    )

@@ -1,0 +1,151 @@
+"""This module holds the manifest: how a data set was made, complete enough to make the same bytes again.
+
+It has no time stamp and no absolute path of ours: the same inputs and options give the same manifest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import platform
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rollforge import __version__
+from rollforge.errors import DataError, UsageError
+from rollforge.records import JsonObject
+from rollforge.steps.prepare.settings import Settings
+from rollforge.store import RunFiles
+
+NAME = "manifest.json"
+PACKAGES = ("numpy", "pyarrow", "duckdb", "msgspec")
+
+
+class FileRecord(msgspec.Struct):
+    """A file of the data set."""
+
+    path: str
+    split: str
+    rows: int
+    bytes: int
+    sha256: str
+
+
+class Input(msgspec.Struct):
+    """A file that the data set was made from."""
+
+    run: str
+    """As it was named."""
+    file: str
+    bytes: int
+    sha256: str
+    rollouts: int | None = None
+
+
+class Manifest(msgspec.Struct, kw_only=True):
+    """How a data set was made."""
+
+    recipe: str
+    to: str
+    kind: str
+    """What a row is: demonstration, pair, labelled, prompt, scored."""
+    options: Settings
+    seed: int
+    inputs: list[Input]
+    versions: dict[str, str]
+    thresholds: JsonObject
+    """Values that decided, whether given or taken from the data."""
+    counts: JsonObject
+    """`rollouts`: in, kept, and every other fate; `examples`: planned, written, and why some were not; `tasks`; `failed_attempts`."""
+    untidy: dict[str, int]
+    """Rollouts that were said differently or are untidy, by what was done."""
+    form: JsonObject
+    """Where arguments, tools and reasoning stand in the rows, and why."""
+    statistics: JsonObject
+    splits: dict[str, int]
+    files: list[FileRecord] = []
+    flags: list[JsonObject] = []
+    check: JsonObject = {}
+    """Whether `rollforge check` ran first, what it said, and whether it was overruled."""
+    dry_run: bool = False
+    outlook: list[JsonObject] = []
+    """Counts at other thresholds; a dry run shows them."""
+
+    def to_json(self) -> bytes:
+        """As written to disk."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
+
+
+def read_manifest(path: str | Path) -> Manifest:
+    """The manifest at `path`, a file or the folder it is in."""
+    place = Path(path)
+    place = place / NAME if place.is_dir() else place
+    try:
+        return msgspec.json.decode(place.read_bytes(), type=Manifest)
+    except OSError as error:
+        raise UsageError(
+            f"{place}: no such manifest", hint="give the manifest.json of a prepared data set"
+        ) from error
+    except msgspec.DecodeError as error:
+        raise DataError(f"{place}: not a manifest of rollforge prepare: {error}") from error
+
+
+def describe_inputs(runs: Sequence[str | Path], extra: Sequence[str | Path] = ()) -> list[Input]:
+    """Every file that decides the result, with its digest."""
+    found = []
+    for run in runs:
+        files = RunFiles(run)
+        for path in (files.rollouts, files.tasks, files.verdicts):
+            if path.is_file():
+                found.append(Input(str(run), path.name, path.stat().st_size, _digest(path, files.index)))
+    for path in map(Path, extra):
+        found.append(Input(str(path), path.name, path.stat().st_size, _digest(path)))
+    return found
+
+
+def _digest(path: Path, cache: Path | None = None) -> str:
+    """The file's SHA-256; beside an index it is remembered for as long as the file is unchanged."""
+    stat = path.stat()
+    key = f"{stat.st_size}-{stat.st_mtime_ns}"
+    kept = cache / f"digest-{path.name}.json" if cache is not None and cache.is_dir() else None
+    if kept is not None:
+        try:
+            known = msgspec.json.decode(kept.read_bytes(), type=dict[str, str])
+            if key in known:
+                return known[key]
+        except (OSError, msgspec.DecodeError):
+            pass
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if kept is not None:
+        with contextlib.suppress(OSError):  # a read-only run is digested again next time
+            kept.write_bytes(msgspec.json.encode({key: digest}))
+    return digest
+
+
+def versions() -> dict[str, str]:
+    """What the bytes may depend on."""
+    found = {"rollforge": __version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "unknown"
+    return found
+
+
+def refuse_changed_inputs(manifest: Manifest, inputs: list[Input]) -> None:
+    """Raise when the files behind a manifest are not the ones it was made from."""
+    before: dict[tuple[str, str], Any] = {(item.run, item.file): item.sha256 for item in manifest.inputs}
+    now = {(item.run, item.file): item.sha256 for item in inputs}
+    changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+    if changed:
+        names = ", ".join(f"{run}: {file}" for run, file in changed)
+        raise DataError(
+            f"the inputs have changed since the manifest was written: {names}",
+            hint="make a new data set from them: rollforge prepare RECIPE RUN --to EXPORTER -o DIR",
+        )

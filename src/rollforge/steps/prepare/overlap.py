@@ -1,0 +1,138 @@
+"""This module compares texts by their word sequences: signatures for near equality, n-grams for contamination.
+
+Both work on lower-case words without punctuation, so that formatting alone never makes two texts different.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from rollforge.errors import UsageError
+from rollforge.records import JsonObject, Task, content_text
+
+_WORD = re.compile(r"\w+")
+_SIZE = 64
+_PRIME = np.uint64(4294967291)
+_STEPS = np.arange(1, _SIZE + 1, dtype=np.uint64)
+_FACTORS = (_STEPS * np.uint64(2654435761)) % _PRIME
+_OFFSETS = (_STEPS * np.uint64(40503) + np.uint64(12345)) % _PRIME
+SHINGLE = 3
+BANDS = 16
+
+
+def words(text: str) -> list[str]:
+    """The words of a text, as they are compared."""
+    return _WORD.findall(text.casefold())
+
+
+def grams(found: Sequence[str], size: int) -> set[int]:
+    """Hashes of every run of `size` words; of the whole text when it is shorter."""
+    if len(found) <= size:
+        return {zlib.crc32(" ".join(found).encode())} if found else set()
+    return {zlib.crc32(" ".join(found[i : i + size]).encode()) for i in range(len(found) - size + 1)}
+
+
+def signature(text: str) -> np.ndarray:
+    """Minima of hashed word triples: equal places in two signatures estimate the share of triples in common."""
+    found = grams(words(text), SHINGLE)
+    if not found:
+        return np.zeros(_SIZE, dtype=np.uint64)
+    hashes = np.fromiter(found, dtype=np.uint64, count=len(found)) % _PRIME
+    return np.asarray(((hashes[:, None] * _FACTORS + _OFFSETS) % _PRIME).min(axis=0))
+
+
+def similarity(a: np.ndarray, b: np.ndarray) -> float:
+    """The estimated share of word triples that two texts have in common."""
+    return float(np.mean(a == b))
+
+
+class SignatureIndex:
+    """Signatures seen so far, found again by any equal band."""
+
+    def __init__(self, threshold: float) -> None:
+        self._threshold = threshold
+        self._kept: list[np.ndarray] = []
+        self._by_band: dict[tuple[int, bytes], list[int]] = {}
+
+    def has_near(self, own: np.ndarray) -> bool:
+        """Whether a text like this one was seen; if not, it is from now on."""
+        width = _SIZE // BANDS
+        bands = [(number, own[number * width : (number + 1) * width].tobytes()) for number in range(BANDS)]
+        rivals = {place for band in bands for place in self._by_band.get(band, ())}
+        if any(similarity(own, self._kept[place]) >= self._threshold for place in rivals):
+            return True
+        for band in bands:
+            self._by_band.setdefault(band, []).append(len(self._kept))
+        self._kept.append(own)
+        return False
+
+
+class Grams:
+    """Word sequences of evaluation prompts."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._long: set[int] = set()
+        self._short: dict[int, set[int]] = {}
+
+    def add(self, text: str) -> None:
+        """Learn a prompt; one shorter than `size` words counts only as a whole."""
+        found = words(text)
+        if len(found) >= self._size:
+            self._long |= grams(found, self._size)
+        elif found:
+            self._short.setdefault(len(found), set()).update(grams(found, len(found)))
+
+    def __len__(self) -> int:
+        return len(self._long) + sum(map(len, self._short.values()))
+
+    def overlaps(self, text: str) -> bool:
+        """Whether the text repeats a word sequence of an evaluation prompt."""
+        found = words(text)
+        if not grams(found, self._size).isdisjoint(self._long) and len(found) >= self._size:
+            return True
+        return any(
+            not grams(found, size).isdisjoint(known)
+            for size, known in self._short.items()
+            if len(found) >= size
+        )
+
+
+def evaluation_grams(paths: Sequence[Path], size: int) -> Grams:
+    """The word sequences of evaluation files: task rows, rows with a prompt, question or text, or plain lines."""
+    known = Grams(size)
+    for path in paths:
+        if not path.is_file():
+            raise UsageError(f"--decontaminate {path}: no such file")
+        for text in _prompts(path):
+            known.add(text)
+    return known
+
+
+def _prompts(path: Path) -> Iterator[str]:
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                row = msgspec.json.decode(line) if line.lstrip().startswith(b"{") else None
+            except msgspec.DecodeError:
+                row = None
+            yield _prompt_of(row) if isinstance(row, dict) else line.decode("utf-8", "replace")
+
+
+def _prompt_of(row: JsonObject) -> str:
+    if isinstance(row.get("responses_create_params"), dict):
+        return Task(row).prompt
+    for key in ("prompt", "question", "problem", "input", "text", "messages"):
+        value = row.get(key)
+        if isinstance(value, str):
+            return value
+        if isinstance(value, list):
+            users = [item for item in value if isinstance(item, dict) and item.get("role") == "user"]
+            return content_text(users[-1].get("content")) if users else ""
+    return ""

@@ -1,0 +1,152 @@
+"""This module reads written files back and holds them against the trainer's contract and the plan.
+
+It opens what is on disk and knows only the exporter's row types and rules, so that a mistake of the writer is seen here and not by
+the trainer. It gives each file's size, rows and digest, which the manifest records.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from rollforge.errors import RollforgeError
+from rollforge.exporters.base import Exporter
+from rollforge.records import to_json
+from rollforge.steps.prepare.manifest import FileRecord
+from rollforge.steps.prepare.plan import Plan
+from rollforge.steps.prepare.write import Progress, Written, WrittenFile
+
+SHOWN = 5
+READ_AHEAD = 1 << 20
+
+
+class ContractBroken(RollforgeError):
+    """The files just written are not what the trainer's loader takes; nothing was left behind."""
+
+
+def recheck(
+    written: Written,
+    folder: Path,
+    recipe: str,
+    plan: Plan,
+    exporter: Exporter,
+    prompts: np.ndarray,
+    progress: Progress,
+) -> list[FileRecord]:
+    """Records of the files; raises when any of them breaks the contract."""
+    _refuse_leaks(written, prompts)
+    checker = _Checker(recipe, plan, exporter)
+    records = []
+    done = 0
+    for file in written.files:
+        records.append(checker.check(folder / file.name, file))
+        done += records[-1].rows
+        progress("check", done, written.rows)
+    return records
+
+
+def _refuse_leaks(written: Written, prompts: np.ndarray) -> None:
+    """No prompt may be in two splits."""
+    by_split: dict[str, list[np.ndarray]] = {}
+    for file in written.files:
+        by_split.setdefault(file.split, []).append(prompts[np.frombuffer(file.examples, dtype=np.int64)])
+    joined = {split: np.unique(np.concatenate(parts)) for split, parts in by_split.items()}
+    for (a, first), (b, second) in combinations(joined.items(), 2):
+        shared = np.intersect1d(first, second)
+        if len(shared):
+            raise ContractBroken(f"{len(shared)} prompts are both in {a} and in {b}")
+
+
+class NotUnicode(Exception):
+    """Some text that was passed on as it stands is not UTF-8."""
+
+
+class _Checker:
+    def __init__(self, recipe: str, plan: Plan, exporter: Exporter) -> None:
+        self._recipe = recipe
+        self._kind: Any = plan.selection.kind
+        self._exporter = exporter
+        self._decode = msgspec.json.Decoder(exporter.row_type(recipe, self._kind)).decode
+        self._is_copy = exporter.is_raw and self._kind not in ("pair", "labelled", "prompt")
+
+    def check(self, path: Path, file: WrittenFile) -> FileRecord:
+        digest = hashlib.sha256()
+        rows = 0
+        problems: list[str] = []
+        for line in self._lines(path, digest):
+            rows += 1
+            # A copied line was parsed by the index; that it is whole and where it should be is what can still go wrong.
+            found = (
+                []
+                if self._is_copy and line.startswith(b"{") and line.endswith(b"}")
+                else self._problems(line)
+            )
+            problems += [f"row {rows}: {problem}" for problem in found]
+            if len(problems) >= SHOWN:
+                break
+        if not problems and rows != len(file.examples):
+            problems.append(f"{rows} rows on disk, {len(file.examples)} were written")
+        if problems:
+            raise ContractBroken(
+                f"{file.name} breaks the contract of {self._exporter.name}: {'; '.join(problems[:SHOWN])}",
+                hint="nothing was left behind; try --arguments string or --untidy refuse, and please report it",
+            )
+        return FileRecord(file.name, file.split, rows, path.stat().st_size, digest.hexdigest())
+
+    def _problems(self, line: bytes) -> list[str]:
+        try:
+            row = self._decode(line)
+        except msgspec.DecodeError as error:
+            return [str(error)]
+        return list(self._exporter.problems(self._recipe, self._kind, row))
+
+    def _lines(self, path: Path, digest: Any) -> Iterator[bytes]:
+        if path.suffix == ".parquet":
+            with path.open("rb") as file:
+                while block := file.read(READ_AHEAD):
+                    digest.update(block)
+            yield from _parquet_rows(path)
+            return
+        rest = b""
+        with path.open("rb") as file:
+            while block := file.read(READ_AHEAD):
+                digest.update(block)
+                whole, _, after = block.rpartition(b"\n")
+                if not whole and not block.startswith(b"\n"):
+                    rest += block
+                    continue
+                whole, rest = rest + whole, after
+                if not self._exporter.is_raw and not is_utf8(whole):
+                    raise NotUnicode(path.name)
+                yield from whole.split(b"\n")
+        if rest:
+            yield rest + b" (no newline at the end)"
+
+
+def is_utf8(block: bytes) -> bool:
+    """Whether the bytes are UTF-8, at the speed of reading them."""
+    import pyarrow as pa
+
+    if block.isascii():
+        return True
+    ends = pa.array([0, len(block)], pa.int32()).buffers()[1]
+    try:
+        pa.StringArray.from_buffers(1, ends, pa.py_buffer(block)).validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _parquet_rows(path: Path) -> Iterator[bytes]:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(batch_size=512):
+            for row in batch.to_pylist():
+                yield to_json(row)

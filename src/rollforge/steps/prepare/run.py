@@ -1,0 +1,291 @@
+"""This module carries one preparation through: gather, plan, write, read back, describe, put in place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from rollforge.errors import UsageError
+from rollforge.exporters.base import Exporter, load_exporter, refuse_unsupported
+from rollforge.exporters.shape import Shaping
+from rollforge.exporters.tidy import Policies, Policy
+from rollforge.recipes import RECIPES
+from rollforge.records import JsonObject
+from rollforge.steps.prepare.card import files_by_split, write_card
+from rollforge.steps.prepare.examples import Converter
+from rollforge.steps.prepare.gather import Pool, load_pool
+from rollforge.steps.prepare.lineage import write_lineage
+from rollforge.steps.prepare.manifest import (
+    NAME,
+    FileRecord,
+    Manifest,
+    describe_inputs,
+    read_manifest,
+    refuse_changed_inputs,
+    versions,
+)
+from rollforge.steps.prepare.place import Place
+from rollforge.steps.prepare.plan import Plan, make_plan
+from rollforge.steps.prepare.recheck import ContractBroken, NotUnicode, recheck
+from rollforge.steps.prepare.settings import Settings, make_settings
+from rollforge.steps.prepare.statistics import describe, outlook, red_flags
+from rollforge.steps.prepare.text import rule_out_by_text
+from rollforge.steps.prepare.write import Progress, Written, write_dataset
+
+
+def _silent(phase: str, done: int, total: int) -> None:
+    """Nobody is watching."""
+
+
+def prepare(
+    recipe: str,
+    runs: str | Path | Sequence[str | Path],
+    *,
+    to: str,
+    out: str | Path | None = None,
+    dry_run: bool = False,
+    check: JsonObject | None = None,
+    progress: Progress = _silent,
+    **options: object,
+) -> Manifest:
+    """Write the data set of a recipe for a trainer into the folder `out`; a dry run only counts.
+
+    Args:
+        recipe: sft, dpo, kto, rm, ppo or grpo.
+        runs: a run, or several pooled.
+        to: the exporter.
+        check: what `rollforge check` said before, for the manifest.
+        options: fields of `Settings`.
+    """
+    RECIPES.load(recipe)
+    exporter_type = load_exporter(to)
+    refuse_unsupported(exporter_type, recipe)
+    if out is None and not dry_run:
+        raise UsageError("prepare needs a folder to write to", hint="give -o DIR, or --dry-run to count only")
+    settings = make_settings(options)
+    if settings.balance == "label" and recipe != "kto":
+        raise UsageError(
+            f"--balance label is for kto; {recipe} has no labels", hint="balance by difficulty or a column"
+        )
+    given = [runs] if isinstance(runs, str | Path) else list(runs)
+    pool = load_pool(given, settings)
+    try:
+        maker = _Maker(
+            recipe, [str(run) for run in given], exporter_type, settings, pool, check or {}, progress
+        )
+        return maker.count() if dry_run or out is None else maker.make(Path(out))
+    finally:
+        pool.close()
+
+
+def prepare_again(
+    manifest: str | Path, *, out: str | Path, check: JsonObject | None = None, progress: Progress = _silent
+) -> Manifest:
+    """The data set of a manifest once more; refuses when an input has changed, raises when a byte differs."""
+    before = read_manifest(manifest)
+    runs = list(
+        dict.fromkeys(item.run for item in before.inputs if item.run not in before.options.decontaminate)
+    )
+    refuse_changed_inputs(before, describe_inputs(runs, before.options.decontaminate))
+    options = msgspec.to_builtins(before.options)
+    again = prepare(
+        before.recipe, runs, to=before.to, out=out, check=check or before.check, progress=progress, **options
+    )
+    differing = [a.path for a, b in zip(before.files, again.files, strict=False) if a != b]
+    if differing or len(before.files) != len(again.files):
+        changed = [
+            f"{k} {v} → {again.versions.get(k)}"
+            for k, v in before.versions.items()
+            if again.versions.get(k) != v
+        ]
+        raise ContractBroken(
+            f"made again, {', '.join(differing) or 'the files'} came out different",
+            hint=f"versions that changed: {', '.join(changed) or 'none'}",
+        )
+    return again
+
+
+class _Maker:
+    """One preparation."""
+
+    def __init__(
+        self,
+        recipe: str,
+        runs: list[str],
+        exporter_type: type[Exporter],
+        settings: Settings,
+        pool: Pool,
+        check: JsonObject,
+        progress: Progress,
+    ) -> None:
+        self._recipe, self._runs, self._pool = recipe, runs, pool
+        self._settings, self._check, self._progress = settings, check, progress
+        self._container = _container(exporter_type, settings)
+        self._exporter = exporter_type(_shaping(exporter_type, settings, self._container))
+        self._exporter_type = exporter_type
+        if settings.images == "pass" and not exporter_type.takes_images:
+            raise UsageError(f"{exporter_type.name} takes text only", hint="images pass through in --to chat")
+        rule_out_by_text(recipe, pool, settings, progress)
+
+    def count(self) -> Manifest:
+        """The plan as a manifest: what would be written, and what other thresholds would give."""
+        plan = make_plan(self._recipe, self._pool, self._settings, self._exporter_type)
+        numbers = np.arange(len(plan.selection))
+        manifest = self._manifest(plan, numbers, {}, [])
+        manifest.dry_run = True
+        manifest.splits = {name: int((plan.split == code).sum()) for code, name in enumerate(plan.splits)}
+        if plan.selection.kind != "scored":
+            manifest.outlook = outlook(self._recipe, self._pool, self._settings.recipe_options())
+        return manifest
+
+    def make(self, out: Path) -> Manifest:
+        """Write, read back, describe, put in place."""
+        plan = make_plan(self._recipe, self._pool, self._settings, self._exporter_type)
+        form = self._settings.pairs if self._settings.pairs != "auto" else self._exporter_type.pair_form
+        policies = _policies(self._exporter_type, self._settings)
+        converter = Converter(self._pool, plan, self._settings, self._exporter, policies, form)
+        with Place(out) as place:
+            try:
+                written, files = self._write(converter, plan, place)
+            except NotUnicode:
+                converter.start_over(is_careful=True)
+                written, files = self._write(converter, plan, place)
+            write_lineage(place.folder, written, plan, self._pool, self._runs)
+            numbers = np.concatenate([np.frombuffer(file.examples, dtype=np.int64) for file in written.files])
+            manifest = self._manifest(plan, numbers, dict(written.dropped), files)
+            manifest.untidy = dict(sorted(converter.tally.marks.items()))
+            manifest.form |= {"changes": written.changes, "answers": form}
+            self._write_beside(place, manifest)
+            place.settle([file.path for file in files])
+        return manifest
+
+    def _write(self, converter: Converter, plan: Plan, place: Place) -> tuple[Written, list[FileRecord]]:
+        """Write, and read back."""
+        written = write_dataset(
+            converter, place.folder, self._container, self._settings.shards, self._progress
+        )
+        if not written.rows:
+            raise UsageError(_nothing(plan, written), hint="see what other thresholds give: add --dry-run")
+        prompts = self._pool.prompt[plan.selection.first]
+        return written, recheck(
+            written, place.folder, self._recipe, plan, self._exporter, prompts, self._progress
+        )
+
+    def _write_beside(self, place: Place, manifest: Manifest) -> None:
+        kind = manifest.kind
+        companions = self._exporter.companions(self._recipe, kind, files_by_split(manifest))  # type: ignore[arg-type]
+        for name, text in companions.items():
+            (place.folder / name).write_text(text, encoding="utf-8")
+        (place.folder / "README.md").write_text(write_card(manifest, self._exporter), encoding="utf-8")
+        (place.folder / NAME).write_bytes(manifest.to_json())
+
+    def _manifest(
+        self, plan: Plan, numbers: np.ndarray, dropped: dict[str, int], files: list[FileRecord]
+    ) -> Manifest:
+        pool, selection = self._pool, plan.selection
+        statistics = describe(pool, selection, numbers)
+        shaping = self._exporter.shape_as
+        form: JsonObject = {"container": self._container, "copied": self._exporter.is_raw}
+        if not self._exporter.is_raw:
+            form |= msgspec.to_builtins(shaping)
+        return Manifest(
+            recipe=self._recipe,
+            to=self._exporter.name,
+            kind=selection.kind,
+            options=self._settings,
+            seed=self._settings.seed,
+            inputs=describe_inputs(self._runs, self._settings.decontaminate),
+            versions=versions(),
+            thresholds=selection.settings,
+            counts=_counts(pool, plan, numbers, dropped),
+            untidy={},
+            form=form,
+            statistics=statistics,
+            splits=_split_counts(plan, files),
+            files=files,
+            flags=red_flags(self._recipe, len(numbers), statistics),
+            check=self._check,
+        )
+
+
+def _split_counts(plan: Plan, files: list[FileRecord]) -> dict[str, int]:
+    return {name: sum(file.rows for file in files if file.split == name) for name in plan.splits}
+
+
+def _counts(pool: Pool, plan: Plan, numbers: np.ndarray, dropped: dict[str, int]) -> JsonObject:
+    """Every rollout once, every example once."""
+    selection, candidates = plan.selection, pool.candidates
+    fates = dict(selection.fates)
+    limited = plan.planned - len(selection)
+    if selection.kind in ("demonstration", "labelled", "scored"):
+        # One rollout is one example here, so what happened to examples later is also its fate.
+        fates["kept"] -= limited + sum(dropped.values())
+        later = {"beyond the limit": limited} if limited else {}
+        fates |= later | {f"cannot be expressed: {reason}": count for reason, count in dropped.items()}
+    kept_groups = candidates.group[selection.picks[numbers].ravel()]
+    return {
+        "rollouts": {"in": len(candidates), **fates},
+        "examples": {
+            "planned": plan.planned,
+            **({"beyond the limit": limited} if limited else {}),
+            **{f"cannot be expressed: {reason}": count for reason, count in sorted(dropped.items())},
+            "written": len(numbers),
+        },
+        "tasks": {"in": len(np.unique(candidates.group)), "kept": len(np.unique(kept_groups))},
+        "failed_attempts": pool.failed,
+    }
+
+
+def _nothing(plan: Plan, written: Written) -> str:
+    fates = ", ".join(
+        f"{count:,} {reason}" for reason, count in plan.selection.fates.items() if reason != "kept" and count
+    )
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in written.dropped.items())
+    return f"no example is left: {'; '.join(part for part in (fates, reasons) if part) or 'there are no rollouts'}"
+
+
+def _container(exporter: type[Exporter], settings: Settings) -> str:
+    if settings.format == "auto":
+        return exporter.container
+    if settings.format not in exporter.containers:
+        raise UsageError(f"{exporter.name} reads {' or '.join(exporter.containers)}, not {settings.format}")
+    return settings.format
+
+
+def _shaping(exporter: type[Exporter], settings: Settings, container: str) -> Shaping:
+    """The exporter's own shaping, where the user did not ask for another."""
+    asked = {
+        name: getattr(settings, name)
+        for name in ("arguments", "tools", "reasoning", "keys")
+        if getattr(settings, name) != "auto"
+    }
+    shaping = msgspec.structs.replace(exporter.shaping, **asked)
+    if container == "parquet" and exporter.container != "parquet":
+        if settings.arguments == "object" or settings.tools == "list":
+            raise UsageError(
+                "Parquet fills missing keys with null: objects and lists of tools cannot be kept in it"
+            )
+        arguments = "text" if shaping.arguments == "text" else "string"
+        tools = "system" if shaping.tools == "system" else "string"
+        shaping = msgspec.structs.replace(shaping, arguments=arguments, tools=tools, keys="uniform")
+    return shaping
+
+
+def _policies(exporter: type[Exporter], settings: Settings) -> Policies:
+    if settings.untidy == "auto":
+        return exporter.policies
+    policy: Policy = settings.untidy
+    inner: Policy = "refuse" if policy == "refuse" else "keep"
+    return msgspec.structs.replace(
+        exporter.policies,
+        ends_in_tool_result=policy,
+        ends_in_user_message=policy,
+        unanswered_call=policy,
+        bare_reasoning=policy,
+        inner_unanswered_call=inner,
+        orphan_result=inner,
+        assistant_first="refuse" if policy == "refuse" else exporter.policies.assistant_first,
+    )

@@ -1,0 +1,109 @@
+"""This module holds every option of `prepare`; one record, saved in the manifest and read back by `--from`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from rollforge.errors import UsageError
+from rollforge.recipes.base import Dedupe, Options, Order, Strategy
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a data set is made, apart from its recipe, its runs and its exporter."""
+
+    # Which rollouts
+    where: str | None = None
+    min_reward: float | None = None
+    per_task: int | None = None
+    band: tuple[float, float] | None = None
+    dedupe: Dedupe = "none"
+    dedupe_prompts: Dedupe = "none"
+    near: float = 0.8
+    """Share of equal shingles from which two texts count as near duplicates."""
+    balance: str | None = None
+    min_chars: int | None = None
+    max_chars: int | None = None
+    max_tokens: int | None = None
+    tokenizer: str | None = None
+    keep_truncated: bool = False
+    decontaminate: tuple[str, ...] = ()
+    ngram: int = 13
+    apart: bool = False
+    verifier: str | None = None
+    # Pairs and labels
+    min_gap: float = 0.2
+    strategy: Strategy = "inwards"
+    high: float | None = None
+    low: float | None = None
+    chosen_where: str | None = None
+    rejected_where: str | None = None
+    max_pairs: int | None = None
+    max_uses: int | None = None
+    length_ratio: float | None = None
+    across_prompts: bool = False
+    # Prompts and groups
+    min_spread: float = 0.0
+    ground_truth: str | None = None
+    shape: Literal["auto", "pairs", "scored", "prompts", "groups"] = "auto"
+    # How rows are written
+    arguments: Literal["auto", "object", "string", "text"] = "auto"
+    tools: Literal["auto", "list", "string", "system"] = "auto"
+    reasoning: Literal["auto", "field", "think", "drop"] = "auto"
+    keys: Literal["auto", "uniform", "present"] = "auto"
+    pairs: Literal["auto", "whole", "step"] = "auto"
+    images: Literal["refuse", "pass"] = "refuse"
+    untidy: Literal["auto", "keep", "cut", "refuse"] = "auto"
+    template: str | None = None
+    format: Literal["auto", "jsonl", "parquet"] = "auto"
+    # What becomes of them
+    split: tuple[float, ...] = (1.0,)
+    order: Order = "file"
+    limit: int | None = None
+    shards: int = 1
+    seed: int = 0
+
+    def recipe_options(self) -> Options:
+        """The part that recipes read."""
+        return Options(
+            min_reward=self.min_reward,
+            per_task=self.per_task,
+            band=self.band,
+            dedupe=self.dedupe,
+            min_gap=self.min_gap,
+            strategy=self.strategy,
+            high=self.high,
+            low=self.low,
+            max_pairs=self.max_pairs,
+            max_uses=self.max_uses,
+            length_ratio=self.length_ratio,
+            min_spread=self.min_spread,
+            keep_truncated=self.keep_truncated,
+            balance_labels=self.balance == "label",
+            seed=self.seed,
+        )
+
+
+SPLIT_NAMES = ("train", "validation", "test")
+
+
+def make_settings(options: dict[str, object]) -> Settings:
+    """The settings from plain values; raises when one is unknown or cannot be meant."""
+    try:
+        settings = msgspec.convert(options, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"prepare: {error}", hint="see the options: rollforge prepare --help") from error
+    if not 1 <= len(settings.split) <= len(SPLIT_NAMES) or any(not share > 0 for share in settings.split):
+        raise UsageError(
+            f"--split {settings.split}: give one to three shares above 0", hint="--split 0.98/0.02"
+        )
+    for name in ("per_task", "max_pairs", "max_uses", "limit", "shards", "ngram"):
+        value = getattr(settings, name)
+        if value is not None and value < 1:
+            raise UsageError(f"--{name.replace('_', '-')} {value}: must be at least 1")
+    if settings.high is not None and settings.low is not None and settings.low >= settings.high:
+        raise UsageError(f"--low {settings.low} is not below --high {settings.high}")
+    if settings.max_tokens is not None and settings.tokenizer is None:
+        raise UsageError("--max-tokens needs --tokenizer FILE", hint="or limit characters: --max-chars 20000")
+    return settings

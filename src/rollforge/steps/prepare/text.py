@@ -1,0 +1,151 @@
+"""This module rules rollouts out by their text: near duplicates, token lengths, prompts that an evaluation also asks.
+
+Text is read only when one of these is asked for, and only of rollouts that could still be chosen. Results are masks, which the recipe
+counts like every other reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from rollforge.errors import UsageError
+from rollforge.exporters.messages import Conversation, Inexpressible, Reader
+from rollforge.recipes.base import Ints, Mask, screen
+from rollforge.steps.prepare.gather import Pool
+from rollforge.steps.prepare.overlap import Grams, SignatureIndex, evaluation_grams, signature, similarity
+from rollforge.steps.prepare.settings import Settings
+from rollforge.steps.prepare.write import Progress
+
+CHUNK = 1024
+
+
+def rule_out_by_text(recipe: str, pool: Pool, settings: Settings, progress: Progress) -> None:
+    """Add the masks that the settings ask for to the pool's candidates."""
+    unusable = dict(pool.candidates.unusable)
+    if settings.dedupe_prompts != "none":
+        unusable["duplicate prompt"] = _repeated_prompts(pool, settings, progress)
+    if settings.decontaminate:
+        grams = evaluation_grams([Path(path) for path in settings.decontaminate], settings.ngram)
+        unusable["prompt overlaps an evaluation"] = _contaminated(pool, grams, progress)
+    pool.candidates = replace(pool.candidates, unusable=unusable)
+    if settings.max_tokens is not None:
+        unusable["too many tokens"] = _too_many_tokens(pool, settings, progress)
+        pool.candidates = replace(pool.candidates, unusable=unusable)
+    if settings.dedupe == "near":
+        pool.candidates = replace(pool.candidates, near_duplicate=_near_duplicates(pool, settings, progress))
+
+
+def _conversations(
+    pool: Pool, positions: Ints, progress: Progress, phase: str
+) -> Iterator[tuple[int, Conversation]]:
+    """Positions with their conversations; those that are none are met again, and counted, when rows are written."""
+    reader = Reader(images="pass")
+    for start in range(0, len(positions), CHUNK):
+        chunk = positions[start : start + CHUNK]
+        progress(phase, start, len(positions))
+        for position, line in zip(chunk, pool.read(chunk), strict=True):
+            try:
+                yield int(position), reader.read(line)
+            except Inexpressible:
+                continue
+
+
+def _first_of_each_prompt(pool: Pool) -> tuple[Ints, Ints]:
+    """(positions of one rollout per prompt in file order, number of each rollout's prompt)."""
+    _, first, codes = np.unique(pool.prompt, return_index=True, return_inverse=True)
+    return first, codes
+
+
+def _repeated_prompts(pool: Pool, settings: Settings, progress: Progress) -> Mask:
+    """Rollouts whose prompt another, earlier task has too."""
+    candidates = pool.candidates
+    first, codes = _first_of_each_prompt(pool)
+    owner = np.full(len(first), np.iinfo(np.int64).max)
+    np.minimum.at(owner, codes, candidates.group)
+    repeated = candidates.group != owner[codes]
+    if settings.dedupe_prompts == "near":
+        known = SignatureIndex(settings.near)
+        is_near = np.zeros(len(first), dtype=bool)
+        for position, conversation in _conversations(pool, np.sort(first), progress, "compare prompts"):
+            is_near[codes[position]] = known.has_near(signature(prompt_text(conversation)))
+        repeated |= is_near[codes]
+    return np.asarray(repeated)
+
+
+def _contaminated(pool: Pool, grams: Grams, progress: Progress) -> Mask:
+    first, codes = _first_of_each_prompt(pool)
+    overlaps = np.zeros(len(first), dtype=bool)
+    for position, conversation in _conversations(pool, np.sort(first), progress, "decontaminate"):
+        overlaps[codes[position]] = grams.overlaps(prompt_text(conversation))
+    return np.asarray(overlaps[codes])
+
+
+def _alive(pool: Pool, settings: Settings) -> Ints:
+    return np.flatnonzero(screen(pool.candidates, settings.recipe_options()).alive)
+
+
+def _too_many_tokens(pool: Pool, settings: Settings, progress: Progress) -> Mask:
+    count = token_counter(str(settings.tokenizer))
+    too_many = np.zeros(len(pool.candidates), dtype=bool)
+    limit = settings.max_tokens or 0
+    for position, conversation in _conversations(pool, _alive(pool, settings), progress, "count tokens"):
+        too_many[position] = count(prompt_text(conversation) + "\n" + answer_text(conversation)) > limit
+    return too_many
+
+
+def token_counter(path: str) -> Callable[[str], int]:
+    """Counts the tokens of a text with the tokenizer at `path` (a `tokenizer.json`, or the folder it is in)."""
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise UsageError(
+            "--max-tokens needs the tokenizers package",
+            hint="pip install 'rollforge[tokenizer]', or use --max-chars",
+        ) from error
+    place = Path(path)
+    place = place / "tokenizer.json" if place.is_dir() else place
+    if not place.is_file():
+        raise UsageError(f"{place}: no such tokenizer", hint="give the tokenizer.json of the model")
+    tokenizer = Tokenizer.from_file(str(place))
+    return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def _near_duplicates(pool: Pool, settings: Settings, progress: Progress) -> Mask:
+    """Answers that nearly equal an earlier one of the same task; the better rewarded comes first."""
+    candidates = pool.candidates
+    alive = _alive(pool, settings)
+    order = alive[np.lexsort((candidates.row[alive], -candidates.reward[alive], candidates.group[alive]))]
+    near = np.zeros(len(candidates), dtype=bool)
+    group = -1
+    kept: list[np.ndarray] = []
+    for position, conversation in _conversations(pool, order, progress, "compare answers"):
+        if candidates.group[position] != group:
+            group, kept = int(candidates.group[position]), []
+        own = signature(answer_text(conversation))
+        if any(similarity(own, other) >= settings.near for other in kept):
+            near[position] = True
+        else:
+            kept.append(own)
+    return near
+
+
+def prompt_text(conversation: Conversation) -> str:
+    """What the prompt says."""
+    return "\n".join(message.content for message in conversation.prompt)
+
+
+def answer_text(conversation: Conversation) -> str:
+    """What the model said, thought and called."""
+    parts = []
+    for message in conversation.answer:
+        if message.role == "assistant":
+            parts += [
+                message.reasoning or "",
+                message.content,
+                *(f"{c.name} {c.arguments}" for c in message.calls),
+            ]
+    return "\n".join(part for part in parts if part)

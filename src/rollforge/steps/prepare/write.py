@@ -1,0 +1,222 @@
+"""This module writes rows into files of one folder, streaming, and starts over when a row shows that the form must change.
+
+Files here are not yet a data set: they get their final place only after they have been read back (`recheck`). Starting over happens
+when a message needs a key no earlier row has, when the loader would damage the chosen form, or when a column's first value
+comes too late in the file for the loader to learn its type; each can happen a few times at most.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+
+from rollforge.exporters.base import Example, Exporter, FormChanged, KeysGrew
+from rollforge.exporters.guard import SURE_BYTES
+from rollforge.exporters.messages import Inexpressible
+from rollforge.recipes.base import Ints
+from rollforge.records import JsonObject
+from rollforge.steps.prepare.examples import Converter, Tally
+
+Progress = Callable[[str, int, int], None]
+"""Told (phase, done, total) now and then."""
+
+REPORT_EVERY = 512
+PARQUET_ROWS = 1024
+
+
+@dataclass
+class WrittenFile:
+    """One file of the data set."""
+
+    name: str
+    split: str
+    examples: array[int] = field(default_factory=lambda: array("q"))
+    """Example numbers in the order of the lines."""
+
+
+@dataclass
+class Written:
+    """All files, and what it took to write them."""
+
+    files: list[WrittenFile]
+    changes: list[str]
+    """Why the form is not the one that was meant first."""
+    dropped: Counter[str]
+
+    @property
+    def rows(self) -> int:
+        return sum(len(file.examples) for file in self.files)
+
+
+class _Late(Exception):
+    """A column gets its first value too late in the first file."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def write_dataset(
+    converter: Converter, folder: Path, container: str, shards: int, progress: Progress
+) -> Written:
+    """All examples of the plan as files in `folder`."""
+    changes: list[str] = []
+    front: list[int] = []
+    exporter = converter.exporter
+    while True:
+        exporter.start_over()
+        converter.tally = Tally()
+        try:
+            files = list(_write_splits(converter, folder, container, shards, front, progress))
+            return Written(files, changes, converter.tally.inexpressible)
+        except KeysGrew as grown:
+            exporter.keys = grown.keys
+        except FormChanged as changed:
+            exporter.shape_as = msgspec.structs.replace(exporter.shape_as, arguments=changed.arguments)
+            changes.append(f"arguments are {changed.arguments}s: {changed}")
+        except _Late as late:
+            front.insert(0, late.number)
+            changes.append(
+                f"example {late.number} was moved to the front, so that the loader learns its columns"
+            )
+
+
+def _write_splits(
+    converter: Converter, folder: Path, container: str, shards: int, front: list[int], progress: Progress
+) -> Iterator[WrittenFile]:
+    plan = converter.plan
+    seen: dict[str, int] = {}
+    done = 0
+    for split, name in enumerate(plan.splits):
+        numbers = np.flatnonzero(plan.split == split)
+        if split == 0 and front:
+            numbers = np.concatenate([np.array(front), numbers[~np.isin(numbers, front)]])
+        for shard, part in enumerate(np.array_split(numbers, shards)):
+            ending = f"-{shard:05d}-of-{shards:05d}.{container}" if shards > 1 else f".{container}"
+            file = WrittenFile(name + ending, name)
+            watched = seen if container == "jsonl" and split == 0 else None
+            _write_file(
+                converter,
+                folder / file.name,
+                file,
+                part,
+                watched,
+                lambda n: progress("write", n, len(plan.split)),
+                done,
+            )
+            done += len(part)
+            yield file
+
+
+def _write_file(
+    converter: Converter,
+    path: Path,
+    file: WrittenFile,
+    numbers: Ints,
+    seen: dict[str, int] | None,
+    report: Callable[[int], None],
+    done: int,
+) -> None:
+    exporter, tally = converter.exporter, converter.tally
+    is_first_file = not seen
+    sink: _Sink = _Lines(path) if path.suffix == ".jsonl" else _Columns(path, exporter, converter)
+    with sink:
+        for count, (number, example) in enumerate(converter.examples(numbers)):
+            if count % REPORT_EVERY == 0:
+                report(done + count)
+            if isinstance(example, Inexpressible):
+                tally.inexpressible[str(example)] += 1
+                continue
+            try:
+                size = sink.add(exporter, example)
+            except Inexpressible as error:
+                tally.inexpressible[str(error)] += 1
+                continue
+            file.examples.append(number)
+            if seen is not None:
+                for kind in exporter.kinds - seen.keys():
+                    if size > SURE_BYTES or not is_first_file:
+                        raise _Late(number)
+                    seen[kind] = size
+
+
+class _Sink(Protocol):
+    """Where rows go."""
+
+    def __enter__(self) -> Any: ...
+    def __exit__(self, kind: object, *_: object) -> None: ...
+    def add(self, exporter: Exporter, example: Example) -> int:
+        """Take one example; the bytes written before and with it."""
+
+
+class _Lines:
+    """A JSONL file."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb", buffering=1 << 20)
+        self._size = 0
+
+    def __enter__(self) -> _Lines:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._file.close()
+
+    def add(self, exporter: Exporter, example: Example) -> int:
+        line = exporter.line(example)
+        self._file.write(line)
+        self._file.write(b"\n")
+        self._size += len(line) + 1
+        return self._size
+
+
+class _Columns:
+    """A Parquet file."""
+
+    def __init__(self, path: Path, exporter: Exporter, converter: Converter) -> None:
+        self._path = path
+        self._exporter = exporter
+        exporter.is_columnar = True
+        self._kind = converter.plan.selection.kind
+        self._rows: list[JsonObject] = []
+        self._writer: Any = None
+
+    def __enter__(self) -> _Columns:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self._flush()
+        if self._writer is not None:
+            self._writer.close()
+
+    def add(self, exporter: Exporter, example: Example) -> int:
+        self._rows.append(_without_raw(exporter.row(example)))
+        if len(self._rows) >= PARQUET_ROWS:
+            self._flush()
+        return 0
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        schema = self._exporter.arrow_schema("", self._kind)
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self._path, schema)
+        self._writer.write_table(pa.Table.from_pylist(self._rows, schema=schema))
+        self._rows = []
+
+
+def _without_raw(row: JsonObject) -> JsonObject:
+    """Token arrays are carried as their JSON text; Parquet wants the numbers."""
+    for name, value in row.items():
+        if isinstance(value, list) and value and isinstance(value[0], msgspec.Raw):
+            row[name] = [msgspec.json.decode(item) for item in value]
+    return row

@@ -1,0 +1,100 @@
+"""This module probes a verifier with the tasks and responses of a run, or with a task file alone, and reports what it found."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from rollforge.errors import UsageError
+from rollforge.records import JsonObject, Response, Task
+from rollforge.rollouts import RolloutReader, TaskFields
+from rollforge.store import RunFiles
+from rollforge.verifiers.base import Mode, VerifierFunction, load_verifier
+from rollforge.verifiers.probes import Prober, ProbeReport
+from rollforge.verifiers.runner import Workers, make_judge
+
+AT_ONCE = 32
+
+
+class ProbeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What to probe with."""
+
+    verifier: str | VerifierFunction
+    run: str | Path | None = None
+    input: str | Path | None = None
+    """A task file; beside a run, it is where the tasks' fields are taken from."""
+    options: JsonObject = {}
+    mode: Mode | None = None
+    limit: int = 200
+    """Tasks to ask about, spread over the file."""
+    workers: Workers = "auto"
+    timeout: float = 60.0
+    memory_mb: int = 4096
+
+
+async def probe(options: ProbeOptions) -> ProbeReport:
+    """Ask the verifier what it must know."""
+    verifier = load_verifier(options.verifier, options.options, options.mode)
+    if verifier.is_group:
+        raise UsageError(
+            f"{verifier.name} scores samples of a task against each other; probes ask about single answers"
+        )
+    material = list(_from_run(options) if options.run is not None else _from_tasks(options))
+    if not material:
+        raise UsageError("there is no task to ask about", hint="give a run or a task file with rows")
+    missing = [field for field in verifier.needs if field.partition(".")[0] not in material[0][0]]
+    if missing:
+        raise UsageError(
+            f"the tasks have no field {missing[0]!r}, which {verifier.name} needs",
+            hint="give the task file that has it: --input FILE",
+        )
+    judge = make_judge(
+        verifier, workers=options.workers, timeout=options.timeout, memory_mb=options.memory_mb
+    )
+    await judge.start()
+    try:
+        prober = Prober(judge)
+        slots = asyncio.Semaphore(AT_ONCE)
+
+        async def ask(task: Task, response: Response | None) -> None:
+            async with slots:
+                await prober.ask(task, response)
+
+        await asyncio.gather(*(ask(task, response) for task, response in material))
+    finally:
+        await judge.close()
+    return prober.report()
+
+
+def _from_tasks(options: ProbeOptions) -> Iterator[tuple[Task, Response | None]]:
+    """Tasks spread evenly over the file."""
+    tasks = TaskFields(RunFiles(str(options.input)), options.input)
+    indices = tasks.indices()
+    for index in spread(indices, options.limit):
+        task = tasks.get(index)
+        if task is not None:
+            yield task, None
+
+
+def _from_run(options: ProbeOptions) -> Iterator[tuple[Task, Response | None]]:
+    """Tasks spread evenly over the run, each with its first response that is not empty."""
+    files = RunFiles(options.run or "")
+    if not files.rollouts.exists():
+        raise UsageError(f"{files.rollouts}: no such run")
+    tasks = TaskFields(files, options.input)
+    seen = dict.fromkeys(rollout.task for rollout in RolloutReader(files.rollouts))
+    wanted = set(spread(sorted(seen), options.limit))
+    for rollout in RolloutReader(files.rollouts):
+        if rollout.task in wanted and not rollout.response.is_empty:
+            wanted.remove(rollout.task)
+            yield tasks.of(rollout), rollout.response
+
+
+def spread(items: list[int], count: int) -> list[int]:
+    """At most `count` of the items, evenly over their order."""
+    if len(items) <= count:
+        return items
+    return [items[position * len(items) // count] for position in range(count)]

@@ -1,0 +1,210 @@
+"""This module profiles a run from its index: one table per task, one per agent, and a summary.
+
+It reads numbers only; text is touched when the profile is written, for each task's sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct
+
+from rollforge import stats
+from rollforge.index import Index, open_index
+from rollforge.index.grouped import ByTask, Floats, Ints, ints
+from rollforge.records import JsonObject
+from rollforge.steps.profile.fields import STATISTICS, group_statistics
+from rollforge.steps.profile.records import BANDS, ProfileSummary
+from rollforge.steps.profile.summary import summarize
+
+HARD, EASY = 0.25, 0.75
+
+
+class ProfileOptions(Struct, frozen=True, kw_only=True):
+    """How a run is profiled."""
+
+    threshold: float = 0.5
+    """A rollout is a success when its reward is at least this."""
+    tolerance: float = 1e-9
+    """Rewards that differ by no more are the same: float noise does not make a learning signal."""
+    where: str | None = None
+    look: int = 5
+    """Tasks named per reason to look."""
+
+
+class Profile:
+    """Per-task and per-agent tables; `tasks.to_pandas()` and `polars.from_arrow(tasks)` work as on any Arrow table."""
+
+    def __init__(self, tasks: pa.Table, agents: pa.Table, summary: ProfileSummary, fields: list[str]) -> None:
+        self.tasks = tasks
+        """One row per task: `task`, counts, pass rate, difficulty, `mean/reward`, …; null for undefined."""
+        self.agents = agents
+        """One row per agent."""
+        self.summary = summary
+        self.fields = fields
+
+    def __repr__(self) -> str:
+        return f"Profile({self.tasks.num_rows:,} tasks, {self.agents.num_rows} agents, {len(self.fields)} fields)"
+
+
+def profile_run(
+    runs: str | Path | Sequence[str | Path],
+    *,
+    verifier: str | None = None,
+    options: ProfileOptions | None = None,
+    workers: int | None = None,
+) -> Profile:
+    """The profile of a run, or of several files as one run."""
+    with open_index(runs, verifier=verifier, workers=workers) as index:
+        return profile_index(index, options)
+
+
+def profile_index(index: Index, options: ProfileOptions | None = None) -> Profile:
+    """The profile of an open index."""
+    options = options or ProfileOptions()
+    rows = ByTask(index, options.where)
+    names = index.numbers or ["reward"]
+    tasks = _task_table(rows, names, options)
+    agents = _agent_table(rows, names, options)
+    return Profile(tasks, agents, summarize(rows, tasks, options.threshold, options.tolerance, options.look), list(names))
+
+
+def _column(values: Any) -> pa.Array:
+    """An array without copying; NaN is null."""
+    array = np.asarray(values)
+    if array.dtype.kind != "f":
+        return pa.array(array)
+    missing = np.isnan(array)
+    return pa.array(array, mask=missing) if missing.any() else pa.array(array)
+
+
+def _task_table(rows: ByTask, names: Sequence[str], options: ProfileOptions) -> pa.Table:
+    columns: dict[str, pa.Array] = {"task": pa.array(rows.tasks), "agent": _first(rows, "agent")}
+    columns |= {name: _column(values) for name, values in _counts(rows).items()}
+    columns |= _reward_columns(rows, options)
+    statistics = group_statistics(rows, names, None, rows.starts)
+    attempts = rows.one("attempt")
+    if not np.isnan(attempts).all():
+        found = stats.summarize_groups(attempts, rows.starts)
+        statistics |= {f"{statistic}/_ng_attempt_index": getattr(found, statistic) for statistic in STATISTICS}
+    columns |= {name: _column(values) for name, values in statistics.items()}
+    table = pa.table(columns)
+    return _with_absent_tasks(rows, table) if options.where is None else table
+
+
+def _first(rows: ByTask, name: str) -> pa.Array:
+    """The value of each task's first rollout."""
+    column = next(rows.columns([name]))[1].combine_chunks()
+    return column.take(pa.array(rows.starts))
+
+
+def _counts(rows: ByTask) -> dict[str, Ints | Floats]:
+    found = np.diff(np.append(rows.starts, len(rows))).astype(np.int64)
+    expected = _expected_per_task(rows)
+    if expected is None:
+        return {"num_rollouts": found}
+    wanted = np.maximum(expected, found)
+    return {
+        "num_rollouts": found,
+        "expected_num_rollouts": wanted,
+        "missing_num_rollouts": wanted - found,
+        "reward_profile_completion_pct": 100.0 * found / wanted,
+    }
+
+
+def _expected_per_task(rows: ByTask) -> Ints | None:
+    """From the manifest's samples per task, else from how often NeMo Gym's materialized inputs name the task."""
+    samples = {manifest.get("samples") for manifest in rows.index.manifests}
+    if len(samples) == 1 and isinstance(number := samples.pop(), int):
+        return np.full(len(rows.tasks), number, dtype=np.int64)
+    named = rows.index.inputs_per_task()
+    if named is None:
+        return None
+    tasks, counts = ints(named, "task"), ints(named, "n")
+    place = np.searchsorted(tasks, rows.tasks)
+    is_known = (place < len(tasks)) & (tasks[np.minimum(place, len(tasks) - 1)] == rows.tasks) if len(tasks) else np.zeros(0)
+    return np.where(is_known, counts[np.minimum(place, len(tasks) - 1)], 0) if len(tasks) else None
+
+
+def _reward_columns(rows: ByTask, options: ProfileOptions) -> dict[str, pa.Array]:
+    """Pass rate with its interval, difficulty, and whether the group can teach anything."""
+    reward = rows.one("reward")
+    found = stats.summarize_groups(reward, rows.starts)
+    hits = np.where(np.isnan(reward), np.nan, (reward >= options.threshold).astype(np.float64))
+    solved, judged = rows.sums(hits)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rate = solved / judged
+    low, high = _wilson(rate, judged)
+    has_signal = (found.max - found.min) > options.tolerance
+    return {
+        "num_judged": pa.array(judged.astype(np.int64)),
+        "num_solved": pa.array(solved.astype(np.int64)),
+        "pass_rate": _column(rate),
+        "pass_rate_low": _column(low),
+        "pass_rate_high": _column(high),
+        "difficulty": pa.array(_bands(rate), pa.string()),
+        "has_signal": pa.array(has_signal, mask=judged < 2),
+    }
+
+
+def _wilson(rate: Floats, n: Floats) -> tuple[Floats, Floats]:
+    """Wilson's interval for every task; the samples of one task are independent of each other."""
+    z = stats.normal_quantile((1 + stats.LEVEL) / 2)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
+        half = z / (1 + z * z / n) * np.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
+    return np.clip(centre - half, 0, 1), np.clip(centre + half, 0, 1)
+
+
+def _bands(rate: Floats) -> list[str | None]:
+    edges = [rate == 0, rate <= HARD, rate < EASY, rate < 1, rate == 1]
+    number = np.select(edges, range(5), default=-1)
+    return [None if place < 0 else BANDS[place] for place in number.tolist()]
+
+
+def _with_absent_tasks(rows: ByTask, table: pa.Table) -> pa.Table:
+    """Tasks that were asked for and have no rollout stand in the profile too, with a count of 0."""
+    asked = rows.index.select("SELECT task FROM tasks WHERE source_row IS NOT NULL ORDER BY task")
+    absent = np.setdiff1d(ints(asked, "task"), rows.tasks)
+    if not len(absent):
+        return table
+    nothing: dict[str, Any] = {"task": absent, "num_rollouts": np.zeros(len(absent), dtype=np.int64)}
+    nothing |= {name: np.zeros(len(absent), dtype=np.int64) for name in ("num_judged", "num_solved")}
+    return pa.concat_tables([table, pa.table(nothing)], promote_options="default").sort_by("task")
+
+
+def _agent_table(rows: ByTask, names: Sequence[str], options: ProfileOptions) -> pa.Table:
+    agent = next(rows.columns(["agent"]))[1].combine_chunks().fill_null("").dictionary_encode()
+    codes = np.asarray(agent.indices, dtype=np.int64)
+    labels = [label or None for label in agent.dictionary.to_pylist()]
+    order = np.argsort(codes, kind="stable")
+    starts = np.flatnonzero(np.r_[True, np.diff(codes[order]) != 0]) if len(codes) else np.zeros(0, dtype=np.int64)
+    statistics = group_statistics(rows, names, order, starts)
+    sizes = np.diff(np.append(starts, len(codes)))
+    task = rows.task[order]
+    tasks = [len(np.unique(task[first : first + size])) for first, size in zip(starts.tolist(), sizes.tolist(), strict=True)]
+    histograms = _agent_histograms(rows, names, order, starts, sizes)
+    columns: dict[str, pa.Array] = {
+        "agent": pa.array([labels[code] for code in codes[order][starts].tolist()], pa.string()),
+        "num_rollouts": pa.array(sizes.astype(np.int64)),
+        "num_tasks": pa.array(tasks, pa.int64()),
+    }
+    columns |= {name: _column(values) for name, values in statistics.items()}
+    columns |= histograms
+    return pa.table(columns).sort_by("agent")
+
+
+def _agent_histograms(
+    rows: ByTask, names: Sequence[str], order: Ints, starts: Ints, sizes: Ints
+) -> dict[str, pa.Array]:
+    kind = pa.struct([("edges", pa.list_(pa.float64())), ("counts", pa.list_(pa.int64()))])
+    found: dict[str, list[JsonObject]] = {f"histogram/{name}": [] for name in names}
+    for name, values in rows.floats(names):
+        ordered = values[order]
+        for first, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+            found[f"histogram/{name}"].append(stats.histogram(ordered[first : first + size])._asdict())
+    return {name: pa.array(histograms, kind) for name, histograms in found.items()}

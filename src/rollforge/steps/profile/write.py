@@ -1,0 +1,176 @@
+"""This module writes a profile: `rollouts_reward_profiling.jsonl` and `rollouts_agent_metrics.json`, as NeMo Gym names them.
+
+Rows are made and written a slice at a time; what is undefined is left out of a row, as NeMo Gym's readers expect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from msgspec import Raw
+
+from rollforge import stats
+from rollforge.index import Index
+from rollforge.index.grouped import ByTask
+from rollforge.records import PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject
+from rollforge.steps.profile.run import Profile
+from rollforge.store import RunFiles
+
+SLICE = 4096
+_split = msgspec.json.Decoder(dict[str, Raw]).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def write_profile(
+    profile: Profile,
+    index: Index,
+    *,
+    out: Path | None = None,
+    rollout_infos: bool = False,
+    parquet: bool = False,
+    where: str | None = None,
+) -> dict[str, str]:
+    """Write the profile beside the run, or into the folder `out`; the names of the files written."""
+    files = index.runs[0]
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        files = RunFiles(out / files.rollouts.name)
+    infos = _rollout_infos(index, where) if rollout_infos else None
+    partial = files.reward_profiling.with_suffix(".partial")
+    with partial.open("wb") as file:
+        for rows in _task_rows(profile, index, infos, where):
+            file.write(b"\n".join(map(_encode, rows)) + b"\n")
+    partial.replace(files.reward_profiling)
+    files.agent_metrics.write_bytes(msgspec.json.format(_encode(agent_entries(profile.agents)), indent=2) + b"\n")
+    written = {"tasks": str(files.reward_profiling), "agents": str(files.agent_metrics)}
+    if parquet:
+        table = files.reward_profiling.with_suffix(".parquet")
+        pq.write_table(profile.tasks, table, compression="zstd")
+        written["parquet"] = str(table)
+    return written
+
+
+def agent_entries(agents: pa.Table) -> list[JsonObject]:
+    """One entry per agent, without what is undefined."""
+    entries = []
+    for row in agents.to_pylist():
+        agent = row.pop("agent")
+        entry = {name: value for name, value in row.items() if value is not None}
+        entries.append(entry | {"agent_ref": {"name": agent}})
+    return entries
+
+
+_RENAMED = {"task": TASK_KEY}
+_LEFT_OUT = {"agent", "pass_rate_low", "pass_rate_high"}
+
+
+def _task_rows(
+    profile: Profile, index: Index, infos: dict[int, list[JsonObject]] | None, where: str | None
+) -> Iterator[list[msgspec.Struct]]:
+    """Slices of the table as records that leave out what is undefined."""
+    names = [name for name in profile.tasks.column_names if name not in _LEFT_OUT]
+    extra = ["pass_rate_ci", "histogram/reward", "sample", *(["rollout_infos"] if infos is not None else [])]
+    keys = [_RENAMED.get(name, name) for name in names] + extra
+    record: Any = msgspec.defstruct(
+        "TaskProfile",
+        [(f"f{place}", Any, None) for place in range(len(keys))],
+        rename={f"f{place}": key for place, key in enumerate(keys)},
+        omit_defaults=True,
+    )
+    histograms = _histograms(index, where)
+    for first in range(0, profile.tasks.num_rows, SLICE):
+        part = profile.tasks.slice(first, SLICE)
+        tasks: list[int] = part.column("task").to_pylist()
+        samples = _samples(index, tasks)
+        low, high = part.column("pass_rate_low").to_pylist(), part.column("pass_rate_high").to_pylist()
+        columns: list[list[Any]] = [_values(part.column(name)) for name in names]
+        columns.append([None if a is None else [a, b] for a, b in zip(low, high, strict=True)])
+        columns.append([histograms.get(task) for task in tasks])
+        columns.append([samples.get(task) for task in tasks])
+        if infos is not None:
+            columns.append([infos.get(task, []) for task in tasks])
+        yield [record(*values) for values in zip(*columns, strict=True)]
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    if pa.types.is_floating(column.type) and not column.null_count:
+        found: list[Any] = np.asarray(column).tolist()
+        return found
+    return column.to_pylist()  # type: ignore[no-any-return]
+
+
+class _Histograms:
+    """The reward histogram of each task, over the same edges for all of them."""
+
+    def __init__(self, index: Index, where: str | None) -> None:
+        rows = ByTask(index, where)
+        reward = rows.one("reward")
+        self._edges = stats.histogram(reward).edges
+        self._place_by_task = {task: place for place, task in enumerate(rows.tasks.tolist())}
+        bins = max(len(self._edges) - 1, 1)
+        self._counts = np.zeros((len(rows.tasks), bins), dtype=np.int32)
+        known = ~np.isnan(reward)
+        if self._edges and known.any():
+            group = np.repeat(np.arange(len(rows.tasks)), np.diff(np.append(rows.starts, len(rows))))[known]
+            edges = np.array(self._edges)
+            width = edges[-1] - edges[0]
+            where_in = np.floor((reward[known] - edges[0]) / width * bins) if width > 0 else np.zeros(int(known.sum()))
+            np.add.at(self._counts, (group, np.clip(where_in, 0, bins - 1).astype(np.int64)), 1)
+
+    def get(self, task: int) -> JsonObject | None:
+        place = self._place_by_task.get(task)
+        if place is None or not self._edges or not self._counts[place].any():
+            return None
+        return {"edges": self._edges, "counts": self._counts[place].tolist()}
+
+
+def _histograms(index: Index, where: str | None) -> _Histograms:
+    return _Histograms(index, where)
+
+
+def _samples(index: Index, tasks: list[int]) -> dict[int, dict[str, Raw]]:
+    """For each task the row as sent, without its indices; from the first rollout when no tasks file is there."""
+    samples = dict(index.raw_task_rows(tasks))
+    missing = [task for task in tasks if task not in samples]
+    if missing:
+        samples |= dict(_samples_from_rollouts(index, missing))
+    return {task: _without_indices(line) for task, line in samples.items()}
+
+
+def _without_indices(line: bytes) -> dict[str, Raw]:
+    row = _split(line)
+    row.pop(TASK_KEY, None)
+    row.pop(ROLLOUT_KEY, None)
+    return row
+
+
+def _samples_from_rollouts(index: Index, tasks: list[int]) -> Iterator[tuple[int, bytes]]:
+    """The prompt (and agent) of each task's first rollout: all that a rollout row still says of its task."""
+    found = index.first_rows(tasks)
+    rows = found.column("row").to_pylist()
+    for task, line in zip(found.column("task").to_pylist(), index.read(rows), strict=True):
+        try:
+            row = _split(line)
+        except msgspec.DecodeError:
+            continue
+        kept = {key: row[key] for key in (PARAMS_KEY, "messages", "prompt", "agent_ref") if key in row}
+        yield task, _encode(kept)
+
+
+def _rollout_infos(index: Index, where: str | None) -> dict[int, list[JsonObject]]:
+    """Every rollout's own numbers, by task."""
+    names = index.numbers
+    table = index.table(["task", "rollout", *names], where, order_by="task, rollout")
+    infos: dict[int, list[JsonObject]] = {}
+    for row in table.to_pylist():
+        task, rollout = row.pop("task"), row.pop("rollout")
+        numbers = {name: value for name, value in row.items() if value is not None and "." not in name}
+        info = {"rollout_id": f"{task}:{rollout}", TASK_KEY: task, ROLLOUT_KEY: rollout, **numbers}
+        infos.setdefault(task, []).append(info)
+    return infos

@@ -1,0 +1,299 @@
+"""Rewards a program that passes every unit test of its task.
+
+Needs `verifier_metadata.unit_tests` = `{"inputs": [text], "outputs": [text], "fn_name": null or name}`.
+Without a name the program is run once per input, which it reads from standard input, and what it prints is
+compared; with a name that function (or method of `Solution`) is called with one JSON value per input line,
+and what it returns is compared. The code is what stands between the last two lines with a code fence; tests
+stop at the first one that fails.
+
+The program is untrusted: it runs in `rollforge.sandbox` (see there for what that does and does not stop),
+one sandboxed process per verdict. It gets inputs, one after the other, and never an expected output;
+comparing happens outside, on plain text and JSON values, so neither exiting early nor redefining equality
+helps it. It does not stop a program that holds the expected outputs by heart, or that guesses the tests
+from their inputs.
+"""
+
+from __future__ import annotations
+
+import json
+import marshal
+import math
+import re
+import time
+from collections.abc import Iterator
+from decimal import Decimal, InvalidOperation
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import msgspec
+
+from rollforge.errors import UsageError
+from rollforge.records import JsonObject, Response, Task
+from rollforge.sandbox import Confined, Limits, Mode, Reply, Sandbox
+from rollforge.verifiers import code_runner
+
+needs = ("verifier_metadata",)
+
+Outcome = bool | int
+"""True, or why a test failed: -1 all of it took too long or died, -2 wrong, -3 too slow, -4 an error."""
+
+STARTUP_SECONDS = 20.0
+"""What the interpreter may take to start on a busy machine, beyond the time for a test."""
+
+_STAR_MODULES = (
+    *("string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics"),
+    *("itertools", "functools", "operator", "io", "sys", "json", "builtins", "typing"),
+)
+_MODULES = _STAR_MODULES[:-2]
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How programs are run."""
+
+    timeout: float = 10.0
+    """Seconds one test may take."""
+    sandbox: Mode = "auto"
+    """`auto` confines with bubblewrap where it works, `require` refuses to go without, `off` only limits."""
+    memory_mb: int = 2048
+    """Memory of each of the program's processes."""
+    processes: int = 32
+    """Processes and threads the program may have at once."""
+    output_mb: int = 16
+    """What the program may print for one test."""
+    packages: bool = True
+    """Let programs import the installed packages, as numpy."""
+    reasoning_format_penalty: float = 0.0
+    """The reward when the answer text contains think tags, or the reasoning more than one of a kind."""
+
+
+class UnitTests(msgspec.Struct, frozen=True):
+    """The tests of one task, in LiveCodeBench's shape."""
+
+    inputs: list[str]
+    outputs: list[str]
+    fn_name: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.inputs or len(self.inputs) != len(self.outputs):
+            raise ValueError(f"{len(self.inputs)} inputs and {len(self.outputs)} outputs are no set of tests")
+
+
+class Code:
+    """Judges by running unit tests."""
+
+    options_type = Options
+
+    def __init__(self, options: Options | None = None) -> None:
+        self._options = options or Options()
+        if self._options.timeout <= 0:
+            raise UsageError("timeout must be more than 0 seconds")
+        self._sandbox = Sandbox(self._options.sandbox, packages=self._options.packages)
+
+    def verify(self, task: Task, response: Response) -> JsonObject:
+        metadata = task.get("verifier_metadata") or {}
+        difficulty = metadata.get("difficulty")
+        tests = msgspec.convert(metadata.get("unit_tests"), UnitTests)
+        text = response.text
+        code = extract_code(text)
+        if not text.strip() or not code:
+            return {"reward": 0.0, "extracted_model_code": None, "result": None, "difficulty": difficulty}
+        started = time.perf_counter()
+        results, details = self._run(code, tests)
+        has_violation = has_format_violation(response)
+        passed = float(all(result is True for result in results))
+        return {
+            "reward": self._options.reasoning_format_penalty if has_violation else passed,
+            "extracted_model_code": code,
+            "result": results,
+            "metadata": details,
+            "tests_passed": sum(result is True for result in results),
+            "tests_total": len(tests.inputs),
+            "unit_tests_time_taken": round(time.perf_counter() - started, 6),
+            "reasoning_format_violation_rate": float(has_violation),
+            "difficulty": difficulty,
+            "sandbox": self._sandbox.kind,
+        }
+
+    def _run(self, code: str, tests: UnitTests) -> tuple[list[Outcome], JsonObject]:
+        expected = [json.loads(text) for text in tests.outputs] if tests.fn_name else tests.outputs
+        if tests.fn_name:
+            for text in tests.inputs:
+                for line in text.split("\n"):
+                    json.loads(
+                        line
+                    )  # a broken test is the task's fault: it raises here, before the program runs
+        setup = marshal.dumps((code, tests.fn_name, prelude(code), self._sandbox.kind == "bubblewrap"), 4)
+        whole = (self._options.timeout + 1) * len(tests.inputs) + 5 + STARTUP_SECONDS
+        deadline = time.monotonic() + whole
+        with self._sandbox.start(_runner(), self._limits(whole)) as confined:
+            booted = confined.ask(setup, STARTUP_SECONDS)
+            if booted.message != b"B":
+                confined.wait(0.0)
+                raise RuntimeError(f"the sandbox did not start ({booted.ended}): {confined.errors.strip()}")
+            failure = _failure(confined.wait(self._options.timeout), confined)
+            if failure is not None:
+                return [failure["error_code"]], failure
+            return self._judge_each(confined, tests, expected, deadline)
+
+    def _judge_each(
+        self, confined: Confined, tests: UnitTests, expected: list[Any], deadline: float
+    ) -> tuple[list[Outcome], JsonObject]:
+        results: list[Outcome] = []
+        spent = 0.0
+        for given, wanted in zip(tests.inputs, expected, strict=True):
+            reply = confined.ask(given.encode("utf-8", "surrogatepass"), self._options.timeout)
+            spent += reply.seconds
+            failure = _failure(reply, confined)
+            if failure is None:
+                failure = _difference(reply, wanted, is_call=tests.fn_name is not None)
+            if failure is not None:
+                results.append(failure["error_code"])
+                return results, {**failure, "inputs": _shortened(given), "expected": _shortened(wanted)}
+            results.append(True)
+            if time.monotonic() > deadline:
+                return [-1] * len(tests.inputs), {
+                    "error_code": -1,
+                    "error_message": "Global time limit exceeded",
+                }
+        return results, {"execution time": round(spent, 6)}
+
+    def _limits(self, seconds: float) -> Limits:
+        return Limits(
+            cpu_seconds=math.ceil(seconds),
+            memory_bytes=self._options.memory_mb << 20,
+            processes=self._options.processes,
+            output_bytes=self._options.output_mb << 20,
+        )
+
+
+def extract_code(text: str) -> str:
+    """What stands between the last two lines that contain a code fence; nothing if there are fewer."""
+    lines = text.split("\n")
+    fences = [number for number, line in enumerate(lines) if "```" in line]
+    return "\n".join(lines[fences[-2] + 1 : fences[-1]]) if len(fences) >= 2 else ""
+
+
+def has_format_violation(response: Response) -> bool:
+    """Whether thinking got into the answer, or the thinking contains a tag more than once."""
+    tags = ("<think>", "</think>")
+    if any(tag in response.text for tag in tags):
+        return True
+    summaries = "".join(
+        part["text"]
+        for item in response.output
+        if item.get("type") == "reasoning"
+        for part in item.get("summary") or []
+        if isinstance(part, dict) and isinstance(part.get("text"), str)
+    )
+    return any(summaries.count(tag) > 1 for tag in tags)
+
+
+def prelude(code: str) -> list[tuple[str, str | None]]:
+    """Which of the names that programs may use without importing them this one mentions, and where they
+    come from.
+
+    NeMo Gym star-imports eighteen modules before every program; importing only what is mentioned binds the
+    same names and saves the start-up time of the rest.
+    """
+    words = set(re.findall(r"[^\W\d]\w*", code))
+    module_by_name = _star_names()
+    stars = sorted((name, module_by_name[name]) for name in words & module_by_name.keys())
+    modules: list[tuple[str, str | None]] = [(name, None) for name in _MODULES if name in words]
+    return [(module, name) for name, module in stars if module != "builtins"] + modules
+
+
+@lru_cache(maxsize=1)
+def _star_names() -> dict[str, str]:
+    """Name → the module whose star-import binds it last."""
+    return {
+        name: module
+        for module in _STAR_MODULES
+        for name in getattr(
+            import_module(module), "__all__", [n for n in vars(import_module(module)) if n[0] != "_"]
+        )
+    }
+
+
+@lru_cache(maxsize=1)
+def _runner() -> CodeType:
+    source = Path(code_runner.__file__).read_text(encoding="utf-8")
+    code: CodeType = compile(source, "<runner>", "exec", dont_inherit=True, optimize=2)
+    return code
+
+
+def _failure(reply: Reply, confined: Confined) -> JsonObject | None:
+    """Why this reply is no result, or None when it is one."""
+    if reply.ended == "late":
+        return {"error_code": -3, "error_message": "Time Limit Exceeded"}
+    if reply.ended == "too much":
+        return {"error_code": -4, "error_message": "Runtime Error", "error": "printed more than it may"}
+    if reply.message is None or reply.message[:1] not in (b"R", b"O", b"V", b"W"):
+        said = (reply.message or b"")[1:].decode("utf-8", "replace")
+        if not said:
+            confined.wait(0.0)  # takes in what the program wrote to standard error before it ended
+            said = confined.errors.strip() or "the program's process is gone"
+        return {"error_code": -4, "error_message": "Runtime Error", "error": _shortened(said)}
+    return None
+
+
+def _difference(reply: Reply, wanted: Any, *, is_call: bool) -> JsonObject | None:
+    """How the output differs from the expected one, or None when it is right."""
+    wrong: JsonObject = {"error_code": -2, "error_message": "Wrong Answer"}
+    assert reply.message is not None
+    kind, said = reply.message[:1], reply.message[1:].decode("utf-8", "replace")
+    if not is_call:
+        printed = reply.output.decode("utf-8", "replace")
+        reason = differing_lines(printed, wanted) if kind == b"O" else "no program ended"
+        return None if reason is None else {**wrong, "error_message": reason, "output": _shortened(printed)}
+    if kind != b"V":
+        return {**wrong, "output": _shortened(said)}
+    try:
+        is_right = equal_values(json.loads(said), wanted)
+    except (ValueError, RecursionError):
+        is_right = False
+    return None if is_right else {**wrong, "output": _shortened(said)}
+
+
+def differing_lines(printed: str, wanted: str) -> str | None:
+    """How two outputs differ: stripped lines, equal as texts or, word by word, as decimal numbers."""
+    given_lines, wanted_lines = list(_lines(printed)), list(_lines(wanted))
+    if len(given_lines) != len(wanted_lines):
+        return "Wrong answer: mismatched output length"
+    for number, (given, right) in enumerate(zip(given_lines, wanted_lines, strict=True)):
+        if given == right:
+            continue
+        numbers = _decimals(given)
+        if numbers is None or numbers != _decimals(right):
+            return f"Wrong answer at output_line_idx={number}: {_shortened(given)} != {_shortened(right)}"
+    return None
+
+
+def equal_values(given: Any, right: Any) -> bool:
+    """Whether two JSON values are equal: as values, as JSON texts, or as close numbers."""
+    if given == right or json.dumps(given) == json.dumps(right):
+        return True
+    try:
+        left, wanted = float(given), float(right)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return left == wanted or abs(left - wanted) <= 1e-8 + 1e-5 * abs(wanted) < math.inf
+
+
+def _lines(text: str) -> Iterator[str]:
+    return (line.strip() for line in text.strip().split("\n"))
+
+
+def _decimals(line: str) -> list[Decimal] | None:
+    try:
+        return [Decimal(word) for word in line.split()]
+    except InvalidOperation:
+        return None
+
+
+def _shortened(value: Any, length: int = 300) -> str:
+    text = value if isinstance(value, str) else str(value)
+    half = length // 2
+    return text if len(text) <= length else f"{text[:half]}...(truncated) ...{text[-half:]}"

@@ -1,0 +1,178 @@
+"""This module is what runs inside the sandbox: it executes the answer's code on one test input after the
+other.
+
+It is executed there as source, with `receive`, `send` and `pipes` given, and imports nothing else of
+rollforge. It never sees an expected output: it only hands back what the code printed or returned, so code
+that takes it over gains nothing.
+
+Messages back: `B` the sandbox is up · `R` ready · `O` the program ended · `V`+JSON a call's value ·
+`W`+text a value that is no JSON · `E`+text an error. What a program prints goes straight to the standard
+output, which the parent reads.
+"""
+
+from __future__ import annotations
+
+import builtins
+import marshal
+import os
+import sys
+
+TYPE_CHECKING = False  # `typing` is not imported: it would cost every verdict its start-up time
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType, ModuleType
+    from typing import Any
+
+receive: Callable[[], bytes] = globals().get("receive")  # type: ignore[assignment]
+send: Callable[[bytes], None] = globals().get("send")  # type: ignore[assignment]
+pipes: tuple[int, int] = globals().get("pipes", (-1, -1))
+
+STDIN_FILE = ".stdin"
+RECURSION_LIMIT = 50_000
+LONGEST_ERROR = 600
+
+
+def main() -> None:
+    """One setup message, then one message per test until the pipe closes."""
+    send(b"B")
+    code, function, prelude, may_kill = marshal.loads(receive())
+    sys.setrecursionlimit(RECURSION_LIMIT)
+    sys.set_int_max_str_digits(RECURSION_LIMIT)
+    builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # else added by `site`
+    namespace = prelude_namespace(prelude)
+    try:
+        if function is None:
+            compiled = compile_program(code)
+        else:
+            call = find_function(code, function, namespace)
+    except BaseException as error:  # noqa: BLE001  (the answer's code may raise anything)
+        send(b"E" + describe(error))
+        return
+    send(b"R")
+    while True:
+        test = receive()
+        if function is None:
+            send(run_program(compiled, namespace, test, may_kill))
+        else:
+            send(call_function(call, test))
+
+
+def prelude_namespace(prelude: list[tuple[str, str | None]]) -> dict[str, Any]:
+    """What a program may use without importing it: (module, name), or (module, None) for the module."""
+    namespace: dict[str, Any] = {}
+    for module_name, name in prelude:
+        module = __import__(module_name)
+        if name is None:
+            namespace[module_name] = module
+        elif hasattr(module, name):
+            namespace[name] = getattr(module, name)
+    return namespace
+
+
+def compile_program(code: str) -> CodeType:
+    """The program; one with a `return` outside any function is taken as a function's body."""
+    try:
+        return compile(code, "<answer>", "exec", dont_inherit=True)
+    except SyntaxError as error:
+        if "'return' outside function" not in str(error):
+            raise
+        import ast
+
+        tree = ast.parse("def _program(): pass\n_program()")
+        tree.body[0].body = ast.parse(code).body  # type: ignore[attr-defined]
+        return compile(ast.fix_missing_locations(tree), "<answer>", "exec", dont_inherit=True)
+
+
+def new_module(name: str, namespace: dict[str, Any]) -> ModuleType:
+    module = type(sys)(name)
+    module.__dict__.update(namespace)
+    sys.modules[name] = module
+    return module
+
+
+def run_program(compiled: CodeType, namespace: dict[str, Any], text: bytes, may_kill: bool) -> bytes:
+    """Run the program in a process of its own, its standard input holding `text`."""
+    stdin = os.open(STDIN_FILE, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+    left = memoryview(text)
+    while left:
+        left = left[os.write(stdin, left) :]
+    os.lseek(stdin, 0, os.SEEK_SET)
+    pid = os.fork()
+    if pid == 0:
+        run_child(compiled, namespace, stdin)
+    os.close(stdin)
+    status = os.waitpid(pid, 0)[1]
+    if may_kill:
+        try:
+            os.kill(-1, 9)  # what the program left behind, so that it cannot speak into the next test
+            while os.waitpid(-1, 0)[0]:
+                pass
+        except OSError:
+            pass
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        return b"E" + f"killed by signal {-code}".encode()
+    return b"O" if code == 0 else b"E"
+
+
+def run_child(compiled: CodeType, namespace: dict[str, Any], stdin: int) -> None:
+    """Be the program, and end as an interpreter would: threads joined, exit functions run, output flushed."""
+    code = 1
+    try:
+        for pipe in pipes:
+            os.close(pipe)
+        os.dup2(stdin, 0)
+        os.close(stdin)
+        try:  # noqa: SIM105  (contextlib would cost its import)
+            exec(compiled, new_module("__main__", namespace).__dict__)
+        except SystemExit:
+            pass
+        if "threading" in sys.modules:
+            sys.modules["threading"]._shutdown()
+        if "atexit" in sys.modules:
+            sys.modules["atexit"]._run_exitfuncs()
+        sys.stdout.flush()
+        code = 0
+    except BaseException as error:  # noqa: BLE001  (the answer's code may raise anything)
+        os.write(2, describe(error))
+    finally:
+        os._exit(code)
+
+
+def find_function(code: str, name: str, namespace: dict[str, Any]) -> Any:
+    """The function to call: a method of a `Solution`, where the code has one, else a name of the module."""
+    module = new_module("answer", namespace)
+    exec(compile(code, "<answer>", "exec", dont_inherit=True), module.__dict__)
+    owner = module.__dict__["Solution"]() if "class Solution" in code else module
+    return getattr(owner, name)
+
+
+def call_function(function: Any, test: bytes) -> bytes:
+    """Call it with one JSON value per line as arguments."""
+    import json
+
+    arguments = [json.loads(line) for line in test.decode().split("\n")]
+    try:
+        value = function(*arguments)
+        item = getattr(value, "item", None)
+        if getattr(value, "shape", None) == () and callable(item):  # a numpy number
+            value = item()
+    except BaseException as error:  # noqa: BLE001  (the answer's code may raise anything)
+        return b"E" + describe(error)
+    try:
+        return b"V" + json.dumps(value).encode()
+    except Exception:  # noqa: BLE001  (what cannot be JSON is a wrong answer, whatever it raises)
+        return b"W" + describe(value)
+
+
+def describe(thing: object) -> bytes:
+    """What a person reads about an error or a value; never raises, whatever the thing's own methods do."""
+    try:
+        text = f"{type(thing).__name__}: {thing}" if isinstance(thing, BaseException) else repr(thing)
+        return text[:LONGEST_ERROR].encode("utf-8", "replace")
+    except BaseException:  # noqa: BLE001  (its own __str__ may raise anything)
+        return type(thing).__name__.encode("utf-8", "replace")
+
+
+if __name__ == "runner":
+    main()

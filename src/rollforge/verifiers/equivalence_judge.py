@@ -1,0 +1,188 @@
+"""Rewards an answer that a judge model finds equivalent to the expected one.
+
+Needs `expected_answer` (or `metadata.expected_answer`). The question is the last user message; the candidate is the last assistant
+message, or what the row's `template_metadata.output_regex` (or the `response_extract_regex` option) catches last in it. Options
+follow NeMo Gym's equivalence_llm_judge and its shipped settings.
+
+The candidate is data to the judge: see `equivalence` for which labels count. A judge that cannot be reached or read is a failure to
+judge, where NeMo Gym takes an unreadable reply for "not equal".
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from pathlib import Path
+
+from rollforge.errors import UsageError
+from rollforge.records import JsonObject, Response, Task
+from rollforge.verifiers.equivalence import DIFFERENT, EQUAL, Comparison, EquivalenceJudge, Labels
+from rollforge.verifiers.judge_model import JudgeEndpoint, JudgeOptions, Tally
+
+needs = ("expected_answer",)
+
+NO_ANSWER = "[NO VALID ANSWER EXTRACTED]"
+
+
+class Options(JudgeOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The judge, what it is shown, and what its verdicts are worth."""
+
+    template: str | None = None
+    """File with the judge's prompt: {question}, {expected_answer}, {generated_answer}; None uses the built-in one."""
+    system_message: str | None = None
+    """System message of the judge, beside the prompt."""
+    equal_label: str = EQUAL
+    """What the judge writes when the answers are equivalent."""
+    not_equal_label: str = DIFFERENT
+    """What the judge writes when they are not."""
+    question_extract_regex: str | None = None
+    """Takes the question out of the last user message: last match, first group that is not empty."""
+    response_extract_regex: str | None = None
+    """Takes the answer out of the last assistant message in the same way; no match leaves the whole text."""
+    use_per_record_regex: bool = True
+    """Use the row's `template_metadata.output_regex` instead, where there is one."""
+    extraction_length_threshold: int | None = None
+    """Show the whole text instead of the row's regex's catch when the expected answer is longer than this."""
+    check_twice_swap: bool = False
+    """Ask again with the answers swapped; both must be found equal."""
+    reward_if_swap_fails: float = 0.0
+    """The reward when only the first order was found equal."""
+    check_full_generation_on_fail: bool = False
+    """Judge the whole text when what the row's regex caught was found different."""
+    reward_if_full_generation_succeeds: float = 0.0
+    """The reward when only the whole text was found equal."""
+
+
+class EquivalenceVerifier:
+    """Judges by asking a model."""
+
+    options_type = Options
+    is_deterministic = False
+
+    def __init__(self, options: Options | None = None) -> None:
+        self._options = options or Options()
+        self._endpoint = JudgeEndpoint(self._options)
+        self._judge = EquivalenceJudge(
+            self._endpoint,
+            attempts=self._options.attempts,
+            labels=Labels(self._options.equal_label, self._options.not_equal_label),
+            template=read_template(self._options.template),
+            system=self._options.system_message,
+        )
+
+    async def verify(self, task: Task, response: Response) -> JsonObject:
+        expected = expected_answer(task)
+        question = extracted(question_text(task), self._options.question_extract_regex)
+        row_regex = self._row_regex(task)
+        threshold = self._options.extraction_length_threshold
+        is_long = row_regex is not None and threshold is not None and len(expected) > threshold
+        regex = None if is_long else row_regex or self._options.response_extract_regex
+        whole = answer_text(response)
+        candidate = extracted(whole, regex) if whole else NO_ANSWER
+        tally = Tally()
+        first = await self._judge.compare(question, expected, candidate, tally)
+        comparisons = [first]
+        if first.is_equal:
+            reward = 1.0
+            if self._options.check_twice_swap and not is_long:
+                comparisons.append(await self._judge.compare(question, candidate, expected, tally))
+                reward = 1.0 if comparisons[1].is_equal else self._options.reward_if_swap_fails
+        else:
+            reward = 0.0
+            if self._options.check_full_generation_on_fail and row_regex is not None and not is_long:
+                comparisons.append(await self._judge.compare(question, expected, whole or NO_ANSWER, tally))
+                reward = self._options.reward_if_full_generation_succeeds if comparisons[1].is_equal else 0.0
+        return _verdict(reward, expected, candidate, comparisons, tally)
+
+    async def close(self) -> None:
+        await self._endpoint.close()
+
+    def _row_regex(self, task: Task) -> str | None:
+        metadata = task.get("template_metadata")
+        if not self._options.use_per_record_regex or not isinstance(metadata, dict):
+            return None
+        return metadata.get("output_regex") or None
+
+
+def expected_answer(task: Task) -> str:
+    """The row's expected answer, at its top or in `metadata`; raises ValueError without one."""
+    metadata = task.get("metadata")
+    found = task.get("expected_answer") or (
+        metadata.get("expected_answer") if isinstance(metadata, dict) else None
+    )
+    if found is None or not str(found):
+        raise ValueError("the task has no expected_answer")
+    return str(found)
+
+
+def question_text(task: Task) -> str:
+    """The text of the last user message that has any, its parts joined by newlines."""
+    items = task.params.get("input") if isinstance(task.get("responses_create_params"), dict) else None
+    if isinstance(items, str):
+        return items.strip()
+    for item in reversed(items if isinstance(items, list) else []):
+        if isinstance(item, dict) and item.get("role") == "user":
+            text = _joined(item.get("content"))
+            if text is not None:
+                return text.strip()
+    return ""
+
+
+def answer_text(response: Response) -> str:
+    """The text of the last assistant message, its parts joined by newlines; empty when there is none."""
+    for item in reversed(response.output):
+        if item.get("type") == "message" and item.get("role", "assistant") == "assistant":
+            return (_joined(item.get("content")) or "").strip()
+    return ""
+
+
+def extracted(text: str, regex: str | None) -> str:
+    """The first group that is not empty of the last match, or the whole match; the text itself without a match."""
+    pattern = _compiled(regex) if regex else None
+    last = None
+    for last in pattern.finditer(text) if pattern else ():  # noqa: B007  (the last one is kept)
+        pass
+    if last is None:
+        return text
+    return next((group.strip() for group in last.groups() if group and group.strip()), last.group().strip())
+
+
+def read_template(path: str | None) -> str | None:
+    """The text of a prompt file."""
+    if path is None:
+        return None
+    try:
+        return Path(path).expanduser().read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}", hint="the judge's template is a text file") from error
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> re.Pattern[str] | None:
+    try:
+        return re.compile(pattern, re.MULTILINE | re.DOTALL)
+    except re.error:
+        return None
+
+
+def _joined(content: object) -> str | None:
+    if isinstance(content, str):
+        return content
+    parts = (
+        [part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)]
+        if isinstance(content, list)
+        else []
+    )
+    return "\n".join(parts) if parts else None
+
+
+def _verdict(
+    reward: float, expected: str, candidate: str, comparisons: list[Comparison], tally: Tally
+) -> JsonObject:
+    return {
+        "reward": reward,
+        "expected_answer": expected,
+        "extracted_answer": candidate[:2000],
+        "judge_evaluations": [comparison.to_fields() for comparison in comparisons],
+        **tally.numbers(),
+    }

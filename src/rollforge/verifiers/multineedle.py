@@ -1,0 +1,86 @@
+"""Rewards finding every hidden value, in order, with two tools.
+
+Needs `expected_synonym_values` and `expected_synonyms`; `minefield_label` and `minefield_label_value` name a trap. What the rollout
+handed to its last call of `extract_synonym_values` is compared with the expected list. `TOOLS` are the two tools as Python functions,
+for a tool-loop agent.
+
+A call whose arguments are broken or of the wrong shape hands over nothing and is wrong, where NeMo Gym's server fails and ends the
+run; a task without expected values is a failure to judge.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from rollforge.records import JsonObject, Response, Task
+
+needs = ("expected_synonym_values",)
+is_cheap = True
+
+
+def get_synonym_value(synonym: str) -> JsonObject:
+    """Get the value of a synonym.
+
+    Parameters
+    ----------
+    synonym
+        The synonym to look up.
+    """
+    return {"synonym_value": sum(map(ord, synonym))}
+
+
+def extract_synonym_values(synonym_values: list[int]) -> JsonObject:
+    """Hand in the values of all synonyms, in the order in which the synonyms appear.
+
+    Parameters
+    ----------
+    synonym_values
+        The values that were found.
+    """
+    return {"success": True}
+
+
+TOOLS = (get_synonym_value, extract_synonym_values)
+"""The tools of the environment, by their own names."""
+
+
+def verify(task: Task, response: Response) -> JsonObject:
+    """Reward 1.0 when the values handed in equal the expected ones, order included."""
+    expected = task.get("expected_synonym_values")
+    if not isinstance(expected, list) or not expected:
+        raise ValueError("the task has no expected_synonym_values")
+    given, is_readable = handed_in(response)
+    is_right = given == expected
+    overlap = len({*map(_key, given)} & {*map(_key, expected)}) / len(expected)
+    return {
+        "reward": float(is_right),
+        "accuracy": is_right,
+        "set_overlap": overlap,
+        "parsed_synonym_values": given,
+        "arguments_are_readable": is_readable,
+        "original_term_minefield_hit": any(
+            task.get(name) is not None and task[name] in given
+            for name in ("minefield_label", "minefield_label_value")
+        ),
+        "order_instruction_following_failure": not is_right and overlap == 1.0,
+    }
+
+
+def handed_in(response: Response) -> tuple[list[Any], bool]:
+    """What the last call of `extract_synonym_values` handed in, and whether its arguments could be read."""
+    for item in reversed(response.output):
+        if item.get("type") == "function_call" and item.get("name") == "extract_synonym_values":
+            try:
+                arguments = msgspec.json.decode(str(item.get("arguments")))
+            except msgspec.DecodeError:
+                return [], False
+            values = arguments.get("synonym_values") if isinstance(arguments, dict) else None
+            return (values, True) if isinstance(values, list) else ([], False)
+    return [], True
+
+
+def _key(value: Any) -> Any:
+    """The value, or its JSON where it cannot stand in a set."""
+    return value if isinstance(value, str | int | float | bool | None) else msgspec.json.encode(value)

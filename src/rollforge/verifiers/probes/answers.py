@@ -1,0 +1,173 @@
+"""This module makes up answers whose right verdict is known.
+
+It never looks at how a verifier works: a gold answer is written in every form that people ask models for, and one form that
+passes is enough.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from rollforge.records import JsonObject, Response, Task
+
+GOLD_FIELDS = (
+    "expected_answer",
+    "ground_truth",
+    "gold_answer",
+    "reference_answer",
+    "answer",
+    "target",
+    "label",
+    "solution",
+)
+"""Where rows keep the right answer, most usual first."""
+
+EMPTY = ("", " \n\t\n ")
+REFUSALS = (
+    "I’m sorry, but I can’t help with that.",
+    "I cannot answer this question.",
+    "As an AI, I am unable to provide an answer to this request.",
+    "Sorry — I don't know.",
+)
+ODD = (
+    "答えは分かりません。もう一度お願いします。",
+    "🙃" * 50,
+    "\\boxed{",
+    "}}}}\\boxed{\\boxed{}}{{{",
+    "Ω≈ç√∫˜µ≤≥÷ \u202eevitanretla na\u202c \u0000 end",
+    '<answer></answer> ``` ``` {"answer": null}',
+    "word " * 4000,
+    "\\frac{\\sqrt{\\int_{0}^{",
+)
+
+
+def nothing() -> Response:
+    """A response without any item."""
+    return Response({"object": "response", "status": "completed", "incomplete_details": None, "output": []})
+
+
+def gold_of(task: Task, hook: Callable[[Task], Any] | None = None) -> list[Any]:
+    """The right answers to a task, any of which may pass; empty when the row holds none.
+
+    Args:
+        hook: The verifier's own `gold(task)`, for tasks whose right answer is no plain text.
+    """
+    if hook is not None:
+        value = hook(task)
+    else:
+        value = next((task[name] for name in GOLD_FIELDS if task.get(name) not in (None, "", [])), None)
+    if value is None:
+        return []
+    values = value if isinstance(value, list | tuple) else [value]
+    return [
+        item for item in values if isinstance(item, str | int | float | dict) and not isinstance(item, bool)
+    ]
+
+
+def gold_text(gold: list[Any]) -> str:
+    """The right answers for people to read."""
+    return " or ".join(str(item) for item in gold)
+
+
+def gold_key(gold: list[Any]) -> str:
+    """A text that is equal for equal right answers."""
+    return " | ".join(" ".join(str(item).split()).casefold() for item in gold)
+
+
+FORMS: dict[str, str] = {
+    "plain": "{}",
+    "boxed": "\\boxed{{{}}}",
+    "sentence": "The answer is {}.",
+    "boxed in a sentence": "The final answer is $\\boxed{{{}}}$.",
+    "labelled": "Answer: {}",
+    "hashes": "#### {}",
+    "tags": "<answer>{}</answer>",
+    "double brackets": "[[{}]]",
+    "code block": "```python\n{}\n```",
+    "json": '{{"answer": {}}}',
+}
+"""How answers are usually asked for."""
+
+
+EXPLICIT_FORMS = (
+    "boxed in a sentence",
+    "boxed",
+    "tags",
+    "hashes",
+    "double brackets",
+    "labelled",
+    "sentence",
+    "plain",
+)
+"""Forms that say clearly which words are the answer, clearest first."""
+
+
+def renderings(task: Task, gold: list[Any]) -> Iterator[tuple[str, Response]]:
+    """The right answer in every usual form: (name of the form, response)."""
+    for item in gold:
+        if isinstance(item, dict):
+            yield (
+                "as given",
+                Response(item if "output" in item else {"status": "completed", "output": [item]}),
+            )
+            continue
+        text = str(item)
+        words = dict.fromkeys([text, *_letters(task, text)])
+        for name, form in FORMS.items():
+            for word in words:
+                filled = msgspec.json.encode(word).decode() if name == "json" else word
+                kind = name if word == text else f"{name}, as a letter"
+                yield kind, Response.from_text(form.format(filled))
+
+
+def _letters(task: Task, gold: str) -> list[str]:
+    """For tasks with options: the letter of the right option, when the right answer is the option's text."""
+    options = task.get("options")
+    if not isinstance(options, list):
+        return []
+    wanted = gold.strip().casefold()
+    for number, option in enumerate(options):
+        pairs = option.items() if isinstance(option, dict) else [(chr(ord("A") + number), option)]
+        for letter, text in pairs:
+            if isinstance(text, str) and text.strip().casefold() == wanted:
+                return [str(letter)]
+    return []
+
+
+def respaced(response: Response) -> list[tuple[str, Response]]:
+    """The response with its spacing or wrapping changed in ways that carry no meaning."""
+    text = response.last_text
+    if not text.strip():
+        return []
+    changes = [
+        ("a newline added at the end", text.rstrip() + "\n"),
+        ("spaces added at the end", text.rstrip() + "   "),
+        ("a newline added at the start", "\n" + text.lstrip()),
+        ("Windows line ends", text.replace("\r\n", "\n").replace("\n", "\r\n")),
+    ]
+    boxed = re.sub(r"(?<!\$)(\\boxed\{[^{}$]*\})(?!\$)", r"$\1$", text)
+    if boxed != text:
+        changes.append(("dollar signs around the box", boxed))
+    found = [(name, _with_last_text(response, changed)) for name, changed in changes if changed != text]
+    return [(name, changed) for name, changed in found if changed is not None]
+
+
+def _with_last_text(response: Response, text: str) -> Response | None:
+    raw: JsonObject = copy.deepcopy(response.raw)
+    for item in reversed(raw.get("output") or []):
+        if not isinstance(item, dict) or item.get("type") != "message":
+            continue
+        if isinstance(item.get("content"), str):
+            item["content"] = text
+            return Response(raw)
+        parts = [part for part in item.get("content") or [] if isinstance(part, dict) and "text" in part]
+        if len(parts) == 1:
+            parts[0]["text"] = text
+            return Response(raw)
+        return None
+    return None

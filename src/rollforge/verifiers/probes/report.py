@@ -1,0 +1,117 @@
+"""This module turns what a verifier said into rates with intervals, and into a judgement with its reason.
+
+A verifier is judged broken only when a rate's whole interval lies beyond its limit; a few bad answers of a small sample are shown,
+not judged.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from rollforge import stats
+
+EXAMPLES = 3
+
+Finding = Literal["ok", "broken", "unclear", "not asked"]
+Kind = Literal["false negative", "false positive", "flip", "error"]
+
+
+class ProbeExample(msgspec.Struct, frozen=True):
+    """One wrong answer of the verifier."""
+
+    task: int
+    sent: str
+    """The answer it was given (its end)."""
+    reward: float | None
+    """What it said."""
+    expected: str | None = None
+    note: str = ""
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """One question, asked about many tasks."""
+
+    name: str
+    question: str
+    kind: Kind
+    n: int
+    """Tasks it was asked about, and that the verifier gave a verdict on."""
+    bad: int
+    rate: float | None
+    ci: tuple[float, float] | None
+    """95 % Wilson interval of the rate."""
+    chance: float
+    """The rate that agreement by chance alone explains; the limit is on top of it."""
+    limit: float
+    finding: Finding
+    reason: str = ""
+    """Why it was not asked."""
+    examples: list[ProbeExample] = []
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """A rate with its interval, over `n` questions."""
+
+    rate: float | None
+    ci: tuple[float, float] | None
+    n: int
+
+
+class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What the probes say about a verifier."""
+
+    verifier: str
+    fingerprint: str
+    mode: str | None
+    tasks: int
+    calls: int
+    is_broken: bool
+    threshold: float
+    """Rewards from here on count as a pass."""
+    gold_form: str | None
+    """The form in which the gold answer passed most often."""
+    probes: list[Probe]
+    false_negative: Rate
+    false_positive: Rate
+    flip: Rate
+    notes: list[str] = []
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why it is judged broken, a sentence each."""
+        return [reason_of(probe) for probe in self.probes if probe.finding == "broken"]
+
+
+def wilson(bad: int, n: int) -> tuple[float, float]:
+    """The 95 % Wilson score interval of `bad` out of `n`; (0, 1) when nothing was asked."""
+    if n == 0:
+        return 0.0, 1.0
+    low, high = stats.wilson(bad / n, n, stats.normal_quantile(0.975))
+    return 0.0 if bad == 0 else low, 1.0 if bad == n else high
+
+
+def rate_of(bad: int, n: int) -> Rate:
+    """A rate and its interval; no number when nothing was asked."""
+    return Rate(bad / n, wilson(bad, n), n) if n else Rate(None, None, 0)
+
+
+def finding_of(bad: int, n: int, limit: float, chance: float) -> Finding:
+    """Broken when the whole interval clears the limit, unclear when only the rate does."""
+    if n == 0:
+        return "not asked"
+    allowed = min(limit + chance, 0.99)
+    if wilson(bad, n)[0] > allowed:
+        return "broken"
+    return "unclear" if bad / n > allowed else "ok"
+
+
+def reason_of(probe: Probe) -> str:
+    """A broken probe in one sentence."""
+    low, high = probe.ci or (0.0, 1.0)
+    chance = f" beyond chance ({probe.chance:.0%})" if probe.chance else ""
+    return (
+        f"{probe.question} {probe.bad:,} of {probe.n:,} times wrong "
+        f"({low:.0%}–{high:.0%}; at most {probe.limit:.0%}{chance} is tolerated)"
+    )

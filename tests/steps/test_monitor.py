@@ -1,0 +1,132 @@
+"""A run reported step by step: the streamed, the resumed and the offline numbers are the same."""
+
+import json
+
+import pytest
+
+from rollforge.buffer import open_buffer
+from rollforge.experience import RowSource
+from rollforge.loop import run_async
+from rollforge.metrics import StepFold
+from rollforge.operators.chain import pipeline_from_config
+from rollforge.sinks.base import SinkOptions, open_sinks
+from rollforge.sinks.jsonl import read_metrics
+from rollforge.steps.collect import Collection, CollectOptions
+from rollforge.steps.monitor import ExperienceStream, StepMonitor, rollout_metrics
+from rollforge.store import RunFiles
+
+TASKS, SAMPLES, STEP = 20, 3, 8
+
+
+@pytest.fixture
+def tasks(tmp_path):
+    path = tmp_path / "tasks.jsonl"
+    rows = [
+        {"prompt": f"What is {i} + {i * 7}? Use \\boxed{{}}.", "expected_answer": str(i * 8)}
+        for i in range(TASKS)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+class StopAfter(StepMonitor):
+    """Asks the collection to drain after some rollouts."""
+
+    left = 10**9
+    collection = None
+
+    def finished(self, row):
+        super().finished(row)
+        self.left -= 1
+        if self.left == 0 and self.collection is not None:
+            self.collection.drain()
+
+
+def collect(tasks, out, *, stop_after=10**9, stream=None, limit=None):
+    files = RunFiles(out)
+    options = CollectOptions(
+        input=str(tasks),
+        out=str(out),
+        model="simulated",
+        verifier="exact",
+        samples=SAMPLES,
+        limit=limit,
+        concurrency="4",
+        verify_workers="0",
+    )
+    where = SinkOptions(directory=files.rollouts.parent, metrics_file=files.metrics)
+    with open_sinks(["jsonl"], where) as sinks:
+        monitor = StopAfter(files, sinks, step_size=STEP, stream=stream)
+        monitor.left = stop_after
+        monitor.collection = Collection(options, observer=monitor)
+        result = run_async(monitor.collection.run())
+    return files, result
+
+
+def offline(files):
+    """The same metrics from the file alone."""
+    folds = {}
+    for line in files.rollouts.read_bytes().splitlines():
+        row = json.loads(line)
+        fold = folds.setdefault(row["_ng_task_index"] // STEP + 1, StepFold())
+        fold.add(row["_ng_task_index"], rollout_metrics(row), order=row["_ng_rollout_index"])
+    return {step: fold.metrics("rollout") for step, fold in folds.items()}
+
+
+def reported(files):
+    lines = {}
+    for line in read_metrics(files.metrics):
+        lines.setdefault(line["step"], []).append(line["metrics"])
+    return lines
+
+
+@pytest.mark.slow
+def test_a_run_stopped_and_resumed_reports_every_step_once_with_the_offline_numbers(tasks, tmp_path):
+    out = tmp_path / "run"
+    files, first = collect(tasks, out, stop_after=31)
+    assert first.ending == "interrupted"
+    assert len(reported(files)) < 3
+    _, second = collect(tasks, out)
+    assert second.ending == "done"
+    lines = reported(files)
+    assert sorted(lines) == [1, 2, 3]
+    for step, numbers in offline(files).items():
+        (metrics,) = lines[step]
+        assert {name: metrics[name] for name in numbers} == numbers
+        assert metrics["time/wait_explore_step"] > 0
+        assert metrics["timing_per_token_ms/rollout"] > 0
+        assert "rollout/time/task_execution/mean" in metrics
+
+
+@pytest.mark.slow
+def test_a_run_that_grows_reports_its_last_step_again_and_no_other(tasks, tmp_path):
+    out = tmp_path / "run"
+    collect(tasks, out, limit=10)
+    files, _ = collect(tasks, out)
+    lines = reported(files)
+    assert {step: len(found) for step, found in lines.items()} == {1: 1, 2: 2, 3: 1}
+    assert lines[2][-1] | offline(files)[2] == lines[2][-1]
+
+
+@pytest.mark.slow
+def test_experiences_of_each_step_stream_into_a_buffer_whole_groups_together(tasks, tmp_path):
+    out = tmp_path / "run"
+    for stop_after in (20, 10**9):
+        with open_buffer(tmp_path / "buffer.db") as buffer:
+            stream = ExperienceStream(
+                pipeline=pipeline_from_config([{"use": "group_advantages"}]),
+                buffer=buffer,
+                source=RowSource(run="run", model_version=2),
+            )
+            collect(tasks, out, stop_after=stop_after, stream=stream)
+    with open_buffer(tmp_path / "buffer.db") as buffer:
+        batch = buffer.claim(TASKS * SAMPLES, timeout=0)
+        assert buffer.counters()["duplicates"] == 0
+    groups = {}
+    for experience in batch.experiences:
+        groups.setdefault(experience.task, []).append(experience.advantage)
+    assert len(groups) == TASKS
+    assert all(
+        len(group) == SAMPLES and sum(group) == pytest.approx(0, abs=1e-6) for group in groups.values()
+    )
+    assert batch.metrics()["sample/model_version/mean"] == 2

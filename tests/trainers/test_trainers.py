@@ -1,0 +1,97 @@
+"""The trainers' own loaders read what prepare writes: every row, every number, and two real optimiser steps."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollforge.steps.prepare import prepare
+from tests.prepare_runs import mixed_run, read_lines
+
+HERE = Path(__file__).parent
+PYTHON = HERE.parents[1] / ".venv-trainers" / "bin" / "python"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (HERE.parents[1] / ".venv-trainers" / ".ready").exists(),
+        reason="scripts/trainers.sh makes the environment",
+    ),
+]
+
+WANTED = {
+    "trl": ("sft", "dpo", "kto", "rm", "grpo"),
+    "verl": ("sft", "rm", "grpo"),
+    "openrlhf": ("sft", "dpo", "rm", "ppo"),
+    "axolotl": ("sft", "dpo"),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made: Path = tmp_path_factory.mktemp("prepared")
+    run = mixed_run(made / "run")
+    for exporter, recipes in WANTED.items():
+        for recipe in recipes:
+            prepare(
+                recipe, run, to=exporter, out=made / f"{recipe}-{exporter}", min_reward=0.4, split=(0.8, 0.2)
+            )
+    return made
+
+
+def seen_by(script: str, folder: Path, *words: str) -> Any:
+    """What a script in the trainers' environment reports."""
+    done = subprocess.run(
+        [PYTHON, HERE / script, folder, *words], capture_output=True, text=True, timeout=280, check=False
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    assert lines, done.stderr[-3000:]
+    return json.loads(lines[-1].removeprefix("RESULT "))
+
+
+def test_trl_trains_two_steps_on_every_recipe_and_sees_every_number_unchanged(folder: Path) -> None:
+    seen = seen_by("load_trl.py", folder, *WANTED["trl"])
+    for recipe, found in seen.items():
+        rows = len(read_lines(folder / f"{recipe}-trl" / "train.jsonl"))
+        assert found["splits"]["train"] == found["prepared"] == rows, recipe
+        assert found["exact"], f"{recipe}: the loader changed something"
+        assert found["steps"] == 2
+        assert all(loss == loss for loss in found["losses"])
+
+
+def test_verl_dataset_classes_read_every_row_and_train_only_on_the_assistant(folder: Path) -> None:
+    import pyarrow.parquet as pq
+
+    seen = seen_by("load_verl.py", folder)
+    for recipe in WANTED["verl"]:
+        assert seen[recipe]["rows"] == pq.read_metadata(folder / f"{recipe}-verl" / "train.parquet").num_rows
+    assert seen["grpo"]["ground_truth"] and all(
+        isinstance(truth, str) for truth in seen["grpo"]["ground_truth"]
+    )
+    assert len(set(seen["grpo"]["index"])) == len(seen["grpo"]["index"])
+    assert any('"arguments": {"city": "Oslo", "at": 0.3}' in text for text in seen["sft"]["trained"])
+    assert not any("9 C" in text for text in seen["sft"]["trained"])
+
+
+def test_openrlhf_dataset_classes_read_every_row_with_its_margin_and_label(folder: Path) -> None:
+    seen = seen_by("load_openrlhf.py", folder)
+    for recipe in WANTED["openrlhf"]:
+        rows = read_lines(folder / f"{recipe}-openrlhf" / "train.jsonl")
+        assert seen[recipe]["rows"] == len(rows)
+        if recipe == "rm":
+            assert seen["rm"]["extra"] == pytest.approx([row["margin"] for row in rows])
+        if recipe == "ppo":
+            assert seen["ppo"]["labels"] == [row["label"] for row in rows]
+    assert seen["dpo"]["differ"] and seen["rm"]["differ"]
+
+
+def test_axolotl_reads_calls_and_tools_as_they_were(folder: Path) -> None:
+    seen = seen_by("load_axolotl.py", folder)
+    assert seen["sft"]["rows"] == len(read_lines(folder / "sft-axolotl" / "train.jsonl"))
+    assert seen["sft"]["numbers"]
+    assert seen["dpo"]["rows"] == len(read_lines(folder / "dpo-axolotl" / "train.jsonl"))
+    assert seen["dpo"]["differ"]
