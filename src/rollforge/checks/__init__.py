@@ -14,6 +14,7 @@ CHECKS = Registry(
         "flat-family": "rollforge.checks.identical:flat_family",
         "task-only-rewards": "rollforge.checks.identical:task_only_rewards",
         "stuck-rewards": "rollforge.checks.change:stuck_rewards",
+        "suspect-window": "rollforge.checks.change:suspect_window",
         "reward-shift": "rollforge.checks.change:reward_shift",
         "collapse-with-latency": "rollforge.checks.change:collapse_with_latency",
         "non-finite-rewards": "rollforge.checks.values:non_finite_rewards",

@@ -111,13 +111,13 @@ def _share_elsewhere(run: Evidence, order: Ints, stretch: Run) -> float | None:
 def _stuck(run: Evidence, order: Ints, stretch: Run, usual: float, limit: float) -> Finding:
     first, last = int(order[stretch.start]), int(order[stretch.start + stretch.length - 1])
     is_to_end = stretch.start + stretch.length == len(order)
-    special = _coincides(run, order, stretch)
+    special = _coincides(run, order, stretch) or _trend(run, order, stretch)
     text = (
         f"{stretch.length:,} rewards in a row are {stretch.value:g}, from {_when(run, first)}"
         f"{' to the end' if is_to_end else f' to line {run.line[last]:,}'}; around them at most {usual:.0%} are"
     )
     if special:
-        text += f"; they are all of {special}, which may explain it"
+        text += f"; {special}, which may explain it"
     return Finding(
         level="warning" if special else "error",
         text=text,
@@ -134,14 +134,57 @@ def _coincides(run: Evidence, order: Ints, stretch: Run) -> str:
     """What is special about exactly the rollouts of the stretch: an agent or a family of tasks; empty when nothing is."""
     end = stretch.start + stretch.length
     inside = order[stretch.start : end]
-    around = np.concatenate([order[max(0, stretch.start - NEIGHBOURS) : stretch.start], order[end : end + NEIGHBOURS]])
+    around = np.concatenate(
+        [order[max(0, stretch.start - NEIGHBOURS) : stretch.start], order[end : end + NEIGHBOURS]]
+    )
     for kind in ("agent", *run.family_fields):
         names = run.agent if kind == "agent" else run.family(kind)
         code = int(names.codes[inside[0]])
         is_same = names.codes[inside] == code
-        if len(names.names) > 1 and code >= 0 and is_same.mean() > 0.95 and (names.codes[around] == code).mean() < 0.05:
-            return f"{kind} {names.names[code]!r}"
+        if (
+            len(names.names) > 1
+            and code >= 0
+            and is_same.mean() > 0.95
+            and (names.codes[around] == code).mean() < 0.05
+        ):
+            return f"they are all of {kind} {names.names[code]!r}"
     return ""
+
+
+def _trend(run: Evidence, order: Ints, stretch: Run) -> str:
+    """Whether the reward grows commoner towards the stretch: tasks sorted by difficulty end in one, honestly."""
+    for beside in (order[: stretch.start][::-1], order[stretch.start + stretch.length :]):
+        half = len(beside) // 2
+        if half < NEAR:
+            continue
+        near, far = (
+            share(
+                int((run.reward[part] == stretch.value).sum()),
+                len(part),
+                independent=len(np.unique(run.group[part])),
+            )
+            for part in (beside[:half], beside[half:])
+        )
+        if near.low > far.high:
+            return "tasks seem to be sorted by difficulty"
+    return ""
+
+
+@check("suspect-window", "verification")
+def suspect_window(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """`collect` itself marked a window of rewards as not to be trusted."""
+    window = run.about.suspect
+    if window is None:
+        return
+    since = f"started + seconds >= {window.get('first_at', 0.0):.3f}"
+    yield Finding(
+        level="warning",
+        text=f"collect marked {window.get('rollouts', 0):,} rollouts as suspect: {window.get('reason', '')}",
+        value=window.get("value"),
+        n=window.get("rollouts"),
+        where=[{"first_at": window.get("first_at"), "last_at": window.get("last_at")}],
+        next=f'look at them: rollforge show {run.name} --where "{since}" --limit 5',
+    )
 
 
 @check("reward-shift", "verification", min_shift=0.1, z=6.0)

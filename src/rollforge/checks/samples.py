@@ -6,9 +6,9 @@ What is read is kept for the other checks of the same run.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -66,7 +66,7 @@ class Texts:
     def expected(self, tasks: Sequence[int]) -> list[str | None]:
         """The right answers of these tasks."""
         self._load_tasks(tasks)
-        return [_expected(self._fields_by_task.get(task, {})) for task in tasks]
+        return [expected_answer(self._fields_by_task.get(task, {})) for task in tasks]
 
     def _load_tasks(self, tasks: Sequence[int]) -> None:
         unknown = [task for task in dict.fromkeys(tasks) if task not in self._fields_by_task]
@@ -90,7 +90,7 @@ def _sample(line: bytes, fields: JsonObject) -> Sample:
         answer=answer.text,
         calls=tuple(call.name for call in answer.tool_calls),
         tools=tuple(_tool_name(tool) for tool in tools) if isinstance(tools, list) else None,
-        expected=_expected(fields) or _expected(row),
+        expected=expected_answer(fields) or expected_answer(row),
     )
 
 
@@ -103,7 +103,8 @@ def _tool_name(tool: object) -> str:
     )
 
 
-def _expected(fields: JsonObject) -> str | None:
+def expected_answer(fields: Mapping[str, Any]) -> str | None:
+    """The right answer in a task's fields, if it is short enough to be looked for."""
     for name in EXPECTED:
         value = fields.get(name)
         if isinstance(value, bool | list | dict) or value is None:

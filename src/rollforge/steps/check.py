@@ -273,6 +273,7 @@ def index_evidence(index: Index, options: CheckOptions) -> Evidence:
             {"task": item.task, "rollout": item.rollout, "line": item.line} for item in index.duplicates
         ],
         declared=options.reward_range,
+        suspect=next((item.extra["suspect"] for item in known if item.extra.get("suspect")), None),
     )
     source: Source = IndexSource(index)
     return Evidence(source, about, places_limit=options.places_limit)

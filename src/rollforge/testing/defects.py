@@ -145,12 +145,12 @@ def _judges_the_task(run: MadeRun, rng: Rng) -> None:
     run.columns["reward"] = np.where(judged, by_task[run.columns["task"]], np.nan)
 
 
-@_defect("breaks-halfway", "stuck-rewards")
+@_defect("breaks-halfway", "stuck-rewards", order="shuffled")
 def _breaks_halfway(run: MadeRun, rng: Rng) -> None:
     _set(run, _after(run, rng.uniform(0.3, 0.7)), _low(run))
 
 
-@_defect("broken-for-a-while", "stuck-rewards", least_rollouts=3000)
+@_defect("broken-for-a-while", "stuck-rewards", order="shuffled", least_rollouts=3000)
 def _broken_for_a_while(run: MadeRun, rng: Rng) -> None:
     begin = rng.uniform(0.2, 0.7)
     _set(run, _after(run, begin) & ~_after(run, begin + 0.15), _low(run))
