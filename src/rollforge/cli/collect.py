@@ -95,6 +95,8 @@ class VerifierFlags:
     """Most verdicts under way at once."""
     verify_timeout: Annotated[str, Parameter(group=_VERIFIER)] = "60s"
     """Longest time for one verdict."""
+    stop_on: Annotated[Literal["broken", "never"], Parameter(group=_VERIFIER)] = "broken"
+    """Stop, with exit code 5, on two independent signs of broken verification; never only marks the rollouts."""
     probe: Annotated[str | None, Parameter(group=_VERIFIER)] = None
     """Ask the verifier what it must know after this share of rollouts (1%); exit code 5 when that shows it broken."""
 
@@ -241,6 +243,7 @@ def options_from_flags(
         verify_concurrency=judging.verify_concurrency,
         verify_timeout_s=parse_duration(judging.verify_timeout),
         probe=judging.probe,
+        stop_on=judging.stop_on,
         limit=tasks.limit,
         samples=tasks.samples,
         shuffle=tasks.shuffle,
