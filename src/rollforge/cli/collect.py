@@ -94,6 +94,10 @@ class VerifierFlags:
     """Most verdicts under way at once."""
     verify_timeout: Annotated[str, Parameter(group=_VERIFIER)] = "60s"
     """Longest time for one verdict."""
+    fast: Annotated[bool, Parameter(group=_VERIFIER, negative=())] = False
+    """Ask a verifier that offers two ways for the quick one; the mode stands in every verdict."""
+    cache: Annotated[str | None, Parameter(group=_VERIFIER)] = None
+    """Directory that keeps verdicts across runs."""
     probe: Annotated[str | None, Parameter(group=_VERIFIER)] = None
     """Ask the verifier what it must know after this share of rollouts (1%); exit code 5 when that shows it broken."""
 
@@ -208,6 +212,8 @@ def _options(
         verify_workers=judging.verify_workers,
         verify_concurrency=judging.verify_concurrency,
         verify_timeout_s=parse_duration(judging.verify_timeout),
+        verify_mode="fast" if judging.fast else None,
+        verify_cache=judging.cache,
         probe=judging.probe,
         limit=tasks.limit,
         samples=tasks.samples,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -40,6 +40,9 @@ class CollectOptions(msgspec.Struct, frozen=True, kw_only=True):
     verify_concurrency: int = 256
     verify_workers: str = "auto"
     verify_timeout_s: float = 60.0
+    verify_mode: Literal["fast", "precise"] | None = None
+    verify_cache: str | None = None
+    """Directory that keeps verdicts across runs."""
     probe: str | None = None
     """Share of the rollouts after which the verifier is asked what it must know: `1%`."""
     attempts: int = 3

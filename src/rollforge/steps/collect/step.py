@@ -32,6 +32,7 @@ from rollforge.steps.collect.plan import Plan, make_plan
 from rollforge.store import DurableFile, RunFiles, RunLock
 from rollforge.store.manifest import State
 from rollforge.verifiers.base import load_verifier
+from rollforge.verifiers.cache import VerdictCache
 from rollforge.verifiers.probes import ProbeReport, SprinkledProbes
 from rollforge.verifiers.runner import RunningJudge, Workers, make_judge
 
@@ -149,10 +150,15 @@ class Collection:
         options = self.options
         files = RunFiles(options.out)
         verifier = (
-            load_verifier(options.verifier, options.verifier_options)
+            load_verifier(options.verifier, options.verifier_options, options.verify_mode)
             if options.verifier is not None
             else None
         )
+        if verifier is not None and verifier.is_group:
+            raise UsageError(
+                f"{verifier.name} scores the samples of a task together, which needs them all",
+                hint=f"collect with --no-verify, then: rollforge verify {options.out} --verifier {verifier.name}",
+            )
         with RunLock(files.lock):
             self.plan = plan = make_plan(
                 options,
@@ -163,7 +169,10 @@ class Collection:
             )
             judge = (
                 make_judge(
-                    verifier, workers=_workers(options.verify_workers), timeout=options.verify_timeout_s
+                    verifier,
+                    workers=_workers(options.verify_workers),
+                    timeout=options.verify_timeout_s,
+                    cache=VerdictCache(options.verify_cache) if options.verify_cache else None,
                 )
                 if verifier
                 else None
