@@ -235,7 +235,9 @@ def _without_constants(line: bytes, reason: str) -> tuple[bytes, list[str]]:
         raise BadLine("nested too deeply") from None
     except ValueError:
         plain = reason.replace("JSON is malformed: ", "")
-        raise BadLine("torn: the JSON ends too early" if plain == "Input data was truncated" else plain) from None
+        raise BadLine(
+            "torn: the JSON ends too early" if plain == "Input data was truncated" else plain
+        ) from None
 
 
 def _repeated_keys(line: bytes) -> list[str]:
