@@ -130,7 +130,7 @@ class _Histograms:
                 else np.zeros(int(known.sum()))
             )
             np.add.at(self._counts, (group, np.clip(where_in, 0, bins - 1).astype(np.int64)), 1)
-        self._is_judged = [bool(found) for found in self._counts.any(axis=1)]
+        self._is_judged = [bool(found) for found in np.atleast_1d(self._counts.any(axis=1))]
 
     def get(self, task: int) -> JsonObject | None:
         place = self._place_by_task.get(task)
