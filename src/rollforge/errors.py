@@ -124,10 +124,12 @@ class Failure(Exception):
         """How many requests this attempt cost."""
         self.partial: object = None
         """What had been generated before it failed, Responses-shaped, if anything."""
+        self.is_terminal = False
+        """The other side says that no further attempt can help."""
 
     def __reduce__(self) -> tuple[type[Failure], tuple[str, str, str]]:
         return (type(self), (self.boundary, self.kind, self.message))
 
     @property
     def is_retryable(self) -> bool:
-        return self.kind in RETRYABLE
+        return self.kind in RETRYABLE and not self.is_terminal

@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from rollforge.errors import Failure
+from rollforge.errors import Failure, UsageError
 from rollforge.records import Response, Task, Verdict
 from rollforge.verifiers.base import Mode, Verifier
 from rollforge.verifiers.calling import Stopped, verifier_failure
@@ -243,6 +243,17 @@ class RunningJudge:
         await self._engine.close()
         if self._cache is not None:
             self._cache.close()
+
+
+def parse_workers(text: str) -> Workers:
+    """What `--verify-workers` said."""
+    if text == "auto":
+        return "auto"
+    if not text.isdigit():
+        raise UsageError(
+            f"--verify-workers {text!r} is not understood", hint="write auto, a number, or 0 for no isolation"
+        )
+    return int(text)
 
 
 def make_judge(
