@@ -16,7 +16,7 @@ from benchmarks.collect import prompt
 ANSWER = "{42}"
 
 
-def with_verifiers(url: str, count: int, concurrency: int) -> list[float]:
+def with_verifiers(url: str, count: int, concurrency: int) -> tuple[int, float]:
     """`evaluate` of a single-turn environment; results stay in memory, nothing is saved."""
     import asyncio
 
@@ -35,11 +35,11 @@ def with_verifiers(url: str, count: int, concurrency: int) -> list[float]:
     async def evaluate():  # type: ignore[no-untyped-def]
         return await environment.evaluate(client, "fast", max_concurrent=concurrency)
 
-    outputs = asyncio.run(evaluate())["outputs"]
-    return [float(output["reward"]) for output in outputs]
+    rewards = [float(output["reward"]) for output in asyncio.run(evaluate())["outputs"]]
+    return len(rewards), sum(rewards) / max(len(rewards), 1)
 
 
-def with_inspect_ai(url: str, count: int, concurrency: int) -> list[float]:
+def with_inspect_ai(url: str, count: int, concurrency: int) -> tuple[int, float]:
     """`eval` of a task with `generate` and the `includes` scorer; its log goes to a temporary folder."""
     from inspect_ai import Task, eval
     from inspect_ai.dataset import MemoryDataset, Sample
@@ -57,10 +57,10 @@ def with_inspect_ai(url: str, count: int, concurrency: int) -> list[float]:
             display="none",
             log_dir=folder,
         )
-        # Samples are read from the log when they are asked for, so before its folder goes.
-        if log.status != "success" or log.samples is None:
-            raise SystemExit(f"inspect_ai: {log.status}: {log.error}")
-        return [float(sample.scores["includes"].value == "C") for sample in log.samples if sample.scores]
+    # The log's own totals: its samples would be read back from disk, which is no part of the loop.
+    if log.status != "success" or log.results is None:
+        raise SystemExit(f"inspect_ai: {log.status}: {log.error}")
+    return log.results.completed_samples, float(log.results.scores[0].metrics["accuracy"].value)
 
 
 LOOPS = {"verifiers": with_verifiers, "inspect_ai": with_inspect_ai}
@@ -69,5 +69,5 @@ LOOPS = {"verifiers": with_verifiers, "inspect_ai": with_inspect_ai}
 if __name__ == "__main__":
     os.environ["OPENAI_API_KEY"] = "none"
     peer, url, count, concurrency = sys.argv[1:]
-    rewards = LOOPS[peer](url, int(count), int(concurrency))
-    print(json.dumps({"scored": len(rewards), "mean": sum(rewards) / max(len(rewards), 1)}))
+    scored, mean = LOOPS[peer](url, int(count), int(concurrency))
+    print(json.dumps({"scored": scored, "mean": mean}))
