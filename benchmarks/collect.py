@@ -30,10 +30,11 @@ def write_tasks(path: Path, count: int) -> None:
 
 
 @contextlib.contextmanager
-def fast_server() -> Iterator[str]:
-    """The base URL of a fast server in a child process."""
+def fast_server(characters: int | None = None) -> Iterator[str]:
+    """The base URL of a fast server in a child process; its answers are of about 6 KB unless told otherwise."""
+    words = [] if characters is None else ["--characters", str(characters)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.fast_server"],
+        [sys.executable, "-m", "benchmarks.fast_server", *words],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

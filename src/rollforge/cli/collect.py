@@ -16,7 +16,7 @@ from rollforge.cli.progress import Progress
 from rollforge.errors import Exit
 
 if TYPE_CHECKING:
-    from rollforge.steps.collect import Collection, CollectOptions, Observer
+    from rollforge.steps.collect import Collection, CollectOptions, CollectResult, Observer
 
 EXAMPLE = "rollforge collect -i tasks.jsonl -o runs/first -m simulated --verifier exact -k 4"
 
@@ -287,9 +287,31 @@ def _run(options: CollectOptions, observer: Observer | None, *, json: bool, prog
         raise
     finally:
         display.stop()
+    if collection.is_judged_later and result.ending == "done":
+        if not json:
+            say("judging the groups")
+        result = run_async(_judge_groups(options, result))
     return finish_collect(
         result, command=shlex.join(_resume_command()), json=json, write=write_record if is_stream else None
     )
+
+
+async def _judge_groups(options: CollectOptions, result: CollectResult) -> CollectResult:
+    """A group verifier judges all samples of a task together, once they are there."""
+    import msgspec
+
+    from rollforge.steps.verify import Verification, VerifyOptions
+
+    summary = await Verification(
+        VerifyOptions(
+            run=options.out,
+            verifier=options.verifier,
+            options=options.verifier_options,
+            timeout=options.verify_timeout_s,
+        )
+    ).run()
+    code = Exit.DONE if summary.state == "done" else Exit.INCOMPLETE
+    return msgspec.structs.replace(result, exit_code=code)
 
 
 def _wire_signals(collection: Collection) -> None:

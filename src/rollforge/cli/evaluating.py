@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
 
-from rollforge.cli.collect import (
+from rollforge.cli.collect import AgentFlags, (
     ModelFlags,
     PaceFlags,
     TaskFlags,
@@ -84,7 +84,7 @@ def collect_options(
     verifier, options = choose_verifier(flags, list(facts["counts"]), has_answers=facts["has_answers"])
     tasks = TaskFlags(samples=flags.samples, seed=flags.seed, prompt_template=flags.prompt_template)
     judging = VerifierFlags(verifier=verifier)
-    collecting = _options(str(joined), str(run), model, tasks, server, judging, pace, fresh)
+    collecting = _options(str(joined), str(run), model, tasks, server, judging, AgentFlags(), pace, fresh)
     return msgspec.structs.replace(collecting, verifier_options=options)
 
 

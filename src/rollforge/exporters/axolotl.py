@@ -30,7 +30,7 @@ class AxolotlExporter(Exporter):
 
     def demonstration(self, example: Demonstration) -> JsonObject:
         return {
-            "messages": self.conversation(example.prompt, example.answer),
+            "messages": self.conversation(example.prompt, example.answer, example.tools),
             "tools": self.tools(example.tools),
         }
 

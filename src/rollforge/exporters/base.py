@@ -16,7 +16,15 @@ from rollforge.errors import UsageError
 from rollforge.exporters import EXPORTERS
 from rollforge.exporters.contract import message_problems
 from rollforge.exporters.messages import Message, TokenRecord
-from rollforge.exporters.shape import Shaping, keys_used, shape, tools_from_system, tools_in_system, unshape
+from rollforge.exporters.shape import (
+    Arguments,
+    Shaping,
+    keys_used,
+    shape,
+    tools_from_system,
+    tools_in_system,
+    unshape,
+)
 from rollforge.exporters.tidy import Policies
 from rollforge.records import JsonObject
 
@@ -122,10 +130,9 @@ class KeysGrew(Exception):
 class FormChanged(Exception):
     """A row shows that the chosen form would be damaged by the trainer's loader; the data set is written again in another."""
 
-    def __init__(self, arguments: str, reason: str) -> None:
+    def __init__(self, arguments: Arguments, reason: str) -> None:
         super().__init__(reason)
         self.arguments = arguments
-        self.reason = reason
 
 
 class Exporter:
@@ -148,6 +155,8 @@ class Exporter:
     def __init__(self, shape_as: Shaping | None = None) -> None:
         self.shape_as = shape_as or self.shaping
         self.keys: frozenset[str] = frozenset()
+        self.fallback: Arguments = "string"
+        """The form of arguments to change to when the loader would damage objects."""
         self.is_columnar = False
         """Rows go into columns (Parquet), which want values and not encoded text."""
         self._prompt: tuple[list[Message], bytes | None, list[msgspec.Raw], frozenset[str]] | None = None
@@ -229,7 +238,7 @@ class Exporter:
 
     def tools(self, tools: bytes | None) -> object:
         """The `tools` column: a JSON text, a list, or null."""
-        if tools is None:
+        if tools is None or self.shape_as.tools == "system":
             return None
         self.kinds.add("tools")
         if self.shape_as.tools != "string":

@@ -41,14 +41,14 @@ class ChatExporter(Exporter):
 
     def demonstration(self, example: Demonstration) -> JsonObject:
         return {
-            "messages": self.conversation(example.prompt, example.answer),
+            "messages": self.conversation(example.prompt, example.answer, example.tools),
             "tools": self.tools(example.tools),
             "reward": example.reward,
         }
 
     def pair(self, example: Pair) -> JsonObject:
         return {
-            "prompt": self.prompt_messages(example.prompt),
+            "prompt": self.prompt_messages(example.prompt, example.tools),
             "chosen": self.messages(example.chosen),
             "rejected": self.messages(example.rejected),
             "tools": self.tools(example.tools),
@@ -59,7 +59,7 @@ class ChatExporter(Exporter):
 
     def labelled(self, example: Labelled) -> JsonObject:
         return {
-            "prompt": self.prompt_messages(example.prompt),
+            "prompt": self.prompt_messages(example.prompt, example.tools),
             "completion": self.messages(example.answer),
             "label": example.label,
             "tools": self.tools(example.tools),
@@ -71,7 +71,7 @@ class ChatExporter(Exporter):
 
     def scored(self, example: Scored) -> JsonObject:
         return {
-            "prompt": self.prompt_messages(example.prompt),
+            "prompt": self.prompt_messages(example.prompt, example.tools),
             "completion": self.messages(example.answer),
             "tools": self.tools(example.tools),
             "task_id": example.task,

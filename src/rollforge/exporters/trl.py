@@ -62,17 +62,17 @@ class TrlExporter(Exporter):
             for call in message.calls:
                 damage = self._guard.damage(call.arguments, self._position)
                 if damage is not None:
-                    raise FormChanged("string", damage)
+                    raise FormChanged(self.fallback, damage)
 
     def demonstration(self, example: Demonstration) -> JsonObject:
         return {
-            "messages": self.conversation(example.prompt, example.answer),
+            "messages": self.conversation(example.prompt, example.answer, example.tools),
             "tools": self.tools(example.tools),
         }
 
     def pair(self, example: Pair) -> JsonObject:
         return {
-            "prompt": self.prompt_messages(example.prompt),
+            "prompt": self.prompt_messages(example.prompt, example.tools),
             "chosen": self.messages(example.chosen),
             "rejected": self.messages(example.rejected),
             "tools": self.tools(example.tools),
@@ -81,7 +81,7 @@ class TrlExporter(Exporter):
 
     def labelled(self, example: Labelled) -> JsonObject:
         return {
-            "prompt": self.prompt_messages(example.prompt),
+            "prompt": self.prompt_messages(example.prompt, example.tools),
             "completion": self.messages(example.answer),
             "label": example.label,
             "tools": self.tools(example.tools),

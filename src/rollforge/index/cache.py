@@ -86,7 +86,8 @@ class Cache:
     def __init__(self, path: Path, kind: Kind, folder: Path) -> None:
         self.path = path
         self.kind: Kind = kind
-        self.folder = _writable(folder, path) / kind
+        packed = path.suffix if is_compressed(path) else ""  # a file and its packed copy share a folder, not an index
+        self.folder = _writable(folder, path) / f"{kind}{packed}"
 
     def refresh(self, workers: int | None = None) -> State:
         """The state, after building or extending whatever is not up to date."""

@@ -234,7 +234,8 @@ def _without_constants(line: bytes, reason: str) -> tuple[bytes, list[str]]:
     except RecursionError:
         raise BadLine("nested too deeply") from None
     except ValueError:
-        raise BadLine(reason.replace("JSON is malformed: ", "")) from None
+        plain = reason.replace("JSON is malformed: ", "")
+        raise BadLine("torn: the JSON ends too early" if plain == "Input data was truncated" else plain) from None
 
 
 def _repeated_keys(line: bytes) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from rollforge.errors import Failure
+from rollforge.errors import Failure, UsageError
 from rollforge.records import Response, Task, Verdict
 from rollforge.verifiers.base import Mode, Verifier
 from rollforge.verifiers.calling import Stopped, verifier_failure

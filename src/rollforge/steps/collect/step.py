@@ -97,6 +97,8 @@ class Collection:
         self._cpu_at_start = 0.0
         self._is_draining = False
         self._is_judged = False
+        self.is_judged_later = False
+        """A group verifier needs all samples of a task: what is collected is judged by the verify step afterwards."""
         self._probes: SprinkledProbes | None = None
         self._probe_report: ProbeReport | None = None
 
@@ -168,13 +170,15 @@ class Collection:
             command=self._command,
             agent=prepared,
         )
-        judge = (
-            make_judge(
-                verifier, workers=parse_workers(options.verify_workers), timeout=options.verify_timeout_s
+        self.is_judged_later = verifier is not None and verifier.is_group
+        judge = None
+        if verifier is not None and not self.is_judged_later:
+            judge = make_judge(
+                verifier,
+                workers=parse_workers(options.verify_workers),
+                timeout=options.verify_timeout_s,
+                sharing="auto" if options.samples > 1 else "never",  # one answer per task has no equals
             )
-            if verifier
-            else None
-        )
         try:
             async with self._opened(plan, agent, judge) as engine:
                 self._cpu_at_start = time.process_time()
@@ -332,8 +336,8 @@ class Collection:
         manifest.state, manifest.updated = state, time.time()
         manifest.pid, manifest.host = os.getpid(), socket.gethostname()
         manifest.finished = plan.ledger.finished
-        manifest.unjudged = plan.ledger.unjudged + live.unjudged if self._is_judged else 0
-        manifest.judged = manifest.finished - manifest.unjudged if self._is_judged else 0
+        manifest.unjudged = self._unjudged(plan, live)
+        manifest.judged = manifest.finished - plan.ledger.unjudged - live.unjudged if self._is_judged else 0
         manifest.reward = reward_facts(live)
         manifest.rate, manifest.tokens_per_s, manifest.eta_s = (
             snapshot.rate,
@@ -360,12 +364,18 @@ class Collection:
         )
         manifest.notes = self.notes
 
+    def _unjudged(self, plan: Plan, live: Live) -> int:
+        """Rollouts that a verifier should have judged and did not."""
+        if not self._is_judged or self.is_judged_later:
+            return 0
+        return plan.ledger.unjudged + live.unjudged
+
     def _finish(self, engine: Engine, plan: Plan) -> CollectResult:
         """Write the last manifest and say how it ended."""
         options, live = self.options, engine.live
         owed = plan.ledger.owed(options.attempts)
         unfinished = plan.ledger.expected - plan.ledger.finished
-        unjudged = plan.ledger.unjudged + live.unjudged if self._is_judged else 0
+        unjudged = self._unjudged(plan, live)
         ending, code = _ending(engine.reason, unfinished=unfinished, unjudged=unjudged)
         if self._probe_report is not None and self._probe_report.is_broken:
             code = Exit.BROKEN_VERIFICATION

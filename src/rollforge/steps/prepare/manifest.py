@@ -43,7 +43,6 @@ class Input(msgspec.Struct):
     file: str
     bytes: int
     sha256: str
-    rollouts: int | None = None
 
 
 class Manifest(msgspec.Struct, kw_only=True):

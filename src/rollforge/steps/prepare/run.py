@@ -11,6 +11,7 @@ import numpy as np
 from rollforge.errors import UsageError
 from rollforge.exporters.base import Exporter, load_exporter, refuse_unsupported
 from rollforge.exporters.shape import Shaping
+from rollforge.exporters.template import Prover, load_template, pick_shaping
 from rollforge.exporters.tidy import Policies, Policy
 from rollforge.recipes import RECIPES
 from rollforge.records import JsonObject
@@ -125,10 +126,24 @@ class _Maker:
         self._settings, self._check, self._progress = settings, check, progress
         self._container = _container(exporter_type, settings)
         self._exporter = exporter_type(_shaping(exporter_type, settings, self._container))
+        self._prover = self._use_template() if settings.template is not None else None
         self._exporter_type = exporter_type
         if settings.images == "pass" and not exporter_type.takes_images:
             raise UsageError(f"{exporter_type.name} takes text only", hint="images pass through in --to chat")
         rule_out_by_text(recipe, pool, settings, progress)
+
+    def _use_template(self) -> Prover:
+        """Let the template pick the form, as far as the user left it open."""
+        exporter, settings = self._exporter, self._settings
+        if exporter.is_raw or exporter.name == "llama-factory":
+            raise UsageError(f"--template does not apply to {exporter.name}: it renders no messages of ours")
+        template = load_template(str(settings.template))
+        fixed = {name: getattr(settings, name) for name in ("arguments", "tools", "reasoning", "keys")}
+        fixed = {name: value for name, value in fixed.items() if value != "auto"}
+        if self._container == "parquet" and exporter.shape_as.arguments != "text":
+            fixed |= {"keys": "uniform", "arguments": fixed.get("arguments", "string")}
+        exporter.shape_as, exporter.fallback = pick_shaping(template, exporter.shape_as, fixed)
+        return Prover(template)
 
     def count(self) -> Manifest:
         """The plan as a manifest: what would be written, and what other thresholds would give."""
@@ -146,7 +161,7 @@ class _Maker:
         plan = make_plan(self._recipe, self._pool, self._settings, self._exporter_type)
         form = self._settings.pairs if self._settings.pairs != "auto" else self._exporter_type.pair_form
         policies = _policies(self._exporter_type, self._settings)
-        converter = Converter(self._pool, plan, self._settings, self._exporter, policies, form)
+        converter = Converter(self._pool, plan, self._settings, self._exporter, policies, form, self._prover)
         with Place(out) as place:
             try:
                 written, files = self._write(converter, plan, place)
