@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
 
-from rollforge.cli.collect import AgentFlags, (
+from rollforge.cli.collect import (
+    AgentFlags,
     ModelFlags,
     PaceFlags,
     TaskFlags,
