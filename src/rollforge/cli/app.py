@@ -14,6 +14,7 @@ COMMANDS = {
     "verify": "rollforge.cli.verify:verify",
     "metrics": "rollforge.cli.metrics:metrics",
     "profile": "rollforge.cli.profile:profile",
+    "check": "rollforge.cli.check:check",
     "prepare": "rollforge.cli.prepare:prepare",
     "validate": "rollforge.cli.validate:validate",
     "query": "rollforge.cli.query:query",

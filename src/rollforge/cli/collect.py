@@ -95,6 +95,8 @@ class VerifierFlags:
     """Most verdicts under way at once."""
     verify_timeout: Annotated[str, Parameter(group=_VERIFIER)] = "60s"
     """Longest time for one verdict."""
+    stop_on: Annotated[Literal["broken", "never"], Parameter(group=_VERIFIER)] = "broken"
+    """Stop, with exit code 5, on two independent signs of broken verification; never only marks the rollouts."""
     probe: Annotated[str | None, Parameter(group=_VERIFIER)] = None
     """Ask the verifier what it must know after this share of rollouts (1%); exit code 5 when that shows it broken."""
 
@@ -187,7 +189,7 @@ def collect(
     progress
         How to show progress: auto is a live panel on a terminal and plain lines elsewhere.
     """
-    options = _options(input, out, model, tasks, server, judging, agent, pace, fresh)
+    options = options_from_flags(input, out, model, tasks, server, judging, agent, pace, fresh)
     if dry_run:
         return _rehearse(options, json)
     with open_monitor(monitor, out, options.to_config()) as observer:
@@ -196,7 +198,7 @@ def collect(
         )
 
 
-def _options(
+def options_from_flags(
     input: str,
     out: str,
     model: str,
@@ -241,6 +243,7 @@ def _options(
         verify_concurrency=judging.verify_concurrency,
         verify_timeout_s=parse_duration(judging.verify_timeout),
         probe=judging.probe,
+        stop_on=judging.stop_on,
         limit=tasks.limit,
         samples=tasks.samples,
         shuffle=tasks.shuffle,
@@ -270,10 +273,10 @@ def _run(options: CollectOptions, observer: Observer | None, *, json: bool, prog
     is_stream = progress == "json"
 
     def launched(collection: Collection) -> None:
-        _wire_signals(collection)
+        wire_signals(collection)
         display.start()
 
-    collection = Collection(options, command=_resume_command(), on_start=launched, observer=observer)
+    collection = Collection(options, command=resume_command(), on_start=launched, observer=observer)
     display = make_display(
         progress,
         collection.snapshot,
@@ -292,7 +295,7 @@ def _run(options: CollectOptions, observer: Observer | None, *, json: bool, prog
             say("judging the groups")
         result = run_async(_judge_groups(options, result))
     return finish_collect(
-        result, command=shlex.join(_resume_command()), json=json, write=write_record if is_stream else None
+        result, command=shlex.join(resume_command()), json=json, write=write_record if is_stream else None
     )
 
 
@@ -314,7 +317,7 @@ async def _judge_groups(options: CollectOptions, result: CollectResult) -> Colle
     return msgspec.structs.replace(result, exit_code=code)
 
 
-def _wire_signals(collection: Collection) -> None:
+def wire_signals(collection: Collection) -> None:
     """First Ctrl-C drains, second aborts; SIGTERM drains within a grace period."""
     loop = asyncio.get_running_loop()
     presses = 0
@@ -337,7 +340,7 @@ def _wire_signals(collection: Collection) -> None:
     loop.add_signal_handler(signal.SIGTERM, terminate)
 
 
-def _resume_command() -> list[str]:
+def resume_command() -> list[str]:
     """The words that were typed, without --fresh: they resume the run."""
     import sys
 

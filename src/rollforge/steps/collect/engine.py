@@ -18,6 +18,8 @@ from typing import Literal
 import msgspec
 
 from rollforge.agents.base import Agent, NotKept, Trajectory, cut_short
+from rollforge.checks.samples import concludes, expected_answer
+from rollforge.checks.stream import Watch
 from rollforge.endpoint import Limiter
 from rollforge.endpoint.breaker import RetryBudget
 from rollforge.endpoint.client import Outage
@@ -46,8 +48,14 @@ from rollforge.verifiers.probes import SprinkledProbes
 
 logger = logging.getLogger(__name__)
 
-Reason = Literal["", "interrupted", "deadline", "tokens", "pilot", "failures", "outage", "fatal", "disk"]
+Reason = Literal[
+    "", "interrupted", "deadline", "tokens", "pilot", "failures", "outage", "broken", "fatal", "disk"
+]
 """Why no new work is taken; empty while it is."""
+
+
+NO_VERDICT = Verdict()
+"""What stands for a verifier that failed; one that cannot judge gives an empty verdict of its own."""
 
 
 @dataclass(slots=True)
@@ -94,6 +102,8 @@ class Engine:
         self._probes = probes
         self.reason: Reason = ""
         self.error: RollforgeError | Failure | None = None
+        self.watch = Watch()
+        """The detectors of broken verification; they see nothing when nothing is judged."""
         self.verifying = 0
         self._plan = plan
         self._options = options
@@ -251,6 +261,8 @@ class Engine:
             size=len(line),
             is_judging=self._judge is not None or trajectory.verifier is not None,
         )
+        if self._judge is not None:
+            self._watch_verdict(work.group.task, response, verdict, verify_s)
         if self._observer is not None:
             self._observer.finished(row)
         self._settle(work.group)
@@ -295,12 +307,30 @@ class Engine:
                 verdict = await self._judge.judge(work.group.task, response)
         except Failure as failure:
             await self._record_failure(work, failure, begun, is_terminal=False)
-            verdict = Verdict()
+            verdict = NO_VERDICT
         finally:
             self.verifying -= 1
             self.live.verify_wait_s += started - queued
             self.live.verify_s += time.monotonic() - started
         return verdict, time.monotonic() - started
+
+    def _watch_verdict(
+        self, task: Task, response: Response, verdict: Verdict, verify_s: float | None
+    ) -> None:
+        """Let the detectors see a verdict; two independent signs of broken verification stop the run."""
+        text = response.text
+        self.watch.observe(
+            task.index,
+            verdict.reward,
+            answer_hash=hash((len(text), text[-200:])) if text else None,
+            is_empty=not text and response.is_empty,
+            verify_seconds=verify_s,
+            has_failure=verdict is NO_VERDICT,
+            at=time.time(),
+            looks_right=lambda: _ends_as_expected(task, text),
+        )
+        if self.watch.tripped and self._options.stop_on == "broken":
+            self.stop("broken")
 
     def _row(
         self, work: Work, trajectory: Trajectory, verdict: Verdict, begun: float, verify_s: float | None
@@ -385,3 +415,9 @@ class Engine:
         settled = self.live.fresh + self.live.given_up
         if self._allowance.is_exceeded(self.live.given_up, settled):
             self.stop("failures")
+
+
+def _ends_as_expected(task: Task, text: str) -> bool | None:
+    """Whether the answer ends in the expected one; None when the task does not say what is expected."""
+    expected = expected_answer(task)
+    return None if expected is None else concludes(text, expected)

@@ -87,6 +87,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     stragglers: int
     retries: int
     notice: str = ""
+    light: str = "green"
+    """Can the verdicts be trusted: green, yellow (one odd sign), red (two independent ones)."""
 
 
 class Live:
@@ -165,6 +167,7 @@ class Live:
         stragglers: int,
         retries: int,
         notice: str,
+        light: str,
     ) -> Snapshot:
         rate, tokens_per_s = self.rates()
         left = self.expected - self.finished - self.given_up
@@ -191,6 +194,7 @@ class Live:
             stragglers=stragglers,
             retries=retries,
             notice=notice,
+            light=light,
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -54,6 +54,8 @@ class CollectOptions(msgspec.Struct, frozen=True, kw_only=True):
     verify_timeout_s: float = 60.0
     probe: str | None = None
     """Share of the rollouts after which the verifier is asked what it must know: `1%`."""
+    stop_on: Literal["broken", "never"] = "broken"
+    """Whether two independent signs of broken verification stop the run."""
     attempts: int = 3
     """How often one rollout is tried, over resumes too."""
     retries: int = 4

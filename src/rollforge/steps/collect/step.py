@@ -22,6 +22,7 @@ from rollforge import __version__
 from rollforge.agents.base import Agent, Preparation, make_agent
 from rollforge.endpoint import Client, ClientOptions, ConcurrencyRange, Limiter, Model, ModelOptions
 from rollforge.errors import Exit, Failure, RollforgeError, UsageError
+from rollforge.records import JsonObject
 from rollforge.steps.collect.engine import Engine, Reason
 from rollforge.steps.collect.forecast import Forecast, bottleneck, forecast
 from rollforge.steps.collect.live import Live, Snapshot, reward_facts
@@ -41,7 +42,17 @@ SPARE_FILES = 128
 """File descriptors kept for everything that is no connection."""
 
 Ending = Literal[
-    "done", "incomplete", "interrupted", "deadline", "tokens", "pilot", "failures", "outage", "fatal", "disk"
+    "done",
+    "incomplete",
+    "interrupted",
+    "deadline",
+    "tokens",
+    "pilot",
+    "failures",
+    "outage",
+    "broken",
+    "fatal",
+    "disk",
 ]
 
 
@@ -65,6 +76,8 @@ class CollectResult(msgspec.Struct, frozen=True, kw_only=True):
     forecast: Forecast | None = None
     bad_lines: int = 0
     notes: list[str] = []
+    suspect: JsonObject | None = None
+    """The window of rollouts whose rewards the detectors of broken verification do not trust; they are kept."""
     probe: ProbeReport | None = None
     """What the verifier answered to questions it must know; exit code 5 when that shows it broken."""
 
@@ -96,9 +109,9 @@ class Collection:
         self._disk: DurableFile | None = None
         self._cpu_at_start = 0.0
         self._is_draining = False
-        self._is_judged = False
         self.is_judged_later = False
         """A group verifier needs all samples of a task: what is collected is judged by the verify step afterwards."""
+        self._is_judged = False
         self._probes: SprinkledProbes | None = None
         self._probe_report: ProbeReport | None = None
 
@@ -131,6 +144,7 @@ class Collection:
             stragglers=sum(age > 60 for age in ages),
             retries=self._client.budget.spent,
             notice=self._notice(),
+            light=self._engine.watch.light,
         )
 
     def _notice(self) -> str:
@@ -142,6 +156,8 @@ class Collection:
                 if len(down) == len(self._client.endpoints)
                 else f"{len(down)} endpoints down"
             )
+        if self._engine is not None and self._engine.watch.signals:
+            return "; ".join(list(self._engine.watch.signals.values()))
         return "draining" if self._is_draining else ""
 
     # -- the step -----------------------------------------------------------------------------------------------------
@@ -161,7 +177,8 @@ class Collection:
 
     async def _run(self, agent: Agent, prepared: Preparation, verifier: Verifier | None) -> CollectResult:
         options = self.options
-        self._is_judged = verifier is not None or prepared.judges
+        self.is_judged_later = verifier is not None and verifier.is_group
+        self._is_judged = (verifier is not None and not self.is_judged_later) or prepared.judges
         self.plan = plan = make_plan(
             options,
             needs=verifier.needs if verifier else (),
@@ -170,7 +187,6 @@ class Collection:
             command=self._command,
             agent=prepared,
         )
-        self.is_judged_later = verifier is not None and verifier.is_group
         judge = None
         if verifier is not None and not self.is_judged_later:
             judge = make_judge(
@@ -337,7 +353,7 @@ class Collection:
         manifest.pid, manifest.host = os.getpid(), socket.gethostname()
         manifest.finished = plan.ledger.finished
         manifest.unjudged = self._unjudged(plan, live)
-        manifest.judged = manifest.finished - plan.ledger.unjudged - live.unjudged if self._is_judged else 0
+        manifest.judged = manifest.finished - manifest.unjudged if self._is_judged else 0
         manifest.reward = reward_facts(live)
         manifest.rate, manifest.tokens_per_s, manifest.eta_s = (
             snapshot.rate,
@@ -363,12 +379,12 @@ class Collection:
             dict(live.failures) if state == "running" else plan.ledger.failed_by_class(plan.files.failures)
         )
         manifest.notes = self.notes
+        if engine.watch.tripped:
+            manifest.extra["suspect"] = engine.watch.window()
 
     def _unjudged(self, plan: Plan, live: Live) -> int:
         """Rollouts that a verifier should have judged and did not."""
-        if not self._is_judged or self.is_judged_later:
-            return 0
-        return plan.ledger.unjudged + live.unjudged
+        return plan.ledger.unjudged + live.unjudged if self._is_judged else 0
 
     def _finish(self, engine: Engine, plan: Plan) -> CollectResult:
         """Write the last manifest and say how it ended."""
@@ -408,6 +424,7 @@ class Collection:
             forecast=forecast(live, owed=owed, elapsed_s=elapsed) if options.pilot is not None else None,
             bad_lines=plan.manifest.input.get("bad_lines", 0),
             notes=self.notes,
+            suspect=engine.watch.window() if engine.watch.tripped else None,
             probe=self._probe_report,
         )
 
@@ -441,6 +458,8 @@ async def rehearse_agent(options: CollectOptions) -> Preparation:
 
 def _ending(reason: Reason, *, unfinished: int, unjudged: int) -> tuple[Ending, Exit]:
     """What the reason to stop, or its absence, means for the exit code."""
+    if reason == "broken":
+        return reason, Exit.BROKEN_VERIFICATION
     if not unfinished and reason not in ("fatal", "disk"):
         return ("incomplete", Exit.INCOMPLETE) if unjudged else ("done", Exit.DONE)
     match reason:
@@ -464,6 +483,8 @@ def _message(ending: Ending, engine: Engine) -> str:
             return f"stopped: {engine.error}"
         case "failures":
             return f"stopped: too many failures ({engine.live.given_up:,}); see --max-failures"
+        case "broken":
+            return f"stopped: verification looks broken: {engine.watch.reason}"
         case "deadline":
             return "stopped at the deadline, between groups"
         case "tokens":
