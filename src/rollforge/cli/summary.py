@@ -62,7 +62,7 @@ def print_plan(options: CollectOptions, *, json: bool) -> None:
     from rollforge import __version__
     from rollforge.loop import run_async
     from rollforge.steps.collect.plan import make_plan
-    from rollforge.steps.collect.step import rehearse_agent
+    from rollforge.steps.collect.machinery import rehearse_agent
     from rollforge.verifiers.base import load_verifier
 
     options.check()

@@ -258,6 +258,7 @@ class Engine:
             verdict,
             seconds=time.time() - begun,
             size=len(line),
+            prompt_bytes=len(bytes(work.group.params)),
             is_judging=self._judge is not None or trajectory.verifier is not None,
         )
         if self._judge is not None:
