@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from rollforge.checks.base import Finding, Limits, Share, check, share
+from rollforge.checks.base import Finding, Limits, Share, Z, check, share
 from rollforge.checks.chance import Run, best_split, chance_all_same, longest_runs, superiority
 from rollforge.checks.evidence import Evidence
 from rollforge.records import JsonObject
@@ -20,6 +20,8 @@ NEAR = 40
 ALIKE = 0.3
 """How much samples of a task are taken to agree where it cannot be told."""
 
+COMMON = 0.93
+"""A reward that so many have anyway proves nothing by being alone, however long."""
 RUNS = 5
 POINTS = 4000
 """A long run is averaged to this many points before its best split is looked for."""
@@ -122,7 +124,7 @@ def _share_beside(run: Evidence, beside: Ints, value: float, alike: float) -> fl
     if len(beside) < near_width:
         return None
     near, far = (_share_in(run, part, value, alike) for part in (beside[:near_width], beside))
-    return near.high if near.value > far.value + 0.05 else far.high
+    return near.high if near.low > far.value else far.high
 
 
 def _share_elsewhere(run: Evidence, order: Ints, stretch: Run, alike: float) -> float | None:
@@ -140,6 +142,8 @@ def _stuck(run: Evidence, order: Ints, stretch: Run, usual: float, limit: float)
     first, last = int(order[stretch.start]), int(order[stretch.start + stretch.length - 1])
     is_to_end = stretch.start + stretch.length == len(order)
     special = _coincides(run, order, stretch) or _trend(run, order, stretch)
+    if not special and usual > COMMON:
+        special = "the reward is the usual one there too, and tasks may be sorted by difficulty"
     text = (
         f"{stretch.length:,} rewards in a row are {stretch.value:g}, from {_when(run, first)}"
         f"{' to the end' if is_to_end else f' to line {run.line[last]:,}'}; around them at most {usual:.0%} are"
@@ -185,7 +189,8 @@ def _trend(run: Evidence, order: Ints, stretch: Run) -> str:
         if half < NEAR:
             continue
         near, far = (_share_in(run, part, stretch.value, ALIKE) for part in (beside[:half], beside[half:]))
-        if near.low > far.high:
+        error = math.hypot(near.high - near.value, far.high - far.value) / Z
+        if near.value - far.value > 3 * error:
             return "tasks seem to be sorted by difficulty"
     return ""
 
