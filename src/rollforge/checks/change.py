@@ -20,7 +20,7 @@ NEAR = 40
 ALIKE = 0.3
 """How much samples of a task are taken to agree where it cannot be told."""
 
-COMMON = 0.93
+COMMON = 0.95
 """A reward that so many have anyway proves nothing by being alone, however long."""
 RUNS = 5
 POINTS = 4000
@@ -188,9 +188,11 @@ def _trend(run: Evidence, order: Ints, stretch: Run) -> str:
         half = len(beside) // 2
         if half < NEAR:
             continue
-        near, far = (_share_in(run, part, stretch.value, ALIKE) for part in (beside[:half], beside[half:]))
-        error = math.hypot(near.high - near.value, far.high - far.value) / Z
-        if near.value - far.value > 3 * error:
+        (near, error_near), (far, error_far) = (
+            _mean_and_error(run, part) for part in (beside[:half], beside[half:])
+        )
+        here = float(run.scaled[order[stretch.start]])
+        if abs(far - here) - abs(near - here) > 3 * math.hypot(error_near, error_far):
             return "tasks seem to be sorted by difficulty"
     return ""
 
