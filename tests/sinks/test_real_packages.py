@@ -64,6 +64,8 @@ def wandb_records(path):
             place += 32768 - place % 32768
             continue
         _, length, kind = struct.unpack("<IHB", data[place : place + 7])
+        if place + 7 + length > len(data):
+            return  # still being written
         whole += data[place + 7 : place + 7 + length]
         place += 7 + length
         if kind in (1, 4):  # a full record, or the last piece of one
