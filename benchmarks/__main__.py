@@ -50,8 +50,8 @@ def main() -> int:
         print(f"no benchmark {name!r}; there are {', '.join(QUICK)}")
         return 2
     if "--full" in rest:
-        rest = [*FULL.get(name, []), *(word for word in rest if word != "--full")]
-    return run(name, rest or QUICK[name]) if "--full" not in words else run(name, rest)
+        return run(name, [*FULL.get(name, []), *(word for word in rest if word != "--full")])
+    return run(name, rest or QUICK[name])
 
 
 if __name__ == "__main__":

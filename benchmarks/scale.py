@@ -119,15 +119,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--part", nargs="+")
     parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 40_000, 100_000])
-    parser.add_argument("--plans", type=int, nargs="+", default=[100_000, 1_000_000])
+    parser.add_argument("--plans", type=int, nargs="*", default=[100_000, 1_000_000])
     parser.add_argument("--million", action="store_true", help="also a million rollouts, with short answers")
+    parser.add_argument("--characters", type=int, help="of an answer (default: about 6 KB in all)")
     words = parser.parse_args()
     if words.part:
         kind, url, count = words.part
         print(json.dumps(run_part(url, int(count)) if kind == "run" else plan_part(int(count))))
         return
     plans(words.plans)
-    growth(words.sizes)
+    growth(words.sizes, words.characters)
     if words.million:
         growth([words.sizes[0], 1_000_000], characters=200)
 

@@ -21,9 +21,13 @@ def verify(task, response):
 """
 
 
-def start(folder: Path, *, after: int, tasks: int = 150, more: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+def start(
+    folder: Path, *, after: int, tasks: int = 150, more: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
     (folder / "verifier.py").write_text(BREAKS.format(after=after))
-    (folder / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in example_tasks(tasks, 0, "math")))
+    (folder / "tasks.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in example_tasks(tasks, 0, "math"))
+    )
     command = [
         sys.executable, "-m", "rollforge", "collect", "-i", "tasks.jsonl", "-o", "run", "-m", "simulated", "-k", "4",
         "--verifier", "verifier.py:verify", "--verify-workers", "0", "-c", "16", "--json", *more,
@@ -41,7 +45,11 @@ def test_a_verifier_that_breaks_half_way_stops_the_run_with_exit_5(tmp_path: Pat
     assert len(rows) == result["finished"], "what was judged after the break is marked, not dropped"
     manifest = json.loads((tmp_path / "run" / "rollouts_run.json").read_text())
     suspect = manifest["extra"]["suspect"]
-    late = [row for row in map(json.loads, rows) if row["_rf"]["started"] + row["_rf"]["seconds"] >= suspect["first_at"]]
+    late = [
+        row
+        for row in map(json.loads, rows)
+        if row["_rf"]["started"] + row["_rf"]["seconds"] >= suspect["first_at"]
+    ]
     assert late and all(row["reward"] == 0.0 for row in late)
     assert "resume with" in done.stderr and result["owed"] > 0
 
@@ -57,7 +65,9 @@ def test_stop_on_never_goes_on_and_only_marks(tmp_path: Path) -> None:
     )  # fmt: skip
     report = json.loads(checked.stdout)
     assert checked.returncode == report["exit_code"] == 5
-    assert {"stuck-rewards", "missed-answers"} <= {item["id"] for item in report["findings"] if item["level"] == "error"}
+    assert {"stuck-rewards", "missed-answers"} <= {
+        item["id"] for item in report["findings"] if item["level"] == "error"
+    }
     assert "suspect-window" in {item["id"] for item in report["findings"]}
 
 

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from rollforge.agents.base import AgentOptions, Preparation, Trajectory
 from rollforge.agents.gym_rows import refuse_unkept, task_row, verdict_of, verify_body
-from rollforge.agents.gym_server import GymServer, Session, read_object
+from rollforge.agents.gym_server import GymServer, Session, read_object, refuse_errors
 from rollforge.agents.gym_servers import GymServers
 from rollforge.agents.loop import play
 from rollforge.agents.tools.base import ToolError
@@ -79,7 +79,7 @@ class GymResources:
             boundary="agent",
             timeout_s=self._options.rollout_deadline_s,
         )
-        read_object(answer, "/seed_session", "agent")
+        refuse_errors(answer, "/seed_session", "agent")
 
     async def _verify(self, server: GymServer, session: Session, task: Task, response: JsonObject) -> Verdict:
         answer = await server.post(

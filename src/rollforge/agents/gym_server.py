@@ -129,12 +129,16 @@ def open_http() -> aiohttp.ClientSession:
     )
 
 
+def refuse_errors(answer: Answer, what: str, boundary: Boundary) -> None:
+    """Raise a `Failure` for every answer but 200."""
+    if answer.status != 200:
+        kind = _class_of(answer.status, boundary)
+        raise Failure(boundary, kind, f"{what}: {answer.message}", status=answer.status)
+
+
 def read_object(answer: Answer, what: str, boundary: Boundary) -> JsonObject:
     """The JSON object in a 200 answer; anything else is a `Failure`."""
-    if answer.status != 200:
-        raise Failure(
-            boundary, _class_of(answer.status, boundary), f"{what}: {answer.message}", status=answer.status
-        )
+    refuse_errors(answer, what, boundary)
     otherwise: FailureClass = "verifier" if boundary == "verifier" else "agent"
     try:
         value = from_json(answer.body)

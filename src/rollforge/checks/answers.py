@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from rollforge.checks.base import Finding, Limits, check, settle_text, share
 from rollforge.checks.evidence import Bools, Evidence
 
@@ -13,7 +11,7 @@ from rollforge.checks.evidence import Bools, Evidence
 def _share_of(
     run: Evidence, among: Bools, limits: Limits, text: str, column: str, advice: str
 ) -> Iterator[Finding]:
-    found = share(int(among.sum()), run.n, independent=run.independent(np.ones(run.n, dtype=np.bool_)))
+    found = share(int(among.sum()), run.n, independent=run.all_independent)
     level = found.level_above(warning=limits["warn_share"], error=limits["max_share"])
     if level is None:
         return

@@ -63,7 +63,7 @@ def rank_correlation_within(x: Floats, y: Floats, group: Ints, *, level: float =
     x, y, group = x[known], y[known], group[known]
     if len(x) < 3:
         return None
-    numbers, group = np.unique(group, return_inverse=True)
+    group = np.unique(group, return_inverse=True)[1]
     rank_x, rank_y = _centred_ranks(x, group), _centred_ranks(y, group)
     products = np.bincount(group, weights=rank_x * rank_y)
     spread_x, spread_y = np.bincount(group, weights=rank_x**2), np.bincount(group, weights=rank_y**2)

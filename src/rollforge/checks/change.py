@@ -27,8 +27,10 @@ POINTS = 4000
 
 def _timed(run: Evidence) -> Ints:
     """Judged positions in the order of time."""
-    order = run.in_time
-    return order[run.judged[order]]
+    if "timed" not in run.shared:
+        run.shared["timed"] = run.in_time[run.judged[run.in_time]]
+    timed: Ints = run.shared["timed"]
+    return timed
 
 
 def _when(run: Evidence, position: int) -> str:
@@ -269,12 +271,15 @@ def collapse_with_latency(run: Evidence, limits: Limits) -> Iterator[Finding]:
     early, late = timed[:place], timed[place:]
     quick, slow = np.median(run.verify_seconds[early]), np.median(run.verify_seconds[late])
     ratio = float((slow + 1e-6) / (quick + 1e-6))
+    if max(ratio, 1 / ratio) < limits["ratio"]:
+        return
     above = superiority(run.verify_seconds[early], run.verify_seconds[late])
     drop = float(run.scaled[early].mean() - run.scaled[late].mean())
-    if max(ratio, 1 / ratio) < limits["ratio"] or max(above, 1 - above) < limits["share_above"]:
+    if max(above, 1 - above) < limits["share_above"]:
         return
     lower = superiority(run.scaled[late], run.scaled[early]) - 0.5
-    is_sure = lower > 4 * superiority_error(*(len(np.unique(run.group[part])) for part in (early, late)))
+    tasks = [int((np.bincount(run.group[part]) > 0).sum()) for part in (early, late)]
+    is_sure = lower > 4 * superiority_error(*tasks)
     if drop < limits["min_drop"] or not is_sure:
         return
     first = int(late[0])

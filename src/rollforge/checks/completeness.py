@@ -14,7 +14,7 @@ from rollforge.checks.evidence import Evidence
 @check("low-coverage", "collection", warn_share=0.95, min_share=0.8, say_share=0.5)
 def low_coverage(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Too few of the finished rollouts are judged."""
-    found = share(run.judged_n, run.n, independent=run.independent(np.ones(run.n, dtype=np.bool_)))
+    found = share(run.judged_n, run.n, independent=run.all_independent)
     if not run.n:
         yield Finding(
             level="error", text="the run has no rollouts", value=0.0, threshold=limits["min_share"], n=0, is_incomplete=True,
@@ -76,7 +76,8 @@ def incomplete_groups(run: Evidence, limits: Limits) -> Iterator[Finding]:
         return
     yield Finding(
         level=level,
-        text=f"{found.count:,} of {found.n:,} tasks ({found.value:.0%}) have fewer than {math.ceil(least)} of {run.samples} judged rollouts",
+        text=f"{found.count:,} of {found.n:,} tasks ({found.value:.0%}) have fewer than {math.ceil(least)} "
+        f"of {run.samples} judged rollouts",
         value=found.value,
         threshold=limits["max_share"],
         n=found.n,
@@ -141,7 +142,8 @@ def late_fields(run: Evidence, limits: Limits) -> Iterator[Finding]:
         place = np.flatnonzero(run.judged)[first if is_late else last]
         yield Finding(
             level="warning",
-            text=f"{name} {'appears' if is_late else 'stops'} at line {run.line[place]:,}: {count:,} of {len(known):,} rollouts have it",
+            text=f"{name} {'appears' if is_late else 'stops'} at line {run.line[place]:,}: "
+            f"{count:,} of {len(known):,} rollouts have it",
             value=count / len(known),
             threshold=limits["min_share"],
             n=len(known),

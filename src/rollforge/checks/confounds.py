@@ -13,7 +13,7 @@ from rollforge.checks.base import Finding, Level, Limits, check, share
 from rollforge.checks.chance import Correlation, rank_correlation_within
 from rollforge.checks.evidence import Evidence
 from rollforge.checks.samples import BUDGET, concludes
-from rollforge.stats import Floats
+from rollforge.stats import Floats, Ints
 
 
 def _correlation(run: Evidence, values: Floats) -> Correlation | None:
@@ -105,16 +105,15 @@ def repeated_winners(run: Evidence, limits: Limits) -> Iterator[Finding]:
     among = run.judged & (run.answer_chars >= limits["min_chars"]) & ~(run.tool_calls > 0)
     if int(among.sum()) < 50:
         return
-    hashes = run.answer_hash[among]
-    distinct, code, counts = np.unique(hashes, return_inverse=True, return_counts=True)
-    candidates = np.flatnonzero(counts >= limits["min_tasks"])
+    positions = np.flatnonzero(among)
+    candidates = _commonest(run.answer_hash[positions], int(limits["min_tasks"]))
     if not len(candidates):
         return
-    usual = float(run.succeeded[among].mean())
-    positions = np.flatnonzero(among)
+    usual = float(run.succeeded[positions].mean())
+    positions = positions[np.isin(run.answer_hash[positions], candidates)]
     winners = []
-    for candidate in candidates[np.argsort(-counts[candidates])][:50].tolist():
-        members = positions[code == candidate]
+    for candidate in candidates.tolist():
+        members = positions[run.answer_hash[positions] == candidate]
         tasks = len(np.unique(run.group[members]))
         won = share(int(run.succeeded[members].sum()), len(members), independent=tasks)
         if tasks >= limits["min_tasks"] and won.low > min(usual + limits["advantage"], 0.95):
@@ -135,3 +134,12 @@ def repeated_winners(run: Evidence, limits: Limits) -> Iterator[Finding]:
         where=run.lines(members),
         next=f'read it: rollforge show {run.name} --where "answer_hash = {int(run.answer_hash[members[0]])}" --limit 1',
     )
+
+
+def _commonest(hashes: Ints, least: int) -> Ints:
+    """The hashes that occur at least so often, the commonest 50 first."""
+    ordered = np.sort(hashes)
+    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+    counts = np.diff(np.append(starts, len(ordered)))
+    top = np.argsort(-counts, kind="stable")[:50]
+    return ordered[starts[top[counts[top] >= least]]]

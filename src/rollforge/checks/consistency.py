@@ -13,7 +13,7 @@ from rollforge.checks.samples import BUDGET, concludes
 from rollforge.stats import normal_quantile
 
 GOODNESS = re.compile(
-    r"(?:^|[._])(?:accuracy|acc|correct|correctness|is_correct|success|succeeded|passed|pass|exact_match|match|score|solved)$"
+    r"(?:^|\.)(?:accuracy|acc|correct|correctness|is_correct|success|succeeded|passed|exact_match|score|solved)$"
 )
 """Names of numbers that mean the same as a reward: more is better."""
 
@@ -25,19 +25,19 @@ def inconsistent_verdicts(run: Evidence, limits: Limits) -> Iterator[Finding]:
     positions = np.flatnonzero(among)
     if len(positions) < 2:
         return
-    order = np.lexsort((run.answer_hash[positions], run.group[positions]))
-    positions = positions[order]
-    is_new = np.append(
-        True,
-        (np.diff(run.group[positions]) != 0) | (np.diff(run.answer_hash[positions]) != 0),
-    )
+    codes = run.answer_code[positions]
+    counts = np.bincount(codes)
+    positions, codes = positions[counts[codes] > 1], codes[counts[codes] > 1]
+    order = np.argsort(codes, kind="stable")
+    positions, codes = positions[order], codes[order]
+    if not len(positions):
+        return
+    is_new = np.append(True, codes[1:] != codes[:-1])
     starts = np.flatnonzero(is_new)
-    sizes = np.diff(np.append(starts, len(positions)))
     rewards = run.scaled[positions]
     gaps = np.maximum.reduceat(rewards, starts) - np.minimum.reduceat(rewards, starts)
-    repeated = sizes > 1
-    differ = repeated & (gaps > limits["gap"])
-    found = share(int(differ.sum()), int(repeated.sum()))
+    differ = gaps > limits["gap"]
+    found = share(int(differ.sum()), len(starts))
     if not found.count:
         return
     level: Level = found.level_above(warning=0.0, error=limits["max_share"]) or "note"
@@ -114,7 +114,8 @@ def _contradiction(run: Evidence, name: str, limits: Limits) -> Iterator[Finding
     scaled = (metric - low) / (high - low)
     unearned = among & run.succeeded & (scaled <= 0)
     denied = among & (run.scaled <= 0) & (scaled >= 1)
-    correlation = float(np.corrcoef(run.scaled[among], scaled[among])[0, 1])
+    drawn = run.draw(among, 100_000)
+    correlation = float(np.corrcoef(run.scaled[drawn], scaled[drawn])[0, 1]) if np.ptp(scaled[drawn]) else 0.0
     independent = run.independent(among)
     half = normal_quantile(0.995) / max(independent, 1.0) ** 0.5
     wrong = share(int(unearned.sum()), n, independent=independent)

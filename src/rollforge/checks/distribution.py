@@ -8,7 +8,6 @@ import numpy as np
 
 from rollforge.checks.base import Finding, Level, Limits, check
 from rollforge.checks.evidence import Evidence
-from rollforge.stats import histogram
 
 LEAST = 20
 """Judged rollouts below which a distribution is not spoken of."""
@@ -82,8 +81,7 @@ def clustered_rewards(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Nearly all rewards lie in one bin, or in one peak at the middle."""
     if run.judged_n < 5 * LEAST or len(run.levels) < 5:
         return
-    scaled = run.scaled[run.judged]
-    counts = np.histogram(scaled, bins=10, range=(0.0, 1.0))[0]
+    counts = run.tenths
     top = float(counts.max() / counts.sum())
     if top > limits["max_share"]:
         place = int(counts.argmax())
@@ -123,10 +121,9 @@ def reward_bins(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Where rewards lie, for the record."""
     if run.judged_n < LEAST or len(run.levels) < 2:
         return
-    found = histogram(run.scaled[run.judged], bins=5)
-    shares = [count / run.judged_n for count in found.counts]
+    shares = (run.fifths / run.judged_n).tolist()
     bins = ", ".join(
-        f"{low:.1f}–{low + 0.2:.1f}: {item:.0%}" for low, item in zip(found.edges, shares, strict=False)
+        f"{place / 5:.1f}–{place / 5 + 0.2:.1f}: {item:.0%}" for place, item in enumerate(shares)
     )
     yield Finding(
         level="note",

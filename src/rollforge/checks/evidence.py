@@ -34,6 +34,10 @@ USED = (*_INTS, *_FLOATS, *_FLAGS, *_NAMES)
 
 
 MIXED_TASKS = 4000
+FEW_LEVELS = 16
+
+USAGE = ("total_tokens", "output_tokens")
+MOST_TOGETHER = 24
 
 FAMILIES = frozenset(
     {
@@ -251,7 +255,12 @@ class Evidence:
         if not self.judged_n:
             return np.zeros(0)
         first = np.unique(self.values[:20_000])
-        return first if len(first) > 1000 else np.unique(self.values)
+        if len(first) > 1000:
+            return first
+        others = self.values[20_000:]
+        for value in first[:FEW_LEVELS].tolist():
+            others = others[others != value]
+        return np.union1d(first, others) if len(others) else first
 
     @property
     def is_binary(self) -> bool:
@@ -307,18 +316,57 @@ class Evidence:
         """The mean scaled reward."""
         return self.mean_of(self.scaled, self.judged, is_share=self.is_binary)
 
+    @cached_property
+    def all_independent(self) -> float:
+        """`independent` of the whole run."""
+        return _worth(self.sizes)
+
     def independent(self, among: Bools) -> float:
         """How many independent values these rollouts are worth, when samples of one task agree in three of ten cases."""
-        counts = self.per_group(among)
-        counts = counts[counts > 0].astype(np.float64)
-        return float((counts / (1 + 0.3 * (counts - 1))).sum())
+        if among is self.judged:
+            return _worth(self.profile.n)
+        return _worth(self.per_group(among))
+
+    @cached_property
+    def fifths(self) -> Ints:
+        """How many scaled rewards lie in each fifth of the range; the last one has its upper end."""
+        return np.asarray(self.tenths.reshape(5, 2).sum(axis=1), dtype=np.int64)
+
+    @cached_property
+    def tenths(self) -> Ints:
+        """The same by tenths."""
+        places = np.minimum((self.scaled[self.judged] * 10 + 1e-9).astype(np.int64), 9)
+        return np.bincount(places, minlength=10)
+
+    @cached_property
+    def by_reward(self) -> Ints:
+        """Judged positions by task, and within a task by reward."""
+        positions = self.order[self.judged[self.order]]
+        return positions[np.lexsort((self.reward[positions], self.group[positions]))]
+
+    @cached_property
+    def answer_code(self) -> Ints:
+        """The same number for equal answers to the same task, another one for others."""
+        mixed = self.answer_hash.view(np.uint64) ^ (
+            self.group.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        )
+        order = np.argsort(mixed)
+        ordered = mixed[order]
+        codes = np.empty(self.n, dtype=np.int64)
+        codes[order] = np.cumsum(np.append(0, ordered[1:] != ordered[:-1])) if self.n else 0
+        return codes
 
     # Other columns
 
     def number(self, name: str) -> Floats:
-        """A number column that rows brought along."""
+        """A number column that rows brought along; those that checks ask for are read together."""
         if name not in self._numbers:
-            self._numbers[name] = _floats(self.source.table([name])[name])
+            together = [
+                item for item in (*self.metrics[:MOST_TOGETHER], *USAGE) if item in self.source.numbers
+            ]
+            wanted = together if name in together else [name]
+            table = self.source.table(wanted)
+            self._numbers.update({item: _floats(table[item]) for item in wanted})
         return self._numbers[name]
 
     @cached_property
@@ -351,7 +399,7 @@ class Evidence:
 
     def draw(self, among: Bools | Ints, count: int) -> Ints:
         """At most `count` of the chosen positions, spread evenly by chance; the same ones every time."""
-        positions = np.flatnonzero(among) if among.dtype == np.bool_ else among
+        positions = _positions(among)
         if len(positions) <= count:
             return positions
         rng = np.random.default_rng(SEED)
@@ -405,7 +453,7 @@ class Evidence:
 
     def lines(self, among: Bools | Ints) -> list[JsonObject]:
         """Offending rollouts, with their lines."""
-        positions = np.flatnonzero(among) if among.dtype == np.bool_ else among
+        positions = _positions(among)
         return [
             {
                 "task": int(self.task_id[place]),
@@ -417,8 +465,20 @@ class Evidence:
 
     def tasks(self, groups: Ints | Bools) -> list[JsonObject]:
         """Offending tasks."""
-        numbers = np.flatnonzero(groups) if groups.dtype == np.bool_ else groups
+        numbers = _positions(groups)
         return [{"task": int(task)} for task in self.task_ids[numbers[: self.places_limit]].tolist()]
+
+
+def _positions(chosen: Bools | Ints) -> Ints:
+    """Positions, whether they come as such or as flags."""
+    if chosen.dtype == np.bool_:
+        return np.flatnonzero(chosen)
+    return np.asarray(chosen, dtype=np.int64)
+
+
+def _worth(counts: Ints) -> float:
+    sizes = counts[counts > 0].astype(np.float64)
+    return float((sizes / (1 + 0.3 * (sizes - 1))).sum())
 
 
 def _is_usage(name: str) -> bool:
@@ -439,7 +499,8 @@ def _floats(column: pa.ChunkedArray) -> Floats:
 
 def _flags(column: pa.ChunkedArray) -> Bools:
     flags = column.combine_chunks().cast(pa.bool_()).fill_null(False)
-    return np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
+    known: Bools = flags.to_numpy(zero_copy_only=False).astype(np.bool_)
+    return known
 
 
 def about_text(counts: Mapping[str, int], *, most: int = 3) -> str:

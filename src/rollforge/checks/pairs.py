@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rollforge.at_k import groups_by_size
 from rollforge.checks.base import Finding, Level, Limits, check, share
 from rollforge.checks.evidence import Evidence
 from rollforge.checks.samples import bare
@@ -29,7 +28,11 @@ class Pairs(NamedTuple):
     def at(self, gap: float) -> Pairs:
         """Those with at least this gap."""
         kept = self.gaps >= gap - 1e-9
-        return Pairs(*(item[kept] for item in self))
+        return Pairs(self.gaps[kept], self.group[kept], self.chosen[kept], self.rejected[kept])
+
+    def tasks(self) -> int:
+        """How many tasks give a pair."""
+        return int((np.bincount(self.group) > 0).sum())
 
 
 def all_pairs(run: Evidence) -> Pairs:
@@ -41,29 +44,24 @@ def all_pairs(run: Evidence) -> Pairs:
 
 
 def _all_pairs(run: Evidence) -> Pairs:
-    ordered = run.scaled[run.order]
-    positions = _positions_by_reward(run, ordered)
+    positions = run.by_reward
+    scaled = run.scaled[positions]
+    sizes = run.profile.n
+    begins = np.cumsum(sizes) - sizes
     parts: list[Pairs] = []
-    begins = np.cumsum(run.profile.n) - run.profile.n
-    for size, members, ascending in groups_by_size(ordered, run.starts):
-        for step in range(size // 2):
-            gaps = ascending[:, size - 1 - step] - ascending[:, step]
-            kept = gaps > 0
-            first = begins[members][kept]
-            parts.append(
-                Pairs(gaps[kept], members[kept], positions[first + size - 1 - step], positions[first + step])
-            )
+    for step in range(int(sizes.max(initial=0)) // 2):
+        groups = np.flatnonzero(sizes >= 2 * step + 2)
+        best, worst = begins[groups] + sizes[groups] - 1 - step, begins[groups] + step
+        gaps = scaled[best] - scaled[worst]
+        kept = gaps > 0
+        if not kept.any():
+            break  # later steps pair answers that lie between these
+        parts.append(Pairs(gaps[kept], groups[kept], positions[best[kept]], positions[worst[kept]]))
     if not parts:
         empty = np.zeros(0, dtype=np.int64)
         return Pairs(np.zeros(0), empty, empty, empty)
-    return Pairs(*(np.concatenate(items) for items in zip(*parts, strict=True)))
-
-
-def _positions_by_reward(run: Evidence, ordered: Floats) -> Ints:
-    """Judged positions, by task and then by reward: the order in which `groups_by_size` has them."""
-    known = ~np.isnan(ordered)
-    positions, group = run.order[known], run.group[run.order[known]]
-    return positions[np.lexsort((ordered[known], group))]
+    gaps, groups, chosen, rejected = (np.concatenate(items) for items in zip(*parts, strict=True))
+    return Pairs(gaps, groups, chosen, rejected)
 
 
 @check("no-groups", "recipe", recipes=("dpo", "rm", "grpo"), min_samples=2)
@@ -89,7 +87,7 @@ def thin_pairs(run: Evidence, limits: Limits) -> Iterator[Finding]:
         return
     pairs, gap = all_pairs(run), limits["min_gap"]
     usable = pairs.at(gap)
-    with_pair = len(np.unique(usable.group))
+    with_pair = usable.tasks()
     found = share(with_pair, run.groups)
     few, thin = len(usable.gaps) < limits["min_pairs"], found.high < limits["min_tasks"]
     if not few and not thin and found.value >= 0.5:
@@ -99,8 +97,8 @@ def thin_pairs(run: Evidence, limits: Limits) -> Iterator[Finding]:
     easier = f"; lowering the gap to {0.75 * gap:.2g} adds {lower:,} pairs" if lower else ""
     yield Finding(
         level=level,
-        text=f"{run.groups - with_pair:,} of {run.groups:,} tasks have no pair with gap >= {gap:g}; the others give {len(usable.gaps):,} "
-        f"pairs{easier}{run.range.note}",
+        text=f"{run.groups - with_pair:,} of {run.groups:,} tasks have no pair with gap >= {gap:g}; the others give "
+        f"{len(usable.gaps):,} pairs{easier}{run.range.note}",
         value=float(len(usable.gaps)),
         threshold=limits["min_pairs"],
         n=run.groups,
@@ -149,8 +147,8 @@ def small_gaps(run: Evidence, limits: Limits) -> Iterator[Finding]:
         return
     yield Finding(
         level="warning",
-        text=f"the mean gap of {n:,} pairs is {mean:.2f}; {unclear.value:.0%} are below {limits['unclear']:g}, {clear:.0%} at least 0.3"
-        f"{run.range.note}",
+        text=f"the mean gap of {n:,} pairs is {mean:.2f}; {unclear.value:.0%} are below {limits['unclear']:g}, "
+        f"{clear:.0%} at least 0.3{run.range.note}",
         value=mean,
         threshold=limits["min_mean"],
         n=n,
@@ -186,7 +184,7 @@ def pair_length_bias(run: Evidence, limits: Limits) -> Iterator[Finding]:
         return
     longer = int((chosen > rejected)[differ].sum())
     is_longer = longer * 2 >= n
-    found = share(max(longer, n - longer), n, independent=len(np.unique(pairs.group)))
+    found = share(max(longer, n - longer), n, independent=pairs.tasks())
     level = found.level_above(warning=limits["max_share"], error=limits["max_strong"])
     if level is None:
         return

@@ -59,8 +59,7 @@ def ppo_empty_bins(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Rewards use few of the fifths of their range."""
     if run.judged_n < 50:
         return
-    counts = np.histogram(run.scaled[run.judged], bins=5, range=(0.0, 1.0))[0]
-    used = int((counts > 0.01 * run.judged_n).sum())
+    used = int((run.fifths > 0.01 * run.judged_n).sum())
     if used >= limits["min_bins"]:
         return
     yield Finding(

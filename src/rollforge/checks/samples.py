@@ -133,7 +133,7 @@ def concludes(answer: str, expected: str) -> bool:
 
 
 def _joins_before(before: str) -> bool:
-    return before.isalnum() or before in ("_", ".", ",", "-") and before != ""
+    return before.isalnum() or (before != "" and before in "_.,-")
 
 
 def _joins_after(after: str) -> bool:

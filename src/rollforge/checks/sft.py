@@ -71,7 +71,7 @@ def duplicates(run: Evidence, limits: Limits) -> Iterator[Finding]:
     kept = np.flatnonzero(_kept(run, limits))
     if len(kept) < 20:
         return
-    keys = np.unique(np.stack([run.group[kept], run.answer_hash[kept]]), axis=1).shape[1]
+    keys = int((np.bincount(run.answer_code[kept]) > 0).sum())
     found = share(len(kept) - keys, len(kept))
     if found.low <= limits["max_share"]:
         return
@@ -102,8 +102,8 @@ def narrow(run: Evidence, limits: Limits) -> Iterator[Finding]:
     level = "warning" if found.high < limits["min_tasks"] else "note"
     yield Finding(
         level=level,  # type: ignore[arg-type]
-        text=f"examples kept come from {found.count:,} of {found.n:,} tasks ({found.value:.0%}); the tenth with most gives {tenth:.0%} "
-        f"of them, tasks that fail more often than not {from_hard:.0%}",
+        text=f"examples kept come from {found.count:,} of {found.n:,} tasks ({found.value:.0%}); the tenth with most "
+        f"gives {tenth:.0%} of them, tasks that fail more often than not {from_hard:.0%}",
         value=found.value,
         threshold=limits["min_tasks"],
         n=found.n,

@@ -95,6 +95,10 @@ class VerifierFlags:
     """Most verdicts under way at once."""
     verify_timeout: Annotated[str, Parameter(group=_VERIFIER)] = "60s"
     """Longest time for one verdict."""
+    fast: Annotated[bool, Parameter(group=_VERIFIER, negative=())] = False
+    """Ask a verifier that offers two ways for the quick one; the mode stands in every verdict."""
+    cache: Annotated[str | None, Parameter(group=_VERIFIER)] = None
+    """Directory that keeps verdicts across runs."""
     stop_on: Annotated[Literal["broken", "never"], Parameter(group=_VERIFIER)] = "broken"
     """Stop, with exit code 5, on two independent signs of broken verification; never only marks the rollouts."""
     probe: Annotated[str | None, Parameter(group=_VERIFIER)] = None
@@ -242,6 +246,8 @@ def options_from_flags(
         verify_workers=judging.verify_workers,
         verify_concurrency=judging.verify_concurrency,
         verify_timeout_s=parse_duration(judging.verify_timeout),
+        verify_mode="fast" if judging.fast else None,
+        verify_cache=judging.cache,
         probe=judging.probe,
         stop_on=judging.stop_on,
         limit=tasks.limit,

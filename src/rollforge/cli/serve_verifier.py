@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from rollforge.cli.output import print_json, say
+from rollforge.cli.output import say
+from rollforge.cli.progress import write_record
 from rollforge.errors import Exit
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def serve_verifier(
     host
         Loopback by default. There is no authentication: open it to a network only when you trust all of it.
     json
-        Print the start record, and at the end the counts, as JSON on stdout.
+        Print the start record, and at the end the counts, as one line of JSON each on stdout.
     """
     from rollforge.config import parse_duration, parse_settings
     from rollforge.loop import run_async
@@ -71,7 +72,7 @@ def serve_verifier(
     )
     run_async(_serve(server, json))
     if json:
-        print_json({"event": "end", **server.served})
+        write_record({"event": "end", **server.served})
     else:
         counts = server.served
         say(
@@ -92,7 +93,7 @@ async def _serve(server: VerifierServer, json: bool) -> None:
         verifier = server.verifier
         if json:
             record = {"event": "start", "url": server.url, "verifier": verifier.name, "needs": verifier.needs}
-            print_json({**record, "fingerprint": verifier.fingerprint, "pid": os.getpid()})
+            write_record({**record, "fingerprint": verifier.fingerprint, "pid": os.getpid()})
         else:
             needs = f"; rows need {', '.join(verifier.needs)}" if verifier.needs else ""
             say(f"verifier {verifier.name} at {server.url} (Ctrl-C ends it{needs})")

@@ -119,12 +119,16 @@ class Raw(msgspec.Struct, gc=False):
 Example = Demonstration | Pair | Labelled | Prompt | Scored | Raw
 
 
+_NO_KEYS: frozenset[str] = frozenset()
+
+
 class KeysGrew(Exception):
     """A message needs keys that the rows written so far do not have; the data set is written again with them."""
 
-    def __init__(self, keys: frozenset[str]) -> None:
-        super().__init__(", ".join(sorted(keys)))
+    def __init__(self, keys: dict[str, frozenset[str]]) -> None:
+        super().__init__(str(keys))
         self.keys = keys
+        """Column → all optional keys that its messages need, as far as seen."""
 
 
 class FormChanged(Exception):
@@ -154,7 +158,8 @@ class Exporter:
 
     def __init__(self, shape_as: Shaping | None = None) -> None:
         self.shape_as = shape_as or self.shaping
-        self.keys: frozenset[str] = frozenset()
+        self.keys: dict[str, frozenset[str]] = {}
+        """Column → the optional keys that its messages all have; columns are typed one by one, so each has its own."""
         self.fallback: Arguments = "string"
         """The form of arguments to change to when the loader would damage objects."""
         self.is_columnar = False
@@ -205,25 +210,31 @@ class Exporter:
     def scored(self, example: Scored) -> JsonObject:
         raise NotImplementedError
 
-    def messages(self, messages: list[Message], tools: bytes | None = None) -> list[JsonObject]:
+    def messages(
+        self, messages: list[Message], tools: bytes | None = None, *, column: str = "messages"
+    ) -> list[JsonObject]:
         """Messages in this trainer's keys; with `tools` given and no column for them, written into the system text."""
         if self.shape_as.tools == "system" and tools is not None:
             messages = tools_in_system(messages, tools, as_text=self.shape_as.arguments == "text")
         used = keys_used(messages, self.shape_as)
+        keys = self.keys.get(column, _NO_KEYS)
         if used:
-            self.kinds |= used
-            if self.shape_as.keys == "uniform" and not used <= self.keys:
-                raise KeysGrew(self.keys | used)
-        return shape(messages, self.shape_as, self.keys, is_encoded=not self.is_columnar)
+            self.kinds |= {f"{column}.{key}" for key in used}
+            if self.shape_as.keys == "uniform" and not used <= keys:
+                raise KeysGrew({**self.keys, column: keys | used})
+        return shape(messages, self.shape_as, keys, is_encoded=not self.is_columnar)
 
-    def prompt_messages(self, prompt: list[Message], tools: bytes | None = None) -> list[Any]:
+    def prompt_messages(
+        self, prompt: list[Message], tools: bytes | None = None, *, column: str = "prompt"
+    ) -> list[Any]:
         """The same for a prompt, already encoded where rows are lines: the rollouts of a task share it, so it is shaped once."""
         if self.is_columnar:
-            return self.messages(prompt, tools)
+            return self.messages(prompt, tools, column=column)
         known = self._prompt
         if known is None or known[0] is not prompt or known[1] is not tools:
             kinds, self.kinds = self.kinds, set()
-            encoded = [msgspec.Raw(msgspec.json.encode(row)) for row in self.messages(prompt, tools)]
+            rows = self.messages(prompt, tools, column=column)
+            encoded = [msgspec.Raw(msgspec.json.encode(row)) for row in rows]
             known = self._prompt = (prompt, tools, encoded, frozenset(self.kinds))
             self.kinds |= kinds
         else:
@@ -234,7 +245,7 @@ class Exporter:
         self, prompt: list[Message], answer: list[Message], tools: bytes | None = None
     ) -> list[Any]:
         """Prompt and answer as one list of messages."""
-        return self.prompt_messages(prompt, tools) + self.messages(answer)
+        return self.prompt_messages(prompt, tools, column="messages") + self.messages(answer)
 
     def tools(self, tools: bytes | None) -> object:
         """The `tools` column: a JSON text, a list, or null."""

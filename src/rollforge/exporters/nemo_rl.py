@@ -45,8 +45,8 @@ class NemoRlExporter(Exporter):
         return {
             "context": self.messages(tools_in_system(example.prompt, example.tools, as_text=False)),
             "completions": [
-                {"rank": 0, "completion": self.messages(example.chosen)},
-                {"rank": 1, "completion": self.messages(example.rejected)},
+                {"rank": 0, "completion": self.messages(example.chosen, column="chosen")},
+                {"rank": 1, "completion": self.messages(example.rejected, column="rejected")},
             ],
         }
 

@@ -86,7 +86,8 @@ class Cache:
     def __init__(self, path: Path, kind: Kind, folder: Path) -> None:
         self.path = path
         self.kind: Kind = kind
-        packed = path.suffix if is_compressed(path) else ""  # a file and its packed copy share a folder, not an index
+        # A file and its packed copy share a folder, but not an index.
+        packed = path.suffix if is_compressed(path) else ""
         self.folder = _writable(folder, path) / f"{kind}{packed}"
 
     def refresh(self, workers: int | None = None) -> State:

@@ -107,7 +107,8 @@ def _some(run: MadeRun, rng: Rng, share: float) -> Array:
 def _after(run: MadeRun, share: float) -> Array:
     """Rollouts verified after this share of the run's time."""
     started = run.columns["started"]
-    return started > np.quantile(started, share)
+    is_late: Array = started > np.quantile(started, share)
+    return is_late
 
 
 # Broken verification

@@ -103,6 +103,8 @@ class RunningJudge:
         )
         self._is_sharing = verifier.is_deterministic and not verifier.is_group and is_worth_it
         self._cache = cache if self._is_sharing else None
+        if cache is not None and self._cache is None:
+            cache.close()  # nothing is to be kept
         self._keys = Keys(verifier.fingerprint)
         self._known: dict[bytes, tuple[Verdict, int]] = {}
         self._running: dict[bytes, asyncio.Future[None] | None] = {}

@@ -252,7 +252,6 @@ class Engine:
         line = to_json(row)
         await self._rollouts.append(line)
         self._plan.ledger.finish(work.group.position, work.sample)
-        self.live.last_class.pop((work.group.position, work.sample), None)
         self.live.rollout(
             work.group.position,
             response,
@@ -384,7 +383,7 @@ class Engine:
         self._give_up_if_hopeless()
 
     async def _record_failure(self, work: Work, failure: Failure, begun: float, *, is_terminal: bool) -> None:
-        self.live.failure((work.group.position, work.sample), failure)
+        self.live.failure(failure)
         row: JsonObject = {
             TASK_KEY: work.group.task.index,
             ROLLOUT_KEY: work.sample,

@@ -100,8 +100,6 @@ class Live:
         self.fresh = self.judged = self.unjudged = self.given_up = 0
         self.truncated = self.empty = self.tokens = self.bytes = 0
         self.failures: Counter[str] = Counter()
-        self.last_class: dict[tuple[int, int], str] = {}
-        """Class of the last failure of every rollout that is not finished."""
         self.reward = ClusterMean()
         self.tokens_per_rollout = ClusterMean()
         self.seconds_per_rollout = ClusterMean()
@@ -129,11 +127,9 @@ class Live:
         elif is_judging:
             self.unjudged += 1
 
-    def failure(self, key: tuple[int, int], failure: Failure) -> None:
+    def failure(self, failure: Failure) -> None:
         """One attempt failed."""
         self.failures[failure.kind] += 1
-        if failure.boundary != "verifier":
-            self.last_class[key] = failure.kind
 
     def settle(self, task: int) -> None:
         """Every sample of the task is finished or given up."""

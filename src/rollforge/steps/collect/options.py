@@ -52,6 +52,9 @@ class CollectOptions(msgspec.Struct, frozen=True, kw_only=True):
     verify_concurrency: int = 256
     verify_workers: str = "auto"
     verify_timeout_s: float = 60.0
+    verify_mode: Literal["fast", "precise"] | None = None
+    verify_cache: str | None = None
+    """Directory that keeps verdicts across runs."""
     probe: str | None = None
     """Share of the rollouts after which the verifier is asked what it must know: `1%`."""
     stop_on: Literal["broken", "never"] = "broken"

@@ -32,6 +32,7 @@ from rollforge.steps.collect.plan import Plan, make_plan
 from rollforge.store import DurableFile, RunFiles, RunLock
 from rollforge.store.manifest import State
 from rollforge.verifiers.base import Verifier, load_verifier
+from rollforge.verifiers.cache import VerdictCache
 from rollforge.verifiers.probes import ProbeReport, SprinkledProbes
 from rollforge.verifiers.runner import RunningJudge, make_judge, parse_workers
 
@@ -167,7 +168,7 @@ class Collection:
         options = self.options
         files = RunFiles(options.out)
         verifier = (
-            load_verifier(options.verifier, options.verifier_options)
+            load_verifier(options.verifier, options.verifier_options, options.verify_mode)
             if options.verifier is not None
             else None
         )
@@ -193,7 +194,9 @@ class Collection:
                 verifier,
                 workers=parse_workers(options.verify_workers),
                 timeout=options.verify_timeout_s,
-                sharing="auto" if options.samples > 1 else "never",  # one answer per task has no equals
+                cache=VerdictCache(options.verify_cache) if options.verify_cache else None,
+                # One answer per task has no equals, but for those of earlier runs.
+                sharing="auto" if options.samples > 1 or options.verify_cache else "never",
             )
         try:
             async with self._opened(plan, agent, judge) as engine:

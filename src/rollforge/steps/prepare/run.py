@@ -13,6 +13,7 @@ from rollforge.exporters.base import Exporter, load_exporter, refuse_unsupported
 from rollforge.exporters.shape import Shaping
 from rollforge.exporters.template import Prover, load_template, pick_shaping
 from rollforge.exporters.tidy import Policies, Policy
+from rollforge.index.sources import find_runs
 from rollforge.recipes import RECIPES
 from rollforge.records import JsonObject
 from rollforge.steps.prepare.card import files_by_split, write_card
@@ -35,6 +36,7 @@ from rollforge.steps.prepare.settings import Settings, make_settings
 from rollforge.steps.prepare.statistics import describe, outlook, red_flags
 from rollforge.steps.prepare.text import rule_out_by_text
 from rollforge.steps.prepare.write import Progress, Written, write_dataset
+from rollforge.store import RunFiles
 
 
 def _silent(phase: str, done: int, total: int) -> None:
@@ -80,6 +82,19 @@ def prepare(
         return maker.count() if dry_run or out is None else maker.make(Path(out))
     finally:
         pool.close()
+
+
+def _name_runs(given: Sequence[str | Path]) -> list[str]:
+    """Every run by a name of its own: as given, or its file where a pattern stands for several."""
+    names: list[str] = []
+    for item in given:
+        found = find_runs(item)
+        names += (
+            [str(item)]
+            if len(found) == 1 and RunFiles(item).rollouts.is_file()
+            else [str(run.rollouts) for run in found]
+        )
+    return list(dict.fromkeys(names))
 
 
 def prepare_again(
