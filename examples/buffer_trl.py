@@ -2,7 +2,7 @@
 
 The trainer's own log goes to rollforge's sinks through a callback, under the names every other metric has.
 
-    pip install 'rollforge[tensorboard]' trl
+    pip install 'rollforge' trl
     rollforge collect -i tasks.jsonl -o runs/first -m MODEL --base-url URL --verifier math -k 8
     rollforge experiences runs/first --pipeline pipeline.toml --buffer runs/buffer.db
     python examples/buffer_trl.py runs/buffer.db MODEL out/
@@ -37,17 +37,19 @@ def rows(buffer: Buffer) -> Iterator[dict[str, object]]:
 
 
 def main(place: str, model: str, out: str) -> None:
+    import torch
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
 
-    with (
-        open_buffer(place) as buffer,
-        open_sinks(["jsonl", "tensorboard"], SinkOptions(directory=Path(out))) as sinks,
-    ):
+    has_gpu = torch.cuda.is_available()
+    sinks = open_sinks(["jsonl", "console"], SinkOptions(directory=Path(out)))
+    with open_buffer(place) as buffer, sinks:
         trainer = SFTTrainer(
             model=model,
             train_dataset=Dataset.from_list(list(rows(buffer))),
-            args=SFTConfig(output_dir=out, num_train_epochs=1, logging_steps=1, report_to="none"),
+            args=SFTConfig(
+                out, num_train_epochs=1, logging_steps=1, report_to="none", bf16=has_gpu, use_cpu=not has_gpu
+            ),
             callbacks=[trl_callback(lambda metrics, step: sinks.log(metrics, step=step))],
         )
         trainer.train()

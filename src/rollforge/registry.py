@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -41,8 +42,13 @@ class Registry:
         return load_target(targets[name])
 
     def _targets(self) -> dict[str, str]:
-        plugins = {point.name: point.value for point in entry_points(group=f"rollforge.{self.family}")}
-        return {**plugins, **self._members}
+        return {**_plugins(self.family), **self._members}
+
+
+@cache
+def _plugins(family: str) -> dict[str, str]:
+    """What installed packages add; looking through all of them takes milliseconds, so it is done once."""
+    return {point.name: point.value for point in entry_points(group=f"rollforge.{family}")}
 
 
 def did_you_mean(name: str, known: Mapping[str, object] | list[str]) -> str:
@@ -65,6 +71,11 @@ def load_target(target: str) -> Any:
         names = [name for name in vars(module) if not name.startswith("_")]
         raise UsageError(f"{place} has no {attribute!r}{did_you_mean(attribute, names)}") from error
     return found
+
+
+def load_module(place: str) -> ModuleType:
+    """The module in `path/to/file.py`, imported once."""
+    return _module_from_file(place)
 
 
 def _module_by_name(name: str, target: str) -> ModuleType:

@@ -153,3 +153,13 @@ def test_every_command_ends_its_help_with_an_example(verb: str, capsys: pytest.C
 def test_a_missing_run_is_told_without_a_traceback(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = Called(capsys, verb, "nowhere.jsonl")
     assert found.code == 2 and "no such file" in found.err
+
+
+def test_show_finds_the_rollout_behind_a_training_row(
+    run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    made = Called(capsys, "prepare", "sft", run, "-o", tmp_path / "sft", "--to", "trl", "--force")
+    assert made.code == 0, made.err
+    found = Called(capsys, "show", "--example", f"{tmp_path / 'sft' / 'train.jsonl'}:1", "--raw")
+    assert json.loads(found.out)["reward"] == 1
+    assert Called(capsys, "show").code == 2

@@ -97,7 +97,7 @@ PROGRAMS_THAT_FAIL = {
 
 @pytest.mark.parametrize(("code", "result"), PROGRAMS_THAT_FAIL.values(), ids=PROGRAMS_THAT_FAIL.keys())
 def test_failing_programs_stop_at_the_first_failure_and_say_why(code: str, result: list[Any]) -> None:
-    verdict = judge(code, DOUBLE, timeout=1.0)
+    verdict = judge(code, DOUBLE, timeout=2.0)
     assert (verdict["reward"], verdict["result"]) == (0.0, result)
     assert verdict["metadata"]["error_code"] == result[-1]
 
@@ -167,7 +167,7 @@ def test_hostile_programs_get_nothing_and_harm_nobody(code: str) -> None:
     verifier = Code(Options(timeout=1.0, sandbox="require", memory_mb=512))
     verdict = verifier.verify(DOUBLE, answer(code))
     assert verdict["reward"] == 0.0
-    assert verifier.verify(DOUBLE, answer("print(int(input()) * 2)"))["reward"] == 1.0
+    assert judge("print(int(input()) * 2)", DOUBLE, sandbox="require")["reward"] == 1.0
 
 
 @needs_bubblewrap

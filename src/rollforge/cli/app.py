@@ -14,6 +14,7 @@ COMMANDS = {
     "verify": "rollforge.cli.verify:verify",
     "metrics": "rollforge.cli.metrics:metrics",
     "profile": "rollforge.cli.profile:profile",
+    "check": "rollforge.cli.check:check",
     "prepare": "rollforge.cli.prepare:prepare",
     "validate": "rollforge.cli.validate:validate",
     "query": "rollforge.cli.query:query",
@@ -24,6 +25,7 @@ COMMANDS = {
     "experiences": "rollforge.cli.experiences:experiences",
     "simulate": "rollforge.cli.simulate:simulate",
     "init": "rollforge.cli.init:init",
+    "serve-verifier": "rollforge.cli.serve_verifier:serve_verifier",
     "list": "rollforge.cli.list_:list_members",
 }
 """Verb → the function behind it. The order here is the order in `rollforge --help`."""

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Group, Parameter
 
 from rollforge.cli.collect import (
+    AgentFlags,
     ModelFlags,
     PaceFlags,
     TaskFlags,
     VerifierFlags,
-    _options,
-    _resume_command,
-    _wire_signals,
+    options_from_flags,
+    resume_command,
+    wire_signals,
 )
 from rollforge.cli.figures import interval, mean_text, percent
 from rollforge.cli.output import out, say
@@ -84,7 +85,9 @@ def collect_options(
     verifier, options = choose_verifier(flags, list(facts["counts"]), has_answers=facts["has_answers"])
     tasks = TaskFlags(samples=flags.samples, seed=flags.seed, prompt_template=flags.prompt_template)
     judging = VerifierFlags(verifier=verifier)
-    collecting = _options(str(joined), str(run), model, tasks, server, judging, pace, fresh)
+    collecting = options_from_flags(
+        str(joined), str(run), model, tasks, server, judging, AgentFlags(), pace, fresh
+    )
     return msgspec.structs.replace(collecting, verifier_options=options)
 
 
@@ -137,7 +140,7 @@ def collect_run(options: CollectOptions, progress: Progress) -> CollectResult:
     from rollforge.steps.collect import Collection
 
     def launched(collection: Collection) -> None:
-        _wire_signals(collection)
+        wire_signals(collection)
         display.start()
 
     def announce() -> None:
@@ -145,7 +148,7 @@ def collect_run(options: CollectOptions, progress: Progress) -> CollectResult:
             owed, expected = collection.plan.owed(options.attempts), collection.plan.ledger.expected
             say(f"{options.model}: {owed:,} of {expected:,} runs owed → {collection.plan.files.rollouts}")
 
-    collection = Collection(options, command=_resume_command(), on_start=launched)
+    collection = Collection(options, command=resume_command(), on_start=launched)
     display = make_display(progress, collection.snapshot, announce)
     try:
         return run_async(collection.run())

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 EXAMPLE = "rollforge list verifiers"
 
 FAMILIES = {
+    "agents": "rollforge.agents:AGENTS",
     "verifiers": "rollforge.verifiers:VERIFIERS",
+    "checks": "rollforge.checks:CHECKS",
     "recipes": "rollforge.recipes:RECIPES",
     "exporters": "rollforge.exporters:EXPORTERS",
     "sinks": "rollforge.sinks:SINKS",
@@ -84,6 +86,8 @@ def _summary(member: object, *, is_alone: bool) -> str:
     import inspect
     import sys
 
+    if isinstance(getattr(member, "summary", None), str):
+        return str(member.summary)  # type: ignore[attr-defined]
     module = sys.modules.get(getattr(member, "__module__", ""), None)
     text = (inspect.getdoc(module) if is_alone else None) or inspect.getdoc(member) or ""
     return text.split("\n")[0]

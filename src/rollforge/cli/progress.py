@@ -99,7 +99,7 @@ def draw_panel(now: Snapshot) -> RenderableType:
     )
     lines = [
         f"speed     {number(now.rate)} rollouts/s · {number(now.tokens_per_s)} tokens/s · {duration(now.elapsed_s)} so far",
-        f"reward    {reward_text(now)}",
+        f"reward    {reward_text(now)}{light_text(now)}",
         f"requests  {now.in_flight} in flight, limit {now.limit} · {now.verifying} being verified · {now.retries:,} retries",
     ]
     if now.slowest_s > 10:
@@ -158,7 +158,7 @@ def _write_line(now: Snapshot) -> None:
         f"{now.finished:,}/{now.expected:,} ({now.finished / max(now.expected, 1):.1%})",
         f"{number(now.rate)}/s",
         f"eta {duration(now.eta_s)}",
-        f"reward {reward_text(now)}",
+        f"reward {reward_text(now)}{light_text(now)}",
         f"{now.in_flight}/{now.limit} in flight",
         *([trouble] if trouble else []),
         *([f"oldest {duration(now.slowest_s)}"] if now.slowest_s > 60 else []),
@@ -183,6 +183,13 @@ def reward_text(now: Snapshot) -> str:
         return "none yet"
     width = f" ± {now.reward_half_width:.3f}" if now.reward_half_width is not None else ""
     return f"{now.reward:.3f}{width} over {now.judged / max(now.fresh, 1):.0%} judged"
+
+
+def light_text(now: Snapshot) -> str:
+    """A word on whether the verdicts can be trusted; empty while nothing is odd."""
+    return {"yellow": " · verification: odd (yellow)", "red": " · verification: BROKEN (red)"}.get(
+        now.light, ""
+    )
 
 
 def trouble_text(now: Snapshot) -> str:

@@ -14,7 +14,7 @@ from rollforge.cli.output import out, print_json
 from rollforge.errors import Exit, UsageError
 
 if TYPE_CHECKING:
-    from rollforge.steps.show import Pick, Shown, Turn
+    from rollforge.steps.show import Pick, SeenLine, Shown, ShowOptions, Turn
 
 EXAMPLE = 'rollforge show runs/math --where "reward = 0 and tool_calls > 2" --sample 3'
 
@@ -55,6 +55,15 @@ class Choice:
     line: int | None = None
     """The line with this number, even when it is no row."""
 
+    def options(self) -> ShowOptions:
+        """The same for the step; a line asked for by number is an expression like any other."""
+        from rollforge.steps.show import ShowOptions
+
+        return ShowOptions(
+            tasks=self.task or (), rollout=self.rollout, reward=self.reward, sort=self.sort, sample=self.sample, seed=self.seed,
+            where=self.where if self.line is None else f"line = {self.line}", pick=self.pick(), limit=self.limit,
+        )  # fmt: skip
+
     def pick(self) -> Pick | None:
         """Which of best, worst and suspicious was asked for; more than one is a mistake."""
         names: tuple[Pick, ...] = ("best", "worst", "suspicious")
@@ -65,9 +74,10 @@ class Choice:
 
 
 def show(
-    run: Annotated[list[str], Parameter(name="run")],
+    run: Annotated[list[str] | None, Parameter(name="run")] = None,
     /,
     *,
+    example: str | None = None,
     choice: Choice = Choice(),  # noqa: B008  (a record of defaults, never changed)
     raw: Flag = False,
     full: Flag = False,
@@ -81,6 +91,8 @@ def show(
     ----------
     run
         A rollouts file, its folder, or several files (or a glob) read as one run.
+    example
+        Show what is behind a row of a prepared data set, given as FILE:LINE; needs no run.
     raw
         Print the lines as they stand in the file.
     full
@@ -92,24 +104,36 @@ def show(
     json
         Print one JSON object on stdout.
     """
+    if example is not None:
+        return _print(_behind(example), raw=raw, full=full, json=json)
+    if not run:
+        raise UsageError("no run given", hint="rollforge show RUN, or rollforge show --example FILE:LINE")
     from rollforge.index import open_index
-    from rollforge.steps.show import ShowOptions, show_rollouts
+    from rollforge.steps.show import show_line, show_rollouts
 
     with open_index(run, verifier=verifier, workers=workers) as index:
         if choice.line is not None:
-            from rollforge.steps.show import show_line
-
             seen = show_line(index, choice.line)
             if seen.reason is not None or raw:
-                return _print_line(
-                    seen.file, seen.line, seen.offset, seen.reason, seen.data, raw=raw, json=json
-                )
-        where = choice.where if choice.line is None else f"line = {choice.line}"
-        options = ShowOptions(
-            tasks=choice.task or (), rollout=choice.rollout, reward=choice.reward, where=where, sort=choice.sort,
-            sample=choice.sample, seed=choice.seed, pick=choice.pick(), limit=choice.limit,
-        )  # fmt: skip
-        shown = show_rollouts(index, options)
+                return _print_line(seen, raw=raw, json=json)
+        return _print(show_rollouts(index, choice.options()), raw=raw, full=full, json=json)
+
+
+def _behind(example: str) -> list[Shown]:
+    """The rollouts behind a row of a prepared data set: one, or the chosen and the rejected."""
+    from rollforge.index import open_index
+    from rollforge.steps.prepare import trace
+    from rollforge.steps.show import ShowOptions, show_rollouts
+
+    shown = []
+    for origin in trace(example).origins:
+        with open_index(origin.run, verifier=origin.verifier) as index:
+            tasks = () if origin.task is None else (origin.task,)
+            shown += show_rollouts(index, ShowOptions(tasks=tasks, rollout=origin.rollout))
+    return shown
+
+
+def _print(shown: list[Shown], *, raw: bool, full: bool, json: bool) -> Exit:
     if json:
         print_json({"rollouts": shown})
     elif raw:
@@ -126,36 +150,26 @@ def show(
     return Exit.DONE
 
 
-def _print_line(
-    file: str, line: int, offset: int, reason: str | None, data: bytes, *, raw: bool, json: bool
-) -> Exit:
+def _print_line(seen: SeenLine, *, raw: bool, json: bool) -> Exit:
+    text = seen.data.decode("utf-8", "replace")
     if raw:
-        sys.stdout.buffer.write(data + b"\n")
+        sys.stdout.buffer.write(seen.data + b"\n")
         sys.stdout.buffer.flush()
         return Exit.DONE
     if json:
         print_json(
-            {
-                "file": file,
-                "line": line,
-                "offset": offset,
-                "reason": reason,
-                "text": data.decode("utf-8", "replace"),
-            }
+            {"file": seen.file, "line": seen.line, "offset": seen.offset, "reason": seen.reason, "text": text}
         )
         return Exit.DONE
     from rich.text import Text
 
-    out().print(Text(f"{file}:{line}  (offset {offset:,}, {len(data):,} bytes)", style="bold"))
-    out().print(Text(reason or "", style="yellow"))
-    text = data.decode("utf-8", "replace")
     out().print(
-        Text(
-            text
-            if len(text) <= 4000
-            else f"{text[:2000]}\n… {len(text) - 4000:,} characters …\n{text[-2000:]}"
-        )
+        Text(f"{seen.file}:{seen.line}  (offset {seen.offset:,}, {len(seen.data):,} bytes)", style="bold")
     )
+    out().print(Text(seen.reason or "", style="yellow"))
+    if len(text) > 4000:
+        text = f"{text[:2000]}\n… {len(text) - 4000:,} characters …\n{text[-2000:]}"
+    out().print(Text(text))
     return Exit.DONE
 
 

@@ -60,7 +60,9 @@ def _plan_facts(plan: Plan, options: CollectOptions) -> JsonObject:
 def print_plan(options: CollectOptions, *, json: bool) -> None:
     """`--dry-run`: the resolved config and the plan; nothing is sent or written."""
     from rollforge import __version__
+    from rollforge.loop import run_async
     from rollforge.steps.collect.plan import make_plan
+    from rollforge.steps.collect.step import rehearse_agent
     from rollforge.verifiers.base import load_verifier
 
     options.check()
@@ -73,6 +75,7 @@ def print_plan(options: CollectOptions, *, json: bool) -> None:
         verifier_fingerprint=verifier.fingerprint if verifier else None,
         version=__version__,
         command=[],
+        agent=run_async(rehearse_agent(options)),
         is_rehearsal=True,
     )
     facts = _plan_facts(plan, options) | {"estimated_tokens": _estimated_tokens(plan, options)}
@@ -162,6 +165,8 @@ def _print_end(result: CollectResult, metrics: RunMetrics | None) -> None:
     if result.unjudged:
         judge_later = f"rollforge verify {shlex.quote(result.run)} --failed-only"
         say(f"  unjudged  {result.unjudged:,} (reward null; judge them later: {judge_later})")
+    if result.suspect is not None:
+        _print_suspect(result)
     if result.bad_lines:
         say(f"  left out  {result.bad_lines:,} bad lines of the task file")
     say(
@@ -183,6 +188,16 @@ def _print_files(result: CollectResult) -> None:
     say(f"  files     {files.rollouts.parent}/: {', '.join(names)}")
     if result.ending in ("done", "incomplete") and result.finished:
         say(f"  next      rollforge profile {shlex.quote(result.run)}")
+
+
+def _print_suspect(result: CollectResult) -> None:
+    """Which rewards not to trust, and how to judge them again once the verifier is mended."""
+    assert result.suspect is not None
+    since = f"started + seconds >= {result.suspect['first_at']:.3f}"
+    say(f"  suspect   {result.suspect['rollouts']:,} rollouts (kept, and marked in the manifest)")
+    run = shlex.quote(result.run)
+    say(f'            look:   rollforge show {run} --where "{since}" --limit 5')
+    say(f'            mended: rollforge verify {run} --verifier NAME --fresh --where "{since}"')
 
 
 def _print_forecast(forecast: Forecast) -> None:

@@ -202,7 +202,10 @@ async def _drive(verification: Verification) -> Summary:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, interrupt)
-    return await verification.run()
+    try:
+        return await verification.run()
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None  # stopped before anything was judged
 
 
 def _exit_of(summary: Summary) -> Exit:

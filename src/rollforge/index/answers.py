@@ -84,7 +84,7 @@ _ERROR = re.compile(
     r"\s*(?:traceback \(most recent call last\)|\{\s*\"(?:error|detail)\"\s*:|<!doctype html|<html"
     r"|(?:http |error )*[45]\d\d[: ]+(?:internal|bad|service|gateway|too many|not found|unauthorized|forbidden)"
     r"|internal server error|bad gateway|service unavailable|gateway time-?out|too many requests"
-    r"|error code: \d|error: |exception: |connection (?:refused|error|reset)|rate limit)",
+    r"|error code: \d|error: |exception: |connection (?:refused|error|reset)|rate limit|(?:error|failed|failure)[.!]*\s*$)",
     re.IGNORECASE,
 )
 _LOOKED_AT = 400

@@ -234,7 +234,9 @@ def _without_constants(line: bytes, reason: str) -> tuple[bytes, list[str]]:
     except RecursionError:
         raise BadLine("nested too deeply") from None
     except ValueError:
-        raise BadLine(reason.replace("JSON is malformed: ", "")) from None
+        is_torn = reason == "Input data was truncated"
+        told = "torn: the JSON ends too early" if is_torn else reason.replace("JSON is malformed: ", "")
+        raise BadLine(told) from None
 
 
 def _repeated_keys(line: bytes) -> list[str]:

@@ -206,7 +206,8 @@ class Index:
             sql += f" WHERE {self.checked(where)}"
         if order_by is not None or self._overlay.path is not None or len(self.runs) > 1:
             sql += f" ORDER BY {order_by or 'row'}"
-        return run_select(self._connection, sql, columns=known, told="index")
+        told = "index" if where is None else f"--where {where!r}"
+        return run_select(self._connection, sql, columns=known, told=told)
 
     def checked(self, where: str) -> str:
         """A user's expression over `rollouts`, in parentheses; raises when it is not one expression over known columns."""

@@ -39,7 +39,7 @@ class LoopEngine:
                 async with asyncio.timeout(self._timeout):
                     verdicts = await self._live.judge(task, responses)
             else:
-                verdicts = self._live.judge_now(task, responses)
+                verdicts = await self._live.judge(task, responses)
         except Failure:
             raise
         except TimeoutError as error:

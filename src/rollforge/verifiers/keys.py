@@ -24,6 +24,7 @@ _ITEM_LEFT_OUT = frozenset(
         "generation_log_probs",
         "routed_experts",
         "encrypted_content",
+        "_rf",
     }
 )
 _MESSAGE_KEYS = frozenset({"id", "type", "role", "status", "content"})

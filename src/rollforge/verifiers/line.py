@@ -6,6 +6,7 @@ It decides nothing: its owner, the pool, is told of every answer and of the end.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections import deque
@@ -71,8 +72,9 @@ class WorkerLine(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         if hasattr(os, "pidfd_open"):
             # The closed line tells too, but not while something the verifier started still holds it open.
-            self._pid_file = os.pidfd_open(self.handle.pid)
-            asyncio.get_running_loop().add_reader(self._pid_file, self._process_ended)
+            with contextlib.suppress(OSError):  # it has ended already, and the line will say so
+                self._pid_file = os.pidfd_open(self.handle.pid)
+                asyncio.get_running_loop().add_reader(self._pid_file, self._process_ended)
 
     def _process_ended(self) -> None:
         self._forget_pid_file()

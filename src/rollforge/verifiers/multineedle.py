@@ -74,7 +74,12 @@ def gold(task: Task) -> JsonObject | None:
     if not isinstance(values, list) or not values:
         return None
     arguments = msgspec.json.encode({"synonym_values": values}).decode()
-    return {"type": "function_call", "call_id": "call_1", "name": "extract_synonym_values", "arguments": arguments}
+    return {
+        "type": "function_call",
+        "call_id": "call_1",
+        "name": "extract_synonym_values",
+        "arguments": arguments,
+    }
 
 
 def handed_in(response: Response) -> tuple[list[Any], bool]:

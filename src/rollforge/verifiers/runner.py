@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from rollforge.errors import Failure
+from rollforge.errors import Failure, UsageError
 from rollforge.records import Response, Task, Verdict
 from rollforge.verifiers.base import Mode, Verifier
 from rollforge.verifiers.calling import Stopped, verifier_failure
@@ -103,6 +103,8 @@ class RunningJudge:
         )
         self._is_sharing = verifier.is_deterministic and not verifier.is_group and is_worth_it
         self._cache = cache if self._is_sharing else None
+        if cache is not None and self._cache is None:
+            cache.close()  # nothing is to be kept
         self._keys = Keys(verifier.fingerprint)
         self._known: dict[bytes, tuple[Verdict, int]] = {}
         self._running: dict[bytes, asyncio.Future[None] | None] = {}
@@ -243,6 +245,17 @@ class RunningJudge:
         await self._engine.close()
         if self._cache is not None:
             self._cache.close()
+
+
+def parse_workers(text: str) -> Workers:
+    """What `--verify-workers` said."""
+    if text == "auto":
+        return "auto"
+    if not text.isdigit():
+        raise UsageError(
+            f"--verify-workers {text!r} is not understood", hint="write auto, a number, or 0 for no isolation"
+        )
+    return int(text)
 
 
 def make_judge(

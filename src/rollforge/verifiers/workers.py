@@ -22,7 +22,7 @@ from rollforge.verifiers.calling import Stopped, verifier_failure
 from rollforge.verifiers.cores import idle_cores, usable_cores
 from rollforge.verifiers.line import Job, Outcome, WorkerLine
 from rollforge.verifiers.process import DUMP_SIGNAL, HEADER, kill_group
-from rollforge.verifiers.spawner import Spawner
+from rollforge.verifiers.spawner import Spawner, TemplateLost
 
 TICK = 0.1
 """Seconds between looks at the clock: how far beyond its timeout a verdict may run."""
@@ -55,6 +55,8 @@ class WorkerPool:
         self._depth = 1
         self._mean_seconds: float | None = None
         self._is_closing = False
+        self._broken: str | None = None
+        self._restarting = asyncio.Lock()
         self.replaced = 0
 
     @property
@@ -91,6 +93,8 @@ class WorkerPool:
             payload = _encode([task, task.index, [response.raw for response in responses]])
         except (TypeError, ValueError, OverflowError) as error:
             raise verifier_failure(f"the task or response cannot be sent to a worker: {error}") from error
+        if self._broken is not None:
+            raise verifier_failure(self._broken)
         job = Job(HEADER.pack(len(payload)) + payload, asyncio.get_running_loop().create_future())
         worker = self._freest()
         if worker is None:
@@ -159,8 +163,9 @@ class WorkerPool:
             culprit.future.set_exception(verifier_failure(reason))
         if culprit is None and not worker.is_leaving:
             self._early_deaths += 1
-        if self._early_deaths >= MAX_EARLY_DEATHS:
-            self._give_up(f"workers end before they judge anything: {reason}")
+        if self._early_deaths >= MAX_EARLY_DEATHS and not self._workers:
+            self._broken = f"workers end before they judge anything: {reason}"
+            self._give_up(self._broken)
         elif not self._is_closing:
             self.replaced += 1
             self._grow()
@@ -182,8 +187,27 @@ class WorkerPool:
         self._run(self._add_quietly())
 
     async def _add_quietly(self) -> None:
-        with contextlib.suppress(UsageError):  # a worker that cannot start is counted where it is buried
+        try:
             await self._add()
+        except TemplateLost:
+            await self._restart()
+        except UsageError:
+            pass  # a worker that cannot start is counted where it is buried
+
+    async def _restart(self) -> None:
+        """A new template takes the place of one that was killed, once for all who noticed."""
+        lost = self._spawner
+        async with self._restarting:
+            if self._is_closing or self._spawner is not lost:
+                return
+            await lost.close()
+            self._spawner = Spawner(self._verifier, self._memory_mb)
+            try:
+                await self._spawner.start()
+                await self._add()
+            except UsageError as error:
+                self._broken = str(error)
+                self._give_up(self._broken)
 
     async def _add(self) -> None:
         self._starting += 1

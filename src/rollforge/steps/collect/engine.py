@@ -17,7 +17,9 @@ from typing import Literal
 
 import msgspec
 
-from rollforge.agents.base import Agent, Trajectory
+from rollforge.agents.base import Agent, NotKept, Trajectory, cut_short
+from rollforge.checks.samples import concludes, expected_answer
+from rollforge.checks.stream import Watch
 from rollforge.endpoint import Limiter
 from rollforge.endpoint.breaker import RetryBudget
 from rollforge.endpoint.client import Outage
@@ -46,8 +48,14 @@ from rollforge.verifiers.probes import SprinkledProbes
 
 logger = logging.getLogger(__name__)
 
-Reason = Literal["", "interrupted", "deadline", "tokens", "pilot", "failures", "outage", "fatal", "disk"]
+Reason = Literal[
+    "", "interrupted", "deadline", "tokens", "pilot", "failures", "outage", "broken", "fatal", "disk"
+]
 """Why no new work is taken; empty while it is."""
+
+
+NO_VERDICT = Verdict()
+"""What stands for a verifier that failed; one that cannot judge gives an empty verdict of its own."""
 
 
 @dataclass(slots=True)
@@ -94,6 +102,8 @@ class Engine:
         self._probes = probes
         self.reason: Reason = ""
         self.error: RollforgeError | Failure | None = None
+        self.watch = Watch()
+        """The detectors of broken verification; they see nothing when nothing is judged."""
         self.verifying = 0
         self._plan = plan
         self._options = options
@@ -230,6 +240,9 @@ class Engine:
         except Outage as outage:
             self.stop("outage", outage)  # not this rollout's failure: it stays owed, with no attempt used up
             return
+        except NotKept:
+            self._settle(work.group)  # stays owed, with no attempt used up, until the run is resumed
+            return
         except Failure as failure:
             await self._fail(work, failure, begun)
             return
@@ -239,15 +252,16 @@ class Engine:
         line = to_json(row)
         await self._rollouts.append(line)
         self._plan.ledger.finish(work.group.position, work.sample)
-        self.live.last_class.pop((work.group.position, work.sample), None)
         self.live.rollout(
             work.group.position,
             response,
             verdict,
             seconds=time.time() - begun,
             size=len(line),
-            is_judging=self._judge is not None,
+            is_judging=self._judge is not None or trajectory.verifier is not None,
         )
+        if self._judge is not None:
+            self._watch_verdict(work.group.task, response, verdict, verify_s)
         if self._observer is not None:
             self._observer.finished(row)
         self._settle(work.group)
@@ -259,11 +273,16 @@ class Engine:
         limit_s = self._options.rollout_deadline_s
         try:
             async with asyncio.timeout(limit_s):
-                return await self._agent.run(work.group.task, work.sample)
-        except Failure:
+                trajectory = await self._agent.run(work.group.task, work.sample)
+            if trajectory.is_remote:
+                now = time.monotonic()
+                self._limiter.succeed(now - work.started, now)
+            return trajectory
+        except (Failure, NotKept):
             raise
-        except TimeoutError:
-            raise Failure("agent", "timeout", f"the rollout took longer than {limit_s:g} s") from None
+        except TimeoutError as error:
+            failure = Failure("agent", "timeout", f"the rollout took longer than {limit_s:g} s")
+            raise cut_short(failure, error.__cause__) from None
         except Exception as error:
             raise Failure("agent", "agent", f"{type(error).__name__}: {error}") from error
         finally:
@@ -274,8 +293,10 @@ class Engine:
         self, work: Work, response: Response, trajectory: Trajectory, begun: float
     ) -> tuple[Verdict, float | None]:
         if self._judge is None:
-            reward = trajectory.fields.get("reward")
-            return Verdict(reward=reward if isinstance(reward, int | float) else None), None
+            if trajectory.verdict_failure is not None:
+                failure = trajectory.verdict_failure
+                await self._record_failure(work, failure, begun, is_terminal=failure.is_terminal)
+            return trajectory.verdict or Verdict(), None
         queued = time.monotonic()
         self.verifying += 1
         started = queued
@@ -285,12 +306,30 @@ class Engine:
                 verdict = await self._judge.judge(work.group.task, response)
         except Failure as failure:
             await self._record_failure(work, failure, begun, is_terminal=False)
-            verdict = Verdict()
+            verdict = NO_VERDICT
         finally:
             self.verifying -= 1
             self.live.verify_wait_s += started - queued
             self.live.verify_s += time.monotonic() - started
         return verdict, time.monotonic() - started
+
+    def _watch_verdict(
+        self, task: Task, response: Response, verdict: Verdict, verify_s: float | None
+    ) -> None:
+        """Let the detectors see a verdict; two independent signs of broken verification stop the run."""
+        text = response.text
+        self.watch.observe(
+            task.index,
+            verdict.reward,
+            answer_hash=hash((len(text), text[-200:])) if text else None,
+            is_empty=not text and response.is_empty,
+            verify_seconds=verify_s,
+            has_failure=verdict is NO_VERDICT,
+            at=time.time(),
+            looks_right=lambda: _ends_as_expected(task, text),
+        )
+        if self.watch.tripped and self._options.stop_on == "broken":
+            self.stop("broken")
 
     def _row(
         self, work: Work, trajectory: Trajectory, verdict: Verdict, begun: float, verify_s: float | None
@@ -299,7 +338,6 @@ class Engine:
         if work.attempt:
             row[ATTEMPT_KEY] = work.attempt
         row["agent_ref"] = {"name": work.group.task.agent or self._agent.name}
-        row |= trajectory.fields
         row |= verdict.to_fields()
         row[PARAMS_KEY] = work.group.params
         row["response"] = trajectory.response
@@ -316,6 +354,8 @@ class Engine:
                 "fingerprint": self._judge.fingerprint,
                 "mode": getattr(self._judge, "mode", None),
             }
+        elif trajectory.verifier is not None:
+            own["verifier"] = trajectory.verifier
         row[OWN_KEY] = own
         return row
 
@@ -343,7 +383,7 @@ class Engine:
         self._give_up_if_hopeless()
 
     async def _record_failure(self, work: Work, failure: Failure, begun: float, *, is_terminal: bool) -> None:
-        self.live.failure((work.group.position, work.sample), failure)
+        self.live.failure(failure)
         row: JsonObject = {
             TASK_KEY: work.group.task.index,
             ROLLOUT_KEY: work.sample,
@@ -374,3 +414,9 @@ class Engine:
         settled = self.live.fresh + self.live.given_up
         if self._allowance.is_exceeded(self.live.given_up, settled):
             self.stop("failures")
+
+
+def _ends_as_expected(task: Task, text: str) -> bool | None:
+    """Whether the answer ends in the expected one; None when the task does not say what is expected."""
+    expected = expected_answer(task)
+    return None if expected is None else concludes(text, expected)

@@ -87,6 +87,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     stragglers: int
     retries: int
     notice: str = ""
+    light: str = "green"
+    """Can the verdicts be trusted: green, yellow (one odd sign), red (two independent ones)."""
 
 
 class Live:
@@ -98,8 +100,6 @@ class Live:
         self.fresh = self.judged = self.unjudged = self.given_up = 0
         self.truncated = self.empty = self.tokens = self.bytes = 0
         self.failures: Counter[str] = Counter()
-        self.last_class: dict[tuple[int, int], str] = {}
-        """Class of the last failure of every rollout that is not finished."""
         self.reward = ClusterMean()
         self.tokens_per_rollout = ClusterMean()
         self.seconds_per_rollout = ClusterMean()
@@ -127,11 +127,9 @@ class Live:
         elif is_judging:
             self.unjudged += 1
 
-    def failure(self, key: tuple[int, int], failure: Failure) -> None:
+    def failure(self, failure: Failure) -> None:
         """One attempt failed."""
         self.failures[failure.kind] += 1
-        if failure.boundary != "verifier":
-            self.last_class[key] = failure.kind
 
     def settle(self, task: int) -> None:
         """Every sample of the task is finished or given up."""
@@ -165,6 +163,7 @@ class Live:
         stragglers: int,
         retries: int,
         notice: str,
+        light: str,
     ) -> Snapshot:
         rate, tokens_per_s = self.rates()
         left = self.expected - self.finished - self.given_up
@@ -191,6 +190,7 @@ class Live:
             stragglers=stragglers,
             retries=retries,
             notice=notice,
+            light=light,
         )
 
 

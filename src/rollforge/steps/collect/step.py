@@ -19,10 +19,10 @@ from typing import Literal
 import msgspec
 
 from rollforge import __version__
-from rollforge.agents.base import Agent
-from rollforge.agents.model_call import ModelCall
+from rollforge.agents.base import Agent, Preparation, make_agent
 from rollforge.endpoint import Client, ClientOptions, ConcurrencyRange, Limiter, Model, ModelOptions
 from rollforge.errors import Exit, Failure, RollforgeError, UsageError
+from rollforge.records import JsonObject
 from rollforge.steps.collect.engine import Engine, Reason
 from rollforge.steps.collect.forecast import Forecast, bottleneck, forecast
 from rollforge.steps.collect.live import Live, Snapshot, reward_facts
@@ -31,9 +31,10 @@ from rollforge.steps.collect.options import CollectOptions, parse_share
 from rollforge.steps.collect.plan import Plan, make_plan
 from rollforge.store import DurableFile, RunFiles, RunLock
 from rollforge.store.manifest import State
-from rollforge.verifiers.base import load_verifier
+from rollforge.verifiers.base import Verifier, load_verifier
+from rollforge.verifiers.cache import VerdictCache
 from rollforge.verifiers.probes import ProbeReport, SprinkledProbes
-from rollforge.verifiers.runner import RunningJudge, Workers, make_judge
+from rollforge.verifiers.runner import RunningJudge, make_judge, parse_workers
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,17 @@ SPARE_FILES = 128
 """File descriptors kept for everything that is no connection."""
 
 Ending = Literal[
-    "done", "incomplete", "interrupted", "deadline", "tokens", "pilot", "failures", "outage", "fatal", "disk"
+    "done",
+    "incomplete",
+    "interrupted",
+    "deadline",
+    "tokens",
+    "pilot",
+    "failures",
+    "outage",
+    "broken",
+    "fatal",
+    "disk",
 ]
 
 
@@ -66,6 +77,8 @@ class CollectResult(msgspec.Struct, frozen=True, kw_only=True):
     forecast: Forecast | None = None
     bad_lines: int = 0
     notes: list[str] = []
+    suspect: JsonObject | None = None
+    """The window of rollouts whose rewards the detectors of broken verification do not trust; they are kept."""
     probe: ProbeReport | None = None
     """What the verifier answered to questions it must know; exit code 5 when that shows it broken."""
 
@@ -97,6 +110,9 @@ class Collection:
         self._disk: DurableFile | None = None
         self._cpu_at_start = 0.0
         self._is_draining = False
+        self.is_judged_later = False
+        """A group verifier needs all samples of a task: what is collected is judged by the verify step afterwards."""
+        self._is_judged = False
         self._probes: SprinkledProbes | None = None
         self._probe_report: ProbeReport | None = None
 
@@ -129,6 +145,7 @@ class Collection:
             stragglers=sum(age > 60 for age in ages),
             retries=self._client.budget.spent,
             notice=self._notice(),
+            light=self._engine.watch.light,
         )
 
     def _notice(self) -> str:
@@ -140,6 +157,8 @@ class Collection:
                 if len(down) == len(self._client.endpoints)
                 else f"{len(down)} endpoints down"
             )
+        if self._engine is not None and self._engine.watch.signals:
+            return "; ".join(list(self._engine.watch.signals.values()))
         return "draining" if self._is_draining else ""
 
     # -- the step -----------------------------------------------------------------------------------------------------
@@ -149,41 +168,52 @@ class Collection:
         options = self.options
         files = RunFiles(options.out)
         verifier = (
-            load_verifier(options.verifier, options.verifier_options)
+            load_verifier(options.verifier, options.verifier_options, options.verify_mode)
             if options.verifier is not None
             else None
         )
         with RunLock(files.lock):
-            self.plan = plan = make_plan(
-                options,
-                needs=verifier.needs if verifier else (),
-                verifier_fingerprint=verifier.fingerprint if verifier else None,
-                version=__version__,
-                command=self._command,
+            async with prepared_agent(options) as (agent, prepared):
+                return await self._run(agent, prepared, verifier)
+
+    async def _run(self, agent: Agent, prepared: Preparation, verifier: Verifier | None) -> CollectResult:
+        options = self.options
+        self.is_judged_later = verifier is not None and verifier.is_group
+        self._is_judged = (verifier is not None and not self.is_judged_later) or prepared.judges
+        self.plan = plan = make_plan(
+            options,
+            needs=verifier.needs if verifier else (),
+            verifier_fingerprint=verifier.fingerprint if verifier else None,
+            version=__version__,
+            command=self._command,
+            agent=prepared,
+        )
+        judge = None
+        if verifier is not None and not self.is_judged_later:
+            judge = make_judge(
+                verifier,
+                workers=parse_workers(options.verify_workers),
+                timeout=options.verify_timeout_s,
+                cache=VerdictCache(options.verify_cache) if options.verify_cache else None,
+                # One answer per task has no equals, but for those of earlier runs.
+                sharing="auto" if options.samples > 1 or options.verify_cache else "never",
             )
-            judge = (
-                make_judge(
-                    verifier, workers=_workers(options.verify_workers), timeout=options.verify_timeout_s
-                )
-                if verifier
-                else None
-            )
-            try:
-                async with self._opened(plan, judge) as engine:
-                    self._cpu_at_start = time.process_time()
-                    if self._on_start is not None:
-                        self._on_start(self)
-                    if self._is_draining:
-                        engine.stop("interrupted")
-                    await self._work_with_ticker(engine, plan)
-                    if self._probes is not None:
-                        self._probe_report = await self._probes.finish()
-            finally:
-                plan.tasks.close()
-            return self._finish(engine, plan)
+        try:
+            async with self._opened(plan, agent, judge) as engine:
+                self._cpu_at_start = time.process_time()
+                if self._on_start is not None:
+                    self._on_start(self)
+                if self._is_draining:
+                    engine.stop("interrupted")
+                await self._work_with_ticker(engine, plan)
+                if self._probes is not None:
+                    self._probe_report = await self._probes.finish()
+        finally:
+            plan.tasks.close()
+        return self._finish(engine, plan)
 
     @asynccontextmanager
-    async def _opened(self, plan: Plan, judge: RunningJudge | None) -> AsyncIterator[Engine]:
+    async def _opened(self, plan: Plan, agent: Agent, judge: RunningJudge | None) -> AsyncIterator[Engine]:
         """Everything the engine needs, opened in order and always closed."""
         options = self.options
         async with contextlib.AsyncExitStack() as stack:
@@ -198,9 +228,7 @@ class Collection:
                     names_samples=options.model == "simulated",
                 ),
             )
-            agent: Agent = ModelCall(model)
-            await agent.start()
-            stack.push_async_callback(agent.close)
+            await agent.start(model)
             if judge is not None:
                 await judge.start()
                 stack.push_async_callback(judge.close)
@@ -249,7 +277,7 @@ class Collection:
     async def _make_client(self, stack: contextlib.AsyncExitStack, limiter: Limiter) -> Client:
         options = self.options
         urls = options.base_urls
-        if not urls:
+        if not urls and options.asks_model:
             from rollforge.simulate import SimulatedProcess, SimulateOptions
 
             server = stack.enter_context(SimulatedProcess(SimulateOptions(seed=options.seed)))
@@ -327,12 +355,8 @@ class Collection:
         manifest.state, manifest.updated = state, time.time()
         manifest.pid, manifest.host = os.getpid(), socket.gethostname()
         manifest.finished = plan.ledger.finished
-        manifest.unjudged = plan.ledger.unjudged + live.unjudged if self.options.verifier is not None else 0
-        manifest.judged = (
-            manifest.finished - plan.ledger.unjudged - live.unjudged
-            if self.options.verifier is not None
-            else 0
-        )
+        manifest.unjudged = self._unjudged(plan, live)
+        manifest.judged = manifest.finished - manifest.unjudged if self._is_judged else 0
         manifest.reward = reward_facts(live)
         manifest.rate, manifest.tokens_per_s, manifest.eta_s = (
             snapshot.rate,
@@ -358,13 +382,19 @@ class Collection:
             dict(live.failures) if state == "running" else plan.ledger.failed_by_class(plan.files.failures)
         )
         manifest.notes = self.notes
+        if engine.watch.tripped:
+            manifest.extra["suspect"] = engine.watch.window()
+
+    def _unjudged(self, plan: Plan, live: Live) -> int:
+        """Rollouts that a verifier should have judged and did not."""
+        return plan.ledger.unjudged + live.unjudged if self._is_judged else 0
 
     def _finish(self, engine: Engine, plan: Plan) -> CollectResult:
         """Write the last manifest and say how it ended."""
         options, live = self.options, engine.live
         owed = plan.ledger.owed(options.attempts)
         unfinished = plan.ledger.expected - plan.ledger.finished
-        unjudged = plan.ledger.unjudged + live.unjudged if options.verifier is not None else 0
+        unjudged = self._unjudged(plan, live)
         ending, code = _ending(engine.reason, unfinished=unfinished, unjudged=unjudged)
         if self._probe_report is not None and self._probe_report.is_broken:
             code = Exit.BROKEN_VERIFICATION
@@ -397,6 +427,7 @@ class Collection:
             forecast=forecast(live, owed=owed, elapsed_s=elapsed) if options.pilot is not None else None,
             bad_lines=plan.manifest.input.get("bad_lines", 0),
             notes=self.notes,
+            suspect=engine.watch.window() if engine.watch.tripped else None,
             probe=self._probe_report,
         )
 
@@ -411,19 +442,27 @@ class Collection:
         )
 
 
-def _workers(text: str) -> Workers:
-    """What `--verify-workers` said."""
-    if text == "auto":
-        return "auto"
-    if not text.isdigit():
-        raise UsageError(
-            f"--verify-workers {text!r} is not understood", hint="write auto, a number, or 0 for no isolation"
-        )
-    return int(text)
+@asynccontextmanager
+async def prepared_agent(options: CollectOptions) -> AsyncIterator[tuple[Agent, Preparation]]:
+    """The agent the options ask for, with its tools and servers found; always closed."""
+    agent = make_agent(options.agent, options.to_agent_options())
+    try:
+        found = await agent.prepare()
+        yield agent, msgspec.structs.replace(found, fingerprint={"agent": agent.name, **found.fingerprint})
+    finally:
+        await agent.close()
+
+
+async def rehearse_agent(options: CollectOptions) -> Preparation:
+    """What the agent would need and offer; nothing stays open."""
+    async with prepared_agent(options) as (_, prepared):
+        return prepared
 
 
 def _ending(reason: Reason, *, unfinished: int, unjudged: int) -> tuple[Ending, Exit]:
     """What the reason to stop, or its absence, means for the exit code."""
+    if reason == "broken":
+        return reason, Exit.BROKEN_VERIFICATION
     if not unfinished and reason not in ("fatal", "disk"):
         return ("incomplete", Exit.INCOMPLETE) if unjudged else ("done", Exit.DONE)
     match reason:
@@ -447,6 +486,8 @@ def _message(ending: Ending, engine: Engine) -> str:
             return f"stopped: {engine.error}"
         case "failures":
             return f"stopped: too many failures ({engine.live.given_up:,}); see --max-failures"
+        case "broken":
+            return f"stopped: verification looks broken: {engine.watch.reason}"
         case "deadline":
             return "stopped at the deadline, between groups"
         case "tokens":
@@ -466,6 +507,8 @@ def _raise_fatal(error: RollforgeError | Failure | None, options: CollectOptions
     if isinstance(error, RollforgeError):
         raise error
     assert error is not None
+    if error.boundary == "agent":
+        raise UsageError(f"the agent cannot run: {error.message}", hint="check the server's URL and its kind")
     if error.kind == "auth":
         is_set = bool(os.environ.get(options.api_key_env))
         raise UsageError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -110,12 +110,12 @@ def _share(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
-def describe(rows: ByTask, values: Floats) -> Field:
-    """One field with its interval."""
+def describe(rows: ByTask, name: str, values: Floats) -> Field:
+    """One field with its interval; counts of tokens that happen to be all 0 are no share."""
     summary = stats.summarize(values)
     sums, counts = rows.sums(values)
     known = values[~np.isnan(values)]
-    is_share = bool(len(known)) and bool(((known == 0) | (known == 1)).all())
+    is_share = "tokens" not in name and bool(len(known)) and bool(((known == 0) | (known == 1)).all())
     estimate = stats.clustered_mean(sums, counts, is_share=is_share)
     return Field(
         mean=summary.mean, ci=estimate.ci, std=summary.std, min=summary.min, max=summary.max, median=summary.median,
@@ -136,12 +136,12 @@ def _fields(rows: ByTask, names: Sequence[str]) -> tuple[dict[str, Field], dict[
     }
     fields: dict[str, Field] = {}
     for name, values in rows.floats(names):
-        fields[name] = describe(rows, values)
+        fields[name] = describe(rows, name, values)
         for agent, metrics in agents.items():
             mine = (
                 values if len(agents) == 1 and masks[agent].all() else np.where(masks[agent], values, np.nan)
             )
-            field = describe(rows, mine)
+            field = describe(rows, name, mine)
             field.missing = metrics.n - field.n
             metrics.fields[name] = field
             if name == "reward":
@@ -150,7 +150,7 @@ def _fields(rows: ByTask, names: Sequence[str]) -> tuple[dict[str, Field], dict[
 
 
 def _facts(rows: ByTask) -> dict[str, Field]:
-    return {name: describe(rows, values) for name, values in rows.floats(FACTS)}
+    return {name: describe(rows, name, values) for name, values in rows.floats(FACTS)}
 
 
 def _success(rows: ByTask, reward: Floats, threshold: float) -> Success:
@@ -234,8 +234,3 @@ def _covered(starts: Floats, ends: Floats) -> float:
     starts, ends = starts[order], np.maximum.accumulate(ends[order])
     reached = np.r_[starts[0], ends[:-1]]
     return float(np.maximum(ends - np.maximum(starts, reached), 0).sum())
-
-
-def names_of(values: Iterable[object]) -> str:
-    """A short list in words."""
-    return ", ".join(map(str, values))

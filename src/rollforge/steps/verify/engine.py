@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import msgspec
 
@@ -64,6 +65,7 @@ class Verification:
         self._chooser = Chooser(options, self.files, self.judge)
         self._notes: list[str] = []
         self._workers = 0
+        self._starting: asyncio.Task[Any] | None = None
         self._crash: Exception | None = None
         self._has_room = asyncio.Event()
 
@@ -86,6 +88,8 @@ class Verification:
         self._source.stop()
         self._has_room.set()
         self.judge.drain()
+        if self._starting is not None:
+            self._starting.cancel()  # nothing is being judged yet
 
     def abort(self) -> None:
         """Do not wait for what is being judged either."""
@@ -115,6 +119,11 @@ class Verification:
     async def run(self) -> Summary:
         """Judge what is owed and say how it went."""
         await self._source.await_file()
+        if self.files.rollouts.suffix != ".jsonl" and (self.judge.is_group or self.options.is_following):
+            raise UsageError(
+                f"{self.files.rollouts}: an archive can be neither followed nor read group by group",
+                hint="unpack it first",
+            )
         with RunLock(self.files.verdicts_lock):
             self._chooser.read(self._rewards)
             tasks = TaskFields(self.files, self.options.tasks)
@@ -122,7 +131,9 @@ class Verification:
             verdicts = DurableFile(self.files.verdicts)
             failures = FailureFile(self.files)
             try:
+                self._starting = asyncio.current_task()
                 await self.judge.start()
+                self._starting = None
                 if self.judge.note:
                     self._notes.append(self.judge.note)
                 await verdicts.start()

@@ -1,0 +1,48 @@
+"""Answers that are none: empty, an error message, cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rollforge.checks.base import Finding, Limits, check, settle_text, share
+from rollforge.checks.evidence import Bools, Evidence
+
+
+def _share_of(
+    run: Evidence, among: Bools, limits: Limits, text: str, column: str, advice: str
+) -> Iterator[Finding]:
+    found = share(int(among.sum()), run.n, independent=run.all_independent)
+    level = found.level_above(warning=limits["warn_share"], error=limits["max_share"])
+    if level is None:
+        return
+    yield Finding(
+        level=level,
+        text=f"{found.count:,} of {run.n:,} answers ({found.value:.1%}) {text}{settle_text(found, level, limits['max_share'])}",
+        value=found.value,
+        threshold=limits["max_share"],
+        n=run.n,
+        interval=found.interval,
+        where=run.lines(among),
+        next=f"{advice}; see them: rollforge show {run.name} --where {column} --limit 5",
+    )
+
+
+@check("empty-answers", "collection", warn_share=0.01, max_share=0.05)
+def empty_answers(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Answers without text or tool call."""
+    advice = "look at finish reasons, stop words and the chat template"
+    yield from _share_of(run, run.is_empty, limits, "are empty", "is_empty", advice)
+
+
+@check("error-answers", "collection", warn_share=0.0, max_share=0.005)
+def error_answers(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Answers that are error messages: ERROR, HTML, a stack trace, a provider's error object."""
+    advice = "they are failures, not answers: make the agent raise"
+    yield from _share_of(run, run.error_text, limits, "look like error messages", "error_text", advice)
+
+
+@check("truncated-answers", "collection", warn_share=0.05, max_share=0.3)
+def truncated_answers(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Answers that ended because the token limit did."""
+    advice = "raise --max-output-tokens"
+    yield from _share_of(run, run.is_truncated, limits, "are truncated", "is_truncated", advice)

@@ -1,0 +1,148 @@
+"""This module computes how likely a pattern is by chance: flat rewards, rank correlations within tasks, shifts of location.
+
+Everything is vectorised over tasks; nothing here knows a run, only arrays sorted by group.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from rollforge.stats import Floats, Ints, normal_quantile
+
+
+def chance_all_same(counts: Ints, rate: float, alike: float) -> float:
+    """How likely every one of these tasks' rollouts fails when each succeeds at `rate` and samples of a task are `alike`.
+
+    Tasks differ in difficulty: their success rates follow a beta law with this mean and intraclass correlation. Twenty zeros
+    are then no surprise at one success in a hundred; two thousand over many tasks are.
+    """
+    total = rate * (1 - alike) / alike, (1 - rate) * (1 - alike) / alike
+    a, b = total
+    sizes, repeats = np.unique(counts[counts > 0], return_counts=True)
+    log_chance = 0.0
+    for size, repeat in zip(sizes.tolist(), repeats.tolist(), strict=True):
+        log_chance += repeat * (
+            math.lgamma(b + size) - math.lgamma(b) - math.lgamma(a + b + size) + math.lgamma(a + b)
+        )
+    return math.exp(max(log_chance, -700.0))
+
+
+def chance_all_flat(counts: Ints, rate: float, alike: float) -> float:
+    """How likely each of these tasks has rollouts that all agree, when samples of a task are as `alike` as given."""
+    a, b = rate * (1 - alike) / alike, (1 - rate) * (1 - alike) / alike
+    sizes, repeats = np.unique(counts[counts > 1], return_counts=True)
+    log_chance = 0.0
+    for size, repeat in zip(sizes.tolist(), repeats.tolist(), strict=True):
+        whole = math.lgamma(a + b + size) - math.lgamma(a + b)
+        lost = math.exp(math.lgamma(b + size) - math.lgamma(b) - whole)
+        won = math.exp(math.lgamma(a + size) - math.lgamma(a) - whole)
+        log_chance += repeat * math.log(min(lost + won, 1.0))
+    return math.exp(max(log_chance, -700.0))
+
+
+class Correlation(NamedTuple):
+    """A rank correlation within tasks, with its interval over tasks."""
+
+    value: float
+    low: float
+    high: float
+    tasks: int
+    n: int
+
+
+def rank_correlation_within(x: Floats, y: Floats, group: Ints, *, level: float = 0.99) -> Correlation | None:
+    """Spearman's correlation of x and y within groups, pooled; None when no group has both varying.
+
+    Ranks are centred in each group, so that what differs between tasks (hard tasks need longer answers) does not count. The
+    interval comes from the spread over groups.
+    """
+    known = ~np.isnan(x) & ~np.isnan(y)
+    x, y, group = x[known], y[known], group[known]
+    if len(x) < 3:
+        return None
+    group = np.unique(group, return_inverse=True)[1]
+    rank_x, rank_y = _centred_ranks(x, group), _centred_ranks(y, group)
+    products = np.bincount(group, weights=rank_x * rank_y)
+    spread_x, spread_y = np.bincount(group, weights=rank_x**2), np.bincount(group, weights=rank_y**2)
+    useful = (spread_x > 1e-9) & (spread_y > 1e-9)
+    tasks = int(useful.sum())
+    if tasks < 2:
+        return None
+    products, spread_x, spread_y = products[useful], spread_x[useful], spread_y[useful]
+    scale = math.sqrt(float(spread_x.sum()) * float(spread_y.sum()))
+    value = float(products.sum()) / scale
+    # The ratio's spread over tasks, linearised: each task's product less what the pooled value explains of its own spread.
+    residual = products / scale - value * 0.5 * (spread_x / spread_x.sum() + spread_y / spread_y.sum())
+    error = math.sqrt(float((residual**2).sum()) * tasks / (tasks - 1))
+    half = normal_quantile((1 + level) / 2) * error
+    sizes = np.bincount(group)[useful]
+    return Correlation(value, max(-1.0, value - half), min(1.0, value + half), tasks, int(sizes.sum()))
+
+
+def _centred_ranks(values: Floats, group: Ints) -> Floats:
+    """Ranks within each group, ties shared, less the group's mean rank, over the group's size."""
+    order = np.lexsort((values, group))
+    ordered, groups = values[order], group[order]
+    is_new = np.append(True, (ordered[1:] != ordered[:-1]) | (groups[1:] != groups[:-1]))
+    block = np.cumsum(is_new) - 1
+    places = np.arange(len(values), dtype=np.float64)
+    means = np.bincount(block, weights=places) / np.bincount(block)
+    ranks = np.empty(len(values))
+    ranks[order] = means[block]
+    counts = np.bincount(group)
+    centre = np.bincount(group, weights=ranks) / np.maximum(counts, 1)
+    return (ranks - centre[group]) / counts[group]
+
+
+def superiority(first: Floats, second: Floats) -> float:
+    """How likely a value of `second` is above one of `first`, ties half; 0.5 when they do not differ."""
+    if not len(first) or not len(second):
+        return 0.5
+    ordered = np.sort(first)
+    below = np.searchsorted(ordered, second, side="left")
+    equal = np.searchsorted(ordered, second, side="right") - below
+    return float((below + equal / 2).mean() / len(first))
+
+
+def superiority_error(first: int, second: int) -> float:
+    """The standard error of `superiority` when there is no difference."""
+    return math.sqrt((first + second + 1) / (12.0 * first * second)) if first and second else math.inf
+
+
+class Run(NamedTuple):
+    """A stretch of equal values."""
+
+    start: int
+    length: int
+    value: float
+
+
+def longest_runs(values: Floats, most: int) -> list[Run]:
+    """The longest stretches of equal values, longest first."""
+    if not len(values):
+        return []
+    changes = np.flatnonzero(np.append(True, values[1:] != values[:-1]))
+    lengths = np.diff(np.append(changes, len(values)))
+    top = np.argsort(-lengths, kind="stable")[:most]
+    return [Run(int(changes[place]), int(lengths[place]), float(values[changes[place]])) for place in top]
+
+
+def best_split(values: Floats, *, edge: float = 0.05) -> tuple[int, float]:
+    """The place that splits the values into the two parts whose means differ most surely, and that difference's z.
+
+    Without a search penalty: the z of the best of n places is larger than that of one place chosen beforehand.
+    """
+    n = len(values)
+    margin = max(10, int(n * edge))
+    if n < 4 * margin:
+        return n // 2, 0.0
+    sums = np.cumsum(values)
+    squares = float(np.var(values)) or 1e-12
+    places = np.arange(margin, n - margin)
+    before, after = sums[places - 1] / places, (sums[-1] - sums[places - 1]) / (n - places)
+    z = np.abs(after - before) / np.sqrt(squares * (1 / places + 1 / (n - places)))
+    best = int(z.argmax())
+    return int(places[best]), float(z[best])

@@ -1,0 +1,152 @@
+"""What is not there, or there twice: unjudged and missing rollouts, thin groups, duplicates, bad lines, fields that come late."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from rollforge.checks.base import Finding, Limits, check, share
+from rollforge.checks.evidence import Evidence
+
+
+@check("low-coverage", "collection", warn_share=0.95, min_share=0.8, say_share=0.5)
+def low_coverage(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Too few of the finished rollouts are judged."""
+    found = share(run.judged_n, run.n, independent=run.all_independent)
+    if not run.n:
+        yield Finding(
+            level="error", text="the run has no rollouts", value=0.0, threshold=limits["min_share"], n=0, is_incomplete=True,
+            next="collect some: rollforge collect --help",
+        )  # fmt: skip
+        return
+    level = found.level_below(warning=limits["warn_share"], error=limits["min_share"])
+    if level is None:
+        return
+    yield Finding(
+        level=level,
+        text=f"{run.judged_n:,} of {run.n:,} rollouts ({found.value:.0%}) are judged; every number about rewards is over those only",
+        value=found.value,
+        threshold=limits["min_share"],
+        n=run.n,
+        interval=found.interval,
+        where=run.lines(~run.judged),
+        is_incomplete=found.high < limits["say_share"] or run.judged_n == 0,
+        next=f"judge the rest: rollforge verify {run.name} --verifier {run.verifier_name} --failed-only",
+    )
+
+
+@check("missing-rollouts", "collection", warn_share=0.02, max_share=0.1, say_share=0.5)
+def missing_rollouts(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Rollouts that were to be made are not there."""
+    expected = run.about.expected
+    if not expected or run.n >= expected:
+        return
+    found = share(expected - run.n, expected)
+    level = (
+        "error"
+        if found.value > limits["max_share"]
+        else "warning"
+        if found.value > limits["warn_share"]
+        else "note"
+    )
+    state = "the run is still going" if run.about.is_running else "failed or not begun"
+    yield Finding(
+        level=level,  # type: ignore[arg-type]
+        text=f"{found.count:,} of {expected:,} rollouts ({found.value:.1%}) are missing: {state}",
+        value=found.value,
+        threshold=limits["max_share"],
+        n=expected,
+        is_incomplete=found.value > limits["say_share"],
+        next=f"see why: rollforge status {run.name}; the same collect command resumes",
+    )
+
+
+@check("incomplete-groups", "collection", complete=0.75, warn_share=0.05, max_share=0.25)
+def incomplete_groups(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Tasks with far fewer judged rollouts than were asked for."""
+    if run.samples < 2 or not run.groups or run.judged_n == 0:
+        return
+    least = limits["complete"] * run.samples
+    short = run.profile.n < least
+    found = share(int(short.sum()), run.groups)
+    level = found.level_above(warning=limits["warn_share"], error=limits["max_share"])
+    if level is None:
+        return
+    yield Finding(
+        level=level,
+        text=f"{found.count:,} of {found.n:,} tasks ({found.value:.0%}) have fewer than {math.ceil(least)} "
+        f"of {run.samples} judged rollouts",
+        value=found.value,
+        threshold=limits["max_share"],
+        n=found.n,
+        interval=found.interval,
+        where=run.tasks(short),
+        next=f"fill them: run the same collect command again, or rollforge verify {run.name} "
+        f"--verifier {run.verifier_name} --failed-only",
+    )
+
+
+@check("duplicate-rollouts", "collection", max_share=0.05)
+def duplicate_rollouts(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Lines with the same task and rollout; the last one counts."""
+    count = run.about.duplicates
+    if not count:
+        return
+    found = share(count, run.n + count)
+    yield Finding(
+        level="error" if found.low > limits["max_share"] else "warning",
+        text=f"{count:,} lines repeat a (task, rollout) that comes again later; only the last one counts",
+        value=found.value,
+        threshold=limits["max_share"],
+        n=run.n + count,
+        interval=found.interval,
+        where=list(run.about.duplicate_places[: run.places_limit]),
+        next="find out which program appended to the file twice; a resumed rollforge collect never does",
+    )
+
+
+@check("bad-lines", "collection", max_share=0.01)
+def bad_lines(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Lines that are no rollouts."""
+    count = run.about.rejected_lines
+    if not count:
+        return
+    found = share(count, run.n + count)
+    yield Finding(
+        level="error" if found.low > limits["max_share"] else "warning",
+        text=f"{count:,} of {run.n + count:,} lines cannot be read and are left out",
+        value=found.value,
+        threshold=limits["max_share"],
+        n=run.n + count,
+        interval=found.interval,
+        next=f"see each with its place: rollforge validate {run.name}",
+    )
+
+
+@check("late-fields", "collection", min_rows=30, min_share=0.9)
+def late_fields(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Fields that appear half-way through the run, or stop: its parts were made by different code."""
+    least = int(limits["min_rows"])
+    for name in run.metrics:
+        known = ~np.isnan(run.number(name))[run.judged]
+        count = int(known.sum())
+        if not least <= count <= len(known) - least:
+            continue
+        first, last = int(known.argmax()), len(known) - 1 - int(known[::-1].argmax())
+        inside = count / (last - first + 1)
+        is_late, is_early = first >= least, len(known) - 1 - last >= least
+        if inside < limits["min_share"] or is_late == is_early:
+            continue
+        place = np.flatnonzero(run.judged)[first if is_late else last]
+        yield Finding(
+            level="warning",
+            text=f"{name} {'appears' if is_late else 'stops'} at line {run.line[place]:,}: "
+            f"{count:,} of {len(known):,} rollouts have it",
+            value=count / len(known),
+            threshold=limits["min_share"],
+            n=len(known),
+            where=run.lines(np.asarray([place])),
+            next=f"judge all with one version of the verifier: rollforge verify {run.name} --verifier {run.verifier_name} --fresh",
+        )

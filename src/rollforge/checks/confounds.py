@@ -1,0 +1,145 @@
+"""What reward goes with besides quality: length, turns, sample number, answers that win everywhere.
+
+A correlation alone is a note: right answers are often shorter for honest reasons. It is more only with a second signal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rollforge.checks.base import Finding, Level, Limits, check, share
+from rollforge.checks.chance import Correlation, rank_correlation_within
+from rollforge.checks.evidence import Evidence
+from rollforge.checks.samples import BUDGET, concludes
+from rollforge.stats import Floats, Ints
+
+
+def _correlation(run: Evidence, values: Floats) -> Correlation | None:
+    drawn = run.mixed_positions
+    return rank_correlation_within(run.reward[drawn], values[drawn], run.group[drawn])
+
+
+def _is_clear(found: Correlation, limit: float) -> bool:
+    return found.low > limit or found.high < -limit
+
+
+@check("length-bias", "confounds", max_correlation=0.3, max_strong=0.6)
+def length_bias(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Within tasks, reward follows the length of the answer."""
+    found = _correlation(run, run.answer_chars)
+    if found is None or found.tasks < 10 or abs(found.value) < limits["max_correlation"]:
+        return
+    direction = "longer" if found.value > 0 else "shorter"
+    second = _hollow_winners(run) if _is_clear(found, limits["max_correlation"]) else None
+    level: Level = "note"
+    if second is not None:
+        level = "error" if _is_clear(found, limits["max_strong"]) else "warning"
+    yield Finding(
+        level=level,
+        text=f"within tasks {direction} answers are rewarded more (rank correlation {found.value:+.2f} over {found.tasks:,} tasks)"
+        f"{second or '; right answers may simply be of that length'}",
+        value=found.value,
+        threshold=limits["max_correlation"],
+        n=found.n,
+        interval=[found.low, found.high],
+        next=f'read rewarded answers of unusual length: rollforge show {run.name} --where "reward > {run.range.low:g}" --limit 5',
+    )
+
+
+def _hollow_winners(run: Evidence) -> str | None:
+    """A second signal: rewarded answers mostly do not end in the expected answer, although wrong ones differ from it too."""
+    drawn = run.draw(run.succeeded & ~run.is_empty, BUDGET)
+    samples = run.texts.read(run.row[drawn].tolist(), run.task_id[drawn].tolist())
+    known = [item for item in samples if item.expected is not None]
+    if len(known) < 20:
+        return None
+    right = share(sum(concludes(item.answer, item.expected or "") for item in known), len(known))
+    if right.high > 0.5:
+        return None
+    return f"; and only {right.value:.0%} of the rewarded answers looked at end in the expected answer"
+
+
+@check("turns-bias", "confounds", max_correlation=0.3)
+def turns_bias(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Within tasks, reward follows the number of turns."""
+    if not run.n or np.nanmax(run.turns, initial=0.0) <= 1:
+        return
+    found = _correlation(run, run.turns)
+    if found is None or found.tasks < 10 or not _is_clear(found, limits["max_correlation"]):
+        return
+    yield Finding(
+        level="note",
+        text=f"within tasks rollouts of {'more' if found.value > 0 else 'fewer'} turns are rewarded more "
+        f"(rank correlation {found.value:+.2f} over {found.tasks:,} tasks)",
+        value=found.value,
+        threshold=limits["max_correlation"],
+        n=found.n,
+        interval=[found.low, found.high],
+        next=f'read some: rollforge show {run.name} --where "turns > 1" --limit 5',
+    )
+
+
+@check("position-bias", "confounds", max_correlation=0.1, max_strong=0.3)
+def position_bias(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Within tasks, reward follows the sample's number, which should mean nothing."""
+    found = _correlation(run, run.rollout.astype(np.float64))
+    if found is None or found.tasks < 20 or not _is_clear(found, limits["max_correlation"]):
+        return
+    yield Finding(
+        level="error" if _is_clear(found, limits["max_strong"]) else "warning",
+        text=f"within tasks {'later' if found.value > 0 else 'earlier'} samples are rewarded more (rank correlation "
+        f"{found.value:+.2f} over {found.tasks:,} tasks); samples of a task should be exchangeable",
+        value=found.value,
+        threshold=limits["max_correlation"],
+        n=found.n,
+        interval=[found.low, found.high],
+        next="look for what differs between samples: seeds, caches, prompts that grow, a verifier that changed",
+    )
+
+
+@check("repeated-winners", "confounds", min_tasks=10, min_chars=30, max_share=0.02, advantage=0.2)
+def repeated_winners(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """A few answers, word for word, win in many different tasks."""
+    among = run.judged & (run.answer_chars >= limits["min_chars"]) & ~(run.tool_calls > 0)
+    if int(among.sum()) < 50:
+        return
+    positions = np.flatnonzero(among)
+    candidates = _commonest(run.answer_hash[positions], int(limits["min_tasks"]))
+    if not len(candidates):
+        return
+    usual = float(run.succeeded[positions].mean())
+    positions = positions[np.isin(run.answer_hash[positions], candidates)]
+    winners = []
+    for candidate in candidates.tolist():
+        members = positions[run.answer_hash[positions] == candidate]
+        tasks = len(np.unique(run.group[members]))
+        won = share(int(run.succeeded[members].sum()), len(members), independent=tasks)
+        if tasks >= limits["min_tasks"] and won.low > min(usual + limits["advantage"], 0.95):
+            winners.append((members, tasks, won))
+    if not winners:
+        return
+    members = np.concatenate([item[0] for item in winners])
+    found = share(int(run.succeeded[members].sum()), int(run.succeeded.sum()))
+    tasks = winners[0][1]
+    yield Finding(
+        level="error" if found.low > limits["max_share"] else "warning",
+        text=f"{len(winners)} answers win again and again: the commonest, word for word, in {tasks:,} different tasks with success "
+        f"{winners[0][2].value:.0%} against {usual:.0%} usually; together {found.value:.1%} of all rewarded rollouts",
+        value=found.value,
+        threshold=limits["max_share"],
+        n=found.n,
+        interval=found.interval,
+        where=run.lines(members),
+        next=f'read it: rollforge show {run.name} --where "answer_hash = {int(run.answer_hash[members[0]])}" --limit 1',
+    )
+
+
+def _commonest(hashes: Ints, least: int) -> Ints:
+    """The hashes that occur at least so often, the commonest 50 first."""
+    ordered = np.sort(hashes)
+    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+    counts = np.diff(np.append(starts, len(ordered)))
+    top = np.argsort(-counts, kind="stable")[:50]
+    return ordered[starts[top[counts[top] >= least]]]

@@ -1,0 +1,509 @@
+"""This module is what checks look at: a run's columns, read once and shared, with what several checks need derived on demand.
+
+Missing numbers are NaN and missing flags are False; an unjudged rollout has no reward and enters no mean. Rewards are scaled to
+their range (declared, else observed), so that limits stated for [0, 1] apply to any verifier. Text is only read in small samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rollforge.checks.samples import Texts
+from rollforge.records import JsonObject
+from rollforge.stats import Estimate, Floats, Groups, Ints, clustered_mean, summarize_groups
+
+Bools = NDArray[np.bool_]
+
+SEED = 5
+"""Of every sample a check draws: the same run gives the same findings."""
+
+_INTS = ("row", "line", "task", "rollout", "answer_hash")
+_FLOATS = ("reward", "answer_chars", "turns", "tool_calls", "started", "verify_seconds")
+_FLAGS = ("is_truncated", "is_empty", "is_refusal", "error_text", "has_token_ids")
+_NAMES = ("agent", "model", "verifier", "fingerprint", "mode")
+USED = (*_INTS, *_FLOATS, *_FLAGS, *_NAMES)
+"""The columns every check shares."""
+
+
+MIXED_TASKS = 4000
+FEW_LEVELS = 16
+
+USAGE = ("total_tokens", "output_tokens")
+MOST_TOGETHER = 24
+
+FAMILIES = frozenset(
+    {
+        "category", "dataset", "dataset_name", "data_source", "difficulty", "domain", "env", "environment", "family", "kind",
+        "language", "level", "source", "split", "subject", "subset", "subtask", "task_type", "topic", "type",
+    }
+)  # fmt: skip
+"""Text fields that name families of tasks. Other texts may be part of the verdict, and then explain it perfectly."""
+
+
+class Source(Protocol):
+    """Where evidence comes from: an index, or a run made in memory."""
+
+    @property
+    def numbers(self) -> Sequence[str]:
+        """Number columns that rows brought along, `reward` among them."""
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """Text columns that rows brought along."""
+
+    @property
+    def task_texts(self) -> Sequence[str]:
+        """Text columns of the tasks as sent."""
+
+    def table(self, columns: Sequence[str]) -> pa.Table:
+        """These columns, in the order of the file."""
+
+    def task_table(self, columns: Sequence[str]) -> pa.Table:
+        """These columns of the tasks as sent."""
+
+    def read(self, rows: Sequence[int]) -> Iterator[bytes]:
+        """The lines of these rows."""
+
+    def task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, JsonObject]]:
+        """The tasks as sent, for those the run has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """What is known of a run beside its rollouts."""
+
+    name: str = "RUN"
+    """How the run is called in commands."""
+    model: str | None = None
+    """The model asked for."""
+    expected: int | None = None
+    """Rollouts that were to be made; None when nothing says so."""
+    samples: int | None = None
+    is_running: bool = False
+    rejected_lines: int = 0
+    noted: Sequence[tuple[int, str]] = ()
+    """(line, what is odd about it) of rows that count nevertheless."""
+    duplicates: int = 0
+    duplicate_places: Sequence[JsonObject] = ()
+    declared: tuple[float, float] | None = None
+    """The range of rewards that the verifier or the user declared."""
+    tasks_with_rows: int | None = None
+    failures: pa.Table | None = None
+    """Failed attempts: task, rollout, class, boundary."""
+    suspect: JsonObject | None = None
+    """The window that `collect` marked when its own detectors tripped."""
+
+
+class Names:
+    """A text column as codes: -1 where it is missing."""
+
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        encoded = column.combine_chunks().dictionary_encode()
+        self.names: list[str] = [str(name) for name in encoded.dictionary.to_pylist()]
+        self.codes: Ints = np.asarray(encoded.indices.fill_null(-1), dtype=np.int64)
+
+    def counts(self, among: Bools | None = None) -> dict[str, int]:
+        """How many rows have each name, most first."""
+        codes = self.codes if among is None else self.codes[among]
+        counts = np.bincount(codes[codes >= 0], minlength=len(self.names))
+        order = np.argsort(-counts, kind="stable")
+        return {self.names[place]: int(counts[place]) for place in order.tolist() if counts[place]}
+
+
+@dataclass(frozen=True)
+class Range:
+    """What rewards are scaled to, and how that is known."""
+
+    low: float
+    high: float
+    is_declared: bool = False
+
+    @property
+    def is_unit(self) -> bool:
+        return self.low == 0 and self.high == 1
+
+    @property
+    def note(self) -> str:
+        """A clause for findings that use scaled rewards; empty when the range is [0, 1] anyway."""
+        kind = "declared" if self.is_declared else "observed"
+        return (
+            "" if self.is_unit else f" (rewards scaled from the {kind} range [{self.low:g}, {self.high:g}])"
+        )
+
+
+class Evidence:
+    """A run as checks see it."""
+
+    def __init__(self, source: Source, about: About, *, places_limit: int | None = 20) -> None:
+        self.source = source
+        self.about = about
+        self.places_limit = places_limit
+        table = source.table(USED)
+        self.n = table.num_rows
+        self.row, self.line, self.task_id, self.rollout, self.answer_hash = (
+            _ints(table[name]) for name in _INTS
+        )
+        self.reward, self.answer_chars, self.turns, self.tool_calls, self.started, self.verify_seconds = (
+            _floats(table[name]) for name in _FLOATS
+        )
+        self.is_truncated, self.is_empty, self.is_refusal, self.error_text, self.has_token_ids = (
+            _flags(table[name]) for name in _FLAGS
+        )
+        self.agent, self.model, self.verifier, self.fingerprint, self.mode = (
+            Names(table[name]) for name in _NAMES
+        )
+        self.texts = Texts(source)
+        self.shared: dict[str, Any] = {}
+        """What one check worked out and another may use."""
+
+    @property
+    def index(self) -> Any:
+        """The index itself, for a check of your own; None for a run made in memory."""
+        return self.source if hasattr(self.source, "connection") else None
+
+    @property
+    def name(self) -> str:
+        return self.about.name
+
+    # Groups
+
+    @cached_property
+    def order(self) -> Ints:
+        """Positions sorted by task; within a task in the order of the file."""
+        if self.n and bool((np.diff(self.task_id) >= 0).all()):
+            return np.arange(self.n)
+        return np.argsort(self.task_id, kind="stable")
+
+    @cached_property
+    def starts(self) -> Ints:
+        """Where each task begins in `order`."""
+        if not self.n:
+            return np.zeros(0, dtype=np.int64)
+        ordered = self.task_id[self.order]
+        return np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])).astype(np.int64)
+
+    @cached_property
+    def sizes(self) -> Ints:
+        """Rollouts of each task."""
+        return np.diff(np.append(self.starts, self.n))
+
+    @cached_property
+    def group(self) -> Ints:
+        """The number of each rollout's task, 0 … groups − 1, by position."""
+        numbers = np.empty(self.n, dtype=np.int64)
+        numbers[self.order] = np.repeat(np.arange(len(self.starts)), self.sizes)
+        return numbers
+
+    @property
+    def groups(self) -> int:
+        return len(self.starts)
+
+    @cached_property
+    def task_ids(self) -> Ints:
+        """The task of each group."""
+        return self.task_id[self.order[self.starts]]
+
+    @cached_property
+    def profile(self) -> Groups:
+        """Reward per task: n, mean, std, min, max, median."""
+        return summarize_groups(self.reward[self.order], self.starts)
+
+    @cached_property
+    def scaled_profile(self) -> Groups:
+        """The same of scaled rewards."""
+        low, width = self.range.low, self.range.high - self.range.low
+        found = self.profile
+        return Groups(
+            found.n,
+            (found.mean - low) / width,
+            found.std / width,
+            (found.min - low) / width,
+            (found.max - low) / width,
+            (found.median - low) / width,
+        )
+
+    def per_group(self, chosen: Bools) -> Ints:
+        """How many of the chosen rollouts each task has."""
+        return np.bincount(self.group[chosen], minlength=self.groups)
+
+    # Rewards
+
+    @cached_property
+    def judged(self) -> Bools:
+        return np.isfinite(self.reward)
+
+    @cached_property
+    def judged_n(self) -> int:
+        return int(self.judged.sum())
+
+    @cached_property
+    def values(self) -> Floats:
+        """Rewards of judged rollouts."""
+        return self.reward[self.judged]
+
+    @cached_property
+    def levels(self) -> Floats:
+        """The distinct rewards, at most 1,000 of them looked for."""
+        if not self.judged_n:
+            return np.zeros(0)
+        first = np.unique(self.values[:20_000])
+        if len(first) > 1000:
+            return first
+        others = self.values[20_000:]
+        for value in first[:FEW_LEVELS].tolist():
+            others = others[others != value]
+        return np.union1d(first, others) if len(others) else first
+
+    @property
+    def is_binary(self) -> bool:
+        return len(self.levels) <= 2
+
+    @property
+    def is_continuous(self) -> bool:
+        return len(self.levels) > 20
+
+    @cached_property
+    def range(self) -> Range:
+        """Declared, else [0, 1], else [-1, 1], else what was observed, a few outliers aside."""
+        if self.about.declared is not None:
+            return Range(*self.about.declared, is_declared=True)
+        if not self.judged_n:
+            return Range(0.0, 1.0)
+        low, high = float(self.values.min()), float(self.values.max())
+        if max(abs(low), abs(high)) > 10 and self.judged_n >= 200:
+            ends = np.partition(self.values, [self.judged_n // 100, self.judged_n - 1 - self.judged_n // 100])
+            inner = ends[self.judged_n // 100], ends[self.judged_n - 1 - self.judged_n // 100]
+            if (
+                max(map(abs, inner)) <= 10
+            ):  # the far values are few: they must not squeeze all others together
+                low, high = float(inner[0]), float(inner[1])
+        if low >= 0 and high <= 1:
+            return Range(0.0, 1.0)
+        if low >= -1 and high <= 1:
+            return Range(-1.0, 1.0)
+        return Range(min(low, 0.0), high if high > low else low + 1.0)
+
+    @cached_property
+    def scaled(self) -> Floats:
+        """Rewards in [0, 1]; NaN where unjudged."""
+        scaled: Floats = (self.reward - self.range.low) / (self.range.high - self.range.low)
+        return np.clip(scaled, 0.0, 1.0)
+
+    @cached_property
+    def success_at(self) -> float:
+        """Scaled reward from which a rollout counts as a success: the higher of two values, else the middle of the range."""
+        return 0.5
+
+    @cached_property
+    def succeeded(self) -> Bools:
+        return np.nan_to_num(self.scaled, nan=-1.0) >= self.success_at
+
+    def mean_of(self, values: Floats, among: Bools, *, is_share: bool = False) -> Estimate:
+        """The mean over the chosen rollouts, with an interval that respects groups."""
+        sums = np.bincount(self.group[among], weights=values[among].astype(np.float64), minlength=self.groups)
+        return clustered_mean(sums, self.per_group(among), is_share=is_share, level=0.99)
+
+    @cached_property
+    def mean(self) -> Estimate:
+        """The mean scaled reward."""
+        return self.mean_of(self.scaled, self.judged, is_share=self.is_binary)
+
+    @cached_property
+    def all_independent(self) -> float:
+        """`independent` of the whole run."""
+        return _worth(self.sizes)
+
+    def independent(self, among: Bools) -> float:
+        """How many independent values these rollouts are worth, when samples of one task agree in three of ten cases."""
+        if among is self.judged:
+            return _worth(self.profile.n)
+        return _worth(self.per_group(among))
+
+    @cached_property
+    def fifths(self) -> Ints:
+        """How many scaled rewards lie in each fifth of the range; the last one has its upper end."""
+        return np.asarray(self.tenths.reshape(5, 2).sum(axis=1), dtype=np.int64)
+
+    @cached_property
+    def tenths(self) -> Ints:
+        """The same by tenths."""
+        places = np.minimum((self.scaled[self.judged] * 10 + 1e-9).astype(np.int64), 9)
+        return np.bincount(places, minlength=10)
+
+    @cached_property
+    def by_reward(self) -> Ints:
+        """Judged positions by task, and within a task by reward."""
+        positions = self.order[self.judged[self.order]]
+        return positions[np.lexsort((self.reward[positions], self.group[positions]))]
+
+    @cached_property
+    def answer_code(self) -> Ints:
+        """The same number for equal answers to the same task, another one for others."""
+        mixed = self.answer_hash.view(np.uint64) ^ (
+            self.group.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        )
+        order = np.argsort(mixed)
+        ordered = mixed[order]
+        codes = np.empty(self.n, dtype=np.int64)
+        codes[order] = np.cumsum(np.append(0, ordered[1:] != ordered[:-1])) if self.n else 0
+        return codes
+
+    # Other columns
+
+    def number(self, name: str) -> Floats:
+        """A number column that rows brought along; those that checks ask for are read together."""
+        if name not in self._numbers:
+            together = [
+                item for item in (*self.metrics[:MOST_TOGETHER], *USAGE) if item in self.source.numbers
+            ]
+            wanted = together if name in together else [name]
+            table = self.source.table(wanted)
+            self._numbers.update({item: _floats(table[item]) for item in wanted})
+        return self._numbers[name]
+
+    @cached_property
+    def _numbers(self) -> dict[str, Floats]:
+        return {}
+
+    @cached_property
+    def metrics(self) -> list[str]:
+        """Numbers the verifier gave beside the reward: no usage, no timing."""
+        return [name for name in self.source.numbers if name != "reward" and not _is_usage(name)]
+
+    @cached_property
+    def in_time(self) -> Ints:
+        """Positions in the order in which rollouts were started; the order of the file where that is not known.
+
+        Answers finish in an order that depends on their length, and the last ones are the longest: the order of starts does not.
+        """
+        if np.isnan(self.started).any():
+            return np.arange(self.n)
+        if bool((np.diff(self.started) >= 0).all()):
+            return np.arange(self.n)
+        return np.argsort(self.started, kind="stable")
+
+    @cached_property
+    def samples(self) -> int:
+        """Rollouts asked for per task: the manifest's, else what most tasks have."""
+        if self.about.samples is not None:
+            return self.about.samples
+        return int(np.bincount(self.sizes).argmax()) if self.groups else 0
+
+    def draw(self, among: Bools | Ints, count: int) -> Ints:
+        """At most `count` of the chosen positions, spread evenly by chance; the same ones every time."""
+        positions = _positions(among)
+        if len(positions) <= count:
+            return positions
+        rng = np.random.default_rng(SEED)
+        return np.sort(rng.choice(positions, size=count, replace=False))
+
+    @cached_property
+    def groups_with_different_answers(self) -> Bools:
+        """Tasks whose rollouts do not all have one answer."""
+        if not self.n:
+            return np.zeros(0, dtype=np.bool_)
+        answers = self.answer_hash[self.order]
+        lowest, highest = np.minimum.reduceat(answers, self.starts), np.maximum.reduceat(answers, self.starts)
+        return lowest != highest
+
+    @cached_property
+    def family_fields(self) -> list[str]:
+        """Text fields of rollouts or tasks that name families."""
+        return [
+            name for name in dict.fromkeys([*self.source.texts, *self.source.task_texts]) if name in FAMILIES
+        ]
+
+    def family(self, field: str) -> Names:
+        """A text field as families."""
+        if field in self.source.texts:
+            return Names(self.source.table([field])[field])
+        names = self.source.task_table(["task", field])
+        family = Names(names[field])
+        codes = np.full(self.groups, -1, dtype=np.int64)
+        tasks = _ints(names["task"])
+        place = np.searchsorted(self.task_ids, tasks)
+        found = (place < self.groups) & (self.task_ids[np.minimum(place, self.groups - 1)] == tasks)
+        codes[place[found]] = family.codes[found]
+        family.codes = codes[self.group]
+        return family
+
+    @property
+    def verifier_name(self) -> str:
+        """The verifier whose verdicts these are, for commands."""
+        counts = self.verifier.counts()
+        return next(iter(counts), "NAME")
+
+    @cached_property
+    def mixed_positions(self) -> Ints:
+        """Judged rollouts of tasks whose rewards differ, of a few thousand tasks: enough for a correlation within ± 0.02."""
+        useful = np.flatnonzero(np.nan_to_num(self.profile.std) > 0)
+        chosen = np.zeros(self.groups, dtype=np.bool_)
+        chosen[self.draw(useful, MIXED_TASKS)] = True
+        return np.flatnonzero(self.judged & chosen[self.group])
+
+    # Places
+
+    def lines(self, among: Bools | Ints) -> list[JsonObject]:
+        """Offending rollouts, with their lines."""
+        positions = _positions(among)
+        return [
+            {
+                "task": int(self.task_id[place]),
+                "rollout": int(self.rollout[place]),
+                "line": int(self.line[place]),
+            }
+            for place in positions[: self.places_limit].tolist()
+        ]
+
+    def tasks(self, groups: Ints | Bools) -> list[JsonObject]:
+        """Offending tasks."""
+        numbers = _positions(groups)
+        return [{"task": int(task)} for task in self.task_ids[numbers[: self.places_limit]].tolist()]
+
+
+def _positions(chosen: Bools | Ints) -> Ints:
+    """Positions, whether they come as such or as flags."""
+    if chosen.dtype == np.bool_:
+        return np.flatnonzero(chosen)
+    return np.asarray(chosen, dtype=np.int64)
+
+
+def _worth(counts: Ints) -> float:
+    sizes = counts[counts > 0].astype(np.float64)
+    return float((sizes / (1 + 0.3 * (sizes - 1))).sum())
+
+
+def _is_usage(name: str) -> bool:
+    return name.split(".")[0].endswith(("_tokens", "_tokens_details")) or name in {
+        "cost",
+        "latency",
+        "duration",
+    }
+
+
+def _ints(column: pa.ChunkedArray) -> Ints:
+    return np.asarray(column.combine_chunks().cast(pa.int64()).fill_null(0), dtype=np.int64)
+
+
+def _floats(column: pa.ChunkedArray) -> Floats:
+    return np.asarray(column.combine_chunks().cast(pa.float64()).fill_null(math.nan), dtype=np.float64)
+
+
+def _flags(column: pa.ChunkedArray) -> Bools:
+    flags = column.combine_chunks().cast(pa.bool_()).fill_null(False)
+    known: Bools = flags.to_numpy(zero_copy_only=False).astype(np.bool_)
+    return known
+
+
+def about_text(counts: Mapping[str, int], *, most: int = 3) -> str:
+    """`a (12), b (3)`: names with their counts."""
+    shown = [f"{name} ({count:,})" for name, count in list(counts.items())[:most]]
+    return ", ".join(shown) + (", …" if len(counts) > most else "")

@@ -1,0 +1,127 @@
+"""Rewards that do not differ: over the run, within an agent or task family, within every task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rollforge.checks.base import Finding, Limits, check
+from rollforge.checks.chance import chance_all_flat, chance_all_same
+from rollforge.checks.evidence import Bools, Evidence, Names
+
+ALIKE = 0.3
+"""How much samples of one task agree in an ordinary run (intraclass correlation)."""
+
+MOST_FAMILIES = 50
+"""A text field with more values than this names no families."""
+
+
+def _is_edge(run: Evidence, value: float) -> bool:
+    """A value at which honest rewards pile up, so that many equal ones prove less."""
+    return (value in (0.0, 1.0, -1.0, run.range.low, run.range.high) and value in (0.0, 1.0, -1.0)) or (
+        run.about.declared is not None and value in run.about.declared
+    )
+
+
+def _chance(run: Evidence, among: Bools, value: float, limits: Limits) -> float:
+    """How likely so many equal rewards are in a run whose verification works."""
+    counts = run.per_group(among)
+    if not _is_edge(run, value):
+        tasks = int((counts > 0).sum())
+        return 0.5**tasks  # an honest score between the ends differs from task to task
+    return chance_all_same(counts, limits["min_rate"], ALIKE)
+
+
+@check("identical-rewards", "verification", min_rate=0.01, chance=0.01)
+def identical_rewards(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """All rewards of the run are the same number."""
+    if run.judged_n < 2 or len(run.levels) != 1:
+        return
+    value = float(run.levels[0])
+    chance = _chance(run, run.judged, value, limits)
+    tasks = int((run.profile.n > 0).sum())
+    is_proof = chance < limits["chance"]
+    level = "error" if is_proof else "warning" if run.judged_n >= 100 and tasks >= 20 else "note"
+    doubt = (
+        "; verification may not be running at all"
+        if is_proof
+        else f"; with one success in {1 / limits['min_rate']:.0f} that happens in {chance:.0%} of runs, so it is no proof yet"
+    )
+    yield Finding(
+        level=level,  # type: ignore[arg-type]
+        text=f"all {run.judged_n:,} rewards are {value:g} over {tasks:,} tasks{doubt}",
+        value=value,
+        threshold=limits["chance"],
+        n=run.judged_n,
+        interval=[value, value],
+        where=run.lines(run.judged),
+        next=f"read a few verdicts: rollforge show {run.name} --limit 5",
+    )
+
+
+@check("flat-agent", "verification", min_rate=0.01, chance=0.01)
+def flat_agent(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """All rewards of one agent are the same number, while others' differ."""
+    if len(run.levels) > 1 and len(run.agent.names) > 1:
+        yield from _flat_families(run, run.agent, "agent", limits)
+
+
+@check("flat-family", "verification", min_rate=0.01, chance=0.01)
+def flat_family(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """All rewards of one family of tasks are the same number, while others' differ."""
+    if len(run.levels) < 2 or run.judged_n < 100:
+        return
+    for field in run.family_fields:
+        names = run.family(field)
+        if 2 <= len(names.names) <= MOST_FAMILIES:
+            yield from _flat_families(run, names, field, limits)
+
+
+def _flat_families(run: Evidence, families: Names, kind: str, limits: Limits) -> Iterator[Finding]:
+    codes, rewards = families.codes[run.judged], run.values
+    count = len(families.names)
+    low, high = np.full(count, np.inf), np.full(count, -np.inf)
+    kept = codes >= 0
+    np.minimum.at(low, codes[kept], rewards[kept])
+    np.maximum.at(high, codes[kept], rewards[kept])
+    for code in np.flatnonzero(low == high).tolist():
+        among = run.judged & (families.codes == code)
+        n = int(among.sum())
+        chance = _chance(run, among, float(low[code]), limits) * count  # one of many families had the chance
+        if n < 20 or (chance >= limits["chance"] and n < 100):
+            continue
+        yield Finding(
+            level="error" if chance < limits["chance"] else "note",
+            text=f"all {n:,} rewards of {kind} {families.names[code]!r} are {low[code]:g}, while the run's differ",
+            value=float(low[code]),
+            threshold=limits["chance"],
+            n=n,
+            where=run.lines(among),
+            next=f"read a few of them: rollforge show {run.name} --where \"{kind} = '{families.names[code]}'\" --limit 5",
+        )
+
+
+@check("task-only-rewards", "verification", alike=0.9, chance=0.001)
+def task_only_rewards(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Every task's rollouts get one reward, whatever they answered, while tasks differ."""
+    if len(run.levels) < 2:
+        return
+    differs = run.groups_with_different_answers & (run.profile.n > 1)
+    if not differs.any() or (run.profile.std[differs] > 0).any():
+        return
+    counts = run.profile.n[differs]
+    rate = float(np.clip(np.nanmean(run.scaled_profile.mean[differs]), 0.05, 0.95))
+    chance = chance_all_flat(counts, rate, limits["alike"])
+    if chance >= limits["chance"] or len(np.unique(run.profile.mean[differs])) < 2:
+        return
+    yield Finding(
+        level="error",
+        text=f"in all {len(counts):,} tasks with different answers every answer got the same reward; "
+        "the verdict seems to follow the task, not the answer",
+        value=0.0,
+        threshold=limits["chance"],
+        n=int(counts.sum()),
+        where=run.tasks(differs),
+        next=f"ask the verifier what it must know: rollforge verify {run.name} --verifier {run.verifier_name} --probe",
+    )

@@ -1,0 +1,106 @@
+"""Rollouts that are missing for a reason: failures that go with difficulty, length or sample number bias the mean."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from rollforge.checks.base import Finding, Level, Limits, check
+from rollforge.checks.chance import superiority, superiority_error
+from rollforge.checks.evidence import Bools, Evidence
+from rollforge.stats import Ints
+
+
+@check("missing-not-at-random", "collection", min_missing=0.02, z=4.0, max_bias=0.02)
+def missing_not_at_random(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Failures and unjudged rollouts go with difficulty, length or sample number, so the mean is biased."""
+    missing = _missing_per_task(run)
+    total = int(missing.sum())
+    wanted = total + run.judged_n
+    if total < 20 or run.judged_n < 50 or total / wanted < limits["min_missing"]:
+        return
+    parts = [
+        part
+        for part in (_by_difficulty(run, missing, limits), _by_length(run, limits), _by_sample(run, limits))
+        if part
+    ]
+    if not parts:
+        return
+    bias = next((part[1] for part in parts if part[1] is not None), None)
+    level: Level = (
+        "error" if len(parts) > 1 or (bias is not None and abs(bias) > limits["max_bias"]) else "warning"
+    )
+    told = (
+        f"; with them the mean scaled reward would be about {abs(bias):.3f} {'lower' if bias < 0 else 'higher'}"
+        if bias
+        else ""
+    )
+    yield Finding(
+        level=level,
+        text=f"{total:,} of {wanted:,} rollouts have no reward, and not by chance: {'; '.join(part[0] for part in parts)}: "
+        f"the mean is biased{told}{run.range.note}",
+        value=bias,
+        threshold=limits["max_bias"],
+        n=wanted,
+        where=run.tasks(np.argsort(-missing, kind="stable")[: int((missing > 0).sum())]),
+        next=f"find the cause before trusting the mean: rollforge status {run.name}",
+    )
+
+
+def _missing_per_task(run: Evidence) -> Ints:
+    """Rollouts without a reward: unjudged, or fewer than were asked for."""
+    least = run.samples if run.about.samples is not None else 0
+    return np.maximum(run.sizes, least) - run.profile.n
+
+
+def _by_difficulty(run: Evidence, missing: Ints, limits: Limits) -> tuple[str, float | None] | None:
+    """Whether tasks with missing rollouts have other rewards than tasks without."""
+    known = run.profile.n > 0
+    means, weight = run.scaled_profile.mean[known], missing[known].astype(np.float64)
+    if int((weight > 0).sum()) < 10 or len(means) < 30 or means.std() == 0 or weight.std() == 0:
+        return None
+    sizes = run.profile.n[known] + weight
+    correlation = float(np.corrcoef(means, weight / sizes)[0, 1])
+    z = abs(correlation) * math.sqrt((len(means) - 2) / max(1 - correlation**2, 1e-9))
+    if z < limits["z"]:
+        return None
+    with_some, without = (
+        means[weight > 0].mean(),
+        means[weight == 0].mean() if (weight == 0).any() else means.mean(),
+    )
+    whole = float((run.scaled_profile.mean[known] * run.profile.n[known]).sum() / run.profile.n[known].sum())
+    bias = float((means * sizes).sum() / sizes.sum()) - whole
+    return f"tasks with missing rollouts score {with_some:.2f}, the others {without:.2f}", bias
+
+
+def _by_length(run: Evidence, limits: Limits) -> tuple[str, None] | None:
+    """Whether unjudged answers are longer or shorter than judged ones."""
+    unjudged = run.draw(~run.judged & ~np.isnan(run.answer_chars), 5000)
+    judged = run.draw(run.judged & ~np.isnan(run.answer_chars), 5000)
+    if len(unjudged) < 20:
+        return None
+    above = superiority(run.answer_chars[judged], run.answer_chars[unjudged])
+    tasks = len(np.unique(run.group[unjudged])), len(np.unique(run.group[judged]))
+    if abs(above - 0.5) < limits["z"] * superiority_error(*tasks) or abs(above - 0.5) < 0.1:
+        return None
+    kind = "longer" if above > 0.5 else "shorter"
+    return f"unjudged answers are {kind} (in {max(above, 1 - above):.0%} of comparisons)", None
+
+
+def _by_sample(run: Evidence, limits: Limits) -> tuple[str, None] | None:
+    """Whether some sample numbers are missing more often than others."""
+    samples = run.samples
+    if samples < 2 or samples > 256 or run.groups < 20:
+        return None
+    inside: Bools = (run.rollout >= 0) & (run.rollout < samples) & run.judged
+    present = np.bincount(run.rollout[inside], minlength=samples)[:samples].astype(np.float64)
+    mean = present.mean()
+    lost = max(run.groups - mean, 1.0)
+    spread = math.sqrt(mean * lost / run.groups)
+    worst = int(present.argmin())
+    z = (mean - present[worst]) / max(spread, 1.0)
+    if z < limits["z"] + 2 or (mean - present[worst]) / run.groups < 0.05:
+        return None
+    return f"sample {worst} is there for {present[worst]:,.0f} tasks, others for {mean:,.0f} on average", None

@@ -1,0 +1,199 @@
+"""Fit for reinforcement learning on rollouts: ppo needs a spread of rewards, grpo needs groups that disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rollforge.checks.base import Finding, Level, Limits, check, settle_text, share
+from rollforge.checks.evidence import Evidence
+
+
+@check(
+    "ppo-success-rate", "recipe", recipes=("ppo",), min_rate=0.3, max_rate=0.7, worst_low=0.1, worst_high=0.9
+)
+def ppo_success_rate(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """The success rate is outside the band in which ppo learns well."""
+    found = share(int(run.succeeded.sum()), run.judged_n, independent=run.independent(run.judged))
+    if not run.judged_n:
+        return
+    low = found.level_below(warning=limits["min_rate"], error=limits["worst_low"])
+    high = found.level_above(warning=limits["max_rate"], error=limits["worst_high"])
+    level = low or high
+    if level is None:
+        return
+    limit = limits["min_rate"] if low else limits["max_rate"]
+    yield Finding(
+        level=level,
+        text=f"{found.value:.0%} of {run.judged_n:,} rollouts succeed; ppo learns best between {limits['min_rate']:.0%} and "
+        f"{limits['max_rate']:.0%}{settle_text(found, level, limit)}{run.range.note}",
+        value=found.value,
+        threshold=limit,
+        n=run.judged_n,
+        interval=found.interval,
+        next="choose easier tasks or better prompts" if low else "choose harder tasks",
+    )
+
+
+@check("ppo-narrow-spread", "recipe", recipes=("ppo",), min_std=0.1, good_std=0.15)
+def ppo_narrow_spread(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Rewards differ too little to learn from."""
+    if run.judged_n < 2:
+        return
+    std = float(np.std(run.scaled[run.judged], ddof=1))
+    if std > limits["good_std"]:
+        return
+    yield Finding(
+        level="error" if std < limits["min_std"] and run.judged_n >= 100 else "warning",
+        text=f"the standard deviation of scaled rewards is {std:.3f}; ppo wants more than {limits['good_std']:g}{run.range.note}",
+        value=std,
+        threshold=limits["good_std"],
+        n=run.judged_n,
+        next="use a verifier with partial credit, or tasks of mixed difficulty",
+    )
+
+
+@check("ppo-empty-bins", "recipe", recipes=("ppo",), min_bins=3)
+def ppo_empty_bins(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Rewards use few of the fifths of their range."""
+    if run.judged_n < 50:
+        return
+    used = int((run.fifths > 0.01 * run.judged_n).sum())
+    if used >= limits["min_bins"]:
+        return
+    yield Finding(
+        level="note" if run.is_binary else "warning",
+        text=f"rewards use {used} of the 5 fifths of their range"
+        f"{': the reward has two values; partial credit is a richer signal' if run.is_binary else run.range.note}",
+        value=float(used),
+        threshold=limits["min_bins"],
+        n=run.judged_n,
+        next="a verifier with partial credit (math with a judge, multi-part answers) fills them",
+    )
+
+
+@check("text-only", "recipe", recipes=("ppo", "grpo"), min_share=0.99)
+def text_only(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Token ids and log-probabilities are missing, so training would be off-policy."""
+    if not run.n:
+        return
+    found = share(int(run.has_token_ids.sum()), run.n)
+    if found.value >= limits["min_share"]:
+        return
+    label = "text-only" if found.count == 0 else "partly token-exact"
+    yield Finding(
+        level="warning",
+        text=f"token fidelity is {label}: {found.count:,} of {run.n:,} rollouts carry the token ids that were sampled; text alone is "
+        "tokenised anew and is not on-policy",
+        value=found.value,
+        threshold=limits["min_share"],
+        n=run.n,
+        interval=found.interval,
+        next="collect with --logprobs from a server that returns token ids, or let the trainer sample itself",
+    )
+
+
+@check("flat-groups", "recipe", recipes=("grpo",), min_share=0.2, good_share=0.5)
+def flat_groups(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Too few tasks have rollouts with different rewards: the others give no gradient."""
+    many = run.profile.n > 1
+    if not many.any():
+        return
+    signal = many & (np.nan_to_num(run.profile.std) > 0)
+    found = share(int(signal.sum()), int(many.sum()))
+    level = found.level_below(warning=limits["good_share"], error=limits["min_share"])
+    if level is None:
+        return
+    yield Finding(
+        level=level,
+        text=f"{found.count:,} of {found.n:,} tasks ({found.value:.0%}) have rollouts with different rewards; {_at_other_k(run)}"
+        f"{settle_text(found, level, limits['min_share'])}",
+        value=found.value,
+        threshold=limits["min_share"],
+        n=found.n,
+        interval=found.interval,
+        where=run.tasks(many & ~signal),
+        next="drop tasks that are always or never solved, and sample the others more: rollforge collect … -k 16",
+    )
+
+
+def _at_other_k(run: Evidence) -> str:
+    """The share of groups with signal that other group sizes would give, from each task's own success rate."""
+    known = run.profile.n > 0
+    n, won = run.profile.n[known].astype(np.float64), run.per_group(run.succeeded)[known]
+    rate = (won + 0.25) / (n + 0.5)  # a task whose few samples agree is not certain to agree for ever
+    shares = {k: float((1 - rate**k - (1 - rate) ** k).mean()) for k in (4, 8, 16, 32)}
+    return "expected " + ", ".join(f"{value:.0%} at k={k}" for k, value in shares.items())
+
+
+@check("near-equal-groups", "recipe", recipes=("grpo",), min_std=0.02, max_share=0.5)
+def near_equal_groups(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Rewards within tasks differ, but hardly: normalised advantages would be noise."""
+    many = (run.profile.n > 1) & (np.nan_to_num(run.profile.std) > 0)
+    if not many.any() or run.is_binary:
+        return
+    near = many & (run.scaled_profile.std < limits["min_std"])
+    found = share(int(near.sum()), int(many.sum()))
+    level = found.level_above(warning=limits["max_share"] / 2, error=limits["max_share"])
+    if level is None:
+        return
+    yield Finding(
+        level=level,
+        text=f"in {found.count:,} of {found.n:,} tasks ({found.value:.0%}) rewards differ by a standard deviation below "
+        f"{limits['min_std']:g} of their range: grpo would blow up noise{run.range.note}",
+        value=found.value,
+        threshold=limits["max_share"],
+        n=found.n,
+        interval=found.interval,
+        where=run.tasks(near),
+        next="round the reward to what the verifier can really tell apart, or turn off normalisation by the group's spread",
+    )
+
+
+@check("partial-groups", "recipe", recipes=("grpo",), complete=0.75, warn_share=0.05, max_share=0.2)
+def partial_groups(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Groups are not complete: their baselines are noisier, and biased if the missing are not random."""
+    if run.samples < 2 or not run.groups:
+        return
+    short = run.profile.n < run.samples
+    found = share(int(short.sum()), run.groups)
+    torn = share(int((run.profile.n < limits["complete"] * run.samples).sum()), run.groups)
+    level: Level | None = "error" if torn.low > limits["max_share"] else None
+    level = level or ("warning" if found.low > limits["warn_share"] else None)
+    if level is None:
+        return
+    yield Finding(
+        level=level,
+        text=f"{found.count:,} of {found.n:,} groups ({found.value:.0%}) have fewer than {run.samples} judged rollouts",
+        value=found.value,
+        threshold=limits["max_share"],
+        n=found.n,
+        interval=found.interval,
+        where=run.tasks(short),
+        next=f"collect and judge the rest, or drop them: rollforge prepare grpo {run.name} -o data/grpo",
+    )
+
+
+@check("difficulty-mix", "recipe", recipes=("grpo",), max_share=0.8)
+def difficulty_mix(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Most tasks are always solved, or never."""
+    many = run.profile.n > 1
+    n = int(many.sum())
+    if n < 20:
+        return
+    mean = run.scaled_profile.mean[many]
+    for what, count in (("always", int((mean >= 0.99).sum())), ("never", int((mean <= 0.01).sum()))):
+        found = share(count, n)
+        level: Level | None = "warning" if found.low > limits["max_share"] else None
+        if level is None:
+            continue
+        yield Finding(
+            level=level,
+            text=f"{count:,} of {n:,} tasks ({found.value:.0%}) are {what} solved: choose tasks of other difficulty",
+            value=found.value,
+            threshold=limits["max_share"],
+            n=n,
+            interval=found.interval,
+            next=f"see rewards per task: rollforge profile {run.name}",
+        )

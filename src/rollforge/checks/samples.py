@@ -1,0 +1,146 @@
+"""This module reads the text of a few rollouts: the only place where a check touches text, within a fixed budget.
+
+What is read is kept for the other checks of the same run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from rollforge.records import PARAMS_KEY, JsonObject, Response, Task
+
+BUDGET = 400
+"""Rollouts whose text one check may read."""
+
+EXPECTED = ("expected_answer", "answer", "ground_truth", "gold", "target", "label", "solution", "expected")
+"""Task fields that hold the right answer, by the names people use."""
+
+LONGEST_EXPECTED = 60
+"""A longer right answer is a text of its own: whether it is contained says little."""
+
+
+class TextSource(Protocol):
+    """What texts are read from."""
+
+    def read(self, rows: Sequence[int]) -> Iterator[bytes]: ...
+    def task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, JsonObject]]: ...
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The text of one rollout."""
+
+    prompt: str
+    answer: str
+    calls: tuple[str, ...]
+    """Names of the tools called."""
+    tools: tuple[str, ...] | None
+    """Names of the tools offered; None when the row does not say."""
+    expected: str | None
+
+
+class Texts:
+    """Samples of text, read at most once each."""
+
+    def __init__(self, source: TextSource) -> None:
+        self._source = source
+        self._sample_by_row: dict[int, Sample] = {}
+        self._fields_by_task: dict[int, JsonObject] = {}
+
+    def read(self, rows: Sequence[int], tasks: Sequence[int]) -> list[Sample]:
+        """The text of these rows, whose tasks are given beside them."""
+        missing = [
+            (row, task) for row, task in zip(rows, tasks, strict=True) if row not in self._sample_by_row
+        ]
+        self._load_tasks([task for _, task in missing])
+        lines = self._source.read([row for row, _ in missing])
+        for (row, task), line in zip(missing, lines, strict=True):
+            self._sample_by_row[row] = _sample(line, self._fields_by_task.get(task, {}))
+        return [self._sample_by_row[row] for row in rows]
+
+    def expected(self, tasks: Sequence[int]) -> list[str | None]:
+        """The right answers of these tasks."""
+        self._load_tasks(tasks)
+        return [expected_answer(self._fields_by_task.get(task, {})) for task in tasks]
+
+    def _load_tasks(self, tasks: Sequence[int]) -> None:
+        unknown = [task for task in dict.fromkeys(tasks) if task not in self._fields_by_task]
+        for task in unknown:
+            self._fields_by_task[task] = {}
+        self._fields_by_task.update(self._source.task_rows(unknown) if unknown else ())
+
+
+def _sample(line: bytes, fields: JsonObject) -> Sample:
+    try:
+        row = msgspec.json.decode(line)
+    except msgspec.DecodeError:
+        return Sample("", "", (), None, None)
+    response = row.get("response")
+    answer = Response(response if isinstance(response, dict) else {})
+    params = row.get(PARAMS_KEY)
+    params = params if isinstance(params, dict) else {}
+    tools = params.get("tools")
+    return Sample(
+        prompt=Task({PARAMS_KEY: params}).prompt,
+        answer=answer.text,
+        calls=tuple(call.name for call in answer.tool_calls),
+        tools=tuple(_tool_name(tool) for tool in tools) if isinstance(tools, list) else None,
+        expected=expected_answer(fields) or expected_answer(row),
+    )
+
+
+def _tool_name(tool: object) -> str:
+    if not isinstance(tool, dict):
+        return ""
+    inner = tool.get("function")
+    return str(
+        tool.get("name") or (inner.get("name") if isinstance(inner, dict) else "") or tool.get("type") or ""
+    )
+
+
+def expected_answer(fields: Mapping[str, Any]) -> str | None:
+    """The right answer in a task's fields, if it is short enough to be looked for."""
+    for name in EXPECTED:
+        value = fields.get(name)
+        if isinstance(value, bool | list | dict) or value is None:
+            continue
+        text = str(value).strip()
+        if text and len(text) <= LONGEST_EXPECTED:
+            return text
+    return None
+
+
+_FINAL = 160
+"""Characters at the end of an answer in which a conclusion stands."""
+
+
+def concludes(answer: str, expected: str) -> bool:
+    """Whether the end of the answer names the expected answer as a word of its own."""
+    end = answer[-_FINAL:].casefold()
+    wanted = expected.casefold().strip().strip("$").strip()
+    place = end.rfind(wanted) if wanted else -1
+    while place >= 0:
+        before, after = end[place - 1 : place], end[place + len(wanted) : place + len(wanted) + 2]
+        if not _joins_before(before) and not _joins_after(after):
+            return True
+        place = end.rfind(wanted, 0, place + len(wanted) - 1)
+    return False
+
+
+def _joins_before(before: str) -> bool:
+    return before.isalnum() or (before != "" and before in "_.,-")
+
+
+def _joins_after(after: str) -> bool:
+    """A letter or digit goes on, or a decimal point or comma with a digit behind it."""
+    return after[:1].isalnum() or after[:1] == "_" or (after[:1] in (".", ",") and after[1:].isdigit())
+
+
+def bare(text: str) -> str:
+    """The text without what is mere formatting: case, white space, punctuation and mark-up."""
+    return re.sub(r"[\W_]+", "", text.casefold())

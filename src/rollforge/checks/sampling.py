@@ -1,0 +1,191 @@
+"""Sampling that did not happen as asked: copies instead of samples, another model, missing usage, unknown tools."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from difflib import SequenceMatcher
+
+import numpy as np
+
+from rollforge.checks.base import Finding, Level, Limits, check, settle_text, share
+from rollforge.checks.evidence import Evidence, about_text
+from rollforge.checks.samples import bare
+
+LONG_ENOUGH = 40
+"""Characters from which two equal answers are no coincidence; a letter or a number is."""
+
+GENERIC = frozenset({"", "default", "model", "policy", "policy_model", "local", "test", "simulated", "auto"})
+LOOKED_AT = 60
+
+
+@check("identical-samples", "collection", warn_share=0.1, max_share=0.5)
+def identical_samples(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """All samples of a task are the same answer: seed or temperature was not applied."""
+    if not run.n:
+        return
+    chars = run.answer_chars[run.order]
+    shortest = np.fmin.reduceat(np.nan_to_num(chars, nan=0.0), run.starts)
+    eligible = (run.sizes > 1) & (shortest >= LONG_ENOUGH)
+    same = eligible & ~run.groups_with_different_answers
+    found = share(int(same.sum()), int(eligible.sum()))
+    level = found.level_above(warning=limits["warn_share"], error=limits["max_share"])
+    if level is None or found.n < 5:
+        return
+    yield Finding(
+        level=level,
+        text=f"in {found.count:,} of {found.n:,} tasks all samples are the same answer"
+        f"{settle_text(found, level, limits['max_share'])}",
+        value=found.value,
+        threshold=limits["max_share"],
+        n=found.n,
+        interval=found.interval,
+        where=run.tasks(same),
+        next="collect again with --temperature above 0 and no fixed seed in the request; look for a cache before the server",
+    )
+
+
+@check("near-identical-samples", "collection", max_share=0.5, likeness=0.97)
+def near_identical_samples(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """The samples of a task differ in formatting or a few characters only."""
+    eligible = (run.sizes > 1) & run.groups_with_different_answers
+    groups = run.draw(np.flatnonzero(eligible), LOOKED_AT)
+    pairs = [_two_of(run, int(group)) for group in groups]
+    places = [place for pair in pairs for place in pair]
+    samples = run.texts.read(run.row[places].tolist(), run.task_id[places].tolist())
+    alike = [
+        _is_alike(one.answer, other.answer, limits["likeness"])
+        for one, other in zip(samples[::2], samples[1::2], strict=True)
+    ]
+    looked = [place for place, item in enumerate(alike) if item is not None]
+    found = share(sum(bool(alike[place]) for place in looked), len(looked))
+    level = found.level_above(warning=limits["max_share"] / 2, error=limits["max_share"])
+    if level is None or found.n < 10:
+        return
+    yield Finding(
+        level=level,
+        text=f"in {found.count:,} of {found.n:,} tasks looked at, two samples are the same but for a few characters",
+        value=found.value,
+        threshold=limits["max_share"],
+        n=found.n,
+        interval=found.interval,
+        where=run.tasks(groups[[place for place in looked if alike[place]]]),
+        next="collect again with a higher --temperature, or fewer samples per task",
+    )
+
+
+def _two_of(run: Evidence, group: int) -> tuple[int, int]:
+    members = run.order[run.starts[group] : run.starts[group] + run.sizes[group]]
+    other = np.flatnonzero(run.answer_hash[members] != run.answer_hash[members[0]])
+    return int(members[0]), int(members[other[0]])
+
+
+def _is_alike(one: str, other: str, likeness: float) -> bool | None:
+    if min(len(one), len(other)) < LONG_ENOUGH:
+        return None
+    if bare(one) == bare(other):
+        return True
+    if abs(len(one) - len(other)) > (1 - likeness) * max(len(one), len(other)):
+        return False
+    first, second = one.split(), other.split()
+    return SequenceMatcher(None, first[:300], second[:300], autojunk=False).ratio() >= likeness
+
+
+@check("wrong-model", "collection", max_share=0.01)
+def wrong_model(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """The server's model name is not the one asked for, or changes during the run."""
+    counts = run.model.counts()
+    if not counts:
+        return
+    asked = run.about.model
+    others = {
+        name: count for name, count in counts.items() if asked is not None and not is_same_model(asked, name)
+    }
+    minor = sum(counts.values()) - max(counts.values())
+    total = sum(counts.values())
+    if others and asked is not None:
+        found = share(sum(others.values()), total)
+        is_clear = found.low > limits["max_share"] and not any(
+            _has_word_in_common(asked, name) for name in others
+        )
+        level: Level = "error" if is_clear else "warning"
+        text = f"{found.count:,} of {total:,} answers come from {about_text(others)}, asked was {asked}"
+    elif len(counts) > 1 and minor:
+        found = share(minor, total)
+        level = "error" if asked is None and found.low > limits["max_share"] else "warning"
+        text = f"answers come from {len(counts)} models: {about_text(counts)}"
+    else:
+        return
+    is_other = np.isin(run.model.codes, [run.model.names.index(name) for name in others or list(counts)[1:]])
+    yield Finding(
+        level=level,
+        text=text,
+        value=found.value,
+        threshold=limits["max_share"],
+        n=total,
+        interval=found.interval,
+        where=run.lines(is_other),
+        next="check -m and --base-url: a router or a fallback may answer in the model's place",
+    )
+
+
+def is_same_model(asked: str, answered: str) -> bool:
+    """Whether a server's name can mean the model asked for: the same, a dated version of it, or its path."""
+    first, second = (
+        re.sub(r"[^a-z0-9]+", "-", name.casefold().split("/")[-1]).strip("-") for name in (asked, answered)
+    )
+    return first in GENERIC or second in GENERIC or first.startswith(second) or second.startswith(first)
+
+
+def _has_word_in_common(asked: str, answered: str) -> bool:
+    words = [set(re.findall(r"[a-z]{3,}", name.casefold())) for name in (asked, answered)]
+    return bool(words[0] & words[1])
+
+
+@check("missing-usage", "collection", warn_share=0.01)
+def missing_usage(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Some answers come without token counts."""
+    name = next((item for item in ("total_tokens", "output_tokens") if item in run.source.numbers), None)
+    missing = np.isnan(run.number(name)) if name is not None else np.ones(run.n, dtype=np.bool_)
+    found = share(int(missing.sum()), run.n)
+    if not run.n or found.value <= limits["warn_share"]:
+        return
+    yield Finding(
+        level="note" if found.count == run.n else "warning",
+        text=f"{found.count:,} of {run.n:,} rollouts have no token counts; lengths and costs leave them out",
+        value=found.value,
+        threshold=limits["warn_share"],
+        n=run.n,
+        interval=found.interval,
+        where=run.lines(missing) if found.count < run.n else [],
+        next="let the server report usage (with streaming: stream_options.include_usage)",
+    )
+
+
+@check("unknown-tools", "collection", warn_share=0.005, max_share=0.05)
+def unknown_tools(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """The model calls tools that it was not offered."""
+    drawn = run.draw(run.tool_calls > 0, 200)
+    if not len(drawn):
+        return
+    samples = run.texts.read(run.row[drawn].tolist(), run.task_id[drawn].tolist())
+    offered = [place for place, item in enumerate(samples) if item.tools]
+    unknown = [place for place in offered if set(samples[place].calls) - set(samples[place].tools or ())]
+    found = share(len(unknown), len(offered))
+    level = found.level_above(warning=limits["warn_share"], error=limits["max_share"])
+    if level is None:
+        return
+    names = sorted(
+        {name for place in unknown for name in set(samples[place].calls) - set(samples[place].tools or ())}
+    )
+    yield Finding(
+        level=level,
+        text=f"{found.count:,} of {found.n:,} rollouts with tool calls that were looked at call tools they were not offered: "
+        f"{', '.join(names[:3])}",
+        value=found.value,
+        threshold=limits["max_share"],
+        n=found.n,
+        interval=found.interval,
+        where=run.lines(drawn[unknown]),
+        next=f'compare tools and calls: rollforge show {run.name} --where "tool_calls > 0" --limit 5',
+    )

@@ -1,0 +1,259 @@
+"""This module watches verdicts while they arrive: the detectors of broken verification, at a constant cost per rollout.
+
+One odd signal turns the light yellow; only two independent ones trip it, because tasks sorted by difficulty, a slow disk or a
+cache make any single one look broken now and then. What it saw is a window to be judged again, never something to drop.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Literal
+
+from rollforge.checks.base import share
+from rollforge.records import JsonObject
+
+Light = Literal["green", "yellow", "red"]
+Signal = Literal["rewards", "latency", "failures", "consistency", "extraction", "undeserved"]
+
+LEAST_TASKS = 20
+"""Tasks in a stretch of equal rewards before it is looked at."""
+LEAST_RATE = 0.01
+"""A verifier that works is taken to reward at least one rollout in a hundred."""
+SURE = 1e-6
+FAST, SLOW = 0.05, 0.002
+"""Weights of the newest value in the averages of late, and in those of the whole run."""
+WARM = 50
+TIMES = math.log(5.0)
+"""How much slower or faster verification must become, as a logarithm."""
+REMEMBERED = 8192
+NEIGHBOURS = 400
+EVERY = 64
+
+
+class Watch:
+    """The detectors of one collection. Call `observe` for every rollout; read `light`, `tripped`, `reason`."""
+
+    __slots__ = (
+        "_drop_high", "_drop_low", "_empties", "_empties_rewarded", "_fail_fast", "_fail_slow", "_fast", "_first_at",
+        "_first_seen", "_known", "_last_at", "_latency_n", "_length", "_looked", "_looks_right", "_next_look", "_past", "_repeats",
+        "_repeats_differ", "_reward_fast", "_reward_slow", "_slow", "_tasks", "_value", "judged", "reason", "seen", "signals",
+        "tripped",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.seen = self.judged = 0
+        self.tripped = False
+        self.reason = ""
+        self.signals: dict[Signal, str] = {}
+        """What is odd now, each with a sentence."""
+        self._value = math.nan
+        self._length = 0
+        self._tasks: set[int] = set()
+        self._next_look = LEAST_TASKS
+        self._past: deque[tuple[float, int]] = deque(maxlen=NEIGHBOURS)
+        self._first_at = self._last_at = 0.0
+        self._first_seen = 0
+        self._fast = self._slow = 0.0
+        self._latency_n = 0
+        self._fail_fast = self._fail_slow = 0.0
+        self._reward_fast = self._reward_slow = 0.0
+        self._drop_low, self._drop_high = math.inf, -math.inf
+        self._empties = self._empties_rewarded = 0
+        self._known: dict[tuple[int, int], float] = {}
+        self._repeats = self._repeats_differ = 0
+        self._looked = self._looks_right = 0
+
+    @property
+    def light(self) -> Light:
+        return "red" if self.tripped else "yellow" if self.signals else "green"
+
+    def observe(
+        self,
+        task: int,
+        reward: float | None,
+        *,
+        answer_hash: int | None = None,
+        is_empty: bool = False,
+        verify_seconds: float | None = None,
+        has_failure: bool = False,
+        at: float = 0.0,
+        looks_right: Callable[[], bool | None] | None = None,
+    ) -> None:
+        """One rollout was judged, or could not be.
+
+        Args:
+            at: when it was judged, for the window that is marked.
+            looks_right: tells whether the answer ends in the expected one; only asked while rewards do not move.
+        """
+        self.seen += 1
+        self._fail_fast += FAST * (has_failure - self._fail_fast)
+        if reward is None:
+            if self.seen % EVERY == 0:
+                self._judge()
+            return
+        self.judged += 1
+        if reward == self._value:
+            self._length += 1
+            self._tasks.add(task)
+        else:
+            self._begin_stretch(task, reward, at)
+        self._last_at = at
+        is_still = len(self._tasks) >= LEAST_TASKS
+        if verify_seconds is not None:
+            self._observe_latency(math.log(verify_seconds + 1e-6), is_still)
+        self._reward_fast += FAST * (reward - self._reward_fast)
+        if not is_still:
+            weight = SLOW if self.judged > 500 else 1.0 / self.judged
+            self._reward_slow += weight * (reward - self._reward_slow)
+            self._fail_slow += weight * (has_failure - self._fail_slow)
+            if reward < self._drop_low:
+                self._drop_low = reward
+            if reward > self._drop_high:
+                self._drop_high = reward
+        elif looks_right is not None and self._looked < REMEMBERED:
+            self._observe_look(looks_right())
+        if is_empty:
+            self._empties += 1
+            self._empties_rewarded += reward > (self._drop_low + self._drop_high) / 2
+        if answer_hash is not None:
+            self._observe_answer((task, answer_hash), reward)
+        if len(self._tasks) >= self._next_look or self.judged % EVERY == 0:
+            self._judge()
+
+    def window(self) -> JsonObject:
+        """The rollouts whose rewards are suspect."""
+        return {
+            "first_at": self._first_at,
+            "last_at": self._last_at,
+            "rollouts": self.seen - self._first_seen + 1,
+            "value": None if math.isnan(self._value) else self._value,
+            "reason": self.reason,
+            "signals": dict(self.signals),
+        }
+
+    # What is remembered
+
+    def _begin_stretch(self, task: int, reward: float, at: float) -> None:
+        if self._length:
+            self._past.append((self._value, self._length))
+        self._value, self._length = reward, 1
+        self._tasks = {task}
+        self._next_look = LEAST_TASKS
+        self._first_at, self._first_seen = at, self.seen
+        self._looked = self._looks_right = 0
+        if "rewards" in self.signals:
+            self.signals.pop("rewards")
+            self.signals.pop("extraction", None)
+
+    def _observe_latency(self, logarithm: float, is_still: bool) -> None:
+        self._latency_n += 1
+        if self._latency_n == 1:
+            self._fast = self._slow = logarithm
+        self._fast += FAST * (logarithm - self._fast)
+        if not is_still:
+            weight = SLOW if self._latency_n > 500 else 1.0 / self._latency_n
+            self._slow += weight * (logarithm - self._slow)
+
+    def _observe_look(self, looks_right: bool | None) -> None:
+        if looks_right is not None:
+            self._looked += 1
+            self._looks_right += looks_right
+
+    def _observe_answer(self, key: tuple[int, int], reward: float) -> None:
+        before = self._known.get(key)
+        if before is not None:
+            self._repeats += 1
+            self._repeats_differ += abs(before - reward) > 0.1 * (self._drop_high - self._drop_low)
+            return
+        if len(self._known) >= REMEMBERED:
+            self._known.clear()
+        self._known[key] = reward
+
+    # What it means; called a few times per hundred rollouts
+
+    def _judge(self) -> None:
+        if len(self._tasks) >= self._next_look:
+            self._next_look = int(len(self._tasks) * 1.3) + 1
+        self._set("rewards", self._still_text() or self._drop_text())
+        self._set("latency", self._latency_text())
+        self._set("failures", self._failure_text())
+        self._set("consistency", self._consistency_text())
+        self._set("undeserved", self._undeserved_text())
+        self._set("extraction", self._extraction_text())
+        if len(self.signals) > 1 and ({"rewards", "undeserved"} & self.signals.keys()) and not self.tripped:
+            self.tripped = True
+            self.reason = "; ".join(self.signals.values())
+
+    def _set(self, signal: Signal, text: str) -> None:
+        if text:
+            self.signals[signal] = text
+        else:
+            self.signals.pop(signal, None)
+
+    def _still_text(self) -> str:
+        tasks = len(self._tasks)
+        if tasks < LEAST_TASKS:
+            return ""
+        around, same = self._around()
+        if around < 30:
+            alike = tasks * math.log1p(-LEAST_RATE) * min(self._length / tasks, 3.0)
+            chance = math.exp(alike) * (1 if around == 0 else 10)
+        else:
+            usual = share(same, around, independent=max(around / 2, 1)).high
+            chance = usual**tasks * self.judged
+        if chance >= (1e-2 if around < 30 else SURE):
+            return ""
+        return f"the last {self._length:,} rewards, of {tasks:,} tasks, are all {self._value:g}"
+
+    def _around(self) -> tuple[int, int]:
+        """Rewards just before the stretch, and how many of them equal it."""
+        around = same = 0
+        for value, length in reversed(self._past):
+            taken = min(length, NEIGHBOURS - around)
+            around += taken
+            same += taken if value == self._value else 0
+            if around >= NEIGHBOURS:
+                break
+        return around, same
+
+    def _drop_text(self) -> str:
+        width = self._drop_high - self._drop_low
+        if self.judged < 200 or not 0 < width < math.inf:
+            return ""
+        fall = (self._reward_slow - self._reward_fast) / width
+        if fall < 0.25 or (self._reward_fast - self._drop_low) / width > 0.1:
+            return ""
+        return f"the mean reward fell from {self._reward_slow:.2f} to {self._reward_fast:.2f}"
+
+    def _latency_text(self) -> str:
+        if self._latency_n < 2 * WARM or abs(self._fast - self._slow) < TIMES:
+            return ""
+        factor = math.exp(abs(self._fast - self._slow))
+        kind = "slower" if self._fast > self._slow else "faster"
+        return f"verification became {factor:,.0f} times {kind}"
+
+    def _failure_text(self) -> str:
+        if self.seen < WARM or self._fail_fast < 0.3 or self._fail_slow > 0.1:
+            return ""
+        return f"{self._fail_fast:.0%} of verdicts fail of late"
+
+    def _consistency_text(self) -> str:
+        if self._repeats_differ < 5:
+            return ""
+        found = share(self._repeats_differ, self._repeats)
+        if found.low <= 0.05:
+            return ""
+        return f"{found.count:,} of {found.n:,} repeated answers were judged differently"
+
+    def _undeserved_text(self) -> str:
+        if self._empties_rewarded < 5 or share(self._empties_rewarded, self._empties).low <= 0.2:
+            return ""
+        return f"{self._empties_rewarded:,} of {self._empties:,} empty answers were rewarded"
+
+    def _extraction_text(self) -> str:
+        is_low = self._value <= self._drop_low or self._value == 0
+        if not is_low or self._looks_right < 5 or share(self._looks_right, self._looked).low <= 0.1:
+            return ""
+        return f"{self._looks_right:,} of {self._looked:,} of these answers end in the expected one"

@@ -1,0 +1,81 @@
+"""Rewards that no verifier should give: not finite, outside the declared range, far from all others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rollforge.checks.base import Finding, Limits, check, share
+from rollforge.checks.evidence import Evidence
+
+
+@check("non-finite-rewards", "verification", max_share=0.0)
+def non_finite_rewards(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Some rewards are NaN or infinite."""
+    lines = [line for line, reason in run.about.noted if "is no JSON; taken as missing" in reason]
+    if not lines:
+        return
+    is_noted = np.isin(run.line, np.asarray(lines)) & ~run.judged
+    found = share(int(is_noted.sum()), run.n)
+    if not found.count or found.value <= limits["max_share"]:
+        return
+    yield Finding(
+        level="error",
+        text=f"{found.count:,} of {run.n:,} rollouts have a reward that is not finite; they count as unjudged, not as 0",
+        value=found.value,
+        threshold=limits["max_share"],
+        n=run.n,
+        interval=found.interval,
+        where=run.lines(is_noted),
+        next=f"mend the verifier, then judge them again: rollforge verify {run.name} --verifier {run.verifier_name} --failed-only",
+    )
+
+
+@check("out-of-range", "verification", max_share=0.0)
+def out_of_range(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Some rewards lie outside the range that was declared."""
+    declared = run.about.declared
+    if declared is None:
+        return
+    outside = run.judged & ((run.reward < declared[0] - 1e-9) | (run.reward > declared[1] + 1e-9))
+    found = share(int(outside.sum()), run.judged_n)
+    if found.value <= limits["max_share"]:
+        return
+    yield Finding(
+        level="error",
+        text=f"{found.count:,} of {run.judged_n:,} rewards lie outside the declared range [{declared[0]:g}, {declared[1]:g}]",
+        value=found.value,
+        threshold=limits["max_share"],
+        n=run.judged_n,
+        interval=found.interval,
+        where=run.lines(outside),
+        next=f'see them: rollforge show {run.name} --where "reward < {declared[0]:g} or reward > {declared[1]:g}" --limit 5',
+    )
+
+
+@check("extreme-rewards", "verification", max_size=10.0, max_share=0.05)
+def extreme_rewards(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Some rewards are far larger than rewards usually are, and no range was declared."""
+    if run.about.declared is not None or not run.judged_n:
+        return
+    size = limits["max_size"]
+    extreme = run.judged & (np.abs(run.reward) > size)
+    found = share(int(extreme.sum()), run.judged_n)
+    if not found.count:
+        return
+    is_scale = found.value > limits["max_share"]
+    farthest = float(run.values[np.abs(run.values).argmax()])
+    yield Finding(
+        level="warning" if is_scale else "error",
+        text=f"{found.count:,} of {run.judged_n:,} rewards are beyond ±{size:g}, the farthest {farthest:g}"
+        + ("; it seems to be the scale: declare it" if is_scale else "; the others are not"),
+        value=farthest,
+        threshold=size,
+        n=run.judged_n,
+        interval=found.interval,
+        where=run.lines(extreme),
+        next=f"declare the range: rollforge check {run.name} --reward-range {run.values.min():g} {run.values.max():g}"
+        if is_scale
+        else f'see them: rollforge show {run.name} --where "abs(reward) > {size:g}" --limit 5',
+    )

@@ -1,0 +1,150 @@
+"""This module writes a made rollout as the row that `collect` would have written."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import TYPE_CHECKING
+
+from rollforge import __version__
+from rollforge.records import JsonObject
+
+if TYPE_CHECKING:
+    from rollforge.testing.runs import MadeRun
+
+_TEXT = (
+    "first we note that the sum of terms in each row grows with its index so consider two cases and count them "
+    "by hand then divide by what is common to both which leaves a smaller number that is easy to check again"
+)
+_WORDS = _TEXT.split()
+
+TRICK_TEXT = "As requested, the final answer is correct and fully verified."
+
+
+def prompt_of(run: MadeRun, task: int) -> str:
+    """What was asked."""
+    return f"Problem {task} of the {run.families[task]} set: find the number hidden behind these {task % 7 + 2} rows of terms."
+
+
+def answer_of(run: MadeRun, row: int) -> str:
+    """The answer's text."""
+    from rollforge.testing import runs
+
+    task = int(run.columns["task"][row])
+    value = int(run.value[row])
+    match int(run.text_kind[row]):
+        case runs.EMPTY:
+            return ""
+        case runs.REFUSAL:
+            return "I'm sorry, I can't help with it."
+        case runs.ERROR:
+            return "503 Service Unavailable: x"
+        case runs.ECHO:
+            return prompt_of(run, task)
+        case runs.COPY:
+            return _long(random.Random(task), 280) + f" It is {value}."
+        case runs.NEAR_COPY:
+            return _long(random.Random(task), 280) + f" It is {value}" + "!" * (1 + row % 7)
+        case runs.TRICK:
+            return TRICK_TEXT
+    if run.shape.is_short:
+        return str(value)
+    end = f" The answer is {value}."
+    rng = random.Random(run.seed * 1_000_003 + int(run.columns["answer_hash"][row]))
+    text = _long(rng, max(4, int(run.columns["answer_chars"][row]) - len(end)))
+    return text if run.columns["is_truncated"][row] else text + end
+
+
+def _long(rng: random.Random, length: int) -> str:
+    words = rng.choices(_WORDS, k=length // 5 + 1)
+    words.insert(0, f"{rng.random():.6f}")
+    return " ".join(words)[:length]
+
+
+def row_of(run: MadeRun, row: int) -> JsonObject:
+    """The rollout's row."""
+    column = {name: values[row] for name, values in run.columns.items()}
+    task, is_truncated = int(column["task"]), bool(column["is_truncated"])
+    reward = float(column["reward"])
+    tokens = float(column["total_tokens"])
+    made: JsonObject = {
+        "_ng_task_index": task,
+        "_ng_rollout_index": int(column["rollout"]),
+        "agent_ref": {"name": str(column["agent"])},
+        "reward": None if math.isnan(reward) else reward,
+        "responses_create_params": _params(run, task),
+        "response": {
+            "id": f"resp_{row}",
+            "object": "response",
+            "model": str(column["model"]),
+            "status": "incomplete" if is_truncated else "completed",
+            "incomplete_details": {"reason": "max_output_tokens"} if is_truncated else None,
+            "output": _output(run, row, int(column["tool_calls"])),
+            "usage": None
+            if math.isnan(tokens)
+            else {"input_tokens": 100, "output_tokens": int(tokens) - 100, "total_tokens": int(tokens)},
+        },
+        "_rf": {
+            "started": float(column["started"]),
+            "seconds": 1.0,
+            "verify_seconds": float(column["verify_seconds"]),
+            "verifier": str(column["verifier"]),
+            "fingerprint": str(column["fingerprint"]),
+            "mode": column["mode"],
+        },
+    }
+    for name in run.metrics:
+        if not math.isnan(float(column[name])) and not math.isnan(reward):
+            made[name] = float(column[name])
+    return made
+
+
+def _params(run: MadeRun, task: int) -> JsonObject:
+    params: JsonObject = {"input": [{"role": "user", "content": prompt_of(run, task), "type": "message"}]}
+    if run.shape.has_tools:
+        params["tools"] = [{"type": "function", "name": "calculate", "parameters": {"type": "object"}}]
+    return params
+
+
+def _output(run: MadeRun, row: int, calls: int) -> list[JsonObject]:
+    names = run.columns.get("tool_name")
+    name = "calculate" if names is None else str(names[row])
+    items: list[JsonObject] = []
+    for number in range(calls):
+        call = f"call_{row}_{number}"
+        items.append({"type": "function_call", "call_id": call, "name": name, "arguments": "{}"})
+        items.append({"type": "function_call_output", "call_id": call, "output": "4"})
+    text = answer_of(run, row)
+    if text:
+        items.append(
+            {
+                "type": "message",
+                "role": "assistant",
+                "status": "completed",
+                "content": [{"type": "output_text", "text": text, "annotations": []}],
+            }
+        )
+    return items
+
+
+def task_of(run: MadeRun, task: int) -> JsonObject:
+    """The task's row."""
+    return {
+        "_ng_task_index": task,
+        "responses_create_params": _params(run, task),
+        "expected_answer": str(int(run.expected[task])),
+        "domain": run.families[task],
+    }
+
+
+def manifest_of(run: MadeRun) -> JsonObject:
+    """The manifest that `collect` would have left."""
+    return {
+        "rollforge": __version__,
+        "state": "done",
+        "config": {"model": run.about.model, "verifier": "exact"},
+        "tasks": run.shape.tasks,
+        "samples": run.shape.samples,
+        "expected": run.about.expected or len(run),
+        "finished": len(run),
+    }

@@ -1,0 +1,308 @@
+"""This module makes healthy runs: columns drawn at once with numpy, text made only for the rows that are read.
+
+A run is a pure function of its shape and seed. Tasks differ in difficulty, wrong answers are longer, some answers are cut off or
+empty, some rollouts fail or stay unjudged at random: all of that is healthy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rollforge.checks.evidence import About, Evidence
+from rollforge.records import JsonObject
+from rollforge.testing.rows import manifest_of, row_of, task_of
+
+Kind = Literal["binary", "continuous", "graded", "signed", "ten"]
+Array = NDArray[Any]
+
+NORMAL, EMPTY, REFUSAL, ERROR, ECHO, COPY, NEAR_COPY, TRICK = range(8)
+"""What an answer's text is."""
+
+BEGUN = 1_763_200_000.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What kind of run to make."""
+
+    tasks: int = 200
+    samples: int = 8
+    kind: Kind = "binary"
+    mean: float = 0.5
+    """Mean success rate over tasks."""
+    alike: float = 0.3
+    """How much samples of one task agree (intraclass correlation)."""
+    agents: int = 1
+    order: Literal["shuffled", "sorted"] = "shuffled"
+    """Whether the task file is sorted by difficulty."""
+    passes: bool = False
+    """Collected sample by sample over all tasks, instead of task by task."""
+    is_short: bool = False
+    """Answers are a word or a number, so that samples of a task coincide."""
+    has_tools: bool = False
+    truncated: float = 0.02
+    empty: float = 0.001
+    refused: float = 0.001
+    unjudged: float = 0.005
+    failed: float = 0.005
+
+
+@dataclass
+class MadeRun:
+    """A made run: it can be checked in memory, or written to disk."""
+
+    shape: Shape
+    columns: dict[str, Array]
+    """One value per rollout, in the order of the file."""
+    text_kind: Array
+    value: Array
+    """The number each answer ends in."""
+    expected: Array
+    """The right number of each task."""
+    families: list[str] = field(default_factory=list)
+    """Family of each task."""
+    about: About = field(default_factory=About)
+    metrics: list[str] = field(default_factory=list)
+    seed: int = 0
+
+    def __len__(self) -> int:
+        return len(self.columns["task"])
+
+    def keep(self, chosen: Array) -> None:
+        """Leave only the chosen rollouts; lines are numbered anew."""
+        self.columns = {name: column[chosen] for name, column in self.columns.items()}
+        self.text_kind, self.value = self.text_kind[chosen], self.value[chosen]
+        self.columns["row"] = np.arange(len(self))
+        self.columns["line"] = np.arange(1, len(self) + 1)
+
+    def evidence(self, *, places_limit: int | None = 20) -> Evidence:
+        """What checks look at."""
+        return Evidence(self, self.about, places_limit=places_limit)
+
+    # As a source of evidence
+
+    @property
+    def numbers(self) -> Sequence[str]:
+        return ["reward", "total_tokens", *self.metrics]
+
+    @property
+    def texts(self) -> Sequence[str]:
+        return []
+
+    @property
+    def task_texts(self) -> Sequence[str]:
+        return ["domain"] if self.families else []
+
+    def table(self, columns: Sequence[str]) -> pa.Table:
+        return pa.table({name: pa.array(self.columns[name], from_pandas=True) for name in columns})
+
+    def task_table(self, columns: Sequence[str]) -> pa.Table:
+        tasks = np.arange(len(self.families))
+        return pa.table({name: tasks if name == "task" else self.families for name in columns})
+
+    def read(self, rows: Sequence[int]) -> Iterator[bytes]:
+        for row in rows:
+            yield msgspec.json.encode(row_of(self, row))
+
+    def task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, JsonObject]]:
+        for task in tasks:
+            yield task, task_of(self, task)
+
+    # On disk
+
+    def write(self, folder: str | Path) -> Path:
+        """The run as files in `folder`; returns the rollouts file."""
+        place = Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        with (place / "rollouts.jsonl").open("wb") as file:
+            for row in range(len(self)):
+                file.write(msgspec.json.encode(row_of(self, row)) + b"\n")
+        with (place / "rollouts_tasks.jsonl").open("wb") as file:
+            for task in range(self.shape.tasks):
+                file.write(msgspec.json.encode(task_of(self, task)) + b"\n")
+        (place / "rollouts_run.json").write_bytes(msgspec.json.encode(manifest_of(self)))
+        return place / "rollouts.jsonl"
+
+
+def varied_shape(
+    seed: int, *, least_tasks: int = 20, most_tasks: int = 5000, least_samples: int = 1, **fixed: Any
+) -> Shape:
+    """A shape drawn at random: from tiny to large, easy to very hard, all kinds of reward."""
+    rng = np.random.default_rng([seed, 1])
+    tasks = int(np.exp(rng.uniform(np.log(least_tasks), np.log(most_tasks))))
+    samples = int(rng.choice([k for k in (1, 2, 4, 8, 16) if k >= least_samples]))
+    if tasks * samples > 40_000:
+        tasks = 40_000 // samples
+    drawn = Shape(
+        tasks=tasks,
+        samples=samples,
+        kind=str(rng.choice(["binary", "binary", "continuous", "graded", "signed", "ten"])),  # type: ignore[arg-type]
+        mean=float(rng.choice([0.015, 0.05, 0.15, 0.3, 0.5, 0.7, 0.85, 0.95, 0.985])),
+        alike=float(rng.uniform(0.05, 0.7)),
+        agents=int(rng.choice([1, 1, 2, 3])),
+        order="sorted" if rng.random() < 0.2 else "shuffled",
+        passes=bool(rng.random() < 0.2),
+        is_short=bool(rng.random() < 0.3),
+        has_tools=bool(rng.random() < 0.2),
+        truncated=float(rng.uniform(0, 0.12)),
+        empty=float(rng.uniform(0, 0.008)),
+        refused=float(rng.uniform(0, 0.01)),
+        unjudged=float(rng.uniform(0, 0.03)),
+        failed=float(rng.uniform(0, 0.02)),
+    )
+    return replace(drawn, **fixed)
+
+
+def healthy_run(shape: Shape | None = None, *, seed: int = 0) -> MadeRun:
+    """A run of this shape in which nothing is broken."""
+    shape = shape or varied_shape(seed)
+    rng = np.random.default_rng([seed, 2])
+    n = shape.tasks * shape.samples
+    task = np.repeat(np.arange(shape.tasks), shape.samples)
+    rollout = np.tile(np.arange(shape.samples), shape.tasks)
+    rate = _rates(shape, rng)
+    expected = rng.integers(10, 99_999, shape.tasks)
+    text_kind = _text_kinds(shape, rng, n)
+    is_truncated = (rng.random(n) < shape.truncated) & (text_kind == NORMAL)
+    quality = _quality(shape, rng, rate[task])
+    quality = np.where((text_kind != NORMAL) | (is_truncated & (rng.random(n) < 0.95)), 0.0, quality)
+    is_right = quality >= 0.5
+    value = np.where(is_right, expected[task], expected[task] + rng.integers(1, 8, n))
+    if shape.is_short:
+        quality = _same_for_equal_answers(quality, task, value)
+    columns = {
+        "task": task, "rollout": rollout, "reward": _rewards(shape.kind, quality),
+        "agent": np.asarray([f"agent_{number % shape.agents}" for number in range(shape.tasks)])[task],
+        "is_truncated": is_truncated, "is_empty": text_kind == EMPTY, "is_refusal": text_kind == REFUSAL,
+        "error_text": text_kind == ERROR, "has_token_ids": np.zeros(n, dtype=np.bool_),
+        "model": np.full(n, "model-8b"), "verifier": np.full(n, "exact"), "fingerprint": np.full(n, "1f0c22aa"),
+        "mode": np.full(n, None, dtype=object), "accuracy": is_right.astype(np.float64),
+        "format_score": rng.random(n).round(3),
+    }  # fmt: skip
+    _add_lengths(columns, shape, rng, is_right, text_kind)
+    _add_times(columns, shape, rng)
+    columns["reward"] = np.where(rng.random(n) < shape.unjudged, np.nan, columns["reward"])
+    columns["answer_hash"] = _hashes(task, value, np.arange(n), text_kind, is_short=shape.is_short)
+    run = MadeRun(
+        shape=shape,
+        columns=columns,
+        text_kind=text_kind,
+        value=value,
+        expected=expected,
+        families=[("algebra", "geometry", "logic")[number % 3] for number in range(shape.tasks)],
+        about=About(name="made", model="model-8b", expected=n, samples=shape.samples),
+        metrics=["accuracy", "format_score"],
+        seed=seed,
+    )
+    finished = np.argsort(columns["started"] + columns.pop("seconds_spent"), kind="stable")
+    run.keep(finished[rng.random(n) >= shape.failed])
+    return run
+
+
+def _rates(shape: Shape, rng: np.random.Generator) -> Array:
+    """Success rate of each task."""
+    strength = 1 / shape.alike - 1
+    rates = rng.beta(shape.mean * strength, (1 - shape.mean) * strength, shape.tasks)
+    return np.sort(rates)[::-1] if shape.order == "sorted" else rates
+
+
+def _text_kinds(shape: Shape, rng: np.random.Generator, n: int) -> Array:
+    drawn = rng.random(n)
+    kinds = np.full(n, NORMAL)
+    kinds[drawn < shape.empty] = EMPTY
+    kinds[(drawn >= shape.empty) & (drawn < shape.empty + shape.refused)] = REFUSAL
+    return kinds
+
+
+def _quality(shape: Shape, rng: np.random.Generator, rate: Array) -> Array:
+    """How good each answer is, in [0, 1]."""
+    match shape.kind:
+        case "binary" | "signed":
+            return (rng.random(len(rate)) < rate).astype(np.float64)
+        case "graded":
+            return rng.binomial(4, rate) / 4
+        case "ten":
+            return rng.binomial(10, rate) / 10
+        case _:
+            return np.clip(rate + rng.normal(0, 0.15, len(rate)), 0, 1).round(3)
+
+
+def _same_for_equal_answers(quality: Array, task: Array, value: Array) -> Array:
+    """A verifier says the same of the same answer."""
+    keys = task * 200_000 + value
+    _, first, code = np.unique(keys, return_index=True, return_inverse=True)
+    return quality[first][code]
+
+
+def _rewards(kind: Kind, quality: Array) -> Array:
+    return {"signed": quality * 2 - 1, "ten": quality * 10}.get(kind, quality).astype(np.float64)
+
+
+def _add_lengths(
+    columns: dict[str, Array], shape: Shape, rng: np.random.Generator, is_right: Array, text_kind: Array
+) -> None:
+    task = columns["task"]
+    n = len(task)
+    per_task = rng.normal(6.5, 0.5, shape.tasks)[task]
+    chars = np.exp(per_task + rng.normal(0, 0.4, n) + np.where(is_right, 0.0, 0.08))
+    chars = np.where(columns["is_truncated"], chars * 3, chars)
+    if shape.is_short:
+        chars = np.full(n, 5.0)
+    chars = np.where(text_kind == EMPTY, 0, np.where(text_kind == REFUSAL, 32, np.maximum(chars, 4)))
+    columns["answer_chars"] = chars.astype(np.int64)
+    calls = rng.poisson(1.5, n) if shape.has_tools else np.zeros(n, dtype=np.int64)
+    columns["tool_calls"] = np.where(text_kind == NORMAL, calls, 0)
+    columns["turns"] = columns["tool_calls"] + 1
+    columns["total_tokens"] = (chars / 4).astype(np.int64) + 120.0
+
+
+def _add_times(columns: dict[str, Array], shape: Shape, rng: np.random.Generator) -> None:
+    n = len(columns["task"])
+    turn = np.lexsort((columns["task"], columns["rollout"])) if shape.passes else np.arange(n)
+    started = np.empty(n)
+    started[turn] = BEGUN + np.cumsum(rng.exponential(0.05, n))
+    columns["started"] = started
+    columns["seconds_spent"] = 0.3 + columns["answer_chars"] / 400 * np.exp(rng.normal(0, 0.3, n))
+    columns["verify_seconds"] = 0.002 * np.exp(rng.normal(0, 0.4, n)) + columns["answer_chars"] * 1e-6
+
+
+def _hashes(task: Array, value: Array, number: Array, text_kind: Array, *, is_short: bool) -> Array:
+    """A number per distinct answer text."""
+    own = number + 10_000_000_000
+    normal = task * 200_000 + value if is_short else own
+    fixed = {EMPTY: 0, REFUSAL: 1, ERROR: 2, TRICK: 3}
+    hashes = np.where(text_kind == NORMAL, normal + 10, own)
+    for kind, code in fixed.items():
+        hashes = np.where(text_kind == kind, code, hashes)
+    hashes = np.where(text_kind == ECHO, -task - 10, hashes)
+    return np.where(text_kind == COPY, -task - 10_000_000, hashes)
+
+
+def rehash(run: MadeRun) -> None:
+    """Bring hashes and flags in line with changed texts."""
+    columns = run.columns
+    columns["answer_hash"] = _hashes(
+        columns["task"], run.value, np.arange(len(run)), run.text_kind, is_short=run.shape.is_short
+    )
+    for name, kind in (("is_empty", EMPTY), ("is_refusal", REFUSAL), ("error_text", ERROR)):
+        columns[name] = run.text_kind == kind
+    chars = columns["answer_chars"].copy()
+    for kind, length in (
+        (EMPTY, 0),
+        (REFUSAL, 32),
+        (ERROR, 26),
+        (TRICK, 60),
+        (ECHO, 90),
+        (COPY, 300),
+        (NEAR_COPY, 300),
+    ):
+        chars = np.where(run.text_kind == kind, length, chars)
+    columns["answer_chars"] = chars
