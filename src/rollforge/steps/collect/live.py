@@ -14,7 +14,6 @@ import msgspec
 from rollforge.errors import Failure
 from rollforge.records import JsonObject, Response, Verdict
 
-
 CHARACTERS_PER_TOKEN = 4
 """Good enough for servers that report no usage."""
 
