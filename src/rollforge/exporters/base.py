@@ -8,6 +8,7 @@ row is checked when it is read back, and the lines a user pastes to load it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -122,6 +123,11 @@ Example = Demonstration | Pair | Labelled | Prompt | Scored | Raw
 _NO_KEYS: frozenset[str] = frozenset()
 
 
+@cache
+def _kinds(column: str, keys: frozenset[str]) -> frozenset[str]:
+    return frozenset(f"{column}.{key}" for key in keys)
+
+
 class KeysGrew(Exception):
     """A message needs keys that the rows written so far do not have; the data set is written again with them."""
 
@@ -219,7 +225,7 @@ class Exporter:
         used = keys_used(messages, self.shape_as)
         keys = self.keys.get(column, _NO_KEYS)
         if used:
-            self.kinds |= {f"{column}.{key}" for key in used}
+            self.kinds |= _kinds(column, used)
             if self.shape_as.keys == "uniform" and not used <= keys:
                 raise KeysGrew({**self.keys, column: keys | used})
         return shape(messages, self.shape_as, keys, is_encoded=not self.is_columnar)

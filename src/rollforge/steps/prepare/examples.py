@@ -73,7 +73,8 @@ class Converter:
     def read(self, line: bytes) -> Conversation:
         """A rollout line as a tidy conversation, its marks counted."""
         conversation = tidy(self._reader.read(line), self.policies)
-        self.tally.marks.update(conversation.marks)
+        if conversation.marks:
+            self.tally.marks.update(conversation.marks)
         return conversation
 
     def read_prompt(self, params: bytes) -> Conversation:
