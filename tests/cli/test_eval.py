@@ -127,7 +127,19 @@ def test_mistakes_are_told_in_a_line(tasksets, tmp_path, capsys, words, message)
 @pytest.mark.slow
 def test_an_evaluation_whose_runs_all_fail_ends_as_incomplete_and_says_so(tasksets, tmp_path, capsys):
     words = ["eval", *tasksets, "-m", "m", "--base-url", "http://127.0.0.1:9/v1", "-o", tmp_path / "run"]
-    code = rollforge(*words, "--verifier", "exact", "--outage-patience", "1s", "--progress", "none")
+    code = rollforge(
+        *words,
+        "--verifier",
+        "exact",
+        "--outage-patience",
+        "1s",
+        "--retries",
+        0,
+        "--attempts",
+        1,
+        "--progress",
+        "none",
+    )
     assert code == 3
     assert "nothing to evaluate" in capsys.readouterr().err
 
