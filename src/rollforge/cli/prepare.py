@@ -194,6 +194,7 @@ def prepare(
         else:
             _require(recipe, runs, to)
             options = _options(which, pairs, rows, files)
+            step.refuse_mistakes(str(recipe), to=str(to), out=out, dry_run=dry_run, **options)
             checked = _checked(str(recipe), runs, force=force, is_dry=dry_run, verifier=which.verifier)
             manifest = step.prepare(
                 str(recipe),
@@ -212,7 +213,9 @@ def prepare(
     return Exit.DONE
 
 
-def _checked(recipe: str, runs: Sequence[str], *, force: bool, is_dry: bool, verifier: str | None) -> dict[str, Any]:
+def _checked(
+    recipe: str, runs: Sequence[str], *, force: bool, is_dry: bool, verifier: str | None
+) -> dict[str, Any]:
     """What `rollforge check --for RECIPE` says about the runs; a dry run only counts, so it is not stopped."""
     from rollforge.api import gate
 
