@@ -203,6 +203,7 @@ class _Maker:
             except NotUnicode:
                 converter.start_over(is_careful=True)
                 written, files = self._write(converter, plan, place)
+            self._pool.close()  # what follows needs columns only, and memory of its own
             write_lineage(place.folder, written, plan, self._pool, self._runs)
             numbers = np.concatenate([np.frombuffer(file.examples, dtype=np.int64) for file in written.files])
             manifest = self._manifest(plan, numbers, dict(written.dropped), files)
