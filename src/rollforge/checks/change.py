@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from rollforge.checks.base import Finding, Limits, Share, Z, check, share
+from rollforge.checks.base import Finding, Limits, Share, check, share
 from rollforge.checks.chance import Run, best_split, chance_all_same, longest_runs, superiority
 from rollforge.checks.evidence import Evidence
 from rollforge.records import JsonObject
