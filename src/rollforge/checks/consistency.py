@@ -92,7 +92,8 @@ def missed_answers(run: Evidence, limits: Limits) -> Iterator[Finding]:
         n=found.n,
         interval=[max(0.0, excess - half), min(1.0, excess + half)],
         where=run.lines(drawn[np.asarray(kept)[hits]]),
-        next=f"compare with a second verifier: rollforge verify {run.name} --verifier math, then --diff recorded math",
+        next=f"compare with a second verifier: rollforge verify {run.name} --verifier math "
+        f"&& rollforge verify {run.name} --diff recorded math",
     )
 
 
@@ -160,6 +161,7 @@ def mixed_verifiers(run: Evidence, limits: Limits) -> Iterator[Finding]:
             n=total,
             interval=found.interval,
             where=[{what: name, "rollouts": count} for name, count in counts.items()],
-            next=f"judge all with one: rollforge verify {run.name} --verifier {run.verifier_name}, then --use it",
+            next=f"judge all with one: rollforge verify {run.name} --verifier {run.verifier_name} "
+            f"&& rollforge verify {run.name} --use {run.verifier_name}",
         )
         return
