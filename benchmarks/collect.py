@@ -20,20 +20,26 @@ from pathlib import Path
 PROMPT_CHARACTERS = 2000
 
 
+FILLER = ("Consider the following statement carefully before you answer. " * 40)[:PROMPT_CHARACTERS]
+
+
+def prompt(number: int) -> str:
+    """A prompt of about 2 KB."""
+    return f"{number}: {FILLER}"
+
+
 def write_tasks(path: Path, count: int) -> None:
-    """Tasks with prompts of about 2 KB."""
-    filler = ("Consider the following statement carefully before you answer. " * 40)[:PROMPT_CHARACTERS]
     with path.open("w") as file:
         for number in range(count):
-            row = {"prompt": f"{number}: {filler}", "expected_answer": "42"}
-            file.write(json.dumps(row) + "\n")
+            file.write(json.dumps({"prompt": prompt(number), "expected_answer": "42"}) + "\n")
 
 
 @contextlib.contextmanager
-def fast_server() -> Iterator[str]:
-    """The base URL of a fast server in a child process."""
+def fast_server(characters: int | None = None) -> Iterator[str]:
+    """The base URL of a fast server in a child process; its answers are of about 6 KB unless told otherwise."""
+    words = [] if characters is None else ["--characters", str(characters)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.fast_server"],
+        [sys.executable, "-m", "benchmarks.fast_server", *words],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -16,7 +16,68 @@ from typing import Any
 
 import msgspec
 
-WORDS = ["let", "the", "integral", "of", "each", "term", "converge", "because", "we", "assume", "n", "≥", "2", "then", "by", "symmetry", "$x^2", "+", "y^2", "=", "r^2$", "so\nconsider", "naïve", "bounds", "«first»", "and", "résumé", "the", "“proof”", "with", "care", "if", "not", "we", "split", "cases", "你好", "and", "check", "42", "%", "of", "them", "def", "solve(values):", "return", "sum(v", "for", "v", "in", "values", "if", "v", ">", "0)\\n", "therefore", "\\boxed{17}", "is", "the", "answer"]
+WORDS = [
+    "let",
+    "the",
+    "integral",
+    "of",
+    "each",
+    "term",
+    "converge",
+    "because",
+    "we",
+    "assume",
+    "n",
+    "≥",
+    "2",
+    "then",
+    "by",
+    "symmetry",
+    "$x^2",
+    "+",
+    "y^2",
+    "=",
+    "r^2$",
+    "so\nconsider",
+    "naïve",
+    "bounds",
+    "«first»",
+    "and",
+    "résumé",
+    "the",
+    "“proof”",
+    "with",
+    "care",
+    "if",
+    "not",
+    "we",
+    "split",
+    "cases",
+    "你好",
+    "and",
+    "check",
+    "42",
+    "%",
+    "of",
+    "them",
+    "def",
+    "solve(values):",
+    "return",
+    "sum(v",
+    "for",
+    "v",
+    "in",
+    "values",
+    "if",
+    "v",
+    ">",
+    "0)\\n",
+    "therefore",
+    "\\boxed{17}",
+    "is",
+    "the",
+    "answer",
+]
 
 _encode = msgspec.json.Encoder().encode
 
@@ -50,7 +111,7 @@ def make_row(task: int, rollout: int, *, seed: int, pool: list[str]) -> dict[str
             "id": f"rs_{task}_{rollout}",
             "encrypted_content": None,
             "content": None,
-            "summary": [{"type": "summary_text", "text": text(rng, rng.randrange(100, 600), pool)}],
+            "summary": [{"type": "summary_text", "text": text(rng, rng.randrange(150, 900), pool)}],
         }
     ]
     calls = rng.choice((0, 0, 1, 2, 4))
@@ -72,7 +133,7 @@ def make_row(task: int, rollout: int, *, seed: int, pool: list[str]) -> dict[str
                 "status": None,
             },
         ]
-    answer = text(rng, rng.randrange(40, 500), pool) + f" \\boxed{{{17 if correct else rng.randrange(100)}}}"
+    answer = text(rng, rng.randrange(60, 640), pool) + f" \\boxed{{{17 if correct else rng.randrange(100)}}}"
     output.append(
         {
             "type": "message",

@@ -115,11 +115,15 @@ def test_pass_at_k_is_the_unbiased_one() -> None:
     assert found.worst[0].tolist() == pytest.approx([0.25, 0, 0, 0])
 
 
-answers = st.lists(st.tuples(st.sampled_from(["a", "b", "c", None]), st.sampled_from([0.0, 1.0])), min_size=1, max_size=7)
+answers = st.lists(
+    st.tuples(st.sampled_from(["a", "b", "c", None]), st.sampled_from([0.0, 1.0])), min_size=1, max_size=7
+)
 
 
 @given(answers, st.data())
-def test_majority_is_the_average_vote_over_every_choice(samples: list[tuple[str | None, float]], data: st.DataObject) -> None:
+def test_majority_is_the_average_vote_over_every_choice(
+    samples: list[tuple[str | None, float]], data: st.DataObject
+) -> None:
     k = data.draw(st.integers(1, len(samples)))
     score_by_answer = {a: statistics.fmean(s for b, s in samples if b == a) for a, _ in samples}
 
@@ -141,7 +145,9 @@ def test_majority_is_the_average_vote_over_every_choice(samples: list[tuple[str 
     [([0.8, 0.9], 2, 0.8754, 0.8230), ([0.6, 0.9], 2, 0.8262, 0.6690), ([0.95, 0.85], 2, 0.9270, 0.8746),
      ([1, 0, 0, 0], 2, 0.453, 0.072), ([1, 0, 0, 0], 4, 0.687, 0.003), ([1, *[0] * 7], 8, 0.651, None), ([0.9, 0.8], 2, 0.8770, None)],
 )  # fmt: skip
-def test_the_bootstrap_gives_the_peers_own_numbers(values: list[float], k: int, best: float, worst: float | None) -> None:
+def test_the_bootstrap_gives_the_peers_own_numbers(
+    values: list[float], k: int, best: float, worst: float | None
+) -> None:
     found = at_k.bootstrap_at_k(np.array(values, dtype=float), k)
     assert found[0] == pytest.approx(best, abs=5e-5)
     assert worst is None or found[1] == pytest.approx(worst, abs=5e-5)

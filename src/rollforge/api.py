@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from rollforge.errors import GateFailed
 from rollforge.records import JsonObject, from_json
 from rollforge.store import RunFiles
 
 if TYPE_CHECKING:
+    from rollforge.checks.base import Recipe
+    from rollforge.steps.check import Report
     from rollforge.steps.collect import CollectResult
     from rollforge.steps.metrics import RunMetrics
+    from rollforge.steps.prepare import Manifest
     from rollforge.steps.profile import Profile
     from rollforge.steps.status import Status
 
@@ -50,6 +54,24 @@ class Run:
         from rollforge.steps.profile import profile_run
 
         return profile_run(self.path, verifier=verifier)
+
+    def check(self, recipe: Recipe | None = None, **options: Any) -> Report:
+        """Findings about the run, for training with `recipe` if one is named: `.ok`, `.findings`. Raises nothing."""
+        from rollforge.steps.check import check_run
+
+        return check_run(self.path, recipe=recipe, **options)
+
+    def prepare(self, recipe: str, *, to: str, out: str | Path, **options: Any) -> Manifest:
+        """Write the data set of a recipe for a trainer; `options` are those of `rollforge prepare`, such as `min_gap`.
+
+        Raises:
+            GateFailed: the checks for this recipe found an error; `force=True` goes on all the same.
+        """
+        from rollforge.steps.prepare import prepare
+
+        force = bool(options.pop("force", False))
+        checked = gate(recipe, [str(self.path)], force=force)
+        return prepare(recipe, self.path, to=to, out=out, check=checked, **options)
 
     def status(self) -> Status:
         """How far the run is."""
@@ -90,6 +112,28 @@ def collect(
     )
     result = run_async(Collection(chosen).run())
     return Run(out, result=result)
+
+
+def gate(recipe: str, runs: Sequence[str], *, force: bool = False, verifier: str | None = None) -> JsonObject:
+    """What the checks for a recipe say, for the manifest of a data set; an error stops unless forced."""
+    from rollforge.steps.check import check_run
+
+    report = check_run(list(runs), recipe=cast("Recipe", recipe), verifier=verifier)
+    errors = [finding for finding in report.findings if finding.level == "error"]
+    if not report.ok and not force:
+        reasons = "".join(f"\n  {finding.id}: {finding.text}" for finding in errors)
+        raise GateFailed(
+            f"{', '.join(runs)} is not fit for {recipe}{reasons}",
+            hint=f"see all of it: rollforge check {runs[0]} --for {recipe}; --force goes on, and the manifest records it",
+            exit_code=report.exit_code,
+        )
+    return {
+        "ran": True,
+        "ok": report.ok,
+        "errors": [finding.id for finding in errors],
+        "warnings": [finding.id for finding in report.findings if finding.level == "warning"],
+        "forced": force,
+    }
 
 
 def open_run(path: str | Path) -> Run:

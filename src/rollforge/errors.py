@@ -8,6 +8,7 @@ RollforgeError            exit 1
 ├── UsageError            exit 2   wrong flags, wrong config, nothing to work on
 │   └── DataError         exit 2   a file has bad rows
 ├── IncompleteError       exit 3   the work ended with parts missing
+├── GateFailed            exit 4   the checks say that the data is not fit
 ├── BrokenVerification    exit 5   the verifier's answers cannot be trusted
 └── ResumeRefused         exit 7   the run on disk was made from something else
 ```
@@ -57,6 +58,16 @@ class IncompleteError(RollforgeError):
     """The work ended, but parts of it are missing."""
 
     exit_code = Exit.INCOMPLETE
+
+
+class GateFailed(RollforgeError):
+    """The checks found an error: the data is not fit for what was asked."""
+
+    exit_code = Exit.GATE_FAILED
+
+    def __init__(self, message: str, *, hint: str | None = None, exit_code: Exit = Exit.GATE_FAILED) -> None:
+        super().__init__(message, hint=hint)
+        self.exit_code = exit_code
 
 
 class BrokenVerification(RollforgeError):
@@ -124,10 +135,12 @@ class Failure(Exception):
         """How many requests this attempt cost."""
         self.partial: object = None
         """What had been generated before it failed, Responses-shaped, if anything."""
+        self.is_terminal = False
+        """The other side says that no further attempt can help."""
 
     def __reduce__(self) -> tuple[type[Failure], tuple[str, str, str]]:
         return (type(self), (self.boundary, self.kind, self.message))
 
     @property
     def is_retryable(self) -> bool:
-        return self.kind in RETRYABLE
+        return self.kind in RETRYABLE and not self.is_terminal

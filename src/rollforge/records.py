@@ -89,6 +89,17 @@ class Task(dict[str, Any]):
         return ""
 
 
+def has_field(row: Mapping[str, Any], need: str) -> bool:
+    """Whether a row holds what a verifier needs: `field`, `outer.inner`, or one of `this|that`."""
+    for path in need.split("|"):
+        value: Any = row
+        for key in path.split("."):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if value is not None:
+            return True
+    return False
+
+
 def content_text(content: object) -> str:
     """The text of a message's content, whether a string or a list of parts."""
     if isinstance(content, str):
@@ -131,7 +142,9 @@ class Response(Mapping[str, Any]):
         """A response that is one finished message: what tests and probes of verifiers need."""
         part = {"type": "output_text", "text": text, "annotations": []}
         item = {"type": "message", "role": "assistant", "status": "completed", "content": [part]}
-        return cls({"object": "response", "status": "completed", "incomplete_details": None, "output": [item]})
+        return cls(
+            {"object": "response", "status": "completed", "incomplete_details": None, "output": [item]}
+        )
 
     def __getitem__(self, key: str) -> Any:
         return self.raw[key]

@@ -73,6 +73,11 @@ def load_target(target: str) -> Any:
     return found
 
 
+def load_module(place: str) -> ModuleType:
+    """The module in `path/to/file.py`, imported once."""
+    return _module_from_file(place)
+
+
 def _module_by_name(name: str, target: str) -> ModuleType:
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # so that a user's module beside the task file is found

@@ -19,7 +19,7 @@ from rollforge.records import OWN_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, JsonOb
 from rollforge.store import RunFiles
 from rollforge.tasks import BadRow, read_lines, to_task_row
 
-REMEMBERED_TASKS = 4096
+REMEMBERED_BYTES = 64 << 20
 NOT_TASK_FIELDS = frozenset({"response", "reward", ROLLOUT_KEY, "_ng_attempt_index", OWN_KEY})
 
 
@@ -132,11 +132,14 @@ class TaskFields:
     """The tasks of a run by index, read from their file when asked for."""
 
     def __init__(self, files: RunFiles, path: str | Path | None = None) -> None:
-        self._remembered: dict[int, Task] = {}
+        self._remembered: dict[int, tuple[Task, int]] = {}
+        self._room = REMEMBERED_BYTES
         self._ids = array("q")
         self._offsets = array("q")
         self._order: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None
         self._file: BinaryIO | None = None
+        self._files = files
+        self._scanned_size = 0
         self.path = Path(path) if path is not None else self._find(files)
         if self.path is not None:
             self._scan(self.path)
@@ -161,6 +164,7 @@ class TaskFields:
         is_plain = path.suffix == ".jsonl" and path.is_file()
         spool = None if is_plain else tempfile.TemporaryFile()  # noqa: SIM115  (read from as long as this object lives)
         decode = msgspec.json.Decoder(_Line, strict=False).decode
+        self._scanned_size = path.stat().st_size if path.exists() else 0
         offset = 0
         for number, line in self._lines(path, is_plain=is_plain):
             if spool is not None:
@@ -192,19 +196,40 @@ class TaskFields:
         """The task, or None when no file holds it."""
         known = self._remembered.get(index)
         if known is not None:
-            return known
-        if self._order is None or self._file is None:
+            return known[0]
+        offset = self._offset(index)
+        if offset is None and self._has_grown():
+            offset = self._offset(index)
+        if offset is None or self._file is None:
+            return None
+        self._file.seek(offset)
+        line = self._file.readline()
+        try:
+            task = Task(to_task_row(line), index)
+        except BadRow:
+            return None
+        self._remember(task, len(line))
+        return task
+
+    def _offset(self, index: int) -> int | None:
+        if self._order is None:
             return None
         ids = np.asarray(self._ids, dtype=np.int64)
         place = int(np.searchsorted(ids, index, sorter=self._order))
         if place >= len(self._order) or ids[self._order[place]] != index:
             return None
-        self._file.seek(self._offsets[int(self._order[place])])
-        try:
-            row = to_task_row(self._file.readline())
-        except BadRow:
-            return None
-        return self._remember(Task(row, index))
+        return self._offsets[int(self._order[place])]
+
+    def _has_grown(self) -> bool:
+        """Look again at a file that a collecting process has made or lengthened since; True when it was read anew."""
+        path = self.path or self._find(self._files)
+        if path is None or path.suffix != ".jsonl" or path.stat().st_size == self._scanned_size:
+            return False
+        if self._file is not None:
+            self._file.close()
+        self.path, self._ids, self._offsets = path, array("q"), array("q")
+        self._scan(path)
+        return True
 
     def of(self, rollout: Rollout) -> Task:
         """The task a rollout answers: from the task file, else from the fields the row itself carries."""
@@ -216,8 +241,9 @@ class TaskFields:
         fields.setdefault(PARAMS_KEY, {"input": ""})
         return Task(fields, rollout.task)
 
-    def _remember(self, task: Task) -> Task:
-        if len(self._remembered) >= REMEMBERED_TASKS:
-            del self._remembered[next(iter(self._remembered))]
-        self._remembered[task.index] = task
-        return task
+    def _remember(self, task: Task, size: int) -> None:
+        self._remembered[task.index] = (task, size)
+        self._room -= size
+        while self._room < 0 and len(self._remembered) > 1:
+            _, freed = self._remembered.pop(next(iter(self._remembered)))
+            self._room += freed

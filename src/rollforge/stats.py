@@ -69,6 +69,8 @@ def summarize_groups(values: Floats, starts: Ints) -> Groups:
     known = ~np.isnan(values)
     if len(sizes) and known.all() and (sizes == sizes[0]).all():
         return _equal_groups(values.reshape(len(sizes), -1))
+    if 0 < len(sizes) <= FEW_GROUPS:
+        return _few_groups([summarize(part) for part in np.split(values, starts[1:])])
     if not known.all():
         values, group = values[known], group[known]
     n = np.bincount(group, minlength=len(starts)).astype(np.int64)
@@ -90,6 +92,18 @@ def summarize_groups(values: Floats, starts: Ints) -> Groups:
     return Groups(n, mean, std, low, high, median)
 
 
+FEW_GROUPS = 16
+"""Up to this many, one after another is faster than all at once."""
+
+
+def _few_groups(found: list[Summary]) -> Groups:
+    columns = {
+        name: np.array([getattr(one, name) for one in found], dtype=np.float64)
+        for name in ("mean", "std", "min", "max", "median")
+    }
+    return Groups(np.array([one.n for one in found], dtype=np.int64), **columns)
+
+
 def _equal_groups(values: Floats) -> Groups:
     """The same for groups of one size without missing values, one row each: several times faster."""
     groups, size = values.shape
@@ -99,7 +113,14 @@ def _equal_groups(values: Floats) -> Groups:
         return Groups(n, only, np.full(groups, np.nan), only, only, only)
     ordered = np.sort(values, axis=1)
     median = (ordered[:, (size - 1) // 2] + ordered[:, size // 2]) / 2
-    return Groups(n, values.mean(axis=1), values.std(axis=1, ddof=1), ordered[:, 0].copy(), ordered[:, -1].copy(), median)
+    return Groups(
+        n,
+        values.mean(axis=1),
+        values.std(axis=1, ddof=1),
+        ordered[:, 0].copy(),
+        ordered[:, -1].copy(),
+        median,
+    )
 
 
 # Intervals
@@ -119,7 +140,9 @@ class Estimate(NamedTuple):
         return None if self.low is None or self.high is None else [self.low, self.high]
 
 
-def clustered_mean(sums: ArrayLike, counts: ArrayLike, *, is_share: bool = False, level: float = LEVEL) -> Estimate:
+def clustered_mean(
+    sums: ArrayLike, counts: ArrayLike, *, is_share: bool = False, level: float = LEVEL
+) -> Estimate:
     """The mean over all values, with an interval that knows the values of one group to be alike.
 
     The spread is taken between groups (cluster-robust, groups − 1 degrees of freedom), so that 16 samples of one task do not
@@ -151,11 +174,15 @@ def clustered_mean(sums: ArrayLike, counts: ArrayLike, *, is_share: bool = False
     return Estimate(mean, low, high, groups)
 
 
-def _share_interval(share: float, variance: float, n: float, groups: int, level: float) -> tuple[float, float]:
+def _share_interval(
+    share: float, variance: float, n: float, groups: int, level: float
+) -> tuple[float, float]:
     """Wilson's interval with as many independent values as the clustered spread leaves, at most n and at least the groups."""
     independent = share * (1 - share) / variance if variance > 0 else float(groups)
     independent = min(max(independent, 1.0), n)
-    quantile = t_quantile((1 + level) / 2, max(groups - 1, 1)) if groups > 1 else normal_quantile((1 + level) / 2)
+    quantile = (
+        t_quantile((1 + level) / 2, max(groups - 1, 1)) if groups > 1 else normal_quantile((1 + level) / 2)
+    )
     return wilson(share, independent, quantile)
 
 
@@ -236,7 +263,10 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
         return 0.0 if x <= 0 else 1.0
     if x > (a + 1) / (a + b + 2):
         return 1 - incomplete_beta(b, a, 1 - x)
-    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)) / a
+    front = (
+        math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
+        / a
+    )
     d = 1 / (1 - (a + b) * x / (a + 1))
     c, total = 1.0, d
     for m in range(1, 1000):
@@ -271,7 +301,7 @@ def histogram(values: ArrayLike, bins: int = 10) -> Histogram:
     if not len(known):
         return Histogram([], [])
     low, high = float(known.min()), float(known.max())
-    if 0 <= low and high <= 1:
+    if low >= 0 and high <= 1:
         low, high = 0.0, 1.0
     counts, edges = np.histogram(known, bins=bins, range=(low, high))
     return Histogram([round(edge, 12) for edge in edges.tolist()], counts.tolist())

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.builders import make_rollout, write_rows
 
 from rollforge.cli import main
+from tests.builders import make_rollout, write_rows
 
 
 def call(*words: str) -> int:

@@ -334,3 +334,42 @@ def test_a_run_that_is_not_there_is_told_so(tmp_path: Path) -> None:
 def test_an_empty_file_is_an_empty_run(tmp_path: Path) -> None:
     index = open_index(write_rows(tmp_path / "rollouts.jsonl", []))
     assert len(index) == 0 and index.table(["task", "reward"]).num_rows == 0
+
+
+def test_a_file_and_its_packed_copy_keep_apart(tmp_path: Path) -> None:
+    plain = write_rows(tmp_path / "r.jsonl", [make_rollout(0, 0, 1.0)])
+    packed = tmp_path / "r.jsonl.gz"
+    packed.write_bytes(gzip.compress(json.dumps(make_rollout(1, 0, 0.0)).encode() + b"\n"))
+    assert open_index([plain, packed]).table(["task", "reward"]).to_pylist() == [
+        {"task": 0, "reward": 1.0},
+        {"task": 1, "reward": 0.0},
+    ]
+
+
+def test_a_huge_line_is_a_row_like_any_other(tmp_path: Path) -> None:
+    path = write_rows(
+        tmp_path / "r.jsonl",
+        [make_rollout(0, 0), make_rollout(0, 1, text="é" * 3_000_000), make_rollout(0, 2)],
+    )
+    index = open_index(path)
+    assert index.table(["answer_chars"]).column(0).to_pylist() == [16, 3_000_000, 16]
+    assert json.loads(next(index.read([2])))["_ng_rollout_index"] == 2
+
+
+def test_odd_usage_and_odd_numbers_cost_only_themselves(tmp_path: Path) -> None:
+    rows = [
+        make_rollout(0, 0, usage={"input_tokens": "many", "output_tokens": 3, "seats": 2}),
+        make_rollout(0, 1, big=10**400),
+        make_rollout(0, 2, usage={"input_tokens": 7}),
+    ]
+    found = (
+        open_index(write_rows(tmp_path / "r.jsonl", rows))
+        .table(["input_tokens", "output_tokens", "seats", "reward"])
+        .to_pylist()
+    )
+    assert [row["reward"] for row in found] == [1.0, 1.0, 1.0]
+    assert (
+        [row["output_tokens"] for row in found] == [3.0, 20.0, None]
+        and found[0]["seats"] == 2
+        and found[2]["input_tokens"] == 7
+    )

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollforge.experience import Experience
@@ -185,6 +185,7 @@ def test_balance_limits_tasks_and_outcomes_the_same_way_in_any_order():
 rewards = st.one_of(st.none(), st.floats(-2, 2), st.just(math.nan))
 
 
+@settings(max_examples=40)
 @pytest.mark.parametrize("name", OPERATORS.names())
 @given(st.lists(st.tuples(st.sampled_from("abc"), rewards, st.sampled_from(["", "x", "yy"])), max_size=12))
 def test_every_operator_accounts_for_every_experience_and_changes_none_in_place(name, rows):

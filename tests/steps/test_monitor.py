@@ -8,7 +8,7 @@ from rollforge.buffer import open_buffer
 from rollforge.experience import RowSource
 from rollforge.loop import run_async
 from rollforge.metrics import StepFold
-from rollforge.operators.chain import pipeline_from_config
+from rollforge.operators.chain import Pipeline, pipeline_from_config
 from rollforge.sinks.base import SinkOptions, open_sinks
 from rollforge.sinks.jsonl import read_metrics
 from rollforge.steps.collect import Collection, CollectOptions
@@ -130,3 +130,19 @@ def test_experiences_of_each_step_stream_into_a_buffer_whole_groups_together(tas
         len(group) == SAMPLES and sum(group) == pytest.approx(0, abs=1e-6) for group in groups.values()
     )
     assert batch.metrics()["sample/model_version/mean"] == 2
+
+
+@pytest.mark.slow
+def test_an_operator_that_fails_ends_no_run_and_the_step_is_reported_next_time(tasks, tmp_path):
+    out = tmp_path / "run"
+
+    class Broken:
+        def apply(self, experiences):
+            raise ZeroDivisionError("mine")
+
+    stream = ExperienceStream(pipeline=Pipeline([("broken", Broken())]), buffer=None, source=RowSource())
+    files, result = collect(tasks, out, stream=stream)
+    assert result.ending == "done"
+    assert reported(files) == {}
+    collect(tasks, out)
+    assert sorted(reported(files)) == [1, 2, 3]

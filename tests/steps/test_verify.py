@@ -478,6 +478,30 @@ def test_a_task_file_is_read_at_random_whatever_its_container(tmp_path: Path) ->
         assert found[0] is not None and found[0].prompt == "task 49"
 
 
+def test_tasks_that_a_collecting_process_adds_are_found(tmp_path: Path) -> None:
+    tasks = TaskFields(RunFiles(tmp_path))
+    assert tasks.get(0) is None
+    write_lines(tmp_path / "rollouts_tasks.jsonl", [task_row(0)])
+    assert tasks.get(0) is not None and tasks.get(1) is None
+    with (tmp_path / "rollouts_tasks.jsonl").open("a") as file:
+        file.write(json.dumps(task_row(1)) + "\n")
+    found = tasks.get(1)
+    assert found is not None and found["expected_answer"] == "1"
+
+
+def test_a_group_with_a_new_sample_is_judged_again_as_a_whole(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "count.py").write_text("def verify_group(t, rs):\n    return [len(rs)] * len(rs)\n")
+    name = f"{tmp_path / 'count.py'}:verify_group"
+    verify(run, name)
+    with (run / "rollouts.jsonl").open("a") as file:
+        file.write(json.dumps(row(4, 4, "late")) + "\n")
+    summary = verify(run, name)
+    assert (summary.rollouts, summary.already, summary.judged, summary.owed) == (41, 36, 41, 0)
+    newest = {(one["_ng_task_index"], one["_ng_rollout_index"]): one["reward"] for one in verdicts(run)}
+    assert [newest[4, sample] for sample in range(5)] == [5.0] * 5
+    assert newest[3, 0] == 4.0
+
+
 def test_a_damaged_archive_is_reported_as_such(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.jsonl.gz"
     path.write_bytes(b"\x1f\x8b" + b"junk" * 20)

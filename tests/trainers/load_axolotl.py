@@ -15,20 +15,32 @@ from datasets import load_dataset
 
 
 def load(place: Path):
-    return load_dataset("json", data_files=str(place / "train.jsonl"), split="train", cache_dir=tempfile.mkdtemp())
+    return load_dataset(
+        "json", data_files=str(place / "train.jsonl"), split="train", cache_dir=tempfile.mkdtemp()
+    )
 
 
 def main(folder: Path) -> None:
     found = {}
     tokenizer = tiny.tokenizer("qwen3")
     cfg = DictDefault(
-        {"train_on_inputs": False, "sequence_len": 8192, "chat_template": "tokenizer_default", "datasets": [{"chat_template": "tokenizer_default"}]}
+        {
+            "train_on_inputs": False,
+            "sequence_len": 8192,
+            "chat_template": "tokenizer_default",
+            "datasets": [{"chat_template": "tokenizer_default"}],
+        }
     )
-    dataset = DictDefault({"field_messages": "messages", "field_tools": "tools", "chat_template": "tokenizer_default"})
+    dataset = DictDefault(
+        {"field_messages": "messages", "field_tools": "tools", "chat_template": "tokenizer_default"}
+    )
     strategy = StrategyLoader()(tokenizer, cfg, dataset)
     rows = [strategy.tokenize_prompt(row) for row in load(folder / "sft-axolotl")]
     texts = [tokenizer.decode(row["input_ids"]) for row in rows]
-    found["sft"] = {"rows": len(rows), "numbers": any("6.674e-11" in text for text in texts) and any('"at": 0.3' in text for text in texts)}
+    found["sft"] = {
+        "rows": len(rows),
+        "numbers": any("6.674e-11" in text for text in texts) and any('"at": 0.3' in text for text in texts),
+    }
     transform = default(cfg)
     transform = transform[0] if isinstance(transform, tuple) else transform
     pairs = [transform(row, tokenizer=tokenizer) for row in load(folder / "dpo-axolotl")]

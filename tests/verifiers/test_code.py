@@ -56,6 +56,7 @@ PROGRAMS_THAT_PASS = {
     "prelude modules": "print(math.prod([int(sys.stdin.read()), 2]))",
     "exit": "print(int(input()) * 2)\nexit()",
     "sys.exit 1": "import sys\nprint(int(input()) * 2)\nsys.exit(1)",
+    "os._exit": "import os\nprint(int(input()) * 2, flush=True)\nos._exit(0)",
     "global": "n = 0\ndef read():\n    global n\n    n = int(input())\nread()\nprint(n * 2)",
     "eof": "total = 0\ntry:\n    while True: total += int(input())\nexcept EOFError: print(total * 2)",
     "thread": "import threading\nthreading.Thread(target=lambda: print(int(input()) * 2)).start()",
@@ -87,12 +88,16 @@ PROGRAMS_THAT_FAIL = {
     "asleep": ("import time\ntime.sleep(100)", [-3]),
     "crash": ("import os\nos.abort()", [-4]),
     "hidden after exit": ("import os\nos._exit(0)", [-2]),
+    "hidden after exit, last": ("import os\nn = input()\nprint(6) if n == '3' else os._exit(0)", [True, -2]),
+    "raises last": ("n = int(input())\nprint(6 if n == 3 else 1 / 0)", [True, -4]),
+    "killed last": ("import os\nn = input()\nprint(6) if n == '3' else os.kill(os.getpid(), 11)", [True, -4]),
+    "endless last": ("n = input()\nprint(6, flush=True)\nwhile n != '3': pass", [True, -3]),
 }
 
 
 @pytest.mark.parametrize(("code", "result"), PROGRAMS_THAT_FAIL.values(), ids=PROGRAMS_THAT_FAIL.keys())
 def test_failing_programs_stop_at_the_first_failure_and_say_why(code: str, result: list[Any]) -> None:
-    verdict = judge(code, DOUBLE, timeout=1.0)
+    verdict = judge(code, DOUBLE, timeout=2.0)
     assert (verdict["reward"], verdict["result"]) == (0.0, result)
     assert verdict["metadata"]["error_code"] == result[-1]
 
@@ -162,7 +167,7 @@ def test_hostile_programs_get_nothing_and_harm_nobody(code: str) -> None:
     verifier = Code(Options(timeout=1.0, sandbox="require", memory_mb=512))
     verdict = verifier.verify(DOUBLE, answer(code))
     assert verdict["reward"] == 0.0
-    assert verifier.verify(DOUBLE, answer("print(int(input()) * 2)"))["reward"] == 1.0
+    assert judge("print(int(input()) * 2)", DOUBLE, sandbox="require")["reward"] == 1.0
 
 
 @needs_bubblewrap

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollforge.records import Response, Task
+from rollforge.simulate.tasks import example_tasks
 from rollforge.verifiers.base import load_verifier
 from rollforge.verifiers.probes import Probe, Prober, ProbeReport, SprinkledProbes, wilson
 from rollforge.verifiers.probes.answers import gold_of, renderings, respaced
@@ -186,6 +187,16 @@ async def test_an_honest_verifier_passes(verifier: Any) -> None:
     assert report.false_negative.rate == 0.0
 
 
+@pytest.mark.parametrize(
+    ("verifier", "kind"), [("exact", "math"), ("mcqa", "mcqa"), ("multineedle", "tools")]
+)
+async def test_the_ready_verifiers_pass_on_the_example_tasks(verifier: str, kind: Any) -> None:
+    tasks = [Task(row, index) for index, row in enumerate(example_tasks(60, kind=kind))]
+    report = await report_on(verifier, [(task, None) for task in tasks])
+    assert not report.is_broken
+    assert (report.false_negative.rate, report.false_negative.n) == (0.0, 60)
+
+
 @pytest.mark.parametrize("verifier", [boxed_equal, "mcqa"], ids=["boxed_equal", "mcqa"])
 async def test_multiple_choice_is_right_by_chance_and_that_is_tolerated(verifier: Any) -> None:
     report = await report_on(verifier, choices())
@@ -322,7 +333,7 @@ def test_respacing_changes_nothing_but_space_and_dollar_signs(text: str) -> None
 
 
 def test_every_probe_has_a_question_that_a_person_understands() -> None:
-    from rollforge.verifiers.probes.prober import QUESTIONS
+    from rollforge.verifiers.probes.questions import QUESTIONS
 
     assert all(question.text.endswith("?") and len(question.text) <= 48 for question in QUESTIONS.values())
     assert Probe.__struct_fields__[:2] == ("name", "question")

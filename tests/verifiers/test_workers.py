@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import subprocess
 import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rollforge.errors import Failure, UsageError
 from rollforge.records import Response, Task, Verdict
 from rollforge.verifiers.base import load_verifier
+from rollforge.verifiers.cores import idle_cores, usable_cores
 from rollforge.verifiers.runner import RunningJudge, make_judge
 
 HOSTILE = """
@@ -107,7 +110,7 @@ def hostile(tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("loop", "no verdict within 1 s; it was at"),
+        ("loop", "no verdict within 2 s; it was at"),
         ("segfault", "SIGSEGV at"),
         ("abort", "SIGABRT at"),
         ("exit", "SystemExit: 3"),
@@ -119,14 +122,14 @@ def hostile(tmp_path: Path) -> str:
         ("object", "what JSON cannot hold"),
         ("nan", "not finite"),
         ("surrogate", "what JSON cannot hold"),
-        ("close", "closed its line"),
+        ("close", "the worker process"),
         ("raise", "KeyError: 'expected_answer'"),
     ],
 )
 async def test_what_goes_wrong_in_one_verdict_ends_that_verdict_only(
     hostile: str, text: str, said: str
 ) -> None:
-    judge = make_judge(load_verifier(hostile), workers=1, timeout=1)
+    judge = make_judge(load_verifier(hostile), workers=1, timeout=2)
     await judge.start()
     try:
         texts = [text, *(f"good {number}" for number in range(8))]
@@ -139,7 +142,7 @@ async def test_what_goes_wrong_in_one_verdict_ends_that_verdict_only(
 
 
 async def test_a_failure_names_the_line_in_the_users_code(hostile: str) -> None:
-    judge = make_judge(load_verifier(hostile), workers=1, timeout=1)
+    judge = make_judge(load_verifier(hostile), workers=1, timeout=2)
     await judge.start()
     try:
         said = [await outcome(judge, text) for text in ("raise", "segfault", "sleep")]
@@ -264,6 +267,62 @@ async def test_an_endless_loop_leaves_the_other_workers_running(hostile: str) ->
         await judge.close()
     assert is_stuck_still
     assert all(isinstance(one, Verdict) and one.reward == 1.0 for one in good)
+
+
+def test_cores_are_counted_within_what_this_process_may_use() -> None:
+    idle = idle_cores()
+    assert 1 <= usable_cores() <= (os.cpu_count() or 1)
+    assert all(0 <= next(idle) <= (os.cpu_count() or 1) for _ in range(3))
+
+
+async def test_auto_adds_workers_while_verdicts_wait_and_cores_are_idle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "waiting.py"
+    path.write_text(
+        "import os, time\ndef verify(t, r):\n    time.sleep(0.1)\n    return {'reward': 1, 'pid': os.getpid()}\n"
+    )
+    monkeypatch.setattr("rollforge.verifiers.workers.idle_cores", lambda: itertools.repeat(1.0))
+    judge = make_judge(load_verifier(f"{path}:verify"), workers="auto", timeout=20)
+    await judge.start()
+    try:
+        verdicts = await asyncio.gather(*(judge.judge(task(), answer(str(number))) for number in range(30)))
+        size = judge.counters.workers
+    finally:
+        await judge.close()
+    assert 1 < len({verdict.numbers["pid"] for verdict in verdicts}) <= size <= 4 * usable_cores()
+
+
+async def test_a_killed_template_is_replaced_and_judging_goes_on(hostile: str) -> None:
+    judge = make_judge(load_verifier(hostile), workers=2, timeout=5)
+    await judge.start()
+    try:
+        assert isinstance(await outcome(judge, "good"), Verdict)
+        pool: Any = judge._engine
+        pool._spawner._template.kill()
+        after = [await outcome(judge, f"good {number}") for number in range(20)]
+    finally:
+        await judge.close()
+    assert sum(isinstance(one, Verdict) for one in after) >= 18
+
+
+async def test_workers_that_cannot_live_fail_every_verdict_instead_of_hanging(tmp_path: Path) -> None:
+    path = tmp_path / "mortal.py"
+    path.write_text(
+        "import os, threading, time\n"
+        "class Verify:\n"
+        "    def start(self):\n"
+        "        threading.Thread(target=lambda: (time.sleep(0.05), os._exit(1)), daemon=True).start()\n"
+        "    def verify(self, task, response):\n        time.sleep(10)\n"
+    )
+    judge = make_judge(load_verifier(f"{path}:Verify"), workers=1, timeout=5)
+    await judge.start()
+    try:
+        await asyncio.sleep(1)
+        said = await asyncio.wait_for(outcome(judge, "x"), 10)
+    finally:
+        await judge.close()
+    assert isinstance(said, str) and "exited with code 1" in said
 
 
 def test_workers_die_with_their_parent_even_in_an_endless_loop(tmp_path: Path, hostile: str) -> None:

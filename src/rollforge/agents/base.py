@@ -1,12 +1,64 @@
-"""This module says what an agent is: it turns a task into a response, or fails in words that can be recorded."""
+"""This module says what an agent is: it turns a task into a response, or fails in words that can be recorded.
+
+An agent lives as long as a run: `prepare` before the plan is made, `start` once the model can be asked, `run` for every rollout,
+`close` at the end. It does not write, judge or retry whole rollouts; the engine does.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
-from rollforge.records import JsonObject, Task
+from rollforge.agents import AGENTS
+from rollforge.endpoint import Model
+from rollforge.errors import Failure, UsageError
+from rollforge.records import JsonObject, Task, Verdict
+from rollforge.registry import load_target
+
+
+class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What agents can be told. Each reads what concerns it, and refuses what it cannot honour."""
+
+    tools: tuple[Any, ...] = ()
+    """Where tools come from: `file.py`, `file.py:name`, `mcp:URL`, `mcp-stdio:COMMAND`, a ready name, or Python objects."""
+    max_turns: int = 16
+    """Most model calls in one rollout."""
+    tool_timeout_s: float = 60.0
+    """Longest time for one tool call."""
+    gym_head: str | None = None
+    gym_resources: str | None = None
+    gym_agent: str | None = None
+    gym_verify: bool = True
+    """Let the resources server judge. Off when another verifier does, or none shall."""
+    verify_timeout_s: float = 60.0
+    rollout_deadline_s: float = 3600.0
+    outage_patience_s: float = 600.0
+    """How long to wait for a server that used to answer."""
+
+    @property
+    def agent(self) -> str:
+        """The agent that these options ask for."""
+        if self.gym_agent:
+            return "gym_agent"
+        if self.gym_head or self.gym_resources:
+            return "gym_resources"
+        return "tool_loop" if self.tools else "model_call"
+
+
+class Preparation(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent knows of itself before the first task is read."""
+
+    tools: list[JsonObject] = []
+    """Offered to the model in every task, beside the row's own."""
+    needs: tuple[str, ...] = ()
+    """Task fields without which it cannot run."""
+    fingerprint: JsonObject = {}
+    """What must not change when a run is resumed."""
+    asks_model: bool = True
+    """It wants the model that `--model` names. A remote agent asks its own."""
+    judges: bool = False
+    """Its rollouts come with a verdict."""
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,8 +68,20 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     """Responses-shaped: `output` holds the items of every turn, `usage` the sum over them."""
     endpoint: str = ""
     requests: int = 1
-    fields: JsonObject = {}
-    """Row keys the agent adds by itself (a remote agent's own verdict, say)."""
+    is_remote: bool = False
+    """Made elsewhere as a whole: its time is what the limiter of requests learns from."""
+    verdict: Verdict | None = None
+    """The agent's own verdict, or that of the server behind it."""
+    verdict_failure: Failure | None = None
+    """Why there is no verdict although one was asked for."""
+    verifier: str | None = None
+    """Who gave the verdict."""
+    verify_seconds: float | None = None
+    """How long the verdict took, where that can be told from the rest."""
+
+
+class NotKept(Exception):
+    """The server asked not to keep this rollout: nothing is written, and it stays owed."""
 
 
 class Agent(Protocol):
@@ -27,11 +91,40 @@ class Agent(Protocol):
     def name(self) -> str:
         """Stands in `agent_ref.name` of rows whose task names no agent."""
 
-    async def start(self) -> None:
-        """Make ready; raises `UsageError` when the agent cannot run here."""
+    async def prepare(self) -> Preparation:
+        """Find tools and servers; raises `UsageError` when the agent cannot run here."""
+
+    async def start(self, model: Model) -> None:
+        """The model can be asked from now on."""
 
     async def run(self, task: Task, sample: int) -> Trajectory:
         """One rollout; raises `Failure`, and anything else it raises is recorded as a failure of class `agent`."""
 
     async def close(self) -> None:
-        """Release everything `start` took."""
+        """Release everything, also when only `prepare` was called, or nothing."""
+
+
+def make_agent(spec: str | None, options: AgentOptions) -> Agent:
+    """The agent called `spec`: a registered name, `file.py:Class` or `module:Class`; None means what the options ask for."""
+    name = spec or options.agent
+    member = load_target(name) if ":" in name else AGENTS.load(name)
+    if not callable(member):
+        raise UsageError(f"the agent {name} is a {type(member).__name__}, not a class")
+    lacking = [method for method in ("prepare", "start", "run", "close") if not hasattr(member, method)]
+    if lacking:
+        raise UsageError(
+            f"the agent {name} has no {', '.join(lacking)}", hint="see docs/agents.md: an agent of your own"
+        )
+    agent: Agent = member(options)
+    return agent
+
+
+def cut_short(failure: Failure, error: BaseException | None) -> Failure:
+    """The failure with what had been generated, when the error that ended the rollout carries it."""
+    if failure.partial is None:
+        failure.partial = getattr(error, PARTIAL, None)
+    return failure
+
+
+PARTIAL = "rollforge_partial"
+"""Attribute under which a cancelled agent leaves what it had on the exception that passes through it."""

@@ -19,7 +19,7 @@ import numpy as np
 from rollforge.buffer.batch import Batch, BufferFull, BufferOptions, LeaseLost
 from rollforge.buffer.database import Database, Row, connect
 from rollforge.buffer.owner import is_dead, own_name
-from rollforge.buffer.samplers import Choice, Draw, Sampler, Waiting, find_sampler
+from rollforge.buffer.samplers import Draw, Query, Sampler, Waiting, find_sampler
 from rollforge.errors import UsageError
 from rollforge.experience import Experience, from_bytes, to_bytes
 from rollforge.records import from_json, to_json
@@ -39,8 +39,8 @@ _COUNT = (
 _FREE = "update experiences set state = 0 where id {ids}"
 _USED = "update experiences set uses = uses + 1, state = 2, body = null where uses + 1 >= ? and id {ids}"
 _USED_BEFORE = "update experiences set uses = uses + 1, state = 0 where state = 1 and id {ids}"
-_COLUMNS = ("id", "model_version", "priority", "difficulty", "uses")
-_POLL_SECONDS = 0.05
+_POLL_SECONDS = 0.02
+_LONGEST_POLL_SECONDS = 0.5
 
 
 def open_buffer(place: str | Path, **options: Any) -> Buffer:
@@ -141,7 +141,7 @@ class Buffer:
         batch), or `timeout` seconds have passed (then None, or with `partial` what there is).
         """
         chosen = find_sampler(sampler)
-        started = time.monotonic()
+        started, pause = time.monotonic(), _POLL_SECONDS
         while True:
             waited = time.monotonic() - started
             is_late = timeout is not None and waited >= timeout
@@ -150,7 +150,8 @@ class Buffer:
             batch = self._try_claim(count, chosen, version, waited, takes_less=takes_less)
             if batch is not None or is_last:
                 return batch
-            time.sleep(_POLL_SECONDS)
+            time.sleep(pause)
+            pause = min(pause * 1.5, _LONGEST_POLL_SECONDS)
 
     def _try_claim(
         self, count: int, sampler: Sampler, version: int | None, waited: float, *, takes_less: bool
@@ -161,37 +162,50 @@ class Buffer:
             self._take_back(now)
             draws = f"draws:{sampler.name}"
             draw = Draw(count=count, seed=self.options.seed, number=self._counter(draws), version=version)
-            choice = self._choose(sampler, draw)
-            self._drop(choice.stale, "stale")
-            if len(choice.ids) < count and not (takes_less and choice.ids):
+            self._drop_stale(sampler, draw)
+            ids = self._choose(sampler, draw)
+            if len(ids) < count and not (takes_less and ids):
                 return None
-            self._database.change("update experiences set state = 1 where id {ids}", (), choice.ids)
+            self._database.change("update experiences set state = 1 where id {ids}", (), ids)
             until = now + self.options.lease_seconds
-            ids = to_json(choice.ids).decode()
-            self._database.change("insert into claims values (?, ?, ?, ?)", (token, self._owner, until, ids))
-            self._add({draws: 1, "waiting": -len(choice.ids), "claimed": len(choice.ids)})
+            claim = (token, self._owner, until, to_json(ids).decode())
+            self._database.change("insert into claims values (?, ?, ?, ?)", claim)
+            self._add({draws: 1, "waiting": -len(ids), "claimed": len(ids)})
             sql = "select id, uses, created, body from experiences where id {ids}"
-            rows = self._database.rows(sql, (), choice.ids)
+            rows = self._database.rows(sql, (), ids)
             counters = self.counters()
         found = {row[0]: _experience(row) for row in rows}
         return Batch(
             token=token,
-            ids=choice.ids,
-            experiences=[found[row] for row in choice.ids],
+            ids=ids,
+            experiences=[found[row] for row in ids],
             version=version,
             waited=waited,
             claimed_at=now,
             counters=counters,
         )
 
-    def _choose(self, sampler: Sampler, draw: Draw) -> Choice:
-        if sampler.order is not None:
-            sql = f"select id from experiences where state = 0 order by {sampler.order} limit ?"
-            rows = self._database.rows(sql, (draw.count,))
-            return sampler.choose(_waiting(rows), draw)
-        wanted = [name if name == "id" or name in sampler.columns else "null" for name in _COLUMNS]
-        rows = self._database.rows(f"select {', '.join(wanted)} from experiences where state = 0 order by id")
-        return sampler.choose(_waiting(rows), draw)
+    def _choose(self, sampler: Sampler, draw: Draw) -> list[int]:
+        if sampler.query is not None:
+            return self._ids(sampler.query(draw), draw.count)
+        assert sampler.choose is not None
+        names = sorted(sampler.columns)
+        wanted = ", ".join(["id", *names])
+        rows = self._database.rows(f"select {wanted} from experiences where state = 0 order by id")
+        columns = list(zip(*rows, strict=True)) if rows else [()] * (len(names) + 1)
+        numbers = {
+            name: np.array(column, dtype=np.float64) for name, column in zip(names, columns[1:], strict=True)
+        }
+        return sampler.choose(Waiting(ids=np.array(columns[0], dtype=np.int64), columns=numbers), draw)
+
+    def _drop_stale(self, sampler: Sampler, draw: Draw) -> None:
+        if sampler.stale is not None:
+            self._drop(self._ids(sampler.stale(draw), None), "stale")
+
+    def _ids(self, query: Query, limit: int | None) -> list[int]:
+        sql = f"select id from experiences where state = 0 and {query.where} order by {query.order}"
+        values = query.values if limit is None else (*query.values, limit)
+        return [row[0] for row in self._database.rows(sql if limit is None else f"{sql} limit ?", values)]
 
     def acknowledge(self, batch: Batch) -> None:
         """The batch has had its effect: nobody sees it again (or, below `max_uses`, it waits for its next
@@ -288,19 +302,3 @@ def _experience(row: Row) -> Experience:
     experience = from_bytes(bytes(row[3]))
     experience.uses, experience.created = row[1], row[2]
     return experience
-
-
-def _waiting(rows: Sequence[Row]) -> Waiting:
-    """Rows of `_COLUMNS` (or of ids alone) as columns, NaN for null."""
-    columns = list(zip(*rows, strict=True)) if rows else []
-    nothing = np.full(len(rows), np.nan)
-    numbers = [np.array(column, dtype=np.float64) for column in columns[1:]] or [nothing] * (
-        len(_COLUMNS) - 1
-    )
-    return Waiting(
-        ids=np.array(columns[0] if columns else (), dtype=np.int64),
-        model_version=numbers[0],
-        priority=numbers[1],
-        difficulty=numbers[2],
-        uses=np.nan_to_num(numbers[3]).astype(np.int64),
-    )

@@ -1,5 +1,4 @@
-"""This module speaks to the two databases a buffer can live in, so that the buffer writes each statement
-once.
+"""This module speaks to the two databases a buffer can live in, so that the buffer writes each statement once.
 
 Statements use `?` for values and `{ids}` for "one of these ids". Every change happens in one transaction that
 no other writer's
@@ -26,6 +25,7 @@ create table if not exists experiences (
   precision not null, state smallint not null, uses integer not null, claim text, owner text, until double
   precision, body {blob});
 create index if not exists experiences_ready on experiences (state, id);
+create index if not exists experiences_versions on experiences (model_version) where state = 0;
 create table if not exists claims (
   token text primary key, owner text not null, until double precision not null, ids text not null);
 create table if not exists counters (name text primary key, value bigint not null);

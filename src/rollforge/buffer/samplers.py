@@ -24,10 +24,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     """What waits in the buffer, oldest first; NaN where a number is not known."""
 
     ids: IntArray
-    model_version: FloatArray
-    priority: FloatArray
-    difficulty: FloatArray
-    uses: IntArray
+    columns: dict[str, FloatArray]
 
 
 class Draw(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,86 +41,83 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True):
         return np.random.default_rng([self.seed, self.number])
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sampler decided."""
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """A choice the database can make by itself, without handing over all that waits."""
 
-    ids: list[int]
-    stale: list[int] = []
-    """Waiting experiences that no future draw should see: taken out of the buffer and counted."""
+    order: str
+    where: str = "1 = 1"
+    values: tuple[float, ...] = ()
+    """For the question marks, those of `where` first."""
 
 
 class Sampler(msgspec.Struct, frozen=True, kw_only=True):
-    """A named way of choosing, with its numbers."""
+    """A named way of choosing: a query, or a function over the columns of what waits."""
 
     name: str
-    choose: Callable[[Waiting, Draw], Choice]
+    query: Callable[[Draw], Query] | None = None
+    stale: Callable[[Draw], Query] | None = None
+    """Waiting experiences that no future draw should see: taken out of the buffer and counted."""
+    choose: Callable[[Waiting, Draw], list[int]] | None = None
     columns: frozenset[str] = frozenset()
-    """Which columns of `Waiting` it reads; empty means the ids in order are enough."""
-    order: str | None = None
-    """When plain SQL order does (`id`, `id desc`), the buffer need not look at all that waits."""
-
-
-def _first(waiting: Waiting, draw: Draw) -> Choice:
-    return Choice(ids=waiting.ids[: draw.count].tolist())
-
-
-def _uniform(waiting: Waiting, draw: Draw) -> Choice:
-    count = min(draw.count, len(waiting.ids))
-    return Choice(ids=draw.generator().choice(waiting.ids, size=count, replace=False).tolist())
+    """Which columns of `Waiting` beside the ids `choose` reads."""
 
 
 def fifo() -> Sampler:
     """Oldest first."""
-    return Sampler(name="fifo", choose=_first, order="id")
+    return Sampler(name="fifo", query=lambda _: Query(order="id"))
 
 
 def newest() -> Sampler:
     """Newest first, as Trinity-RFT reads its tables."""
-    return Sampler(name="newest", choose=_first, order="id desc")
+    return Sampler(name="newest", query=lambda _: Query(order="id desc"))
 
 
 def uniform() -> Sampler:
     """Every waiting experience alike, without replacement."""
-    return Sampler(name="uniform", choose=_uniform, columns=frozenset({"id"}))
+
+    def choose(waiting: Waiting, draw: Draw) -> list[int]:
+        count = min(draw.count, len(waiting.ids))
+        chosen: list[int] = draw.generator().choice(waiting.ids, size=count, replace=False).tolist()
+        return chosen
+
+    return Sampler(name="uniform", choose=choose)
 
 
 def staleness(limit: int = 1, *, drop: bool = True) -> Sampler:
-    """Oldest first among those made by one of the last `limit` + 1 model versions. Older ones leave the
-    buffer and are counted (`drop`), or wait for a replay. An unknown version counts as fresh."""
+    """Oldest first among those made by one of the last `limit` + 1 model versions. Older ones leave the buffer and
+    are counted (`drop`), or wait for a replay. An unknown version counts as fresh."""
 
-    def choose(waiting: Waiting, draw: Draw) -> Choice:
+    def oldest(draw: Draw) -> int:
         if draw.version is None:
             raise UsageError(
                 "the sampler 'staleness' needs the trainer's version", hint="claim(…, version=step)"
             )
-        is_stale = waiting.model_version < draw.version - limit
-        fresh = waiting.ids[~is_stale][: draw.count].tolist()
-        return Choice(ids=fresh, stale=waiting.ids[is_stale].tolist() if drop else [])
+        return draw.version - limit
 
-    return Sampler(name="staleness", choose=choose, columns=frozenset({"model_version"}))
+    def fresh(draw: Draw) -> Query:
+        return Query(where="coalesce(model_version, ?) >= ?", values=(oldest(draw), oldest(draw)), order="id")
+
+    def stale(draw: Draw) -> Query:
+        return Query(where="model_version < ?", values=(oldest(draw),), order="id")
+
+    return Sampler(name="staleness", query=fresh, stale=stale if drop else None)
 
 
 def priority(decay: float = 2.0) -> Sampler:
-    """Highest `priority` first, less `decay` for every use; between equals the newer model version, then the
-    older row."""
-
-    def choose(waiting: Waiting, draw: Draw) -> Choice:
-        score = waiting.priority - decay * waiting.uses
-        version = np.nan_to_num(waiting.model_version, nan=-1.0)
-        order = np.lexsort((waiting.ids, -version, -score))
-        return Choice(ids=waiting.ids[order][: draw.count].tolist())
-
-    return Sampler(name="priority", choose=choose, columns=frozenset({"priority", "model_version", "uses"}))
+    """Highest `priority` first, less `decay` for every use; between equals the newer model version, then the older
+    row."""
+    order = "priority - ? * uses desc, coalesce(model_version, -1) desc, id"
+    return Sampler(name="priority", query=lambda _: Query(order=order, values=(decay,)))
 
 
 def balanced(bands: int = 5) -> Sampler:
     """As many from every band of difficulty as there are, oldest first within each; unknown difficulty is a
     band of its own."""
 
-    def choose(waiting: Waiting, draw: Draw) -> Choice:
-        band = np.clip(np.floor(np.nan_to_num(waiting.difficulty, nan=-1.0) * bands), -1, bands - 1).astype(
-            np.int64
-        )
+    def choose(waiting: Waiting, draw: Draw) -> list[int]:
+        band = np.clip(
+            np.floor(np.nan_to_num(waiting.columns["difficulty"], nan=-1.0) * bands), -1, bands - 1
+        ).astype(np.int64)
         rank = np.zeros(len(band), dtype=np.int64)
         for value in np.unique(band):
             rank[band == value] = np.arange(int((band == value).sum()))
@@ -131,7 +125,8 @@ def balanced(bands: int = 5) -> Sampler:
             bands + 1
         )  # whose turn it is first when the count does not divide
         order = np.lexsort((shuffle[band], rank))
-        return Choice(ids=waiting.ids[order][: draw.count].tolist())
+        chosen: list[int] = waiting.ids[order][: draw.count].tolist()
+        return chosen
 
     return Sampler(name="balanced", choose=choose, columns=frozenset({"difficulty"}))
 

@@ -16,11 +16,16 @@ COMMANDS = {
     "profile": "rollforge.cli.profile:profile",
     "check": "rollforge.cli.check:check",
     "prepare": "rollforge.cli.prepare:prepare",
+    "validate": "rollforge.cli.validate:validate",
     "query": "rollforge.cli.query:query",
+    "show": "rollforge.cli.show:show",
     "status": "rollforge.cli.status:status",
+    "eval": "rollforge.cli.eval_:evaluate",
+    "bench": "rollforge.cli.bench:bench",
     "experiences": "rollforge.cli.experiences:experiences",
     "simulate": "rollforge.cli.simulate:simulate",
     "init": "rollforge.cli.init:init",
+    "serve-verifier": "rollforge.cli.serve_verifier:serve_verifier",
     "list": "rollforge.cli.list_:list_members",
 }
 """Verb → the function behind it. The order here is the order in `rollforge --help`."""

@@ -16,7 +16,7 @@ from rollforge.cli.progress import Progress
 from rollforge.errors import Exit
 
 if TYPE_CHECKING:
-    from rollforge.steps.collect import Collection, CollectOptions, Observer
+    from rollforge.steps.collect import Collection, CollectOptions, CollectResult, Observer
 
 EXAMPLE = "rollforge collect -i tasks.jsonl -o runs/first -m simulated --verifier exact -k 4"
 
@@ -26,7 +26,8 @@ TERM_GRACE_S = 30.0
 _TASKS = Group("Tasks", sort_key=1)
 _MODEL = Group("Model", sort_key=2)
 _VERIFIER = Group("Verifier", sort_key=3)
-_PACE = Group("Pace and limits", sort_key=4)
+_AGENT = Group("Agent and tools", sort_key=4)
+_PACE = Group("Pace and limits", sort_key=5)
 
 
 @Parameter(name="*")
@@ -84,6 +85,8 @@ class VerifierFlags:
     """A ready verifier's name, file.py:function or module:function."""
     verifier_set: Annotated[list[str], Parameter(group=_VERIFIER, negative=())] = field(default_factory=list)
     """key=value option of the verifier."""
+    sandbox: Annotated[Literal["auto", "require", "off"] | None, Parameter(group=_VERIFIER)] = None
+    """For a verifier that runs programs: require refuses to run them without bubblewrap, off runs them with limits only."""
     no_verify: Annotated[bool, Parameter(group=_VERIFIER, negative=())] = False
     """Collect only; judge later with `rollforge verify`."""
     verify_workers: Annotated[str, Parameter(group=_VERIFIER)] = "auto"
@@ -92,10 +95,35 @@ class VerifierFlags:
     """Most verdicts under way at once."""
     verify_timeout: Annotated[str, Parameter(group=_VERIFIER)] = "60s"
     """Longest time for one verdict."""
+    fast: Annotated[bool, Parameter(group=_VERIFIER, negative=())] = False
+    """Ask a verifier that offers two ways for the quick one; the mode stands in every verdict."""
+    cache: Annotated[str | None, Parameter(group=_VERIFIER)] = None
+    """Directory that keeps verdicts across runs."""
     stop_on: Annotated[Literal["broken", "never"], Parameter(group=_VERIFIER)] = "broken"
     """Stop, with exit code 5, on two independent signs of broken verification; never only marks the rollouts."""
     probe: Annotated[str | None, Parameter(group=_VERIFIER)] = None
     """Ask the verifier what it must know after this share of rollouts (1%); exit code 5 when that shows it broken."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class AgentFlags:
+    """What makes a rollout of a task."""
+
+    agent: Annotated[str | None, Parameter(group=_AGENT)] = None
+    """model_call, tool_loop, gym_resources, gym_agent or file.py:Class; found from the flags below when left out."""
+    tools: Annotated[list[str], Parameter(group=_AGENT, negative=())] = field(default_factory=list)
+    """Tools the model may call: file.py, file.py:name, mcp:URL, mcp-stdio:COMMAND; repeatable."""
+    max_turns: Annotated[int, Parameter(group=_AGENT)] = 16
+    """Most model calls in one rollout."""
+    tool_timeout: Annotated[str, Parameter(group=_AGENT)] = "60s"
+    """Longest time for one tool call."""
+    gym_head: Annotated[str | None, Parameter(group=_AGENT)] = None
+    """NeMo Gym head server: each row's agent_ref finds its resources server, the loop runs here."""
+    gym_resources: Annotated[str | None, Parameter(group=_AGENT)] = None
+    """NeMo Gym resources server for all rows: its tools and its verdicts, the loop runs here."""
+    gym_agent: Annotated[str | None, Parameter(group=_AGENT)] = None
+    """NeMo Gym agent server: rows are handed to its /run; no --model is needed."""
 
 
 @Parameter(name="*")
@@ -131,10 +159,11 @@ def collect(
     *,
     input: Annotated[str, Parameter(name=["--input", "-i"], allow_leading_hyphen=True)],
     out: Annotated[str, Parameter(name=["--out", "-o"])],
-    model: Annotated[str, Parameter(name=["--model", "-m"])],
+    model: Annotated[str, Parameter(name=["--model", "-m"])] = "",
     tasks: TaskFlags = TaskFlags(),  # noqa: B008  (frozen)
     server: ModelFlags = ModelFlags(),  # noqa: B008
     judging: VerifierFlags = VerifierFlags(),  # noqa: B008
+    agent: AgentFlags = AgentFlags(),  # noqa: B008
     pace: PaceFlags = PaceFlags(),  # noqa: B008
     monitor: MonitorFlags = MonitorFlags(),  # noqa: B008
     fresh: Annotated[bool, Parameter(negative=())] = False,
@@ -154,7 +183,7 @@ def collect(
     out
         The run: a directory, or a rollouts file.
     model
-        Model name; `simulated` starts the embedded model.
+        Model name; `simulated` starts the embedded model. Needed unless --gym-agent asks its own.
     fresh
         Move an existing run aside and start anew.
     dry_run
@@ -164,7 +193,7 @@ def collect(
     progress
         How to show progress: auto is a live panel on a terminal and plain lines elsewhere.
     """
-    options = _options(input, out, model, tasks, server, judging, pace, fresh)
+    options = options_from_flags(input, out, model, tasks, server, judging, agent, pace, fresh)
     if dry_run:
         return _rehearse(options, json)
     with open_monitor(monitor, out, options.to_config()) as observer:
@@ -173,13 +202,14 @@ def collect(
         )
 
 
-def _options(
+def options_from_flags(
     input: str,
     out: str,
     model: str,
     tasks: TaskFlags,
     server: ModelFlags,
     judging: VerifierFlags,
+    agent: AgentFlags,
     pace: PaceFlags,
     fresh: bool,
 ) -> CollectOptions:
@@ -203,10 +233,21 @@ def _options(
         logprobs=server.logprobs,
         overrides=sampling | parse_settings(server.set),
         verifier=None if judging.no_verify else judging.verifier,
-        verifier_options=parse_settings(judging.verifier_set),
+        verifier_options=parse_settings(judging.verifier_set)
+        | ({"sandbox": judging.sandbox} if judging.sandbox else {}),
+        no_verify=judging.no_verify,
+        agent=agent.agent,
+        tools=tuple(agent.tools),
+        max_turns=agent.max_turns,
+        tool_timeout_s=parse_duration(agent.tool_timeout),
+        gym_head=agent.gym_head,
+        gym_resources=agent.gym_resources,
+        gym_agent=agent.gym_agent,
         verify_workers=judging.verify_workers,
         verify_concurrency=judging.verify_concurrency,
         verify_timeout_s=parse_duration(judging.verify_timeout),
+        verify_mode="fast" if judging.fast else None,
+        verify_cache=judging.cache,
         probe=judging.probe,
         stop_on=judging.stop_on,
         limit=tasks.limit,
@@ -238,10 +279,10 @@ def _run(options: CollectOptions, observer: Observer | None, *, json: bool, prog
     is_stream = progress == "json"
 
     def launched(collection: Collection) -> None:
-        _wire_signals(collection)
+        wire_signals(collection)
         display.start()
 
-    collection = Collection(options, command=_resume_command(), on_start=launched, observer=observer)
+    collection = Collection(options, command=resume_command(), on_start=launched, observer=observer)
     display = make_display(
         progress,
         collection.snapshot,
@@ -255,12 +296,34 @@ def _run(options: CollectOptions, observer: Observer | None, *, json: bool, prog
         raise
     finally:
         display.stop()
+    if collection.is_judged_later and result.ending == "done":
+        if not json:
+            say("judging the groups")
+        result = run_async(_judge_groups(options, result))
     return finish_collect(
-        result, command=shlex.join(_resume_command()), json=json, write=write_record if is_stream else None
+        result, command=shlex.join(resume_command()), json=json, write=write_record if is_stream else None
     )
 
 
-def _wire_signals(collection: Collection) -> None:
+async def _judge_groups(options: CollectOptions, result: CollectResult) -> CollectResult:
+    """A group verifier judges all samples of a task together, once they are there."""
+    import msgspec
+
+    from rollforge.steps.verify import Verification, VerifyOptions
+
+    summary = await Verification(
+        VerifyOptions(
+            run=options.out,
+            verifier=options.verifier,
+            options=options.verifier_options,
+            timeout=options.verify_timeout_s,
+        )
+    ).run()
+    code = Exit.DONE if summary.state == "done" else Exit.INCOMPLETE
+    return msgspec.structs.replace(result, exit_code=code)
+
+
+def wire_signals(collection: Collection) -> None:
     """First Ctrl-C drains, second aborts; SIGTERM drains within a grace period."""
     loop = asyncio.get_running_loop()
     presses = 0
@@ -283,7 +346,7 @@ def _wire_signals(collection: Collection) -> None:
     loop.add_signal_handler(signal.SIGTERM, terminate)
 
 
-def _resume_command() -> list[str]:
+def resume_command() -> list[str]:
     """The words that were typed, without --fresh: they resume the run."""
     import sys
 

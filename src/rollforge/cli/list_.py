@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 EXAMPLE = "rollforge list verifiers"
 
 FAMILIES = {
+    "agents": "rollforge.agents:AGENTS",
     "verifiers": "rollforge.verifiers:VERIFIERS",
     "checks": "rollforge.checks:CHECKS",
     "recipes": "rollforge.recipes:RECIPES",
@@ -69,7 +70,8 @@ def describe_family(family: str) -> list[Member]:
 
     if family not in FAMILIES:
         raise UsageError(
-            f"there is no family {family!r}{did_you_mean(family, FAMILIES)}", hint=f"one of {', '.join(FAMILIES)}"
+            f"there is no family {family!r}{did_you_mean(family, FAMILIES)}",
+            hint=f"one of {', '.join(FAMILIES)}",
         )
     registry: Registry = load_target(FAMILIES[family])
     loaded = {name: registry.load(name) for name in registry.names()}

@@ -75,7 +75,9 @@ def _fields_table(fields: dict[str, Field]) -> Table:
             "min": short(field.min), "median": short(field.median), "max": short(field.max), "n": f"{field.n:,}",
         }  # fmt: skip
         missing = [f"{field.missing:,}" if field.missing else ""] if has_missing else []
-        table.add_row(Text(clipped(name, 34 if is_wide else 17)), *(cells[column] for column in columns), *missing)
+        table.add_row(
+            Text(clipped(name, 34 if is_wide else 17)), *(cells[column] for column in columns), *missing
+        )
     if len(fields) > MAX_FIELDS:
         table.add_row(f"… {len(fields) - MAX_FIELDS} more with --json")
     return table
@@ -161,7 +163,12 @@ def print_comparison(comparison: Comparison) -> None:
     for name, field in list(comparison.fields.items())[:MAX_FIELDS]:
         difference = "–" if field.difference is None else f"{field.difference:+.3f}"
         table.add_row(
-            Text(clipped(name, 30)), mean_text(field.value), mean_text(field.against), difference, signed(field.ci), f"{field.tasks:,}"
+            Text(clipped(name, 30)),
+            mean_text(field.value),
+            mean_text(field.against),
+            difference,
+            signed(field.ci),
+            f"{field.tasks:,}",
         )
     console.print(table)
     console.print(Text(comparison.verdict, style="bold"))

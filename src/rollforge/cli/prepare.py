@@ -194,7 +194,7 @@ def prepare(
         else:
             _require(recipe, runs, to)
             options = _options(which, pairs, rows, files)
-            checked = gate(str(recipe), runs, force=force, is_dry=dry_run, verifier=which.verifier)
+            checked = _checked(str(recipe), runs, force=force, is_dry=dry_run, verifier=which.verifier)
             manifest = step.prepare(
                 str(recipe),
                 runs,
@@ -212,14 +212,13 @@ def prepare(
     return Exit.DONE
 
 
-def gate(
+def _checked(
     recipe: str, runs: Sequence[str], *, force: bool, is_dry: bool, verifier: str | None
 ) -> dict[str, Any]:
-    """What `rollforge check --for RECIPE` says about the runs, for the manifest; an error stops unless forced.
+    """What `rollforge check --for RECIPE` says about the runs; a dry run only counts, so it is not stopped."""
+    from rollforge.api import gate
 
-    The check is another step: without it, the manifest says that none ran.
-    """
-    return {"ran": False, "ok": None, "errors": [], "forced": force}
+    return gate(recipe, runs, force=force or is_dry, verifier=verifier)
 
 
 def _require(recipe: str | None, runs: tuple[str, ...], to: str | None) -> None:

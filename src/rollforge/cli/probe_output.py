@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from rollforge.verifiers.probes import Probe, ProbeReport
     from rollforge.verifiers.probes.report import Rate
 
+UNSURE = 0.15
+"""An interval that reaches beyond this says little, and the page says so."""
+
 _MARKS = {"ok": "ok", "broken": "BROKEN", "unclear": "unclear", "not asked": "–"}
 
 
@@ -58,6 +61,11 @@ def print_report(report: ProbeReport) -> None:
             show(f"  {reason}", markup=False)
     else:
         show("nothing here says that it is broken")
+        widest = max((probe.ci[1] - probe.chance for probe in report.probes if probe.ci), default=0.0)
+        if widest > UNSURE:
+            show(
+                f"  but {report.tasks:,} tasks cannot rule out rates up to {widest:.0%}: ask about more with -n"
+            )
 
 
 def _counts(probe: Probe) -> str:

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from rollforge.steps.profile.records import ProfileSummary
 
 MEANING = {
-    "never solved": "no success: too hard, or the verifier rejects everything",
-    "hard": "up to a quarter solved",
-    "mixed": "the best material for GRPO and DPO",
-    "easy": "three quarters or more solved",
-    "always solved": "no failure: nothing left to learn",
+    "never solved": "too hard, or a broken verifier",
+    "hard": "up to ¼ solved",
+    "mixed": "best for GRPO and DPO",
+    "easy": "¾ solved or more",
+    "always solved": "nothing left to learn",
 }
 REASONS = {
     "highest_variance": "rewards differ most",
@@ -84,10 +84,14 @@ def _print_signal(summary: ProfileSummary) -> None:
     else:
         console.print("no learning signal can be told: no task has two judged rollouts")
     if summary.group_yield:
-        told = "  ".join(f"k={y.k}: {percent(y.value)}{'' if y.is_exact else '*'}" for y in summary.group_yield)
+        told = "  ".join(
+            f"k={y.k}: {percent(y.value)}{'' if y.is_exact else '*'}" for y in summary.group_yield
+        )
         console.print(Text(f"groups with signal at   {told}"))
         if not all(y.is_exact for y in summary.group_yield):
-            console.print(Text("  * more samples than some tasks have: estimated from their own shares", style="dim"))
+            console.print(
+                Text("  * more samples than some tasks have: estimated from their own shares", style="dim")
+            )
     variance = summary.variance
     if variance.intraclass is not None:
         console.print(
@@ -97,7 +101,9 @@ def _print_signal(summary: ProfileSummary) -> None:
     if summary.tokens_per_success is not None:
         console.print(f"output tokens per success: {summary.tokens_per_success:,.0f}")
     if summary.reward_against_length is not None:
-        console.print(f"reward against answer length, inside tasks: correlation {summary.reward_against_length:+.2f}")
+        console.print(
+            f"reward against answer length, inside tasks: correlation {summary.reward_against_length:+.2f}"
+        )
 
 
 def _agents(profile: Profile) -> Table:
@@ -106,7 +112,12 @@ def _agents(profile: Profile) -> Table:
     for name in ("tasks", "rollouts", "mean reward", "std"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in profile.agents.to_pylist():
-        cells = (f"{row['num_tasks']:,}", f"{row['num_rollouts']:,}", mean_text(row["mean/reward"]), short(row["std/reward"]))
+        cells = (
+            f"{row['num_tasks']:,}",
+            f"{row['num_rollouts']:,}",
+            mean_text(row["mean/reward"]),
+            short(row["std/reward"]),
+        )
         table.add_row(Text(str(row["agent"])), *cells)
     return table
 

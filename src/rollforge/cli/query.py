@@ -77,7 +77,9 @@ def _format(format: Format | None, out: Path | None, *, json: bool) -> Format:
     if out is None:
         return "table"
     if out.suffix not in endings:
-        raise UsageError(f"{out}: cannot tell the format from this ending", hint="add --format csv, json or parquet")
+        raise UsageError(
+            f"{out}: cannot tell the format from this ending", hint="add --format csv, json or parquet"
+        )
     return endings[out.suffix]
 
 
@@ -127,10 +129,17 @@ def _print_table(result: pa.Table, limit: int) -> None:
     table = Table(box=None, pad_edge=False, header_style="dim")
     shown = result.slice(0, limit)
     for field in result.schema:
-        is_number = str(field.type) in ("int64", "double", "int32", "float", "uint64") or "decimal" in str(field.type)
+        is_number = str(field.type) in ("int64", "double", "int32", "float", "uint64") or "decimal" in str(
+            field.type
+        )
         table.add_column(field.name, justify="right" if is_number else "left", overflow="fold")
     for row in zip(*(column.to_pylist() for column in shown.columns), strict=True):
-        table.add_row(*(Text(short(cell) if isinstance(cell, float) else "" if cell is None else str(cell)) for cell in row))
+        table.add_row(
+            *(
+                Text(short(cell) if isinstance(cell, float) else "" if cell is None else str(cell))
+                for cell in row
+            )
+        )
     out().print(table)
     if result.num_rows > limit:
         say(f"{result.num_rows - limit:,} more rows; see them with --limit {result.num_rows} or --out FILE")

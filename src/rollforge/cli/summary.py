@@ -60,6 +60,8 @@ def _plan_facts(plan: Plan, options: CollectOptions) -> JsonObject:
 def print_plan(options: CollectOptions, *, json: bool) -> None:
     """`--dry-run`: the resolved config and the plan; nothing is sent or written."""
     from rollforge import __version__
+    from rollforge.loop import run_async
+    from rollforge.steps.collect.machinery import rehearse_agent
     from rollforge.steps.collect.plan import make_plan
     from rollforge.verifiers.base import load_verifier
 
@@ -73,6 +75,7 @@ def print_plan(options: CollectOptions, *, json: bool) -> None:
         verifier_fingerprint=verifier.fingerprint if verifier else None,
         version=__version__,
         command=[],
+        agent=run_async(rehearse_agent(options)),
         is_rehearsal=True,
     )
     facts = _plan_facts(plan, options) | {"estimated_tokens": _estimated_tokens(plan, options)}

@@ -58,6 +58,8 @@ class HowFlags:
         field(default_factory=list)
     )
     """key=value option of the verifier; repeatable."""
+    sandbox: Annotated[Literal["auto", "require", "off"] | None, Parameter(group=_HOW)] = None
+    """For a verifier that runs programs: require refuses to run them without bubblewrap, off runs them with limits only."""
     cache: Annotated[str | None, Parameter(group=_HOW)] = None
     """Directory that keeps verdicts across runs."""
     verify_workers: Annotated[str, Parameter(group=_HOW)] = "auto"
@@ -137,7 +139,7 @@ def _options(run: str, verifier: str, which: WhichFlags, how: HowFlags) -> Verif
     return VerifyOptions(
         run=run,
         verifier=verifier,
-        options=parse_settings(how.set),
+        options=parse_settings(how.set) | ({"sandbox": how.sandbox} if how.sandbox else {}),
         mode="fast" if how.fast else how.mode,
         tasks=which.tasks,
         is_failed_only=which.failed_only,
@@ -200,7 +202,10 @@ async def _drive(verification: Verification) -> Summary:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, interrupt)
-    return await verification.run()
+    try:
+        return await verification.run()
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None  # stopped before anything was judged
 
 
 def _exit_of(summary: Summary) -> Exit:
@@ -250,7 +255,7 @@ def _probe(
                 run=run,
                 input=other.input or which.tasks,
                 verifier=verifier,
-                options=parse_settings(how.set),
+                options=parse_settings(how.set) | ({"sandbox": how.sandbox} if how.sandbox else {}),
                 mode="fast" if how.fast else how.mode,
                 limit=other.limit,
                 workers=_workers(how.verify_workers),

@@ -7,6 +7,7 @@ that does not know `return_token_ids`) are learned from its first refusal and re
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Literal
 
 import msgspec
@@ -129,11 +130,23 @@ def _read_chat(body: bytes) -> JsonObject:
 def _read_object(body: bytes) -> JsonObject:
     try:
         value = from_json(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Failure("model", "transient", f"torn JSON from the server: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        value = _read_leniently(body)
     if not isinstance(value, dict):
         raise Failure("model", "transient", "the server answered with no object")
     return value
+
+
+def _read_leniently(body: bytes) -> object:
+    """What Python servers write though JSON has no such thing: NaN, Infinity, half of a surrogate pair.
+
+    Such numbers become null and half characters the replacement character; anything else that is broken is torn.
+    """
+    try:
+        text = json.dumps(json.loads(body), ensure_ascii=False)
+        return json.loads(text.encode("utf-8", "replace"), parse_constant=lambda _: None)
+    except (ValueError, RecursionError) as error:
+        raise Failure("model", "transient", f"torn JSON from the server: {error}") from error
 
 
 def _read_response(body: bytes) -> JsonObject:

@@ -1,5 +1,4 @@
-"""Experiences: what a trainer learns from. `record` is the noun and its bytes, `rollouts` makes them from
-rollout rows."""
+"""Experiences: what a trainer learns from. `record` is the noun and its bytes, `rollouts` makes them from rollout rows."""
 
 from __future__ import annotations
 

@@ -25,8 +25,15 @@ def messages_type(keys: frozenset[str]) -> pa.DataType:
     if REASONING_KEY in keys:
         fields.append((REASONING_KEY, pa.string()))
     if "tool_calls" in keys:
-        fields += [("tool_calls", _CALLS), ("tool_call_id", pa.string()), ("name", pa.string())]
+        fields.append(("tool_calls", _CALLS))
+    if "tool_call_id" in keys:
+        fields += [("tool_call_id", pa.string()), ("name", pa.string())]
     return pa.list_(pa.struct(fields))
+
+
+def columns_of(keys: dict[str, frozenset[str]], *names: str) -> dict[str, pa.DataType]:
+    """Columns of messages, each with the keys its own messages use."""
+    return {name: messages_type(keys.get(name, frozenset())) for name in names}
 
 
 def prompt_fields() -> dict[str, str]:

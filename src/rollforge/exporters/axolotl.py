@@ -30,7 +30,7 @@ class AxolotlExporter(Exporter):
 
     def demonstration(self, example: Demonstration) -> JsonObject:
         return {
-            "messages": self.conversation(example.prompt, example.answer),
+            "messages": self.conversation(example.prompt, example.answer, example.tools),
             "tools": self.tools(example.tools),
         }
 
@@ -69,7 +69,7 @@ class AxolotlExporter(Exporter):
         from rollforge.exporters.arrow import messages_type, schema
 
         if kind == "demonstration":
-            return schema(messages=messages_type(self.keys), tools="string")
+            return schema(messages=messages_type(self.keys.get("messages", frozenset())), tools="string")
         plain = messages_type(frozenset())
         return schema(messages=plain, chosen=plain.value_type, rejected=plain.value_type)
 

@@ -8,6 +8,7 @@ row is checked when it is read back, and the lines a user pastes to load it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -16,7 +17,15 @@ from rollforge.errors import UsageError
 from rollforge.exporters import EXPORTERS
 from rollforge.exporters.contract import message_problems
 from rollforge.exporters.messages import Message, TokenRecord
-from rollforge.exporters.shape import Shaping, keys_used, shape, tools_from_system, tools_in_system, unshape
+from rollforge.exporters.shape import (
+    Arguments,
+    Shaping,
+    keys_used,
+    shape,
+    tools_from_system,
+    tools_in_system,
+    unshape,
+)
 from rollforge.exporters.tidy import Policies
 from rollforge.records import JsonObject
 
@@ -111,21 +120,29 @@ class Raw(msgspec.Struct, gc=False):
 Example = Demonstration | Pair | Labelled | Prompt | Scored | Raw
 
 
+_NO_KEYS: frozenset[str] = frozenset()
+
+
+@cache
+def _kinds(column: str, keys: frozenset[str]) -> frozenset[str]:
+    return frozenset(f"{column}.{key}" for key in keys)
+
+
 class KeysGrew(Exception):
     """A message needs keys that the rows written so far do not have; the data set is written again with them."""
 
-    def __init__(self, keys: frozenset[str]) -> None:
-        super().__init__(", ".join(sorted(keys)))
+    def __init__(self, keys: dict[str, frozenset[str]]) -> None:
+        super().__init__(str(keys))
         self.keys = keys
+        """Column → all optional keys that its messages need, as far as seen."""
 
 
 class FormChanged(Exception):
     """A row shows that the chosen form would be damaged by the trainer's loader; the data set is written again in another."""
 
-    def __init__(self, arguments: str, reason: str) -> None:
+    def __init__(self, arguments: Arguments, reason: str) -> None:
         super().__init__(reason)
         self.arguments = arguments
-        self.reason = reason
 
 
 class Exporter:
@@ -147,7 +164,10 @@ class Exporter:
 
     def __init__(self, shape_as: Shaping | None = None) -> None:
         self.shape_as = shape_as or self.shaping
-        self.keys: frozenset[str] = frozenset()
+        self.keys: dict[str, frozenset[str]] = {}
+        """Column → the optional keys that its messages all have; columns are typed one by one, so each has its own."""
+        self.fallback: Arguments = "string"
+        """The form of arguments to change to when the loader would damage objects."""
         self.is_columnar = False
         """Rows go into columns (Parquet), which want values and not encoded text."""
         self._prompt: tuple[list[Message], bytes | None, list[msgspec.Raw], frozenset[str]] | None = None
@@ -196,25 +216,31 @@ class Exporter:
     def scored(self, example: Scored) -> JsonObject:
         raise NotImplementedError
 
-    def messages(self, messages: list[Message], tools: bytes | None = None) -> list[JsonObject]:
+    def messages(
+        self, messages: list[Message], tools: bytes | None = None, *, column: str = "messages"
+    ) -> list[JsonObject]:
         """Messages in this trainer's keys; with `tools` given and no column for them, written into the system text."""
         if self.shape_as.tools == "system" and tools is not None:
             messages = tools_in_system(messages, tools, as_text=self.shape_as.arguments == "text")
         used = keys_used(messages, self.shape_as)
+        keys = self.keys.get(column, _NO_KEYS)
         if used:
-            self.kinds |= used
-            if self.shape_as.keys == "uniform" and not used <= self.keys:
-                raise KeysGrew(self.keys | used)
-        return shape(messages, self.shape_as, self.keys, is_encoded=not self.is_columnar)
+            self.kinds |= _kinds(column, used)
+            if self.shape_as.keys == "uniform" and not used <= keys:
+                raise KeysGrew({**self.keys, column: keys | used})
+        return shape(messages, self.shape_as, keys, is_encoded=not self.is_columnar)
 
-    def prompt_messages(self, prompt: list[Message], tools: bytes | None = None) -> list[Any]:
+    def prompt_messages(
+        self, prompt: list[Message], tools: bytes | None = None, *, column: str = "prompt"
+    ) -> list[Any]:
         """The same for a prompt, already encoded where rows are lines: the rollouts of a task share it, so it is shaped once."""
         if self.is_columnar:
-            return self.messages(prompt, tools)
+            return self.messages(prompt, tools, column=column)
         known = self._prompt
         if known is None or known[0] is not prompt or known[1] is not tools:
             kinds, self.kinds = self.kinds, set()
-            encoded = [msgspec.Raw(msgspec.json.encode(row)) for row in self.messages(prompt, tools)]
+            rows = self.messages(prompt, tools, column=column)
+            encoded = [msgspec.Raw(msgspec.json.encode(row)) for row in rows]
             known = self._prompt = (prompt, tools, encoded, frozenset(self.kinds))
             self.kinds |= kinds
         else:
@@ -225,11 +251,11 @@ class Exporter:
         self, prompt: list[Message], answer: list[Message], tools: bytes | None = None
     ) -> list[Any]:
         """Prompt and answer as one list of messages."""
-        return self.prompt_messages(prompt, tools) + self.messages(answer)
+        return self.prompt_messages(prompt, tools, column="messages") + self.messages(answer)
 
     def tools(self, tools: bytes | None) -> object:
         """The `tools` column: a JSON text, a list, or null."""
-        if tools is None:
+        if tools is None or self.shape_as.tools == "system":
             return None
         self.kinds.add("tools")
         if self.shape_as.tools != "string":

@@ -41,16 +41,16 @@ class ChatExporter(Exporter):
 
     def demonstration(self, example: Demonstration) -> JsonObject:
         return {
-            "messages": self.conversation(example.prompt, example.answer),
+            "messages": self.conversation(example.prompt, example.answer, example.tools),
             "tools": self.tools(example.tools),
             "reward": example.reward,
         }
 
     def pair(self, example: Pair) -> JsonObject:
         return {
-            "prompt": self.prompt_messages(example.prompt),
-            "chosen": self.messages(example.chosen),
-            "rejected": self.messages(example.rejected),
+            "prompt": self.prompt_messages(example.prompt, example.tools),
+            "chosen": self.messages(example.chosen, column="chosen"),
+            "rejected": self.messages(example.rejected, column="rejected"),
             "tools": self.tools(example.tools),
             "chosen_reward": example.chosen_reward,
             "rejected_reward": example.rejected_reward,
@@ -59,8 +59,8 @@ class ChatExporter(Exporter):
 
     def labelled(self, example: Labelled) -> JsonObject:
         return {
-            "prompt": self.prompt_messages(example.prompt),
-            "completion": self.messages(example.answer),
+            "prompt": self.prompt_messages(example.prompt, example.tools),
+            "completion": self.messages(example.answer, column="completion"),
             "label": example.label,
             "tools": self.tools(example.tools),
             "reward": example.reward,
@@ -71,8 +71,8 @@ class ChatExporter(Exporter):
 
     def scored(self, example: Scored) -> JsonObject:
         return {
-            "prompt": self.prompt_messages(example.prompt),
-            "completion": self.messages(example.answer),
+            "prompt": self.prompt_messages(example.prompt, example.tools),
+            "completion": self.messages(example.answer, column="completion"),
             "tools": self.tools(example.tools),
             "task_id": example.task,
             "rollout": example.rollout,
@@ -118,17 +118,18 @@ class ChatExporter(Exporter):
     def arrow_schema(self, recipe: str, kind: Kind) -> Any:
         import pyarrow as pa
 
-        from rollforge.exporters.arrow import messages_type, prompt_fields, schema
+        from rollforge.exporters.arrow import columns_of, prompt_fields, schema
 
-        many = messages_type(self.keys)
         match kind:
             case "demonstration":
-                return schema(messages=many, tools="string", reward="double")
+                return schema(**columns_of(self.keys, "messages"), tools="string", reward="double")
             case "pair":
                 rewards = {"chosen_reward": "double", "rejected_reward": "double", "reward_gap": "double"}
-                return schema(prompt=many, chosen=many, rejected=many, tools="string", **rewards)
+                sides = columns_of(self.keys, "prompt", "chosen", "rejected")
+                return schema(**sides, tools="string", **rewards)
             case "labelled":
-                return schema(prompt=many, completion=many, label="bool", tools="string", reward="double")
+                sides = columns_of(self.keys, "prompt", "completion")
+                return schema(**sides, label="bool", tools="string", reward="double")
             case "scored":
                 ids = {
                     "prompt_token_ids": pa.list_(pa.list_(pa.int64())),
@@ -137,9 +138,10 @@ class ChatExporter(Exporter):
                 }
                 numbers = dict.fromkeys(SCORED_NUMBERS, "double")
                 fixed = {"tools": "string", "task_id": "string", "rollout": "int64"}
-                return schema(prompt=many, completion=many, **fixed, **numbers, fidelity="string", **ids)
+                sides = columns_of(self.keys, "prompt", "completion")
+                return schema(**sides, **fixed, **numbers, fidelity="string", **ids)
             case _:
-                return schema(prompt=many, **prompt_fields())
+                return schema(**columns_of(self.keys, "prompt"), **prompt_fields())
 
     def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:
         return fenced("python", [*load_lines(files), "print(data)"])

@@ -220,10 +220,6 @@ class Reader:
         found: set[str] = set()
         call_names = {call.id: call.name for message in prompt for call in message.calls}
         answer = fold(items, call_names, found, self._images)
-        if (
-            self._is_careful or line.isascii()
-        ) and b"\\ud" in line:  # who escapes surrogates escapes all but ASCII
-            _decode_all(answer)
         if not answer:
             found.add("empty output")
         return Conversation(prompt, answer, tools, marks | found if found else marks, _tokens(items))
@@ -259,16 +255,6 @@ def _read_prompt(params: _Params, images: ImagePolicy) -> tuple[list[Message], b
     if params.instructions:
         messages = [Message("system", params.instructions), *messages]
     return messages, tools, frozenset(marks)
-
-
-def _decode_all(messages: list[Message]) -> None:
-    """Look at every text: half of a surrogate pair is no text that a trainer can read."""
-    try:
-        for message in messages:
-            message.text, message.thought = message.content, message.reasoning
-            message.raw = message.raw_thought = None
-    except msgspec.DecodeError as error:
-        raise Inexpressible("a text is not valid Unicode") from error
 
 
 def _decode_reason(error: msgspec.DecodeError | UnicodeDecodeError) -> str:

@@ -1,7 +1,8 @@
 """NeMo-RL: SFT messages, preference pairs by rank, and NeMo Gym task rows for GRPO and PPO, as JSONL.
 
 Its preserving loader reads lines with plain JSON, so arguments are objects and `tools` a list, nothing damaged. A preference trains
-only the last message of a side, so pairs are step pairs. A column called `task_name` would break its loaders and is never written.
+only the last message of a side, so pairs are step pairs, and it ignores tools, so their schemas stand in the system text. A column
+called `task_name` would break its loaders and is never written.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 from rollforge.exporters.base import Demonstration, Exporter, Kind, Pair, Prompt
 from rollforge.exporters.contract import ReadMessage, message_problems, struct
 from rollforge.exporters.messages import Message
-from rollforge.exporters.shape import Shaping, unshape
+from rollforge.exporters.shape import Shaping, tools_from_system, tools_in_system, unshape
 from rollforge.exporters.snippets import fenced, first_file
 from rollforge.exporters.tidy import Policies
 from rollforge.records import JsonObject
@@ -35,17 +36,17 @@ class NemoRlExporter(Exporter):
     pair_form = "step"
 
     def demonstration(self, example: Demonstration) -> JsonObject:
-        row: JsonObject = {"messages": self.conversation(example.prompt, example.answer)}
-        if example.tools is not None:
+        row: JsonObject = {"messages": self.conversation(example.prompt, example.answer, example.tools)}
+        if example.tools is not None and self.shape_as.tools != "system":
             row["tools"] = self.tools(example.tools)
         return row
 
     def pair(self, example: Pair) -> JsonObject:
         return {
-            "context": self.prompt_messages(example.prompt),
+            "context": self.messages(tools_in_system(example.prompt, example.tools, as_text=False)),
             "completions": [
-                {"rank": 0, "completion": self.messages(example.chosen)},
-                {"rank": 1, "completion": self.messages(example.rejected)},
+                {"rank": 0, "completion": self.messages(example.chosen, column="chosen")},
+                {"rank": 1, "completion": self.messages(example.rejected, column="rejected")},
             ],
         }
 
@@ -90,7 +91,8 @@ class NemoRlExporter(Exporter):
         if "completions" not in row:
             return super().back(row)
         chosen, rejected = (unshape(side["completion"], self.shape_as) for side in row["completions"])
-        return {"prompt": unshape(row["context"], self.shape_as), "chosen": chosen, "rejected": rejected}
+        context, _ = tools_from_system(unshape(row["context"], self.shape_as))
+        return {"prompt": context, "chosen": chosen, "rejected": rejected}
 
     def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:
         train, validation = first_file(files), first_file(files, "validation")

@@ -33,15 +33,15 @@ class OpenRlhfExporter(Exporter):
     def pair(self, example: Pair) -> JsonObject:
         return {
             "prompt": self.prompt_messages(example.prompt, example.tools),
-            "chosen": self.messages(example.chosen),
-            "rejected": self.messages(example.rejected),
+            "chosen": self.messages(example.chosen, column="chosen"),
+            "rejected": self.messages(example.rejected, column="rejected"),
             "margin": example.gap,
         }
 
     def prompt(self, example: Prompt) -> JsonObject:
         columns = prompt_columns(example)
         return {
-            "input": self.messages(example.prompt, example.tools),
+            "input": self.messages(example.prompt, example.tools, column="input"),
             "label": columns.pop("ground_truth"),
             "datasource": columns.pop("data_source"),
             **columns,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import product
 from typing import Literal
 
 import msgspec
@@ -54,17 +55,22 @@ def shape(
 
 def keys_used(messages: Iterable[Message], shaping: Shaping) -> frozenset[str]:
     """The optional keys that these messages need."""
-    has_field = has_tools = False
+    has_thought = has_calls = has_results = False
     for message in messages:
-        has_tools = has_tools or message.call_id is not None or bool(message.calls)
-        has_field = has_field or message.has_reasoning
-    return _KEYS[has_field and shaping.reasoning == "field", has_tools and shaping.arguments != "text"]
+        has_calls = has_calls or bool(message.calls)
+        has_results = has_results or message.call_id is not None
+        has_thought = has_thought or message.has_reasoning
+    is_text = shaping.arguments == "text"
+    return _KEYS[
+        has_thought and shaping.reasoning == "field", has_calls and not is_text, has_results and not is_text
+    ]
 
 
 _KEYS = {
-    (has_field, has_tools): frozenset([REASONING_KEY] * has_field + list(TOOL_KEYS) * has_tools)
-    for has_field in (False, True)
-    for has_tools in (False, True)
+    (thought, calls, results): frozenset(
+        [REASONING_KEY] * thought + list(TOOL_KEYS[:1]) * calls + list(TOOL_KEYS[1:]) * results
+    )
+    for thought, calls, results in product((False, True), repeat=3)
 }
 
 

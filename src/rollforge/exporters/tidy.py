@@ -44,6 +44,8 @@ def tidy(conversation: Conversation, policies: Policies, *, needs_answer: bool =
     Raises:
         Inexpressible: a policy refuses it, or nothing whole is left.
     """
+    if needs_answer and _is_tidy(conversation, policies):
+        return conversation
     marks = set(conversation.marks)
     prompt = conversation.prompt
     answer = conversation.answer
@@ -60,6 +62,26 @@ def tidy(conversation: Conversation, policies: Policies, *, needs_answer: bool =
     if "tool result without its call" in marks and policies.orphan_result == "refuse":
         raise Inexpressible("tool result without its call")
     return Conversation(prompt, answer, conversation.tools, frozenset(marks), conversation.tokens)
+
+
+def _is_tidy(conversation: Conversation, policies: Policies) -> bool:
+    """Whether nothing has to be done, as for most rollouts: one question, calls answered in turn, an answer at the end."""
+    if conversation.marks or not conversation.answer or not conversation.prompt:
+        return False
+    last = conversation.answer[-1]
+    if last.role != "assistant" or last.calls or last.is_blank or conversation.prompt[-1].role != "user":
+        return False
+    waiting = 0
+    for message in conversation.answer:
+        if message.role == "assistant":
+            if waiting:
+                return False
+            waiting = len(message.calls)
+        elif message.role == "tool":
+            waiting -= 1
+        else:
+            return False
+    return waiting == 0 and all(message.role in ("system", "user") for message in conversation.prompt)
 
 
 def lead(prompt: list[Message], policies: Policies) -> list[Message]:

@@ -6,6 +6,7 @@ are objects, which most templates want, until a row shows that `datasets` would 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -39,12 +40,12 @@ class TrlExporter(Exporter):
 
     def __init__(self, shape_as: Shaping | None = None) -> None:
         super().__init__(shape_as)
-        self._guard = ArgumentsGuard()
+        self._guards: dict[str, ArgumentsGuard] = defaultdict(ArgumentsGuard)
         self._position = 0
 
     def start_over(self) -> None:
         super().start_over()
-        self._guard = ArgumentsGuard()
+        self._guards.clear()
         self._position = 0
 
     def line(self, example: Example) -> bytes:
@@ -52,37 +53,39 @@ class TrlExporter(Exporter):
         self._position += len(line) + 1
         return line
 
-    def messages(self, messages: list[Message], tools: bytes | None = None) -> list[JsonObject]:
+    def messages(
+        self, messages: list[Message], tools: bytes | None = None, *, column: str = "messages"
+    ) -> list[JsonObject]:
         if self.shape_as.arguments == "object":
-            self._watch(messages)
-        return super().messages(messages, tools)
+            self._watch(messages, column)
+        return super().messages(messages, tools, column=column)
 
-    def _watch(self, messages: list[Message]) -> None:
+    def _watch(self, messages: list[Message], column: str) -> None:
         for message in messages:
             for call in message.calls:
-                damage = self._guard.damage(call.arguments, self._position)
+                damage = self._guards[column].damage(call.arguments, self._position)
                 if damage is not None:
-                    raise FormChanged("string", damage)
+                    raise FormChanged(self.fallback, damage)
 
     def demonstration(self, example: Demonstration) -> JsonObject:
         return {
-            "messages": self.conversation(example.prompt, example.answer),
+            "messages": self.conversation(example.prompt, example.answer, example.tools),
             "tools": self.tools(example.tools),
         }
 
     def pair(self, example: Pair) -> JsonObject:
         return {
-            "prompt": self.prompt_messages(example.prompt),
-            "chosen": self.messages(example.chosen),
-            "rejected": self.messages(example.rejected),
+            "prompt": self.prompt_messages(example.prompt, example.tools),
+            "chosen": self.messages(example.chosen, column="chosen"),
+            "rejected": self.messages(example.rejected, column="rejected"),
             "tools": self.tools(example.tools),
             "margin": example.gap,
         }
 
     def labelled(self, example: Labelled) -> JsonObject:
         return {
-            "prompt": self.prompt_messages(example.prompt),
-            "completion": self.messages(example.answer),
+            "prompt": self.prompt_messages(example.prompt, example.tools),
+            "completion": self.messages(example.answer, column="completion"),
             "label": example.label,
             "tools": self.tools(example.tools),
         }
@@ -109,18 +112,19 @@ class TrlExporter(Exporter):
             yield "margin is not above zero"
 
     def arrow_schema(self, recipe: str, kind: Kind) -> Any:
-        from rollforge.exporters.arrow import messages_type, prompt_fields, schema
+        from rollforge.exporters.arrow import columns_of, prompt_fields, schema
 
-        many = messages_type(self.keys)
         match kind:
             case "demonstration":
-                return schema(messages=many, tools="string")
+                return schema(**columns_of(self.keys, "messages"), tools="string")
             case "pair":
-                return schema(prompt=many, chosen=many, rejected=many, tools="string", margin="double")
+                return schema(
+                    **columns_of(self.keys, "prompt", "chosen", "rejected"), tools="string", margin="double"
+                )
             case "labelled":
-                return schema(prompt=many, completion=many, label="bool", tools="string")
+                return schema(**columns_of(self.keys, "prompt", "completion"), label="bool", tools="string")
             case _:
-                return schema(prompt=many, **prompt_fields())
+                return schema(**columns_of(self.keys, "prompt"), **prompt_fields())
 
     def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:
         trainer, config, extra = _TRAINERS[recipe]

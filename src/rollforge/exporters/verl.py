@@ -87,7 +87,7 @@ class VerlExporter(Exporter):
         from rollforge.exporters.arrow import messages_type, prompt_fields, schema
 
         if kind == "demonstration":
-            return schema(messages=messages_type(self.keys))
+            return schema(messages=messages_type(self.keys.get("messages", frozenset())))
         if kind == "pair":
             return schema(prompt="string", chosen="string", rejected="string")
         fields = prompt_fields()

@@ -6,34 +6,36 @@ row is never needed.
 
 from __future__ import annotations
 
-import hashlib
 import re
+from hashlib import sha256
+from struct import Struct as Struct8
 from typing import NamedTuple
 
 import msgspec
 from msgspec import Raw, Struct
 
+from rollforge.records import JsonObject, content_text
+
 Number = int | float | bool | None
 
 
-class Part(Struct):
+class Part(Struct, gc=False):
     """A piece of a message's content."""
 
     type: str | None = None
     text: str | None = None
-    refusal: str | None = None
 
 
-class Item(Struct):
+class Item(Struct, gc=False):
     """One item of a rollout; only what facts come from."""
 
     type: str | None = None
     role: str | None = None
-    content: str | list[Part] | None = None
+    content: list[Part] | str | None = None
     generation_token_ids: Raw = Raw()
 
 
-class Reason(Struct):
+class Reason(Struct, gc=False):
     """Why a response is incomplete."""
 
     reason: str | None = None
@@ -42,23 +44,14 @@ class Reason(Struct):
 Usage = dict[str, Number | dict[str, Number]]
 
 
-class PartlyRead(Struct):
+class PartlyRead(Struct, gc=False):
     """A response; only what facts come from."""
 
     output: list[Item] | None = None
-    usage: Usage | None = None
+    usage: Raw = Raw(b"null")
     status: str | None = None
     incomplete_details: Reason | None = None
     model: str | None = None
-
-
-class ChatMessage(Struct):
-    """A message of a row in chat form."""
-
-    role: str | None = None
-    content: str | list[Part] | None = None
-    tool_calls: list[Raw] | None = None
-    refusal: str | None = None
 
 
 class Answer(NamedTuple):
@@ -78,7 +71,7 @@ class Answer(NamedTuple):
 
 
 decode_response = msgspec.json.Decoder(PartlyRead).decode
-decode_chat = msgspec.json.Decoder(list[ChatMessage]).decode
+_encode = msgspec.json.Encoder().encode
 _decode_item = msgspec.json.Decoder(Item).decode
 
 _REFUSAL = re.compile(
@@ -101,12 +94,6 @@ _BY_MODEL = frozenset({"message", "reasoning", "function_call"})
 _LENGTH = frozenset({"max_output_tokens", "length", "max_tokens"})
 
 
-def text_hash(text: str) -> int:
-    """A 64-bit hash that is the same in every process and on every machine."""
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-    return int.from_bytes(digest[:8], "little", signed=True)
-
-
 def answer_of(response: PartlyRead) -> Answer:
     """The facts of a response."""
     texts: list[str] = []
@@ -115,9 +102,7 @@ def answer_of(response: PartlyRead) -> Answer:
     last = None
     for item in response.output or ():
         last = item.type
-        if last == "function_call":
-            calls += 1
-        elif last == "message":
+        if last == "message":
             content = item.content
             if type(content) is list:
                 for part in content:
@@ -127,30 +112,31 @@ def answer_of(response: PartlyRead) -> Answer:
                         has_refused = True
             elif content:
                 texts.append(content)  # type: ignore[arg-type]
-        if last in _BY_MODEL and item.role != "user":
-            turns += not in_turn
-            in_turn = True
-        else:
+        elif last == "function_call":
+            calls += 1
+        elif last != "reasoning":
             in_turn = False
-        if not has_token_ids and len(item.generation_token_ids) > 2:
+            continue
+        if not in_turn:
+            if item.role == "user":
+                continue
+            turns += 1
+            in_turn = True
+        if len(item.generation_token_ids) > 2:
             has_token_ids = True
     text = texts[0] if len(texts) == 1 else "".join(texts)
     finish = _finish_reason(response, last)
     return _facts(text, turns, calls, finish, has_refused, has_token_ids, response.model)
 
 
-def answer_of_chat(messages: list[ChatMessage]) -> Answer:
+def answer_of_chat(messages: list[JsonObject]) -> Answer:
     """The facts of the assistant's messages in chat form; how the answer ended is not known there."""
-    said = [message for message in messages if message.role == "assistant"]
-    calls = sum(len(message.tool_calls or ()) for message in said)
-    text = "".join(_chat_text(message.content) for message in said)
-    return _facts(text, len(said), calls, None, any(message.refusal for message in said), False, None)
-
-
-def _chat_text(content: str | list[Part] | None) -> str:
-    if isinstance(content, list):
-        return "".join(part.text or "" for part in content)
-    return content or ""
+    said = [
+        message for message in messages if isinstance(message, dict) and message.get("role") == "assistant"
+    ]
+    calls = sum(len(message["tool_calls"]) for message in said if isinstance(message.get("tool_calls"), list))
+    text = "".join(content_text(message.get("content")) for message in said)
+    return _facts(text, len(said), calls, None, any(message.get("refusal") for message in said), False, None)
 
 
 def _facts(
@@ -162,21 +148,26 @@ def _facts(
     has_token_ids: bool,
     model: str | None,
 ) -> Answer:
-    is_short = len(text) <= _LOOKED_AT
-    is_empty = not calls and (not text or text.isspace())
+    length = len(text)
+    is_refusal, is_error, is_blank = has_refused, False, False
+    if length <= _LOOKED_AT:
+        is_blank = not text or text.isspace()
+        is_refusal = has_refused or _REFUSAL.match(text) is not None
+        is_error = _ERROR.match(text) is not None
+    digest = text_hash(text) if text else None
     return Answer(
-        answer_hash=text_hash(text) if text else None,
-        answer_chars=len(text),
-        turns=turns,
-        tool_calls=calls,
-        finish_reason=finish,
-        is_truncated=finish == "length",
-        is_empty=is_empty,
-        is_refusal=has_refused or (is_short and _REFUSAL.match(text) is not None),
-        error_text=is_short and _ERROR.match(text) is not None,
-        has_token_ids=has_token_ids,
-        model=model,
-    )
+        digest, length, turns, calls, finish, finish == "length", is_blank and not calls, is_refusal, is_error,
+        has_token_ids, model,
+    )  # fmt: skip
+
+
+def text_hash(text: str) -> int:
+    """A 64-bit hash that is the same in every process and on every machine."""
+    found: int = _eight_bytes(sha256(text.encode("utf-8", "surrogatepass")).digest())[0]
+    return found
+
+
+_eight_bytes = Struct8("<q24x").unpack
 
 
 def _finish_reason(response: PartlyRead, last: str | None) -> str | None:
@@ -198,7 +189,7 @@ def tolerant_response(raw: Raw) -> PartlyRead:
     output = value.get("output")
     return PartlyRead(
         output=[_tolerant_item(item) for item in output] if isinstance(output, list) else None,
-        usage=_tolerant_usage(value.get("usage")),
+        usage=Raw(_encode(_tolerant_usage(value.get("usage")))),
         status=_text(value.get("status")),
         incomplete_details=Reason(_text(reason)),
         model=_text(value.get("model")),

@@ -86,7 +86,9 @@ class Cache:
     def __init__(self, path: Path, kind: Kind, folder: Path) -> None:
         self.path = path
         self.kind: Kind = kind
-        self.folder = _writable(folder, path) / kind
+        # A file and its packed copy share a folder, but not an index.
+        packed = path.suffix if is_compressed(path) else ""
+        self.folder = _writable(folder, path) / f"{kind}{packed}"
 
     def refresh(self, workers: int | None = None) -> State:
         """The state, after building or extending whatever is not up to date."""

@@ -17,16 +17,15 @@ from rollforge.index.answers import (
     Answer,
     answer_of,
     answer_of_chat,
-    decode_chat,
     decode_response,
     tolerant_response,
 )
-from rollforge.records import ATTEMPT_KEY, OWN_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject
+from rollforge.records import ATTEMPT_KEY, OWN_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY
 
 MAX_TEXT = 256
 """Longer top-level texts stay in the file; shorter ones (an extracted answer, a difficulty) become columns."""
 
-_Scalar = int | float | bool | None | str
+_Scalar = int | float | bool | str | None
 
 
 class _Params(Struct):
@@ -49,22 +48,12 @@ class _Own(Struct):
 
 
 _split = msgspec.json.Decoder(dict[str, Raw]).decode
-_scalars = msgspec.json.Decoder(list[int | float | bool | None | str | list[Raw] | dict[str, Raw]]).decode
+_scalars = msgspec.json.Decoder(list[int | float | bool | str | list[Raw] | dict[str, Raw] | None]).decode
 _params = msgspec.json.Decoder(_Params).decode
 _agent_ref = msgspec.json.Decoder(_AgentRef).decode
 _own = msgspec.json.Decoder(_Own).decode
 _components = msgspec.json.Decoder(dict[str, _Scalar | list[Raw] | dict[str, Raw]]).decode
 _any = msgspec.json.Decoder().decode
-
-
-class Place(NamedTuple):
-    """Where the row stands and which rollout it is."""
-
-    task: int | None
-    rollout: int | None
-    attempt: int | None
-    agent: str | None
-    prompt_hash: int | None
 
 
 class Own(NamedTuple):
@@ -78,16 +67,25 @@ class Own(NamedTuple):
     verify_seconds: float | None = None
 
 
-class Facts(NamedTuple):
-    """One row, read."""
+class Row(NamedTuple):
+    """One line, as values for the columns of its kind."""
 
-    place: Place
-    answer: Answer
-    own: Own
+    fixed: tuple[object, ...]
     numbers: list[tuple[str, float]]
     texts: list[tuple[str, str]]
     notes: list[str]
     """What was odd but did not cost the row."""
+    scalars: dict[str, Raw] | None = None
+    """Top-level values still unread: those of many rows are read together."""
+    usage: Raw | bytes = b"null"
+    """The usage object, unread."""
+
+
+Line = bytes | memoryview
+
+_NOTHING: list[Any] = []
+_NO_OWN = Own()
+_NO_ANSWER = Answer()
 
 
 class BadLine(Exception):
@@ -100,45 +98,30 @@ class Reader:
     REMEMBERED = 100_000
 
     def __init__(self) -> None:
-        self._hash_by_prompt: dict[int, int | None] = {}
+        self._hash_by_params: dict[int, int | None] = {}
         self._name_by_agent: dict[bytes, str | None] = {}
 
-    def read(self, line: bytes) -> Facts:
-        """The facts of a rollout row.
+    def read(self, line: Line) -> Row:
+        """A rollout row; task, rollout and attempt are among the scalars still unread.
 
         Raises:
             BadLine: the line is no JSON object; nothing of it is used.
         """
         values, notes = split_line(line)
-        params, response = values.pop(PARAMS_KEY, None), values.pop("response", None)
-        agent, own = values.pop("agent_ref", None), values.pop(OWN_KEY, None)
-        components = values.pop("reward_components", None)
-        chat = (
-            [values.pop(key, None) for key in ("messages", "prompt", "completion")]
-            if params is None
-            else None
-        )
-        numbers: list[tuple[str, float]] = []
-        texts: list[tuple[str, str]] = []
-        keys: dict[str, int] = {}
-        sort_scalars(values, numbers, texts, keys, notes)
-        if components is not None:
-            _read_components(components, numbers, notes)
-        if chat is None:
-            answer = self._read_response(response, numbers, notes)
+        pop = values.pop
+        params, response = pop(PARAMS_KEY, None), pop("response", None)
+        agent, own, components = pop("agent_ref", None), pop(OWN_KEY, None), pop("reward_components", None)
+        numbers = _read_components(components, notes) if components is not None else _NOTHING
+        if params is not None:
+            answer, usage = self._read_response(response, notes)
             prompt_hash = self.prompt_hash(params, notes)
         else:
-            answer, prompt_hash = self._read_chat(chat, response, numbers, notes)
-        place = Place(
-            keys.get(TASK_KEY),
-            keys.get(ROLLOUT_KEY),
-            keys.get(ATTEMPT_KEY),
-            self.agent(agent, notes) if agent is not None else None,
-            prompt_hash,
-        )
-        return Facts(
-            place, answer, _read_own(own, notes) if own is not None else Own(), numbers, texts, notes
-        )
+            chat = [pop(key, None) for key in ("messages", "prompt", "completion")]
+            answer, usage, prompt_hash = self._read_chat(chat, response, notes)
+        name = self.agent(agent, notes) if agent is not None else None
+        made = _read_own(own, notes) if own is not None else _NO_OWN
+        fixed = (None, None, None, name, prompt_hash, *answer, *made)
+        return Row(fixed, numbers, _NOTHING, notes, values, usage)
 
     def agent(self, raw: Raw, notes: list[str]) -> str | None:
         data = bytes(raw)
@@ -151,44 +134,42 @@ class Reader:
         return self._name_by_agent[data]
 
     def prompt_hash(self, raw: Raw | None, notes: list[str]) -> int | None:
+        """The canonical hash of the prompt in `responses_create_params`; rollouts of one task have the same bytes there."""
         if raw is None:
             return None
+        data = bytes(raw)
+        seen = hash(data)
+        if seen in self._hash_by_params:
+            return self._hash_by_params[seen]
         try:
-            params = _params(raw)
+            params = _params(data)
         except msgspec.ValidationError as error:
             notes.append(f"{PARAMS_KEY}: {error}")
             return None
-        return self._hash_of_prompt(bytes(params.input), params.instructions)
+        if len(self._hash_by_params) >= self.REMEMBERED:
+            self._hash_by_params.clear()
+        asked = _any(params.input) if len(params.input) else None
+        found = prompts.prompt_hash(asked, params.instructions) if asked is not None else None
+        self._hash_by_params[seen] = found
+        return found
 
-    def _hash_of_prompt(self, data: bytes, instructions: str | None) -> int | None:
-        """The canonical hash of `input` as it stands in the file."""
-        if not data:
-            return None
-        seen = hash((data, instructions))
-        if seen not in self._hash_by_prompt:
-            if len(self._hash_by_prompt) >= self.REMEMBERED:
-                self._hash_by_prompt.clear()
-            self._hash_by_prompt[seen] = prompts.prompt_hash(_any(data), instructions)
-        return self._hash_by_prompt[seen]
-
-    def _read_response(self, raw: Raw | None, numbers: list[tuple[str, float]], notes: list[str]) -> Answer:
-        if raw is None or bytes(raw) == b"null":
-            return Answer()
+    def _read_response(self, raw: Raw | None, notes: list[str]) -> tuple[Answer, Raw | bytes]:
+        if raw is None or len(raw) == 4:  # null
+            return _NO_ANSWER, b"null"
         try:
             response = decode_response(raw)
         except msgspec.ValidationError as error:
             notes.append(f"response: {error}")
             response = tolerant_response(raw)
-        if response.usage:
-            _read_usage(response.usage, numbers)
-        return answer_of(response)
+        return answer_of(response), response.usage
 
     def _read_chat(
-        self, chat: list[Raw | None], response: Raw | None, numbers: list[tuple[str, float]], notes: list[str]
-    ) -> tuple[Answer, int | None]:
+        self, chat: list[Raw | None], response: Raw | None, notes: list[str]
+    ) -> tuple[Answer, Raw | bytes, int | None]:
         messages, prompt, completion = chat
+        answer, usage = self._read_response(response, notes)
         if messages is None and prompt is None and completion is None:
-            return self._read_response(response, numbers, notes), None
+            return answer, usage, None
         try:
             if messages is not None:
                 asked, answered = prompts.split_messages(_any(messages))
@@ -197,16 +178,13 @@ class Reader:
                     prompts.as_messages(prompt, "user"),
                     prompts.as_messages(completion, "assistant"),
                 )
-            answer = answer_of_chat(decode_chat(msgspec.json.encode(answered)))
-        except (msgspec.ValidationError, TypeError) as error:
+        except TypeError as error:
             notes.append(f"messages: {error}")
-            return Answer(), None
-        if response is not None:
-            self._read_response(response, numbers, notes)
-        return answer, prompts.prompt_hash(asked)
+            return answer, usage, None
+        return answer_of_chat(answered), usage, prompts.prompt_hash(asked)
 
 
-def split_line(line: bytes) -> tuple[dict[str, Raw], list[str]]:
+def split_line(line: Line) -> tuple[dict[str, Raw], list[str]]:
     """The top-level values of a line, unread, and notes on what was odd about it."""
     try:
         values = _split(line)
@@ -217,13 +195,26 @@ def split_line(line: bytes) -> tuple[dict[str, Raw], list[str]]:
     except UnicodeDecodeError:
         raise BadLine("invalid UTF-8") from None
     except msgspec.DecodeError as error:
-        line, notes = _without_constants(line, str(error))
-        return _split(line), notes
-    size = 1 + sum(map(len, values)) + sum(map(len, values.values())) + 4 * len(values)
-    if len(line) == size or len(line) == size + 2 * len(values) - 1:
+        repaired, notes = _without_constants(bytes(line), str(error))
+        return _split(repaired), notes
+    keys = tuple(values)
+    size = _SIZE_BY_KEYS.get(keys) or _size_of(keys)
+    size += sum(map(len, values.values()))
+    if len(line) == size or len(line) == size + 2 * len(keys) - 1:
         return values, []
-    repeated = _repeated_keys(line)
+    repeated = _repeated_keys(bytes(line))
     return values, [f"key {key!r} is there more than once; the last value counts" for key in repeated]
+
+
+_SIZE_BY_KEYS: dict[tuple[str, ...], int] = {}
+
+
+def _size_of(keys: tuple[str, ...]) -> int:
+    """Bytes of a compact object beside its values; a line of another size has white space, escapes, or a key twice."""
+    if len(_SIZE_BY_KEYS) > 10_000:
+        _SIZE_BY_KEYS.clear()
+    _SIZE_BY_KEYS[keys] = 1 + sum(map(len, keys)) + 4 * len(keys)
+    return _SIZE_BY_KEYS[keys]
 
 
 def _without_constants(line: bytes, reason: str) -> tuple[bytes, list[str]]:
@@ -243,7 +234,9 @@ def _without_constants(line: bytes, reason: str) -> tuple[bytes, list[str]]:
     except RecursionError:
         raise BadLine("nested too deeply") from None
     except ValueError:
-        raise BadLine(reason.replace("JSON is malformed: ", "")) from None
+        is_torn = reason == "Input data was truncated"
+        told = "torn: the JSON ends too early" if is_torn else reason.replace("JSON is malformed: ", "")
+        raise BadLine(told) from None
 
 
 def _repeated_keys(line: bytes) -> list[str]:
@@ -275,50 +268,44 @@ def sort_scalars(
     for (key, _), value in zip(small, read, strict=True):
         kind = type(value)
         if kind is float or kind is int or kind is bool:
-            if key in _KEYS:
+            if key in KEYS:
                 keys[key] = int(value)  # type: ignore[arg-type]
             else:
                 numbers.append((key, value))  # type: ignore[arg-type]
         elif kind is str:
-            if key == "reward" or key in _KEYS:
+            if key == "reward" or key in KEYS:
                 notes.append(f"{key}: expected a number, got text")
             if len(value) <= MAX_TEXT:  # type: ignore[arg-type]
                 texts.append((key, value))  # type: ignore[arg-type]
-        elif value is not None and (key == "reward" or key in _KEYS):
+        elif value is not None and (key == "reward" or key in KEYS):
             notes.append(f"{key}: expected a number, got {'an array' if kind is list else 'an object'}")
 
 
-_KEYS = frozenset({TASK_KEY, ROLLOUT_KEY, ATTEMPT_KEY})
+KEYS = frozenset({TASK_KEY, ROLLOUT_KEY, ATTEMPT_KEY})
 
 
 def _one_by_one(small: list[tuple[str, Raw]]) -> tuple[list[Any], list[tuple[str, Raw]]]:
     read, kept = [], []
     for key, raw in small:
         try:
-            read += _scalars(b"[" + raw + b"]")  # type: ignore[operator]
+            read += _scalars(b"[" + raw + b"]")
         except msgspec.DecodeError:
             continue
         kept.append((key, raw))
     return read, kept
 
 
-def _read_components(raw: Raw, numbers: list[tuple[str, float]], notes: list[str]) -> None:
+def _read_components(raw: Raw, notes: list[str]) -> list[tuple[str, float]]:
     try:
         components = _components(raw)
     except msgspec.DecodeError:
         notes.append("reward_components: expected an object of numbers")
-        return
-    for name, value in components.items():
-        if isinstance(value, int | float):
-            numbers.append((f"reward_components.{name}", value))
-
-
-def _read_usage(usage: JsonObject, numbers: list[tuple[str, float]]) -> None:
-    for name, value in usage.items():
-        if type(value) is dict:
-            numbers += [(f"{name}.{inner}", number) for inner, number in value.items() if number is not None]
-        elif value is not None:
-            numbers.append((name, value))
+        return []
+    return [
+        (f"reward_components.{name}", value)
+        for name, value in components.items()
+        if isinstance(value, int | float)
+    ]
 
 
 def _read_own(raw: Raw, notes: list[str]) -> Own:

@@ -17,8 +17,8 @@ from rollforge.index.view import Index
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-BATCH_VALUES = 8_000_000
-"""Values read at a time: 64 MB."""
+BATCH_VALUES = 6_000_000
+"""Values read at a time, and remembered at most: 48 MB each."""
 
 
 class ByTask:
@@ -27,6 +27,7 @@ class ByTask:
     def __init__(self, index: Index, where: str | None = None) -> None:
         self.index = index
         self.where = where
+        self._kept: dict[str, Floats] = {}
         keys = index.table(["task", "rollout"], where)
         task, rollout = ints(keys, "task"), ints(keys, "rollout")
         self.order: Ints = np.lexsort((rollout, task))
@@ -55,9 +56,20 @@ class ByTask:
         at_once = max(1, BATCH_VALUES // max(1, len(self)))
         for first in range(0, len(names), at_once):
             some = list(names[first : first + at_once])
-            table = self.index.table(some, self.where)
+            unread = [name for name in some if name not in self._kept]
+            table = self.index.table(unread, self.where) if unread else None
             for name in some:
-                yield name, floats(table, name)[self.order]
+                found = self._kept.get(name)
+                if found is None:
+                    found = floats(table, name)[self.order]
+                    self._keep(name, found)
+                yield name, found
+
+    def _keep(self, name: str, found: Floats) -> None:
+        """Remember a column as long as what is remembered stays small: most runs are, and are asked for it again."""
+        if (len(self._kept) + 1) * len(self) <= BATCH_VALUES:
+            found.flags.writeable = False
+            self._kept[name] = found
 
     def one(self, name: str) -> Floats:
         """One number column."""
@@ -76,7 +88,11 @@ def floats(table: pa.Table, name: str) -> Floats:
     """A number or truth column as floats, NaN for missing."""
     column = table.column(name)
     if not pa.types.is_floating(column.type):
-        column = column.cast(pa.int64()).cast(pa.float64(), safe=False) if pa.types.is_boolean(column.type) else column.cast(pa.float64(), safe=False)
+        column = (
+            column.cast(pa.int64()).cast(pa.float64(), safe=False)
+            if pa.types.is_boolean(column.type)
+            else column.cast(pa.float64(), safe=False)
+        )
     return np.asarray(column.to_numpy(), dtype=np.float64)
 
 

@@ -6,12 +6,12 @@ A kind is its fixed columns and a reader from line to values. Numbers and short 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
 from rollforge.index.answers import Answer
-from rollforge.index.facts import Facts, Own, Place, Reader, sort_scalars, split_line
+from rollforge.index.facts import Line, Own, Reader, Row, sort_scalars, split_line
 from rollforge.records import (
     ATTEMPT_KEY,
     FAILURE_KEY,
@@ -23,15 +23,6 @@ from rollforge.records import (
 
 Kind = Literal["rollouts", "tasks", "failures", "verdicts"]
 ColumnType = Literal["int", "float", "bool", "text"]
-
-
-class Row(NamedTuple):
-    """One line, as values for the columns of its kind."""
-
-    fixed: tuple[object, ...]
-    numbers: list[tuple[str, float]]
-    texts: list[tuple[str, str]]
-    notes: list[str]
 
 
 PLACES: dict[str, ColumnType] = {"line": "int", "offset": "int", "length": "int"}
@@ -61,21 +52,16 @@ COLUMNS: dict[Kind, dict[str, ColumnType]] = {
     "verdicts": _VERDICTS,
 }
 
-assert tuple(_ROLLOUTS) == (*Place._fields, *Answer._fields, *Own._fields)
+assert tuple(_ROLLOUTS)[5:] == (*Answer._fields, *Own._fields)
 
 
-def reader_of(kind: Kind) -> Callable[[bytes], Row]:
+def reader_of(kind: Kind) -> Callable[[Line], Row]:
     """A function from a line to its row; it raises `BadLine` for a line that is none."""
     reader = Reader()
     if kind == "rollouts":
-        return lambda line: _rollout(reader.read(line))
+        return reader.read
     read = {"tasks": _task, "failures": _failure, "verdicts": _verdict}[kind]
-    return lambda line: read(reader, line)
-
-
-def _rollout(facts: Facts) -> Row:
-    place, answer, own, numbers, texts, notes = facts
-    return Row(place + answer + own, numbers, texts, notes)
+    return lambda line: read(reader, bytes(line))
 
 
 class _Scalars:

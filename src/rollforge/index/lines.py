@@ -10,9 +10,9 @@ import io
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, NamedTuple, cast
 
-BLOCK = 4 << 20
+BLOCK = 1 << 20
 """Bytes read at a time: large enough that the reads cost nothing, small enough to stay in the processor's cache."""
 
 GAP = 64 << 10
@@ -37,30 +37,76 @@ def open_bytes(path: Path) -> BinaryIO:
     return path.open("rb", buffering=0)
 
 
-def read_lines(path: Path, start: int = 0, end: int | None = None) -> Iterator[tuple[int, list[bytes], bool]]:
-    """Batches of neighbouring lines: (offset of the first, the lines without newline, whether the last one had one).
+class Batch(NamedTuple):
+    """Neighbouring lines, as views into a buffer that is written over when the next batch is asked for."""
 
-    Lines that begin in [start, end) are read whole, wherever they end. `start` must be the beginning of a line or any byte
-    after 0, in which case the line it falls into is left to whoever reads the range before.
+    offset: int
+    """Where the first line begins."""
+    data: memoryview
+    """All of them, with their newlines."""
+    lines: list[memoryview]
+    """Each of them, without its newline."""
+    is_terminated: bool
+    """The last one ended with a newline."""
+
+
+def read_batches(path: Path, start: int = 0, end: int | None = None) -> Iterator[Batch]:
+    """The lines that begin in [start, end), whole, wherever they end.
+
+    `start` may be any byte: the line it falls into is left to whoever reads the range before.
     """
     with open_bytes(path) as file:
-        offset, block = _first_line(file, start)
-        held: list[bytes] = []
-        while block and (end is None or offset < end):
-            held.append(block)
-            if (
-                b"\n" in block
-            ):  # else one long line: gathered in a list, because joining at every block would copy it each time
-                lines = b"".join(held).split(b"\n")
-                held = [lines.pop()]
-                kept = lines if end is None else _starting_before(lines, offset, end)
-                if kept:
-                    yield offset, kept, True
-                offset += sum(map(len, lines)) + len(lines)
-            block = file.read(BLOCK)
-        tail = b"".join(held)
-        if tail and (end is None or offset < end):
-            yield offset, [tail], False
+        offset, is_first = max(0, start - 1), start > 0
+        if offset:
+            file.seek(offset)
+        buffer, filled = bytearray(BLOCK), 0
+        while (end is None or offset < end) and (more := file.readinto(memoryview(buffer)[filled:])):  # type: ignore[attr-defined]
+            filled += more
+            last = buffer.rfind(b"\n", 0, filled) + 1
+            if last:
+                batch = _cut(memoryview(buffer)[:last], offset, end, is_terminated=True)
+                if is_first:  # the rest of a line that began before, or the newline just before `start`
+                    batch = _without_first(batch)
+                    is_first = False
+                if batch.lines:
+                    yield batch
+                offset += last
+                filled -= last
+                buffer[:filled] = buffer[last : last + filled]
+            elif filled == len(buffer):
+                longer = bytearray(2 * filled)  # one long line: doubling copies it only a few times
+                longer[:filled] = buffer
+                buffer = longer
+        if filled and not is_first and (end is None or offset < end):
+            yield _cut(memoryview(buffer)[:filled], offset, end, is_terminated=False)
+
+
+def _cut(data: memoryview, offset: int, end: int | None, *, is_terminated: bool) -> Batch:
+    """The lines of a block, up to the first one that begins at `end` or later."""
+    whole: bytearray = data.obj  # type: ignore[assignment]
+    size, lines, position = len(data), [], 0
+    find, limit = whole.find, len(data) if end is None else min(len(data), end - offset)
+    while position < limit:
+        newline = find(b"\n", position, size)
+        if newline < 0:
+            newline = size
+        lines.append(data[position:newline])
+        position = newline + 1
+    return Batch(offset, data[: min(position, size)], lines, is_terminated)
+
+
+def _without_first(batch: Batch) -> Batch:
+    if not batch.lines:
+        return batch
+    skipped = len(batch.lines[0]) + 1
+    return Batch(batch.offset + skipped, batch.data[skipped:], batch.lines[1:], batch.is_terminated)
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """Every line of the file, without its newline."""
+    for batch in read_batches(path):
+        for line in batch.lines:
+            yield bytes(line)
 
 
 def last_line_start(path: Path, size: int) -> int:
@@ -74,32 +120,6 @@ def last_line_start(path: Path, size: int) -> int:
                 return begin + newline + 1
             size = begin
     return 0
-
-
-def _first_line(file: BinaryIO, start: int) -> tuple[int, bytes]:
-    """The first offset at or after `start` where a line begins, and the first block from there."""
-    if start == 0:
-        return 0, file.read(BLOCK)
-    file.seek(start - 1)
-    position = start - 1
-    while block := file.read(BLOCK):
-        newline = block.find(b"\n")
-        if newline >= 0:
-            return position + newline + 1, block[newline + 1 :] or file.read(BLOCK)
-        position += len(block)
-    return position, b""
-
-
-def _starting_before(lines: list[bytes], offset: int, end: int) -> list[bytes]:
-    if offset + sum(map(len, lines)) + len(lines) <= end:
-        return lines
-    kept = []
-    for line in lines:
-        if offset >= end:
-            break
-        kept.append(line)
-        offset += len(line) + 1
-    return kept
 
 
 def read_spans(path: Path, spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:

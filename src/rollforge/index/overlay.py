@@ -198,7 +198,8 @@ def _verdict_sql(overlay: Overlay, *, has_inline_reward: bool) -> str:
     return (
         f"WITH newest AS (SELECT * FROM base_verdicts {chosen} QUALIFY row_number() OVER "
         '(PARTITION BY file_no, task, rollout ORDER BY "at" DESC NULLS LAST, row DESC) = 1) '
-        f"SELECT k.row, k.task, k.rollout, ({applies}) AS applies, v.verifier, v.fingerprint, v.mode, v.seconds AS verify_seconds{later} "
+        f"SELECT k.row, k.task, k.rollout, ({applies}) AS applies, v.verifier, v.fingerprint, v.mode, "
+        f"v.seconds AS verify_seconds{later} "
         "FROM kept_rows k JOIN base_rollouts b ON b.row = k.row "
         "LEFT JOIN newest v ON v.file_no = k.file AND v.task = k.local_task AND v.rollout = k.local_rollout"
     )

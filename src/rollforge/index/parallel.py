@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -38,7 +39,7 @@ def scan_parallel(
     bounds = [*range(start, end, RANGE), end]
     orders = [
         Order(str(path), kind, low, high, str(folder / str(number)))
-        for number, (low, high) in enumerate(zip(bounds, bounds[1:], strict=False))
+        for number, (low, high) in enumerate(pairwise(bounds))
     ]
     count = min(len(orders), workers or _default_workers(end - start))
     if count <= 1:

@@ -6,23 +6,24 @@ know how many lines stand before it. The caller files the part under its first r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rollforge.index.facts import BadLine
-from rollforge.index.kinds import COLUMNS, PLACES, ColumnType, Kind, Row, reader_of
-from rollforge.index.lines import read_lines
+from rollforge.index.columns import Columns
+from rollforge.index.facts import BadLine, Line, Row
+from rollforge.index.kinds import COLUMNS, PLACES, ColumnType, Kind, reader_of
+from rollforge.index.lines import Batch, read_batches
+from rollforge.records import ATTEMPT_KEY, ROLLOUT_KEY, TASK_KEY
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-_T = TypeVar("_T")
 
 CHUNK = 16_384
 """Rows per part: what is held in memory before it is written."""
@@ -78,21 +79,26 @@ def scan_range(path: Path, kind: Kind, start: int, end: int | None, stem: Path) 
     scan = _Scan(path, kind, stem)
     scanned = scan.scanned
     scanned.end = start
-    for offset, lines, is_terminated in read_lines(path, start, end):
-        is_utf8 = _is_utf8(lines)
-        for line in lines:
-            scan.line(line, offset, is_utf8=is_utf8, is_terminated=is_terminated)
-            offset += len(line) + 1
-        scanned.end = offset if is_terminated else offset - 1
-    scan.flush()
+    was_collecting = gc.isenabled()
+    gc.disable()  # nothing here makes cycles, and looking for them among millions of small objects doubles the time
+    try:
+        for batch in read_batches(path, start, end):
+            scan.batch(batch)
+            scanned.end = batch.offset + len(batch.data)
+        scan.flush()
+    finally:
+        if was_collecting:
+            gc.enable()
+    scanned.listed.sort(key=lambda bad: bad.line)
     return scanned
 
 
-def _is_utf8(lines: Sequence[bytes]) -> bool:
-    """Whether all the lines are valid UTF-8: told for many at once, because splitting JSON does not look inside texts."""
+def _is_utf8(data: memoryview) -> bool:
+    """Whether a block is valid UTF-8: told for many lines at once, because splitting JSON does not look inside texts."""
+    ends = pa.py_buffer(np.array([0, len(data)], dtype=np.int64))
     try:
-        pa.array(lines, pa.binary()).cast(pa.string())
-    except (pa.ArrowInvalid, pa.ArrowCapacityError):
+        pa.Array.from_buffers(pa.large_string(), 1, [None, ends, pa.py_buffer(data)]).validate(full=True)
+    except pa.ArrowInvalid:
         return False
     return True
 
@@ -105,42 +111,59 @@ class _Scan:
         self._file = str(path)
         self._stem = stem
         self._types = PLACES | COLUMNS[kind]
-        self._read: Callable[[bytes], Row] = reader_of(kind)
+        self._read: Callable[[Line], Row] = reader_of(kind)
         self._clear()
 
     def _clear(self) -> None:
         self._fixed: list[tuple[object, ...]] = []
-        self._numbers: dict[str, list[float | None]] = {}
-        self._texts: dict[str, list[str | None]] = {}
+        self._columns = Columns()
+        self._notes: dict[int, list[str]] = {}
 
-    def line(self, line: bytes, offset: int, *, is_utf8: bool, is_terminated: bool) -> None:
-        """Take in one line; a bad one is listed, a blank one only counted."""
-        self.scanned.lines += 1
-        try:
-            if not is_utf8:
-                _check_utf8(line)
-            row = self._read(line)
-        except BadLine as error:
-            if line.strip():
-                reason = str(error) if is_terminated else f"torn last line ({error})"
-                self._list(offset, reason, is_kept=False)
-            return
-        if row.notes:
-            self._list(offset, "; ".join(row.notes), is_kept=True)
-        count = len(self._fixed)
-        self._fixed.append((self.scanned.lines, offset, len(line), *row.fixed))
-        _place(self._numbers, row.numbers, count)
-        _place(self._texts, row.texts, count)
-        if count + 1 == CHUNK:
+    def batch(self, batch: Batch) -> None:
+        """Take in neighbouring lines; a bad one is listed, a blank one only counted."""
+        is_utf8 = _is_utf8(batch.data)
+        offset, number, read = batch.offset, self.scanned.lines, self._read
+        for line in batch.lines:
+            number += 1
+            size = len(line)
+            try:
+                if not is_utf8:
+                    _check_utf8(line)
+                row = read(line)
+            except BadLine as error:
+                if bytes(line).strip():
+                    reason = str(error) if batch.is_terminated else f"torn last line ({error})"
+                    self._list(number, offset, reason, is_kept=False)
+            else:
+                self._add(row, number, offset, size)
+            offset += size + 1
+        self.scanned.lines = number
+
+    def _add(self, row: Row, line: int, offset: int, size: int) -> None:
+        fixed, numbers, texts, notes, scalars, usage = row
+        place, columns = len(self._fixed), self._columns
+        self._fixed.append((line, offset, size, *fixed))
+        if scalars is not None:
+            columns.add_scalars(place, scalars)
+            if len(usage) > 4:
+                columns.add_usage(place, usage)
+        if notes:
+            self._notes[place] = notes
+        if numbers:
+            columns.add_numbers(place, numbers)
+        if texts:
+            columns.add_texts(place, texts)
+        if place + 1 == CHUNK:
             self.flush()
 
-    def _list(self, offset: int, reason: str, *, is_kept: bool) -> None:
+    def _note(self, row: int, text: str) -> None:
+        self._notes.setdefault(row, []).append(text)
+
+    def _list(self, line: int, offset: int, reason: str, *, is_kept: bool) -> None:
         self.scanned.noted += is_kept
         self.scanned.rejected += not is_kept
         if len(self.scanned.listed) < MAX_LISTED:
-            bad = BadLineAt(
-                file=self._file, line=self.scanned.lines, offset=offset, reason=reason, is_kept=is_kept
-            )
+            bad = BadLineAt(file=self._file, line=line, offset=offset, reason=reason, is_kept=is_kept)
             self.scanned.listed.append(bad)
 
     def flush(self) -> None:
@@ -148,45 +171,48 @@ class _Scan:
         count = len(self._fixed)
         if not count:
             return
+        numbers, texts = self._columns.finish(count, self._note)
         columns: dict[str, pa.Array] = {}
         for (name, kind), values in zip(self._types.items(), zip(*self._fixed, strict=True), strict=True):
             columns[name] = _fixed_column(values, kind)
-        for name, numbers in self._numbers.items():
-            column = _number_column(numbers, count)
-            columns[f"n:{name}"] = column
-            self.scanned.numbers[name] = self.scanned.numbers.get(name, 0) + count - column.null_count
-        for name, texts in self._texts.items():
-            texts.extend([None] * (count - len(texts)))
-            columns[f"t:{name}"] = pa.array(texts, pa.string())
-            self.scanned.texts[name] = (
-                self.scanned.texts.get(name, 0) + count - columns[f"t:{name}"].null_count
-            )
+        for key, name in _KEY_COLUMNS.items():
+            if key in numbers:
+                columns[name] = _whole_numbers(numbers.pop(key))
+        for name, found in numbers.items():
+            columns[f"n:{name}"] = pa.array(found, mask=np.isnan(found))
+            _count(self.scanned.numbers, name, count - columns[f"n:{name}"].null_count)
+        for name, words in texts.items():
+            if name not in _KEY_COLUMNS:
+                columns[f"t:{name}"] = pa.array(words, pa.string())
+                _count(self.scanned.texts, name, count - columns[f"t:{name}"].null_count)
+        for row, notes in self._notes.items():
+            line, offset = self._fixed[row][:2]
+            self._list(line, offset, "; ".join(notes), is_kept=True)  # type: ignore[arg-type]
         path = f"{self._stem}-{len(self.scanned.parts)}.parquet"
-        pq.write_table(pa.table(columns), path, compression="zstd", use_dictionary=["agent", "model"])
+        pq.write_table(pa.table(columns), path, compression="lz4", use_dictionary=_REPEATING)
         self.scanned.parts.append(Part(path, self.scanned.rows, count))
         self.scanned.rows += count
         self._clear()
 
 
-def _check_utf8(line: bytes) -> None:
+_KEY_COLUMNS = {TASK_KEY: "task", ROLLOUT_KEY: "rollout", ATTEMPT_KEY: "attempt"}
+_REPEATING = ["agent", "model", "finish_reason", "verifier", "fingerprint", "mode"]
+
+
+def _count(counts: dict[str, int], name: str, more: int) -> None:
+    counts[name] = counts.get(name, 0) + more
+
+
+def _whole_numbers(found: NDArray[np.float64]) -> pa.Array:
+    missing = np.isnan(found) | (np.abs(found) >= 2**53)
+    return pa.array(np.where(missing, 0, found).astype(np.int64), mask=missing)
+
+
+def _check_utf8(line: memoryview) -> None:
     try:
-        line.decode()
+        bytes(line).decode()
     except UnicodeDecodeError as error:
         raise BadLine(f"invalid UTF-8 (byte {error.start})") from None
-
-
-def _place(columns: dict[str, list[_T | None]], pairs: list[tuple[str, _T]], count: int) -> None:
-    """Append each value to its column, first filling up the rows that did not have it; the last of a name counts."""
-    for name, value in pairs:
-        column = columns.get(name)
-        if column is None:
-            column = columns[name] = []
-        missing = count - len(column)
-        if missing > 0:
-            column.extend([None] * missing)
-        elif missing < 0:
-            column.pop()
-        column.append(value)
 
 
 def _fixed_column(values: tuple[object, ...], kind: ColumnType) -> pa.Array:
@@ -198,19 +224,3 @@ def _fixed_column(values: tuple[object, ...], kind: ColumnType) -> pa.Array:
 
 def _fits(value: object) -> bool:
     return not isinstance(value, int) or -(2**63) <= value < 2**63
-
-
-def _number_column(values: list[float | None], count: int) -> pa.Array:
-    values.extend([None] * (count - len(values)))
-    try:
-        numbers: NDArray[np.float64] = np.array(values, dtype=np.float64)
-    except OverflowError:  # an integer beyond what a float holds
-        numbers = np.array([_float(value) for value in values], dtype=np.float64)
-    return pa.array(numbers, mask=~np.isfinite(numbers))
-
-
-def _float(value: float | None) -> float:
-    try:
-        return float("nan") if value is None else float(value)
-    except OverflowError:
-        return float("nan")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Sequence
+from glob import glob, has_magic
 from pathlib import Path
 
 import msgspec
@@ -34,9 +34,9 @@ def find_runs(runs: str | Path | Sequence[str | Path]) -> list[RunFiles]:
 
 def _expand(item: str | Path) -> list[Path]:
     path = Path(item)
-    if path.exists() or not glob.has_magic(str(item)):
+    if path.exists() or not has_magic(str(item)):
         return [path]
-    matches = [Path(match) for match in sorted(glob.glob(str(item), recursive=True))]
+    matches = [Path(match) for match in sorted(glob(str(item), recursive=True))]  # noqa: PTH207  (Path.glob takes no absolute pattern)
     kept = [match for match in matches if match.is_dir() or _is_rollouts(match)]
     if not kept:
         raise UsageError(f"{item}: nothing matches")

@@ -6,7 +6,6 @@ decided here, so that every command sees the same rows.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property
@@ -18,28 +17,19 @@ import numpy as np
 import pyarrow as pa
 
 from rollforge.errors import UsageError
-from rollforge.index.cache import Cache, State
+from rollforge.index.cache import Cache
 from rollforge.index.kinds import COLUMNS, PLACES, Kind
 from rollforge.index.lines import read_spans
 from rollforge.index.overlay import Duplicate, Overlay, make_overlay
 from rollforge.index.scan import BadLineAt
 from rollforge.index.sources import find_runs, read_manifest, tasks_file
 from rollforge.index.sql import check_where, fetch, literal, lock_down, quoted, run_select
+from rollforge.index.tables import Sources, column_name
 from rollforge.records import TASK_KEY, JsonObject
 from rollforge.store import RunFiles
 
 MEMORY_LIMIT = "256MB"
 """What DuckDB may hold before it spills to disk."""
-
-
-class Source(msgspec.Struct):
-    """One file of one kind, indexed."""
-
-    path: Path
-    folder: Path
-    state: State
-    first_row: int
-    """Rows of the files before it."""
 
 
 def open_index(
@@ -64,31 +54,37 @@ class Index:
         self.runs = list(runs)
         self.manifests = [read_manifest(files) for files in self.runs]
         self._held = ExitStack()
-        self._sources: dict[Kind, list[tuple[int, Source]]] = {
-            "rollouts": [], "tasks": [], "failures": [], "verdicts": []
-        }  # fmt: skip
+        self._sources = Sources()
         for number, files in enumerate(self.runs):
             for kind, path in _files(files):
                 self._open(number, kind, path, files.index, workers)
         self._connection = duckdb.connect(":memory:")
         self._connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
-        self._connection.execute("SET preserve_insertion_order = true")
-        for kind in self._sources:
-            self._connection.execute(f"CREATE VIEW base_{kind} AS {self._base(kind)}")
-        chosen = verifier or self._verdict_of_record()
-        self._overlay = make_overlay(
+        self._overlay = self._make_tables(verifier)
+        folders = self._sources.folders()
+        self._connection.execute(f"SET temp_directory = {literal(str(folders[0] / 'spill'))}")
+        lock_down(self._connection, [str(folder.resolve()) for folder in folders])
+
+    def _make_tables(self, verifier: str | None) -> Overlay:
+        sources, run = self._sources, self._connection.execute
+        for kind in sources.by_kind:
+            run(f"CREATE VIEW base_{kind} AS {sources.base_sql(kind)}")
+        of_record = (manifest.get("verdict_of_record") for manifest in self.manifests)
+        overlay = make_overlay(
             self._connection,
-            folder=self._folders()[0],
-            state_digest=self._digest(),
-            has_verdicts=bool(self._rows("verdicts")),
-            has_inline_reward="reward" in self._discovered("rollouts", "numbers"),
-            verdict_numbers=self._discovered("verdicts", "numbers"),
-            verdict_texts=self._discovered("verdicts", "texts"),
-            verifier=chosen,
+            folder=sources.folders()[0],
+            state_digest=sources.digest(),
+            has_verdicts=bool(sources.count("verdicts")),
+            has_inline_reward="reward" in sources.discovered("rollouts", "numbers"),
+            verdict_numbers=sources.discovered("verdicts", "numbers"),
+            verdict_texts=sources.discovered("verdicts", "texts"),
+            verifier=verifier or next((str(name) for name in of_record if name), None),
         )
-        self._create_views()
-        self._connection.execute(f"SET temp_directory = {literal(str(self._folders()[0] / 'spill'))}")
-        lock_down(self._connection, [str(folder.resolve()) for folder in self._folders()])
+        run(f"CREATE VIEW rollouts AS {sources.rollouts_sql(overlay)}")
+        run(f"CREATE VIEW tasks AS {sources.tasks_sql()}")
+        names = ["row", "file", *PLACES, *COLUMNS["failures"]]
+        run(f"CREATE VIEW failures AS SELECT {', '.join(map(quoted, names))} FROM base_failures")
+        return overlay
 
     def __enter__(self) -> Index:
         return self
@@ -103,14 +99,9 @@ class Index:
 
     def _open(self, number: int, kind: Kind, path: Path, folder: Path, workers: int | None) -> None:
         cache = Cache(path, kind, folder)
-        cache.refresh(
-            workers
-        )  # builds, and sweeps what it replaced, before this reader stands in its own way
+        cache.refresh(workers)  # builds, and sweeps what it replaced, before this reader stands in its way
         self._held.enter_context(cache.reading())
-        state = cache.refresh(workers)
-        before = self._sources[kind]
-        first_row = before[-1][1].first_row + before[-1][1].state.counts("rows") if before else 0
-        before.append((number, Source(path, cache.folder, state, first_row)))
+        self._sources.add(kind, number, path, cache.folder, cache.refresh(workers))
 
     # What the run holds
 
@@ -122,17 +113,17 @@ class Index:
     @property
     def rejects(self) -> list[BadLineAt]:
         """Lines that are no rows, and rows with something odd, each with its place (`is_kept` tells them apart)."""
-        return [bad for _, source in self._sources["rollouts"] for bad in source.state.all_listed()]
+        return [bad for source in self._sources.by_kind["rollouts"] for bad in source.state.all_listed()]
 
     @property
     def rejected_lines(self) -> int:
         """How many lines are no rows."""
-        return sum(source.state.counts("rejected") for _, source in self._sources["rollouts"])
+        return self._sources.count("rollouts", "rejected")
 
     @property
     def noted_lines(self) -> int:
         """How many rows count although something about them is odd."""
-        return sum(source.state.counts("noted") for _, source in self._sources["rollouts"])
+        return self._sources.count("rollouts", "noted")
 
     @property
     def duplicates(self) -> list[Duplicate]:
@@ -148,11 +139,12 @@ class Index:
     def expected(self) -> int | None:
         """Rollouts the run was asked for; None for files that rollforge did not collect."""
         wanted = [manifest.get("expected") for manifest in self.manifests]
-        return sum(wanted) if all(isinstance(number, int) for number in wanted) else None
+        known = [number for number in wanted if isinstance(number, int)]
+        return sum(known) if len(known) == len(wanted) else None
 
     def failed(self) -> dict[str, int]:
         """Rollouts that failed and never finished: class of the last failure → how many."""
-        if not self._rows("failures"):
+        if not self._sources.count("failures"):
             return {}
         found = self._connection.execute(
             "WITH last AS (SELECT file_no, task, rollout, class FROM base_failures WHERE task IS NOT NULL QUALIFY "
@@ -165,20 +157,28 @@ class Index:
     @cached_property
     def numbers(self) -> list[str]:
         """Discovered number columns of `rollouts`: `reward` first, then in order of appearance."""
-        found = [_number_name(name) for name in self._number_counts()]
+        found = [column_name(name) for name in self._sources.with_verdicts("numbers", self._overlay)]
         return sorted(found, key=lambda name: name != "reward")
 
     @cached_property
     def texts(self) -> list[str]:
         """Discovered text columns of `rollouts`."""
-        numbers = self._number_counts()
-        return [_number_name(name) for name in self._text_counts() if name not in numbers]
+        numbers = self._sources.with_verdicts("numbers", self._overlay)
+        return [
+            column_name(name)
+            for name in self._sources.with_verdicts("texts", self._overlay)
+            if name not in numbers
+        ]
 
     @property
     def mixed(self) -> dict[str, int]:
         """Number fields that are text in some rows, where they count as missing: name → how many."""
-        numbers = self._number_counts()
-        return {name: count for name, count in self._text_counts().items() if name in numbers}
+        numbers = self._sources.with_verdicts("numbers", self._overlay)
+        return {
+            name: count
+            for name, count in self._sources.with_verdicts("texts", self._overlay).items()
+            if name in numbers
+        }
 
     def columns(self, table: str = "rollouts") -> list[str]:
         """Column names of `rollouts`, `tasks` or `failures`."""
@@ -187,7 +187,7 @@ class Index:
 
     def __len__(self) -> int:
         """Rollouts that count."""
-        return self._rows("rollouts") - self._overlay.duplicate_count
+        return self._sources.count("rollouts") - self._overlay.duplicate_count
 
     # Reading it
 
@@ -203,10 +203,15 @@ class Index:
         chosen = "*" if columns is None else ", ".join(quoted(name) for name in columns)
         sql = f"SELECT {chosen} FROM rollouts"
         if where is not None:
-            sql += " WHERE " + check_where(self._connection, where, columns=known, table="rollouts")
-        if order_by is not None or self._overlay.path is not None or len(self._sources["rollouts"]) > 1:
+            sql += f" WHERE {self.checked(where)}"
+        if order_by is not None or self._overlay.path is not None or len(self.runs) > 1:
             sql += f" ORDER BY {order_by or 'row'}"
-        return run_select(self._connection, sql, columns=known, told="index")
+        told = "index" if where is None else f"--where {where!r}"
+        return run_select(self._connection, sql, columns=known, told=told)
+
+    def checked(self, where: str) -> str:
+        """A user's expression over `rollouts`, in parentheses; raises when it is not one expression over known columns."""
+        return check_where(self._connection, where, columns=self.columns(), table="rollouts")
 
     def select(self, sql: str) -> pa.Table:
         """One SELECT over `rollouts`, `tasks` and `failures`; a wrong name is told with the nearest right ones."""
@@ -226,7 +231,7 @@ class Index:
 
     def raw_task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, bytes]]:
         """The same as lines, unread."""
-        if not self._rows("tasks"):
+        if not self._sources.count("tasks"):
             return
         found = self._join(
             tasks, "SELECT t.task, t.source_row FROM tasks t JOIN wanted w ON t.task = w.task "
@@ -238,14 +243,22 @@ class Index:
     def first_rows(self, tasks: Sequence[int]) -> pa.Table:
         """The first row of each of these tasks (task, row), in the order of the file."""
         return self._join(
-            tasks, "SELECT r.task, min(r.row) AS row FROM rollouts r JOIN wanted w ON r.task = w.task GROUP BY 1 ORDER BY 2"
+            tasks,
+            "SELECT r.task, min(r.row) AS row FROM rollouts r JOIN wanted w ON r.task = w.task GROUP BY 1 ORDER BY 2",
         )
 
     def inputs_per_task(self) -> pa.Table | None:
         """How often each task stands in NeMo Gym's materialized inputs (task, n); None when there are none."""
-        if not self._rows("tasks") or len(self.runs) > 1 or "materialized" not in self._sources["tasks"][0][1].path.name:
+        if (
+            not self._sources.count("tasks")
+            or len(self.runs) > 1
+            or "materialized" not in self._sources.by_kind["tasks"][0].path.name
+        ):
             return None
-        return fetch(self._connection, "SELECT task, count(*) AS n FROM base_tasks WHERE task IS NOT NULL GROUP BY 1 ORDER BY 1")
+        return fetch(
+            self._connection,
+            "SELECT task, count(*) AS n FROM base_tasks WHERE task IS NOT NULL GROUP BY 1 ORDER BY 1",
+        )
 
     def _join(self, tasks: Sequence[int], sql: str) -> pa.Table:
         """Our own SQL with the distinct `tasks` as the table `wanted`."""
@@ -259,7 +272,7 @@ class Index:
     def _read(self, kind: Kind, rows: np.ndarray) -> Iterator[bytes]:
         if not len(rows):
             return
-        sources = [source for _, source in self._sources[kind]]
+        sources = self._sources.by_kind[kind]
         for first in range(0, len(rows), 65_536):
             some = rows[first : first + 65_536]
             spans = self._spans(kind, some)
@@ -279,117 +292,6 @@ class Index:
         if len(found) != len(rows):
             raise UsageError(f"{len(rows) - len(found)} of the rows asked for are not in the index")
         return found
-
-    # How the tables are made
-
-    def _rows(self, kind: Kind) -> int:
-        return sum(source.state.counts("rows") for _, source in self._sources[kind])
-
-    def _folders(self) -> list[Path]:
-        return list(dict.fromkeys(source.folder.parent for _, source in self._sources["rollouts"]))
-
-    def _discovered(self, kind: Kind, columns: str) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for _, source in self._sources[kind]:
-            for name, count in source.state.columns(columns).items():
-                found[name] = found.get(name, 0) + count
-        return found
-
-    def _number_counts(self) -> dict[str, int]:
-        return self._discovered("rollouts", "numbers") | {
-            name: 0 for name in self._overlay.numbers if name not in self._discovered("rollouts", "numbers")
-        }
-
-    def _text_counts(self) -> dict[str, int]:
-        return self._discovered("rollouts", "texts") | {
-            name: 0 for name in self._overlay.texts if name not in self._discovered("rollouts", "texts")
-        }
-
-    def _digest(self) -> str:
-        builds = [
-            (kind, number, source.state.build)
-            for kind, found in self._sources.items()
-            for number, source in found
-        ]
-        return hashlib.sha256(msgspec.json.encode(builds)).hexdigest()[:16]
-
-    def _verdict_of_record(self) -> str | None:
-        for manifest in self.manifests:
-            if manifest.get("verdict_of_record"):
-                return str(manifest["verdict_of_record"])
-        return None
-
-    def _base(self, kind: Kind) -> str:
-        """All rows of a kind as they stand in the parts."""
-        selects = [
-            f"SELECT CAST({source.first_row} + row0 + file_row_number AS BIGINT) AS row, {number} AS file_no, "
-            f"{literal(str(source.path))} AS file, * EXCLUDE (line, line0, row0, file_row_number), line0 + line AS line FROM read_parquet("
-            f"[{', '.join(literal(str((source.folder / part).resolve())) for part in source.state.all_parts())}], union_by_name = true, "
-            "file_row_number = true, hive_partitioning = true, hive_types = {'row0': BIGINT, 'line0': BIGINT})"
-            for number, source in self._sources[kind]
-            if source.state.counts("rows")
-        ]
-        if not selects:
-            types = {"int": "BIGINT", "float": "DOUBLE", "bool": "BOOLEAN", "text": "VARCHAR"}
-            fixed = ", ".join(
-                f"CAST(NULL AS {types[column]}) AS {quoted(name)}"
-                for name, column in (PLACES | COLUMNS[kind]).items()
-            )
-            return f"SELECT CAST(NULL AS BIGINT) AS row, 0 AS file_no, '' AS file, {fixed} WHERE false"
-        return " UNION ALL BY NAME ".join(selects)
-
-    def _create_views(self) -> None:
-        self._connection.execute(f"CREATE VIEW rollouts AS {self._rollouts_sql()}")
-        self._connection.execute(f"CREATE VIEW tasks AS {self._tasks_sql()}")
-        names = ["row", "file", *PLACES, *COLUMNS["failures"]]
-        self._connection.execute(
-            f"CREATE VIEW failures AS SELECT {', '.join(map(quoted, names))} FROM base_failures"
-        )
-
-    def _rollouts_sql(self) -> str:
-        overlay: Overlay = self._overlay
-        from_rows = self._discovered("rollouts", "numbers")
-        numbers, all_texts = self._number_counts(), self._text_counts()
-        texts = {name for name in all_texts if name not in numbers}
-        columns = ["b.row", "b.file", "b.line", 'b."offset"', "b.length"]
-        for name in COLUMNS["rollouts"]:
-            columns.append(f"{overlay.fixed(name)} AS {quoted(name)}")
-        if "reward" not in numbers:
-            columns.append("CAST(NULL AS DOUBLE) AS reward")
-        for name in sorted(numbers, key=lambda name: name != "reward"):
-            columns.append(f"{overlay.value('n', name, name in from_rows)} AS {quoted(_number_name(name))}")
-        for name in all_texts:
-            if name in texts:
-                is_in_rows = name in self._discovered("rollouts", "texts")
-                columns.append(f"{overlay.value('t', name, is_in_rows)} AS {quoted(_number_name(name))}")
-        return f"SELECT {', '.join(columns)} FROM base_rollouts b {overlay.join()}"
-
-    def _tasks_sql(self) -> str:
-        if not self._rows("tasks") or len(self.runs) > 1:
-            return (
-                "SELECT task, first(agent ORDER BY row) AS agent, first(prompt_hash ORDER BY row) AS prompt_hash, "
-                "CAST(NULL AS BIGINT) AS source_row FROM rollouts GROUP BY task"
-            )
-        taken = {"task", "agent", "prompt_hash", "source_row"}
-        numbers, texts = self._discovered("tasks", "numbers"), self._discovered("tasks", "texts")
-        extra = [f"{quoted('n:' + name)} AS {quoted(name)}" for name in numbers if name not in taken]
-        extra += [
-            f"{quoted('t:' + name)} AS {quoted(name)}"
-            for name in texts
-            if name not in taken and name not in numbers
-        ]
-        columns = ", ".join(
-            ["coalesce(task, row) AS task", "agent", "prompt_hash", "row AS source_row", *extra]
-        )
-        return f"SELECT {columns} FROM base_tasks QUALIFY row_number() OVER (PARTITION BY coalesce(task, row) ORDER BY row) = 1"
-
-
-_RESERVED = frozenset({"row", "file", "file_no", *PLACES, *COLUMNS["rollouts"]})
-
-
-def _number_name(name: str) -> str:
-    """The column of a discovered field: its own name, unless a column of the index is called that."""
-    return f"fields.{name}" if name in _RESERVED else name
 
 
 def _files(files: RunFiles) -> list[tuple[Kind, Path]]:

@@ -1,5 +1,4 @@
-"""This module recomputes a policy update's diagnostics from logprobs: clip fractions, KL, losses, off-policy
-distance.
+"""This module recomputes a policy update's diagnostics from logprobs: clip fractions, KL, losses, off-policy distance.
 
 Masked means are Σ(x·m)/(Σm + 1e-8), as verl has them, so that the numbers can be laid beside a training log.
 """

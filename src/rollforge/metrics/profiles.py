@@ -1,5 +1,4 @@
-"""This module renames metrics to what other dashboards expect: Trinity-RFT 0.6's names, verl's names, or ours
-as they are.
+"""This module renames metrics to what other dashboards expect: Trinity-RFT 0.6's names, verl's names, or ours as they are.
 
 A profile changes names and drops numbers the other tool does not have; it never changes a value. To get the
 peers' values as well, fold with `estimator="bootstrap42"` and `keyed_by="observed"`.

@@ -1,5 +1,4 @@
-"""Operators: what happens to experiences between a rollout and the buffer. One file per member, one line
-here."""
+"""Operators: what happens to experiences between a rollout and the buffer. One file per member, one line here."""
 
 from rollforge.registry import Registry
 

@@ -1,5 +1,4 @@
-"""Evens a step out: at most `max_per_task` experiences of a task, and no more than `ratio` failures per
-success.
+"""Evens a step out: at most so many experiences of a task, and no more than a ratio of failures per success.
 
 Which ones go is drawn by `seed` and the experience's own id, so the same experiences give the same choice in
 any order.

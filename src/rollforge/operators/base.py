@@ -1,5 +1,4 @@
-"""This module says what an operator is, and what it hands back: experiences, why others were dropped, and its
-numbers.
+"""This module says what an operator is, and what it hands back: experiences, why others were dropped, and its numbers.
 
 An operator sees the experiences of one step, whole groups together, and keeps the order of what it keeps. It
 never changes an experience in place. What is unjudged (`reward` None) is no zero to any of them.

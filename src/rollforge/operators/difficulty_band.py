@@ -1,5 +1,4 @@
-"""Keeps tasks of a difficulty: those whose pass rate lies between `min` and `max`, and notes it on each
-experience.
+"""Keeps tasks whose pass rate lies between `min` and `max`, and notes their difficulty on each experience.
 
 Pass is measured on the outcome (`metric`, or the reward), at `solved`. The share of failures becomes
 `difficulty`.

@@ -1,5 +1,4 @@
-"""Gives every experience its advantage over its group: GRPO, Dr.GRPO, RLOO, REINFORCE++, step-wise for many
-turns.
+"""Gives every experience its advantage over its group: GRPO, Dr.GRPO, RLOO, REINFORCE++, or step-wise.
 
 A run of several turns counts once in its group, with the reward of its last turn, and its advantage goes to
 all of its turns (`step-wise` also divides it by their number). A group of one has no baseline: its advantage

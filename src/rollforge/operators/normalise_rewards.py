@@ -1,5 +1,4 @@
-"""Brings rewards onto one scale: zero mean and unit deviation, or the range 0 to 1, over the step or per task
-set.
+"""Brings rewards onto one scale, over the step or per task set: unit deviation, or the range 0 to 1.
 
 A scale without spread (all equal) leaves 0 for every reward under `standard`, and the reward as it is under
 `range`.

@@ -1,5 +1,4 @@
-"""Keeps experiences whose reward lies between `min` and `max`; unjudged and non-finite ones are dropped by
-their own reason."""
+"""Keeps experiences whose reward lies between `min` and `max`; what is unjudged has a reason of its own."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Drops answers the token limit cut off, or masks them so that they count in their group but are not trained
-on."""
+"""Drops answers the token limit cut off, or masks them: in their group, but not trained on."""
 
 from __future__ import annotations
 

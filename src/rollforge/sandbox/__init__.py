@@ -32,7 +32,7 @@ from rollforge.errors import UsageError
 from rollforge.sandbox.bubblewrap import confinements, python, python_inside
 from rollforge.sandbox.confined import Confined, Reply
 
-__all__ = ["Confined", "Kind", "Limits", "Mode", "Reply", "Sandbox"]
+__all__ = ["WEAKER", "Confined", "Kind", "Limits", "Mode", "Reply", "Sandbox", "find_bubblewrap"]
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +41,9 @@ Mode = Literal["auto", "require", "off"]
 
 Kind = Literal["bubblewrap", "limits"]
 """What holds the program: namespaces and limits, or limits alone."""
+
+WEAKER = "they can reach the network, read what their user may read, and see other processes"
+"""What limits alone do not stop."""
 
 _ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",

@@ -101,6 +101,13 @@ class Confined:
         printed, self._printed = bytes(self._printed), bytearray()
         return Reply(message, printed, ended, time.monotonic() - started)
 
+    def exit_code(self) -> int | None:
+        """The code with which it ended by itself; None if it is still there."""
+        try:
+            return self._process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            return None
+
     def end(self) -> None:
         """Kill it, which ends everything it started: the kernel clears the namespace it lived in."""
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -57,7 +57,9 @@ def _rank(name: str) -> int:
         return 1
     if parts.metric.startswith("failed_"):
         return 3
-    if statistic == "mean" and parts.category in ("rollout", "critic", "actor", "sample"):
+    if parts.category == "actor" or (
+        statistic == "mean" and parts.category in ("rollout", "critic", "sample")
+    ):
         return 4
     return 5 if parts.category == "time" else 9
 

@@ -1,5 +1,4 @@
-"""Writes TensorBoard event files; names stay as they are, `@` included. `tensorboard=DIR` names the
-directory.
+"""Writes TensorBoard event files; names stay as they are, `@` included. `tensorboard=DIR` names the directory.
 
 Needs the extra `tensorboard` (tensorboardX); no TensorFlow, no torch.
 """

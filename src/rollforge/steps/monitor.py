@@ -8,6 +8,7 @@ those an offline fold of the file gives. Reporting happens in a thread of its ow
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,6 +27,8 @@ from rollforge.records import OWN_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject, Respon
 from rollforge.sinks.base import Sinks
 from rollforge.sinks.jsonl import read_metrics
 from rollforge.store import RunFiles
+
+logger = logging.getLogger(__name__)
 
 MOST_BEHIND = 4
 """Steps that may wait to be reported before new rollouts wait too."""
@@ -70,6 +73,8 @@ class StepMonitor:
         self._rank_by_task: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._reporter = ThreadPoolExecutor(1, thread_name_prefix="monitor")
         self._behind: list[Future[None]] = []
+        self.failures = 0
+        """Steps that could not be reported."""
 
     def begin(self, tasks: NDArray[np.int64], owed: NDArray[np.int64], given_up: NDArray[np.int64]) -> None:
         """Learn which task is in which step, and take up steps an earlier session left unreported."""
@@ -150,10 +155,22 @@ class StepMonitor:
         self._behind.append(self._reporter.submit(self._report_now, number, step))
 
     def _report_now(self, number: int, step: _Step) -> None:
-        metrics = step_metrics(step)
-        if self._stream is not None:
-            metrics |= self._feed(self._stream, step)
-        self._sinks.log(metrics, step=number)
+        """Report one step. What goes wrong in an operator or the buffer must not end the collection: the step stays
+        unreported, and the next session of the run reports it."""
+        try:
+            metrics = step_metrics(step)
+            if self._stream is not None:
+                metrics |= self._feed(self._stream, step)
+            self._sinks.log(metrics, step=number)
+        except Exception as error:  # noqa: BLE001  (operators may be anyone's code)
+            self.failures += 1
+            if self.failures == 1:
+                logger.warning(
+                    "step %d could not be reported: %s: %s (said once; resume the run to report it)",
+                    number,
+                    type(error).__name__,
+                    error,
+                )
 
     def _feed(self, stream: ExperienceStream, step: _Step) -> dict[str, float]:
         rows = sorted(step.rows, key=lambda row: (row[TASK_KEY], row[ROLLOUT_KEY]))
@@ -171,8 +188,6 @@ class StepMonitor:
     async def close(self) -> None:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._reporter.shutdown)
-        for future in self._behind:
-            future.result()
 
 
 def _plain(row: JsonObject) -> JsonObject:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.records import JsonObject, Response, Task
+from rollforge.records import JsonObject, Response, Task, has_field
 from rollforge.rollouts import RolloutReader, TaskFields
 from rollforge.store import RunFiles
 from rollforge.verifiers.base import Mode, VerifierFunction, load_verifier
@@ -45,7 +45,7 @@ async def probe(options: ProbeOptions) -> ProbeReport:
     material = list(_from_run(options) if options.run is not None else _from_tasks(options))
     if not material:
         raise UsageError("there is no task to ask about", hint="give a run or a task file with rows")
-    missing = [field for field in verifier.needs if field.partition(".")[0] not in material[0][0]]
+    missing = [need for need in verifier.needs if not has_field(material[0][0], need)]
     if missing:
         raise UsageError(
             f"the tasks have no field {missing[0]!r}, which {verifier.name} needs",

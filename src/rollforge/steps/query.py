@@ -11,7 +11,11 @@ from rollforge.index import open_index
 
 
 def query_run(
-    runs: str | Path | Sequence[str | Path], sql: str, *, verifier: str | None = None, workers: int | None = None
+    runs: str | Path | Sequence[str | Path],
+    sql: str,
+    *,
+    verifier: str | None = None,
+    workers: int | None = None,
 ) -> pa.Table:
     """The result of one SELECT over the tables `rollouts`, `tasks` and `failures`; it can read nothing else."""
     with open_index(runs, verifier=verifier, workers=workers) as index:

@@ -5,6 +5,7 @@ It does not look inside a line. A Parquet row becomes the JSON line it stands fo
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import sys
@@ -44,6 +45,8 @@ def read_lines(source: str | Path) -> Iterator[tuple[int, bytes]]:
 
 def _numbered(file: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
     for number, line in enumerate(file, start=1):
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
         if not line.isspace():
             yield number, line
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from rollforge.records import PARAMS_KEY, JsonObject, from_json
+from rollforge.records import PARAMS_KEY, JsonObject, from_json, has_field
 from rollforge.tasks.template import PromptTemplate
 
 ROLES = ("user", "assistant", "system", "developer")
@@ -40,7 +40,7 @@ def to_task_row(
         merge_deep(params, overrides)
     check_params(params)
     for field in needs:
-        if row.get(field) is None and not _has_nested(row, field):
+        if not has_field(row, field):
             raise BadRow(
                 f"the verifier needs the field {field!r}", hint=f"add {field!r} to the row", path=field
             )
@@ -57,14 +57,6 @@ def _parse(line: bytes) -> JsonObject:
     if not isinstance(row, dict):
         raise BadRow(f"a {type(row).__name__}, not an object", hint="one JSON object per line")
     return row
-
-
-def _has_nested(row: JsonObject, field: str) -> bool:
-    """`verifier_metadata.unit_tests` is a path into the row."""
-    value: Any = row
-    for part in field.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return value is not None
 
 
 def _params_of(row: JsonObject, template: PromptTemplate | None) -> JsonObject:

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from rollforge import records
-from rollforge.errors import Failure
+from rollforge.errors import Failure, RollforgeError
 from rollforge.records import Response, Task, Verdict
 from rollforge.verifiers.base import Verifier, convert_options, keyword_options, options_type, takes_self
 
@@ -132,7 +132,11 @@ def verifier_failure(message: str) -> Failure:
 
 
 def failure_message(error: BaseException, verifier: Verifier | None = None) -> str:
-    """The traceback's last line, and where in the user's code it happened."""
+    """The traceback's last line, and where in the user's code it happened; our own errors speak for themselves."""
+    if isinstance(error, RollforgeError):
+        return f"{error} ({error.hint})" if error.hint else str(error)
+    if isinstance(error, Failure):
+        return error.message
     try:
         last = " ".join("".join(traceback.format_exception_only(error)).split("\n")).strip()
     except Exception:  # noqa: BLE001  (a user's __str__ may raise anything)
@@ -170,7 +174,7 @@ def is_installed(filename: str) -> bool:
 
 _STDLIB = sysconfig.get_paths()["stdlib"]
 _HERE = str(Path(__file__).parent) + os.sep
-_RUNNING_FILES = {records.__file__, *(_HERE + name for name in ("calling.py", "process.py", "runner.py"))}
+_RUNNING_FILES = {records.__file__, *(_HERE + name for name in ("calling.py", "inline.py", "process.py"))}
 """Where a failure may surface without being anyone's line to mend."""
 
 

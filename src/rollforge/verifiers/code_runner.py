@@ -50,11 +50,14 @@ def main() -> None:
         return
     send(b"R")
     while True:
-        test = receive()
-        if function is None:
-            send(run_program(compiled, namespace, test, may_kill))
-        else:
+        message = receive()
+        is_last, test = message[:1] == b"L", message[1:]
+        if function is not None:
             send(call_function(call, test))
+        elif is_last:
+            run_here(compiled, namespace, open_stdin(test))
+        else:
+            send(run_apart(compiled, namespace, open_stdin(test), may_kill))
 
 
 def prelude_namespace(prelude: list[tuple[str, str | None]]) -> dict[str, Any]:
@@ -90,16 +93,26 @@ def new_module(name: str, namespace: dict[str, Any]) -> ModuleType:
     return module
 
 
-def run_program(compiled: CodeType, namespace: dict[str, Any], text: bytes, may_kill: bool) -> bytes:
-    """Run the program in a process of its own, its standard input holding `text`."""
+def open_stdin(text: bytes) -> int:
+    """A file that holds `text`, open at its start: what the program will read."""
     stdin = os.open(STDIN_FILE, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
     left = memoryview(text)
     while left:
         left = left[os.write(stdin, left) :]
     os.lseek(stdin, 0, os.SEEK_SET)
+    return stdin
+
+
+def run_apart(compiled: CodeType, namespace: dict[str, Any], stdin: int, may_kill: bool) -> bytes:
+    """Run the program in a process of its own, since more tests follow and each shall find things untouched."""
     pid = os.fork()
     if pid == 0:
-        run_child(compiled, namespace, stdin)
+        for pipe in pipes:
+            os.close(pipe)
+        error = be_program(compiled, namespace, stdin)
+        if error is not None:
+            os.write(2, describe(error))
+        os._exit(error is not None)
     os.close(stdin)
     status = os.waitpid(pid, 0)[1]
     if may_kill:
@@ -115,12 +128,16 @@ def run_program(compiled: CodeType, namespace: dict[str, Any], text: bytes, may_
     return b"O" if code == 0 else b"E"
 
 
-def run_child(compiled: CodeType, namespace: dict[str, Any], stdin: int) -> None:
+def run_here(compiled: CodeType, namespace: dict[str, Any], stdin: int) -> None:
+    """Run the program in this very process, which ends with it: a fork costs as much as a third of the start."""
+    error = be_program(compiled, namespace, stdin)
+    send(b"O" if error is None else b"E" + describe(error))
+    os._exit(error is not None)
+
+
+def be_program(compiled: CodeType, namespace: dict[str, Any], stdin: int) -> BaseException | None:
     """Be the program, and end as an interpreter would: threads joined, exit functions run, output flushed."""
-    code = 1
     try:
-        for pipe in pipes:
-            os.close(pipe)
         os.dup2(stdin, 0)
         os.close(stdin)
         try:  # noqa: SIM105  (contextlib would cost its import)
@@ -132,11 +149,9 @@ def run_child(compiled: CodeType, namespace: dict[str, Any], stdin: int) -> None
         if "atexit" in sys.modules:
             sys.modules["atexit"]._run_exitfuncs()
         sys.stdout.flush()
-        code = 0
     except BaseException as error:  # noqa: BLE001  (the answer's code may raise anything)
-        os.write(2, describe(error))
-    finally:
-        os._exit(code)
+        return error
+    return None
 
 
 def find_function(code: str, name: str, namespace: dict[str, Any]) -> Any:

@@ -19,7 +19,7 @@ from rollforge.records import JsonObject, Response, Task
 from rollforge.verifiers.equivalence import DIFFERENT, EQUAL, Comparison, EquivalenceJudge, Labels
 from rollforge.verifiers.judge_model import JudgeEndpoint, JudgeOptions, Tally
 
-needs = ("expected_answer",)
+needs = ("expected_answer|metadata.expected_answer",)
 
 NO_ANSWER = "[NO VALID ANSWER EXTRACTED]"
 

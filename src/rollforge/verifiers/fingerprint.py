@@ -18,17 +18,8 @@ from typing import Any
 import msgspec
 
 _RUNNING = {
-    "base",
-    "cache",
-    "calling",
-    "fingerprint",
-    "frames",
-    "keys",
-    "process",
-    "runner",
-    "spawner",
-    "workers",
-}
+    "base", "cache", "calling", "cores", "fingerprint", "inline", "keys", "line", "process", "runner", "spawner", "workers",
+}  # fmt: skip
 """Modules of this package that run verifiers: a change in them changes no verdict."""
 
 

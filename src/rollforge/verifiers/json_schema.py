@@ -21,6 +21,8 @@ from rollforge.errors import UsageError
 from rollforge.records import JsonObject, Response, Task
 
 needs = ()
+skip_probes = ("gold", "swapped gold", "swapped response", "hedge")
+"""It judges form: an answer to another task of the same schema passes, and what the row expects is not asked."""
 
 SCHEMA_FIELDS = ("schema", "json_schema", "schema_str")
 

@@ -24,6 +24,7 @@ _ITEM_LEFT_OUT = frozenset(
         "generation_log_probs",
         "routed_experts",
         "encrypted_content",
+        "_rf",
     }
 )
 _MESSAGE_KEYS = frozenset({"id", "type", "role", "status", "content"})
@@ -35,10 +36,10 @@ _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 class Keys:
     """Makes keys for one verifier; the digest of a task is computed once while its samples come in."""
 
-    def __init__(self, fingerprint: str, remembered: int = 4096) -> None:
+    def __init__(self, fingerprint: str, remembered_bytes: int = 32 << 20) -> None:
         self._fingerprint = fingerprint.encode()
-        self._remembered = remembered
-        self._digest_by_task: dict[int, tuple[Task, bytes]] = {}
+        self._room = remembered_bytes
+        self._digest_by_task: dict[int, tuple[Task, bytes, int]] = {}
 
     def key(self, task: Task, response: Response) -> bytes:
         """Sixteen bytes that are equal for equal answers to equal tasks."""
@@ -50,11 +51,18 @@ class Keys:
         known = self._digest_by_task.get(id(task))
         if known is not None:
             return known[1]
-        row = {key: value for key, value in task.items() if key not in _TASK_LEFT_OUT}
-        digest = hashlib.blake2b(self._fingerprint + _encode_sorted(row), digest_size=16).digest()
-        if len(self._digest_by_task) >= self._remembered:
-            del self._digest_by_task[next(iter(self._digest_by_task))]
-        self._digest_by_task[id(task)] = (task, digest)  # holding the task keeps its id from being given away
+        row = _encode_sorted({key: value for key, value in task.items() if key not in _TASK_LEFT_OUT})
+        digest = hashlib.blake2b(self._fingerprint + row, digest_size=16).digest()
+        size = len(row) + 1000
+        self._digest_by_task[id(task)] = (
+            task,
+            digest,
+            size,
+        )  # holding the task keeps its id from being given away
+        self._room -= size
+        while self._room < 0 and len(self._digest_by_task) > 1:
+            _, _, freed = self._digest_by_task.pop(next(iter(self._digest_by_task)))
+            self._room += freed
         return digest
 
 

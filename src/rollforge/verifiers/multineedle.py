@@ -68,6 +68,20 @@ def verify(task: Task, response: Response) -> JsonObject:
     }
 
 
+def gold(task: Task) -> JsonObject | None:
+    """The right answer for the probes: the call that hands in every expected value."""
+    values = task.get("expected_synonym_values")
+    if not isinstance(values, list) or not values:
+        return None
+    arguments = msgspec.json.encode({"synonym_values": values}).decode()
+    return {
+        "type": "function_call",
+        "call_id": "call_1",
+        "name": "extract_synonym_values",
+        "arguments": arguments,
+    }
+
+
 def handed_in(response: Response) -> tuple[list[Any], bool]:
     """What the last call of `extract_synonym_values` handed in, and whether its arguments could be read."""
     for item in reversed(response.output):

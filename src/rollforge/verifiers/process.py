@@ -200,7 +200,7 @@ def run_forked(control: socket.socket, verifier: Verifier, memory_mb: int) -> Ne
             signal.signal(number, signal.SIG_DFL)
         own = control.fileno()
         os.closerange(3, own)
-        os.closerange(own + 1, max(resource.getrlimit(resource.RLIMIT_NOFILE)[0], own + 2))
+        os.closerange(own + 1, min(max(resource.getrlimit(resource.RLIMIT_NOFILE)[0], own + 2), 1 << 20))
         with _quiet():
             run_template(control, verifier, memory_mb)
     finally:

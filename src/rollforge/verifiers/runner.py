@@ -7,8 +7,6 @@ with a hard timeout and a memory limit. Equal answers to the same task share one
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import time
 from typing import Literal, Protocol
 
 import msgspec
@@ -16,7 +14,8 @@ import msgspec
 from rollforge.errors import Failure, UsageError
 from rollforge.records import Response, Task, Verdict
 from rollforge.verifiers.base import Mode, Verifier
-from rollforge.verifiers.calling import LiveVerifier, Stopped, failure_message, verifier_failure
+from rollforge.verifiers.calling import Stopped, verifier_failure
+from rollforge.verifiers.inline import LoopEngine
 from rollforge.verifiers.keys import Keys
 
 Workers = int | Literal["auto"]
@@ -90,52 +89,6 @@ class Engine(Protocol):
     async def close(self) -> None: ...
 
 
-class LoopEngine:
-    """Calls the verifier in the event loop's thread."""
-
-    def __init__(self, verifier: Verifier, timeout: float) -> None:
-        self._verifier = verifier
-        self._timeout = timeout
-        self._live: LiveVerifier | None = None
-        self.running = 0
-
-    async def start(self) -> None:
-        try:
-            self._live = LiveVerifier(self._verifier)
-            await self._live.start()
-        except Exception as error:  # the boundary to the user's code
-            message = failure_message(error, self._verifier)
-            raise UsageError(f"the verifier {self._verifier.name} could not start: {message}") from error
-
-    async def run(self, task: Task, responses: list[Response]) -> tuple[float, list[Verdict]]:
-        if self._live is None:
-            raise RuntimeError("the judge has not been started")
-        started = time.perf_counter()
-        self.running += 1
-        try:
-            if self._verifier.is_async:
-                async with asyncio.timeout(self._timeout):
-                    verdicts = await self._live.judge(task, responses)
-            else:
-                verdicts = self._live.judge_now(task, responses)
-        except Failure:
-            raise
-        except TimeoutError as error:
-            message = f"no verdict within {self._timeout:g} s"
-            took_all = time.perf_counter() - started >= self._timeout
-            raise verifier_failure(message if took_all else failure_message(error, self._verifier)) from error
-        except (Exception, SystemExit) as error:  # the boundary to the user's code
-            raise verifier_failure(failure_message(error, self._verifier)) from error
-        finally:
-            self.running -= 1
-        return time.perf_counter() - started, verdicts
-
-    async def close(self) -> None:
-        if self._live is not None:
-            with contextlib.suppress(Exception):  # the verdicts are given; a failing tear-down changes none
-                await self._live.close()
-
-
 class RunningJudge:
     """A `Judge` with everything around the call: sharing, cache, counters."""
 
@@ -145,9 +98,13 @@ class RunningJudge:
         self.verifier = verifier
         self._engine = engine
         # For a cheap verifier, finding out that an answer was seen before costs as much as judging it again.
-        is_worth_it = sharing == "always" or (sharing == "auto" and (not verifier.is_cheap or cache is not None))
+        is_worth_it = sharing == "always" or (
+            sharing == "auto" and (not verifier.is_cheap or cache is not None)
+        )
         self._is_sharing = verifier.is_deterministic and not verifier.is_group and is_worth_it
         self._cache = cache if self._is_sharing else None
+        if cache is not None and self._cache is None:
+            cache.close()  # nothing is to be kept
         self._keys = Keys(verifier.fingerprint)
         self._known: dict[bytes, tuple[Verdict, int]] = {}
         self._running: dict[bytes, asyncio.Future[None] | None] = {}
@@ -190,7 +147,9 @@ class RunningJudge:
                 f"{self.name} cannot be imported by another process (a lambda, a closure or a function of the running script): "
                 "its workers are copies of this process. Put it into a file of its own for clean ones."
             )
-        return None
+        own = getattr(self.verifier.function, "note_for", None)
+        text: str | None = own(self.verifier.options) if callable(own) else None
+        return text
 
     async def start(self) -> None:
         """Start workers or the verifier's own set-up; raises `UsageError` when that fails."""
@@ -286,6 +245,17 @@ class RunningJudge:
         await self._engine.close()
         if self._cache is not None:
             self._cache.close()
+
+
+def parse_workers(text: str) -> Workers:
+    """What `--verify-workers` said."""
+    if text == "auto":
+        return "auto"
+    if not text.isdigit():
+        raise UsageError(
+            f"--verify-workers {text!r} is not understood", hint="write auto, a number, or 0 for no isolation"
+        )
+    return int(text)
 
 
 def make_judge(

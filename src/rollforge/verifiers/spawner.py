@@ -29,6 +29,10 @@ from rollforge.verifiers.process import BEGUN_AT, FORK, HEADER, NUMBER, REAP, fr
 _BOOT = "import json,sys; sys.path[:]=json.loads(sys.argv[1]); from rollforge.verifiers.process import main; main(int(sys.argv[2]))"
 
 
+class TemplateLost(UsageError):
+    """The process that starts workers has ended: killed for want of memory, or by somebody."""
+
+
 class WorkerHandle:
     """One started worker: its line, its number, and the file it writes into when it crashes."""
 
@@ -100,7 +104,13 @@ class Spawner:
         if self._is_threaded and self._spec is not None:
             pid = self._spawn_directly(ours, theirs, report, self._spec)
         else:
-            pid = await self._ask(FORK, [theirs.fileno(), report])
+            try:
+                pid = await self._ask(FORK, [theirs.fileno(), report])
+            except TemplateLost:
+                os.close(report)
+                ours.close()
+                theirs.close()
+                raise
         theirs.close()
         ours.setblocking(False)
         return WorkerHandle(pid, ours, report)
@@ -165,10 +175,13 @@ class Spawner:
     async def _ask(self, request: bytes, fds: list[int]) -> int:
         assert self._control is not None
         async with self._lock:
-            socket.send_fds(self._control, [request], fds)
-            data = await asyncio.get_running_loop().sock_recv(self._control, NUMBER.size)
+            try:
+                socket.send_fds(self._control, [request], fds)
+                data = await asyncio.get_running_loop().sock_recv(self._control, NUMBER.size)
+            except OSError:
+                data = b""
         if len(data) != NUMBER.size:
-            raise UsageError(
+            raise TemplateLost(
                 "the process that starts verifier workers has ended; was it killed for want of memory?"
             )
         number: int = NUMBER.unpack(data)[0]
@@ -200,6 +213,7 @@ def importable_spec(verifier: Verifier) -> str | None:
     place = getattr(loaded, "__file__", "") if module.startswith("rollforge_user_") else module
     spec = f"{place}:{name}"
     try:
+        msgspec.json.encode(verifier.options)
         return spec if load_target(spec) is function else None
     except Exception:  # noqa: BLE001  (whatever looking it up raises, it cannot be found elsewhere)
         return None

@@ -12,7 +12,6 @@ import os
 import signal
 import time
 from collections import deque
-from typing import cast
 
 import msgspec
 
@@ -21,8 +20,9 @@ from rollforge.records import JsonObject, Response, Task, Verdict
 from rollforge.verifiers.base import Verifier
 from rollforge.verifiers.calling import Stopped, verifier_failure
 from rollforge.verifiers.cores import idle_cores, usable_cores
-from rollforge.verifiers.process import DUMP_SIGNAL, HEADER, MAX_FRAME, kill_group
-from rollforge.verifiers.spawner import Spawner, WorkerHandle
+from rollforge.verifiers.line import Job, Outcome, WorkerLine
+from rollforge.verifiers.process import DUMP_SIGNAL, HEADER, kill_group
+from rollforge.verifiers.spawner import Spawner, TemplateLost
 
 TICK = 0.1
 """Seconds between looks at the clock: how far beyond its timeout a verdict may run."""
@@ -33,142 +33,7 @@ MAX_EARLY_DEATHS = 3
 AUTO_PER_CORE = 4
 """`auto` adds workers while cores are idle: several per core when the verifier waits (for a network, a subprocess)."""
 
-Outcome = tuple[float, list[Verdict]]
-"""Seconds inside the verifier, and the verdicts."""
-
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder().decode
-
-
-class _Job:
-    __slots__ = ("future", "payload")
-
-    def __init__(self, payload: bytes, future: asyncio.Future[Outcome]) -> None:
-        self.payload = payload
-        self.future = future
-
-
-class _Worker(asyncio.Protocol):
-    """The parent's side of one worker."""
-
-    def __init__(self, pool: WorkerPool, handle: WorkerHandle) -> None:
-        self.pool = pool
-        self.handle = handle
-        self.jobs: deque[_Job] = deque()
-        self.answered = 0
-        self.head_since = 0.0
-        self.asked_where_at: float | None = None
-        self.is_ready = False
-        self.is_ended = False
-        self.is_leaving = False
-        self.end_reason: str | None = None
-        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._buffer = bytearray()
-        self._transport: asyncio.Transport | None = None
-        self._pid_file: int | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        if hasattr(os, "pidfd_open"):
-            # The closed line tells too, but not while something the verifier started still holds it open.
-            self._pid_file = os.pidfd_open(self.handle.pid)
-            asyncio.get_running_loop().add_reader(self._pid_file, self._process_ended)
-
-    def _process_ended(self) -> None:
-        self._forget_pid_file()
-        asyncio.get_running_loop().call_later(0.01, self.end, None)  # its last answer may still be on the way
-
-    def _forget_pid_file(self) -> None:
-        if self._pid_file is not None:
-            asyncio.get_running_loop().remove_reader(self._pid_file)
-            os.close(self._pid_file)
-            self._pid_file = None
-
-    def send(self, job: _Job, now: float) -> None:
-        if not self.jobs:
-            self.head_since = now
-        self.jobs.append(job)
-        assert self._transport is not None
-        self._transport.write(job.payload)
-
-    def data_received(self, data: bytes) -> None:
-        buffer = self._buffer
-        buffer += data
-        start = 0
-        while len(buffer) - start >= HEADER.size:
-            (length,) = HEADER.unpack_from(buffer, start)
-            end = start + HEADER.size + length
-            if length > MAX_FRAME:
-                self.end("the worker answered nonsense")
-                return
-            if len(buffer) < end:
-                break
-            body = bytes(buffer[start + HEADER.size : end])
-            start = end
-            if not self._take(body):
-                self.end("the worker answered nonsense")
-                return
-        del buffer[:start]
-        self.pool.feed(self)
-
-    def _take(self, body: bytes) -> bool:
-        """Use one frame; False when it is not what a worker says (a verifier wrote into our line)."""
-        try:
-            value = _decode(body)
-        except msgspec.DecodeError:
-            return False
-        if not self.is_ready:
-            return self._greet(value)
-        if not self.jobs or not isinstance(value, list) or len(value) != 4:
-            return False
-        job = self.jobs.popleft()
-        self.answered += 1
-        self.head_since = time.monotonic()
-        self.asked_where_at = None
-        seconds, message, self.is_leaving, verdicts = value
-        self.pool.settle(job, seconds, message, verdicts)
-        if self.is_leaving:
-            self.is_ready = False  # it ran out of memory and makes room; what waits behind is innocent
-        return True
-
-    def _greet(self, value: JsonObject) -> bool:
-        if "error" in value:
-            self.end_reason = str(value["error"])
-            return True  # it hangs up by itself
-        self.is_ready = True
-        if not self.ready.done():
-            self.ready.set_result(None)
-        return True
-
-    def take_culprit(self) -> _Job | None:
-        """The verdict it was at when it ended; the others, before and behind, are innocent and judged elsewhere."""
-        place = self.handle.begun() - self.answered - 1
-        if self.is_leaving or not 0 <= place < len(self.jobs):
-            return None
-        culprit = self.jobs[place]
-        del self.jobs[place]
-        return culprit
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self.end(None)
-
-    def end(self, reason: str | None) -> None:
-        """Give the worker up; the pool buries and replaces it."""
-        if self.is_ended:
-            return
-        self.is_ended = True
-        self._forget_pid_file()
-        self.end_reason = reason or self.end_reason
-        if self._transport is not None:
-            self._transport.abort()
-        self.pool.lost(self)
-
-    def hang_up(self) -> None:
-        """Let it tear itself down."""
-        self.is_ended = True
-        self._forget_pid_file()
-        if self._transport is not None:
-            self._transport.close()
 
 
 class WorkerPool:
@@ -182,14 +47,16 @@ class WorkerPool:
         self._wanted = 1 if self._is_auto else int(workers)
         self._most = usable_cores() * AUTO_PER_CORE if self._is_auto else int(workers)
         self._spawner = Spawner(verifier, memory_mb)
-        self._workers: list[_Worker] = []
+        self._workers: list[WorkerLine] = []
         self._starting = 0
-        self._queue: deque[_Job] = deque()
+        self._queue: deque[Job] = deque()
         self._background: set[asyncio.Task[None]] = set()
         self._early_deaths = 0
         self._depth = 1
         self._mean_seconds: float | None = None
         self._is_closing = False
+        self._broken: str | None = None
+        self._restarting = asyncio.Lock()
         self.replaced = 0
 
     @property
@@ -226,7 +93,9 @@ class WorkerPool:
             payload = _encode([task, task.index, [response.raw for response in responses]])
         except (TypeError, ValueError, OverflowError) as error:
             raise verifier_failure(f"the task or response cannot be sent to a worker: {error}") from error
-        job = _Job(HEADER.pack(len(payload)) + payload, asyncio.get_running_loop().create_future())
+        if self._broken is not None:
+            raise verifier_failure(self._broken)
+        job = Job(HEADER.pack(len(payload)) + payload, asyncio.get_running_loop().create_future())
         worker = self._freest()
         if worker is None:
             self._queue.append(job)
@@ -234,7 +103,7 @@ class WorkerPool:
             worker.send(job, time.monotonic())
         return await job.future
 
-    def _freest(self) -> _Worker | None:
+    def _freest(self) -> WorkerLine | None:
         best, fewest = None, self._depth
         if self._queue:
             return None
@@ -243,7 +112,7 @@ class WorkerPool:
                 best, fewest = worker, len(worker.jobs)
         return best
 
-    def feed(self, worker: _Worker) -> None:
+    def feed(self, worker: WorkerLine) -> None:
         """Fill a worker up from the queue."""
         now = time.monotonic()
         while self._queue and worker.is_ready and not worker.is_ended and len(worker.jobs) < self._depth:
@@ -252,7 +121,7 @@ class WorkerPool:
                 worker.send(job, now)
 
     def settle(
-        self, job: _Job, seconds: float, message: str | None, verdicts: list[list[object]] | None
+        self, job: Job, seconds: float, message: str | None, verdicts: list[list[object]] | None
     ) -> None:
         """One verdict has come."""
         self._early_deaths = 0
@@ -268,13 +137,13 @@ class WorkerPool:
                 (seconds, msgspec.convert([_named(item) for item in verdicts], list[Verdict]))
             )
 
-    def lost(self, worker: _Worker) -> None:
+    def lost(self, worker: WorkerLine) -> None:
         """A worker ended: the verdict it was at fails, the ones behind it move on, another worker takes its place."""
         if worker in self._workers:
             self._workers.remove(worker)
         self._run(self._bury(worker))
 
-    async def _bury(self, worker: _Worker) -> None:
+    async def _bury(self, worker: WorkerLine) -> None:
         pid = worker.handle.pid
         kill_group(pid)  # also what it started itself
         try:
@@ -294,8 +163,9 @@ class WorkerPool:
             culprit.future.set_exception(verifier_failure(reason))
         if culprit is None and not worker.is_leaving:
             self._early_deaths += 1
-        if self._early_deaths >= MAX_EARLY_DEATHS:
-            self._give_up(f"workers end before they judge anything: {reason}")
+        if self._early_deaths >= MAX_EARLY_DEATHS and not self._workers:
+            self._broken = f"workers end before they judge anything: {reason}"
+            self._give_up(self._broken)
         elif not self._is_closing:
             self.replaced += 1
             self._grow()
@@ -317,14 +187,33 @@ class WorkerPool:
         self._run(self._add_quietly())
 
     async def _add_quietly(self) -> None:
-        with contextlib.suppress(UsageError):  # a worker that cannot start is counted where it is buried
+        try:
             await self._add()
+        except TemplateLost:
+            await self._restart()
+        except UsageError:
+            pass  # a worker that cannot start is counted where it is buried
+
+    async def _restart(self) -> None:
+        """A new template takes the place of one that was killed, once for all who noticed."""
+        lost = self._spawner
+        async with self._restarting:
+            if self._is_closing or self._spawner is not lost:
+                return
+            await lost.close()
+            self._spawner = Spawner(self._verifier, self._memory_mb)
+            try:
+                await self._spawner.start()
+                await self._add()
+            except UsageError as error:
+                self._broken = str(error)
+                self._give_up(self._broken)
 
     async def _add(self) -> None:
         self._starting += 1
         try:
             handle = await self._spawner.spawn()
-            worker = _Worker(self, handle)
+            worker = WorkerLine(self, handle)
             loop = asyncio.get_running_loop()
             await loop.create_unix_connection(lambda: worker, sock=handle.sock)
             await worker.ready
@@ -356,7 +245,7 @@ class WorkerPool:
                 if has_room and self._queue and self.size + self._starting < self._most:
                     self._grow()
 
-    def _check_time(self, worker: _Worker, now: float) -> None:
+    def _check_time(self, worker: WorkerLine, now: float) -> None:
         if not worker.jobs or now - worker.head_since < self._timeout:
             return
         if worker.asked_where_at is None:
@@ -382,7 +271,7 @@ class WorkerPool:
         await asyncio.gather(*self._background, return_exceptions=True)
         await self._spawner.close()
 
-    async def _await_end(self, worker: _Worker) -> None:
+    async def _await_end(self, worker: WorkerLine) -> None:
         for job in worker.jobs:
             if not job.future.done():
                 job.future.set_exception(verifier_failure("verification was stopped"))

@@ -17,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from rollforge.agents.base import Agent, Trajectory
+from rollforge.agents.base import Agent, NotKept, Trajectory, cut_short
 from rollforge.checks.samples import concludes, expected_answer
 from rollforge.checks.stream import Watch
 from rollforge.endpoint import Limiter
@@ -240,6 +240,9 @@ class Engine:
         except Outage as outage:
             self.stop("outage", outage)  # not this rollout's failure: it stays owed, with no attempt used up
             return
+        except NotKept:
+            self._settle(work.group)  # stays owed, with no attempt used up, until the run is resumed
+            return
         except Failure as failure:
             await self._fail(work, failure, begun)
             return
@@ -249,14 +252,14 @@ class Engine:
         line = to_json(row)
         await self._rollouts.append(line)
         self._plan.ledger.finish(work.group.position, work.sample)
-        self.live.last_class.pop((work.group.position, work.sample), None)
         self.live.rollout(
             work.group.position,
             response,
             verdict,
             seconds=time.time() - begun,
             size=len(line),
-            is_judging=self._judge is not None,
+            prompt_bytes=len(bytes(work.group.params)),
+            is_judging=self._judge is not None or trajectory.verifier is not None,
         )
         if self._judge is not None:
             self._watch_verdict(work.group.task, response, verdict, verify_s)
@@ -271,11 +274,16 @@ class Engine:
         limit_s = self._options.rollout_deadline_s
         try:
             async with asyncio.timeout(limit_s):
-                return await self._agent.run(work.group.task, work.sample)
-        except Failure:
+                trajectory = await self._agent.run(work.group.task, work.sample)
+            if trajectory.is_remote:
+                now = time.monotonic()
+                self._limiter.succeed(now - work.started, now)
+            return trajectory
+        except (Failure, NotKept):
             raise
-        except TimeoutError:
-            raise Failure("agent", "timeout", f"the rollout took longer than {limit_s:g} s") from None
+        except TimeoutError as error:
+            failure = Failure("agent", "timeout", f"the rollout took longer than {limit_s:g} s")
+            raise cut_short(failure, error.__cause__) from None
         except Exception as error:
             raise Failure("agent", "agent", f"{type(error).__name__}: {error}") from error
         finally:
@@ -286,8 +294,12 @@ class Engine:
         self, work: Work, response: Response, trajectory: Trajectory, begun: float
     ) -> tuple[Verdict, float | None]:
         if self._judge is None:
-            reward = trajectory.fields.get("reward")
-            return Verdict(reward=reward if isinstance(reward, int | float) else None), None
+            if trajectory.verdict_failure is not None:
+                failure = trajectory.verdict_failure
+                await self._record_failure(work, failure, begun, is_terminal=failure.is_terminal)
+            self.live.verify_s += trajectory.verify_seconds or 0.0
+            self.live.model_s -= trajectory.verify_seconds or 0.0
+            return trajectory.verdict or Verdict(), trajectory.verify_seconds
         queued = time.monotonic()
         self.verifying += 1
         started = queued
@@ -329,7 +341,6 @@ class Engine:
         if work.attempt:
             row[ATTEMPT_KEY] = work.attempt
         row["agent_ref"] = {"name": work.group.task.agent or self._agent.name}
-        row |= trajectory.fields
         row |= verdict.to_fields()
         row[PARAMS_KEY] = work.group.params
         row["response"] = trajectory.response
@@ -346,6 +357,8 @@ class Engine:
                 "fingerprint": self._judge.fingerprint,
                 "mode": getattr(self._judge, "mode", None),
             }
+        elif trajectory.verifier is not None:
+            own |= {"verify_seconds": verify_s, "verifier": trajectory.verifier}
         row[OWN_KEY] = own
         return row
 
@@ -373,7 +386,7 @@ class Engine:
         self._give_up_if_hopeless()
 
     async def _record_failure(self, work: Work, failure: Failure, begun: float, *, is_terminal: bool) -> None:
-        self.live.failure((work.group.position, work.sample), failure)
+        self.live.failure(failure)
         row: JsonObject = {
             TASK_KEY: work.group.task.index,
             ROLLOUT_KEY: work.sample,

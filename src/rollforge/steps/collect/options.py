@@ -6,6 +6,8 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
+from rollforge.agents.base import AgentOptions
+from rollforge.agents.tools.loading import tools_name
 from rollforge.endpoint.model import Api
 from rollforge.errors import UsageError
 from rollforge.records import JsonObject
@@ -18,8 +20,8 @@ class CollectOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Task file: JSONL (plain, gzip, zstd), Parquet, or `-` for stdin."""
     out: str
     """The run: a directory, or a rollouts file."""
-    model: str
-    """Model name; `simulated` starts the embedded model."""
+    model: str = ""
+    """Model name; `simulated` starts the embedded model. A remote agent asks its own and needs none here."""
     base_urls: tuple[str, ...] = ()
     api: Api = "auto"
     api_key_env: str = "OPENAI_API_KEY"
@@ -27,6 +29,16 @@ class CollectOptions(msgspec.Struct, frozen=True, kw_only=True):
     verifier: Any = None
     """A ready verifier's name, `file.py:name`, `module:name`, or a function."""
     verifier_options: JsonObject = {}
+    no_verify: bool = False
+    """Nobody judges, not even a NeMo Gym server that could."""
+    agent: str | None = None
+    """An agent's name, `file.py:Class` or `module:Class`; None means what the other options ask for."""
+    tools: tuple[Any, ...] = ()
+    max_turns: int = 16
+    tool_timeout_s: float = 60.0
+    gym_head: str | None = None
+    gym_resources: str | None = None
+    gym_agent: str | None = None
     samples: int = 1
     limit: int | None = None
     shuffle: bool = False
@@ -40,6 +52,9 @@ class CollectOptions(msgspec.Struct, frozen=True, kw_only=True):
     verify_concurrency: int = 256
     verify_workers: str = "auto"
     verify_timeout_s: float = 60.0
+    verify_mode: Literal["fast", "precise"] | None = None
+    verify_cache: str | None = None
+    """Directory that keeps verdicts across runs."""
     probe: str | None = None
     """Share of the rollouts after which the verifier is asked what it must know: `1%`."""
     stop_on: Literal["broken", "never"] = "broken"
@@ -60,7 +75,13 @@ class CollectOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Refuse what cannot work, before anything is touched."""
-        for name, lowest in (("samples", 1), ("attempts", 1), ("retries", 0), ("verify_concurrency", 1)):
+        for name, lowest in (
+            ("samples", 1),
+            ("attempts", 1),
+            ("retries", 0),
+            ("verify_concurrency", 1),
+            ("max_turns", 1),
+        ):
             if getattr(self, name) < lowest:
                 raise UsageError(
                     f"--{name.replace('_', '-')} must be at least {lowest}, not {getattr(self, name)}"
@@ -71,7 +92,10 @@ class CollectOptions(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.pilot is not None and self.pilot < 1:
             raise UsageError(f"--pilot must be at least 1, not {self.pilot}")
-        if not self.base_urls and self.model != "simulated":
+        self._check_agent()
+        if not self.model and self.asks_model:
+            raise UsageError("no model is named", hint="give -m NAME, or -m simulated for the embedded model")
+        if not self.base_urls and self.model != "simulated" and self.asks_model:
             raise UsageError(
                 "no server to ask", hint="give --base-url http://…/v1, or -m simulated for the embedded model"
             )
@@ -80,10 +104,53 @@ class CollectOptions(msgspec.Struct, frozen=True, kw_only=True):
             if not url.startswith(("http://", "https://")):
                 raise UsageError(f"--base-url {url!r} is no URL", hint="write it as http://host:port/v1")
 
+    def _check_agent(self) -> None:
+        """Refuse agents' options that contradict each other."""
+        servers = {
+            "--gym-head": self.gym_head,
+            "--gym-resources": self.gym_resources,
+            "--gym-agent": self.gym_agent,
+        }
+        given = {flag: url for flag, url in servers.items() if url}
+        for flag, url in given.items():
+            if not url.startswith(("http://", "https://")):
+                raise UsageError(f"{flag} {url!r} is no URL", hint="write it as http://host:port")
+        if len(given) > 1:
+            raise UsageError(f"{' and '.join(given)} contradict each other", hint="give one of them")
+        if given and self.tools:
+            raise UsageError(
+                f"--tools and {next(iter(given))} contradict each other",
+                hint="the tools of NeMo Gym rows are those of their resources server",
+            )
+
+    @property
+    def asks_model(self) -> bool:
+        """The agent asks the model named here."""
+        return (self.agent or self.to_agent_options().agent) != "gym_agent"
+
+    def to_agent_options(self) -> AgentOptions:
+        """The part of this that concerns the agent."""
+        return AgentOptions(
+            tools=self.tools,
+            max_turns=self.max_turns,
+            tool_timeout_s=self.tool_timeout_s,
+            gym_head=self.gym_head,
+            gym_resources=self.gym_resources,
+            gym_agent=self.gym_agent,
+            gym_verify=self.verifier is None and not self.no_verify,
+            verify_timeout_s=self.verify_timeout_s,
+            rollout_deadline_s=self.rollout_deadline_s,
+            outage_patience_s=self.outage_patience_s,
+        )
+
     def to_config(self) -> JsonObject:
         """Every option, as saved in the manifest."""
         config: JsonObject = msgspec.to_builtins(
-            msgspec.structs.replace(self, verifier=verifier_name(self.verifier))
+            msgspec.structs.replace(
+                self,
+                verifier=verifier_name(self.verifier),
+                tools=tuple(tools_name(spec) for spec in self.tools),
+            )
         )
         return config
 

@@ -19,6 +19,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rollforge.agents.base import Preparation
+from rollforge.agents.transcript import tool_names
 from rollforge.errors import DataError, ResumeRefused, UsageError
 from rollforge.records import PARAMS_KEY, TASK_KEY, JsonObject, to_json
 from rollforge.steps.collect.options import CollectOptions, verifier_name
@@ -80,6 +82,7 @@ def make_plan(
     verifier_fingerprint: str | None,
     version: str,
     command: list[str],
+    agent: Preparation | None = None,
     is_rehearsal: bool = False,
 ) -> Plan:
     """The plan for a new run, or for the rest of an existing one. The caller holds the run's lock.
@@ -87,6 +90,7 @@ def make_plan(
     A rehearsal reads and checks everything and leaves the disk as it was.
     """
     files = RunFiles(options.out)
+    agent = agent or Preparation()
     if options.fresh and not is_rehearsal:
         move_aside(files)
     old = None if options.fresh else read_manifest(files)
@@ -99,10 +103,10 @@ def make_plan(
     spooled = _spool_stdin(folder) if options.input == "-" else None
     try:
         digest = _digest(Path(spooled or _existing(options.input)))
-        fingerprint = _fingerprint(options, digest, verifier_fingerprint)
+        fingerprint = _fingerprint(options, digest, verifier_fingerprint) | agent.fingerprint
         if old is not None:
             refuse_changes(old.fingerprint, fingerprint, files)
-        tasks, bad = _materialise(options, files, old, fingerprint, needs, spooled, is_rehearsal)
+        tasks, bad = _materialise(options, files, old, fingerprint, needs, spooled, is_rehearsal, agent=agent)
     finally:
         if spooled:
             Path(spooled).unlink(missing_ok=True)
@@ -213,6 +217,8 @@ def _materialise(
     needs: tuple[str, ...],
     spooled: str | None,
     is_rehearsal: bool,
+    *,
+    agent: Preparation,
 ) -> tuple[TaskFile, list[BadLine]]:
     """The tasks file: the one on disk when it is already right, else a new one put in its place as a whole."""
     same = old is not None and {**old.fingerprint, "samples": 0} == {**fingerprint, "samples": 0}
@@ -224,7 +230,7 @@ def _materialise(
     handle, name = tempfile.mkstemp(dir=folder, prefix=f".{files.tasks.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
-            writer = _TaskWriter(options, file, needs)
+            writer = _TaskWriter(options, file, needs, agent)
             writer.write_all(spooled or options.input, options.input)
             file.flush()
             os.fsync(file.fileno())
@@ -245,7 +251,9 @@ def _materialise(
 class _TaskWriter:
     """One pass over the input: check, convert, write, remember places and ids."""
 
-    def __init__(self, options: CollectOptions, file: BinaryIO, needs: tuple[str, ...]) -> None:
+    def __init__(
+        self, options: CollectOptions, file: BinaryIO, needs: tuple[str, ...], agent: Preparation
+    ) -> None:
         self.bad: list[BadLine] = []
         self.ids = array("q")
         self._offsets = array("q")
@@ -255,6 +263,7 @@ class _TaskWriter:
         self._options = options
         self._file = file
         self._needs = needs
+        self._agent = agent
         self._template = PromptTemplate.load(options.prompt_template) if options.prompt_template else None
 
     def write_all(self, source: str, name: str) -> None:
@@ -281,6 +290,11 @@ class _TaskWriter:
 
     def _write(self, line: bytes, ordinal: int, number: int) -> None:
         row = to_task_row(line, overrides=self._options.overrides, template=self._template, needs=self._needs)
+        for field in self._agent.needs:
+            if row.get(field) is None:
+                raise BadRow(f"the agent needs the field {field!r}", hint=f"add {field!r} to the row")
+        if self._agent.tools:
+            offer_tools(row[PARAMS_KEY], self._agent.tools)
         row[TASK_KEY] = index = self._task_id(row, ordinal, number)
         data = to_json(row) + b"\n"
         self._file.write(data)
@@ -322,6 +336,13 @@ class _TaskWriter:
 
     def task_file(self, path: Path) -> TaskFile:
         return TaskFile(path, np.frombuffer(self._offsets, np.int64), np.frombuffer(self.ids, np.int64))
+
+
+def offer_tools(params: JsonObject, tools: list[JsonObject]) -> None:
+    """Add tools to a task's params; where the row already words a tool of that name, its words stay."""
+    own = params.get("tools") or []
+    named = tool_names(params)
+    params["tools"] = [*own, *(tool for tool in tools if tool["name"] not in named)]
 
 
 def _order(options: CollectOptions, count: int) -> NDArray[np.int64]:

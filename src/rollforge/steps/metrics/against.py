@@ -47,7 +47,8 @@ def compare_runs(first: Index, second: Index, *, where: str | None = None) -> Co
     shared, place_one, place_two = np.intersect1d(key_one, key_two, return_indices=True)
     if not len(shared):
         raise UsageError(
-            "the two runs share no task (neither by prompt nor by number)", hint="compare runs over the same tasks"
+            "the two runs share no task (neither by prompt nor by number)",
+            hint="compare runs over the same tasks",
         )
     names = [name for name in first.numbers if name in set(second.numbers)]
     fields: dict[str, FieldDifference] = {}
@@ -111,4 +112,6 @@ def _verdict(reward: FieldDifference | None) -> str:
         return f"worse: {told}"
     if low == high == 0:
         return f"the same: {told}"
-    return f"no difference shown: {told}; differences up to {max(abs(low), abs(high)):.3f} cannot be ruled out"
+    return (
+        f"no difference shown: {told}; differences up to {max(abs(low), abs(high)):.3f} cannot be ruled out"
+    )

@@ -43,7 +43,13 @@ def nemo_fields(index: Index) -> list[str]:
 def nemo_statistics(name: str, values: Floats) -> JsonObject:
     """`mean/x`, `max/x`, … without those that are undefined."""
     summary = stats.summarize(values)
-    found = {"mean": summary.mean, "max": summary.max, "min": summary.min, "median": summary.median, "std": summary.std}
+    found = {
+        "mean": summary.mean,
+        "max": summary.max,
+        "min": summary.min,
+        "median": summary.median,
+        "std": summary.std,
+    }
     if summary.n == 1 and summary.missing == 0:
         found["std"] = 0.0
     return {f"{stat}/{name}": value for stat, value in found.items() if value is not None}
@@ -72,7 +78,9 @@ def _nemo_at_k(rows: ByTask) -> JsonObject:
         for name, groups in scores.items():
             found |= _nemo_pass(name, groups, k)
         if answers is not None:
-            votes = [_nemo_vote(named[:k], group[:k]) for named, group in zip(answers, score_groups, strict=True)]
+            votes = [
+                _nemo_vote(named[:k], group[:k]) for named, group in zip(answers, score_groups, strict=True)
+            ]
             found[f"majority@{k}/accuracy"] = 100 * float(np.mean(votes))
     found["per_sample_aggregate"] = {
         name: [100 * float(np.mean([group[i] for group in groups if i < len(group)])) for i in range(widest)]
@@ -106,21 +114,25 @@ def _nemo_pass_of(group: list[float], k: int) -> float:
 
 def _nemo_vote(answers: list[str | None], scores: list[float]) -> float:
     """The score of the most common (answer, score) pair; ties share; no answer is 0."""
-    pairs = Counter((answer, score) for answer, score in zip(answers, scores, strict=True) if answer is not None)
+    pairs = Counter(
+        (answer, score) for answer, score in zip(answers, scores, strict=True) if answer is not None
+    )
     if not pairs:
         return 0.0
     most = max(pairs.values())
     return float(np.mean([score for (_, score), count in pairs.items() if count == most]))
 
 
-def trinity_metrics(index: Index, where: str | None = None, *, taskset: str | None = None) -> dict[str, float]:
+def trinity_metrics(
+    index: Index, where: str | None = None, *, taskset: str | None = None
+) -> dict[str, float]:
     """`rollout/…` as during training and `eval/<taskset>/…` as in evaluation, over all tasks."""
     rows = ByTask(index, where)
     name_of_set = taskset or index.runs[0].rollouts.name.split(".")[0]
     found: dict[str, float] = {}
     for name, values in rows.floats(nemo_fields(index)):
-        by_size = {size: (members, drawn) for size, members, drawn in _in_order(values, rows)}
-        means = np.concatenate([drawn.mean(axis=1) for _, drawn in by_size.values()]) if by_size else np.zeros(0)
+        by_size = dict(_in_order(values, rows))
+        means = np.concatenate([drawn.mean(axis=1) for drawn in by_size.values()]) if by_size else np.zeros(0)
         if not len(means):
             continue
         found |= {
@@ -132,7 +144,7 @@ def trinity_metrics(index: Index, where: str | None = None, *, taskset: str | No
     return found
 
 
-def _in_order(values: Floats, rows: ByTask) -> list[tuple[int, Floats, Floats]]:
+def _in_order(values: Floats, rows: ByTask) -> list[tuple[int, Floats]]:
     """Tasks of equal size together, their known values in the order of the rollouts."""
     sizes = np.diff(np.append(rows.starts, len(values)))
     group = np.repeat(np.arange(len(rows.starts)), sizes)
@@ -141,16 +153,16 @@ def _in_order(values: Floats, rows: ByTask) -> list[tuple[int, Floats, Floats]]:
     counts = np.bincount(group, minlength=len(rows.starts))
     begins = np.cumsum(counts) - counts
     return [
-        (size, members, values[begins[members][:, None] + np.arange(size)])
+        (size, values[begins[members][:, None] + np.arange(size)])
         for size in np.unique(counts[counts > 0]).tolist()
         for members in [np.flatnonzero(counts == size)]
     ]
 
 
-def _trinity_eval(by_size: dict[int, tuple[Floats, Floats]]) -> dict[str, float]:
+def _trinity_eval(by_size: dict[int, Floats]) -> dict[str, float]:
     """The mean over tasks of each task's value; tasks of another size have keys of their own, as in Trinity-RFT."""
     values: dict[str, list[Floats]] = {}
-    for size, (_, drawn) in by_size.items():
+    for size, drawn in by_size.items():
         values.setdefault(f"mean@{size}", []).append(drawn.mean(axis=1))
         values.setdefault(f"std@{size}", []).append(drawn.std(axis=1))
         for k in at_k.ladder(size):

@@ -22,9 +22,13 @@ def _rewards(metrics: RunMetrics) -> list[tuple[str, str]]:
         return [("none-judged", f"none of the {counts.finished:,} rollouts has a reward")]
     flags = []
     if reward.min == reward.max and reward.n > 1:
-        flags.append(("identical-rewards", f"all {reward.n:,} rewards are {reward.min:g}: verification may be broken"))
+        flags.append(
+            ("identical-rewards", f"all {reward.n:,} rewards are {reward.min:g}: verification may be broken")
+        )
     elif reward.mean < LOW_MEAN and reward.min >= 0:
-        flags.append(("low-mean", f"mean reward {reward.mean:.2f} is below {LOW_MEAN}: tasks may be too hard"))
+        flags.append(
+            ("low-mean", f"mean reward {reward.mean:.2f} is below {LOW_MEAN}: tasks may be too hard")
+        )
     if max(abs(reward.min), abs(reward.max)) > OUTLIER:
         flags.append(("outlier-rewards", f"rewards reach from {reward.min:g} to {reward.max:g}"))
     return flags
@@ -44,7 +48,9 @@ def _missing(metrics: RunMetrics) -> list[tuple[str, str]]:
     if counts.rejected_lines:
         flags.append(("rejected-lines", f"{counts.rejected_lines:,} lines cannot be read and are left out"))
     if counts.noted_lines:
-        flags.append(("odd-lines", f"{counts.noted_lines:,} rows are odd in some field, which counts as missing"))
+        flags.append(
+            ("odd-lines", f"{counts.noted_lines:,} rows are odd in some field, which counts as missing")
+        )
     if counts.duplicates:
         text = f"{counts.duplicates:,} rows have the key of a later row, which counts instead"
         flags.append(("duplicates", text))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,16 @@ from rollforge.steps.metrics.records import (
     Throughput,
 )
 
-FACTS = ("answer_chars", "turns", "tool_calls", "seconds", "is_truncated", "is_empty", "is_refusal", "error_text")
+FACTS = (
+    "answer_chars",
+    "turns",
+    "tool_calls",
+    "seconds",
+    "is_truncated",
+    "is_empty",
+    "is_refusal",
+    "error_text",
+)
 ANSWER_FIELDS = ("extracted_answer", "extracted_model_output", "predicted_answer", "parsed_answer", "answer")
 MAJORITY_EVERY_K = 32
 """Up to this many samples majority@k is told for every k; beyond, for 1, 2, 4, 8, … and the most there are."""
@@ -69,7 +78,11 @@ def summarize_index(index: Index, options: MetricsOptions | None = None) -> RunM
         tasks=len(rows.tasks),
     )  # fmt: skip
     known = reward[~np.isnan(reward)]
-    as_zero = FailuresAsZero(mean=float(known.sum() / (judged + failed)), n=judged + failed) if failed and judged else None
+    as_zero = (
+        FailuresAsZero(mean=float(known.sum() / (judged + failed)), n=judged + failed)
+        if failed and judged
+        else None
+    )
     answer_field = options.answer_field or _answer_field(index)
     metrics = RunMetrics(
         run=", ".join(str(files.rollouts) for files in index.runs),
@@ -97,12 +110,12 @@ def _share(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
-def describe(rows: ByTask, values: Floats) -> Field:
-    """One field with its interval."""
+def describe(rows: ByTask, name: str, values: Floats) -> Field:
+    """One field with its interval; counts of tokens that happen to be all 0 are no share."""
     summary = stats.summarize(values)
     sums, counts = rows.sums(values)
     known = values[~np.isnan(values)]
-    is_share = bool(len(known)) and bool(((known == 0) | (known == 1)).all())
+    is_share = "tokens" not in name and bool(len(known)) and bool(((known == 0) | (known == 1)).all())
     estimate = stats.clustered_mean(sums, counts, is_share=is_share)
     return Field(
         mean=summary.mean, ci=estimate.ci, std=summary.std, min=summary.min, max=summary.max, median=summary.median,
@@ -114,15 +127,21 @@ def _fields(rows: ByTask, names: Sequence[str]) -> tuple[dict[str, Field], dict[
     """Every field over all rollouts and per agent, in one reading of each column."""
     agent_of = next(rows.columns(["agent"]))[1].combine_chunks().dictionary_encode() if len(rows) else None
     agent_names = [str(name) for name in agent_of.dictionary.to_pylist()] if agent_of is not None else []
-    codes = np.asarray(agent_of.indices.fill_null(-1)) if agent_of is not None else np.zeros(0, dtype=np.int64)
+    codes = (
+        np.asarray(agent_of.indices.fill_null(-1)) if agent_of is not None else np.zeros(0, dtype=np.int64)
+    )
     masks = {name: codes == code for code, name in enumerate(agent_names)}
-    agents = {name: AgentMetrics(n=int(mask.sum()), judged=0, fields={}) for name, mask in sorted(masks.items())}
+    agents = {
+        name: AgentMetrics(n=int(mask.sum()), judged=0, fields={}) for name, mask in sorted(masks.items())
+    }
     fields: dict[str, Field] = {}
     for name, values in rows.floats(names):
-        fields[name] = describe(rows, values)
+        fields[name] = describe(rows, name, values)
         for agent, metrics in agents.items():
-            mine = values if len(agents) == 1 and masks[agent].all() else np.where(masks[agent], values, np.nan)
-            field = describe(rows, mine)
+            mine = (
+                values if len(agents) == 1 and masks[agent].all() else np.where(masks[agent], values, np.nan)
+            )
+            field = describe(rows, name, mine)
             field.missing = metrics.n - field.n
             metrics.fields[name] = field
             if name == "reward":
@@ -131,7 +150,7 @@ def _fields(rows: ByTask, names: Sequence[str]) -> tuple[dict[str, Field], dict[
 
 
 def _facts(rows: ByTask) -> dict[str, Field]:
-    return {name: describe(rows, values) for name, values in rows.floats(FACTS)}
+    return {name: describe(rows, name, values) for name, values in rows.floats(FACTS)}
 
 
 def _success(rows: ByTask, reward: Floats, threshold: float) -> Success:
@@ -215,8 +234,3 @@ def _covered(starts: Floats, ends: Floats) -> float:
     starts, ends = starts[order], np.maximum.accumulate(ends[order])
     reached = np.r_[starts[0], ends[:-1]]
     return float(np.maximum(ends - np.maximum(starts, reached), 0).sum())
-
-
-def names_of(values: Iterable[object]) -> str:
-    """A short list in words."""
-    return ", ".join(map(str, values))

@@ -13,6 +13,7 @@ from functools import partial
 
 from rollforge.exporters.base import Demonstration, Example, Exporter, Labelled, Pair, Raw, Scored
 from rollforge.exporters.messages import Conversation, Inexpressible, Message, Reader
+from rollforge.exporters.template import Prover
 from rollforge.exporters.tidy import Policies, lead, tidy
 from rollforge.recipes.base import Ints
 from rollforge.steps.prepare.gather import Pool
@@ -43,6 +44,8 @@ class Converter:
     policies: Policies
     form: str
     """`whole` or `step`: how much of an answer a pair or label is about."""
+    prover: Prover | None = None
+    """Renders each row with the user's chat template before it is written."""
     tally: Tally = field(default_factory=Tally)
 
     def __post_init__(self) -> None:
@@ -70,7 +73,8 @@ class Converter:
     def read(self, line: bytes) -> Conversation:
         """A rollout line as a tidy conversation, its marks counted."""
         conversation = tidy(self._reader.read(line), self.policies)
-        self.tally.marks.update(conversation.marks)
+        if conversation.marks:
+            self.tally.marks.update(conversation.marks)
         return conversation
 
     def read_prompt(self, params: bytes) -> Conversation:

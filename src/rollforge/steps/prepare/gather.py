@@ -11,26 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from rollforge.errors import UsageError
 from rollforge.index import Index, open_index
 from rollforge.recipes.base import Candidates, Ints, Mask, group_stats, scrambled
 from rollforge.steps.prepare.settings import Settings
 
-_NEEDED = (
-    "row",
-    "task",
-    "rollout",
-    "attempt",
-    "prompt_hash",
-    "answer_hash",
-    "reward",
-    "answer_chars",
-    "tool_calls",
-)
+_AT_ONCE = 8192
 _TEXTS = ("agent", "verifier")
-_FLAGS = {"truncated": "is_truncated", "empty": "is_empty", "error_text": "error_text"}
+_FLAGS = ("truncated", "empty", "error_text")
 
 
 @dataclass
@@ -64,17 +53,18 @@ class Pool:
     """Failed attempts on record; they are no rollouts and in no count of them."""
 
     def read(self, positions: Ints) -> Iterator[bytes]:
-        """The lines of these rollouts, in the order asked."""
-        if len(self.indexes) == 1:
-            yield from self.indexes[0].read(self.candidates.row[positions].tolist())
-            return
-        runs = self.run[positions]
-        streams = {
-            int(run): self.indexes[run].read(self.candidates.row[positions[runs == run]].tolist())
-            for run in np.unique(runs)
-        }
-        for run in runs:
-            yield next(streams[int(run)])
+        """The lines of these rollouts, in the order asked; places are looked up a few thousand at a time."""
+        for start in range(0, len(positions), _AT_ONCE):
+            some = positions[start : start + _AT_ONCE]
+            runs, rows = self.run[some], self.candidates.row[some]
+            streams = {
+                int(run): self.indexes[run].read(rows[runs == run].tolist()) for run in np.unique(runs)
+            }
+            if len(streams) == 1:
+                yield from streams.popitem()[1]
+            else:
+                for run in runs:
+                    yield next(streams[int(run)])
 
     def close(self) -> None:
         """Let go of the runs' files."""
@@ -85,12 +75,11 @@ class Pool:
 def load_pool(runs: Sequence[str | Path], settings: Settings) -> Pool:
     """The runs as columns, with the user's conditions as flags."""
     indexes = [open_index(run, verifier=settings.verifier) for run in runs]
-    tables = [index.table([*_NEEDED, *_FLAGS.values(), *_TEXTS]) for index in indexes]
-    parts = [_columns(index, table, settings) for index, table in zip(indexes, tables, strict=True)]
-    texts = [{name: table.column(name) for name in _TEXTS} for table in tables]
+    parts, texts = zip(*(_columns(index, settings) for index in indexes), strict=True)
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     sizes = [len(part["row"]) for part in parts]
-    run = np.repeat(np.arange(len(parts)), sizes)
+    del parts
+    run = np.repeat(np.arange(len(sizes)), sizes)
     if not len(run):
         raise UsageError(
             f"{', '.join(map(str, runs))}: no rollouts", hint="collect some: rollforge collect --help"
@@ -124,39 +113,52 @@ def load_pool(runs: Sequence[str | Path], settings: Settings) -> Pool:
     return pool
 
 
-def _joined_names(columns: Sequence[pa.ChunkedArray]) -> Names:
-    encoded = pa.chunked_array([chunk for column in columns for chunk in column.chunks], pa.string())
-    encoded = encoded.combine_chunks().dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.combine_chunks()
-    codes = np.asarray(encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False), dtype=np.int64)
-    return Names(codes, encoded.dictionary.to_pylist())
+def _joined_names(parts: Sequence[Names]) -> Names:
+    """The same names of several runs under one number."""
+    names = sorted({name for part in parts for name in part.names})
+    place = {name: number for number, name in enumerate(names)}
+    codes = []
+    for part in parts:
+        renumbered = np.array([place[name] for name in part.names] + [-1], dtype=np.int64)
+        codes.append(renumbered[part.codes])
+    return Names(np.concatenate(codes), names)
 
 
-def _columns(index: Index, table: pa.Table, settings: Settings) -> dict[str, np.ndarray]:
-    found: dict[str, np.ndarray] = {}
-    for name in (
-        "row",
-        "task",
-        "rollout",
-        "attempt",
-        "prompt_hash",
-        "answer_hash",
-        "answer_chars",
-        "tool_calls",
-    ):
-        missing = -1 if name in ("task", "rollout") else 0
-        found[name] = np.asarray(table.column(name).fill_null(missing).to_numpy(), dtype=np.int64)
-    found["has_answer"] = np.asarray(table.column("answer_hash").is_valid())
-    found["reward"] = np.asarray(table.column("reward").to_numpy(), dtype=np.float64)
-    for flag, name in _FLAGS.items():
-        found[flag] = np.asarray(table.column(name).fill_null(False).to_numpy(), dtype=bool)
+_NUMBERS = {
+    "row": "row",
+    "task": "coalesce(task, -1)",
+    "rollout": "coalesce(rollout, -1)",
+    "prompt_hash": "coalesce(prompt_hash, 0)",
+    "answer_hash": "coalesce(answer_hash, 0)",
+    "has_answer": "answer_hash IS NOT NULL",
+    "answer_chars": "coalesce(answer_chars, 0)",
+    "tool_calls": "coalesce(tool_calls, 0)",
+    "reward": "coalesce(reward, 'nan'::DOUBLE)",
+    "truncated": "coalesce(is_truncated, false)",
+    "empty": "coalesce(is_empty, false)",
+    "error_text": "coalesce(error_text, false)",
+}
+
+
+def _columns(index: Index, settings: Settings) -> tuple[dict[str, np.ndarray], dict[str, Names]]:
+    """The run's columns as plain numpy, and its texts as numbers; nulls are filled where the numbers are made."""
+    cursor = index.connection()
+    names: dict[str, list[str]] = {}
+    for text in _TEXTS:
+        distinct = f"SELECT DISTINCT {text} FROM rollouts WHERE {text} IS NOT NULL ORDER BY 1"
+        names[text] = [str(name) for (name,) in cursor.execute(distinct).fetchall()]
+    wanted = [f"{value} AS {name}" for name, value in _NUMBERS.items()]
+    wanted += [f"coalesce(list_position(?, {text}), 0) - 1 AS {text}" for text in _TEXTS]
+    sql = f"SELECT {', '.join(wanted)} FROM rollouts ORDER BY row"
+    raw = cursor.execute(sql, [names[text] or [""] for text in _TEXTS]).fetchnumpy()
+    found = {name: np.asarray(raw[name]) for name in _NUMBERS}
+    found |= {name: column.astype(np.int64) for name, column in found.items() if column.dtype.kind in "iu"}
     for flag in ("where", "chosen_where", "rejected_where"):
         condition = getattr(settings, flag)
         if condition is not None:
             rows = np.asarray(index.table(["row"], where=condition).column("row").to_numpy(), dtype=np.int64)
             found[flag] = np.isin(found["row"], rows)
-    return found
+    return found, {text: Names(np.asarray(raw[text]).astype(np.int64), names[text]) for text in _TEXTS}
 
 
 def _groups(columns: dict[str, np.ndarray], run: Ints, settings: Settings) -> Ints:

@@ -17,6 +17,7 @@ import msgspec
 
 from rollforge import __version__
 from rollforge.errors import DataError, UsageError
+from rollforge.index.sources import tasks_file
 from rollforge.records import JsonObject
 from rollforge.steps.prepare.settings import Settings
 from rollforge.store import RunFiles
@@ -43,7 +44,6 @@ class Input(msgspec.Struct):
     file: str
     bytes: int
     sha256: str
-    rollouts: int | None = None
 
 
 class Manifest(msgspec.Struct, kw_only=True):
@@ -99,8 +99,8 @@ def describe_inputs(runs: Sequence[str | Path], extra: Sequence[str | Path] = ()
     found = []
     for run in runs:
         files = RunFiles(run)
-        for path in (files.rollouts, files.tasks, files.verdicts):
-            if path.is_file():
+        for path in (files.rollouts, tasks_file(files), files.verdicts):
+            if path is not None and path.is_file():
                 found.append(Input(str(run), path.name, path.stat().st_size, _digest(path, files.index)))
     for path in map(Path, extra):
         found.append(Input(str(path), path.name, path.stat().st_size, _digest(path)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -11,7 +13,9 @@ import numpy as np
 from rollforge.errors import UsageError
 from rollforge.exporters.base import Exporter, load_exporter, refuse_unsupported
 from rollforge.exporters.shape import Shaping
+from rollforge.exporters.template import Prover, load_template, pick_shaping
 from rollforge.exporters.tidy import Policies, Policy
+from rollforge.index.sources import find_runs
 from rollforge.recipes import RECIPES
 from rollforge.records import JsonObject
 from rollforge.steps.prepare.card import files_by_split, write_card
@@ -34,6 +38,7 @@ from rollforge.steps.prepare.settings import Settings, make_settings
 from rollforge.steps.prepare.statistics import describe, outlook, red_flags
 from rollforge.steps.prepare.text import rule_out_by_text
 from rollforge.steps.prepare.write import Progress, Written, write_dataset
+from rollforge.store import RunFiles
 
 
 def _silent(phase: str, done: int, total: int) -> None:
@@ -81,6 +86,19 @@ def prepare(
         pool.close()
 
 
+def _name_runs(given: Sequence[str | Path]) -> list[str]:
+    """Every run by a name of its own: as given, or its file where a pattern stands for several."""
+    names: list[str] = []
+    for item in given:
+        found = find_runs(item)
+        names += (
+            [str(item)]
+            if len(found) == 1 and RunFiles(item).rollouts.is_file()
+            else [str(run.rollouts) for run in found]
+        )
+    return list(dict.fromkeys(names))
+
+
 def prepare_again(
     manifest: str | Path, *, out: str | Path, check: JsonObject | None = None, progress: Progress = _silent
 ) -> Manifest:
@@ -108,6 +126,17 @@ def prepare_again(
     return again
 
 
+@contextmanager
+def rarely_collecting() -> Iterator[None]:
+    """Look for cycles seldom: rows are many small objects without any, and looking through them is a tenth of the work."""
+    before = gc.get_threshold()
+    gc.set_threshold(100_000, 50, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
 class _Maker:
     """One preparation."""
 
@@ -125,10 +154,24 @@ class _Maker:
         self._settings, self._check, self._progress = settings, check, progress
         self._container = _container(exporter_type, settings)
         self._exporter = exporter_type(_shaping(exporter_type, settings, self._container))
+        self._prover = self._use_template() if settings.template is not None else None
         self._exporter_type = exporter_type
         if settings.images == "pass" and not exporter_type.takes_images:
             raise UsageError(f"{exporter_type.name} takes text only", hint="images pass through in --to chat")
         rule_out_by_text(recipe, pool, settings, progress)
+
+    def _use_template(self) -> Prover:
+        """Let the template pick the form, as far as the user left it open."""
+        exporter, settings = self._exporter, self._settings
+        if exporter.is_raw or exporter.name == "llama-factory":
+            raise UsageError(f"--template does not apply to {exporter.name}: it renders no messages of ours")
+        template = load_template(str(settings.template))
+        fixed = {name: getattr(settings, name) for name in ("arguments", "tools", "reasoning", "keys")}
+        fixed = {name: value for name, value in fixed.items() if value != "auto"}
+        if self._container == "parquet" and exporter.shape_as.arguments != "text":
+            fixed |= {"keys": "uniform", "arguments": fixed.get("arguments", "string")}
+        exporter.shape_as, exporter.fallback = pick_shaping(template, exporter.shape_as, fixed)
+        return Prover(template)
 
     def count(self) -> Manifest:
         """The plan as a manifest: what would be written, and what other thresholds would give."""
@@ -146,7 +189,7 @@ class _Maker:
         plan = make_plan(self._recipe, self._pool, self._settings, self._exporter_type)
         form = self._settings.pairs if self._settings.pairs != "auto" else self._exporter_type.pair_form
         policies = _policies(self._exporter_type, self._settings)
-        converter = Converter(self._pool, plan, self._settings, self._exporter, policies, form)
+        converter = Converter(self._pool, plan, self._settings, self._exporter, policies, form, self._prover)
         with Place(out) as place:
             try:
                 written, files = self._write(converter, plan, place)
@@ -164,6 +207,12 @@ class _Maker:
 
     def _write(self, converter: Converter, plan: Plan, place: Place) -> tuple[Written, list[FileRecord]]:
         """Write, and read back."""
+        with rarely_collecting():
+            return self._write_and_check(converter, plan, place)
+
+    def _write_and_check(
+        self, converter: Converter, plan: Plan, place: Place
+    ) -> tuple[Written, list[FileRecord]]:
         written = write_dataset(
             converter, place.folder, self._container, self._settings.shards, self._progress
         )

@@ -20,6 +20,7 @@ import numpy as np
 from rollforge.exporters.base import Example, Exporter, FormChanged, KeysGrew
 from rollforge.exporters.guard import SURE_BYTES
 from rollforge.exporters.messages import Inexpressible
+from rollforge.exporters.template import Prover
 from rollforge.recipes.base import Ints
 from rollforge.records import JsonObject
 from rollforge.steps.prepare.examples import Converter, Tally
@@ -80,7 +81,9 @@ def write_dataset(
             exporter.keys = grown.keys
         except FormChanged as changed:
             exporter.shape_as = msgspec.structs.replace(exporter.shape_as, arguments=changed.arguments)
-            changes.append(f"arguments are {changed.arguments}s: {changed}")
+            if changed.arguments == "text":
+                exporter.shape_as = msgspec.structs.replace(exporter.shape_as, tools="system")
+            changes.append(f"arguments are written as {changed.arguments}: {changed}")
         except _Late as late:
             front.insert(0, late.number)
             changes.append(
@@ -88,11 +91,28 @@ def write_dataset(
             )
 
 
+class _Learning:
+    """Watches that whatever a column may hold shows itself where the loader learns its types: early in the first file."""
+
+    def __init__(self, front: list[int]) -> None:
+        self._front = front
+        self._seen: set[str] = set()
+        self.is_first_file = True
+
+    def watch(self, kinds: set[str], number: int, start: int) -> None:
+        """Raise `_Late` when example `number`, at byte `start` of its file, is the first to have one of these and comes too late."""
+        if kinds <= self._seen:
+            return
+        if (start > SURE_BYTES or not self.is_first_file) and number not in self._front:
+            raise _Late(number)
+        self._seen |= kinds
+
+
 def _write_splits(
     converter: Converter, folder: Path, container: str, shards: int, front: list[int], progress: Progress
 ) -> Iterator[WrittenFile]:
     plan = converter.plan
-    seen: dict[str, int] = {}
+    learning = _Learning(front)
     done = 0
     for split, name in enumerate(plan.splits):
         numbers = np.flatnonzero(plan.split == split)
@@ -101,50 +121,43 @@ def _write_splits(
         for shard, part in enumerate(np.array_split(numbers, shards)):
             ending = f"-{shard:05d}-of-{shards:05d}.{container}" if shards > 1 else f".{container}"
             file = WrittenFile(name + ending, name)
-            watched = seen if container == "jsonl" and split == 0 else None
-            _write_file(
-                converter,
-                folder / file.name,
-                file,
-                part,
-                watched,
-                lambda n: progress("write", n, len(plan.split)),
-                done,
-            )
+            sink = _open(folder / file.name, converter)
+            watched = learning if container == "jsonl" and split == 0 else None
+            with sink:
+                for count in _write_rows(converter, sink, file, part, watched):
+                    if count % REPORT_EVERY == 0:
+                        progress("write", done + count, len(plan.split))
+            learning.is_first_file = False
             done += len(part)
             yield file
 
 
-def _write_file(
-    converter: Converter,
-    path: Path,
-    file: WrittenFile,
-    numbers: Ints,
-    seen: dict[str, int] | None,
-    report: Callable[[int], None],
-    done: int,
-) -> None:
+def _open(path: Path, converter: Converter) -> _Sink:
+    return (
+        _Lines(path, converter.prover)
+        if path.suffix == ".jsonl"
+        else _Columns(path, converter.exporter, converter)
+    )
+
+
+def _write_rows(
+    converter: Converter, sink: _Sink, file: WrittenFile, numbers: Ints, learning: _Learning | None
+) -> Iterator[int]:
+    """Write the examples; yields how many have been dealt with."""
     exporter, tally = converter.exporter, converter.tally
-    is_first_file = not seen
-    sink: _Sink = _Lines(path) if path.suffix == ".jsonl" else _Columns(path, exporter, converter)
-    with sink:
-        for count, (number, example) in enumerate(converter.examples(numbers)):
-            if count % REPORT_EVERY == 0:
-                report(done + count)
-            if isinstance(example, Inexpressible):
-                tally.inexpressible[str(example)] += 1
-                continue
-            try:
-                size = sink.add(exporter, example)
-            except Inexpressible as error:
-                tally.inexpressible[str(error)] += 1
-                continue
-            file.examples.append(number)
-            if seen is not None:
-                for kind in exporter.kinds - seen.keys():
-                    if size > SURE_BYTES or not is_first_file:
-                        raise _Late(number)
-                    seen[kind] = size
+    for count, (number, example) in enumerate(converter.examples(numbers)):
+        yield count
+        if isinstance(example, Inexpressible):
+            tally.inexpressible[str(example)] += 1
+            continue
+        try:
+            start = sink.add(exporter, example)
+        except Inexpressible as error:
+            tally.inexpressible[str(error)] += 1
+            continue
+        file.examples.append(number)
+        if learning is not None and exporter.kinds:
+            learning.watch(exporter.kinds, number, start)
 
 
 class _Sink(Protocol):
@@ -153,13 +166,14 @@ class _Sink(Protocol):
     def __enter__(self) -> Any: ...
     def __exit__(self, kind: object, *_: object) -> None: ...
     def add(self, exporter: Exporter, example: Example) -> int:
-        """Take one example; the bytes written before and with it."""
+        """Take one example; the bytes written before it."""
 
 
 class _Lines:
     """A JSONL file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, prover: Prover | None) -> None:
+        self._prover = prover
         self._file = path.open("wb", buffering=1 << 20)
         self._size = 0
 
@@ -171,10 +185,13 @@ class _Lines:
 
     def add(self, exporter: Exporter, example: Example) -> int:
         line = exporter.line(example)
+        if self._prover is not None:
+            self._prover.prove(msgspec.json.decode(line))
         self._file.write(line)
         self._file.write(b"\n")
+        start = self._size
         self._size += len(line) + 1
-        return self._size
+        return start
 
 
 class _Columns:
@@ -185,6 +202,7 @@ class _Columns:
         self._exporter = exporter
         exporter.is_columnar = True
         self._kind = converter.plan.selection.kind
+        self._prover = converter.prover
         self._rows: list[JsonObject] = []
         self._writer: Any = None
 
@@ -198,7 +216,10 @@ class _Columns:
             self._writer.close()
 
     def add(self, exporter: Exporter, example: Example) -> int:
-        self._rows.append(_without_raw(exporter.row(example)))
+        row = _without_raw(exporter.row(example))
+        if self._prover is not None:
+            self._prover.prove(row)
+        self._rows.append(row)
         if len(self._rows) >= PARQUET_ROWS:
             self._flush()
         return 0

@@ -16,7 +16,9 @@ from rollforge.index.grouped import ByTask, Floats, Ints
 STATISTICS = ("mean", "max", "min", "median", "std")
 
 
-def group_statistics(rows: ByTask, names: Sequence[str], order: Ints | None, starts: Ints) -> dict[str, Floats]:
+def group_statistics(
+    rows: ByTask, names: Sequence[str], order: Ints | None, starts: Ints
+) -> dict[str, Floats]:
     """One array per `statistic/field`, one value per group, NaN for what is undefined.
 
     Args:

@@ -70,7 +70,9 @@ def profile_index(index: Index, options: ProfileOptions | None = None) -> Profil
     names = index.numbers or ["reward"]
     tasks = _task_table(rows, names, options)
     agents = _agent_table(rows, names, options)
-    return Profile(tasks, agents, summarize(rows, tasks, options.threshold, options.tolerance, options.look), list(names))
+    return Profile(
+        tasks, agents, summarize(rows, tasks, options.threshold, options.tolerance, options.look), list(names)
+    )
 
 
 def _column(values: Any) -> pa.Array:
@@ -90,7 +92,9 @@ def _task_table(rows: ByTask, names: Sequence[str], options: ProfileOptions) -> 
     attempts = rows.one("attempt")
     if not np.isnan(attempts).all():
         found = stats.summarize_groups(attempts, rows.starts)
-        statistics |= {f"{statistic}/_ng_attempt_index": getattr(found, statistic) for statistic in STATISTICS}
+        statistics |= {
+            f"{statistic}/_ng_attempt_index": getattr(found, statistic) for statistic in STATISTICS
+        }
     columns |= {name: _column(values) for name, values in statistics.items()}
     table = pa.table(columns)
     return _with_absent_tasks(rows, table) if options.where is None else table
@@ -126,7 +130,11 @@ def _expected_per_task(rows: ByTask) -> Ints | None:
         return None
     tasks, counts = ints(named, "task"), ints(named, "n")
     place = np.searchsorted(tasks, rows.tasks)
-    is_known = (place < len(tasks)) & (tasks[np.minimum(place, len(tasks) - 1)] == rows.tasks) if len(tasks) else np.zeros(0)
+    is_known = (
+        (place < len(tasks)) & (tasks[np.minimum(place, len(tasks) - 1)] == rows.tasks)
+        if len(tasks)
+        else np.zeros(0)
+    )
     return np.where(is_known, counts[np.minimum(place, len(tasks) - 1)], 0) if len(tasks) else None
 
 
@@ -182,11 +190,16 @@ def _agent_table(rows: ByTask, names: Sequence[str], options: ProfileOptions) ->
     codes = np.asarray(agent.indices, dtype=np.int64)
     labels = [label or None for label in agent.dictionary.to_pylist()]
     order = np.argsort(codes, kind="stable")
-    starts = np.flatnonzero(np.r_[True, np.diff(codes[order]) != 0]) if len(codes) else np.zeros(0, dtype=np.int64)
+    starts = (
+        np.flatnonzero(np.r_[True, np.diff(codes[order]) != 0]) if len(codes) else np.zeros(0, dtype=np.int64)
+    )
     statistics = group_statistics(rows, names, order, starts)
     sizes = np.diff(np.append(starts, len(codes)))
     task = rows.task[order]
-    tasks = [len(np.unique(task[first : first + size])) for first, size in zip(starts.tolist(), sizes.tolist(), strict=True)]
+    tasks = [
+        len(np.unique(task[first : first + size]))
+        for first, size in zip(starts.tolist(), sizes.tolist(), strict=True)
+    ]
     histograms = _agent_histograms(rows, names, order, starts, sizes)
     columns: dict[str, pa.Array] = {
         "agent": pa.array([labels[code] for code in codes[order][starts].tolist()], pa.string()),

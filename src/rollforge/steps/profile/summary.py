@@ -64,27 +64,32 @@ def _yields(rows: ByTask, reward: Floats, tolerance: float) -> list[Yield]:
     widest = 0
     for size, _, ascending in at_k.groups_by_size(reward, rows.starts):
         widest = max(widest, size)
-        for row in _class_counts(ascending, tolerance):
-            patterns[row] = patterns.get(row, 0) + 1
+        for counts, times in _class_counts(ascending, tolerance):
+            patterns[counts] = patterns.get(counts, 0) + times
     if widest < 2:
         return []
     yields = []
     for k in sorted({*YIELD_K, widest}):
         total = sum(patterns.values())
-        value = sum((at_k.group_yield([counts], k) or 0.0) * times for counts, times in patterns.items()) / total
+        value = (
+            sum((at_k.group_yield([counts], k) or 0.0) * times for counts, times in patterns.items()) / total
+        )
         is_exact = all(sum(counts) >= k for counts in patterns)
         yields.append(Yield(k=k, value=value, is_exact=is_exact))
     return yields
 
 
-def _class_counts(ascending: Floats, tolerance: float) -> list[tuple[int, ...]]:
-    """For each task how often each of its distinct rewards occurs, most frequent first."""
+def _class_counts(ascending: Floats, tolerance: float) -> list[tuple[tuple[int, ...], int]]:
+    """How often a task's distinct rewards occur (most frequent first), and how many tasks have that pattern."""
+    size = ascending.shape[1]
+    if size == 1:
+        return [((1,), len(ascending))]
     steps = np.diff(ascending, axis=1) > tolerance
+    distinct, times = np.unique(np.packbits(steps, axis=1), axis=0, return_counts=True)
     found = []
-    for row in steps:
-        cuts = np.flatnonzero(row) + 1
-        counts = np.diff(np.r_[0, cuts, ascending.shape[1]])
-        found.append(tuple(sorted(counts.tolist(), reverse=True)))
+    for bits, count in zip(distinct, times.tolist(), strict=True):
+        cuts = np.flatnonzero(np.unpackbits(bits, count=size - 1)) + 1
+        found.append((tuple(sorted(np.diff(np.r_[0, cuts, size]).tolist(), reverse=True)), count))
     return found
 
 

@@ -5,6 +5,7 @@ Rows are made and written a slice at a time; what is undefined is left out of a 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,11 +44,14 @@ def write_profile(
         files = RunFiles(out / files.rollouts.name)
     infos = _rollout_infos(index, where) if rollout_infos else None
     partial = files.reward_profiling.with_suffix(".partial")
-    with partial.open("wb") as file:
-        for rows in _task_rows(profile, index, infos, where):
-            file.write(b"\n".join(map(_encode, rows)) + b"\n")
+    with partial.open("wb", buffering=1 << 20) as file:
+        for row in _task_rows(profile, index, infos, where):
+            file.write(_encode(row))
+            file.write(b"\n")
     partial.replace(files.reward_profiling)
-    files.agent_metrics.write_bytes(msgspec.json.format(_encode(agent_entries(profile.agents)), indent=2) + b"\n")
+    files.agent_metrics.write_bytes(
+        msgspec.json.format(_encode(agent_entries(profile.agents)), indent=2) + b"\n"
+    )
     written = {"tasks": str(files.reward_profiling), "agents": str(files.agent_metrics)}
     if parquet:
         table = files.reward_profiling.with_suffix(".parquet")
@@ -72,8 +76,8 @@ _LEFT_OUT = {"agent", "pass_rate_low", "pass_rate_high"}
 
 def _task_rows(
     profile: Profile, index: Index, infos: dict[int, list[JsonObject]] | None, where: str | None
-) -> Iterator[list[msgspec.Struct]]:
-    """Slices of the table as records that leave out what is undefined."""
+) -> Iterator[msgspec.Struct]:
+    """The table as records that leave out what is undefined, made a slice at a time."""
     names = [name for name in profile.tasks.column_names if name not in _LEFT_OUT]
     extra = ["pass_rate_ci", "histogram/reward", "sample", *(["rollout_infos"] if infos is not None else [])]
     keys = [_RENAMED.get(name, name) for name in names] + extra
@@ -95,7 +99,7 @@ def _task_rows(
         columns.append([samples.get(task) for task in tasks])
         if infos is not None:
             columns.append([infos.get(task, []) for task in tasks])
-        yield [record(*values) for values in zip(*columns, strict=True)]
+        yield from itertools.starmap(record, zip(*columns, strict=True))
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
@@ -120,12 +124,17 @@ class _Histograms:
             group = np.repeat(np.arange(len(rows.tasks)), np.diff(np.append(rows.starts, len(rows))))[known]
             edges = np.array(self._edges)
             width = edges[-1] - edges[0]
-            where_in = np.floor((reward[known] - edges[0]) / width * bins) if width > 0 else np.zeros(int(known.sum()))
+            where_in = (
+                np.floor((reward[known] - edges[0]) / width * bins)
+                if width > 0
+                else np.zeros(int(known.sum()))
+            )
             np.add.at(self._counts, (group, np.clip(where_in, 0, bins - 1).astype(np.int64)), 1)
+        self._is_judged = [bool(found) for found in np.atleast_1d(self._counts.any(axis=1))]
 
     def get(self, task: int) -> JsonObject | None:
         place = self._place_by_task.get(task)
-        if place is None or not self._edges or not self._counts[place].any():
+        if place is None or not self._is_judged[place]:
             return None
         return {"edges": self._edges, "counts": self._counts[place].tolist()}
 
@@ -134,23 +143,23 @@ def _histograms(index: Index, where: str | None) -> _Histograms:
     return _Histograms(index, where)
 
 
-def _samples(index: Index, tasks: list[int]) -> dict[int, dict[str, Raw]]:
+def _samples(index: Index, tasks: list[int]) -> dict[int, Raw]:
     """For each task the row as sent, without its indices; from the first rollout when no tasks file is there."""
-    samples = dict(index.raw_task_rows(tasks))
+    samples = {task: _without_indices(line) for task, line in index.raw_task_rows(tasks)}
     missing = [task for task in tasks if task not in samples]
     if missing:
         samples |= dict(_samples_from_rollouts(index, missing))
-    return {task: _without_indices(line) for task, line in samples.items()}
+    return samples
 
 
-def _without_indices(line: bytes) -> dict[str, Raw]:
+def _without_indices(line: bytes) -> Raw:
     row = _split(line)
     row.pop(TASK_KEY, None)
     row.pop(ROLLOUT_KEY, None)
-    return row
+    return Raw(_encode(row))
 
 
-def _samples_from_rollouts(index: Index, tasks: list[int]) -> Iterator[tuple[int, bytes]]:
+def _samples_from_rollouts(index: Index, tasks: list[int]) -> Iterator[tuple[int, Raw]]:
     """The prompt (and agent) of each task's first rollout: all that a rollout row still says of its task."""
     found = index.first_rows(tasks)
     rows = found.column("row").to_pylist()
@@ -160,7 +169,7 @@ def _samples_from_rollouts(index: Index, tasks: list[int]) -> Iterator[tuple[int
         except msgspec.DecodeError:
             continue
         kept = {key: row[key] for key in (PARAMS_KEY, "messages", "prompt", "agent_ref") if key in row}
-        yield task, _encode(kept)
+        yield task, Raw(_encode(kept))
 
 
 def _rollout_infos(index: Index, where: str | None) -> dict[int, list[JsonObject]]:

@@ -1,5 +1,7 @@
 """Verify: a run and a verifier in, verdicts on disk. `Verification` is the step; the modules beside it are its parts.
 
+source    rollouts as they are, or as they come
+choice    which of them are judged
 verdicts  what earlier verification left, and the rows that this one adds
 engine    the loop: read, judge, append
 tally     the summary

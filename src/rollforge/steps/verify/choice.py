@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 
@@ -65,17 +64,27 @@ class Chooser:
 
     def is_wanted(self, rollout: Rollout) -> bool:
         """Whether to judge it now. What was judged before is counted, not judged."""
-        key = rollout.key
-        if self._picked is not None and key not in self._picked:
+        if not self._is_picked(rollout):
             return False
-        if not self._is_sampled(key):
-            return False
-        if self._options.is_failed_only and not self._has_failed(rollout):
-            return False
-        if key in self._done:
-            self._count_again(key)
+        if rollout.key in self._done:
+            self._count_again(rollout.key)
             return False
         return True
+
+    def is_group_wanted(self, group: list[Rollout]) -> bool:
+        """Whether to judge a group now: as a whole, if any of its rollouts is owed."""
+        if any(self._is_picked(rollout) and rollout.key not in self._done for rollout in group):
+            return True
+        for rollout in group:
+            self.is_wanted(rollout)
+        return False
+
+    def _is_picked(self, rollout: Rollout) -> bool:
+        if self._picked is not None and rollout.key not in self._picked:
+            return False
+        if not self._is_sampled(rollout.key):
+            return False
+        return not self._options.is_failed_only or self._has_failed(rollout)
 
     def _count_again(self, key: Key) -> None:
         if key in self._seen:
@@ -140,18 +149,17 @@ def hash_of(key: Key) -> int:
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
 
 
-def grouped(path: Path) -> Iterator[list[Rollout]]:
+def grouped(reader: RolloutReader) -> Iterator[list[Rollout]]:
     """The rollouts of one task after another, whatever order their lines are in; only one group is held."""
-    reader = RolloutReader(path)
     places: dict[int, dict[int, tuple[int, int]]] = {}
     offset = 0
-    with path.open("rb") as file:
+    with reader.path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             rollout = reader.parse(number, line)
             if rollout is not None:
                 places.setdefault(rollout.task, {})[rollout.rollout] = (offset, number)
             offset += len(line)
-        again = RolloutReader(path)
+        again = RolloutReader(reader.path)
         for task, samples in places.items():
             group = []
             for sample in sorted(samples):

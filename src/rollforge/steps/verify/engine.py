@@ -10,18 +10,19 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import msgspec
 
-from rollforge.errors import Failure, RollforgeError, UsageError
-from rollforge.records import Verdict
-from rollforge.rollouts import GrowingLines, Rollout, RolloutReader, TaskFields
+from rollforge.errors import Failure, UsageError
+from rollforge.records import Verdict, has_field
+from rollforge.rollouts import Rollout, RolloutReader, TaskFields
 from rollforge.steps.verify.choice import Chooser, grouped
 from rollforge.steps.verify.options import VerifyOptions
+from rollforge.steps.verify.source import Source
 from rollforge.steps.verify.tally import ClusterMean, Summary
 from rollforge.steps.verify.verdicts import FailureFile, failure_line, verdict_line
-from rollforge.store import DurableFile, RunFiles, RunLock, is_alive, read_manifest
-from rollforge.store.lock import is_held
+from rollforge.store import DurableFile, RunFiles, RunLock
 from rollforge.verifiers.base import load_verifier
 from rollforge.verifiers.cache import VerdictCache
 from rollforge.verifiers.calling import Stopped
@@ -29,9 +30,6 @@ from rollforge.verifiers.runner import JudgeCounters, RunningJudge, make_judge
 
 LANES = 128
 """Rollouts held at once: enough to keep every worker and a slow async judge busy."""
-POLL_SECONDS = 0.2
-APPEAR_SECONDS = 120.0
-"""How long `--follow` waits for a run that does not exist yet."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -55,19 +53,21 @@ class Verification:
         self.options = options
         self.files = RunFiles(options.run)
         self.judge = self._make_judge()
-        self.is_waiting = False
         self._is_stopping = False
         self._lanes: list[asyncio.Task[None]] = []
         self._reader = RolloutReader(self.files.rollouts)
+        self._source = Source(self.files, is_following=options.is_following)
         self._rewards = ClusterMean()
         self._judged = self._unjudged = self._failed = self._asked = self._begun = 0
         self._failures: Counter[str] = Counter()
-        self._busy_share: list[float] = []
+        self._busy_looks, self._busy_sum = 0, 0.0
         self._started = time.monotonic()
         self._chooser = Chooser(options, self.files, self.judge)
         self._notes: list[str] = []
         self._workers = 0
-        self._error: RollforgeError | None = None
+        self._starting: asyncio.Task[Any] | None = None
+        self._crash: Exception | None = None
+        self._has_room = asyncio.Event()
 
     def _make_judge(self) -> RunningJudge:
         options = self.options
@@ -85,11 +85,15 @@ class Verification:
     def stop(self) -> None:
         """Take no new rollouts; what is being judged is finished and written."""
         self._is_stopping = True
+        self._source.stop()
+        self._has_room.set()
         self.judge.drain()
+        if self._starting is not None:
+            self._starting.cancel()  # nothing is being judged yet
 
     def abort(self) -> None:
         """Do not wait for what is being judged either."""
-        self._is_stopping = True
+        self.stop()
         for lane in self._lanes:
             lane.cancel()
 
@@ -97,7 +101,8 @@ class Verification:
         """The state of things now."""
         counters = self.judge.counters
         if counters.workers:
-            self._busy_share.append(counters.busy / counters.workers)
+            self._busy_looks += 1
+            self._busy_sum += counters.busy / counters.workers
         done = self._judged + self._unjudged + self._failed
         elapsed = max(time.monotonic() - self._started, 1e-3)
         return Snapshot(
@@ -108,12 +113,17 @@ class Verification:
             rate=done / elapsed,
             mean=self._rewards.mean,
             counters=counters,
-            is_waiting=self.is_waiting,
+            is_waiting=self._source.is_waiting and not counters.busy,
         )
 
     async def run(self) -> Summary:
         """Judge what is owed and say how it went."""
-        await self._await_file()
+        await self._source.await_file()
+        if self.files.rollouts.suffix != ".jsonl" and (self.judge.is_group or self.options.is_following):
+            raise UsageError(
+                f"{self.files.rollouts}: an archive can be neither followed nor read group by group",
+                hint="unpack it first",
+            )
         with RunLock(self.files.verdicts_lock):
             self._chooser.read(self._rewards)
             tasks = TaskFields(self.files, self.options.tasks)
@@ -121,7 +131,9 @@ class Verification:
             verdicts = DurableFile(self.files.verdicts)
             failures = FailureFile(self.files)
             try:
+                self._starting = asyncio.current_task()
                 await self.judge.start()
+                self._starting = None
                 if self.judge.note:
                     self._notes.append(self.judge.note)
                 await verdicts.start()
@@ -131,20 +143,7 @@ class Verification:
                 self._workers = self.judge.counters.workers
                 await self.judge.close()
                 await verdicts.close()
-        if self._error:
-            raise self._error
         return self._summary()
-
-    async def _await_file(self) -> None:
-        """With `--follow`, the run may be about to begin."""
-        deadline = time.monotonic() + (APPEAR_SECONDS if self.options.is_following else 0)
-        while not self.files.rollouts.exists():
-            if time.monotonic() >= deadline or self._is_stopping:
-                raise UsageError(
-                    f"{self.files.rollouts}: no such run", hint="collect one first: rollforge collect --help"
-                )
-            self.is_waiting = True
-            await asyncio.sleep(POLL_SECONDS)
 
     async def _judge_all(self, tasks: TaskFields, verdicts: DurableFile, failures: FailureFile) -> None:
         queue: asyncio.Queue[list[Rollout] | None] = asyncio.Queue(LANES)
@@ -155,15 +154,20 @@ class Verification:
             async for group in self._owed():
                 self._check_fields(tasks, group[0])
                 await verdicts.room()
-                await queue.put(group)
-                if self._is_stopping or self._error:
+                while queue.full() and not self._is_stopping:
+                    self._has_room.clear()
+                    await self._has_room.wait()
+                if self._is_stopping:
                     break
+                queue.put_nowait(group)
         finally:
             for _ in self._lanes:
-                if self._is_stopping and queue.full():
+                while queue.full() and self._is_stopping:
                     queue.get_nowait()
                 await queue.put(None)
             await asyncio.gather(*self._lanes, return_exceptions=True)
+        if self._crash is not None:
+            raise self._crash
 
     def _check_fields(self, tasks: TaskFields, rollout: Rollout) -> None:
         """Refuse a run whose tasks lack what the verifier reads, before the first verdict rather than in each."""
@@ -171,7 +175,7 @@ class Verification:
             return
         self._begun += 1
         task = tasks.of(rollout)
-        missing = [field for field in self.judge.verifier.needs if field.partition(".")[0] not in task]
+        missing = [need for need in self.judge.verifier.needs if not has_field(task, need)]
         if missing:
             place = tasks.path or self.files.rollouts
             raise UsageError(
@@ -182,53 +186,16 @@ class Verification:
     async def _owed(self) -> AsyncIterator[list[Rollout]]:
         """Groups of rollouts to judge: single ones, or all samples of a task for a group verifier."""
         if self.judge.is_group:
-            async for _ in self._new_rollouts(None):
-                pass  # a group is whole when the collecting process has ended
-            for group in grouped(self.files.rollouts):
-                wanted = [rollout for rollout in group if self._chooser.is_wanted(rollout)]
-                if wanted:
-                    self._asked += len(wanted)
+            await self._source.await_end()  # a group is whole when the collecting process has ended
+            for group in grouped(self._reader):
+                if self._chooser.is_group_wanted(group):
+                    self._asked += len(group)
                     yield group
             return
-        async for rollout in self._new_rollouts(self._reader):
+        async for rollout in self._source.rollouts(self._reader):
             if self._chooser.is_wanted(rollout):
                 self._asked += 1
                 yield [rollout]
-
-    async def _new_rollouts(self, reader: RolloutReader | None) -> AsyncIterator[Rollout]:
-        """Rollouts as they are, or with `--follow` as they come, until the run has ended."""
-        if not self.options.is_following:
-            for whole in reader or ():
-                yield whole
-            return
-        lines = GrowingLines(self.files.rollouts)
-        try:
-            has_ended = False
-            while not self._is_stopping:
-                was_ended, has_new = has_ended, False
-                for number, line in lines.read() if reader else ():
-                    has_new = True
-                    rollout = reader.parse(number, line) if reader else None
-                    if rollout is not None:
-                        yield rollout
-                if was_ended and not has_new:
-                    return
-                has_ended = not self._is_collecting()
-                self.is_waiting = not has_new
-                if not has_new and not has_ended:
-                    await asyncio.sleep(POLL_SECONDS)
-        finally:
-            self.is_waiting = False
-            lines.close()
-
-    def _is_collecting(self) -> bool:
-        try:
-            manifest = read_manifest(self.files)
-        except RollforgeError:
-            manifest = None
-        if manifest is None:
-            return is_held(self.files.lock)
-        return manifest.state == "running" and is_alive(self.files, manifest)
 
     async def _lane(
         self,
@@ -239,6 +206,7 @@ class Verification:
     ) -> None:
         while True:
             group = await queue.get()
+            self._has_room.set()
             if group is None:
                 return
             if self._is_stopping:
@@ -247,9 +215,9 @@ class Verification:
                 await self._judge_group(group, tasks, verdicts.append, failures.add)
             except Stopped:
                 continue  # it stays owed
-            except RollforgeError as error:
-                self._error = self._error or error
-                self._is_stopping = True
+            except Exception as error:  # noqa: BLE001  (one lane's error must end the step, not hang it)
+                self._crash = self._crash or error
+                self.stop()
 
     async def _judge_group(
         self,
@@ -333,7 +301,9 @@ class Verification:
                 f"the verifier: {share:.0%} of the time inside it" if share > 0.5 else "reading and writing"
             )
         busy = (
-            sum(self._busy_share) / len(self._busy_share) if self._busy_share else counters.seconds / elapsed
+            self._busy_sum / self._busy_looks
+            if self._busy_looks
+            else counters.seconds / elapsed / self._workers
         )
         if busy > 0.7:
             many = f"{self._workers} worker{'s' if self._workers > 1 else ''}"

@@ -18,7 +18,9 @@ from rollforge.registry import did_you_mean
 from rollforge.verifiers.instruction_following import copies, form, words
 from rollforge.verifiers.instruction_following.arguments import Arguments, Checker
 
-needs = ()
+needs = ("verifier_metadata.instruction_id_list|instruction_id_list", "verifier_metadata.kwargs|kwargs")
+skip_probes = ("gold", "refusal", "odd", "echo", "swapped gold", "swapped response", "hedge", "spacing")
+"""It judges form: a well-formed refusal or an answer to another question passes, and white space may be part of the form."""
 
 CHECKERS: dict[str, Checker] = {**words.CHECKERS, **form.CHECKERS, **copies.CHECKERS}
 """All instructions by their id."""

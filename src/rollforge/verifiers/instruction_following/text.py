@@ -175,7 +175,7 @@ _MARKS = (
     (re.compile(r"([^.])\.([\])}>\"'»”’ ]*)\s*$"), r"\1 . \2 "),
     (re.compile(r"([:,])([^\d])"), r" \1 \2"),
     (re.compile(r"([:,])$"), r" \1 "),
-    (re.compile(r"\.{2,}|[;@#$%&]"), r" \g<0> "),
+    (re.compile(r"\.{2,}|[;@#$%&\u2012-\u2015]"), r" \g<0> "),
     (re.compile(r"([^.])\.([\])}>\"']*)\s*$"), r"\1 .\2 "),
     (re.compile(r"[?!]"), r" \g<0> "),
     (re.compile(r"([^'])' "), r"\1 ' "),
@@ -184,6 +184,7 @@ _MARKS = (
 _CLOSING = (
     (re.compile(r"[»”’]|''"), r" \g<0> "),
     (re.compile(r'"'), " '' "),
+    (re.compile(r"\s+"), " "),
     (re.compile(r"([^' ])('[sSmMdD]|') "), r"\1 \2 "),
     (re.compile(r"([^' ])('ll|'LL|'re|'RE|'ve|'VE|n't|N'T) "), r"\1 \2 "),
     (

@@ -1,0 +1,134 @@
+"""Prepare against the plain scripts people copy from the docs, which load everything and convert nothing.
+
+CPU seconds and peak memory of each part, in a process of its own, as ratios within one run. The limits: from a built index, sft and
+dpo with conversion at most 1/5 of the script's CPU and a raw copy 1/15; from text with conversion 1/2.5; memory always at most 1/20.
+
+    python -m benchmarks.prepare --tasks 6250 --samples 16
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+
+def script_sft(rollouts: Path, out: Path) -> int:
+    """Filter by threshold, the plain way."""
+    with rollouts.open() as file:
+        rows = [json.loads(line) for line in file]
+    kept = [row for row in rows if row["reward"] is not None and row["reward"] >= 0.95]
+    with out.open("w") as file:
+        for row in kept:
+            file.write(json.dumps(row) + "\n")
+    return len(kept)
+
+
+def script_dpo(rollouts: Path, out: Path) -> int:
+    """Pair best with worst within a prompt, the plain way."""
+    with rollouts.open() as file:
+        rows = [json.loads(line) for line in file]
+    by_prompt: dict[str, list[Any]] = defaultdict(list)
+    for row in rows:
+        if row["reward"] is not None:
+            by_prompt[json.dumps(row["responses_create_params"]["input"])].append(row)
+    pairs = []
+    for group in by_prompt.values():
+        group.sort(key=lambda row: row["reward"], reverse=True)
+        for place in range(len(group) // 2):
+            gap = group[place]["reward"] - group[-(place + 1)]["reward"]
+            if gap >= 0.2:
+                pairs.append({"chosen": group[place], "rejected": group[-(place + 1)], "reward_gap": gap})
+    with out.open("w") as file:
+        for pair in pairs:
+            file.write(json.dumps(pair) + "\n")
+    return len(pairs)
+
+
+def part(words: list[str], folder: Path) -> dict[str, float]:
+    """One measured part, in this process; children's CPU counts too."""
+    if words[0] == "script":
+        rows = {"sft": script_sft, "dpo": script_dpo}[words[1]](
+            folder / "rollouts.jsonl", folder / "script.jsonl"
+        )
+    else:
+        from rollforge.steps.prepare import prepare
+
+        made = prepare(words[1], folder, to=words[2], out=folder / "out")
+        rows = sum(file.rows for file in made.files)
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+    return {"cpu_s": cpu, "peak_mb": max(own.ru_maxrss, children.ru_maxrss) / 1024, "rows": rows}
+
+
+def measure(folder: Path, *words: str, repeats: int = 1) -> dict[str, float]:
+    """The median of some repeats."""
+    found = []
+    for _ in range(repeats):
+        command = [sys.executable, "-m", "benchmarks.prepare", "--folder", str(folder), "--part", *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(done.stderr)
+        found.append(json.loads(done.stdout.splitlines()[-1]))
+    return {key: statistics.median(item[key] for item in found) for key in found[0]}
+
+
+def main() -> None:
+    """Measure all parts and print the ratios."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tasks", type=int, default=6250)
+    parser.add_argument("--samples", type=int, default=16)
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--part", nargs="+")
+    chosen = parser.parse_args()
+    if chosen.part:
+        print(json.dumps(part(chosen.part, chosen.folder)))
+        return
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        size = ["--tasks", str(chosen.tasks), "--samples", str(chosen.samples)]
+        subprocess.run(
+            [sys.executable, "-m", "benchmarks.rows", str(folder / "rollouts.jsonl"), *size], check=True
+        )
+        compare(folder, chosen.repeats)
+
+
+def compare(folder: Path, repeats: int) -> None:
+    """The table: script, ours from text, ours from the index."""
+    gigabytes = (folder / "rollouts.jsonl").stat().st_size / 1e9
+    print(f"{gigabytes:.2f} GB of rollouts")
+    print(f"{'what':<34}{'rows':>8}{'CPU s':>9}{'MB':>7}{'CPU ratio':>11}{'MB ratio':>10}{'limit':>8}")
+    scripts = {recipe: measure(folder, "script", recipe, repeats=repeats) for recipe in ("sft", "dpo")}
+    for recipe, found in scripts.items():
+        show(f"script {recipe}", found)
+    shutil.rmtree(folder / "rollouts_index", ignore_errors=True)
+    show("sft → trl, from text", measure(folder, "ours", "sft", "trl"), scripts["sft"], "1/2.5")
+    for recipe, exporter, limit in (
+        ("sft", "trl", "1/5"), ("dpo", "trl", "1/5"), ("sft", "chat", "1/5"), ("sft", "gym", "1/15"), ("dpo", "gym", "1/15"),
+    ):  # fmt: skip
+        found = measure(folder, "ours", recipe, exporter, repeats=repeats)
+        show(f"{recipe} → {exporter}, from the index", found, scripts[recipe], limit)
+
+
+def show(
+    name: str, found: dict[str, float], against: dict[str, float] | None = None, limit: str = ""
+) -> None:
+    """One line of the table."""
+    line = f"{name:<34}{found['rows']:>8,.0f}{found['cpu_s']:>9.2f}{found['peak_mb']:>7.0f}"
+    if against:
+        cpu, memory = against["cpu_s"] / found["cpu_s"], against["peak_mb"] / found["peak_mb"]
+        line += f"{'1/' + format(cpu, '.1f'):>11}{'1/' + format(memory, '.1f'):>10}{limit:>8}"
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

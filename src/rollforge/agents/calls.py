@@ -1,0 +1,86 @@
+"""This module answers the function calls of one model turn.
+
+Whatever the model did wrong (broken JSON, an unknown tool, arguments that do not fit) and whatever a tool raises is told to the
+model as text, so that it can do better; the class of the error is kept in the item. Only a tool's server that cannot be reached is
+a `Failure` of the rollout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import msgspec
+
+from rollforge.agents.tools.base import ToolError, ToolSession
+from rollforge.errors import Failure
+from rollforge.records import OWN_KEY, JsonObject, from_json, to_json
+
+
+async def answer_calls(
+    calls: list[JsonObject], session: ToolSession, timeout_s: float | None
+) -> list[JsonObject]:
+    """One `function_call_output` item per call, in the order of the calls; without a limit, the session keeps its own."""
+    if len(calls) == 1 or not session.is_parallel:
+        return [await answer_call(call, session, timeout_s) for call in calls]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(answer_call(call, session, timeout_s)) for call in calls]
+    except BaseExceptionGroup as errors:
+        # One tool's server is gone: the others were cancelled, and the first error says why.
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+async def answer_call(call: JsonObject, session: ToolSession, timeout_s: float | None) -> JsonObject:
+    """The output item for one call."""
+    started = time.monotonic()
+    name = str(call.get("name") or "")
+    error: str | None = None
+    try:
+        arguments = parse_arguments(call.get("arguments"))
+        text = await _call_in_time(session, name, arguments, timeout_s)
+    except ToolError as problem:
+        text, error = problem.text, problem.kind
+    return {
+        "type": "function_call_output",
+        "call_id": call.get("call_id") or "",
+        "output": text,
+        OWN_KEY: {"seconds": round(time.monotonic() - started, 6), "error": error},
+    }
+
+
+async def _call_in_time(
+    session: ToolSession, name: str, arguments: JsonObject, timeout_s: float | None
+) -> str:
+    try:
+        async with asyncio.timeout(timeout_s) as limit:
+            return await session.call(name, arguments)
+    except TimeoutError as error:
+        if limit.expired():
+            raise told("timeout", f"the tool {name} took longer than {timeout_s:g} s") from None
+        raise told("TimeoutError", f"TimeoutError: {error}") from error
+    except (ToolError, Failure):
+        raise
+    except Exception as error:  # the boundary to the tool's code: the model is told
+        raise told(type(error).__name__, f"{type(error).__name__}: {error}") from error
+
+
+def parse_arguments(text: object) -> JsonObject:
+    """The arguments of a call; a model that wrote none at all means an empty object."""
+    if isinstance(text, dict):
+        return text
+    try:
+        value = from_json(str(text)) if text else {}
+    except msgspec.DecodeError as error:
+        raise told("bad-arguments", f"Invalid tool call arguments: {error}") from error
+    if not isinstance(value, dict):
+        raise told(
+            "bad-arguments", f"Invalid tool call arguments: expected an object, got {type(value).__name__}"
+        )
+    return value
+
+
+def told(kind: str, message: str) -> ToolError:
+    """An error as the model reads it."""
+    return ToolError(kind, to_json({"error": message[:2000]}).decode())

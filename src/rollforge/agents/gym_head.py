@@ -1,0 +1,104 @@
+"""This module finds NeMo Gym servers through their head server.
+
+The head's config is the user's whole config, secrets included: it is read, searched for hosts and ports, and forgotten. It is
+never kept, logged or shown, not even in an error message.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+import yaml
+
+from rollforge.errors import Failure, UsageError
+from rollforge.records import from_json
+from rollforge.registry import did_you_mean
+
+Kind = Literal["responses_api_agents", "resources_servers"]
+_ANYWHERE = frozenset({"0.0.0.0", "::", "[::]", ""})
+
+
+class Directory(msgspec.Struct, frozen=True):
+    """Which agent is where, and which resources server stands behind it."""
+
+    agent_urls: dict[str, str]
+    resources_urls: dict[str, str]
+    """By the agent's name."""
+
+    def find(self, urls: dict[str, str], agent: str | None) -> str:
+        """The URL for a row; raises `Failure` when the head does not know its agent."""
+        if agent is None and len(urls) == 1:
+            return next(iter(urls.values()))
+        if agent is None or agent not in urls:
+            known = ", ".join(sorted(urls)) or "none"
+            what = "the row names no agent" if agent is None else f"the head server knows no agent {agent!r}"
+            near = did_you_mean(agent or "", urls)
+            raise Failure("agent", "permanent", f"{what}{near} (it knows: {known})")
+        return urls[agent]
+
+
+async def read_directory(head_url: str, http: aiohttp.ClientSession) -> Directory:
+    """Ask the head server who is there."""
+    url = head_url.rstrip("/") + "/global_config_dict_yaml"
+    hint = "is NeMo Gym running there? `gym env status` tells its head server's address (port 11000 unless told otherwise)"
+    try:
+        async with http.get(url, timeout=aiohttp.ClientTimeout(total=30)) as answer:
+            body = await answer.read()
+            if answer.status != 200:
+                raise UsageError(
+                    f"--gym-head {head_url}: HTTP {answer.status} from /global_config_dict_yaml", hint=hint
+                )
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        raise UsageError(
+            f"--gym-head {head_url} does not answer: {type(error).__name__}", hint=hint
+        ) from error
+    return directory_of(_parse(body, head_url), urlsplit(head_url).hostname or "127.0.0.1")
+
+
+def _parse(body: bytes, head_url: str) -> dict[str, Any]:
+    """The config: YAML inside a JSON string. Errors quote none of it."""
+    try:
+        text = from_json(body)
+        config = yaml.safe_load(text) if isinstance(text, str) else text
+    except (msgspec.DecodeError, UnicodeDecodeError, yaml.YAMLError):
+        config = None
+    if not isinstance(config, dict):
+        raise UsageError(f"--gym-head {head_url} answers, but not with a NeMo Gym config")
+    return config
+
+
+def directory_of(config: dict[str, Any], head_host: str) -> Directory:
+    """The agents in a config, and the resources server each of them names."""
+    agents: dict[str, str] = {}
+    resources: dict[str, str] = {}
+    for name, entry in config.items():
+        agent = _implementation(entry, "responses_api_agents")
+        if agent is None:
+            continue
+        if url := _url(agent, head_host):
+            agents[str(name)] = url
+        named = agent.get("resources_server")
+        server = named.get("name") if isinstance(named, dict) else None
+        found = _implementation(config.get(server), "resources_servers") if server is not None else None
+        if found is not None and (url := _url(found, head_host)):
+            resources[str(name)] = url
+    return Directory(agents, resources)
+
+
+def _implementation(entry: Any, kind: Kind) -> dict[str, Any] | None:
+    """A server's own settings: `{name: {kind: {implementation: settings}}}`."""
+    family = entry.get(kind) if isinstance(entry, dict) else None
+    if not isinstance(family, dict):
+        return None
+    return next((settings for settings in family.values() if isinstance(settings, dict)), None)
+
+
+def _url(settings: dict[str, Any], head_host: str) -> str | None:
+    host, port = str(settings.get("host") or ""), settings.get("port")
+    if not isinstance(port, int):
+        return None
+    # A server that listens everywhere is reached where its head is.
+    return f"http://{head_host if host in _ANYWHERE else host}:{port}"

@@ -1,0 +1,154 @@
+"""This module knows NeMo Gym's row shapes: what `/verify` wants, and what its answers mean.
+
+Their models forbid or require fields that a response from elsewhere has or lacks, so a response is completed before it is sent.
+Their failure keys are understood: a failed judge is never a reward, whatever number stands beside it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rollforge.agents.base import NotKept
+from rollforge.agents.transcript import input_items
+from rollforge.errors import Failure, FailureClass
+from rollforge.records import (
+    FAILURE_KEY,
+    OWN_KEY,
+    PARAMS_KEY,
+    RESERVED_KEYS,
+    TERMINAL_KEY,
+    JsonObject,
+    Task,
+    Verdict,
+)
+
+NO_PERSIST_KEY = "_ng_no_persist"
+JUDGE_ERROR_KEY = "_ng_failure_judge_error"
+JUDGE_FAILED = "judge_failed"
+
+_KNOWN_REASONS = ("max_output_tokens", "content_filter")
+_CLASS_OF: dict[str, FailureClass] = {
+    "transient": "transient",
+    "timeout": "timeout",
+    "timeout_exceeded": "timeout",
+}
+"""Their classes that have a name here; every other one is a failure of class `agent`."""
+
+
+def task_row(task: Task) -> JsonObject:
+    """The row as their servers take it."""
+    row = {key: value for key, value in task.items() if key != OWN_KEY}
+    row[PARAMS_KEY] = {**task.params, "input": input_items(task.params.get("input"))}
+    return row
+
+
+def verify_body(task: Task, response: JsonObject) -> JsonObject:
+    """What `/verify` is sent: the row and a response that their schema accepts."""
+    return {**task_row(task), "response": complete_response(response, task.params)}
+
+
+def complete_response(response: JsonObject, params: JsonObject) -> JsonObject:
+    """The response with every field their schema requires, and none that it refuses."""
+    whole: JsonObject = {
+        "id": "",
+        "created_at": 0,
+        "model": "",
+        "object": "response",
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+        **{key: value for key, value in response.items() if value is not None and key != OWN_KEY},
+    }
+    for key in ("parallel_tool_calls", "tool_choice", "tools"):
+        if params.get(key) is not None:
+            whole[key] = params[key]
+    details = response.get("incomplete_details")
+    if not isinstance(details, dict) or details.get("reason") not in _KNOWN_REASONS:
+        whole["incomplete_details"] = None
+    whole["output"] = [_complete_item(item, place) for place, item in enumerate(response.get("output") or [])]
+    whole["usage"] = _complete_usage(response.get("usage"))
+    return whole
+
+
+def _complete_item(item: JsonObject, place: int) -> JsonObject:
+    whole = {"type": "message" if "role" in item else "reasoning", **item}
+    whole.pop(OWN_KEY, None)
+    if whole["type"] == "message":
+        whole = {"id": f"msg_{place}", "role": "assistant", "status": "completed", **whole}
+        content = whole.get("content")
+        parts = [{"type": "output_text", "text": content}] if isinstance(content, str) else content or []
+        whole["content"] = [
+            {"annotations": [], **part} if part.get("type") == "output_text" else part for part in parts
+        ]
+    elif whole["type"] == "reasoning":
+        whole = {"id": f"rs_{place}", "summary": [], **whole}
+    return whole
+
+
+def _complete_usage(usage: Any) -> JsonObject | None:
+    if not isinstance(usage, dict) or not isinstance(usage.get("input_tokens"), int):
+        return None
+    total = usage["input_tokens"] + (usage.get("output_tokens") or 0)
+    return {
+        "output_tokens": 0,
+        "total_tokens": total,
+        **{key: value for key, value in usage.items() if value is not None},
+        "input_tokens_details": {"cached_tokens": 0, **(usage.get("input_tokens_details") or {})},
+        "output_tokens_details": {"reasoning_tokens": 0, **(usage.get("output_tokens_details") or {})},
+    }
+
+
+def failure_class(result: JsonObject) -> str | None:
+    """The failure that a row declares, if it does."""
+    if result.get(FAILURE_KEY):
+        return str(result[FAILURE_KEY])
+    return JUDGE_FAILED if result.get(JUDGE_FAILED) is True else None
+
+
+def refuse_unkept(result: JsonObject) -> None:
+    """Raise `NotKept` for a row that its server wants written nowhere."""
+    if result.get(NO_PERSIST_KEY):
+        raise NotKept(failure_class(result) or "the server asked not to keep this rollout")
+
+
+def verdict_of(result: JsonObject, task: Task) -> Verdict:
+    """The verdict in a `/verify` answer; raises `Failure` of class `verifier` when it declares that there is none."""
+    declared = failure_class(result)
+    if declared is not None:
+        reason = result.get(JUDGE_ERROR_KEY) or result.get("failure_reason")
+        raise _declared(result, Failure("verifier", "verifier", f"{declared}: {reason or 'no reason given'}"))
+    kept = {
+        key: value
+        for key, value in result.items()
+        if key not in RESERVED_KEYS and not key.startswith("_ng_") and not _is_echo(key, value, task)
+    }
+    reward = kept.get("reward")
+    if reward is None:
+        raise Failure("verifier", "verifier", "the server's verdict has no reward")
+    try:
+        return Verdict.from_value(kept)
+    except ValueError as error:
+        raise Failure("verifier", "verifier", f"the server's verdict cannot be used: {error}") from error
+
+
+def attempt_failure(result: JsonObject) -> Failure | None:
+    """The failure of the whole attempt that an agent server's row declares; a failed judge is none, for the response is there."""
+    declared = failure_class(result)
+    if declared is None or (declared == JUDGE_FAILED and isinstance(result.get("response"), dict)):
+        return None
+    reason = result.get("failure_reason") or result.get("_ng_failure_message") or "no reason given"
+    failure = Failure(
+        "agent", _CLASS_OF.get(declared, "agent"), f"the agent server says {declared}: {reason}"
+    )
+    failure.partial = result.get("response")
+    return _declared(result, failure)
+
+
+def _declared(result: JsonObject, failure: Failure) -> Failure:
+    failure.is_terminal = bool(result.get(TERMINAL_KEY))
+    return failure
+
+
+def _is_echo(key: str, value: Any, task: Task) -> bool:
+    """A field of the task sent back unchanged: it stands in the tasks file already."""
+    return key != "reward" and key in task and task[key] == value

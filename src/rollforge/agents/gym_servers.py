@@ -1,0 +1,62 @@
+"""This module knows which NeMo Gym server a row belongs to: the one that was named, or the one its head server names."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import aiohttp
+
+from rollforge.agents.base import AgentOptions
+from rollforge.agents.gym_head import Directory, read_directory
+from rollforge.agents.gym_server import GymServer, open_http
+from rollforge.errors import UsageError
+from rollforge.records import Task
+
+Role = Literal["agent", "resources"]
+
+
+class GymServers:
+    """The servers of one role that a run talks to."""
+
+    def __init__(self, role: Role, options: AgentOptions) -> None:
+        self._role = role
+        self._options = options
+        self._url = options.gym_agent if role == "agent" else options.gym_resources
+        if not (self._url or options.gym_head):
+            raise UsageError(
+                f"the agent gym_{role} has no server", hint=f"give --gym-{role} URL, or --gym-head URL"
+            )
+        self._directory: Directory | None = None
+        self._http: aiohttp.ClientSession | None = None
+        self._servers: dict[str, GymServer] = {}
+
+    async def open(self) -> tuple[str, ...]:
+        """Find the servers; returns the row fields needed to tell them apart."""
+        self._http = open_http()
+        if self._url:
+            return ()
+        head = self._options.gym_head
+        assert head is not None, "checked when made"
+        self._directory = await read_directory(head, self._http)
+        urls = self._urls(self._directory)
+        if not urls:
+            wanted = "agent" if self._role == "agent" else "agent with a resources server"
+            raise UsageError(f"--gym-head {head} knows no {wanted}")
+        return ("agent_ref",) if len(urls) > 1 else ()
+
+    def find(self, task: Task) -> GymServer:
+        """The row's server; raises `Failure` when the head does not know the row's agent."""
+        url = self._url
+        if url is None and self._directory is not None:
+            url = self._directory.find(self._urls(self._directory), task.agent)
+        assert url is not None and self._http is not None, "the servers have not been opened"
+        if url not in self._servers:
+            self._servers[url] = GymServer(url, self._http, patience_s=self._options.outage_patience_s)
+        return self._servers[url]
+
+    async def close(self) -> None:
+        if self._http is not None:
+            await self._http.close()
+
+    def _urls(self, directory: Directory) -> dict[str, str]:
+        return directory.agent_urls if self._role == "agent" else directory.resources_urls

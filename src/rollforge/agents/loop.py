@@ -1,0 +1,48 @@
+"""This module is the tool loop: ask the model, answer its calls, ask again, until it calls nothing more.
+
+A rollout that reaches the turn limit is what it is: incomplete, for the reason `max_turns`, and judged like any other. A model that
+fails half-way makes a `Failure` that carries the turns so far.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from rollforge.agents.base import PARTIAL
+from rollforge.agents.calls import answer_calls
+from rollforge.agents.tools.base import ToolSession
+from rollforge.agents.transcript import Transcript
+from rollforge.endpoint import Model
+from rollforge.errors import Failure
+from rollforge.records import JsonObject
+
+
+async def play(
+    model: Model,
+    params: JsonObject,
+    session: ToolSession,
+    *,
+    sample: int,
+    max_turns: int,
+    tool_timeout_s: float | None,
+) -> tuple[Transcript, JsonObject]:
+    """Play one rollout to its end: the turns, and the response they make together."""
+    transcript = Transcript(params)
+    try:
+        while True:
+            calls = transcript.add_answer(await model.respond(transcript.next_params(), sample))
+            if not calls or transcript.is_cut:
+                return transcript, transcript.response()
+            # The last turn's calls are answered too: they may be what changes the world that a verifier looks at.
+            transcript.add_outputs(await answer_calls(calls, session, tool_timeout_s))
+            if transcript.turns >= max_turns:
+                return transcript, transcript.response(incomplete="max_turns")
+    except Failure as failure:
+        failure.requests += transcript.requests
+        if transcript.turns:
+            failure.partial = transcript.response(failure=failure)
+        raise
+    except asyncio.CancelledError as error:
+        if transcript.turns:
+            setattr(error, PARTIAL, transcript.response(incomplete="cancelled"))
+        raise

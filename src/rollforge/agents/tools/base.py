@@ -1,0 +1,61 @@
+"""This module says what a source of tools is: a set that lives as long as a run, and a session of it per rollout.
+
+A session holds one rollout's state. It is opened when the rollout first calls one of the set's tools, and closed however the
+rollout ends.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from rollforge.records import JsonObject, Task
+
+
+class ToolError(Exception):
+    """A call went wrong in a way the model is told."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+        """Recorded beside the output: an exception's class, `bad-arguments`, `unknown-tool`, `timeout`."""
+        self.text = text
+        """What the model reads."""
+
+
+class ToolSession(Protocol):
+    """The tools as one rollout sees them."""
+
+    @property
+    def is_parallel(self) -> bool:
+        """Calls of one turn may run at the same time."""
+
+    async def call(self, name: str, arguments: JsonObject) -> str:
+        """What the tool answers; raises `ToolError` for the model, or `Failure` for a server that is gone."""
+
+    async def close(self) -> None:
+        """Release the rollout's state."""
+
+
+class Toolset(Protocol):
+    """A source of tools."""
+
+    @property
+    def name(self) -> str:
+        """As the user gave it."""
+
+    @property
+    def schemas(self) -> list[JsonObject]:
+        """One Responses-style function tool each; known once started."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of what the tools are and, where it can be read, of their source."""
+
+    async def start(self) -> None:
+        """Make ready; raises `UsageError` when the tools cannot be had."""
+
+    async def open(self, task: Task) -> ToolSession:
+        """A session for one rollout of `task`."""
+
+    async def close(self) -> None:
+        """Release everything `start` took."""

@@ -1,0 +1,88 @@
+"""This module finds a source of tools from what the user wrote."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from rollforge.agents.tools import TOOLSETS
+from rollforge.agents.tools.base import Toolset
+from rollforge.agents.tools.functions import ClassTools, FunctionTools
+from rollforge.errors import UsageError
+from rollforge.registry import did_you_mean, load_module, load_target
+
+NOT_TOOLS = frozenset({"verify", "verify_group", "main"})
+"""Functions that share a file with tools without being any."""
+
+
+def load_toolset(spec: Any) -> Toolset:
+    """The tools behind a spec.
+
+    Args:
+        spec: `file.py` (its list `TOOLS`, else its class `Tools`, else its public functions), `file.py:name` or `module:name` (a
+            function, a class, a list of functions), `mcp:URL`, `mcp-stdio:COMMAND`, a ready set's name, or such an object itself.
+    """
+    if not isinstance(spec, str):
+        return _from_object(tools_name(spec), spec)
+    kind, _, rest = spec.partition(":")
+    if kind in ("mcp", "mcp-stdio", "mcp-shared", "mcp-stdio-shared"):
+        from rollforge.agents.tools.mcp import McpTools
+
+        return McpTools(spec, kind, rest)
+    if spec.endswith(".py"):
+        return _from_object(spec, _tools_of_file(spec))
+    if rest:
+        return _from_object(spec, load_target(spec))
+    known = TOOLSETS.names()
+    if spec not in known:
+        raise UsageError(
+            f"there are no tools {spec!r}{did_you_mean(spec, known)}",
+            hint=f"write file.py, file.py:name, mcp:URL, mcp-stdio:COMMAND, or a ready set: {', '.join(known)}",
+        )
+    return _from_object(spec, TOOLSETS.load(spec))
+
+
+def tools_name(spec: Any) -> str:
+    """How a source of tools is called in files and messages."""
+    if isinstance(spec, str):
+        return spec
+    if isinstance(spec, list | tuple):
+        return ", ".join(tools_name(item) for item in spec)
+    return str(getattr(spec, "__qualname__", type(spec).__name__))
+
+
+def _tools_of_file(path: str) -> Any:
+    module = load_module(path)
+    listed = getattr(module, "TOOLS", None)
+    if listed is not None:
+        return listed
+    if inspect.isclass(getattr(module, "Tools", None)):
+        return module.Tools
+    functions = [
+        value
+        for name, value in vars(module).items()
+        if inspect.isfunction(value)
+        and value.__module__ == module.__name__
+        and not name.startswith("_")
+        and name not in NOT_TOOLS
+    ]
+    if not functions:
+        raise UsageError(
+            f"{path} has no tools",
+            hint="write public functions, a class Tools, or a list TOOLS = [function, …]",
+        )
+    return functions
+
+
+def _from_object(name: str, found: Any) -> Toolset:
+    if inspect.isclass(found):
+        return ClassTools(name, found)
+    if isinstance(found, list | tuple):
+        if not all(callable(item) for item in found):
+            raise UsageError(f"{name} holds something that is no function")
+        return FunctionTools(name, list(found))
+    if callable(found):
+        return FunctionTools(name, [found])
+    raise UsageError(
+        f"{name} is a {type(found).__name__}; tools are functions, a class, or a list of functions"
+    )

@@ -1,0 +1,43 @@
+"""This module runs a blocking function in a thread of its own, so that the event loop never waits for it.
+
+A thread cannot be ended: when the caller stops waiting, it runs on by itself, and being a daemon it does not keep the process
+alive. That is why no pool is used: a few hanging tools would fill it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+async def call_in_thread(function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+    """What the function returns, or raises."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(value: Any, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(value)
+        elif isinstance(error, Exception) and not isinstance(error, StopIteration):
+            future.set_exception(error)
+        else:  # a future cannot hold it, or it would end the loop
+            future.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
+
+    def work() -> None:
+        value, problem = None, None
+        try:
+            value = context.run(function, *args, **keywords)
+        except BaseException as error:  # noqa: BLE001  (the boundary to the tool's code; raised again in the loop)
+            problem = error
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile: nobody waits any more
+            loop.call_soon_threadsafe(settle, value, problem)
+
+    threading.Thread(target=work, daemon=True, name=f"tool-{getattr(function, '__name__', 'call')}").start()
+    return await future

@@ -1,0 +1,127 @@
+"""This module keeps the turns of a rollout, and makes one response of them.
+
+Every turn's items are kept as they came, token ids and logprobs included; what is sent back to the model is the same items without
+what a server would refuse or never reads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rollforge.endpoint.model import Answer
+from rollforge.errors import Failure
+from rollforge.records import OWN_KEY, JsonObject
+
+TOKEN_KEYS = frozenset({"prompt_token_ids", "generation_token_ids", "generation_log_probs", "routed_experts"})
+"""What a training server attaches to the last item of each model call."""
+
+
+class Transcript:
+    """One rollout so far."""
+
+    def __init__(self, params: JsonObject) -> None:
+        self.output: list[JsonObject] = []
+        self.turns = 0
+        self.requests = 0
+        self.endpoint = ""
+        self._params = params
+        self._history = input_items(params.get("input"))
+        self._last: JsonObject = {}
+        self._usages: list[JsonObject | None] = []
+
+    def next_params(self) -> JsonObject:
+        """What to ask the model next: the task, and everything that was said since."""
+        return {**self._params, "input": list(self._history)}
+
+    def add_answer(self, answer: Answer) -> list[JsonObject]:
+        """Keep a turn; returns its function calls."""
+        items = [item for item in answer.response.get("output") or [] if isinstance(item, dict)]
+        self.turns += 1
+        self.requests += answer.requests
+        self.endpoint = answer.endpoint
+        self._last = answer.response
+        usage = answer.response.get("usage")
+        self._usages.append(usage if isinstance(usage, dict) else None)
+        self._extend(items)
+        return [item for item in items if item.get("type") == "function_call"]
+
+    def add_outputs(self, outputs: list[JsonObject]) -> None:
+        """Keep what the tools answered."""
+        self._extend(outputs)
+
+    @property
+    def is_cut(self) -> bool:
+        """The last turn ended early (a token limit, a filter): its calls may be torn."""
+        return self._last.get("status") == "incomplete" or bool(self._last.get("incomplete_details"))
+
+    def response(self, *, incomplete: str | None = None, failure: Failure | None = None) -> JsonObject:
+        """All turns as one Responses object: identity and status of the last one, items and usage of all.
+
+        Args:
+            incomplete: Why the rollout ended before the model was done.
+            failure: What ended it, for a rollout that failed.
+        """
+        merged = {**self._last, "output": self.output, "usage": sum_usage(self._usages)}
+        if self._params.get("tools"):
+            merged["tools"] = self._params["tools"]
+        if incomplete or failure:
+            merged["status"] = "failed" if failure else "incomplete"
+            merged["incomplete_details"] = {"reason": incomplete} if incomplete else None
+            if isinstance(merged.get("finish_reason"), str):
+                merged["finish_reason"] = incomplete
+        if failure:
+            merged["error"] = {"code": failure.kind, "message": failure.message}
+        return merged
+
+    def _extend(self, items: list[JsonObject]) -> None:
+        self.output += items
+        self._history += [sendable(item) for item in items]
+
+
+def input_items(value: Any) -> list[JsonObject]:
+    """A task's input as items: a plain text is one user message."""
+    if isinstance(value, str):
+        return [{"role": "user", "content": value, "type": "message"}]
+    return list(value or [])
+
+
+def tool_names(params: JsonObject) -> set[str]:
+    """The functions a task offers, whether written the Responses way or nested the chat way."""
+    tools = [tool for tool in params.get("tools") or [] if isinstance(tool, dict)]
+    inner = [tool["function"] if isinstance(tool.get("function"), dict) else tool for tool in tools]
+    return {str(tool["name"]) for tool in inner if tool.get("name")}
+
+
+def sendable(item: JsonObject) -> JsonObject:
+    """The item as a model server accepts it back."""
+    kept = {key: value for key, value in item.items() if key not in TOKEN_KEYS and key != OWN_KEY}
+    if item.get("type") == "message" and isinstance(item.get("content"), list):
+        kept["content"] = [
+            {key: value for key, value in part.items() if key != "logprobs"}
+            if isinstance(part, dict)
+            else part
+            for part in item["content"]
+        ]
+    return kept
+
+
+def sum_usage(usages: list[JsonObject | None]) -> JsonObject | None:
+    """Token counts over all turns, nested details too; None when a turn was not counted, since the sum would be too low."""
+    if not usages or any(usage is None for usage in usages):
+        return None
+    return _sum_counts([usage for usage in usages if usage is not None])
+
+
+def _sum_counts(counts: list[JsonObject]) -> JsonObject:
+    total: JsonObject = {}
+    for key in dict.fromkeys(key for count in counts for key in count):
+        values = [count[key] for count in counts if count.get(key) is not None]
+        if not values:
+            total[key] = None
+        elif all(isinstance(value, dict) for value in values):
+            total[key] = _sum_counts(values)
+        elif all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+            total[key] = sum(values)
+        else:
+            total[key] = values[-1]
+    return total

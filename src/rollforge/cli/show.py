@@ -1,0 +1,229 @@
+"""`rollforge show`: rollouts to read."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from rollforge.cli.figures import short
+from rollforge.cli.metrics import Flag
+from rollforge.cli.output import out, print_json
+from rollforge.errors import Exit, UsageError
+
+if TYPE_CHECKING:
+    from rollforge.steps.show import Pick, SeenLine, Shown, ShowOptions, Turn
+
+EXAMPLE = 'rollforge show runs/math --where "reward = 0 and tool_calls > 2" --sample 3'
+
+FOLD_LINES = 14
+STYLES = {
+    "system": "dim", "user": "bold cyan", "assistant": "bold green", "reasoning": "italic dim", "tool call": "bold magenta",
+    "tool output": "magenta", "other": "dim",
+}  # fmt: skip
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Choice:
+    """Which rollouts."""
+
+    task: list[int] | None = None
+    """Only rollouts of this task (give it again for more tasks)."""
+    rollout: int | None = None
+    """Only this rollout of each task."""
+    reward: float | None = None
+    """Only rollouts with this reward."""
+    where: str | None = None
+    """Only rollouts for which this SQL expression over the columns holds."""
+    sort: str | None = None
+    """Order by this column or expression, like "answer_chars desc"."""
+    sample: int | None = None
+    """This many rollouts at random."""
+    seed: int = 0
+    """Another seed draws another sample."""
+    best: Flag = False
+    """Highest reward first."""
+    worst: Flag = False
+    """Lowest reward first."""
+    suspicious: Flag = False
+    """Those that look wrong first: rewarded though empty or cut off, one answer with two rewards, error texts."""
+    limit: Annotated[int, Parameter(name=["--limit", "-n"])] = 5
+    """At most this many."""
+    line: int | None = None
+    """The line with this number, even when it is no row."""
+
+    def options(self) -> ShowOptions:
+        """The same for the step; a line asked for by number is an expression like any other."""
+        from rollforge.steps.show import ShowOptions
+
+        return ShowOptions(
+            tasks=self.task or (), rollout=self.rollout, reward=self.reward, sort=self.sort, sample=self.sample, seed=self.seed,
+            where=self.where if self.line is None else f"line = {self.line}", pick=self.pick(), limit=self.limit,
+        )  # fmt: skip
+
+    def pick(self) -> Pick | None:
+        """Which of best, worst and suspicious was asked for; more than one is a mistake."""
+        names: tuple[Pick, ...] = ("best", "worst", "suspicious")
+        asked = [name for name in names if getattr(self, name)]
+        if len(asked) > 1:
+            raise UsageError(f"--{asked[0]} and --{asked[1]} exclude each other")
+        return asked[0] if asked else None
+
+
+def show(
+    run: Annotated[list[str] | None, Parameter(name="run")] = None,
+    /,
+    *,
+    example: str | None = None,
+    choice: Choice = Choice(),  # noqa: B008  (a record of defaults, never changed)
+    raw: Flag = False,
+    full: Flag = False,
+    verifier: str | None = None,
+    workers: int | None = None,
+    json: Flag = False,
+) -> Exit:
+    """Print rollouts for reading: prompt, reasoning, tool calls and answer laid out, reward and numbers beside them.
+
+    Parameters
+    ----------
+    run
+        A rollouts file, its folder, or several files (or a glob) read as one run.
+    example
+        Show what is behind a row of a prepared data set, given as FILE:LINE; needs no run.
+    raw
+        Print the lines as they stand in the file.
+    full
+        Do not fold long texts.
+    verifier
+        Whose verdicts count. Default: the run's verdict of record, else the inline ones.
+    workers
+        Processes for the first pass over the text.
+    json
+        Print one JSON object on stdout.
+    """
+    if example is not None:
+        return _print(_behind(example), raw=raw, full=full, json=json)
+    if not run:
+        raise UsageError("no run given", hint="rollforge show RUN, or rollforge show --example FILE:LINE")
+    from rollforge.index import open_index
+    from rollforge.steps.show import show_line, show_rollouts
+
+    with open_index(run, verifier=verifier, workers=workers) as index:
+        if choice.line is not None:
+            seen = show_line(index, choice.line)
+            if seen.reason is not None or raw:
+                return _print_line(seen, raw=raw, json=json)
+        return _print(show_rollouts(index, choice.options()), raw=raw, full=full, json=json)
+
+
+def _behind(example: str) -> list[Shown]:
+    """The rollouts behind a row of a prepared data set: one, or the chosen and the rejected."""
+    from rollforge.index import open_index
+    from rollforge.steps.prepare import trace
+    from rollforge.steps.show import ShowOptions, show_rollouts
+
+    shown = []
+    for origin in trace(example).origins:
+        with open_index(origin.run, verifier=origin.verifier) as index:
+            tasks = () if origin.task is None else (origin.task,)
+            shown += show_rollouts(index, ShowOptions(tasks=tasks, rollout=origin.rollout))
+    return shown
+
+
+def _print(shown: list[Shown], *, raw: bool, full: bool, json: bool) -> Exit:
+    if json:
+        print_json({"rollouts": shown})
+    elif raw:
+        for one in shown:
+            sys.stdout.buffer.write(bytes(one.raw) + b"\n")
+        sys.stdout.buffer.flush()
+    elif not shown:
+        raise UsageError(
+            "no rollout fits", hint="loosen --where or --task; see what is there: rollforge metrics RUN"
+        )
+    else:
+        for one in shown:
+            _print_rollout(one, full=full)
+    return Exit.DONE
+
+
+def _print_line(seen: SeenLine, *, raw: bool, json: bool) -> Exit:
+    text = seen.data.decode("utf-8", "replace")
+    if raw:
+        sys.stdout.buffer.write(seen.data + b"\n")
+        sys.stdout.buffer.flush()
+        return Exit.DONE
+    if json:
+        print_json(
+            {"file": seen.file, "line": seen.line, "offset": seen.offset, "reason": seen.reason, "text": text}
+        )
+        return Exit.DONE
+    from rich.text import Text
+
+    out().print(
+        Text(f"{seen.file}:{seen.line}  (offset {seen.offset:,}, {len(seen.data):,} bytes)", style="bold")
+    )
+    out().print(Text(seen.reason or "", style="yellow"))
+    if len(text) > 4000:
+        text = f"{text[:2000]}\n… {len(text) - 4000:,} characters …\n{text[-2000:]}"
+    out().print(Text(text))
+    return Exit.DONE
+
+
+def _print_rollout(shown: Shown, *, full: bool) -> None:
+    from rich.text import Text
+
+    console = out()
+    reward = "unjudged" if shown.reward is None else f"reward {shown.reward:g}"
+    title = f"task {shown.task} · rollout {shown.rollout} · {reward}"
+    console.rule(Text(title, style="bold"), align="left", characters="─")
+    place = f"{shown.file}:{shown.line}"
+    console.print(Text(f"{place}{f' · {shown.agent}' if shown.agent else ''}", style="dim"))
+    if shown.numbers:
+        console.print(Text("  ".join(f"{name} {short(value)}" for name, value in shown.numbers.items())))
+    if shown.facts:
+        facts = (
+            name if value is True else f"{name} {short(value) if isinstance(value, float) else value}"
+            for name, value in shown.facts.items()
+        )
+        console.print(Text("  ".join(facts), style="dim"))
+    for reason in shown.why:
+        console.print(Text(f"! {reason}", style="yellow"))
+    for name, value in shown.task_fields.items():
+        if not name.startswith("_") and isinstance(value, str | int | float):
+            console.print(Text(f"{name}: {_folded(str(value), full, 3)}", style="dim"))
+    for turn in shown.turns:
+        _print_turn(turn, full=full)
+    console.print()
+
+
+def _print_turn(turn: Turn, *, full: bool) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    title = f"{turn.kind} {turn.title}".strip()
+    out().print(Text(title, style=STYLES[turn.kind]))
+    style = "dim" if turn.kind in ("system", "reasoning") else ""
+    body = Text(
+        _folded(turn.text, full, FOLD_LINES if turn.kind != "assistant" else 2 * FOLD_LINES), style=style
+    )
+    out().print(Padding(body, (0, 0, 0, 2)), soft_wrap=False)
+
+
+def _folded(text: str, full: bool, lines: int) -> str:
+    """Head and tail of a long text; what is left out is counted."""
+    text = text.strip("\n")
+    budget = lines * 100
+    parts = text.split("\n")
+    if full or (len(parts) <= lines and len(text) <= budget):
+        return text or "(empty)"
+    if len(parts) > lines:
+        head, tail = parts[: lines * 2 // 3], parts[-(lines // 3) :]
+        hidden = len(parts) - len(head) - len(tail)
+        text = "\n".join([*head, f"… {hidden:,} lines folded (--full shows them) …", *tail])
+    if len(text) > 2 * budget:
+        text = f"{text[:budget]} … {len(text) - budget - budget // 3:,} characters folded (--full) … {text[-(budget // 3) :]}"
+    return text

@@ -1,0 +1,22 @@
+"""Evaluation: several task sets in one run, folded into `eval/` and `bench/` metrics with intervals, and compared.
+
+tasksets  the task files joined into one, each row knowing its task set
+evaluate  a finished run folded per task set
+compare   models over the same task sets, task by task
+"""
+
+from rollforge.steps.evaluation.compare import Difference, compare
+from rollforge.steps.evaluation.evaluate import EvaluateOptions, Evaluation, TasksetResult, evaluate_run
+from rollforge.steps.evaluation.tasksets import Taskset, join_tasksets, parse_taskset
+
+__all__ = [
+    "Difference",
+    "EvaluateOptions",
+    "Evaluation",
+    "Taskset",
+    "TasksetResult",
+    "compare",
+    "evaluate_run",
+    "join_tasksets",
+    "parse_taskset",
+]

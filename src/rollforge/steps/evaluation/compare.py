@@ -1,0 +1,104 @@
+"""This module compares evaluations over the same task sets, each task with itself.
+
+Pairing takes out how hard the tasks are, which is most of the spread. The verdict is what the interval of the difference allows
+to be said, and no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from rollforge import stats
+from rollforge.errors import UsageError
+from rollforge.registry import did_you_mean
+from rollforge.steps.evaluation.evaluate import Evaluation
+
+OVERALL = "all"
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """One model against another on one task set."""
+
+    taskset: str
+    """The task set, or `all`: every task of every set alike."""
+    metric: str
+    model: str
+    against: str
+    value: float | None
+    baseline: float | None
+    difference: float | None
+    ci: list[float] | None
+    tasks: int
+    """Tasks judged for both."""
+    verdict: str
+
+
+def compare(evaluations: Mapping[str, Evaluation], metric: str = "reward") -> list[Difference]:
+    """Every model against the first one, per task set and over all of them."""
+    known = sorted({name for e in evaluations.values() for means in e.task_means.values() for name in means})
+    if metric not in known:
+        raise UsageError(
+            f"no model has the metric {metric!r}{did_you_mean(metric, known)}",
+            hint=f"known: {', '.join(known)}",
+        )
+    (baseline, first), *others = evaluations.items()
+    differences = []
+    for model, evaluation in others:
+        pairs_by_taskset = {
+            taskset: _pairs(
+                first.task_means[taskset].get(metric, {}), evaluation.task_means[taskset].get(metric, {})
+            )
+            for taskset in first.task_means
+            if taskset in evaluation.task_means
+        }
+        if len(pairs_by_taskset) > 1:
+            pairs_by_taskset[OVERALL] = [pair for pairs in pairs_by_taskset.values() for pair in pairs]
+        for taskset, pairs in pairs_by_taskset.items():
+            differences.append(_difference(taskset, metric, model, baseline, pairs))
+    return differences
+
+
+def _pairs(one: Mapping[int, float], two: Mapping[int, float]) -> list[tuple[float, float]]:
+    return [(one[task], two[task]) for task in sorted(one.keys() & two.keys())]
+
+
+def _difference(
+    taskset: str, metric: str, model: str, baseline: str, pairs: Sequence[tuple[float, float]]
+) -> Difference:
+    first, second = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
+    estimate = stats.paired_difference(first, second)
+    return Difference(
+        taskset=taskset,
+        metric=metric,
+        model=model,
+        against=baseline,
+        value=float(second.mean()) if len(pairs) else None,
+        baseline=float(first.mean()) if len(pairs) else None,
+        difference=estimate.value,
+        ci=estimate.ci,
+        tasks=len(pairs),
+        verdict=verdict(model, baseline, metric, estimate),
+    )
+
+
+def verdict(model: str, baseline: str, metric: str, estimate: stats.Estimate) -> str:
+    """What can be said, in words."""
+    if estimate.value is None:
+        return f"nothing can be said: no task is judged for both {model} and {baseline}"
+    over = f"over {estimate.groups:,} shared tasks"
+    if estimate.low is None or estimate.high is None:
+        return f"too few tasks to tell: {metric} {estimate.value:+.3f} {over}"
+    told = (
+        f"{metric} {estimate.value:+.3f} (95 % interval {estimate.low:+.3f} to {estimate.high:+.3f}) {over}"
+    )
+    if estimate.low > 0:
+        return f"{model} is better than {baseline}: {told}"
+    if estimate.high < 0:
+        return f"{model} is worse than {baseline}: {told}"
+    if estimate.low == estimate.high == 0:
+        return f"{model} and {baseline} are the same: {told}"
+    most = max(abs(estimate.low), abs(estimate.high))
+    return f"no difference shown between {model} and {baseline}: {told}; up to {most:.3f} cannot be ruled out"

@@ -1,0 +1,195 @@
+"""This module folds a collected run into the metrics of an evaluation, with an interval beside every mean.
+
+Means are over tasks, each task the mean of its runs; intervals are over tasks, since the runs of one task are not independent.
+Runs that failed or could not be judged are in no mean; `coverage` says how many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rollforge import stats
+from rollforge.errors import UsageError
+from rollforge.index import Index, open_index
+from rollforge.metrics.evaluation import EvalOptions, fold_eval, task_level
+from rollforge.metrics.ladder import Estimator
+from rollforge.metrics.names import parse_name
+from rollforge.steps.evaluation.tasksets import TASKSET_KEY
+
+MEAN_ONLY = ("output_tokens", "is_truncated")
+"""Facts about answers: their mean is of interest, their best of k is not."""
+ANSWER_COLUMN = "extracted_answer"
+
+
+class EvaluateOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run is folded."""
+
+    k: int
+    tasks: dict[str, int]
+    """Task set → tasks asked for."""
+    estimator: Estimator = "exact"
+    keyed_by: str = "requested"
+    detailed_stats: bool = False
+    threshold: float = 0.5
+    """From this value on a run counts as solved, for `pass@k`."""
+    category: str = "eval"
+    verifier: str | None = None
+
+
+class MetricResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One statistic of one metric, over tasks."""
+
+    value: float | None
+    ci: list[float] | None
+    tasks: int
+
+
+class TasksetResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a task set came to."""
+
+    tasks: int
+    """Tasks asked for."""
+    runs: int
+    """Runs finished, of tasks × k."""
+    judged: int
+    coverage: float
+    """Judged runs, of all that were asked for."""
+    metrics: dict[str, dict[str, MetricResult]]
+    """Metric → statistic (`mean@4`, `best@4`, …) → value."""
+
+
+class Evaluation(msgspec.Struct, kw_only=True):
+    """What an evaluation came to."""
+
+    run: str
+    k: int
+    tasksets: dict[str, TasksetResult]
+    metrics: dict[str, float]
+    """The same numbers under their full names, as sinks get them."""
+    task_means: dict[str, dict[str, dict[int, float]]] = {}
+    """Task set → metric → task → mean of its runs: what comparisons pair."""
+
+
+def evaluate_run(run: str, options: EvaluateOptions) -> Evaluation:
+    """Fold a run made by `rollforge eval`."""
+    with open_index(run, verifier=options.verifier) as index:
+        columns = _columns(index)
+        taskset_of = {
+            task: row.get(TASKSET_KEY, "") for task, row in index.task_rows(_unique(columns["task"]))
+        }
+    evaluation = Evaluation(run=run, k=options.k, tasksets={}, metrics={})
+    owners = np.array([taskset_of.get(task, "") for task in columns["task"].tolist()], dtype=object)
+    for name, tasks in options.tasks.items():
+        own = {key: column[owners == name] for key, column in columns.items()}
+        _fold(evaluation, name, tasks, own, options)
+    return evaluation
+
+
+def _unique(tasks: NDArray[Any]) -> list[int]:
+    return [int(task) for task in np.unique(tasks)]
+
+
+def _columns(index: Index) -> dict[str, NDArray[Any]]:
+    """The columns an evaluation reads, NaN for null."""
+    known = set(index.columns())
+    usage = ("input_tokens", "output_tokens", "total_tokens")
+    verdict = [name for name in index.numbers if "." not in name and name not in usage]
+    wanted = [
+        *dict.fromkeys(
+            ["task", "rollout", *verdict, "reward", *MEAN_ONLY, "seconds", "verify_seconds", ANSWER_COLUMN]
+        )
+    ]
+    table = index.table([name for name in wanted if name in known], order_by="task, rollout")
+    if not table.num_rows:
+        raise UsageError("no rollouts: there is nothing to evaluate")
+    columns: dict[str, NDArray[Any]] = {}
+    for name in table.column_names:
+        values = table.column(name).to_pylist()
+        if name == "task":
+            columns[name] = np.array(values, dtype=np.int64)
+        elif name == ANSWER_COLUMN:
+            columns[name] = np.array(values, dtype=object)
+        elif name != "rollout":
+            columns[name] = np.array([np.nan if value is None else float(value) for value in values])
+    return columns
+
+
+def _fold(
+    evaluation: Evaluation,
+    taskset: str,
+    tasks: int,
+    columns: Mapping[str, NDArray[Any]],
+    options: EvaluateOptions,
+) -> None:
+    metrics = {name: values for name, values in columns.items() if name not in ("task", ANSWER_COLUMN)}
+    metrics = {_metric_name(name): values for name, values in metrics.items() if not np.isnan(values).all()}
+    answers: list[Hashable] | None = columns[ANSWER_COLUMN].tolist() if ANSWER_COLUMN in columns else None
+    present = {name: ~np.isnan(values) for name, values in metrics.items()}
+    folding = EvalOptions(
+        k=options.k,
+        estimator=options.estimator,
+        detailed_stats=options.detailed_stats,
+        keyed_by=options.keyed_by,
+        success=dict.fromkeys(("reward", "accuracy", "acc"), options.threshold),
+    )
+    flat = fold_eval(
+        taskset,
+        columns["task"],
+        metrics,
+        folding,
+        present=present,
+        answers=answers,
+        category=options.category,
+        tasks_expected=tasks,
+    )
+    flat[f"{options.category}/{taskset}/finished_task_count"] = len(np.unique(columns["task"]))
+    evaluation.metrics |= {name: value for name, value in flat.items() if _is_kept(name)}
+    table = task_level(columns["task"], metrics, folding, present=present, answers=answers)
+    reward = columns.get("reward", np.zeros(0))
+    judged = int((~np.isnan(reward)).sum())
+    evaluation.tasksets[taskset] = TasksetResult(
+        tasks=tasks,
+        runs=len(columns["task"]),
+        judged=judged,
+        coverage=judged / (tasks * options.k),
+        metrics={metric: _results(metric, statistics) for metric, statistics in table.items()},
+    )
+    evaluation.task_means[taskset] = {
+        metric: _task_means(columns["task"], values)
+        for metric, values in metrics.items()
+        if not metric.startswith("time/")
+    }
+
+
+def _metric_name(column: str) -> str:
+    return {"seconds": "time/run_execution", "verify_seconds": "time/verify"}.get(column, column)
+
+
+def _is_kept(name: str) -> bool:
+    parts = parse_name(name)
+    return parts.metric not in MEAN_ONLY or (parts.statistic or "").startswith(("mean@", "coverage@"))
+
+
+def _results(metric: str, statistics: Mapping[str, NDArray[np.float64]]) -> dict[str, MetricResult]:
+    results: dict[str, MetricResult] = {}
+    for statistic, values in statistics.items():
+        if statistic == "_runs" or (metric in MEAN_ONLY and not statistic.startswith("mean@")):
+            continue
+        estimate = stats.mean_of(values)
+        results[statistic or "mean"] = MetricResult(
+            value=estimate.value, ci=estimate.ci, tasks=estimate.groups
+        )
+    return results
+
+
+def _task_means(tasks: NDArray[np.int64], values: NDArray[np.float64]) -> dict[int, float]:
+    known = ~np.isnan(values)
+    unique, places = np.unique(tasks[known], return_inverse=True)
+    sums = np.bincount(places, weights=values[known])
+    counts = np.bincount(places)
+    return {int(task): float(total / count) for task, total, count in zip(unique, sums, counts, strict=True)}

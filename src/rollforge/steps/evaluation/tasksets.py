@@ -1,0 +1,84 @@
+"""This module joins several task files into one, so that one run holds the whole evaluation and resumes as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from rollforge.errors import DataError, UsageError
+from rollforge.records import TASK_KEY, JsonObject, from_json, to_json
+from rollforge.store.durable import write_atomically
+from rollforge.tasks import read_lines
+
+TASKSET_KEY = "taskset"
+EXPECTED_KEY = "expected_answer"
+
+
+class Taskset(msgspec.Struct, frozen=True):
+    """A named task file."""
+
+    name: str
+    path: str
+
+
+def parse_taskset(text: str) -> Taskset:
+    """`gsm8k=tasks.jsonl`, or a path alone, whose stem is then the name."""
+    name, equals, path = text.partition("=")
+    if not equals:
+        name, path = Path(text).name.split(".")[0], text
+    if not name or not path or "/" in name or name != name.strip():
+        raise UsageError(f"-i {text!r} is not understood", hint="write -i NAME=FILE; a name has no slash")
+    return Taskset(name, path)
+
+
+def join_tasksets(tasksets: Sequence[Taskset], target: Path, *, limit: int | None = None) -> JsonObject:
+    """Write the joined task file, unless it is there as it should be; per task set how many tasks, and which have an answer.
+
+    Args:
+        limit: tasks of each set at most.
+    """
+    names = [taskset.name for taskset in tasksets]
+    repeated = {name for name in names if names.count(name) > 1}
+    if repeated:
+        raise UsageError(
+            f"two task sets are called {sorted(repeated)[0]!r}", hint="name them apart: -i a=… -i b=…"
+        )
+    lines: list[bytes] = []
+    counts: dict[str, int] = {}
+    has_answers = True
+    for taskset in tasksets:
+        rows = list(_rows(taskset, limit))
+        if not rows:
+            raise UsageError(f"{taskset.path}: no tasks")
+        has_answers = has_answers and all(EXPECTED_KEY in row for row in rows)
+        counts[taskset.name] = len(rows)
+        lines += [to_json(row) for row in rows]
+    data = b"\n".join(lines) + b"\n"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not target.exists() or target.read_bytes() != data:
+        write_atomically(target, data)
+    return {"counts": counts, "has_answers": has_answers}
+
+
+def _rows(taskset: Taskset, limit: int | None) -> Iterator[JsonObject]:
+    if not Path(taskset.path).is_file():
+        raise UsageError(f"{taskset.path}: no such file", hint="check -i/--input")
+    given = 0
+    for number, line in read_lines(taskset.path):
+        if not line.strip():
+            continue
+        if limit is not None and given >= limit:
+            return
+        try:
+            row = from_json(line)
+        except msgspec.DecodeError as error:
+            raise DataError(
+                f"{taskset.path}:{number}: {error}", hint=f"see all: rollforge validate {taskset.path}"
+            ) from error
+        if not isinstance(row, dict):
+            raise DataError(f"{taskset.path}:{number}: not an object")
+        row.pop(TASK_KEY, None)
+        given += 1
+        yield {**row, TASKSET_KEY: taskset.name}

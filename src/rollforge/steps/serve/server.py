@@ -1,0 +1,155 @@
+"""This module serves one verifier over HTTP as NeMo Gym's resources servers are: seed, verify, aggregate, reverify mode.
+
+A verifier that failed or could not judge is answered with status 200, `_ng_failure_class: "judge_failed"` and the reason, beside the
+reward 0.0 that their schema demands: their collector then keeps the row out of the results, while a 500 would end the whole
+collection. There is no authentication; that is why it listens on loopback unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Self
+
+from aiohttp import web
+
+from rollforge.errors import Failure, UsageError
+from rollforge.records import FAILURE_KEY, TERMINAL_KEY, JsonObject, to_json
+from rollforge.steps.serve.aggregate import aggregate
+from rollforge.steps.serve.requests import Unprocessable, read_body, read_verdicts, read_verify
+from rollforge.steps.serve.sessions import Sessions
+from rollforge.verifiers.base import Verifier
+from rollforge.verifiers.runner import Workers, make_judge
+
+logger = logging.getLogger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+BODY_LIMIT = 4 << 30
+"""`/aggregate_metrics` gets all rows of a run in one body."""
+JUDGE_ERROR_KEY = "_ng_failure_judge_error"
+ROLLOUT_PREFIX = "/ng-rollout/{rollout_id}"
+"""With observability on, their clients put this in front of every path."""
+
+
+class VerifierServer:
+    """One verifier at one address. Use as an async context manager."""
+
+    def __init__(
+        self,
+        verifier: Verifier,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        workers: Workers = "auto",
+        timeout_s: float = 60.0,
+    ) -> None:
+        if verifier.is_group:
+            raise UsageError(
+                f"{verifier.name} scores the samples of a task together; a resources server sees them one by one",
+                hint="collect with --no-verify, then: rollforge verify RUN --verifier …",
+            )
+        self.verifier = verifier
+        self.url = ""
+        self.served: dict[str, int] = {"verified": 0, "failed": 0, "refused": 0}
+        self._judge = make_judge(verifier, workers=workers, timeout=timeout_s)
+        self._sessions = Sessions(verifier.name)
+        self._host, self._port = host, port
+        self._runner: web.AppRunner | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._judge.start()
+        try:
+            await self._listen()
+        except BaseException:
+            await self._judge.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+        await self._judge.close()
+
+    async def _listen(self) -> None:
+        app = web.Application(client_max_size=BODY_LIMIT, middlewares=[self._answer])
+        for prefix in ("", ROLLOUT_PREFIX):
+            app.router.add_get(f"{prefix}/", self._alive)
+            app.router.add_post(f"{prefix}/seed_session", self._seed)
+            app.router.add_post(f"{prefix}/verify", self._verify)
+            app.router.add_post(f"{prefix}/aggregate_metrics", self._aggregate)
+            app.router.add_get(f"{prefix}/reverify_mode", self._reverify_mode)
+        self._runner = web.AppRunner(app, shutdown_timeout=5.0, access_log=None)
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, self._host, self._port).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise UsageError(
+                f"cannot listen on {self._host}:{self._port}: {error.strerror or error}",
+                hint="choose another --port; 0 takes any free one",
+            ) from error
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        self.url = f"http://{host}:{self._runner.addresses[0][1]}"
+
+    # -- around every request ----------------------------------------------------------------------------------------
+
+    @web.middleware
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Errors in their shapes, and the session cookie on every answer."""
+        session = self._sessions.of(request)
+        answer: web.StreamResponse
+        try:
+            answer = await handler(request)
+        except Unprocessable as refusal:
+            self.served["refused"] += 1
+            answer = _json({"detail": refusal.detail}, status=422)
+        except web.HTTPException as error:
+            answer = _json({"detail": error.reason}, status=error.status)
+        except Exception as error:
+            logger.exception("a request to %s ended in an unexpected error", request.path)
+            answer = _json(repr(error), status=500)
+        self._sessions.send(session, answer)
+        return answer
+
+    # -- the paths -----------------------------------------------------------------------------------------------------
+
+    async def _alive(self, request: web.Request) -> web.Response:
+        return _json(
+            {"status": "ok", "verifier": self.verifier.name, "fingerprint": self.verifier.fingerprint}
+        )
+
+    async def _seed(self, request: web.Request) -> web.Response:
+        read_body(await request.read())
+        return _json({})
+
+    async def _verify(self, request: web.Request) -> web.Response:
+        body = read_body(await request.read())
+        task, response = read_verify(body, self.verifier.needs)
+        try:
+            verdict = await self._judge.judge(task, response)
+        except Failure as failure:
+            return self._no_verdict(body, failure.message)
+        if verdict.reward is None:
+            # The same rollout would be unjudged again.
+            return self._no_verdict(body, "the verifier cannot judge this rollout", is_terminal=True)
+        self.served["verified"] += 1
+        return _json({**body, **verdict.to_fields()})
+
+    def _no_verdict(self, body: JsonObject, reason: str, *, is_terminal: bool = False) -> web.Response:
+        self.served["failed"] += 1
+        failed: JsonObject = {"reward": 0.0, FAILURE_KEY: "judge_failed", JUDGE_ERROR_KEY: reason}
+        return _json({**body, **failed, **({TERMINAL_KEY: True} if is_terminal else {})})
+
+    async def _aggregate(self, request: web.Request) -> web.Response:
+        return _json(aggregate(read_verdicts(read_body(await request.read()))))
+
+    async def _reverify_mode(self, request: web.Request) -> web.Response:
+        return _json("stateless")
+
+
+def _json(value: object, *, status: int = 200) -> web.Response:
+    return web.Response(body=to_json(value), status=status, content_type="application/json")

@@ -1,0 +1,54 @@
+"""This module gives every client of the server a session cookie, signed, re-sent with every answer, as NeMo Gym's servers do.
+
+Nothing is kept under it: a verdict depends on the request alone. The cookie is there because their clients pass it on.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+import secrets
+import uuid
+
+import msgspec
+from aiohttp import web
+
+from rollforge.records import from_json, to_json
+
+MAX_AGE_S = 14 * 24 * 3600
+
+
+class Sessions:
+    """Signs and reads cookies; the secret lives as long as the process."""
+
+    def __init__(self, verifier: str) -> None:
+        self.cookie = f"RollforgeVerifier___{re.sub(r'[^A-Za-z0-9_]+', '_', verifier)}"
+        self._secret = secrets.token_bytes(32)
+
+    def of(self, request: web.Request) -> str:
+        """The request's session, or a new one when it brings none that we signed."""
+        data, _, signature = request.cookies.get(self.cookie, "").rpartition(".")
+        if data and hmac.compare_digest(self._sign(data), signature):
+            try:
+                return str(from_json(base64.urlsafe_b64decode(data))["session_id"])
+            except (binascii.Error, msgspec.DecodeError, KeyError, TypeError):
+                pass
+        return str(uuid.uuid4())
+
+    def send(self, session: str, answer: web.StreamResponse) -> None:
+        """Put the cookie on an answer."""
+        data = base64.urlsafe_b64encode(to_json({"session_id": session})).decode()
+        answer.set_cookie(
+            self.cookie,
+            f"{data}.{self._sign(data)}",
+            max_age=MAX_AGE_S,
+            path="/",
+            httponly=True,
+            samesite="Lax",
+        )
+
+    def _sign(self, data: str) -> str:
+        return hmac.new(self._secret, data.encode(), hashlib.sha256).hexdigest()

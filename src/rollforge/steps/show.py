@@ -1,0 +1,273 @@
+"""This module picks rollouts to read and lays each out as turns: who said what, which tool was called, what came back.
+
+It prints nothing; `cli/show.py` does. A line that is no row can still be seen, by its number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from rollforge.errors import UsageError
+from rollforge.index import Index
+from rollforge.index.lines import read_lines
+from rollforge.records import PARAMS_KEY, JsonObject, content_text
+
+Pick = Literal["best", "worst", "suspicious"]
+
+SUSPICION = {
+    "the same answer earned another reward in this task": (5, "same_answer_other_reward"),
+    "empty, yet rewarded": (4, "is_empty AND reward > 0"),
+    "looks like an error message": (3, "error_text"),
+    "a refusal, yet rewarded": (3, "is_refusal AND reward > 0"),
+    "cut off at the token limit, yet rewarded": (2, "is_truncated AND reward > 0"),
+    "unjudged": (1, "reward IS NULL"),
+    "very short, yet rewarded": (
+        1,
+        "reward > 0 AND answer_chars < 5 AND NOT is_empty AND coalesce(tool_calls, 0) = 0",
+    ),
+}
+"""What makes a rollout suspicious: how much it weighs, and the test."""
+
+
+class ShowOptions(Struct, frozen=True, kw_only=True):
+    """Which rollouts to show, in which order."""
+
+    tasks: Sequence[int] = ()
+    rollout: int | None = None
+    reward: float | None = None
+    where: str | None = None
+    sort: str | None = None
+    sample: int | None = None
+    seed: int = 0
+    pick: Pick | None = None
+    limit: int = 5
+
+
+class Turn(Struct, frozen=True):
+    """One piece of a rollout."""
+
+    kind: Literal["system", "user", "assistant", "reasoning", "tool call", "tool output", "other"]
+    text: str
+    title: str = ""
+
+
+class Shown(Struct, kw_only=True):
+    """One rollout, laid out."""
+
+    file: str
+    line: int
+    row: int
+    task: int
+    rollout: int
+    agent: str | None
+    reward: float | None
+    numbers: dict[str, float]
+    facts: dict[str, Any]
+    why: list[str]
+    """What is suspicious about it."""
+    task_fields: JsonObject
+    turns: list[Turn]
+    raw: msgspec.Raw
+
+
+def show_rollouts(index: Index, options: ShowOptions) -> list[Shown]:
+    """The rollouts asked for, read and laid out."""
+    table = _select(index, options)
+    rows = table.column("row").to_pylist()
+    fields = dict(index.task_rows(sorted(set(table.column("task").to_pylist()))))
+    shown = []
+    for facts, line in zip(table.to_pylist(), index.read(rows), strict=True):
+        shown.append(_lay_out(index, facts, line, fields.get(facts["task"], {})))
+    return shown
+
+
+def _select(index: Index, options: ShowOptions) -> Any:
+    order = _order(options)
+    conditions = [f"task IN ({', '.join(map(str, options.tasks))})"] if options.tasks else []
+    if options.rollout is not None:
+        conditions.append(f"rollout = {options.rollout}")
+    if options.reward is not None:
+        conditions.append(f"abs(reward - {options.reward}) < 1e-9")
+    if options.where is not None:
+        conditions.append(index.checked(options.where))
+    if options.pick in ("best", "worst"):
+        conditions.append("reward IS NOT NULL")
+    where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+    score = " + ".join(
+        f"{weight} * CAST(coalesce({test}, false) AS INT)" for weight, test in SUSPICION.values()
+    )
+    tests = ", ".join(
+        f"coalesce({test}, false) AS why_{place}" for place, (_, test) in enumerate(SUSPICION.values())
+    )
+    source = (
+        "SELECT *, reward IS NOT NULL AND answer_hash IS NOT NULL AND (max(reward) OVER same > min(reward) OVER same) "
+        "AS same_answer_other_reward FROM rollouts WINDOW same AS (PARTITION BY task, answer_hash)"
+    )
+    only = "WHERE suspicion > 0" if options.pick == "suspicious" else ""
+    limit = f"LIMIT {options.sample if options.sample is not None else options.limit}"
+    return index.select(
+        f"SELECT * FROM (SELECT *, {score} AS suspicion, {tests} FROM ({source}) {where}) {only} ORDER BY {order} {limit}"
+    )
+
+
+def _order(options: ShowOptions) -> str:
+    if options.sample is not None:
+        return f"hash(row + {options.seed} * 1000003), row"
+    if options.sort is not None:
+        return f"{options.sort}, row"
+    by_pick = {
+        "best": "reward DESC, answer_chars, row",
+        "worst": "reward, row",
+        "suspicious": "suspicion DESC, row",
+    }
+    return by_pick.get(options.pick or "", "row")
+
+
+_FACTS = (
+    "finish_reason", "answer_chars", "turns", "tool_calls", "is_truncated", "is_empty", "is_refusal", "model", "verifier",
+    "seconds",
+)  # fmt: skip
+
+
+def _lay_out(index: Index, facts: JsonObject, line: bytes, task_fields: JsonObject) -> Shown:
+    numbers = {
+        name: facts[name] for name in index.numbers if name != "reward" and facts.get(name) is not None
+    }
+    return Shown(
+        file=facts["file"], line=facts["line"], row=facts["row"], task=facts["task"], rollout=facts["rollout"],
+        agent=facts["agent"], reward=facts["reward"], numbers=numbers,
+        facts={name: facts[name] for name in (*_FACTS, *index.texts) if facts.get(name) not in (None, False)},
+        why=[reason for place, reason in enumerate(SUSPICION) if facts[f"why_{place}"]],
+        task_fields={key: value for key, value in task_fields.items() if key not in (PARAMS_KEY, "agent_ref")},
+        turns=turns_of(msgspec.json.decode(line)) if _is_json(line) else [Turn("other", line.decode("utf-8", "replace"))],
+        raw=msgspec.Raw(line) if _is_json(line) else msgspec.Raw(b"null"),
+    )  # fmt: skip
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        msgspec.json.decode(line)
+    except msgspec.DecodeError:
+        return False
+    return True
+
+
+def turns_of(row: JsonObject) -> list[Turn]:
+    """The prompt and everything that followed, whatever form the row has."""
+    if isinstance(row.get("messages"), list):
+        return [turn for message in row["messages"] for turn in _chat_turns(message)]
+    if PARAMS_KEY not in row and ("prompt" in row or "completion" in row):
+        sides = ((row.get("prompt"), "user"), (row.get("completion"), "assistant"))
+        return [turn for value, role in sides for turn in _chat_side(value, role)]
+    params, response = row.get(PARAMS_KEY), row.get("response")
+    turns: list[Turn] = []
+    if isinstance(params, dict):
+        if params.get("instructions"):
+            turns.append(Turn("system", str(params["instructions"])))
+        turns += _items(params.get("input"))
+    if isinstance(response, dict):
+        turns += _items(response.get("output"), default="assistant")
+    return turns
+
+
+def _items(items: object, default: str = "user") -> Iterator[Turn]:
+    if isinstance(items, str):
+        yield Turn("user", items)
+        return
+    for item in items if isinstance(items, list) else []:
+        if isinstance(item, dict):
+            yield from _item(item, default)
+
+
+def _item(item: JsonObject, default: str) -> Iterator[Turn]:
+    kind = item.get("type") or "message"
+    if kind == "message":
+        yield from _chat_turns({"role": default, **item})
+    elif kind == "reasoning":
+        parts = [content_text(item.get(key)) for key in ("summary", "content")]
+        yield Turn("reasoning", "\n".join(part for part in parts if part))
+    elif kind == "function_call":
+        yield Turn("tool call", _pretty(item.get("arguments")), str(item.get("name") or ""))
+    elif kind == "function_call_output":
+        yield Turn("tool output", _pretty(item.get("output")))
+    else:
+        yield Turn("other", msgspec.json.format(msgspec.json.encode(item), indent=2).decode(), str(kind))
+
+
+def _chat_side(value: object, role: str) -> Iterator[Turn]:
+    if isinstance(value, list):
+        for message in value:
+            yield from _chat_turns(message)
+    elif value is not None:
+        yield from _chat_turns({"role": role, "content": value})
+
+
+_ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool output",
+}
+
+
+def _chat_turns(message: object) -> Iterator[Turn]:
+    if not isinstance(message, dict):
+        return
+    role = str(message.get("role"))
+    for key in ("reasoning_content", "reasoning"):
+        if isinstance(message.get(key), str) and message[key]:
+            yield Turn("reasoning", message[key])
+    text = content_text(message.get("content"))
+    refusals = [
+        part.get("refusal")
+        for part in message.get("content") or []
+        if isinstance(part, dict) and part.get("refusal")
+    ]
+    text += "".join(f"[refusal] {refusal}" for refusal in refusals)
+    if text or not message.get("tool_calls"):
+        kind: Any = _ROLES.get(role, "other")
+        yield Turn(kind, text, "" if kind != "other" else role)
+    for call in message.get("tool_calls") or []:
+        function = call.get("function", call) if isinstance(call, dict) else {}
+        yield Turn("tool call", _pretty(function.get("arguments")), str(function.get("name") or ""))
+
+
+def _pretty(value: object) -> str:
+    """JSON laid out over lines; any other text as it is."""
+    if not isinstance(value, str):
+        return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    try:
+        decoded = msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return value
+    return msgspec.json.format(value, indent=2) if isinstance(decoded, dict | list) else value
+
+
+class SeenLine(Struct, kw_only=True):
+    """One line of a file, whatever it holds."""
+
+    file: str
+    line: int
+    offset: int
+    reason: str | None
+    """Why it is no row, or what is odd about it."""
+    data: bytes
+
+
+def show_line(index: Index, number: int) -> SeenLine:
+    """Line `number` (from 1) of the run's one file."""
+    if len(index.runs) != 1:
+        raise UsageError("--line needs one file, not several", hint="name the file the line is in")
+    path = index.runs[0].rollouts
+    reasons = {bad.line: bad.reason for bad in index.rejects}
+    offset = passed = 0
+    for passed, data in enumerate(read_lines(path), 1):
+        if passed == number:
+            return SeenLine(file=str(path), line=number, offset=offset, reason=reasons.get(number), data=data)
+        offset += len(data) + 1
+    raise UsageError(f"{path} has {passed:,} lines; there is no line {number:,}")

@@ -1,0 +1,105 @@
+"""This module counts what a file holds: examples, tools, turns, words, temperature, and every other field."""
+
+from __future__ import annotations
+
+import json
+from math import sqrt
+
+from rollforge.records import PARAMS_KEY, JsonObject
+
+MAX_DISTINCT = 1_000_000
+
+
+class Running:
+    """Count, mean, least, greatest and sample std of numbers as they come (Welford)."""
+
+    def __init__(self) -> None:
+        self.n = 0
+        self._mean = self._squares = 0.0
+        self._min = self._max = 0.0
+
+    def add(self, value: float) -> None:
+        self.n += 1
+        self._min = value if self.n == 1 else min(self._min, value)
+        self._max = value if self.n == 1 else max(self._max, value)
+        gap = value - self._mean
+        self._mean += gap / self.n
+        self._squares += gap * (value - self._mean)
+
+    def record(self) -> JsonObject:
+        if not self.n:
+            return {"n": 0, "mean": None, "min": None, "max": None, "std": None}
+        std = sqrt(self._squares / (self.n - 1)) if self.n > 1 else None
+        return {"n": self.n, "mean": self._mean, "min": self._min, "max": self._max, "std": std}
+
+
+class Distinct:
+    """How many texts, and how many different ones."""
+
+    def __init__(self) -> None:
+        self.n = 0
+        self._seen: set[int] = set()
+
+    def add(self, value: str) -> None:
+        self.n += 1
+        if len(self._seen) < MAX_DISTINCT:
+            self._seen.add(hash(value))
+
+    def record(self) -> JsonObject:
+        return {"total_count": self.n, "unique_count": len(self._seen)}
+
+
+class FileMetrics:
+    """The metrics of one file, row by row."""
+
+    def __init__(self) -> None:
+        self._examples = 0
+        self._known = {name: Running() for name in ("tools", "turns", "words", "temperature")}
+        self._numbers: dict[str, Running] = {}
+        self._texts: dict[str, Distinct] = {}
+
+    def add(self, row: JsonObject) -> None:
+        """Count one good row."""
+        self._examples += 1
+        params = row.get(PARAMS_KEY)
+        prompt = params.get("input") if isinstance(params, dict) else row.get("messages", row.get("prompt"))
+        tools = params.get("tools") if isinstance(params, dict) else row.get("tools")
+        counted = (
+            params
+            if isinstance(params, dict)
+            else {k: row[k] for k in ("messages", "prompt", "completion") if k in row}
+        )
+        self._known["tools"].add(len(tools) if isinstance(tools, list) else 0)
+        self._known["turns"].add(_user_turns(prompt))
+        self._known["words"].add(len(json.dumps(counted).split()))
+        temperature = params.get("temperature") if isinstance(params, dict) else None
+        if isinstance(temperature, int | float):
+            self._known["temperature"].add(temperature)
+        for name, value in row.items():
+            if not name.startswith("_ng_") and name not in (PARAMS_KEY, "response", "messages", "tools"):
+                self._add_field(name, value)
+
+    def _add_field(self, name: str, value: object) -> None:
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, int | float):
+                self._numbers.setdefault(name, Running()).add(float(one))
+            elif isinstance(one, str):
+                self._texts.setdefault(name, Distinct()).add(one)
+
+    def record(self) -> JsonObject:
+        """The metrics; words are white-space separated words of the parameters written as JSON, a proxy for tokens."""
+        fields = {name: running.record() for name, running in self._numbers.items()}
+        fields |= {name: distinct.record() for name, distinct in self._texts.items() if name not in fields}
+        return {
+            "examples": self._examples,
+            **{name: running.record() for name, running in self._known.items()},
+            "fields": fields,
+        }
+
+
+def _user_turns(prompt: object) -> int:
+    if isinstance(prompt, str):
+        return 1
+    if not isinstance(prompt, list):
+        return 0
+    return sum(1 for item in prompt if isinstance(item, dict) and item.get("role") == "user")

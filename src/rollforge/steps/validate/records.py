@@ -1,0 +1,55 @@
+"""This module holds what `validate` says, in the shape it is printed as JSON."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from msgspec import Struct
+
+from rollforge.records import JsonObject
+
+FileKind = Literal["tasks", "rollouts", "dataset", "empty"]
+
+
+class Finding(NamedTuple):
+    """What is wrong at one place of a row."""
+
+    path: str
+    """JSON path, like `responses_create_params.input[1].role`."""
+    text: str
+    """What is wrong, and what was expected."""
+    hint: str = ""
+    level: Literal["error", "warning"] = "error"
+
+
+class Problem(Struct, kw_only=True):
+    """A finding with its line."""
+
+    line: int
+    path: str
+    text: str
+    hint: str
+    level: Literal["error", "warning"] = "error"
+
+
+class FileReport(Struct, kw_only=True):
+    """One file."""
+
+    path: str
+    kind: FileKind
+    rows: int
+    bad: list[Problem]
+    """What is wrong, by line; at most `listed`, all are counted in `errors`."""
+    errors: int
+    bad_lines: int
+    warnings: list[Problem]
+    metrics: JsonObject
+    fixed: str | None = None
+    rejects: str | None = None
+
+
+class Report(Struct, kw_only=True):
+    """All files."""
+
+    ok: bool
+    files: list[FileReport]

@@ -1,0 +1,84 @@
+"""This module hands out a run's rollouts: those there are, or with `--follow` those that come, until the run has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+from rollforge.errors import RollforgeError, UsageError
+from rollforge.rollouts import GrowingLines, Rollout, RolloutReader
+from rollforge.store import RunFiles, is_alive, read_manifest
+from rollforge.store.lock import is_held
+
+POLL_SECONDS = 0.2
+APPEAR_SECONDS = 120.0
+"""How long `--follow` waits for a run that does not exist yet."""
+
+
+class Source:
+    """The rollouts of a run, while another process may still collect it."""
+
+    def __init__(self, files: RunFiles, *, is_following: bool) -> None:
+        self._files = files
+        self._is_following = is_following
+        self._is_stopping = False
+        self.is_waiting = False
+        """Everything that has been collected was handed out."""
+
+    def stop(self) -> None:
+        """Hand out no more."""
+        self._is_stopping = True
+
+    async def await_file(self) -> None:
+        """The run must be there; with `--follow`, it may be about to begin."""
+        deadline = time.monotonic() + (APPEAR_SECONDS if self._is_following else 0)
+        while not self._files.rollouts.exists():
+            if time.monotonic() >= deadline or self._is_stopping:
+                raise UsageError(
+                    f"{self._files.rollouts}: no such run", hint="collect one first: rollforge collect --help"
+                )
+            self.is_waiting = True
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def await_end(self) -> None:
+        """Return when nobody collects the run any more; at once without `--follow`."""
+        while self._is_following and not self._is_stopping and self._is_collecting():
+            self.is_waiting = True
+            await asyncio.sleep(POLL_SECONDS)
+        self.is_waiting = False
+
+    async def rollouts(self, reader: RolloutReader) -> AsyncIterator[Rollout]:
+        """Every rollout once, in the order of the file."""
+        if not self._is_following:
+            for whole in reader:
+                yield whole
+            return
+        lines = GrowingLines(self._files.rollouts)
+        try:
+            has_ended = False
+            while not self._is_stopping:
+                was_ended, has_new = has_ended, False
+                for number, line in lines.read():
+                    has_new, self.is_waiting = True, False
+                    rollout = reader.parse(number, line)
+                    if rollout is not None:
+                        yield rollout
+                if was_ended and not has_new:
+                    return  # the run had ended before the last look, which found nothing more
+                has_ended = not self._is_collecting()
+                if not has_new and not has_ended:
+                    self.is_waiting = True
+                    await asyncio.sleep(POLL_SECONDS)
+        finally:
+            self.is_waiting = False
+            lines.close()
+
+    def _is_collecting(self) -> bool:
+        try:
+            manifest = read_manifest(self._files)
+        except RollforgeError:
+            manifest = None
+        if manifest is None:
+            return is_held(self._files.lock)
+        return manifest.state == "running" and is_alive(self._files, manifest)

@@ -1,0 +1,50 @@
+"""Judges each task by the verifier of its task set: for evaluations that mix several.
+
+Needs `taskset` in the task row and a table of task set → verifier in its options; made by `rollforge eval`, not for use by name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from rollforge.records import JsonObject, Response, Task
+from rollforge.verifiers.base import load_verifier
+from rollforge.verifiers.calling import LiveVerifier
+
+needs = ("taskset",)
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which verifier judges which task set."""
+
+    verifiers: dict[str, str]
+    options: JsonObject = {}
+    """The members' own options, the same for all."""
+    fingerprints: dict[str, str] = {}
+    """Digests of the members: with them a changed member changes this verifier's own fingerprint."""
+
+
+class ByTaskset:
+    """Hands each task to the verifier of its task set."""
+
+    options_type = Options
+
+    def __init__(self, options: Options) -> None:
+        self._live = {
+            taskset: LiveVerifier(load_verifier(name, options.options))
+            for taskset, name in options.verifiers.items()
+        }
+
+    async def start(self) -> None:
+        for live in self._live.values():
+            await live.start()
+
+    async def close(self) -> None:
+        for live in self._live.values():
+            await live.close()
+
+    def verify(self, task: Task, response: Response) -> Any:
+        """The member's own verdict, which may still have to be awaited."""
+        return self._live[task["taskset"]].call(task, response)

@@ -1,0 +1,156 @@
+"""This module keeps what a verifier said to the probes, and judges it when a report is wanted.
+
+Nothing is judged before: which reward counts as a pass depends on all rewards seen.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from rollforge.verifiers.probes.questions import QUESTIONS, UNSTEADY_LIMIT, Said
+from rollforge.verifiers.probes.report import (
+    EXAMPLES,
+    Kind,
+    Probe,
+    ProbeExample,
+    ProbeReport,
+    Rate,
+    finding_of,
+    rate_of,
+    wilson,
+)
+from rollforge.verifiers.runner import RunningJudge
+
+
+class Observations:
+    """One observation per task and question."""
+
+    def __init__(self, judge: RunningJudge, skipped: set[str]) -> None:
+        self._judge = judge
+        self.skipped = skipped
+        self.said: dict[str, list[Said]] = defaultdict(list)
+        self.forms: Counter[str] = Counter()
+        """How often each form of the right answer passed."""
+        self.golds: Counter[str] = Counter()
+        """How often each right answer occurs."""
+        self.without_gold = 0
+        self.unjudged_gold = 0
+        self.tasks = 0
+        self.calls = 0
+        self._lowest, self._highest = 0.0, 1.0
+        self._has_rewarded = False
+
+    def saw(self, reward: float) -> None:
+        """Learn the verifier's range from a reward it gave."""
+        self._lowest, self._highest = min(self._lowest, reward), max(self._highest, reward)
+        self._has_rewarded = self._has_rewarded or reward > 0
+
+    @property
+    def threshold(self) -> float:
+        """The middle of the verifier's range: declared, else as seen."""
+        low, high = self._judge.verifier.reward_range or (self._lowest, self._highest)
+        return (low + high) / 2
+
+    def has_flipped(self, said: Said) -> bool:
+        if said.reward is None or said.before is None:
+            return said.reward is not said.before
+        return abs(said.reward - said.before) > 0.01 * (self._highest - self._lowest)
+
+    def _is_bad(self, name: str, said: Said) -> bool:
+        kind = QUESTIONS[name].kind
+        if kind == "flip":
+            return self.has_flipped(said)
+        if kind == "error":
+            return said.reward is None
+        passes = said.reward is not None and said.reward >= self.threshold
+        return not passes if kind == "false negative" else passes
+
+    def chance(self) -> float:
+        """How often the right answers of two tasks are equal: what guessing without reading the task earns."""
+        total = sum(self.golds.values())
+        if total < 2:
+            return 0.0
+        return sum(count * (count - 1) for count in self.golds.values()) / (total * (total - 1))
+
+    def report(self) -> ProbeReport:
+        """What has been learnt so far."""
+        probes = [self._probe(name) for name in QUESTIONS]
+        form = self.forms.most_common(1)
+        return ProbeReport(
+            verifier=self._judge.name,
+            fingerprint=self._judge.fingerprint,
+            mode=self._judge.mode,
+            tasks=self.tasks,
+            calls=self.calls,
+            is_broken=any(probe.finding == "broken" for probe in probes),
+            threshold=self.threshold,
+            gold_form=form[0][0] if form else None,
+            probes=probes,
+            false_negative=_pooled(probes, "false negative"),
+            false_positive=_pooled(probes, "false positive"),
+            flip=_pooled(probes, "flip"),
+            notes=self._notes(),
+        )
+
+    def _probe(self, name: str) -> Probe:
+        question = QUESTIONS[name]
+        said = self.said[name]
+        wrong = [one for one in said if self._is_bad(name, one)]
+        limit = question.limit
+        if name == "twice" and not self._judge.verifier.is_deterministic:
+            limit = UNSTEADY_LIMIT
+        chance = self.chance() if question.is_by_chance else 0.0
+        rate = rate_of(len(wrong), len(said))
+        return Probe(
+            name=name,
+            question=question.text,
+            kind=question.kind,
+            n=len(said),
+            bad=len(wrong),
+            rate=rate.rate,
+            ci=rate.ci,
+            chance=chance,
+            limit=limit,
+            finding=finding_of(len(wrong), len(said), limit, chance),
+            reason="" if said else self._reason_not_asked(name),
+            examples=[_example(one) for one in wrong[:EXAMPLES]],
+        )
+
+    def _reason_not_asked(self, name: str) -> str:
+        if name in self.skipped:
+            return "the verifier says that this question does not fit it"
+        if name == "gold":
+            return (
+                "no row has a right answer (expected_answer, …)"
+                if self.without_gold
+                else "it could not judge any"
+            )
+        if name == "swapped response":
+            return "there are no real responses; give a run"
+        if name == "hedge" and self.said["swapped gold"]:
+            return "the right answers are no plain texts"
+        if name in ("swapped gold", "hedge"):
+            return "there are no two tasks with different right answers"
+        return "nothing to ask it with"
+
+    def _notes(self) -> list[str]:
+        notes = []
+        if self.unjudged_gold:
+            notes.append(f"it said it cannot judge the right answer of {self.unjudged_gold:,} tasks")
+        if self.tasks and not self._has_rewarded:
+            notes.append("it gave no reward above 0 to anything it was shown")
+        return notes
+
+
+def _example(said: Said) -> ProbeExample:
+    note = said.note
+    if said.before is not None:
+        note = f"{said.before:g} before" + (f", after {note}" if note else "")
+    return ProbeExample(said.task, said.sent, said.reward, said.expected, note)
+
+
+def _pooled(probes: list[Probe], kind: Kind) -> Rate:
+    """All questions of a kind together; what chance explains is not taken off."""
+    of_kind = [probe for probe in probes if probe.kind == kind]
+    bad, n = sum(probe.bad for probe in of_kind), sum(probe.n for probe in of_kind)
+    return Rate(bad / n, wilson(bad, n), n) if n else Rate(None, None, 0)

@@ -1,0 +1,50 @@
+"""This module lists what a verifier must know, and how many wrong answers to each question are tolerated."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rollforge.verifiers.probes.report import Kind
+
+
+class Question(msgspec.Struct, frozen=True):
+    """Something whose right verdict is known without a label."""
+
+    text: str
+    kind: Kind
+    limit: float
+    is_by_chance: bool = False
+    """Right by chance now and then, as on multiple choice."""
+
+
+QUESTIONS = {
+    "gold": Question("Does the right answer pass, in any usual form?", "false negative", 0.10),
+    "empty": Question("Does an empty answer fail?", "false positive", 0.05),
+    "refusal": Question("Does a refusal fail?", "false positive", 0.05),
+    "odd": Question("Does gibberish fail?", "false positive", 0.05),
+    "echo": Question("Does repeating the prompt fail?", "false positive", 0.10, is_by_chance=True),
+    "swapped gold": Question("Does another task's right answer fail?", "false positive", 0.10),
+    "swapped response": Question(
+        "Does a response to another task fail?", "false positive", 0.10, is_by_chance=True
+    ),
+    "hedge": Question("Does a wrong answer fail that names the right?", "false positive", 0.10),
+    "spacing": Question("Does the reward stay when only spacing changes?", "flip", 0.05),
+    "twice": Question("Does the same call twice give the same reward?", "flip", 0.05),
+    "errors": Question("Does it judge without failing?", "error", 0.05),
+}
+"""What a verifier must know, and the share of wrong answers that is tolerated."""
+
+UNSTEADY_LIMIT = 0.20
+"""For a verifier that declares itself not deterministic, the same call may differ this often."""
+
+
+class Said(msgspec.Struct, frozen=True):
+    """One verdict on one made-up answer."""
+
+    task: int
+    reward: float | None
+    sent: str
+    expected: str | None
+    before: float | None = None
+    """The reward it should have equalled."""
+    note: str = ""

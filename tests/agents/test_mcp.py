@@ -1,0 +1,121 @@
+"""Tools of MCP servers: a session or a process per rollout, always ended."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from rollforge.errors import UsageError
+from tests.agents import fake_mcp
+from tests.agents.fake_mcp import make_app
+from tests.agents.running import collect, failures, make_task, rollouts
+from tests.agents.scripted_model import Row, ScriptedModel, call, message
+from tests.agents.web import serving
+
+
+def outputs(row: Row) -> list[str]:
+    return [item["output"] for item in row["response"]["output"] if item["type"] == "function_call_output"]
+
+
+def counting() -> ScriptedModel:
+    calls = [call("increment", {"by": 2}, "c1"), call("increment", {"by": 3}, "c2")]
+    return ScriptedModel(calls, [call("increment", {"by": 1}, "c3")], [message("done")])
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_every_rollout_has_its_own_session_over_http(tmp_path: Path, streams: bool) -> None:
+    app, sessions, ended = make_app(streams=streams)
+    async with serving(counting().app) as model, serving(app) as url:
+        await collect(tmp_path, [make_task()], model, tools=(f"mcp:{url}/mcp",), samples=3)
+    rows = rollouts(tmp_path)
+    assert len(rows) == 3 and all(outputs(row)[-1] == "6" for row in rows)
+    assert [tool["name"] for tool in rows[0]["responses_create_params"]["tools"]] == [
+        "increment",
+        "fail",
+        "die",
+    ]
+    assert sessions == {} and len(ended) == 4  # one more for the listing
+
+
+async def test_a_shared_session_serves_all_rollouts(tmp_path: Path) -> None:
+    app, sessions, ended = make_app(streams=False)
+    async with serving(counting().app) as model, serving(app) as url:
+        await collect(tmp_path, [make_task()], model, tools=(f"mcp-shared:{url}/mcp",), samples=3)
+    assert max(int(outputs(row)[-1]) for row in rollouts(tmp_path)) == 18 and (sessions, len(ended)) == (
+        {},
+        1,
+    )
+
+
+async def test_errors_of_a_tool_are_told_to_the_model(tmp_path: Path) -> None:
+    app, _, _ = make_app(streams=False)
+    calls = [call("fail", {}, "c1"), call("nothing", {}, "c2")]
+    async with serving(ScriptedModel(calls, [message("oh")]).app) as model, serving(app) as url:
+        await collect(tmp_path, [make_task()], model, tools=(f"mcp:{url}/mcp",))
+    items = [
+        item for item in rollouts(tmp_path)[0]["response"]["output"] if item["type"] == "function_call_output"
+    ]
+    assert (items[0]["output"], items[0]["_rf"]["error"]) == ("it failed", "tool-error")
+    assert items[1]["_rf"]["error"] == "unknown-tool"
+
+
+async def test_a_lost_session_fails_the_rollout_and_not_the_run(tmp_path: Path) -> None:
+    app, sessions, _ = make_app(streams=False)
+
+    def forget(body: Row) -> list[Row]:
+        sessions.clear()
+        return [call("increment", {"by": 1}, "c2")]
+
+    model = ScriptedModel([call("increment", {"by": 1})], forget, [message("done")])
+    async with serving(model.app) as model_url, serving(app) as url:
+        await collect(tmp_path, [make_task()], model_url, tools=(f"mcp:{url}/mcp",))
+    (failure,) = failures(tmp_path)
+    assert (failure["class"], failure["boundary"]) == ("tool", "tool") and "HTTP 404" in failure["message"]
+    assert len(failure["response"]["output"]) == 3
+
+
+async def test_every_rollout_has_its_own_process_over_stdio(tmp_path: Path) -> None:
+    spec = f"mcp-stdio:{sys.executable} {fake_mcp.__file__} {tmp_path}/pids"
+    async with serving(counting().app) as model:
+        await collect(tmp_path, [make_task()], model, tools=(spec,), samples=2)
+    assert [outputs(row)[-1] for row in rollouts(tmp_path)] == ["6", "6"]
+    pids = [int(line) for line in (tmp_path / "pids").read_text().split()]
+    assert len(pids) == 3 and not any(map(is_alive, pids))
+
+
+async def test_a_process_that_dies_fails_its_rollout_and_one_that_lingers_is_ended(tmp_path: Path) -> None:
+    spec = f"mcp-stdio:{sys.executable} {fake_mcp.__file__} {tmp_path}/pids --stubborn"
+    async with serving(ScriptedModel([call("die", {})], [message("done")]).app) as model:
+        await collect(tmp_path, [make_task()], model, tools=(spec,))
+    (failure,) = failures(tmp_path)
+    assert failure["class"] == "tool" and "has ended: starting" in failure["message"]
+    assert not any(is_alive(int(line)) for line in (tmp_path / "pids").read_text().split())
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("mcp:", "names no server"),
+        ("mcp:localhost:80", "is no URL"),
+        ("mcp:http://127.0.0.1:9/mcp", "Cannot connect"),
+        ("mcp-stdio:no-such-command-here", "cannot be started"),
+        (f"mcp-stdio:{sys.executable} -c pass", "has ended"),
+        (f"mcp-stdio:{sys.executable} -c print(1)", "speaks no JSON-RPC"),
+    ],
+)
+async def test_a_server_that_is_none_is_refused_before_anything_is_sent(
+    tmp_path: Path, spec: str, words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        await collect(tmp_path, [make_task()], "http://127.0.0.1:9", tools=(spec,))

@@ -1,0 +1,169 @@
+"""`rollforge eval` and `rollforge bench`: several task sets in one resumable run, intervals, paired verdicts, curves."""
+
+import json
+import math
+
+import pytest
+
+from rollforge import stats
+from rollforge.cli import main
+from rollforge.cli.bench import parse_contestants
+from rollforge.errors import UsageError
+from rollforge.sinks.jsonl import read_metrics
+from rollforge.steps.evaluation import Evaluation, compare, parse_taskset
+from rollforge.steps.evaluation.compare import verdict
+
+
+def rollforge(*words):
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    return ended.value.code
+
+
+@pytest.fixture
+def tasksets(tmp_path):
+    for name, count in (("sums", 6), ("products", 4)):
+        sign = "+" if name == "sums" else "*"
+        rows = [
+            {
+                "prompt": f"What is {i + 3} {sign} 12? Use \\boxed{{}}.",
+                "expected_answer": str(eval(f"{i + 3}{sign}12")),
+            }
+            for i in range(count)
+        ]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return ["-i", f"sums={tmp_path}/sums.jsonl", "-i", f"products={tmp_path}/products.jsonl"]
+
+
+@pytest.mark.slow
+def test_an_evaluation_is_one_run_that_resumes_and_is_logged_at_its_step(tasksets, tmp_path, capsys):
+    run = tmp_path / "run"
+    words = ["eval", *tasksets, "-m", "simulated", "-k", 4, "--verifier", "exact", "-o", run, "--json"]
+    assert rollforge(*words, "--step", 100, "--detailed-stats") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert set(shown["tasksets"]) == {"sums", "products"}
+    sums = shown["tasksets"]["sums"]
+    assert (sums["tasks"], sums["runs"], sums["coverage"]) == (6, 24, 1.0)
+    low, high = sums["metrics"]["reward"]["mean@4"]["ci"]
+    assert low <= sums["metrics"]["reward"]["mean@4"]["value"] <= high
+    assert shown["metrics"]["eval/sums/reward/mean@4/mean"] == pytest.approx(
+        sums["metrics"]["reward"]["mean@4"]["value"]
+    )
+    assert {
+        f"eval/products/reward/{name}/mean" for name in ("std@4", "best@2", "worst@4", "pass@4", "maj@4")
+    } <= set(shown["metrics"])
+    assert shown["metrics"]["time/eval"] > 0
+    assert len((run / "rollouts.jsonl").read_bytes().splitlines()) == 40
+    assert rollforge(*words, "--step", 200) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["tasksets"] == shown["tasksets"]
+    assert len((run / "rollouts.jsonl").read_bytes().splitlines()) == 40
+    steps = list(read_metrics(run / "rollouts_metrics.jsonl"))
+    assert [line["step"] for line in steps] == [100, 200]
+    assert "eval/sums/reward/mean@4" in steps[1]["metrics"]
+
+
+@pytest.mark.slow
+def test_each_task_set_may_have_its_own_verifier(tasksets, tmp_path, capsys):
+    (tmp_path / "mine.py").write_text("def verify(task, response):\n    return 0.25\n")
+    code = rollforge(
+        *["eval", *tasksets, "-m", "simulated", "-o", tmp_path / "run", "--json"],
+        *["--verifier", "sums=exact", "--verifier", f"products={tmp_path}/mine.py:verify"],
+    )
+    assert code == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["metrics"]["eval/products/reward/mean@1"] == 0.25
+    assert shown["metrics"]["eval/sums/reward/mean@1"] != 0.25
+
+
+@pytest.mark.slow
+def test_a_benchmark_compares_models_task_by_task_and_says_so_in_words(tasksets, tmp_path, capsys):
+    words = [
+        "bench",
+        *tasksets,
+        "-m",
+        "step1=simulated",
+        "-m",
+        "step2=simulated",
+        "-k",
+        2,
+        "--verifier",
+        "exact",
+    ]
+    assert rollforge(*words, "-o", tmp_path / "bench", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert set(shown["models"]) == {"step1", "step2"}
+    assert [model["step"] for model in shown["models"].values()] == [1, 2]
+    assert "bench/sums/reward/mean@2" in shown["models"]["step1"]["metrics"]
+    assert [difference["taskset"] for difference in shown["differences"]] == ["sums", "products", "all"]
+    assert "step2 and step1 are the same" in shown["differences"][0]["verdict"]
+    assert json.loads((tmp_path / "bench" / "bench.json").read_text()) == shown
+
+
+def test_a_sink_that_cannot_start_stops_before_any_model_call(tasksets, tmp_path, capsys):
+    run = tmp_path / "run"
+    code = rollforge(
+        "eval", *tasksets, "-m", "simulated", "-o", run, "--verifier", "exact", "--sink", "console=loud"
+    )
+    assert code == 2
+    assert not (run / "rollouts.jsonl").exists()
+    assert "console" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--verifier", "other=exact"], "no task set 'other'"),
+        (["--verifier", "sums=exact"], "no verifier for 'products'"),
+        (["-k", "0"], "at least 1"),
+        (["-i", "sums=again.jsonl"], "called 'sums'"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(tasksets, tmp_path, capsys, words, message):
+    assert rollforge("eval", *tasksets, "-m", "simulated", "-o", tmp_path / "run", *words) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_task_set_is_a_name_and_a_file():
+    assert parse_taskset("gsm8k=a/b.jsonl").name == "gsm8k"
+    assert parse_taskset("data/mmlu.jsonl.gz").name == "mmlu"
+    with pytest.raises(UsageError):
+        parse_taskset("a/b=c.jsonl")
+
+
+def test_models_have_labels_addresses_and_steps():
+    before, after = parse_contestants(["before=qwen@http://a/v1", "qwen-2"])
+    assert (before.label, before.model, before.url, before.step) == ("before", "qwen", "http://a/v1", 1)
+    assert (after.label, after.model, after.url, after.step) == ("qwen-2", "qwen-2", None, 2)
+    assert [c.step for c in parse_contestants(["global_step_100=m", "global_step_200=m"])] == [100, 200]
+    with pytest.raises(UsageError, match="same label"):
+        parse_contestants(["m", "m"])
+
+
+def evaluation(**task_means):
+    means = {taskset: {"reward": values} for taskset, values in task_means.items()}
+    return Evaluation(run="r", k=1, tasksets={}, metrics={}, task_means=means)
+
+
+def test_differences_are_paired_over_shared_tasks():
+    one = evaluation(a={0: 0.0, 1: 0.5, 2: 1.0, 3: 1.0}, b={5: 1.0})
+    two = evaluation(a={0: 0.2, 1: 0.7, 2: 1.2, 9: 0.0}, b={5: 1.2})
+    on_a, on_b, overall = compare({"one": one, "two": two})
+    assert (on_a.tasks, on_b.tasks, overall.tasks) == (3, 1, 4)
+    assert on_a.difference == pytest.approx(0.2)
+    assert "two is better than one" in on_a.verdict
+    assert "too few" in on_b.verdict
+
+
+@pytest.mark.parametrize(
+    ("estimate", "words"),
+    [
+        (stats.Estimate(-0.2, -0.3, -0.1, 50), "new is worse than old"),
+        (stats.Estimate(0.0, -0.1, 0.1, 50), "no difference shown"),
+        (stats.Estimate(0.0, 0.0, 0.0, 50), "are the same"),
+        (stats.Estimate(None, None, None, 0), "nothing can be said"),
+    ],
+)
+def test_the_verdict_says_what_the_interval_allows(estimate, words):
+    assert words in verdict("new", "old", "reward", estimate)
+    assert not math.isnan(estimate.groups)

@@ -1,0 +1,110 @@
+"""`rollforge prepare` on the command line: exit codes, what goes to stdout, what the summary says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rollforge.cli import main
+from tests.prepare_runs import mixed_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return mixed_run(tmp_path_factory.mktemp("run"))
+
+
+def rollforge(*words: object) -> int:
+    with pytest.raises(SystemExit) as left:
+        main([str(word) for word in words])
+    assert isinstance(left.value.code, int)
+    return left.value.code
+
+
+def test_json_is_the_manifest_and_nothing_else(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = rollforge(
+        "prepare",
+        "dpo",
+        run,
+        "-o",
+        tmp_path / "data",
+        "--to",
+        "trl",
+        "--split",
+        "0.8/0.2",
+        "--json",
+        "--force",
+    )
+    printed = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert printed == json.loads((tmp_path / "data" / "manifest.json").read_text())
+    assert printed["check"]["forced"] is True and list(printed["splits"]) == ["train", "validation"]
+
+
+def test_the_summary_shows_the_funnel_gaps_and_red_flags(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert rollforge("prepare", "dpo", run, "-o", tmp_path / "data", "--to", "trl", "--progress", "none") == 0
+    told = capsys.readouterr().err
+    for part in (
+        "144 rollouts of 24 tasks",
+        "gaps    mean",
+        "≥ 0.3:",
+        "only ",
+        "few-examples",
+        "rollforge show --example",
+    ):
+        assert part in told
+
+
+def test_a_dry_run_prints_counts_at_other_thresholds(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert rollforge("prepare", "sft", run, "--to", "verl", "--dry-run", "--band", "0-1") == 0
+    told = capsys.readouterr().err
+    assert "at min_reward 0.9" in told and "nothing was written" in told
+
+
+def test_from_makes_the_same_bytes_again(run: Path, tmp_path: Path) -> None:
+    assert (
+        rollforge("prepare", "kto", run, "-o", tmp_path / "a", "--to", "trl", "--high", "0.6", "--low", "0.3")
+        == 0
+    )
+    assert rollforge("prepare", "--from", tmp_path / "a" / "manifest.json", "-o", tmp_path / "b") == 0
+    assert (tmp_path / "a" / "train.jsonl").read_bytes() == (tmp_path / "b" / "train.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["prepare"], "needs a recipe"),
+        (["prepare", "sft", "RUN"], "--to"),
+        (["prepare", "sft", "RUN", "--to", "trll"], "did you mean 'trl'"),
+        (["prepare", "sftt", "RUN", "--to", "trl"], "did you mean 'sft'"),
+        (["prepare", "sft", "RUN", "--to", "trl"], "-o DIR"),
+        (["prepare", "kto", "RUN", "--to", "verl", "-o", "x"], "it takes sft, rm, ppo, grpo"),
+        (["prepare", "sft", "RUN", "--to", "trl", "-o", "x", "--split", "many"], "--split"),
+        (["prepare", "sft", "nowhere", "--to", "trl", "-o", "x"], "nowhere"),
+    ],
+)
+def test_a_mistake_is_told_with_what_to_do_and_exits_2(
+    words: list[str],
+    told: str,
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert rollforge(*[str(run) if word == "RUN" else word for word in words]) == 2
+    assert told in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_recipes_and_exporters_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    for family, name in (("recipes", "kto"), ("exporters", "llama-factory")):
+        with pytest.raises(SystemExit):
+            main(["list", family])
+        assert name in capsys.readouterr().out

@@ -1,0 +1,165 @@
+"""metrics, profile, query, show and validate as people call them: stdout, stderr, exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rollforge.cli import main
+from tests.builders import make_rollout, write_rows
+
+
+class Called:
+    """One call of the command line."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], *words: object) -> None:
+        with pytest.raises(SystemExit) as stopped:
+            main([str(word) for word in words])
+        self.code = stopped.value.code
+        captured = capsys.readouterr()
+        self.out, self.err = captured.out, captured.err
+
+    @property
+    def json(self) -> dict[str, object]:
+        found: dict[str, object] = json.loads(self.out)
+        return found
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    rows = [
+        make_rollout(t, n, float(n < t), accuracy=n < t, extracted_answer=str(n < t))
+        for t in range(4)
+        for n in range(3)
+    ]
+    write_rows(tmp_path / "run" / "rollouts.jsonl", rows)
+    return tmp_path / "run"
+
+
+def test_metrics_prints_the_documented_shape(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = Called(capsys, "metrics", run, "--json")
+    assert found.code == 0
+    assert {"run", "counts", "fields", "agents", "at_k", "histogram", "throughput", "flags"} <= set(
+        found.json
+    )
+    counts = found.json["counts"]
+    assert isinstance(counts, dict)
+    assert {"expected", "finished", "judged", "unjudged", "failed", "rejected_lines"} <= set(counts)
+    plain = Called(capsys, "metrics", run)
+    assert "pass@k" in plain.out and "reward" in plain.out and plain.code == 0
+
+
+def test_strict_makes_a_bad_line_exit_2(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (run / "rollouts.jsonl").open("ab") as file:
+        file.write(b"{bad\n")
+    assert Called(capsys, "metrics", run).code == 0
+    strict = Called(capsys, "metrics", run, "--strict", "--json")
+    assert strict.code == 2 and strict.json["counts"]["rejected_lines"] == 1  # type: ignore[index]
+    assert "rollouts.jsonl:13" in strict.err
+    assert Called(capsys, "profile", run, "--strict").code == 2
+
+
+def test_metrics_against_another_run_and_in_the_peers_words(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "the same" in Called(capsys, "metrics", run, "--against", run).out
+    assert "pass@1/accuracy" in Called(capsys, "metrics", run, "--compat", "nemo-gym").out
+    assert "eval/rollouts/reward/best@2" in Called(capsys, "metrics", run, "--compat", "trinity").out
+
+
+def test_profile_writes_its_files(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = Called(capsys, "profile", run, "--json")
+    assert found.code == 0 and found.json["tasks"] == 4
+    assert len((run / "rollouts_reward_profiling.jsonl").read_text().splitlines()) == 4
+    [agent] = json.loads((run / "rollouts_agent_metrics.json").read_text())
+    assert agent["agent_ref"] == {"name": "model_call"} and agent["mean/reward"] == 0.5
+    elsewhere = Called(capsys, "profile", run, "--out", run / "elsewhere")
+    assert (
+        "never solved" in elsewhere.out and (run / "elsewhere" / "rollouts_reward_profiling.jsonl").exists()
+    )
+
+
+@pytest.mark.parametrize(("format", "start"), [("csv", '"task"'), ("json", "{"), ("table", "task")])
+def test_query_prints_tables(run: Path, capsys: pytest.CaptureFixture[str], format: str, start: str) -> None:
+    found = Called(
+        capsys,
+        "query",
+        run,
+        "select task, avg(reward) m from rollouts group by 1 order by 1",
+        "--format",
+        format,
+    )
+    assert found.code == 0 and found.out.startswith(start)
+
+
+def test_query_answers_and_refuses(run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    found = Called(
+        capsys, "query", run, "select task, sum(reward) from rollouts group by 1 order by 1", "--json"
+    )
+    assert found.json == {
+        "columns": ["task", "sum(reward)"],
+        "rows": [[0, 0.0], [1, 1.0], [2, 2.0], [3, 3.0]],
+    }
+    wrong = Called(capsys, "query", run, "select rewrd from rollouts")
+    assert wrong.code == 2 and "did you mean 'reward'" in wrong.err and not wrong.out
+    assert Called(capsys, "query", run, "drop view rollouts").code == 2
+    assert Called(capsys, "query", run, "select * from tasks", "--out", tmp_path / "t.parquet").code == 0
+
+
+def test_show_lays_rollouts_out(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = Called(capsys, "show", run, "--task", 2, "--best", "--limit", 1)
+    assert (
+        found.code == 0 and "task 2 · rollout 0 · reward 1" in found.out and "the answer is 42" in found.out
+    )
+    raw = Called(capsys, "show", run, "--where", "task = 3 and rollout = 1", "--raw")
+    assert json.loads(raw.out)["_ng_rollout_index"] == 1
+    one, two = (Called(capsys, "show", run, "--sample", 2, "--seed", 5, "--raw").out for _ in range(2))
+    assert one == two and len(one.splitlines()) == 2
+    assert json.loads(Called(capsys, "show", run, "--line", 5, "--raw").out)["_ng_task_index"] == 1
+    suspicious = Called(capsys, "show", run, "--suspicious")
+    assert "the same answer earned another reward" in suspicious.out
+    assert Called(capsys, "show", run, "--where", "nope = 1").code == 2
+
+
+def test_show_prints_a_bad_line_by_its_number(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (run / "rollouts.jsonl").open("ab") as file:
+        file.write(b"{bad\n")
+    found = Called(capsys, "show", run, "--line", 13)
+    assert found.code == 0 and "{bad" in found.out and "rollouts.jsonl:13" in found.out
+
+
+def test_validate_exits_2_when_anything_is_wrong(
+    run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert Called(capsys, "validate", run / "rollouts.jsonl").code == 0
+    bad = write_rows(tmp_path / "bad.jsonl", [{"responses_create_params": {"input": [{}]}}])
+    found = Called(capsys, "validate", bad, "--json", "--verifier", "exact")
+    assert found.code == 2 and found.json["ok"] is False
+    assert [problem["path"] for problem in found.json["files"][0]["bad"]] == [  # type: ignore[index]
+        "responses_create_params.input[0]", "expected_answer",
+    ]  # fmt: skip
+    assert "bad.jsonl:1" in Called(capsys, "validate", bad).out
+
+
+@pytest.mark.parametrize("verb", ["metrics", "profile", "query", "show", "validate"])
+def test_every_command_ends_its_help_with_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = Called(capsys, verb, "--help")
+    assert found.code == 0 and f"rollforge {verb} " in found.out.split("Example")[1]
+
+
+@pytest.mark.parametrize("verb", ["metrics", "profile", "show", "validate"])
+def test_a_missing_run_is_told_without_a_traceback(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = Called(capsys, verb, "nowhere.jsonl")
+    assert found.code == 2 and "no such file" in found.err
+
+
+def test_show_finds_the_rollout_behind_a_training_row(
+    run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    made = Called(capsys, "prepare", "sft", run, "-o", tmp_path / "sft", "--to", "trl", "--force")
+    assert made.code == 0, made.err
+    found = Called(capsys, "show", "--example", f"{tmp_path / 'sft' / 'train.jsonl'}:1", "--raw")
+    assert json.loads(found.out)["reward"] == 1
+    assert Called(capsys, "show").code == 2

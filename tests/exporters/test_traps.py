@@ -1,0 +1,214 @@
+"""The traps of the trainers' loaders, one test each; tests/trainers shows the same with the loaders themselves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.json as paj
+import pyarrow.parquet as pq
+import pytest
+
+from rollforge.exporters.guard import SURE_BYTES, ArgumentsGuard
+from rollforge.exporters.prompts import PROMPT_COLUMNS
+from rollforge.steps.prepare import prepare
+from tests.builders import Row, make_rollout, write_rows
+from tests.prepare_runs import ARGUMENTS, TOOL, call, mixed_run, read_lines, result, text, with_output
+
+TRL_RESERVED = {
+    "completion", "label", "labels", "input_ids", "chat_template_kwargs", "tools", "text", "messages", "conversations", "images",
+    "image", "margin", "chosen_ids", "rejected_ids", "environment",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return mixed_run(tmp_path_factory.mktemp("run"))
+
+
+def rows_of(run: Path, out: Path, recipe: str, name: str, **options: Any) -> list[Row]:
+    made = prepare(recipe, run, to=name, out=out, min_reward=0.4, **options)
+    return read_lines(out / made.files[0].path)
+
+
+def message_lists(row: Row) -> list[list[Row]]:
+    return [value for value in row.values() if isinstance(value, list) and value and "role" in value[0]]
+
+
+@pytest.mark.parametrize("name", ["trl", "openrlhf", "axolotl"])
+@pytest.mark.parametrize("recipe", ["sft", "dpo"])
+def test_every_row_has_every_column_and_every_message_the_same_keys(
+    name: str, recipe: str, run: Path, tmp_path: Path
+) -> None:
+    rows = rows_of(run, tmp_path / "data", recipe, name)
+    assert len({tuple(row) for row in rows}) == 1
+    for column in rows[0]:
+        lists = [row[column] for row in rows if isinstance(row[column], list)]
+        assert len({tuple(message) for messages in lists for message in messages}) <= 1, column
+
+
+def test_plain_chat_data_has_no_null_keys(tmp_path: Path) -> None:
+    run = write_rows(
+        tmp_path / "run" / "rollouts.jsonl", [make_rollout(0, k, 1.0, text=f"t{k}") for k in range(3)]
+    ).parent
+    rows = rows_of(run, tmp_path / "data", "sft", "trl")
+    assert all(set(message) == {"role", "content"} for row in rows for message in row["messages"])
+
+
+def test_numbers_survive_arrow_bit_for_bit(run: Path, tmp_path: Path) -> None:
+    rows = rows_of(run, tmp_path / "data", "sft", "trl")
+    loaded = paj.read_json(tmp_path / "data" / "train.jsonl").to_pylist()
+    assert loaded == rows
+    arguments = {
+        c["function"]["arguments"] for row in loaded for m in row["messages"] for c in m["tool_calls"] or []
+    }
+    assert arguments == set(ARGUMENTS)
+    assert any("[0.3, 0.6]" in row["tools"] for row in loaded if row["tools"])
+
+
+def test_uniform_arguments_stay_objects(tmp_path: Path) -> None:
+    rows = [
+        with_output(
+            make_rollout(0, k, 1.0), call(0, f'{{"at": {k}.3}}'), result(0), text(f"t{k}"), tools=[TOOL]
+        )
+        for k in range(3)
+    ]
+    run = write_rows(tmp_path / "run" / "rollouts.jsonl", rows).parent
+    found = rows_of(run, tmp_path / "data", "sft", "trl")
+    assert [row["messages"][1]["tool_calls"][0]["function"]["arguments"] for row in found] == [
+        {"at": k + 0.3} for k in range(3)
+    ]
+    assert paj.read_json(tmp_path / "data" / "train.jsonl").to_pylist() == found
+
+
+@pytest.mark.parametrize(
+    ("seen", "reason"),
+    [
+        (['{"a": 1}', '{"a": 2}'], None),
+        (['{"a": "x"}', '{"b": "y"}', '{"c": 7}'], None),
+        (['{"a": 0.3}', '{"a": 6.674e-11}'], None),
+        (['{"a": 0.3}', '{"b": 1}'], "rounded"),
+        (['{"a": "x"}', '{"b": {"c": [0.1]}}'], "rounded"),
+        (['{"a": 1}', '{"a": 1.5}'], "several types"),
+        (['{"a": "x"}', "not json"], "not a JSON object"),
+        (['{"a": "x"}', "[1]"], "not a JSON object"),
+    ],
+)
+def test_the_guard_knows_what_the_loader_would_damage(seen: list[str], reason: str | None) -> None:
+    guard = ArgumentsGuard()
+    found = [damage for arguments in seen if (damage := guard.damage(arguments, 0))]
+    assert (reason is None and not found) or (reason is not None and reason in found[0])
+
+
+def test_the_guard_knows_that_new_keys_late_in_a_file_fail_the_load() -> None:
+    guard = ArgumentsGuard()
+    assert guard.damage('{"a": "x"}', 0) is None
+    assert "late" in (guard.damage('{"b": "x"}', SURE_BYTES + 1) or "")
+
+
+def test_a_column_whose_first_value_comes_late_is_moved_to_the_front(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollforge.steps.prepare.write.SURE_BYTES", 500)
+    rows = [make_rollout(task, 0, 1.0, text=f"t{task}") for task in range(30)]
+    rows.append(with_output(make_rollout(30, 0, 1.0), call(0), result(0), text("last"), tools=[TOOL]))
+    run = write_rows(tmp_path / "run" / "rollouts.jsonl", rows).parent
+    made = prepare("sft", run, to="trl", out=tmp_path / "data")
+    found = read_lines(tmp_path / "data" / "train.jsonl")
+    assert len(found) == 31 and found[0]["tools"] and found[0]["messages"][-1]["content"] == "last"
+    assert "moved to the front" in made.form["changes"][-1]
+
+
+def test_no_column_of_a_prompt_set_has_a_name_that_trl_gives_a_meaning() -> None:
+    assert not TRL_RESERVED & set(PROMPT_COLUMNS)
+
+
+def test_nemo_rl_rows_never_have_task_name_and_end_with_the_assistant(run: Path, tmp_path: Path) -> None:
+    for recipe in ("sft", "dpo", "grpo"):
+        rows = rows_of(run, tmp_path / recipe, recipe, "nemo-rl")
+        assert all("task_name" not in row for row in rows)
+        if recipe == "sft":
+            assert all(row["messages"][-1]["role"] == "assistant" for row in rows)
+            assert any(
+                isinstance(c["function"]["arguments"], dict)
+                for r in rows
+                for m in r["messages"]
+                for c in m.get("tool_calls", [])
+            )
+        if recipe == "dpo":
+            assert all(len(side["completion"]) == 1 for row in rows for side in row["completions"])
+        if recipe == "grpo":
+            assert all(
+                row["agent_ref"]["name"] and "response" not in row and "reward" not in row for row in rows
+            )
+
+
+def test_nemo_rl_objects_keep_their_digits(run: Path, tmp_path: Path) -> None:
+    rows_of(run, tmp_path / "data", "sft", "nemo-rl")
+    written = (tmp_path / "data" / "train.jsonl").read_bytes()
+    assert all(b'"arguments":' + arguments.encode() in written for arguments in ARGUMENTS)
+
+
+def test_verl_parquet_has_no_filled_keys_and_one_type_of_ground_truth(run: Path, tmp_path: Path) -> None:
+    prepare("sft", run, to="verl", out=tmp_path / "sft", min_reward=0.4)
+    rows = pq.read_table(tmp_path / "sft" / "train.parquet").to_pylist()
+    assert all(set(message) == {"role", "content"} for row in rows for message in row["messages"])
+    assert any(ARGUMENTS[1] in message["content"] for row in rows for message in row["messages"])
+    prepare("grpo", run, to="verl", out=tmp_path / "grpo")
+    rows = pq.read_table(tmp_path / "grpo" / "train.parquet").to_pylist()
+    assert all(
+        isinstance(row["reward_model"]["ground_truth"], str) and row["extra_info"]["index"] is not None
+        for row in rows
+    )
+    assert len({row["extra_info"]["index"] for row in rows}) == len(rows)
+
+
+def test_openrlhf_prompts_start_with_no_assistant_and_have_a_text(run: Path, tmp_path: Path) -> None:
+    first = with_output(make_rollout(0, 0, 1.0), text("a"), input=[{"role": "assistant", "content": "hello"}])
+    folder = write_rows(tmp_path / "run" / "rollouts.jsonl", [first, make_rollout(1, 0, 1.0)]).parent
+    made = prepare("sft", folder, to="openrlhf", out=tmp_path / "data")
+    assert made.counts["rollouts"]["cannot be expressed: starts with the assistant"] == 1
+
+
+def test_llama_factory_turns_alternate_and_parallel_results_are_joined(tmp_path: Path) -> None:
+    rollout = with_output(
+        make_rollout(0, 0, 1.0),
+        call(0),
+        call(1),
+        result(0, "r0"),
+        result(1, "r1"),
+        text("done"),
+        tools=[TOOL],
+    )
+    run = write_rows(tmp_path / "run" / "rollouts.jsonl", [rollout]).parent
+    (row,) = rows_of(run, tmp_path / "data", "sft", "llama-factory")
+    assert [turn["from"] for turn in row["conversations"]] == ["human", "function_call", "observation", "gpt"]
+    assert row["conversations"][2]["value"] == "r0\nr1"
+    assert [c["name"] for c in json.loads(row["conversations"][1]["value"])] == ["get_weather", "get_weather"]
+
+
+def test_text_beside_a_call_is_not_lost_for_llama_factory(tmp_path: Path) -> None:
+    rollout = with_output(
+        make_rollout(0, 0, 1.0),
+        text("let me look"),
+        call(0, ARGUMENTS[0]),
+        result(0),
+        text("done"),
+        tools=[TOOL],
+    )
+    run = write_rows(tmp_path / "run" / "rollouts.jsonl", [rollout]).parent
+    (row,) = rows_of(run, tmp_path / "data", "sft", "llama-factory")
+    assert row["conversations"][1]["from"] == "gpt"
+    assert (
+        "let me look" in row["conversations"][1]["value"] and ARGUMENTS[0] in row["conversations"][1]["value"]
+    )
+
+
+def test_parquet_of_a_jsonl_exporter_writes_strings(run: Path, tmp_path: Path) -> None:
+    prepare("sft", run, to="trl", out=tmp_path / "data", min_reward=0.4, format="parquet")
+    rows = pq.read_table(tmp_path / "data" / "train.parquet").to_pylist()
+    arguments = {
+        c["function"]["arguments"] for row in rows for m in row["messages"] for c in m["tool_calls"] or []
+    }
+    assert arguments == set(ARGUMENTS)

@@ -1,0 +1,158 @@
+"""Metrics: what the numbers are over, and that they are right."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rollforge.index import open_index
+from rollforge.steps.metrics import (
+    MetricsOptions,
+    compare_runs,
+    nemo_gym_metrics,
+    summarize_run,
+    trinity_metrics,
+)
+from tests.builders import make_rollout, write_rows
+
+
+def run_of(path: Path, rewards: list[list[float | None]], **fields: object) -> Path:
+    return write_rows(
+        path,
+        [
+            make_rollout(task, n, reward, **fields)
+            for task, group in enumerate(rewards)
+            for n, reward in enumerate(group)
+        ],
+    )
+
+
+def test_unjudged_and_failed_rollouts_never_lower_the_mean(tmp_path: Path) -> None:
+    path = run_of(tmp_path / "rollouts.jsonl", [[1.0, None], [1.0, 0.0]])
+    write_rows(
+        tmp_path / "rollouts_failures.jsonl",
+        [{"_ng_task_index": 2, "_ng_rollout_index": n // 2, "class": "timeout"} for n in range(4)]
+        + [{"_ng_task_index": 0, "_ng_rollout_index": 0, "class": "transient"}],
+    )
+    (tmp_path / "rollouts_run.json").write_text(json.dumps({"expected": 6, "tasks": 3, "samples": 2}))
+    found = summarize_run(path)
+    counts = found.counts
+    assert (counts.expected, counts.finished, counts.judged, counts.unjudged, counts.failed) == (
+        6,
+        4,
+        3,
+        1,
+        2,
+    )
+    assert found.fields["reward"].mean == pytest.approx(2 / 3) and found.fields["reward"].missing == 1
+    assert found.failures_as_zero is not None and found.failures_as_zero.mean == pytest.approx(2 / 5)
+    assert found.failures == {"timeout": 2} and found.coverage == 0.5
+    assert {flag.id for flag in found.flags} >= {"unjudged", "failed"}
+
+
+def test_every_number_field_is_summarised_per_agent_too(tmp_path: Path) -> None:
+    rows = [
+        make_rollout(t, 0, t / 4, agent=f"a{t % 2}", accuracy=t > 1, odd="x" if t else 3) for t in range(4)
+    ]
+    found = summarize_run(write_rows(tmp_path / "r.jsonl", rows))
+    assert found.fields["accuracy"].mean == 0.5 and found.fields["output_tokens"].mean == 20
+    assert found.agents["a1"].fields["reward"].mean == pytest.approx(0.5) and found.agents["a0"].n == 2
+    assert found.fields["odd"].n == 1 and found.mixed_types == {"odd": 3}
+
+
+def test_at_k_counts_the_tasks_it_is_over(tmp_path: Path) -> None:
+    found = summarize_run(run_of(tmp_path / "r.jsonl", [[1.0, 0.0, 0.0, 0.0], [0.5, 0.0], [None, 1.0]]))
+    assert (
+        found.at_k["pass@1"].value == pytest.approx((0.25 + 0.5 + 1) / 3) and found.at_k["pass@1"].tasks == 3
+    )
+    assert found.at_k["pass@2"].value == pytest.approx((0.5 + 1) / 2) and found.at_k["pass@2"].tasks == 2
+    assert found.at_k["pass@4"].value == 1 and found.at_k["pass@4"].tasks == 1
+    assert found.at_k["best@2"].value == pytest.approx((0.5 + 0.5) / 2)
+    assert found.at_k["worst@4"].value == 0 and found.at_k["pass^4"].value == 0
+
+
+def test_majority_votes_on_the_extracted_answer(tmp_path: Path) -> None:
+    rows = [make_rollout(0, n, float(a == "7"), extracted_answer=a) for n, a in enumerate(["7", "7", "8"])]
+    found = summarize_run(write_rows(tmp_path / "r.jsonl", rows))
+    assert found.answer_field == "extracted_answer" and found.at_k["majority@3"].value == 1
+    assert found.at_k["majority@1"].value == pytest.approx(2 / 3)
+
+
+def test_the_histogram_holds_the_best_rewards(tmp_path: Path) -> None:
+    found = summarize_run(run_of(tmp_path / "r.jsonl", [[1.0, 1.0, 0.0, 0.35]]))
+    assert found.histogram.counts[-1] == 2 and sum(found.histogram.counts) == 4
+
+
+@pytest.mark.parametrize(
+    ("rewards", "flag"),
+    [
+        ([[1.0, 1.0]], "identical-rewards"),
+        ([[0.1, 0.0]], "low-mean"),
+        ([[None]], "none-judged"),
+        ([], "empty-run"),
+        ([[50.0, 1.0]], "outlier-rewards"),
+    ],
+)
+def test_red_flags_are_raised(tmp_path: Path, rewards: list[list[float | None]], flag: str) -> None:
+    assert flag in {found.id for found in summarize_run(run_of(tmp_path / "r.jsonl", rewards)).flags}
+
+
+def test_where_and_threshold_choose(tmp_path: Path) -> None:
+    path = run_of(tmp_path / "r.jsonl", [[0.2, 0.4, 0.9]])
+    found = summarize_run(path, options=MetricsOptions(where="reward > 0.3", threshold=0.4))
+    assert found.counts.finished == 2 and found.success.value == 1
+
+
+def test_throughput_leaves_out_pauses(tmp_path: Path) -> None:
+    rows = [
+        make_rollout(0, n, 1.0, _rf={"started": start, "seconds": 10.0})
+        for n, start in enumerate([0.0, 5.0, 1000.0])
+    ]
+    found = summarize_run(write_rows(tmp_path / "r.jsonl", rows)).throughput
+    assert (
+        found.active_s == 25
+        and found.rollouts_per_s == pytest.approx(3 / 25)
+        and found.tokens_per_s == pytest.approx(60 / 25)
+    )
+
+
+def test_paired_differences_see_what_two_intervals_do_not(tmp_path: Path) -> None:
+    hard = [[t / 50, t / 50] for t in range(50)]
+    better = [[v + 0.02 + 0.001 * (t % 2) for v in group] for t, group in enumerate(hard)]
+    one, two = run_of(tmp_path / "one.jsonl", better), run_of(tmp_path / "two.jsonl", hard)
+    with open_index(one) as first, open_index(two) as second:
+        found = compare_runs(first, second)
+        assert found.verdict.startswith("better") and found.shared_tasks == 50
+        assert found.fields["reward"].difference == pytest.approx(0.0205)
+        assert compare_runs(second, first).verdict.startswith("worse")
+        assert compare_runs(first, first).verdict.startswith("the same")
+
+
+def test_nemo_gym_numbers_are_its_own(tmp_path: Path) -> None:
+    groups: list[list[float | None]] = [[1.0, 0, 0, 0], [0.5, 0.2, 0.9, 0.1], [1.0]]
+    with open_index(run_of(tmp_path / "r.jsonl", groups)) as index:
+        [entry] = nemo_gym_metrics(index)
+    found = entry["agent_metrics"]
+    assert entry["agent_ref"] == {"name": "model_call"} and found["mean/output_tokens"] == 20
+    assert found["pass@1/accuracy"] == pytest.approx(58.3333, abs=1e-3)
+    assert found["pass@1[avg-of-1]/accuracy"] == pytest.approx(83.3333, abs=1e-3)
+    assert found["pass@2/accuracy"] == pytest.approx(50.0)
+
+
+def test_trinity_numbers_are_its_own(tmp_path: Path) -> None:
+    rows = [
+        make_rollout(t, n, 0.0, accuracy=v)
+        for t, g in enumerate([(0.8, 0.9), (0.6, 0.9), (0.95, 0.85)])
+        for n, v in enumerate(g)
+    ]
+    with open_index(write_rows(tmp_path / "dummy.jsonl", rows)) as index:
+        found = trinity_metrics(index)
+    expected = {
+        "rollout/accuracy/mean": 0.833333, "rollout/accuracy/max": 0.9, "rollout/accuracy/min": 0.75,
+        "eval/dummy/accuracy/mean@2": 0.833333, "eval/dummy/accuracy/std@2": 0.083333,
+        "eval/dummy/accuracy/best@2": 0.8762, "eval/dummy/accuracy/worst@2": 0.788867,
+    }  # fmt: skip
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, abs=1e-6), name

@@ -1,0 +1,397 @@
+"""Prepare, from a run on disk to a data set on disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from rollforge.errors import DataError, UsageError
+from rollforge.exporters import EXPORTERS
+from rollforge.exporters.base import load_exporter
+from rollforge.exporters.trl import TrlExporter
+from rollforge.recipes import RECIPES
+from rollforge.steps.prepare import prepare, prepare_again, read_manifest, trace
+from rollforge.steps.prepare.recheck import ContractBroken
+from tests.builders import Row, make_rollout, write_rows
+from tests.prepare_runs import call, mixed_run, read_lines, reasoning, result, text, with_output
+
+EVERY = [(recipe, name) for name in EXPORTERS.names() for recipe in load_exporter(name).recipes]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return mixed_run(tmp_path_factory.mktemp("run"))
+
+
+def small_run(folder: Path, rows: list[Row]) -> Path:
+    write_rows(folder / "rollouts.jsonl", rows)
+    return folder
+
+
+@pytest.mark.parametrize(("recipe", "name"), EVERY)
+def test_every_recipe_and_exporter_writes_what_its_manifest_says(
+    recipe: str, name: str, run: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "data"
+    made = prepare(recipe, run, to=name, out=out, min_reward=0.4, split=(0.75, 0.25))
+    assert made.files and all(file.rows for file in made.files)
+    assert read_manifest(out) == made
+    rollouts = dict(made.counts["rollouts"])
+    assert rollouts.pop("in") == sum(rollouts.values()) == 144
+    assert made.counts["examples"]["written"] == sum(file.rows for file in made.files)
+    for file in made.files:
+        assert (out / file.path).stat().st_size == file.bytes
+    assert (out / "README.md").read_text().startswith("---\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "name"),
+    [(r, n) for n in EXPORTERS.names() for r in RECIPES.names() if r not in load_exporter(n).recipes],
+)
+def test_a_recipe_that_a_trainer_cannot_take_is_refused_with_those_it_can(
+    recipe: str, name: str, run: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=f"it takes {load_exporter(name).recipes[0]}") as refused:
+        prepare(recipe, run, to=name, out=tmp_path / "data")
+    assert "chat" in str(refused.value.hint)
+
+
+def test_the_same_bytes_come_from_the_same_options_and_from_the_manifest(run: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {
+        "to": "trl",
+        "min_gap": 0.3,
+        "split": (0.8, 0.2),
+        "order": "shuffled",
+        "limit": 30,
+        "seed": 5,
+    }
+    first = prepare("dpo", run, out=tmp_path / "a", **options)
+    prepare("dpo", run, out=tmp_path / "b", **options)
+    prepare_again(tmp_path / "a" / "manifest.json", out=tmp_path / "c")
+    for name in [file.path for file in first.files] + ["manifest.json", "README.md", "lineage.parquet"]:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "c" / name).read_bytes()
+    other = prepare("dpo", run, out=tmp_path / "d", **options | {"seed": 6})
+    assert [file.sha256 for file in other.files] != [file.sha256 for file in first.files]
+
+
+def test_a_changed_run_is_not_made_again_from_its_manifest(tmp_path: Path) -> None:
+    run = small_run(tmp_path / "run", [make_rollout(0, 0, 1.0)])
+    prepare("sft", run, to="chat", out=tmp_path / "a")
+    small_run(run, [make_rollout(0, 0, 1.0), make_rollout(0, 1, 1.0)])
+    with pytest.raises(DataError, match=r"changed.*rollouts\.jsonl"):
+        prepare_again(tmp_path / "a", out=tmp_path / "b")
+
+
+def test_no_prompt_is_in_two_splits(run: Path, tmp_path: Path) -> None:
+    made = prepare("sft", run, to="chat", out=tmp_path / "data", min_reward=0.0, split=(0.6, 0.2, 0.2))
+    assert list(made.splits) == ["train", "validation", "test"]
+    users = [
+        {
+            next(m["content"] for m in row["messages"] if m["role"] == "user")
+            for row in read_lines(tmp_path / "data" / f"{name}.jsonl")
+        }
+        for name in made.splits
+    ]
+    assert all(users)
+    assert not users[0] & users[1] and not users[0] & users[2] and not users[1] & users[2]
+
+
+def test_shards_hold_every_row_once_in_order(run: Path, tmp_path: Path) -> None:
+    prepare("sft", run, to="chat", out=tmp_path / "one", min_reward=0.5)
+    made = prepare("sft", run, to="chat", out=tmp_path / "many", min_reward=0.5, shards=3)
+    assert [file.path for file in made.files] == [f"train-0000{i}-of-00003.jsonl" for i in range(3)]
+    joined = b"".join((tmp_path / "many" / file.path).read_bytes() for file in made.files)
+    assert joined == (tmp_path / "one" / "train.jsonl").read_bytes()
+
+
+def test_gym_rows_are_the_bytes_they_were(run: Path, tmp_path: Path) -> None:
+    prepare("sft", run, to="gym", out=tmp_path / "data", where="reward >= 0.9", min_reward=0.0)
+    lines = (run / "rollouts.jsonl").read_bytes().splitlines()
+    wanted = [line for line in lines if json.loads(line)["reward"] >= 0.9]
+    assert (tmp_path / "data" / "train.jsonl").read_bytes().splitlines() == wanted
+
+
+def test_where_speaks_of_any_metric(tmp_path: Path) -> None:
+    rows = [make_rollout(0, k, 1.0, text=f"t{k}", set_overlap=k / 10) for k in range(11)]
+    run = small_run(tmp_path / "run", rows)
+    made = prepare("sft", run, to="chat", out=tmp_path / "data", where="reward == 1.0 and set_overlap >= 0.9")
+    assert made.counts["rollouts"] == {"in": 11, "kept": 2, "where does not hold": 9}
+    with pytest.raises(UsageError, match="did you mean 'set_overlap'"):
+        prepare("sft", run, to="chat", out=tmp_path / "data", where="set_overlapp > 1")
+
+
+def test_unjudged_and_truncated_rollouts_are_counted_and_left_out(tmp_path: Path) -> None:
+    cut = make_rollout(1, 0, 1.0)
+    cut["response"]["incomplete_details"] = {"reason": "max_output_tokens"}
+    run = small_run(tmp_path / "run", [make_rollout(0, 0, 1.0), make_rollout(0, 1, None), cut])
+    made = prepare("sft", run, to="chat", out=tmp_path / "data")
+    assert made.counts["rollouts"] == {"in": 3, "kept": 1, "unjudged": 1, "truncated": 1}
+
+
+def test_a_dry_run_counts_at_several_thresholds_and_writes_nothing(run: Path, tmp_path: Path) -> None:
+    made = prepare("sft", run, to="trl", dry_run=True, min_reward=0.5)
+    counts = {row["min_reward"]: row["examples"] for row in made.outlook}
+    assert made.dry_run and counts[0.0] == 144 and counts[0.5] == made.counts["rollouts"]["kept"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_left_is_an_error_that_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+    run = small_run(tmp_path / "run", [make_rollout(0, 0, 0.0)])
+    with pytest.raises(UsageError, match="1 below threshold"):
+        prepare("sft", run, to="trl", out=tmp_path / "data")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_broken_contract_leaves_no_half_made_data_set(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare("sft", run, to="trl", out=tmp_path / "data", min_reward=0.5)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()}
+
+    def broken(self: TrlExporter, example: Any) -> Row:
+        return {"messages": [], "tools": None}
+
+    monkeypatch.setattr(TrlExporter, "demonstration", broken)
+    with pytest.raises(ContractBroken, match="messages is empty"):
+        prepare("sft", run, to="trl", out=tmp_path / "data", min_reward=0.6)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+def test_an_earlier_data_set_is_replaced_and_other_files_are_not_touched(run: Path, tmp_path: Path) -> None:
+    prepare("sft", run, to="trl", out=tmp_path / "data", min_reward=0.5, shards=2)
+    prepare("sft", run, to="trl", out=tmp_path / "data", min_reward=0.5)
+    assert sorted(path.name for path in (tmp_path / "data").glob("train*")) == ["train.jsonl"]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("keep me")
+    with pytest.raises(UsageError, match=r"notes\.txt"):
+        prepare("sft", run, to="trl", out=tmp_path / "mine")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "name"), [("sft", "trl"), ("dpo", "nemo-rl"), ("kto", "trl"), ("grpo", "openrlhf")]
+)
+def test_a_line_is_traced_to_the_rollouts_behind_it(
+    recipe: str, name: str, run: Path, tmp_path: Path
+) -> None:
+    prepare(recipe, run, to=name, out=tmp_path / "data", min_reward=0.5, order="shuffled")
+    rollouts = {
+        (row["_ng_task_index"], row["_ng_rollout_index"]): row for row in read_lines(run / "rollouts.jsonl")
+    }
+    found = trace(f"{tmp_path / 'data' / 'train.jsonl'}:3")
+    assert len(found.origins) == (2 if recipe == "dpo" else 1)
+    line = json.dumps(read_lines(tmp_path / "data" / "train.jsonl")[2], ensure_ascii=False)
+    for origin in found.origins:
+        row = rollouts[origin.task, origin.rollout]  # type: ignore[index]
+        assert row["reward"] == origin.reward and str(run) == origin.run
+        if recipe in ("sft", "kto"):
+            assert row["response"]["output"][-1]["content"][0]["text"] in line
+    with pytest.raises(UsageError, match="no line 9999"):
+        trace(f"{tmp_path / 'data' / 'train.jsonl'}:9999")
+
+
+def test_two_runs_are_pooled_by_task_and_prompt_or_kept_apart(tmp_path: Path) -> None:
+    good = small_run(
+        tmp_path / "good",
+        [make_rollout(0, 0, 1.0, text="right"), make_rollout(1, 0, 1.0, text="x", prompt="other")],
+    )
+    bad = small_run(
+        tmp_path / "bad", [make_rollout(0, 0, 0.0, text="wrong"), make_rollout(1, 0, 0.0, text="y")]
+    )
+    pooled = prepare("dpo", [good, bad], to="chat", out=tmp_path / "pooled")
+    assert (
+        pooled.counts["examples"]["written"] == 1
+    )  # task 1 has another prompt in the other run: no pair across prompts
+    row = read_lines(tmp_path / "pooled" / "train.jsonl")[0]
+    assert (row["chosen"][0]["content"], row["rejected"][0]["content"]) == ("right", "wrong")
+    with pytest.raises(UsageError, match="no partner"):
+        prepare("dpo", [good, bad], to="chat", out=tmp_path / "apart", apart=True)
+
+
+def test_across_prompts_is_for_unpaired_methods_only(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="unpaired"):
+        prepare("dpo", run, to="trl", out=tmp_path / "data", across_prompts=True)
+    assert prepare("kto", run, to="trl", out=tmp_path / "data", across_prompts=True).files
+
+
+def test_evaluation_prompts_are_kept_out(tmp_path: Path) -> None:
+    words = "how many primes are there below one hundred and what is the sum of them all"
+    rows = [
+        make_rollout(0, 0, 1.0, prompt=f"Please tell: {words.upper()}?"),
+        make_rollout(1, 0, 1.0, prompt="something else entirely"),
+    ]
+    run = small_run(tmp_path / "run", rows)
+    for number, line in enumerate([{"question": f"{words}!"}, {"responses_create_params": {"input": words}}]):
+        write_rows(tmp_path / f"eval{number}.jsonl", [line])
+        made = prepare(
+            "sft",
+            run,
+            to="chat",
+            out=tmp_path / "data",
+            decontaminate=[str(tmp_path / f"eval{number}.jsonl")],
+        )
+        assert made.counts["rollouts"] == {"in": 2, "kept": 1, "prompt overlaps an evaluation": 1}
+
+
+def test_near_duplicates_of_answers_and_prompts_are_found(tmp_path: Path) -> None:
+    long = "the quick brown fox jumps over the lazy dog while seven wizards brew potions under a pale winter moon tonight"
+    rows = [
+        make_rollout(0, 0, 1.0, text=long, prompt=long),
+        make_rollout(0, 1, 1.0, text=long.upper() + " !", prompt=long),
+        make_rollout(0, 2, 1.0, text="quite another answer", prompt=long),
+        make_rollout(1, 0, 1.0, text=long, prompt=long + "?"),
+    ]
+    run = small_run(tmp_path / "run", rows)
+    near = prepare("sft", run, to="chat", out=tmp_path / "a", dedupe="near")
+    assert near.counts["rollouts"] == {"in": 4, "kept": 3, "near duplicate": 1}
+    prompts = prepare("sft", run, to="chat", out=tmp_path / "b", dedupe_prompts="near")
+    assert prompts.counts["rollouts"] == {"in": 4, "kept": 3, "duplicate prompt": 1}
+
+
+def test_token_limits_need_a_tokenizer_and_count_with_it(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    rows = [make_rollout(0, 0, 1.0, text="short"), make_rollout(0, 1, 1.0, text="word " * 50)]
+    run = small_run(tmp_path / "run", rows)
+    made = prepare("sft", run, to="chat", out=tmp_path / "data", max_tokens=20, tokenizer=str(tmp_path))
+    assert made.counts["rollouts"] == {"in": 2, "kept": 1, "too many tokens": 1}
+    with pytest.raises(UsageError, match="--tokenizer"):
+        prepare("sft", run, to="chat", out=tmp_path / "data", max_tokens=20)
+
+
+UNTIDY = {
+    "ends in a tool result": [call(0), result(0)],
+    "ends in an unanswered call": [text("first"), call(0)],
+    "ends in bare reasoning": [text("first"), {"role": "user", "content": "go on"}, reasoning("hm")],
+    "empty output": [],
+}
+
+
+@pytest.mark.parametrize("name", [n for n in EXPORTERS.names() if n != "gym"])
+@pytest.mark.parametrize("situation", list(UNTIDY))
+def test_untidy_rollouts_have_a_policy_and_a_count(name: str, situation: str, tmp_path: Path) -> None:
+    rows = [make_rollout(0, 0, 1.0), with_output(make_rollout(0, 1, 1.0), *UNTIDY[situation])]
+    if situation == "empty output":
+        rows[1]["response"]["output"] = [reasoning("only a thought"), text("  ")]
+    run = small_run(tmp_path / "run", rows)
+    made = prepare("sft", run, to=name, out=tmp_path / "data")
+    told = json.dumps([made.counts["rollouts"], made.untidy])
+    assert "ends in" in told or "empty" in told or "alternate" in told
+    refused = prepare("sft", run, to=name, out=tmp_path / "strict", untidy="refuse")
+    assert refused.counts["examples"]["written"] == 1
+
+
+def test_pairs_are_steps_where_the_trainer_would_learn_tool_results(tmp_path: Path) -> None:
+    shared = [call(0, '{"a": 1}'), result(0, "tool said")]
+    rows = [
+        with_output(make_rollout(0, 0, 1.0), *shared, text("right")),
+        with_output(make_rollout(0, 1, 0.0), call(5, '{"a": 1}'), result(5, "tool said"), text("wrong")),
+    ]
+    run = small_run(tmp_path / "run", rows)
+    prepare("dpo", run, to="trl", out=tmp_path / "step")
+    row = read_lines(tmp_path / "step" / "train.jsonl")[0]
+    assert [m["role"] for m in row["prompt"]] == ["user", "assistant", "tool"]
+    assert [m["content"] for m in row["chosen"] + row["rejected"]] == ["right", "wrong"]
+    prepare("dpo", run, to="trl", out=tmp_path / "whole", pairs="whole")
+    row = read_lines(tmp_path / "whole" / "train.jsonl")[0]
+    assert [m["role"] for m in row["chosen"]] == ["assistant", "tool", "assistant"]
+
+
+def test_pairs_that_say_the_same_are_counted_and_dropped(tmp_path: Path) -> None:
+    rows = [
+        make_rollout(0, 0, 1.0, text="the same"),
+        make_rollout(0, 1, 0.0, text=" the\n same "),
+        make_rollout(1, 0, 1.0),
+        make_rollout(1, 1, 0.0, text="n"),
+    ]
+    made = prepare("dpo", small_run(tmp_path / "run", rows), to="trl", out=tmp_path / "data")
+    assert made.counts["examples"] == {
+        "planned": 2, "cannot be expressed: same answer after normalisation": 1, "written": 1,
+    }  # fmt: skip
+
+
+def test_groups_carry_rewards_advantages_and_token_ids(tmp_path: Path) -> None:
+    item = text("a") | {
+        "prompt_token_ids": [1],
+        "generation_token_ids": [2, 3],
+        "generation_log_probs": [-0.5, -0.25],
+    }
+    rows = [with_output(make_rollout(0, 0, 1.0), item), make_rollout(0, 1, 0.0)]
+    run = small_run(tmp_path / "run", rows)
+    prepare("grpo", run, to="chat", out=tmp_path / "data", shape="groups")
+    first, second = read_lines(tmp_path / "data" / "train.jsonl")
+    assert (first["advantage_dr_grpo"], first["advantage_rloo"], first["fidelity"]) == (
+        0.5,
+        1.0,
+        "token-exact",
+    )
+    assert first["generation_token_ids"] == [[2, 3]] and first["generation_log_probs"] == [[-0.5, -0.25]]
+    assert second["fidelity"] == "text-only" and second["generation_token_ids"] == []
+    made = prepare("grpo", run, to="chat", out=tmp_path / "parquet", shape="groups", format="parquet")
+    assert made.files[0].path == "train.parquet"
+    with pytest.raises(UsageError, match="reads no scored rollouts"):
+        prepare("grpo", run, to="trl", out=tmp_path / "no", shape="groups")
+
+
+def test_prompt_sets_carry_ground_truth_and_difficulty_in_curriculum_order(run: Path, tmp_path: Path) -> None:
+    prepare("grpo", run, to="trl", out=tmp_path / "data", order="easy-first")
+    rows = read_lines(tmp_path / "data" / "train.jsonl")
+    difficulties = [row["difficulty"] for row in rows]
+    assert difficulties == sorted(difficulties)
+    assert all(row["ground_truth"] == str(int(row["task_id"]) * 2) for row in rows)
+    assert all(row["n_rollouts"] == 6 for row in rows)
+
+
+def test_balance_by_a_field_of_the_task(run: Path, tmp_path: Path) -> None:
+    prepare("grpo", run, to="trl", out=tmp_path / "data", balance="topic", min_spread=0.7)
+    topics = [
+        json.loads(row["task_fields"])["topic"] for row in read_lines(tmp_path / "data" / "train.jsonl")
+    ]
+    assert topics and topics.count("even") == topics.count("odd")
+
+
+def test_what_check_said_and_force_are_in_the_manifest(run: Path, tmp_path: Path) -> None:
+    said = {"ran": True, "ok": False, "errors": ["identical-rewards"], "forced": True}
+    prepare("sft", run, to="chat", out=tmp_path / "data", min_reward=0.5, check=said)
+    assert read_manifest(tmp_path / "data").check == said
+
+
+def test_bytes_that_are_not_utf8_cost_one_rollout_and_not_the_data_set(tmp_path: Path) -> None:
+    bad = (
+        json.dumps(with_output(make_rollout(1, 0, 1.0), reasoning("MARK"), text("fine")))
+        .encode()
+        .replace(b"MARK", b"\xff")
+    )
+    run = small_run(tmp_path / "run", [make_rollout(0, 0, 1.0), bad])
+    made = prepare("sft", run, to="trl", out=tmp_path / "data")
+    assert made.counts["examples"]["written"] == 1
+
+
+def test_an_unknown_option_is_refused(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="min_gapp"):
+        prepare("dpo", run, to="trl", out=tmp_path / "data", min_gapp=0.3)
+
+
+@pytest.fixture
+def rows_of(run: Path, tmp_path: Path) -> Iterator[Any]:
+    def make(recipe: str, name: str, **options: Any) -> list[Row]:
+        made = prepare(recipe, run, to=name, out=tmp_path / "rows", min_reward=0.4, **options)
+        return read_lines(tmp_path / "rows" / made.files[0].path)
+
+    yield make
+
+
+def test_the_llama_factory_entry_names_the_columns(rows_of: Any, tmp_path: Path) -> None:
+    rows = rows_of("dpo", "llama-factory")
+    info = msgspec.json.decode((tmp_path / "rows" / "dataset_info.json").read_bytes())
+    assert info["train"]["ranking"] is True and set(info["train"]["columns"].values()) <= set(rows[0])

@@ -1,0 +1,196 @@
+"""Profile: the statistics of the profiler people know, where it is right, and ours where it is not."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rollforge.index import open_index
+from rollforge.steps.profile import ProfileOptions, profile_index, profile_run, write_profile
+from tests.builders import Row, make_rollout, write_rows
+
+
+def written(path: Path, **options: Any) -> tuple[list[Row], list[Row]]:
+    with open_index(path) as index:
+        files = write_profile(profile_index(index), index, **options)
+    tasks = [json.loads(line) for line in Path(files["tasks"]).read_text().splitlines()]
+    return tasks, json.loads(Path(files["agents"]).read_text())
+
+
+def plain_profile(rows: list[Row], key: str) -> dict[Any, dict[str, float]]:
+    """The known profiler's arithmetic in plain Python: numbers and usage merged, sample std, its rules for a missing std."""
+    groups: dict[Any, list[dict[str, float]]] = {}
+    for row in rows:
+        merged = row | (row["response"].get("usage") or {})
+        numbers = {
+            name: float(value) for name, value in merged.items()
+            if isinstance(value, bool | int | float) and name not in ("_ng_task_index", "_ng_rollout_index")
+        }  # fmt: skip
+        groups.setdefault(row["agent_ref"]["name"] if key == "agent" else row["_ng_task_index"], []).append(
+            numbers
+        )
+    names = {name for group in groups.values() for numbers in group for name in numbers}
+    return {group: _plain_statistics(members, names) for group, members in groups.items()}
+
+
+def _plain_statistics(members: list[dict[str, float]], names: set[str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    values = {name: [numbers[name] for numbers in members if name in numbers] for name in names}
+    has_spread = any(len(known) > 1 for known in values.values())
+    for name, known in values.items():
+        if known:
+            found |= {
+                f"mean/{name}": statistics.fmean(known), f"max/{name}": max(known), f"min/{name}": min(known),
+                f"median/{name}": statistics.median(known),
+            }  # fmt: skip
+        if len(known) > 1:
+            found[f"std/{name}"] = statistics.stdev(known)
+        elif not has_spread and len(known) == len(members):
+            found[f"std/{name}"] = 0.0
+    return found
+
+
+numbers = st.one_of(st.none(), st.booleans(), st.floats(-100, 100), st.integers(-5, 5))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 4), st.dictionaries(st.sampled_from("abc"), numbers), st.sampled_from(["x", "y"])
+        ),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_statistics_agree_with_the_known_profiler(tmp_path: Path, made: list[tuple[int, Row, str]]) -> None:
+    rows = [
+        make_rollout(task, n, 0.5 * (n % 3), agent=agent, **fields)
+        for n, (task, fields, agent) in enumerate(made)
+    ]
+    tasks, agents = written(write_rows(tmp_path / "r.jsonl", rows))
+    for found, expected in (
+        ({row["_ng_task_index"]: row for row in tasks}, plain_profile(rows, "task")),
+        ({row["agent_ref"]["name"]: row for row in agents}, plain_profile(rows, "agent")),
+    ):
+        assert set(found) == set(expected)
+        for group, statistics_ in expected.items():
+            ours = {
+                key: value
+                for key, value in found[group].items()
+                if key.split("/")[0] in ("mean", "max", "min", "median", "std")
+            }
+            assert set(ours) == set(statistics_)
+            assert all(
+                math.isclose(ours[key], value, rel_tol=1e-9, abs_tol=1e-9)
+                for key, value in statistics_.items()
+            )
+
+
+def test_one_rollout_has_std_zero_and_a_field_seen_once_of_two_has_none(tmp_path: Path) -> None:
+    rows = [make_rollout(0, 0, 1.0), make_rollout(1, 0, 1.0, x=1), make_rollout(1, 1, 0.0)]
+    tasks, _ = written(write_rows(tmp_path / "r.jsonl", rows))
+    assert tasks[0]["std/reward"] == 0 and "std/x" not in tasks[0]
+    assert (
+        tasks[1]["std/reward"] == pytest.approx(math.sqrt(0.5))
+        and "std/x" not in tasks[1]
+        and tasks[1]["mean/x"] == 1
+    )
+
+
+def test_a_null_response_an_endless_reward_and_a_missing_rollout_do_not_stop_it(tmp_path: Path) -> None:
+    rows = [make_rollout(0, 0, 1.0) | {"response": None}, make_rollout(0, 1, 0.0), make_rollout(2, 0, 1.0)]
+    inf = json.dumps(make_rollout(1, 0, float("inf"))).encode()
+    path = write_rows(tmp_path / "rollouts.jsonl", [*rows, inf])
+    inputs = [
+        {
+            "_ng_task_index": t,
+            "_ng_rollout_index": n,
+            "responses_create_params": {"input": f"q{t}"},
+            "agent_ref": {"name": "a"},
+        }
+        for t in range(4)
+        for n in range(2)
+    ]
+    write_rows(tmp_path / "rollouts_materialized_inputs.jsonl", inputs)
+    tasks, _ = written(path)
+    assert [row["_ng_task_index"] for row in tasks] == [0, 1, 2, 3]
+    assert [row["num_rollouts"] for row in tasks] == [2, 1, 1, 0]
+    assert [row["missing_num_rollouts"] for row in tasks[:3]] == [0, 1, 1] and tasks[2][
+        "reward_profile_completion_pct"
+    ] == 50
+    assert "mean/reward" not in tasks[1] and tasks[2]["mean/reward"] == 1
+    assert tasks[2]["sample"] == {"responses_create_params": {"input": "q2"}, "agent_ref": {"name": "a"}}
+
+
+def test_samples_come_from_the_rollouts_when_no_tasks_are_there(tmp_path: Path) -> None:
+    tasks, _ = written(write_rows(tmp_path / "r.jsonl", [make_rollout(5, 0, prompt="why?")]))
+    assert (
+        tasks[0]["sample"]["responses_create_params"]["input"][0]["content"] == "why?"
+        and tasks[0]["_ng_task_index"] == 5
+    )
+
+
+def test_bands_signal_and_histograms(tmp_path: Path) -> None:
+    groups = {
+        0: [0, 0, 0, 0],
+        1: [1, 0, 0, 0],
+        2: [1, 1, 0, 0],
+        3: [1, 1, 1, 0],
+        4: [1, 1, 1, 1],
+        5: [0.3, 0.1 + 0.2, 0.3, 0.3],
+    }
+    rows = [make_rollout(t, n, float(r)) for t, group in groups.items() for n, r in enumerate(group)]
+    path = write_rows(tmp_path / "r.jsonl", rows)
+    tasks, agents = written(path, rollout_infos=True, parquet=True)
+    assert [row["difficulty"] for row in tasks] == [
+        "never solved",
+        "hard",
+        "mixed",
+        "easy",
+        "always solved",
+        "never solved",
+    ]
+    assert [row["has_signal"] for row in tasks] == [False, True, True, True, False, False]
+    assert tasks[2]["pass_rate"] == 0.5 and tasks[2]["pass_rate_ci"][0] < 0.5 < tasks[2]["pass_rate_ci"][1]
+    assert (
+        sum(tasks[4]["histogram/reward"]["counts"]) == 4 and tasks[4]["histogram/reward"]["counts"][-1] == 4
+    )
+    assert (
+        agents[0]["histogram/reward"]["counts"][-1] == 10
+        and (tmp_path / "r_reward_profiling.parquet").exists()
+    )
+    assert tasks[1]["rollout_infos"][0]["rollout_id"] == "1:0" and tasks[1]["rollout_infos"][0]["reward"] == 1
+    summary = profile_run(path).summary
+    assert summary.bands == {"never solved": 2, "hard": 1, "mixed": 1, "easy": 1, "always solved": 1}
+    assert summary.no_signal.tasks == 3 and {y.k: y.value for y in summary.group_yield}[4] == pytest.approx(
+        0.5
+    )
+    assert [look.task for look in summary.look["solved_once"]] == [1]
+
+
+def test_tolerance_decides_what_counts_as_the_same_reward(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "r.jsonl", [make_rollout(0, 0, 0.5), make_rollout(0, 1, 0.51)])
+    assert profile_run(path).summary.no_signal.tasks == 0
+    assert profile_run(path, options=ProfileOptions(tolerance=0.05)).summary.no_signal.tasks == 1
+
+
+def test_a_table_for_python(tmp_path: Path) -> None:
+    path = write_rows(
+        tmp_path / "r.jsonl", [make_rollout(t, n, float(n)) for t in range(3) for n in range(2)]
+    )
+    profile = profile_run(path)
+    assert profile.tasks.column("mean/reward").to_pylist() == [0.5, 0.5, 0.5]
+    assert profile.agents.column("num_rollouts").to_pylist() == [6]
+
+
+def test_unjudged_groups_have_no_difficulty(tmp_path: Path) -> None:
+    tasks, _ = written(write_rows(tmp_path / "r.jsonl", [make_rollout(0, 0, None)]))
+    assert "difficulty" not in tasks[0] and "pass_rate" not in tasks[0] and tasks[0]["num_judged"] == 0

@@ -1,0 +1,154 @@
+"""Validate: what is wrong is found, with its place; what is right passes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollforge.steps.validate import ValidateOptions, validate_files
+from tests.builders import Row, make_rollout, write_rows
+
+
+def make_task(prompt: Any = "why?", **fields: Any) -> Row:
+    params = fields.pop("params", {})
+    return {"responses_create_params": {"input": prompt, **params}, **fields}
+
+
+def problems(path: Path, *rows: Row | bytes, **options: Any) -> list[tuple[int, str]]:
+    report = validate_files([write_rows(path, rows)], ValidateOptions(**options))
+    assert report.ok == (not report.files[0].bad)
+    return [(problem.line, problem.path) for problem in report.files[0].bad]
+
+
+GOOD_TOOL = {
+    "type": "function",
+    "name": "add",
+    "strict": True,
+    "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
+}
+GOOD = [
+    make_task("a text"),
+    make_task([{"role": "system", "content": "s"}, {"role": "user", "content": [{"type": "input_text", "text": "u"}]}]),
+    make_task("tools", params={"tools": [GOOD_TOOL], "temperature": 1, "metadata": {"a": "b"}}),
+    make_task([
+        {"role": "user", "content": "call"}, {"type": "function_call", "call_id": "c", "name": "add", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": "3"},
+    ]),
+]  # fmt: skip
+
+
+def test_good_tasks_pass(tmp_path: Path) -> None:
+    report = validate_files([write_rows(tmp_path / "t.jsonl", GOOD)])
+    assert report.ok and report.files[0].kind == "tasks" and report.files[0].rows == 4
+    metrics = report.files[0].metrics
+    assert metrics["examples"] == 4 and metrics["tools"]["max"] == 1 and metrics["turns"]["mean"] == 1
+    assert metrics["temperature"]["n"] == 1 and metrics["words"]["min"] > 0
+
+
+@pytest.mark.parametrize(
+    ("item", "path"),
+    [
+        ({}, "input[0]"),
+        ({"role": "usr", "content": "x"}, "input[0].role"),
+        ({"role": "user"}, "input[0].content"),
+        ({"role": "tool", "content": "x", "tool_call_id": "c"}, "input[0].role"),
+        ({"content": "x"}, "input[0].role"),
+        ({"type": "nonsense"}, "input[0].type"),
+        ("text", "input[0]"),
+        ({"role": "user", "content": [{"type": "text_input", "text": "x"}]}, "input[0].content[0].type"),
+        ({"type": "function_call", "call_id": "c", "name": "f", "arguments": {"a": 1}}, "input[0].arguments"),
+    ],
+)
+def test_items_that_slip_through_the_peers_schema_are_errors(tmp_path: Path, item: Any, path: str) -> None:
+    assert (1, f"responses_create_params.{path}") in problems(tmp_path / "t.jsonl", make_task([item]))
+
+
+@pytest.mark.parametrize(
+    ("params", "path"),
+    [
+        ({"temprature": 1}, "temprature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"metadata": {"a": 1}}, "metadata"),
+        ({"stream": True}, "stream"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools[0].function"),
+        ({"tools": [GOOD_TOOL, GOOD_TOOL]}, "tools[1].name"),
+        (
+            {"tools": [{**GOOD_TOOL, "parameters": {"type": "object", "properties": {}, "required": ["b"]}}]},
+            "tools[0].parameters.required",
+        ),
+        ({"tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}]}, "tools[0].strict"),
+    ],
+)  # fmt: skip
+def test_parameters_and_tools_are_checked(tmp_path: Path, params: Row, path: str) -> None:
+    assert (1, f"responses_create_params.{path}") in problems(tmp_path / "t.jsonl", make_task(params=params))
+
+
+def test_bad_lines_are_placed(tmp_path: Path) -> None:
+    found = problems(
+        tmp_path / "t.jsonl", make_task("a"), b"", b"{torn", b"[1]", b'{"a": "\xff"}',
+        b'{"responses_create_params": {"input": "b"}, "x": NaN}', b'{"responses_create_params": {"input": "c"}, "x": 1, "x": 2}',
+    )  # fmt: skip
+    assert [line for line, _ in found] == [2, 3, 4, 5, 6, 7]
+
+
+def test_duplicates_leaks_mixed_types_and_missing_fields(tmp_path: Path) -> None:
+    rows = [
+        make_task("a", expected_answer="1"),
+        make_task("a", expected_answer="1"),
+        make_task("b", expected_answer=2),
+        make_task("c"),
+    ]
+    found = problems(tmp_path / "t.jsonl", *rows, needs=["expected_answer"])
+    assert found == [(2, ""), (3, "expected_answer"), (4, "expected_answer")]
+    train = write_rows(tmp_path / "train.jsonl", [make_task("x"), make_task("y")])
+    validation = write_rows(tmp_path / "validation.jsonl", [make_task([{"role": "user", "content": "y"}])])
+    report = validate_files([train, validation])
+    assert not report.ok and "train.jsonl:2" in report.files[1].bad[0].text
+
+
+def test_rollouts_are_checked(tmp_path: Path) -> None:
+    good = make_rollout(0, 0)
+    half = make_rollout(0, 2)
+    half["response"]["output"][0]["generation_token_ids"] = [1]
+    rows = [
+        good,
+        make_rollout(0, 0),
+        half,
+        make_rollout(0, 3) | {"response": None},
+        make_rollout(0, 4, "high"),
+    ]  # type: ignore[arg-type]
+    found = problems(tmp_path / "r.jsonl", *rows)
+    assert {(2, "_ng_task_index"), (3, "response.output[0]"), (4, "response"), (5, "reward")} <= set(found)
+    assert not [line for line, _ in found if line == 1]
+
+
+@pytest.mark.parametrize(
+    ("row", "path"),
+    [
+        ({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}, None),
+        ({"messages": [{"role": "user", "content": "a"}]}, "messages[0].role"),
+        ({"prompt": "a", "completion": "b"}, None),
+        ({"prompt": "a", "chosen": "b", "rejected": "b"}, "rejected"),
+        ({"prompt": "a", "chosen": "b"}, "rejected"),
+        ({"prompt": "a", "completion": "b", "label": "yes"}, "label"),
+        ({"something": 1}, ""),
+    ],
+)
+def test_dataset_rows_are_checked(tmp_path: Path, row: Row, path: str | None) -> None:
+    found = problems(tmp_path / "d.jsonl", row)
+    assert found == ([] if path is None else [(1, path)])
+
+
+def test_fix_writes_the_good_lines_and_the_reasons(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "t.jsonl", [make_task("a"), b"{torn", make_task([{}]), make_task("b")])
+    report = validate_files([path], ValidateOptions(fix=True))
+    clean, rejects = Path(report.files[0].fixed or ""), Path(report.files[0].rejects or "")
+    assert [
+        json.loads(line)["responses_create_params"]["input"] for line in clean.read_text().splitlines()
+    ] == ["a", "b"]
+    assert [json.loads(line)["line"] for line in rejects.read_text().splitlines()] == [2, 3]
+    assert validate_files([clean]).ok
