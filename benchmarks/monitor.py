@@ -9,9 +9,11 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import sys
 import tempfile
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +68,7 @@ def pandas_fold(step: np.ndarray, task: np.ndarray, runs: list[dict[str, float]]
     return done
 
 
-def measure_fold(runs: int, share: int) -> dict[str, float]:
+def measure_fold(runs: int, share: int) -> dict[str, float | None]:
     """Ours on all runs, the peer's on a `share`-th of them (its cost grows with the runs)."""
     step, task, columns = make_columns(runs)
     ours = cpu(lambda: dict(fold_steps(step, task, columns).rows()))
@@ -76,7 +78,8 @@ def measure_fold(runs: int, share: int) -> dict[str, float]:
         dict(zip(names, values, strict=True))
         for values in zip(*(columns[name][:some].tolist() for name in names), strict=True)
     ]
-    peer = cpu(lambda: pandas_fold(step[:some], task[:some], rows)) * share
+    has_pandas = find_spec("pandas") is not None
+    peer = cpu(lambda: pandas_fold(step[:some], task[:some], rows)) * share if has_pandas else None
     stream = StepFold()
     few = rows[:20_000]
     streamed = cpu(
@@ -85,8 +88,8 @@ def measure_fold(runs: int, share: int) -> dict[str, float]:
     return {
         "runs": runs,
         "ours_cpu_s": round(ours, 3),
-        "pandas_cpu_s": round(peer, 1),
-        "ratio": round(peer / ours, 1),
+        "pandas_cpu_s": None if peer is None else round(peer, 1),
+        "ratio": None if peer is None else round(peer / ours, 1),
         "stream_cpu_us_per_run": round(streamed / len(few) * 1e6, 1),
     }
 
@@ -151,12 +154,17 @@ def main() -> None:
         "sink": measure_sink(2000),
         "buffer": measure_buffer(25_600),
     }
+    ratio = results["fold"]["ratio"]
     promises = {
-        "folding costs at most 1/50 of the pandas way": results["fold"]["ratio"] >= 50,
+        "folding costs at most 1/50 of the pandas way": None if ratio is None else ratio >= 50,
         "logging a step costs under 1 ms of CPU": results["sink"]["cpu_ms_per_step"] < 1,
         "the buffer appends and serves 20,000 a second": results["buffer"]["through_per_cpu_s"] >= 20_000,
     }
     print(json.dumps(results | {"kept": promises}, indent=2))
+    if ratio is None:
+        print(
+            "pandas is not installed: the peer's way was not measured (pip install pandas)", file=sys.stderr
+        )
 
 
 if __name__ == "__main__":

@@ -23,7 +23,12 @@ def help_text(verb: str | None) -> str:
     buffer = io.StringIO()
     console = Console(file=buffer, width=WIDTH, color_system=None, force_terminal=False, legacy_windows=False)
     app = build_app(verb)
-    app([*([verb] if verb else []), "--help"], console=console, result_action="return_value", exit_on_error=False)
+    app(
+        [*([verb] if verb else []), "--help"],
+        console=console,
+        result_action="return_value",
+        exit_on_error=False,
+    )
     return "\n".join(line.rstrip() for line in buffer.getvalue().strip().splitlines())
 
 
@@ -40,7 +45,9 @@ def replace_block(text: str, name: str, content: str) -> str:
 def command_page(verb: str) -> tuple[Path, str]:
     path = COMMAND_PAGES / f"{verb}.md"
     text = path.read_text() if path.exists() else f"# rollforge {verb}\n"
-    return path, replace_block(text, f"help:{verb}", f"```text\n$ rollforge {verb} --help\n{help_text(verb)}\n```")
+    return path, replace_block(
+        text, f"help:{verb}", f"```text\n$ rollforge {verb} --help\n{help_text(verb)}\n```"
+    )
 
 
 def tree() -> str:

@@ -13,7 +13,10 @@ from rollforge.simulate import example_tasks
 
 
 def length_verifier(task: rf.Task, response: rf.Response) -> dict[str, float]:
-    return {"reward": float(str(task["expected_answer"]) in response.text), "words": len(response.text.split())}
+    return {
+        "reward": float(str(task["expected_answer"]) in response.text),
+        "words": len(response.text.split()),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +47,9 @@ def test_check_says_whether_it_is_fit(run: rf.Run) -> None:
     assert report.ok, report.findings
 
 
-def test_prepare_writes_what_was_asked_and_the_gate_stops_what_is_not_fit(run: rf.Run, tmp_path: Path) -> None:
+def test_prepare_writes_what_was_asked_and_the_gate_stops_what_is_not_fit(
+    run: rf.Run, tmp_path: Path
+) -> None:
     manifest = run.prepare("dpo", to="trl", out=tmp_path / "dpo", min_gap=0.3)
     assert manifest.counts["examples"]["written"] > 0
     zero = tmp_path / "zero" / "rollouts.jsonl"

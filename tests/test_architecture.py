@@ -88,11 +88,17 @@ def test_only_the_shell_prints_or_exits() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
                 called = ast.unparse(node.func)
-                assert called not in ("print", "sys.exit", "exit"), f"{path.relative_to(SOURCE)}:{node.lineno}"
+                assert called not in ("print", "sys.exit", "exit"), (
+                    f"{path.relative_to(SOURCE)}:{node.lineno}"
+                )
 
 
 def test_every_module_says_what_it_is() -> None:
-    silent = [str(path) for path in MODULES if path.read_text().strip() and not ast.get_docstring(ast.parse(path.read_text()))]
+    silent = [
+        str(path)
+        for path in MODULES
+        if path.read_text().strip() and not ast.get_docstring(ast.parse(path.read_text()))
+    ]
     assert not silent
 
 

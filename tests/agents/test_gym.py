@@ -119,6 +119,7 @@ async def test_a_failed_judge_is_no_reward(tmp_path: Path, trouble: str) -> None
     assert failure["_ng_failure_terminal"] is (trouble == "terminal")
     if trouble == "judge failed":
         assert "judge is down" in failure["message"]
+    assert row["_rf"]["verify_seconds"] > 0
 
 
 async def test_what_the_server_wants_kept_nowhere_stays_owed(tmp_path: Path) -> None:

@@ -358,6 +358,8 @@ async def test_resuming_with_other_tools_or_turns_is_refused(tmp_path: Path) -> 
         ({"agent": "tool_loop"}, "has no tools"),
         ({"agent": "model_call", "tools": (add,)}, "answers no tool calls"),
         ({"tools": ("nothing.py",)}, "no such file"),
+        ({"tools": ("multineedles",)}, "did you mean 'multineedle'"),
+        ({"agent": "json:JSONDecoder"}, "has no prepare, start, run, close"),
         ({"tools": (add, add)}, "two tools are called 'add'"),
         ({"tools": (add,), "max_turns": 0}, "--max-turns must be at least 1"),
         ({"agent": "tool_lop"}, "did you mean 'tool_loop'"),

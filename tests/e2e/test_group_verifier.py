@@ -17,9 +17,21 @@ def verify_group(task, responses):
 
 
 def test_collect_judges_groups_when_all_their_samples_are_there(tmp_path: Path) -> None:
-    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in example_tasks(6, 0, "math")))
+    (tmp_path / "tasks.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in example_tasks(6, 0, "math"))
+    )
     (tmp_path / "group.py").write_text(VERIFIER)
-    words = ["collect", "-i", "tasks.jsonl", "-o", "run", "-m", "simulated", "--verifier", "group.py:verify_group"]
+    words = [
+        "collect",
+        "-i",
+        "tasks.jsonl",
+        "-o",
+        "run",
+        "-m",
+        "simulated",
+        "--verifier",
+        "group.py:verify_group",
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "rollforge", *words, "-k", "3", "--json"],
         cwd=tmp_path,

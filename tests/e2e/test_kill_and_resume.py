@@ -26,7 +26,16 @@ KILLS = 40 if IS_TORTURE else 6
 
 def command(folder: Path, url: str, *more: str) -> list[str]:
     return [
-        *(sys.executable, "-m", "rollforge", "collect", "-i", str(folder / "tasks.jsonl"), "-o", str(folder / "run")),
+        *(
+            sys.executable,
+            "-m",
+            "rollforge",
+            "collect",
+            "-i",
+            str(folder / "tasks.jsonl"),
+            "-o",
+            str(folder / "run"),
+        ),
         *("-m", "simulated", "--base-url", url, "--verifier", "exact", "-k", str(SAMPLES), "-c", "16"),
         *("--progress", "none", *more),
     ]
@@ -125,7 +134,9 @@ def test_a_second_collector_on_the_same_run_is_refused(tmp_path: Path) -> None:
     with SimulatedProcess(SimulateOptions(latency=0.3)) as server:
         process = subprocess.Popen(command(tmp_path, server.base_url), stderr=subprocess.DEVNULL)
         wait_for(tmp_path / "run" / "rollouts.jsonl", 1)
-        second = subprocess.run(command(tmp_path, server.base_url), capture_output=True, text=True, check=False)
+        second = subprocess.run(
+            command(tmp_path, server.base_url), capture_output=True, text=True, check=False
+        )
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert second.returncode == 2

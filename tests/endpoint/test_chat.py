@@ -8,14 +8,32 @@ from rollforge.endpoint.chat import from_chat, to_chat_body, to_messages
 from rollforge.errors import Failure
 from rollforge.records import Response
 
-TOOL = {"type": "function", "name": "add", "description": "Adds.", "parameters": {"type": "object"}, "strict": True}
+TOOL = {
+    "type": "function",
+    "name": "add",
+    "description": "Adds.",
+    "parameters": {"type": "object"},
+    "strict": True,
+}
 
 
 def completion(**more: object) -> dict[str, object]:
     message = {"role": "assistant", "content": "42"}
     choice = {"index": 0, "message": message, "finish_reason": "stop", **more}
-    usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5, "prompt_tokens_details": {"cached_tokens": 1}}
-    return {"id": "c1", "created": 7, "model": "m", "choices": [choice], "usage": usage, "system_fingerprint": "fp"}
+    usage = {
+        "prompt_tokens": 3,
+        "completion_tokens": 2,
+        "total_tokens": 5,
+        "prompt_tokens_details": {"cached_tokens": 1},
+    }
+    return {
+        "id": "c1",
+        "created": 7,
+        "model": "m",
+        "choices": [choice],
+        "usage": usage,
+        "system_fingerprint": "fp",
+    }
 
 
 def test_params_become_the_chat_request_that_asks_for_the_same() -> None:
@@ -52,7 +70,10 @@ def test_params_become_the_chat_request_that_asks_for_the_same() -> None:
 
 def test_calls_of_one_turn_become_one_message_followed_by_their_results() -> None:
     items = [
-        {"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]},
+        {
+            "role": "user",
+            "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}],
+        },
         {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]},
         {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
         {"type": "function_call", "call_id": "2", "name": "g", "arguments": "{}"},

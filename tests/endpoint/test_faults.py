@@ -33,7 +33,14 @@ def test_the_class_follows_status_and_words(status: int, message: str, kind: str
 
 @pytest.mark.parametrize(
     "body",
-    [b'{"error": {"message": "no"}}', b'{"error": "no"}', b'{"message": "no"}', b'{"detail": "no"}', b'"no"', b" no\n"],
+    [
+        b'{"error": {"message": "no"}}',
+        b'{"error": "no"}',
+        b'{"message": "no"}',
+        b'{"detail": "no"}',
+        b'"no"',
+        b" no\n",
+    ],
 )
 def test_the_servers_own_words_are_found_however_it_wraps_them(body: bytes) -> None:
     assert message_of(body) == "no"

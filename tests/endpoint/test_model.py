@@ -71,7 +71,9 @@ async def test_a_server_that_wants_another_name_for_the_limit_is_learned_once() 
 async def test_a_server_that_does_not_know_token_ids_is_asked_without_them() -> None:
     async def answer(request: web.Request) -> web.Response:
         if "return_token_ids" in await request.json():
-            return web.json_response({"error": {"message": "Unrecognized argument: return_token_ids"}}, status=400)
+            return web.json_response(
+                {"error": {"message": "Unrecognized argument: return_token_ids"}}, status=400
+            )
         return web.Response(text=ANSWER % "", content_type="application/json")
 
     async with model_behind(answer, logprobs=True) as model:

@@ -4,6 +4,7 @@ format."""
 import http.server
 import struct
 import threading
+import time
 import urllib.request
 
 import pytest
@@ -63,6 +64,8 @@ def wandb_records(path):
             place += 32768 - place % 32768
             continue
         _, length, kind = struct.unpack("<IHB", data[place : place + 7])
+        if place + 7 + length > len(data):
+            return  # still being written
         whole += data[place + 7 : place + 7 + length]
         place += 7 + length
         if kind in (1, 4):  # a full record, or the last piece of one
@@ -79,12 +82,21 @@ def test_wandb_stays_offline_and_holds_every_step(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "config"))
     log_steps(tmp_path, "wandb")
     (path,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    for _ in range(100):  # wandb's own service writes the file a moment after `finish` returns
+        found = wandb_steps(path)
+        if found == STEPS:
+            break
+        time.sleep(0.1)
+    assert found == STEPS
+
+
+def wandb_steps(path):
     found = {}
     for record in wandb_records(path):
         if record.WhichOneof("record_type") == "history":
             items = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
             found[int(items["rollforge_step"])] = {name: float(items[name]) for name in STEPS[1]}
-    assert found == STEPS
+    return found
 
 
 @pytest.mark.slow

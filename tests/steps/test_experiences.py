@@ -103,3 +103,12 @@ def test_the_command_names_a_missing_run(tmp_path, capsys):
         main(["experiences", str(tmp_path / "nothing")])
     assert ended.value.code == 2
     assert "nothing" in capsys.readouterr().err
+
+
+def test_a_password_in_a_buffers_url_is_refused_before_it_is_written_anywhere(run, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["experiences", str(run), "--buffer", "postgresql://me:hidden@db/x"])
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert "PGPASSWORD" in told
+    assert "hidden" not in told

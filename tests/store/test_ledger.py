@@ -54,7 +54,9 @@ def test_failures_use_up_attempts_and_terminal_ones_all_of_them(tmp_path: Path) 
     ledger = Ledger(np.arange(1), 4)
     ledger.read(tmp_path / "none.jsonl", failures)
     assert ledger.owed_samples(0, 2) == [0, 3]
-    assert ledger.owed_samples(0, 9) == [0, 1, 3], "terminal stays terminal, however many attempts are allowed"
+    assert ledger.owed_samples(0, 9) == [0, 1, 3], (
+        "terminal stays terminal, however many attempts are allowed"
+    )
     assert ledger.attempts(0, 1) == 2
     assert ledger.given_up(2) == 2
     assert ledger.failed_by_class(failures) == {"timeout": 1, "transient": 1, "context-overflow": 1}
@@ -72,7 +74,9 @@ def test_a_verifier_failure_does_not_make_a_rollout_owed_or_used_up(tmp_path: Pa
 
 def test_unreadable_lines_are_counted_and_what_they_held_is_owed(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
-    path.write_bytes(json.dumps(key(0, 0)).encode() + b'\n{"torn\n[1]\n\xff\xfe\n\n' + json.dumps(key(0, 2)).encode())
+    path.write_bytes(
+        json.dumps(key(0, 0)).encode() + b'\n{"torn\n[1]\n\xff\xfe\n\n' + json.dumps(key(0, 2)).encode()
+    )
     ledger = Ledger(np.arange(1), 3)
     ledger.read(path, tmp_path / "none.jsonl")
     assert ledger.owed_samples(0, 3) == [1]

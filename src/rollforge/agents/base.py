@@ -76,6 +76,8 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     """Why there is no verdict although one was asked for."""
     verifier: str | None = None
     """Who gave the verdict."""
+    verify_seconds: float | None = None
+    """How long the verdict took, where that can be told from the rest."""
 
 
 class NotKept(Exception):
@@ -108,6 +110,11 @@ def make_agent(spec: str | None, options: AgentOptions) -> Agent:
     member = load_target(name) if ":" in name else AGENTS.load(name)
     if not callable(member):
         raise UsageError(f"the agent {name} is a {type(member).__name__}, not a class")
+    lacking = [method for method in ("prepare", "start", "run", "close") if not hasattr(member, method)]
+    if lacking:
+        raise UsageError(
+            f"the agent {name} has no {', '.join(lacking)}", hint="see docs/agents.md: an agent of your own"
+        )
     agent: Agent = member(options)
     return agent
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from urllib.parse import quote
 
 from rollforge.agents.base import AgentOptions, Preparation, Trajectory
@@ -51,6 +52,7 @@ class GymResources:
             tool_timeout_s=None,  # each request has its own; waiting for a server to come back is not the tool's time
         )
         verdict, problem = None, None
+        asked = time.monotonic()
         if self._options.gym_verify:
             try:
                 verdict = await self._verify(server, session, task, response)
@@ -66,6 +68,7 @@ class GymResources:
             verdict=verdict,
             verdict_failure=problem,
             verifier=self.name if self._options.gym_verify else None,
+            verify_seconds=time.monotonic() - asked if self._options.gym_verify else None,
         )
 
     async def close(self) -> None:

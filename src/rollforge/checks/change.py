@@ -8,18 +8,20 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from rollforge.checks.base import Finding, Limits, check, share
-from rollforge.checks.chance import Run, best_split, longest_runs, superiority, superiority_error
+from rollforge.checks.base import Finding, Limits, Share, check, share
+from rollforge.checks.chance import Run, best_split, chance_all_same, longest_runs, superiority
 from rollforge.checks.evidence import Evidence
 from rollforge.records import JsonObject
-from rollforge.stats import Ints, paired_difference
+from rollforge.stats import Ints, clustered_mean, paired_difference, variance_parts
 
 NEIGHBOURS = 400
-"""Rollouts on either side that a stretch is compared with: near ones, because tasks may be sorted by difficulty."""
 
 NEAR = 40
-"""Of these, the nearest."""
+ALIKE = 0.3
+"""How much samples of a task are taken to agree where it cannot be told."""
 
+COMMON = 0.95
+"""A reward that so many have anyway proves nothing by being alone, however long."""
 RUNS = 5
 POINTS = 4000
 """A long run is averaged to this many points before its best split is looked for."""
@@ -50,7 +52,7 @@ def _place(run: Evidence, first: int, last: int) -> JsonObject:
     }
 
 
-@check("stuck-rewards", "verification", chance=1e-6, min_tasks=20)
+@check("stuck-rewards", "verification", chance=1e-4, min_tasks=20)
 def stuck_rewards(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """For a stretch of the run every reward is the same number, unlike before and after."""
     if len(run.levels) < 2:
@@ -58,62 +60,90 @@ def stuck_rewards(run: Evidence, limits: Limits) -> Iterator[Finding]:
     order = _timed(run)
     rewards = run.reward[order]
     for stretch in longest_runs(rewards, RUNS):
-        tasks = len(np.unique(run.group[order[stretch.start : stretch.start + stretch.length]]))
-        if tasks < limits["min_tasks"]:
+        inside = order[stretch.start : stretch.start + stretch.length]
+        counts = np.bincount(run.group[inside])
+        counts = counts[counts > 0]
+        if len(counts) < limits["min_tasks"]:
             continue
-        usual = _share_around(run, order, stretch)
-        if usual is None:
+        alike = _alike(run, inside, stretch.value)
+        usual = _share_around(run, order, stretch, alike)
+        if usual is None or usual >= 1:
             continue
-        chance = usual**tasks * len(rewards) / stretch.length
+        chance = chance_all_same(counts, 1 - usual, alike) * len(rewards) / stretch.length
         if chance < limits["chance"]:
             yield _stuck(run, order, stretch, usual, limits["chance"])
             return
 
 
-def _share_around(run: Evidence, order: Ints, stretch: Run) -> float | None:
+def _alike(run: Evidence, inside: Ints, value: float) -> float:
+    """How much samples of one task agree on this reward outside the stretch; rather too much than too little."""
+    outside = run.judged.copy()
+    outside[inside] = False
+    counts = run.per_group(outside)
+    many = counts > 1
+    if int(many.sum()) < 20:
+        return ALIKE
+    same = np.bincount(run.group[outside & (run.reward == value)], minlength=run.groups)
+    sizes, shares = counts[many], same[many] / counts[many]
+    stds = np.sqrt(shares * (1 - shares) * sizes / (sizes - 1))
+    parts = variance_parts(shares, stds, sizes)
+    return float(np.clip((parts.intraclass or 0.0) + 0.1, 0.2, 0.95))
+
+
+def _share_around(run: Evidence, order: Ints, stretch: Run, alike: float) -> float | None:
     """The most that the stretch's reward is likely to be had otherwise; None when there is too little to tell from.
 
     It is the largest of three: before, after, and in the other rollouts of the same tasks. Tasks may be sorted by difficulty, and
     then at least one of them explains the stretch.
     """
-    end = stretch.start + stretch.length
+    end, width = stretch.start + stretch.length, _width(run)
     usual = [
-        _share_beside(run, order[max(0, stretch.start - NEIGHBOURS) : stretch.start][::-1], stretch.value),
-        _share_beside(run, order[end : end + NEIGHBOURS], stretch.value),
-        _share_elsewhere(run, order, stretch),
+        _share_beside(run, order[max(0, stretch.start - width) : stretch.start][::-1], stretch.value, alike),
+        _share_beside(run, order[end : end + width], stretch.value, alike),
+        _share_elsewhere(run, order, stretch, alike),
     ]
     known = [item for item in usual if item is not None]
     return max(known) if known else None
 
 
-def _share_beside(run: Evidence, beside: Ints, value: float) -> float | None:
+def _width(run: Evidence) -> int:
+    """Rollouts on either side that a stretch is compared with: near ones, because tasks may be sorted by difficulty."""
+    return max(NEIGHBOURS, 100 * run.samples)
+
+
+def _share_in(run: Evidence, positions: Ints, value: float, alike: float) -> Share:
+    counts = np.bincount(run.group[positions])
+    counts = counts[counts > 0]
+    worth = float((counts / (1 + alike * (counts - 1))).sum())
+    return share(int((run.reward[positions] == value).sum()), len(positions), independent=worth)
+
+
+def _share_beside(run: Evidence, beside: Ints, value: float, alike: float) -> float | None:
     """The upper bound of the share on one side, nearest first: of the near ones alone if the share rises towards the stretch."""
-    if len(beside) < NEAR:
+    near_width = max(NEAR, 10 * run.samples)
+    if len(beside) < near_width:
         return None
-    same = run.reward[beside] == value
-    near, far = (
-        share(int(same[:count].sum()), count, independent=len(np.unique(run.group[beside[:count]])))
-        for count in (NEAR, len(beside))
-    )
-    return near.high if near.value > far.value + 0.05 else far.high
+    near, far = (_share_in(run, part, value, alike) for part in (beside[:near_width], beside))
+    return near.high if near.low > far.value else far.high
 
 
-def _share_elsewhere(run: Evidence, order: Ints, stretch: Run) -> float | None:
-    """The upper bound of the share among rollouts of the same tasks outside the stretch."""
+def _share_elsewhere(run: Evidence, order: Ints, stretch: Run, alike: float) -> float | None:
+    """The upper bound of the share among rollouts of the same tasks outside the stretch, if most tasks have some."""
     inside = order[stretch.start : stretch.start + stretch.length]
-    is_outside = run.judged & np.isin(run.group, run.group[inside])
+    tasks = np.bincount(run.group[inside], minlength=run.groups) > 0
+    is_outside = run.judged & tasks[run.group]
     is_outside[inside] = False
-    n = int(is_outside.sum())
-    if n < NEAR:
+    if int((run.per_group(is_outside) > 0).sum()) < 0.5 * int(tasks.sum()):
         return None
-    tasks = int((run.per_group(is_outside) > 0).sum())
-    return share(int((run.reward[is_outside] == stretch.value).sum()), n, independent=tasks).high
+    return _share_in(run, np.flatnonzero(is_outside), stretch.value, alike).high
 
 
 def _stuck(run: Evidence, order: Ints, stretch: Run, usual: float, limit: float) -> Finding:
     first, last = int(order[stretch.start]), int(order[stretch.start + stretch.length - 1])
     is_to_end = stretch.start + stretch.length == len(order)
     special = _coincides(run, order, stretch) or _trend(run, order, stretch)
+    if not special and usual > COMMON:
+        special = "the reward is the usual one there too, and tasks may be sorted by difficulty"
     text = (
         f"{stretch.length:,} rewards in a row are {stretch.value:g}, from {_when(run, first)}"
         f"{' to the end' if is_to_end else f' to line {run.line[last]:,}'}; around them at most {usual:.0%} are"
@@ -136,9 +166,8 @@ def _coincides(run: Evidence, order: Ints, stretch: Run) -> str:
     """What is special about exactly the rollouts of the stretch: an agent or a family of tasks; empty when nothing is."""
     end = stretch.start + stretch.length
     inside = order[stretch.start : end]
-    around = np.concatenate(
-        [order[max(0, stretch.start - NEIGHBOURS) : stretch.start], order[end : end + NEIGHBOURS]]
-    )
+    width = _width(run)
+    around = np.concatenate([order[max(0, stretch.start - width) : stretch.start], order[end : end + width]])
     for kind in ("agent", *run.family_fields):
         names = run.agent if kind == "agent" else run.family(kind)
         code = int(names.codes[inside[0]])
@@ -159,15 +188,11 @@ def _trend(run: Evidence, order: Ints, stretch: Run) -> str:
         half = len(beside) // 2
         if half < NEAR:
             continue
-        near, far = (
-            share(
-                int((run.reward[part] == stretch.value).sum()),
-                len(part),
-                independent=len(np.unique(run.group[part])),
-            )
-            for part in (beside[:half], beside[half:])
+        (near, error_near), (far, error_far) = (
+            _mean_and_error(run, part) for part in (beside[:half], beside[half:])
         )
-        if near.low > far.high:
+        here = float(run.scaled[order[stretch.start]])
+        if abs(far - here) - abs(near - here) > 3 * math.hypot(error_near, error_far):
             return "tasks seem to be sorted by difficulty"
     return ""
 
@@ -189,7 +214,7 @@ def suspect_window(run: Evidence, limits: Limits) -> Iterator[Finding]:
     )
 
 
-@check("reward-shift", "verification", min_shift=0.1, z=6.0)
+@check("reward-shift", "verification", min_shift=0.05, z=5.0)
 def reward_shift(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """The reward rate changes at one point of the run."""
     if run.judged_n < 200 or len(run.levels) < 2:
@@ -256,7 +281,7 @@ def _shift_within_tasks(run: Evidence, order: Ints, place: int) -> tuple[float, 
     return change.value, abs(change.value) / error
 
 
-@check("collapse-with-latency", "verification", ratio=5.0, min_drop=0.1, share_above=0.9)
+@check("collapse-with-latency", "verification", ratio=5.0, min_drop=0.05, share_above=0.9)
 def collapse_with_latency(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """The reward falls at the moment at which verification becomes much faster, much slower or fails."""
     if run.judged_n < 100 or len(run.levels) < 2:
@@ -274,13 +299,12 @@ def collapse_with_latency(run: Evidence, limits: Limits) -> Iterator[Finding]:
     if max(ratio, 1 / ratio) < limits["ratio"]:
         return
     above = superiority(run.verify_seconds[early], run.verify_seconds[late])
-    drop = float(run.scaled[early].mean() - run.scaled[late].mean())
     if max(above, 1 - above) < limits["share_above"]:
         return
-    lower = superiority(run.scaled[late], run.scaled[early]) - 0.5
-    tasks = [int((np.bincount(run.group[part]) > 0).sum()) for part in (early, late)]
-    is_sure = lower > 4 * superiority_error(*tasks)
-    if drop < limits["min_drop"] or not is_sure:
+    (before, error_before), (after, error_after) = _mean_and_error(run, early), _mean_and_error(run, late)
+    drop = before - after
+    is_sure = drop > 3 * math.hypot(error_before, error_after)
+    if drop < max(limits["min_drop"], 0.4 * before) or not is_sure:
         return
     first = int(late[0])
     yield Finding(
@@ -294,6 +318,16 @@ def collapse_with_latency(run: Evidence, limits: Limits) -> Iterator[Finding]:
         next=f"judge what followed again: rollforge verify {run.name} --verifier {run.verifier_name} --fresh "
         f'--where "line >= {run.line[first]}"',
     )
+
+
+def _mean_and_error(run: Evidence, positions: Ints) -> tuple[float, float]:
+    """The mean scaled reward and its standard error between tasks."""
+    counts = np.bincount(run.group[positions], minlength=run.groups)
+    sums = np.bincount(run.group[positions], weights=run.scaled[positions], minlength=run.groups)
+    found = clustered_mean(sums, counts, level=0.6827)
+    if found.value is None or found.high is None:
+        return found.value or 0.0, math.inf
+    return found.value, max(found.high - found.value, 1e-6)
 
 
 def _latency_split(run: Evidence, timed: Ints) -> tuple[int, float]:

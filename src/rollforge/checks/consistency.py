@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
@@ -56,7 +57,7 @@ def inconsistent_verdicts(run: Evidence, limits: Limits) -> Iterator[Finding]:
     )
 
 
-@check("missed-answers", "verification", max_share=0.15)
+@check("missed-answers", "verification", warn_share=0.02, max_share=0.06)
 def missed_answers(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Answers that end in the expected answer score 0: it may not have been extracted."""
     lost = run.judged & (run.scaled <= 0.0) & ~run.is_empty & ~run.is_truncated & (run.answer_chars > 0)
@@ -77,10 +78,11 @@ def missed_answers(run: Evidence, limits: Limits) -> Iterator[Finding]:
         ]
     )
     found, by_chance = share(int(hits.sum()), len(kept)), share(int(control.sum()), len(kept))
-    excess, low = found.value - by_chance.value, found.low - by_chance.high
-    if excess <= limits["max_share"] / 3:
+    excess = found.value - by_chance.value
+    half = math.hypot(found.value - found.low, by_chance.high - by_chance.value)
+    if excess <= limits["warn_share"]:
         return
-    level: Level = "error" if low > limits["max_share"] else "warning" if low > 0 else "note"
+    level: Level = "error" if excess - half > limits["max_share"] else "warning" if excess > half else "note"
     yield Finding(
         level=level,
         text=f"{found.count:,} of {found.n:,} answers with reward {run.range.low:g} that were looked at end in the expected answer "
@@ -88,9 +90,10 @@ def missed_answers(run: Evidence, limits: Limits) -> Iterator[Finding]:
         value=excess,
         threshold=limits["max_share"],
         n=found.n,
-        interval=[max(0.0, low), found.high],
+        interval=[max(0.0, excess - half), min(1.0, excess + half)],
         where=run.lines(drawn[np.asarray(kept)[hits]]),
-        next=f"compare with a second verifier: rollforge verify {run.name} --verifier math, then --diff recorded math",
+        next=f"compare with a second verifier: rollforge verify {run.name} --verifier math "
+        f"&& rollforge verify {run.name} --diff recorded math",
     )
 
 
@@ -158,6 +161,7 @@ def mixed_verifiers(run: Evidence, limits: Limits) -> Iterator[Finding]:
             n=total,
             interval=found.interval,
             where=[{what: name, "rollouts": count} for name, count in counts.items()],
-            next=f"judge all with one: rollforge verify {run.name} --verifier {run.verifier_name}, then --use it",
+            next=f"judge all with one: rollforge verify {run.name} --verifier {run.verifier_name} "
+            f"&& rollforge verify {run.name} --use {run.verifier_name}",
         )
         return

@@ -412,7 +412,8 @@ class Evidence:
             return np.zeros(0, dtype=np.bool_)
         answers = self.answer_hash[self.order]
         lowest, highest = np.minimum.reduceat(answers, self.starts), np.maximum.reduceat(answers, self.starts)
-        return lowest != highest
+        differ: Bools = lowest != highest
+        return differ
 
     @cached_property
     def family_fields(self) -> list[str]:

@@ -196,7 +196,7 @@ def pair_length_bias(run: Evidence, limits: Limits) -> Iterator[Finding]:
         threshold=limits["max_share"],
         n=n,
         interval=found.interval,
-        next=f"pair answers of like length: rollforge prepare dpo {run.name} -o data/dpo --length-matched",
+        next=f"pair answers of like length: rollforge prepare dpo {run.name} -o data/dpo --length-ratio 1.5",
     )
 
 

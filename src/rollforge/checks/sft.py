@@ -82,7 +82,7 @@ def duplicates(run: Evidence, limits: Limits) -> Iterator[Finding]:
         threshold=limits["max_share"],
         n=found.n,
         interval=found.interval,
-        next=f"keep one of each: rollforge prepare sft {run.name} -o data/sft --dedup",
+        next=f"keep one of each: rollforge prepare sft {run.name} -o data/sft --dedupe exact",
     )
 
 

@@ -54,7 +54,7 @@ def check(
     ] = None,
     gate: GateFlags = GateFlags(),  # noqa: B008  (frozen)
     checks: CheckFlags = CheckFlags(),  # noqa: B008
-    limits: Annotated[dict[str, dict[str, Any]] | None, Parameter(show=False)] = None,
+    limits: Annotated[dict[str, dict[str, float]] | None, Parameter(show=False)] = None,
     json: Annotated[bool, Parameter(negative=())] = False,
     markdown: Annotated[bool, Parameter(negative=())] = False,
 ) -> Exit:
@@ -99,11 +99,11 @@ def check(
     return report.exit_code
 
 
-def _settings(words: list[str], from_file: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def _settings(words: list[str], from_file: dict[str, dict[str, float]]) -> dict[str, dict[str, Any]]:
     """Option values by check id; what was typed wins over the file."""
     from rollforge.config import parse_settings
 
-    settings = {id: dict(values) for id, values in from_file.items()}
+    settings: dict[str, dict[str, Any]] = {id: dict(values) for id, values in from_file.items()}
     for word in words:
         if word.partition("=")[0].count(".") != 1:
             raise UsageError(

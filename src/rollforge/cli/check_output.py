@@ -54,7 +54,7 @@ def print_report(report: Report) -> None:
     show("\nFit for", style="bold")
     for name, verdict in report.recipes.items():
         if report.recipe in (None, name):
-            show(f"  {name:<5} {verdict.verdict:<8} {verdict.reason}", markup=False)
+            show(f"  {name:<5} {verdict.verdict:<8} {_brief(verdict.reason)}", markup=False)
     show(f"\n{_closing(report)}", markup=False)
 
 
@@ -76,8 +76,17 @@ def _print_finding(finding: Finding) -> None:
         out().print(f"{indent}next: {finding.next}", markup=False)
 
 
+def _brief(text: str, most: int = 110) -> str:
+    """The first clause of a sentence that stands in full above."""
+    clause = text.partition(";")[0]
+    return clause if len(clause) <= most else clause[: most - 1] + "…"
+
+
 def _places(finding: Finding) -> str:
-    shown = [", ".join(f"{key} {value}" for key, value in place.items()) for place in finding.where[:3]]
+    shown = [
+        ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in place.items() if key != "at")
+        for place in finding.where[:3]
+    ]
     return "; ".join(shown) + ("; …" if len(finding.where) > 3 else "")
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from rollforge.cli.monitoring import SinkFlags
+from rollforge.cli.monitoring import SinkFlags, refuse_password
 from rollforge.cli.output import out, print_json, say
 from rollforge.errors import Exit
 
@@ -66,6 +66,7 @@ def experiences(
 
     from rollforge.steps.experiences import ExperienceOptions, make_experiences
 
+    refuse_password(buffer)
     result = make_experiences(
         ExperienceOptions(
             run=run,

@@ -76,6 +76,7 @@ def open_monitor(
             "--sink, --pipeline and --buffer work step by step",
             hint="say how many tasks a step has: --step-size 64",
         )
+    refuse_password(flags.buffer)
     if flags.step_size is not None and flags.step_size < 1:
         raise UsageError(f"--step-size must be at least 1, not {flags.step_size}")
 
@@ -97,6 +98,17 @@ def open_monitor(
                 stream.buffer.close()
 
     return opened()
+
+
+def refuse_password(place: str | None) -> None:
+    """A password on the command line would end up in the run's manifest and in shell histories."""
+    from urllib.parse import urlsplit
+
+    if place is not None and "://" in place and urlsplit(place).password:
+        raise UsageError(
+            "--buffer: the URL holds a password, which would be written into the run's files",
+            hint="leave it out and set PGPASSWORD, or use ~/.pgpass",
+        )
 
 
 def _open_stream(flags: MonitorFlags, files: RunFiles) -> ExperienceStream:

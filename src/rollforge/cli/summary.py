@@ -61,8 +61,8 @@ def print_plan(options: CollectOptions, *, json: bool) -> None:
     """`--dry-run`: the resolved config and the plan; nothing is sent or written."""
     from rollforge import __version__
     from rollforge.loop import run_async
+    from rollforge.steps.collect.machinery import rehearse_agent
     from rollforge.steps.collect.plan import make_plan
-    from rollforge.steps.collect.step import rehearse_agent
     from rollforge.verifiers.base import load_verifier
 
     options.check()

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Literal
 
+from rollforge.records import JsonObject
+
 BreakerState = Literal["closed", "open", "half-open"]
 
 WINDOW = 20
@@ -103,3 +105,7 @@ class RetryBudget:
             return True
         self.denied += 1
         return False
+
+    def facts(self) -> JsonObject:
+        """For the manifest."""
+        return {"fresh": self.fresh, "retries": self.spent, "retries_denied": self.denied}

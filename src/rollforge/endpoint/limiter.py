@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from rollforge.errors import UsageError
+from rollforge.records import JsonObject
 
 START, LOWEST, HIGHEST = 16, 1, 4096
 CUT = 0.7
@@ -106,6 +107,14 @@ class Limiter:
         """Give a place back."""
         self.in_flight -= 1
         self._wake(1)
+
+    def facts(self, since: float) -> JsonObject:
+        """For the manifest: the limit, and every change with its reason and its seconds after `since`."""
+        changes = [
+            {"at": round(change.at - since, 3), "limit": change.limit, "reason": change.reason}
+            for change in self.history
+        ]
+        return {"limit": self.limit, "peak": self.peak, "history": changes}
 
     def succeed(self, seconds: float, now: float) -> None:
         """A request was answered after `seconds`."""

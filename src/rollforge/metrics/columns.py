@@ -68,7 +68,7 @@ class Groups:
         largest = int(self.sizes.max())
         if largest == int(self.sizes.min()) <= _WIDE:
             matrix = arranged.reshape(-1, largest)
-            return exact_row_sums([np.ascontiguousarray(matrix[:, rank]) for rank in range(largest)])
+            return exact_row_sums([matrix[:, rank] for rank in range(largest)])
         for size in np.unique(self.sizes):
             which = np.flatnonzero(self.sizes == size)
             starts = self.starts[which]
@@ -163,13 +163,15 @@ def _fold_metric(
     tasks = by_step.counts(has_value)
     numbers = _step_level(suffix, np.where(has_value, task_value, 0.0), has_value, tasks, by_step)
     if counts and suffix == "mean":
-        carried = len(column) if mask is None else mask
-        nan = by_task.counts(~finite if mask is None else mask & ~finite)
-        total = by_task.sizes if isinstance(carried, int) else by_task.counts(carried)
+        nothing = np.zeros(len(by_step))
         numbers["count"] = tasks
-        numbers["runs"] = np.add.reduceat(runs, by_step.starts)
-        numbers["missing"] = np.add.reduceat(by_task.sizes - total, by_step.starts).astype(np.float64)
-        numbers["nan"] = np.add.reduceat(nan, by_step.starts)
+        numbers["runs"] = np.add.reduceat(runs, by_step.starts) if len(by_step) else nothing
+        numbers["missing"], numbers["nan"] = nothing, nothing
+        if not is_whole:
+            carried = by_task.sizes if mask is None else by_task.counts(mask)
+            odd = by_task.counts(~finite if mask is None else mask & ~finite)
+            numbers["missing"] = np.add.reduceat(by_task.sizes - carried, by_step.starts).astype(np.float64)
+            numbers["nan"] = np.add.reduceat(odd, by_step.starts)
     return numbers
 
 

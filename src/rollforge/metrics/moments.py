@@ -8,7 +8,7 @@ double. It is the arithmetic of `math.fsum`, made mergeable and storable.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -174,40 +174,54 @@ def _to_float(units: int, fineness: int, divisor: int = 1) -> float:
         return math.inf if units > 0 else -math.inf
 
 
-def exact_row_sums(columns: list[FloatArray]) -> FloatArray:
-    """For each row the sum across `columns`, equal to `math.fsum` of that row whatever the order of the
-    columns.
+_BLOCK = 16_384
+"""Rows summed at a time: the few arrays a block needs stay in the processor's cache."""
 
-    Rounding errors are carried in a second array and theirs in a third; where even the third is not zero
-    (values more than a hundred bits apart) the row is summed again by `fsum`.
+
+def exact_row_sums(columns: Sequence[FloatArray]) -> FloatArray:
+    """For each row the sum across `columns`, equal to `math.fsum` of that row whatever the order of the columns.
+
+    Rounding errors are carried in a second array and theirs in a third; where even the third is not zero (values
+    more than a hundred bits apart) the row is summed again by `fsum`.
     """
-    total = columns[0].copy()
+    result = np.array(columns[0], dtype=np.float64)
     if len(columns) == 1:
-        return total
-    error = np.zeros_like(total)
-    rest = np.zeros_like(total)
-    with np.errstate(over="ignore", invalid="ignore"):  # rows that overflow are summed again below
-        for column in columns[1:]:
-            total, lost = _two_sum(total, column)
-            error, lost = _two_sum(error, lost)
-            np.abs(lost, out=lost)
-            rest += lost
-        result = total + error
-    odd = np.flatnonzero((rest != 0) | ~np.isfinite(result))
-    for row in odd:
-        result[row] = exact_sum([float(column[row]) for column in columns])
+        return result
+    for start in range(0, len(result), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        _sum_block([column[block] for column in columns], result[block])
     return result
 
 
-def _two_sum(a: FloatArray, b: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The rounded sum and what rounding lost, exactly (Knuth)."""
-    total = a + b
-    shadow = total - a
-    lost = total - shadow
+def _sum_block(columns: list[FloatArray], result: FloatArray) -> None:
+    """Put the sums of a block's rows into `result`, which holds its first column."""
+    error, rest = np.zeros_like(result), np.zeros_like(result)
+    total, lost, shadow = result.copy(), np.empty_like(result), np.empty_like(result)
+    spare, column = np.empty_like(result), np.empty_like(result)
+    with np.errstate(over="ignore", invalid="ignore"):  # rows that overflow are summed again below
+        for strided in columns[1:]:
+            np.copyto(column, strided)
+            total, spare = _two_sum(total, column, spare, lost, shadow)
+            np.copyto(column, lost)
+            error, spare = _two_sum(error, column, spare, lost, shadow)
+            np.abs(lost, out=lost)
+            rest += lost
+        np.add(total, error, out=result)
+    for row in np.flatnonzero((rest != 0) | ~np.isfinite(result)):
+        result[row] = exact_sum([float(column[row]) for column in columns])
+
+
+def _two_sum(
+    a: FloatArray, b: FloatArray, total: FloatArray, lost: FloatArray, shadow: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """The rounded sum, with what rounding lost left in `lost`, exactly (Knuth); the second is `a`'s space, free again."""
+    np.add(a, b, out=total)
+    np.subtract(total, a, out=shadow)
+    np.subtract(total, shadow, out=lost)
     np.subtract(a, lost, out=lost)
     np.subtract(b, shadow, out=shadow)
     lost += shadow
-    return total, lost
+    return total, a
 
 
 def exact_sum(values: list[float]) -> float:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 import pyarrow as pa
 
-from rollforge.checks import CHECKS
+from rollforge.checks import CHECKS, MEMBERS
 from rollforge.checks.base import RECIPES, Check, Finding, Recipe, as_check
 from rollforge.checks.evidence import About, Evidence, Source
 from rollforge.errors import Exit, RollforgeError, UsageError
@@ -141,8 +141,10 @@ def recipe_verdict(name: str, general: Sequence[Finding], found: Sequence[Findin
 
 
 def _checks(options: CheckOptions) -> list[Check]:
-    checks = [as_check(CHECKS.load(name), name) for name in CHECKS.names()]
-    checks.sort(key=lambda check: _AREAS.get(check.area, 9))
+    names = sorted(
+        CHECKS.names(), key=lambda name: list(MEMBERS).index(name) if name in MEMBERS else len(MEMBERS)
+    )
+    checks = [as_check(CHECKS.load(name), name) for name in names]
     for target in options.more_checks:
         member = load_target(target) if isinstance(target, str) else target
         name = target.rpartition(":")[2] if isinstance(target, str) else getattr(target, "__name__", "check")

@@ -11,11 +11,12 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
-from itertools import groupby
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from rollforge.buffer import Buffer, open_buffer
 from rollforge.errors import UsageError
@@ -136,12 +137,14 @@ def _steps(index: Index, options: ExperienceOptions) -> Iterator[list[JsonObject
     known = set(index.columns())
     columns = ["row", "task", "rollout", *(name for name in ("reward", *numbers) if name in known)]
     table = index.table(columns, where=options.where, order_by="task, rollout")
-    facts = table.to_pylist()
-    by_task = [list(group) for _, group in groupby(facts, key=lambda fact: fact["task"])]
-    for start in range(0, len(by_task), options.step_size):
-        step = [fact for group in by_task[start : start + options.step_size] for fact in group]
-        lines = index.read([fact["row"] for fact in step])
-        yield [_row(line, fact) for line, fact in zip(lines, step, strict=True)]
+    if not table.num_rows:
+        return
+    tasks = np.asarray(table.column("task"), dtype=np.int64)
+    firsts = np.flatnonzero(np.diff(tasks, prepend=tasks[0] - 1))[:: options.step_size].tolist()
+    for start, end in pairwise([*firsts, table.num_rows]):
+        facts = table.slice(start, end - start).to_pylist()
+        lines = index.read([fact["row"] for fact in facts])
+        yield [_row(line, fact) for line, fact in zip(lines, facts, strict=True)]
 
 
 def _row(line: bytes, fact: dict[str, Any]) -> JsonObject:

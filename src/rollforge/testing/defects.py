@@ -151,10 +151,10 @@ def _breaks_halfway(run: MadeRun, rng: Rng) -> None:
     _set(run, _after(run, rng.uniform(0.3, 0.7)), _low(run))
 
 
-@_defect("broken-for-a-while", "stuck-rewards", order="shuffled", least_rollouts=3000)
+@_defect("broken-for-a-while", "stuck-rewards", order="shuffled", least_rollouts=4000)
 def _broken_for_a_while(run: MadeRun, rng: Rng) -> None:
     begin = rng.uniform(0.2, 0.7)
-    _set(run, _after(run, begin) & ~_after(run, begin + 0.15), _low(run))
+    _set(run, _after(run, begin) & ~_after(run, begin + 0.2), _low(run))
 
 
 @_defect(

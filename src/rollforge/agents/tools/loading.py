@@ -9,7 +9,7 @@ from rollforge.agents.tools import TOOLSETS
 from rollforge.agents.tools.base import Toolset
 from rollforge.agents.tools.functions import ClassTools, FunctionTools
 from rollforge.errors import UsageError
-from rollforge.registry import load_module, load_target
+from rollforge.registry import did_you_mean, load_module, load_target
 
 NOT_TOOLS = frozenset({"verify", "verify_group", "main"})
 """Functions that share a file with tools without being any."""
@@ -31,7 +31,15 @@ def load_toolset(spec: Any) -> Toolset:
         return McpTools(spec, kind, rest)
     if spec.endswith(".py"):
         return _from_object(spec, _tools_of_file(spec))
-    return _from_object(spec, load_target(spec) if rest else TOOLSETS.load(spec))
+    if rest:
+        return _from_object(spec, load_target(spec))
+    known = TOOLSETS.names()
+    if spec not in known:
+        raise UsageError(
+            f"there are no tools {spec!r}{did_you_mean(spec, known)}",
+            hint=f"write file.py, file.py:name, mcp:URL, mcp-stdio:COMMAND, or a ready set: {', '.join(known)}",
+        )
+    return _from_object(spec, TOOLSETS.load(spec))
 
 
 def tools_name(spec: Any) -> str:

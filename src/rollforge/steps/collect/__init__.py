@@ -1,15 +1,18 @@
-"""Collect: tasks in, a run on disk. `run` is the step; the modules beside it are its parts.
+"""Collect: tasks in, a run on disk. `Collection` is the step; the modules beside it are its parts.
 
-plan      what is owed: tasks as sent, fingerprint, ledger
-engine    pulls work lazily, runs agent and verifier, writes
-live      counters that cost nothing per rollout and answer the display
-forecast  what a pilot says about the whole run, and what the bottleneck is
+plan       what is owed: tasks as sent, fingerprint, ledger
+engine     pulls work lazily, runs agent and verifier, writes
+live       counters that cost nothing per rollout and answer the display
+machinery  everything the engine needs, opened and closed
+forecast   what a pilot says about the whole run, and what the bottleneck is
+ending     why it stopped, and what that means for the exit code
 """
 
+from rollforge.steps.collect.ending import CollectResult, Ending
 from rollforge.steps.collect.observer import Observer
 from rollforge.steps.collect.options import CollectOptions
 from rollforge.steps.collect.plan import BadLine, BadTasks, Plan
-from rollforge.steps.collect.step import Collection, CollectResult, Ending
+from rollforge.steps.collect.step import Collection
 
 __all__ = [
     "BadLine",

@@ -258,6 +258,7 @@ class Engine:
             verdict,
             seconds=time.time() - begun,
             size=len(line),
+            prompt_bytes=len(bytes(work.group.params)),
             is_judging=self._judge is not None or trajectory.verifier is not None,
         )
         if self._judge is not None:
@@ -296,7 +297,9 @@ class Engine:
             if trajectory.verdict_failure is not None:
                 failure = trajectory.verdict_failure
                 await self._record_failure(work, failure, begun, is_terminal=failure.is_terminal)
-            return trajectory.verdict or Verdict(), None
+            self.live.verify_s += trajectory.verify_seconds or 0.0
+            self.live.model_s -= trajectory.verify_seconds or 0.0
+            return trajectory.verdict or Verdict(), trajectory.verify_seconds
         queued = time.monotonic()
         self.verifying += 1
         started = queued
@@ -355,7 +358,7 @@ class Engine:
                 "mode": getattr(self._judge, "mode", None),
             }
         elif trajectory.verifier is not None:
-            own["verifier"] = trajectory.verifier
+            own |= {"verify_seconds": verify_s, "verifier": trajectory.verifier}
         row[OWN_KEY] = own
         return row
 

@@ -14,6 +14,9 @@ import msgspec
 from rollforge.errors import Failure
 from rollforge.records import JsonObject, Response, Verdict
 
+CHARACTERS_PER_TOKEN = 4
+"""Good enough for servers that report no usage."""
+
 
 class ClusterMean:
     """A running mean with an interval that knows that the samples of one task are not independent.
@@ -108,7 +111,15 @@ class Live:
         self._window: deque[tuple[float, int, int]] = deque([(self.started, 0, 0)], maxlen=120)
 
     def rollout(
-        self, task: int, response: Response, verdict: Verdict, *, seconds: float, size: int, is_judging: bool
+        self,
+        task: int,
+        response: Response,
+        verdict: Verdict,
+        *,
+        seconds: float,
+        size: int,
+        prompt_bytes: int,
+        is_judging: bool,
     ) -> None:
         """One rollout is on disk."""
         self.finished += 1
@@ -117,9 +128,10 @@ class Live:
         self.truncated += response.is_truncated
         self.empty += response.is_empty
         used = response.usage.get("total_tokens")
-        if isinstance(used, int):
-            self.tokens += used
-            self.tokens_per_rollout.add(task, used)
+        if not isinstance(used, int):  # a token budget must hold for servers that do not count, too
+            used = (prompt_bytes + len(response.text)) // CHARACTERS_PER_TOKEN
+        self.tokens += used
+        self.tokens_per_rollout.add(task, used)
         self.seconds_per_rollout.add(task, seconds)
         if verdict.reward is not None:
             self.judged += 1

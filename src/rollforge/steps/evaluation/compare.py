@@ -12,6 +12,8 @@ import msgspec
 import numpy as np
 
 from rollforge import stats
+from rollforge.errors import UsageError
+from rollforge.registry import did_you_mean
 from rollforge.steps.evaluation.evaluate import Evaluation
 
 OVERALL = "all"
@@ -36,6 +38,12 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 def compare(evaluations: Mapping[str, Evaluation], metric: str = "reward") -> list[Difference]:
     """Every model against the first one, per task set and over all of them."""
+    known = sorted({name for e in evaluations.values() for means in e.task_means.values() for name in means})
+    if metric not in known:
+        raise UsageError(
+            f"no model has the metric {metric!r}{did_you_mean(metric, known)}",
+            hint=f"known: {', '.join(known)}",
+        )
     (baseline, first), *others = evaluations.items()
     differences = []
     for model, evaluation in others:

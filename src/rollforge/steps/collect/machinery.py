@@ -1,0 +1,206 @@
+"""This module opens everything a collection needs, in order, and always closes it: client, model, judge, files, engine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import msgspec
+
+from rollforge.agents.base import Agent, Preparation, make_agent
+from rollforge.endpoint import Client, ClientOptions, ConcurrencyRange, Limiter, Model, ModelOptions
+from rollforge.errors import RollforgeError
+from rollforge.steps.collect.engine import Engine
+from rollforge.steps.collect.live import Live, Snapshot
+from rollforge.steps.collect.observer import Observer
+from rollforge.steps.collect.options import CollectOptions, parse_share
+from rollforge.steps.collect.plan import Plan
+from rollforge.store import DurableFile
+from rollforge.verifiers.base import Verifier
+from rollforge.verifiers.cache import VerdictCache
+from rollforge.verifiers.probes import SprinkledProbes
+from rollforge.verifiers.runner import RunningJudge, make_judge, parse_workers
+
+SPARE_FILES = 128
+"""File descriptors kept for everything that is no connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machinery:
+    """What runs while a collection runs."""
+
+    engine: Engine
+    limiter: Limiter
+    client: Client
+    model: Model
+    rollouts: DurableFile
+    probes: SprinkledProbes | None
+
+    def snapshot(self) -> Snapshot:
+        """Where the run is now."""
+        ages = self.engine.ages()
+        return self.engine.live.snapshot(
+            in_flight=self.limiter.in_flight,
+            limit=self.limiter.limit,
+            verifying=self.engine.verifying,
+            slowest_s=ages[0] if ages else 0.0,
+            stragglers=sum(age > 60 for age in ages),
+            retries=self.client.budget.spent,
+            notice=self._notice(),
+            light=self.engine.watch.light,
+        )
+
+    def _notice(self) -> str:
+        down = [point for point in self.client.endpoints if point.breaker.state != "closed"]
+        if down and len(down) == len(self.client.endpoints):
+            return f"waiting for {down[0].url}"
+        if down:
+            return f"{len(down)} endpoints down"
+        if self.engine.watch.signals:
+            return "; ".join(self.engine.watch.signals.values())
+        return "draining" if self.client.is_draining else ""
+
+
+@asynccontextmanager
+async def open_machinery(
+    plan: Plan,
+    options: CollectOptions,
+    *,
+    agent: Agent,
+    judge: RunningJudge | None,
+    observer: Observer | None,
+    notes: list[str],
+) -> AsyncIterator[Machinery]:
+    """Everything the engine needs; what a user should know of it is added to `notes`."""
+    async with AsyncExitStack() as stack:
+        limiter = Limiter(_affordable(options.concurrency, notes), now=time.monotonic())
+        client = await stack.enter_async_context(_make_client(options, stack, limiter, notes))
+        model = Model(
+            client,
+            ModelOptions(
+                name=options.model,
+                api=options.api,
+                logprobs=options.logprobs,
+                names_samples=options.model == "simulated",
+            ),
+        )
+        await agent.start(model)
+        probes = await _start_judge(judge, options, stack, notes)
+        rollouts, failures = DurableFile(plan.files.rollouts), DurableFile(plan.files.failures)
+        live = Live(expected=plan.ledger.expected, finished=plan.ledger.finished)
+        live.given_up = plan.ledger.given_up(options.attempts)
+        if observer is not None:
+            owed, given_up = plan.ledger.counts_by_task(options.attempts)
+            observer.begin(plan.ledger.task_ids[plan.order], owed[plan.order], given_up[plan.order])
+            stack.push_async_callback(observer.close)
+        engine = Engine(
+            plan,
+            options,
+            agent=agent,
+            judge=judge,
+            limiter=limiter,
+            budget=client.budget,
+            rollouts=rollouts,
+            failures=failures,
+            live=live,
+            observer=observer,
+            probes=probes,
+        )
+        for file in (rollouts, failures):
+            await file.start()
+            stack.push_async_callback(_close_quietly, file, engine)
+        yield Machinery(engine, limiter, client, model, rollouts, probes)
+
+
+async def _close_quietly(file: DurableFile, engine: Engine) -> None:
+    """A disk error has already stopped the run; closing must not hide how it ended."""
+    try:
+        await file.close()
+    except RollforgeError as error:
+        engine.stop("disk", error)
+
+
+def judge_for(verifier: Verifier, options: CollectOptions) -> RunningJudge:
+    """The verifier made ready to run as the options say."""
+    return make_judge(
+        verifier,
+        workers=parse_workers(options.verify_workers),
+        timeout=options.verify_timeout_s,
+        cache=VerdictCache(options.verify_cache) if options.verify_cache else None,
+        # One answer per task has no equals, but for those of earlier runs.
+        sharing="auto" if options.samples > 1 or options.verify_cache else "never",
+    )
+
+
+async def _start_judge(
+    judge: RunningJudge | None, options: CollectOptions, stack: AsyncExitStack, notes: list[str]
+) -> SprinkledProbes | None:
+    if judge is None:
+        return None
+    await judge.start()
+    stack.push_async_callback(judge.close)
+    if judge.note:
+        notes.append(judge.note)
+    return SprinkledProbes(judge, parse_share(options.probe)) if options.probe is not None else None
+
+
+def _make_client(
+    options: CollectOptions, stack: AsyncExitStack, limiter: Limiter, notes: list[str]
+) -> Client:
+    urls = options.base_urls
+    if not urls and options.asks_model:
+        from rollforge.simulate import SimulatedProcess, SimulateOptions
+
+        server = stack.enter_context(SimulatedProcess(SimulateOptions(seed=options.seed)))
+        urls = (server.base_url,)
+        notes.append(f"the answers are simulated by the embedded model at {server.base_url}")
+    key = os.environ.get(options.api_key_env)
+    return Client(
+        ClientOptions(
+            base_urls=urls,
+            request_timeout_s=options.request_timeout_s,
+            retries=options.retries,
+            retry_budget=options.retry_budget,
+            outage_patience_s=options.outage_patience_s,
+        ),
+        headers={"Authorization": f"Bearer {key}"} if key else None,
+        limiter=limiter,
+    )
+
+
+def _affordable(wanted: str, notes: list[str]) -> ConcurrencyRange:
+    """The range asked for, cut to the connections this process may open; said aloud when it is cut."""
+    limits = ConcurrencyRange.parse(wanted)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    most = max(1, soft - SPARE_FILES) if soft != resource.RLIM_INFINITY else limits.high
+    if limits.high <= most:
+        return limits
+    if wanted != "auto":
+        notes.append(f"concurrency is capped at {most} by the limit of open files (ulimit -n {soft})")
+    return ConcurrencyRange(min(limits.low, most), most)
+
+
+@asynccontextmanager
+async def prepared_agent(options: CollectOptions) -> AsyncIterator[tuple[Agent, Preparation]]:
+    """The agent the options ask for, with its tools and servers found; always closed."""
+    agent = make_agent(options.agent, options.to_agent_options())
+    try:
+        found = await agent.prepare()
+        yield agent, msgspec.structs.replace(found, fingerprint={"agent": agent.name, **found.fingerprint})
+    finally:
+        await agent.close()
+
+
+async def rehearse_agent(options: CollectOptions) -> Preparation:
+    """What the agent would need and offer; nothing stays open."""
+    async with prepared_agent(options) as (_, prepared):
+        return prepared
