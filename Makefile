@@ -24,14 +24,14 @@ quick: $(VENV)/.dev  ## the tests a change is written against
 	$(BIN)/python -m pytest -m 'not slow' -n 2
 
 lint: $(VENV)/.dev  ## ruff format + check, mypy --strict, generated docs up to date
-	$(BIN)/ruff format --check src tests benchmarks scripts
-	$(BIN)/ruff check src tests benchmarks scripts
+	$(BIN)/ruff format --check src tests benchmarks scripts examples
+	$(BIN)/ruff check src tests benchmarks scripts examples
 	$(BIN)/mypy
 	$(BIN)/python scripts/docs.py --check
 
 fix: $(VENV)/.dev  ## the same, repairing
-	$(BIN)/ruff check --fix src tests benchmarks scripts
-	$(BIN)/ruff format src tests benchmarks scripts
+	$(BIN)/ruff check --fix src tests benchmarks scripts examples
+	$(BIN)/ruff format src tests benchmarks scripts examples
 	$(BIN)/python scripts/docs.py
 
 docs: $(VENV)/.dev  ## regenerate --help pages, family tables and the README tree

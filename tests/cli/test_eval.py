@@ -124,6 +124,26 @@ def test_mistakes_are_told_in_a_line(tasksets, tmp_path, capsys, words, message)
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_an_evaluation_whose_runs_all_fail_ends_as_incomplete_and_says_so(tasksets, tmp_path, capsys):
+    words = ["eval", *tasksets, "-m", "m", "--base-url", "http://127.0.0.1:9/v1", "-o", tmp_path / "run"]
+    code = rollforge(
+        *words,
+        "--verifier",
+        "exact",
+        "--outage-patience",
+        "1s",
+        "--retries",
+        0,
+        "--attempts",
+        1,
+        "--progress",
+        "none",
+    )
+    assert code == 3
+    assert "nothing to evaluate" in capsys.readouterr().err
+
+
 def test_a_task_set_is_a_name_and_a_file():
     assert parse_taskset("gsm8k=a/b.jsonl").name == "gsm8k"
     assert parse_taskset("data/mmlu.jsonl.gz").name == "mmlu"

@@ -48,7 +48,12 @@ def test_json_is_the_manifest_and_nothing_else(
 def test_the_summary_shows_the_funnel_gaps_and_red_flags(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert rollforge("prepare", "dpo", run, "-o", tmp_path / "data", "--to", "trl", "--progress", "none") == 0
+    assert (
+        rollforge(
+            "prepare", "dpo", run, "-o", tmp_path / "data", "--to", "trl", "--progress", "none", "--force"
+        )
+        == 0
+    )
     told = capsys.readouterr().err
     for part in (
         "144 rollouts of 24 tasks",
@@ -69,7 +74,20 @@ def test_a_dry_run_prints_counts_at_other_thresholds(run: Path, capsys: pytest.C
 
 def test_from_makes_the_same_bytes_again(run: Path, tmp_path: Path) -> None:
     assert (
-        rollforge("prepare", "kto", run, "-o", tmp_path / "a", "--to", "trl", "--high", "0.6", "--low", "0.3")
+        rollforge(
+            "prepare",
+            "kto",
+            run,
+            "-o",
+            tmp_path / "a",
+            "--to",
+            "trl",
+            "--high",
+            "0.6",
+            "--low",
+            "0.3",
+            "--force",
+        )
         == 0
     )
     assert rollforge("prepare", "--from", tmp_path / "a" / "manifest.json", "-o", tmp_path / "b") == 0

@@ -20,7 +20,7 @@ from rollforge.cli.collect import (
 )
 from rollforge.cli.figures import interval, mean_text, percent
 from rollforge.cli.output import out, say
-from rollforge.errors import Exit, UsageError
+from rollforge.errors import Exit, IncompleteError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -164,6 +164,12 @@ def evaluate_model(
 
     started = time.monotonic()
     result = collect_run(options, progress)
+    if not result.finished:
+        error = IncompleteError(
+            f"{result.message}: no run finished, so there is nothing to evaluate", hint="run it again"
+        )
+        error.exit_code = result.exit_code
+        raise error
     evaluation = evaluate_run(options.out, folding)
     evaluation.metrics[f"time/{folding.category}"] = time.monotonic() - started
     if result.exit_code != Exit.DONE:

@@ -194,6 +194,7 @@ def prepare(
         else:
             _require(recipe, runs, to)
             options = _options(which, pairs, rows, files)
+            step.refuse_mistakes(str(recipe), to=str(to), out=out, dry_run=dry_run, **options)
             checked = _checked(str(recipe), runs, force=force, is_dry=dry_run, verifier=which.verifier)
             manifest = step.prepare(
                 str(recipe),

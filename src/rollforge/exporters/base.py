@@ -44,6 +44,16 @@ KIND_OF_RECIPE: Mapping[str, Kind] = {
 }
 
 
+_MESSAGE_COLUMNS: Mapping[Kind, tuple[str, ...]] = {
+    "demonstration": ("messages",),
+    "pair": ("prompt", "chosen", "rejected"),
+    "labelled": ("prompt", "completion"),
+    "prompt": ("prompt", "input"),
+    "scored": ("prompt", "completion"),
+    "raw": (),
+}
+
+
 class Demonstration(msgspec.Struct, gc=False):
     """An answer to imitate."""
 
@@ -272,11 +282,10 @@ class Exporter:
 
     def problems(self, recipe: str, kind: Kind, row: Any) -> Iterator[str]:
         """What is wrong with a row that has the right type."""
-        for name in ("messages", "prompt", "chosen", "rejected", "completion"):
+        for name in _MESSAGE_COLUMNS[kind]:
             messages = getattr(row, name, None)
             if isinstance(messages, list):
-                ends_in = ("user", "tool", "system", "assistant") if name == "prompt" else None
-                yield from message_problems(messages, self.shape_as, where=name, ends_in=ends_in)
+                yield from message_problems(messages, self.shape_as, where=name)
         if kind == "pair" and row.chosen == row.rejected:
             yield "chosen equals rejected"
 

@@ -142,7 +142,7 @@ class LlamaFactoryExporter(Exporter):
 
 
 def _raw(call: Call) -> str:
-    return bytes(object_bytes(call.arguments)).decode()
+    return bytes(object_bytes(call)).decode()
 
 
 def _join_results(messages: list[Message]) -> Iterator[Message]:

@@ -24,13 +24,20 @@ class Inexpressible(Exception):
     """The rollout cannot be said in chat messages; `str(error)` is the reason under which it is counted."""
 
 
-class Call(msgspec.Struct, gc=False):
+class Call(msgspec.Struct, gc=False, eq=False):
     """A function call the model made."""
 
     id: str
     name: str
     arguments: str
     """The text as the model wrote it."""
+    is_checked: bool = False
+    """The arguments are known to be a JSON object."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Call):
+            return NotImplemented
+        return (self.id, self.name, self.arguments) == (other.id, other.name, other.arguments)
 
 
 class Message(msgspec.Struct, eq=False, gc=False):

@@ -48,9 +48,15 @@ def shape(
     With `is_encoded`, texts may be JSON already (`msgspec.Raw`), for rows that are encoded next.
     """
     if shaping.keys == "uniform" and keys:
-        empty = {"role": None, "content": None} | {k: None for k in (REASONING_KEY, *TOOL_KEYS) if k in keys}
-        return [empty | _shape_one(message, shaping, is_encoded) for message in messages]
+        order = [key for key in (REASONING_KEY, *TOOL_KEYS) if key in keys]
+        return [_uniform(_shape_one(message, shaping, is_encoded), order) for message in messages]
     return [_shape_one(message, shaping, is_encoded) for message in messages]
+
+
+def _uniform(row: JsonObject, order: list[str]) -> JsonObject:
+    if len(row) == 2:
+        return row | dict.fromkeys(order)
+    return {"role": row["role"], "content": row["content"], **{key: row.get(key) for key in order}}
 
 
 def keys_used(messages: Iterable[Message], shaping: Shaping) -> frozenset[str]:
@@ -108,17 +114,18 @@ def _content(message: Message, shaping: Shaping, is_encoded: bool) -> object:
 
 
 def _shape_call(call: Call, form: Arguments) -> JsonObject:
-    arguments: object = call.arguments if form == "string" else object_bytes(call.arguments)
+    arguments: object = call.arguments if form == "string" else object_bytes(call)
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 
-def object_bytes(arguments: str) -> msgspec.Raw:
-    """The arguments as an object whose numbers keep their digits.
+def object_bytes(call: Call) -> msgspec.Raw:
+    """The call's arguments as an object whose numbers keep their digits.
 
     Raises:
         Inexpressible: the model did not write a JSON object.
     """
-    if not is_object(arguments):
+    arguments = call.arguments
+    if not call.is_checked and not is_object(arguments):
         raise Inexpressible("call arguments are not a JSON object")
     if "\n" in arguments or "\r" in arguments:  # legal white space in JSON, the end of a row in JSONL
         arguments = arguments.replace("\r", " ").replace("\n", " ")
@@ -128,7 +135,7 @@ def object_bytes(arguments: str) -> msgspec.Raw:
 def call_text(content: str, calls: Iterable[Call]) -> str:
     """The calls as `<tool_call>` blocks after the text."""
     blocks = [
-        f'<tool_call>\n{{"name": {to_json(call.name).decode()}, "arguments": {bytes(object_bytes(call.arguments)).decode()}}}'
+        f'<tool_call>\n{{"name": {to_json(call.name).decode()}, "arguments": {bytes(object_bytes(call)).decode()}}}'
         "\n</tool_call>"
         for call in calls
     ]

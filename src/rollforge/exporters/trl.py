@@ -66,6 +66,7 @@ class TrlExporter(Exporter):
                 damage = self._guards[column].damage(call.arguments, self._position)
                 if damage is not None:
                     raise FormChanged(self.fallback, damage)
+                call.is_checked = True
 
     def demonstration(self, example: Demonstration) -> JsonObject:
         return {

@@ -6,7 +6,8 @@ from rollforge.steps.metrics.records import Flag, RunMetrics
 
 LOW_MEAN = 0.3
 OUTLIER = 10.0
-MANY = 0.2
+LOW_COVERAGE = 0.9
+MANY, FEW = 0.2, 0.05
 
 
 def find_flags(metrics: RunMetrics) -> list[Flag]:
@@ -31,12 +32,20 @@ def _rewards(metrics: RunMetrics) -> list[tuple[str, str]]:
         )
     if max(abs(reward.min), abs(reward.max)) > OUTLIER:
         flags.append(("outlier-rewards", f"rewards reach from {reward.min:g} to {reward.max:g}"))
+    equal = metrics.equal_groups
+    if equal is not None and equal.groups > MANY * equal.of:
+        text = f"in {equal.groups:,} of {equal.of:,} groups all samples are the same text: is the temperature applied?"
+        flags.append(("identical-samples", text))
     return flags
 
 
 def _missing(metrics: RunMetrics) -> list[tuple[str, str]]:
     counts = metrics.counts
     flags = []
+    if metrics.coverage is not None and counts.judged and metrics.coverage < LOW_COVERAGE:
+        flags.append(
+            ("low-coverage", f"only {metrics.coverage:.0%} of the rollouts are judged: means may be biased")
+        )
     if counts.judged and counts.unjudged:
         flags.append(("unjudged", f"{counts.unjudged:,} of {counts.finished:,} rollouts have no verdict"))
     if counts.failed:
@@ -70,6 +79,6 @@ def _answers(metrics: RunMetrics) -> list[tuple[str, str]]:
     for name, (flag, text) in words.items():
         fact = metrics.facts.get(name)
         share = fact.mean if fact is not None else None
-        if share is not None and share > (MANY if name == "is_truncated" else 0.05):
+        if share is not None and share > FEW:
             flags.append((flag, f"{share:.0%} of {text}"))
     return flags

@@ -91,6 +91,14 @@ class Flag(Struct):
     text: str
 
 
+class EqualGroups(Struct, kw_only=True):
+    """Groups whose samples are all the same text: seed, cache or temperature may not be what was meant."""
+
+    groups: int
+    of: int
+    """Groups of two or more samples that are not all empty."""
+
+
 class RunMetrics(Struct, kw_only=True):
     """What the numbers of a run are."""
 
@@ -113,6 +121,8 @@ class RunMetrics(Struct, kw_only=True):
     """What majority@k takes for the answer."""
     histogram: HistogramCounts
     throughput: Throughput
+    equal_groups: EqualGroups | None
+    """None when no task has two samples, or under a condition."""
     mixed_types: dict[str, int]
     """Number fields that are text in some rows, where they count as missing."""
     flags: list[Flag]

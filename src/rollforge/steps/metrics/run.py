@@ -16,6 +16,7 @@ from rollforge.steps.metrics.records import (
     AgentMetrics,
     AtKValue,
     Counts,
+    EqualGroups,
     FailuresAsZero,
     Field,
     HistogramCounts,
@@ -97,6 +98,7 @@ def summarize_index(index: Index, options: MetricsOptions | None = None) -> RunM
         failures=failures,
         at_k=_at_k(rows, reward, options.threshold, answer_field),
         answer_field=answer_field,
+        equal_groups=_equal_groups(index) if options.where is None else None,
         histogram=HistogramCounts(*stats.histogram(known)),
         throughput=_throughput(rows),
         mixed_types=index.mixed,
@@ -104,6 +106,14 @@ def summarize_index(index: Index, options: MetricsOptions | None = None) -> RunM
     )
     metrics.flags = find_flags(metrics)
     return metrics
+
+
+def _equal_groups(index: Index) -> EqualGroups | None:
+    found = index.select(
+        "select count(*) as groups, count(*) filter (where kinds = 1) as equal from (select count(distinct answer_hash) as kinds "
+        "from rollouts where not is_empty group by task having count(*) > 1)"
+    ).to_pylist()[0]
+    return EqualGroups(groups=found["equal"], of=found["groups"]) if found["groups"] else None
 
 
 def _share(part: int, whole: int) -> float | None:

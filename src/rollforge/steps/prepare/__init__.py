@@ -6,7 +6,17 @@ The result is a pure function of (rollouts, options, seed); the manifest beside 
 
 from rollforge.steps.prepare.lineage import Lineage, Origin, trace
 from rollforge.steps.prepare.manifest import Manifest, read_manifest
-from rollforge.steps.prepare.run import prepare, prepare_again
+from rollforge.steps.prepare.run import prepare, prepare_again, refuse_mistakes
 from rollforge.steps.prepare.settings import Settings
 
-__all__ = ["Lineage", "Manifest", "Origin", "Settings", "prepare", "prepare_again", "read_manifest", "trace"]
+__all__ = [
+    "Lineage",
+    "Manifest",
+    "Origin",
+    "Settings",
+    "prepare",
+    "prepare_again",
+    "read_manifest",
+    "refuse_mistakes",
+    "trace",
+]

@@ -67,16 +67,18 @@ class Pool:
                     yield next(streams[int(run)])
 
     def close(self) -> None:
-        """Let go of the runs' files."""
-        for index in self.indexes:
-            index.close()
+        """Let go of the runs' files; the columns stay."""
+        while self.indexes:
+            self.indexes.pop().close()
 
 
 def load_pool(runs: Sequence[str | Path], settings: Settings) -> Pool:
     """The runs as columns, with the user's conditions as flags."""
     indexes = [open_index(run, verifier=settings.verifier) for run in runs]
     parts, texts = zip(*(_columns(index, settings) for index in indexes), strict=True)
-    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    joined = (
+        parts[0] if len(parts) == 1 else {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+    )
     sizes = [len(part["row"]) for part in parts]
     del parts
     run = np.repeat(np.arange(len(sizes)), sizes)
@@ -152,7 +154,11 @@ def _columns(index: Index, settings: Settings) -> tuple[dict[str, np.ndarray], d
     sql = f"SELECT {', '.join(wanted)} FROM rollouts ORDER BY row"
     raw = cursor.execute(sql, [names[text] or [""] for text in _TEXTS]).fetchnumpy()
     found = {name: np.asarray(raw[name]) for name in _NUMBERS}
-    found |= {name: column.astype(np.int64) for name, column in found.items() if column.dtype.kind in "iu"}
+    found |= {
+        name: column.astype(np.int64, copy=False)
+        for name, column in found.items()
+        if column.dtype.kind in "iu"
+    }
     for flag in ("where", "chosen_where", "rejected_where"):
         condition = getattr(settings, flag)
         if condition is not None:

@@ -28,9 +28,9 @@ class Plan:
     """Examples before `--limit`."""
 
 
-def make_plan(recipe: str, pool: Pool, settings: Settings, exporter: type[Exporter]) -> Plan:
+def make_plan(recipe: str, pool: Pool, settings: Settings) -> Plan:
     """Select, order, limit and split."""
-    selection = _select(recipe, pool, settings, exporter)
+    selection = _select(recipe, pool, settings)
     planned = len(selection)
     order = _order(selection, pool, settings)
     if settings.limit is not None and settings.limit < len(order):
@@ -42,15 +42,15 @@ def make_plan(recipe: str, pool: Pool, settings: Settings, exporter: type[Export
     return Plan(selection, split, SPLIT_NAMES[: len(settings.split)], planned)
 
 
-def _select(recipe: str, pool: Pool, settings: Settings, exporter: type[Exporter]) -> Selection:
-    _refuse_wrong_shape(recipe, settings, exporter)
+def _select(recipe: str, pool: Pool, settings: Settings) -> Selection:
     options = settings.recipe_options()
     if settings.shape in ("groups", "scored"):
         return select_groups(pool.candidates, options, needs_spread=recipe == "grpo")
     return load_recipe(recipe)(pool.candidates, options)
 
 
-def _refuse_wrong_shape(recipe: str, settings: Settings, exporter: type[Exporter]) -> None:
+def refuse_wrong_shape(recipe: str, settings: Settings, exporter: type[Exporter]) -> None:
+    """Raise when a shape or tier does not go with the recipe or the trainer."""
     shapes = {"rm": ("pairs", "scored"), "ppo": ("prompts", "groups"), "grpo": ("prompts", "groups")}
     allowed = shapes.get(recipe, ("pairs",) if recipe == "dpo" else ())
     if settings.shape != "auto" and settings.shape not in allowed:

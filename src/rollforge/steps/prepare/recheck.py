@@ -77,27 +77,39 @@ class _Checker:
 
     def check(self, path: Path, file: WrittenFile) -> FileRecord:
         digest = hashlib.sha256()
-        rows = 0
-        problems: list[str] = []
-        for line in self._lines(path, digest):
-            rows += 1
-            # A copied line was parsed by the index; that it is whole and where it should be is what can still go wrong.
-            found = (
-                []
-                if self._is_copy and line.startswith(b"{") and line.endswith(b"}")
-                else self._problems(line)
-            )
-            problems += [f"row {rows}: {problem}" for problem in found]
-            if len(problems) >= SHOWN:
-                break
+        rows, problems = self._copied(path, digest) if self._is_copy else self._read(path, digest)
         if not problems and rows != len(file.examples):
-            problems.append(f"{rows} rows on disk, {len(file.examples)} were written")
+            problems = [f"{rows} rows on disk, {len(file.examples)} were written"]
         if problems:
             raise ContractBroken(
                 f"{file.name} breaks the contract of {self._exporter.name}: {'; '.join(problems[:SHOWN])}",
                 hint="nothing was left behind; try --arguments string or --untidy refuse, and please report it",
             )
         return FileRecord(file.name, file.split, rows, path.stat().st_size, digest.hexdigest())
+
+    def _read(self, path: Path, digest: Any) -> tuple[int, list[str]]:
+        """Rows, and what is wrong with the first of them."""
+        rows = 0
+        problems: list[str] = []
+        for line in self._lines(path, digest):
+            rows += 1
+            problems += [f"row {rows}: {problem}" for problem in self._problems(line)]
+            if len(problems) >= SHOWN:
+                break
+        return rows, problems
+
+    def _copied(self, path: Path, digest: Any) -> tuple[int, list[str]]:
+        """The same for copied lines: the index has parsed them, so that all are there and whole is what can still go wrong."""
+        rows = 0
+        last = b"\n"
+        buffer = bytearray(READ_AHEAD)
+        with path.open("rb", buffering=0) as file:
+            while size := file.readinto(buffer):
+                block = memoryview(buffer)[:size]
+                digest.update(block)
+                rows += buffer.count(b"\n", 0, size)
+                last = bytes(block[-1:])
+        return rows, [] if last == b"\n" else ["the last row has no end"]
 
     def _problems(self, line: bytes) -> list[str]:
         try:

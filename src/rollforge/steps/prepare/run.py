@@ -32,7 +32,7 @@ from rollforge.steps.prepare.manifest import (
     versions,
 )
 from rollforge.steps.prepare.place import Place
-from rollforge.steps.prepare.plan import Plan, make_plan
+from rollforge.steps.prepare.plan import Plan, make_plan, refuse_wrong_shape
 from rollforge.steps.prepare.recheck import ContractBroken, NotUnicode, recheck
 from rollforge.steps.prepare.settings import Settings, make_settings
 from rollforge.steps.prepare.statistics import describe, outlook, red_flags
@@ -65,6 +65,20 @@ def prepare(
         check: what `rollforge check` said before, for the manifest.
         options: fields of `Settings`.
     """
+    exporter_type, settings = refuse_mistakes(recipe, to=to, out=out, dry_run=dry_run, **options)
+    names = _name_runs([runs] if isinstance(runs, str | Path) else list(runs))
+    pool = load_pool(names, settings)
+    try:
+        maker = _Maker(recipe, names, exporter_type, settings, pool, check or {}, progress)
+        return maker.count() if dry_run or out is None else maker.make(Path(out))
+    finally:
+        pool.close()
+
+
+def refuse_mistakes(
+    recipe: str, *, to: str, out: str | Path | None, dry_run: bool = False, **options: object
+) -> tuple[type[Exporter], Settings]:
+    """What was asked for, understood; raises for what cannot be carried out, before any run is opened."""
     RECIPES.load(recipe)
     exporter_type = load_exporter(to)
     refuse_unsupported(exporter_type, recipe)
@@ -75,15 +89,8 @@ def prepare(
         raise UsageError(
             f"--balance label is for kto; {recipe} has no labels", hint="balance by difficulty or a column"
         )
-    given = [runs] if isinstance(runs, str | Path) else list(runs)
-    pool = load_pool(given, settings)
-    try:
-        maker = _Maker(
-            recipe, [str(run) for run in given], exporter_type, settings, pool, check or {}, progress
-        )
-        return maker.count() if dry_run or out is None else maker.make(Path(out))
-    finally:
-        pool.close()
+    refuse_wrong_shape(recipe, settings, exporter_type)
+    return exporter_type, settings
 
 
 def _name_runs(given: Sequence[str | Path]) -> list[str]:
@@ -175,7 +182,7 @@ class _Maker:
 
     def count(self) -> Manifest:
         """The plan as a manifest: what would be written, and what other thresholds would give."""
-        plan = make_plan(self._recipe, self._pool, self._settings, self._exporter_type)
+        plan = make_plan(self._recipe, self._pool, self._settings)
         numbers = np.arange(len(plan.selection))
         manifest = self._manifest(plan, numbers, {}, [])
         manifest.dry_run = True
@@ -186,7 +193,7 @@ class _Maker:
 
     def make(self, out: Path) -> Manifest:
         """Write, read back, describe, put in place."""
-        plan = make_plan(self._recipe, self._pool, self._settings, self._exporter_type)
+        plan = make_plan(self._recipe, self._pool, self._settings)
         form = self._settings.pairs if self._settings.pairs != "auto" else self._exporter_type.pair_form
         policies = _policies(self._exporter_type, self._settings)
         converter = Converter(self._pool, plan, self._settings, self._exporter, policies, form, self._prover)
@@ -196,6 +203,7 @@ class _Maker:
             except NotUnicode:
                 converter.start_over(is_careful=True)
                 written, files = self._write(converter, plan, place)
+            self._pool.close()  # what follows needs columns only, and memory of its own
             write_lineage(place.folder, written, plan, self._pool, self._runs)
             numbers = np.concatenate([np.frombuffer(file.examples, dtype=np.int64) for file in written.files])
             manifest = self._manifest(plan, numbers, dict(written.dropped), files)
