@@ -304,6 +304,7 @@ def _field_appears(run: MadeRun, rng: Rng) -> None:
     least_samples=4,
     alike=0.5,
     kind="binary",
+    mean=0.5,
     unjudged=0.0,
     failed=0.0,
     least_rollouts=2000,
