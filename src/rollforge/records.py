@@ -142,7 +142,9 @@ class Response(Mapping[str, Any]):
         """A response that is one finished message: what tests and probes of verifiers need."""
         part = {"type": "output_text", "text": text, "annotations": []}
         item = {"type": "message", "role": "assistant", "status": "completed", "content": [part]}
-        return cls({"object": "response", "status": "completed", "incomplete_details": None, "output": [item]})
+        return cls(
+            {"object": "response", "status": "completed", "incomplete_details": None, "output": [item]}
+        )
 
     def __getitem__(self, key: str) -> Any:
         return self.raw[key]

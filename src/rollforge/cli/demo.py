@@ -18,7 +18,10 @@ from rollforge.errors import Exit, UsageError
 EXAMPLE = "rollforge demo"
 
 _STEPS = (
-    ("Example tasks: arithmetic, with a difficulty that varies", "simulate --write-tasks {tasks} -n 300 --seed 1"),
+    (
+        "Example tasks: arithmetic, with a difficulty that varies",
+        "simulate --write-tasks {tasks} -n 300 --seed 1",
+    ),
     (
         "Collect 8 rollouts per task from the embedded model, judged as they come in",
         "collect -i {tasks} -o {run} -m simulated --verifier exact -k 8 --progress plain",
@@ -26,7 +29,10 @@ _STEPS = (
     ("How far is it? (works from any other shell, also while it runs)", "status {run}"),
     ("Ask the verifier what it must know", "verify {run} --verifier exact --probe"),
     ("Profile rewards per task", "profile {run}"),
-    ("Any question, in SQL", 'query {run} "select reward, count(*) as rollouts, avg(output_tokens) as tokens from rollouts group by 1 order by 1"'),
+    (
+        "Any question, in SQL",
+        'query {run} "select reward, count(*) as rollouts, avg(output_tokens) as tokens from rollouts group by 1 order by 1"',
+    ),
     ("Is it fit for GRPO?", "check {run} --for grpo"),
     ("Make a preference dataset that TRL loads", "prepare dpo {run} -o {data} --to trl"),
 )
@@ -49,7 +55,9 @@ def demo(out: Path | None = None, /, *, keep_going: Annotated[bool, Parameter(ne
     out.mkdir(parents=True, exist_ok=True)
     places = {"tasks": out / "tasks.jsonl", "run": out / "run", "data": out / "dpo"}
     for title, template in _STEPS:
-        words = shlex.split(template.format(**{name: shlex.quote(str(path)) for name, path in places.items()}))
+        words = shlex.split(
+            template.format(**{name: shlex.quote(str(path)) for name, path in places.items()})
+        )
         if words[0] not in COMMANDS:
             continue
         say(f"\n── {title}\n$ rollforge {shlex.join(words)}\n")
@@ -57,7 +65,9 @@ def demo(out: Path | None = None, /, *, keep_going: Annotated[bool, Parameter(ne
         if code and not (keep_going or words[0] == "check"):
             say(f"error: rollforge {words[0]} ended with exit code {code}")
             return Exit.UNEXPECTED
-    say(f"\nEverything is in {out}/. The answers were simulated: point collect at your own server with --base-url.")
+    say(
+        f"\nEverything is in {out}/. The answers were simulated: point collect at your own server with --base-url."
+    )
     return Exit.DONE
 
 

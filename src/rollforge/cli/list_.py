@@ -70,7 +70,8 @@ def describe_family(family: str) -> list[Member]:
 
     if family not in FAMILIES:
         raise UsageError(
-            f"there is no family {family!r}{did_you_mean(family, FAMILIES)}", hint=f"one of {', '.join(FAMILIES)}"
+            f"there is no family {family!r}{did_you_mean(family, FAMILIES)}",
+            hint=f"one of {', '.join(FAMILIES)}",
         )
     registry: Registry = load_target(FAMILIES[family])
     loaded = {name: registry.load(name) for name in registry.names()}

@@ -212,7 +212,9 @@ def prepare(
     return Exit.DONE
 
 
-def _checked(recipe: str, runs: Sequence[str], *, force: bool, is_dry: bool, verifier: str | None) -> dict[str, Any]:
+def _checked(
+    recipe: str, runs: Sequence[str], *, force: bool, is_dry: bool, verifier: str | None
+) -> dict[str, Any]:
     """What `rollforge check --for RECIPE` says about the runs; a dry run only counts, so it is not stopped."""
     from rollforge.api import gate
 

@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 from msgspec import Raw, Struct
-from pyarrow import compute as pc
 
 from rollforge.records import JsonObject, content_text
 
@@ -198,6 +197,8 @@ _SPELLINGS[[ord("u"), ord("/")]] = True
 
 def measure(said: list[bytes]) -> tuple[list[bytes], list[int]]:
     """Escaped texts in the one spelling that equal texts share, and how many characters each has."""
+    from pyarrow import compute  # registers hundreds of functions: only a scan waits for that
+
     data = np.frombuffer(b'"'.join([*said, b""]), dtype=np.uint8)
     ends = np.cumsum([len(text) + 1 for text in said])
     escapes = np.flatnonzero(data == _BACKSLASH)
@@ -209,7 +210,7 @@ def measure(said: list[bytes]) -> tuple[list[bytes], list[int]]:
         return said, [len(_plain(text)) for text in said]
     offsets = pa.py_buffer(np.append(0, ends))
     texts = pa.Array.from_buffers(pa.large_string(), len(said), [None, offsets, pa.py_buffer(data)])
-    characters = pc.utf8_length(texts).to_numpy() - 1
+    characters = compute.utf8_length(texts).to_numpy() - 1
     return said, (characters - _escape_counts(escapes, ends)).tolist()
 
 

@@ -146,7 +146,9 @@ class Columns:
                     _place(self._numbers, [(name, value)], row)
 
 
-def _place(columns: dict[str, tuple[list[int], list[Any]]], pairs: Sequence[tuple[str, Any]], row: int) -> None:
+def _place(
+    columns: dict[str, tuple[list[int], list[Any]]], pairs: Sequence[tuple[str, Any]], row: int
+) -> None:
     """Take down each value with its row; the last of a name counts."""
     for name, value in pairs:
         column = columns.get(name)

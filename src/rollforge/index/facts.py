@@ -142,7 +142,9 @@ def _compact_size(values: dict[str, Raw]) -> int:
 
 def repeated_notes(line: Line) -> list[str]:
     """A note for every key that stands in one object more than once."""
-    return [f"key {key!r} is there more than once; the last value counts" for key in _repeated_keys(bytes(line))]
+    return [
+        f"key {key!r} is there more than once; the last value counts" for key in _repeated_keys(bytes(line))
+    ]
 
 
 def _without_constants(line: bytes, reason: str) -> tuple[bytes, list[str]]:

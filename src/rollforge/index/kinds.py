@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Literal
 
 import msgspec
+import pyarrow as pa
 
 from rollforge.index.facts import Line, Reader, Row, sort_scalars, split_line
 from rollforge.records import (
@@ -23,6 +24,13 @@ from rollforge.records import (
 Kind = Literal["rollouts", "tasks", "failures", "verdicts"]
 ColumnType = Literal["int", "float", "bool", "text"]
 
+
+ARROW_TYPES: dict[ColumnType, pa.DataType] = {
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "bool": pa.bool_(),
+    "text": pa.string(),
+}
 
 PLACES: dict[str, ColumnType] = {"line": "int", "offset": "int", "length": "int"}
 """Columns of every kind: where the line stands."""
@@ -50,6 +58,7 @@ COLUMNS: dict[Kind, dict[str, ColumnType]] = {
     "failures": _FAILURES,
     "verdicts": _VERDICTS,
 }
+
 
 def reader_of(kind: Kind) -> Callable[[Line], Row]:
     """A function from a line that is no rollout to its row; it raises `BadLine` for a line that is none."""

@@ -41,7 +41,7 @@ from rollforge.records import OWN_KEY, PARAMS_KEY
 FIXED = tuple(name for name in COLUMNS["rollouts"] if name not in ("task", "rollout", "attempt"))
 """Columns made here; task, rollout and attempt are top-level numbers like any other."""
 
-assert FIXED == ("agent", "prompt_hash", *Answer._fields, *Own._fields)
+assert ("agent", "prompt_hash", *Answer._fields, *Own._fields) == FIXED
 
 _CHAT = ("messages", "prompt", "completion")
 _NO_OWN = Own()
@@ -210,4 +210,3 @@ class Rollouts:
         owns = [self._owns.get(row, _NO_OWN) for row in range(count)] if self._owns else [_NO_OWN] * count
         found = (self._agents, self._hashes, *zip(*self._answers, strict=True), *zip(*owns, strict=True))
         return dict(zip(FIXED, found, strict=True))
-

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from rollforge.index.columns import Columns
 from rollforge.index.facts import BadLine, Line, Reader, Row
-from rollforge.index.kinds import COLUMNS, PLACES, ColumnType, Kind, reader_of
+from rollforge.index.kinds import ARROW_TYPES, COLUMNS, PLACES, ColumnType, Kind, reader_of
 from rollforge.index.lines import Batch, read_batches
 from rollforge.index.rollouts import Rollouts
 from rollforge.records import ATTEMPT_KEY, ROLLOUT_KEY, TASK_KEY
@@ -31,13 +31,6 @@ CHUNK = 16_384
 
 MAX_LISTED = 1_000
 """Bad lines listed with their place per range; all of them are counted."""
-
-ARROW_TYPES: dict[ColumnType, pa.DataType] = {
-    "int": pa.int64(),
-    "float": pa.float64(),
-    "bool": pa.bool_(),
-    "text": pa.string(),
-}
 
 
 class BadLineAt(msgspec.Struct, kw_only=True):

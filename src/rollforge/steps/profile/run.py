@@ -176,6 +176,8 @@ def _bands(rate: Floats) -> list[str | None]:
 
 def _with_absent_tasks(rows: ByTask, table: pa.Table) -> pa.Table:
     """Tasks that were asked for and have no rollout stand in the profile too, with a count of 0."""
+    if not rows.index.has_tasks:
+        return table
     asked = rows.index.select("SELECT task FROM tasks WHERE source_row IS NOT NULL ORDER BY task")
     absent = np.setdiff1d(ints(asked, "task"), rows.tasks)
     if not len(absent):
