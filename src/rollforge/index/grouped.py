@@ -51,6 +51,17 @@ class ByTask:
             for name in some:
                 yield name, table.column(name).take(pa.array(self.order))
 
+    def codes(self, name: str) -> tuple[Ints, list[str | None]]:
+        """A text column as numbers, in the order of (task, rollout), and the text of each number (None for missing)."""
+        label: dict[str | None, int] = {}
+        found = [np.zeros(0, dtype=np.int64)]
+        for chunk in self.index.table([name], self.where).column(name).chunks:
+            words = chunk.to_numpy(zero_copy_only=False).tolist()
+            for word in dict.fromkeys(words):
+                label.setdefault(word, len(label))
+            found.append(np.array([label[word] for word in words], dtype=np.int64))
+        return np.concatenate(found)[self.order], list(label)
+
     def floats(self, names: Sequence[str]) -> Iterator[tuple[str, Floats]]:
         """Each number column as floats, NaN for missing, in the order of (task, rollout)."""
         at_once = max(1, BATCH_VALUES // max(1, len(self)))
@@ -87,12 +98,8 @@ class ByTask:
 def floats(table: pa.Table, name: str) -> Floats:
     """A number or truth column as floats, NaN for missing."""
     column = table.column(name)
-    if not pa.types.is_floating(column.type):
-        column = (
-            column.cast(pa.int64()).cast(pa.float64(), safe=False)
-            if pa.types.is_boolean(column.type)
-            else column.cast(pa.float64(), safe=False)
-        )
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
     return np.asarray(column.to_numpy(), dtype=np.float64)
 
 

@@ -102,8 +102,8 @@ def _task_table(rows: ByTask, names: Sequence[str], options: ProfileOptions) -> 
 
 def _first(rows: ByTask, name: str) -> pa.Array:
     """The value of each task's first rollout."""
-    column = next(rows.columns([name]))[1].combine_chunks()
-    return column.take(pa.array(rows.starts))
+    codes, labels = rows.codes(name)
+    return pa.array([labels[code] for code in codes[rows.starts].tolist()], pa.string())
 
 
 def _counts(rows: ByTask) -> dict[str, Ints | Floats]:
@@ -188,9 +188,7 @@ def _with_absent_tasks(rows: ByTask, table: pa.Table) -> pa.Table:
 
 
 def _agent_table(rows: ByTask, names: Sequence[str], options: ProfileOptions) -> pa.Table:
-    agent = next(rows.columns(["agent"]))[1].combine_chunks().fill_null("").dictionary_encode()
-    codes = np.asarray(agent.indices, dtype=np.int64)
-    labels = [label or None for label in agent.dictionary.to_pylist()]
+    codes, labels = _sorted(*rows.codes("agent"))
     order = np.argsort(codes, kind="stable")
     starts = (
         np.flatnonzero(np.r_[True, np.diff(codes[order]) != 0]) if len(codes) else np.zeros(0, dtype=np.int64)
@@ -210,7 +208,15 @@ def _agent_table(rows: ByTask, names: Sequence[str], options: ProfileOptions) ->
     }
     columns |= {name: _column(values) for name, values in statistics.items()}
     columns |= histograms
-    return pa.table(columns).sort_by("agent")
+    return pa.table(columns)
+
+
+def _sorted(codes: Ints, labels: list[str | None]) -> tuple[Ints, list[str | None]]:
+    """The same with the texts in order, missing and empty ones last and as one."""
+    names = sorted({label for label in labels if label})
+    place = {name: number for number, name in enumerate(names)}
+    renamed = np.array([place.get(label or "", len(names)) for label in labels], dtype=np.int64)
+    return renamed[codes] if len(codes) else codes, [*names, None]
 
 
 def _agent_histograms(
