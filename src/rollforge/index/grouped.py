@@ -28,6 +28,7 @@ class ByTask:
         self.index = index
         self.where = where
         self._kept: dict[str, Floats] = {}
+        self._codes: dict[str, tuple[Ints, list[str | None]]] = {}
         keys = index.table(["task", "rollout"], where)
         task, rollout = ints(keys, "task"), ints(keys, "rollout")
         self.order: Ints = np.lexsort((rollout, task))
@@ -53,6 +54,8 @@ class ByTask:
 
     def codes(self, name: str) -> tuple[Ints, list[str | None]]:
         """A text column as numbers, in the order of (task, rollout), and the text of each number (None for missing)."""
+        if name in self._codes:
+            return self._codes[name]
         label: dict[str | None, int] = {}
         found = [np.zeros(0, dtype=np.int64)]
         for chunk in self.index.table([name], self.where).column(name).chunks:
@@ -60,7 +63,8 @@ class ByTask:
             for word in dict.fromkeys(words):
                 label.setdefault(word, len(label))
             found.append(np.array([label[word] for word in words], dtype=np.int64))
-        return np.concatenate(found)[self.order], list(label)
+        self._codes[name] = np.concatenate(found)[self.order], list(label)
+        return self._codes[name]
 
     def floats(self, names: Sequence[str]) -> Iterator[tuple[str, Floats]]:
         """Each number column as floats, NaN for missing, in the order of (task, rollout)."""
@@ -75,6 +79,12 @@ class ByTask:
                     found = floats(table, name)[self.order]
                     self._keep(name, found)
                 yield name, found
+
+    def keep(self, names: Sequence[str]) -> None:
+        """Read these columns together, when all of them are few enough to be remembered."""
+        if len(names) * len(self) <= BATCH_VALUES:
+            for _ in self.floats(names):
+                pass
 
     def _keep(self, name: str, found: Floats) -> None:
         """Remember a column as long as what is remembered stays small: most runs are, and are asked for it again."""

@@ -46,6 +46,8 @@ class Profile:
         """One row per agent."""
         self.summary = summary
         self.fields = fields
+        self.rows: ByTask | None = None
+        """The rollouts it was made of, for what is written beside the statistics."""
 
     def __repr__(self) -> str:
         return f"Profile({self.tasks.num_rows:,} tasks, {self.agents.num_rows} agents, {len(self.fields)} fields)"
@@ -68,11 +70,13 @@ def profile_index(index: Index, options: ProfileOptions | None = None) -> Profil
     options = options or ProfileOptions()
     rows = ByTask(index, options.where)
     names = index.numbers or ["reward"]
+    rows.keep([*names, "attempt", "answer_chars"])
     tasks = _task_table(rows, names, options)
     agents = _agent_table(rows, names, options)
-    return Profile(
-        tasks, agents, summarize(rows, tasks, options.threshold, options.tolerance, options.look), list(names)
-    )
+    summary = summarize(rows, tasks, options.threshold, options.tolerance, options.look)
+    profile = Profile(tasks, agents, summary, list(names))
+    profile.rows = rows
+    return profile
 
 
 def _column(values: Any) -> pa.Array:
