@@ -17,6 +17,7 @@ class LoopEngine:
 
     def __init__(self, verifier: Verifier, timeout: float) -> None:
         self._verifier = verifier
+        self._is_async = verifier.is_async  # asking once: it inspects the function
         self._timeout = timeout
         self._live: LiveVerifier | None = None
         self.running = 0
@@ -35,7 +36,7 @@ class LoopEngine:
         started = time.perf_counter()
         self.running += 1
         try:
-            if self._verifier.is_async:
+            if self._is_async:
                 async with asyncio.timeout(self._timeout):
                     verdicts = await self._live.judge(task, responses)
             else:
