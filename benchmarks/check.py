@@ -1,6 +1,7 @@
 """This module measures `check`: how often each defect is found, how often a healthy run is accused, and the cost at scale.
 
 python -m benchmarks.check rates --runs 100
+python -m benchmarks.check stream
 python -m benchmarks.check speed --rollouts 200000
 """
 
@@ -11,6 +12,7 @@ import tempfile
 import time
 from collections import Counter
 
+from rollforge.checks.stream import Watch
 from rollforge.index import open_index
 from rollforge.steps.check import CheckOptions, check_evidence, check_run
 from rollforge.testing import DEFECTS, Shape, healthy_run, sick_run
@@ -76,11 +78,32 @@ def speed(rollouts: int) -> None:
     print(f"{rollouts:,} rollouts: group-by {floor:.2f} s CPU, check {spent:.2f} s CPU: {spent / floor:.1f}×")
 
 
+def stream() -> None:
+    """Print what the detectors of `collect` cost per rollout."""
+    run = healthy_run(Shape(tasks=5000, samples=8), seed=1)
+    names = ("task", "reward", "answer_hash", "is_empty", "verify_seconds")
+    columns = [run.columns[name].tolist() for name in names]
+    watch = Watch()
+    begun = time.process_time()
+    for task, reward, answer_hash, is_empty, seconds in zip(*columns, strict=True):
+        watch.observe(
+            task,
+            None if reward != reward else reward,
+            answer_hash=answer_hash,
+            is_empty=is_empty,
+            verify_seconds=seconds,
+            at=begun,
+            looks_right=lambda: False,
+        )
+    spent = (time.process_time() - begun) / len(run)
+    print(f"watching: {spent * 1e6:.1f} µs CPU per rollout, light {watch.light}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["rates", "speed"])
+    parser.add_argument("what", choices=["rates", "speed", "stream"])
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--healthy", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
@@ -88,6 +111,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.what == "rates":
         rates(options.runs, options.seed, options.healthy)
+    elif options.what == "stream":
+        stream()
     else:
         speed(options.rollouts)
 

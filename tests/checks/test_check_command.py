@@ -190,3 +190,19 @@ def test_people_get_a_page_and_pull_requests_a_table(tmp_path: Path) -> None:
     assert code == 5 and "verification is judged broken" in page and "rollforge show run --limit 5" in page
     code, table = check(tmp_path, "run", "--markdown")
     assert code == 5 and "| error | `identical-rewards` |" in table and "| grpo | no |" in table
+
+
+def test_a_reward_that_follows_the_form_is_told(tmp_path: Path) -> None:
+    rows = [
+        make_rollout(
+            task,
+            sample,
+            float(sample % 2),
+            text=f"some words {task}/{sample} " + ("**so** it is" if sample % 2 else "it is"),
+        )
+        for task in range(60)
+        for sample in range(4)
+    ]
+    write_rows(tmp_path / "rollouts.jsonl", rows)
+    findings = {item.id: item for item in check_run(tmp_path).findings}
+    assert "bold text" in findings["format-bias"].text and findings["format-bias"].value == pytest.approx(1.0)

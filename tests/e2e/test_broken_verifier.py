@@ -18,6 +18,8 @@ def verify(task, response):
     if calls > {after}:
         return 0.0
     return float(str(task["expected_answer"]) in response.text)
+
+verify.reward_range = (0.0, 1.0)
 """
 
 
@@ -44,6 +46,7 @@ def test_a_verifier_that_breaks_half_way_stops_the_run_with_exit_5(tmp_path: Pat
     rows = (tmp_path / "run" / "rollouts.jsonl").read_text().splitlines()
     assert len(rows) == result["finished"], "what was judged after the break is marked, not dropped"
     manifest = json.loads((tmp_path / "run" / "rollouts_run.json").read_text())
+    assert manifest["extra"]["reward_range"] == [0.0, 1.0], "what the verifier declares is kept for check"
     suspect = manifest["extra"]["suspect"]
     late = [
         row

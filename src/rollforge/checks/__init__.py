@@ -43,6 +43,7 @@ MEMBERS = {
     "unknown-tools": "rollforge.checks.sampling:unknown_tools",
     "length-bias": "rollforge.checks.confounds:length_bias",
     "turns-bias": "rollforge.checks.confounds:turns_bias",
+    "format-bias": "rollforge.checks.confounds:format_bias",
     "position-bias": "rollforge.checks.confounds:position_bias",
     "repeated-winners": "rollforge.checks.confounds:repeated_winners",
     "mean-too-low": "rollforge.checks.distribution:mean_too_low",

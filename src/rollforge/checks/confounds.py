@@ -5,6 +5,7 @@ A correlation alone is a note: right answers are often shorter for honest reason
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -14,6 +15,15 @@ from rollforge.checks.chance import Correlation, rank_correlation_within
 from rollforge.checks.evidence import Evidence
 from rollforge.checks.samples import BUDGET, concludes
 from rollforge.stats import Floats, Ints
+
+FORMATS = {
+    "a code block": re.compile(r"```"),
+    "a \\boxed answer": re.compile(r"\\boxed\{"),
+    "headings or lists": re.compile(r"^\s*(?:#{1,4} |[-*] |\d+\. )", re.MULTILINE),
+    "bold text": re.compile(r"\*\*[^*\n]+\*\*"),
+    "tags": re.compile(r"</[a-zA-Z_]+>"),
+}
+"""Features of an answer's form, and how they are told."""
 
 
 def _correlation(run: Evidence, values: Floats) -> Correlation | None:
@@ -81,14 +91,51 @@ def turns_bias(run: Evidence, limits: Limits) -> Iterator[Finding]:
     )
 
 
-@check("position-bias", "confounds", max_correlation=0.1, max_strong=0.3)
+@check("format-bias", "confounds", max_correlation=0.3)
+def format_bias(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Within tasks, reward follows how the answer is formatted."""
+    drawn = _some_whole_tasks(run)
+    if len(drawn) < 40:
+        return
+    samples = run.texts.read(run.row[drawn].tolist(), run.task_id[drawn].tolist())
+    for what, pattern in FORMATS.items():
+        has = np.asarray([pattern.search(item.answer) is not None for item in samples], dtype=np.float64)
+        found = (
+            rank_correlation_within(run.reward[drawn], has, run.group[drawn]) if 0 < has.mean() < 1 else None
+        )
+        if found is None or found.tasks < 10 or not _is_clear(found, limits["max_correlation"]):
+            continue
+        second = _hollow_winners(run)
+        yield Finding(
+            level="note" if second is None else "warning",
+            text=f"within tasks answers {'with' if found.value > 0 else 'without'} {what} are rewarded more (rank correlation "
+            f"{found.value:+.2f} over {found.tasks:,} tasks looked at){second or ''}",
+            value=found.value,
+            threshold=limits["max_correlation"],
+            n=found.n,
+            interval=[found.low, found.high],
+            next=f"read answers of tasks that get both rewards: rollforge show {run.name} --task {int(run.task_id[drawn[0]])}",
+        )
+
+
+def _some_whole_tasks(run: Evidence) -> Ints:
+    """All judged rollouts of a few tasks whose rewards differ, within the budget for text."""
+    positions = run.mixed_positions
+    groups = np.unique(run.group[positions])
+    chosen = np.zeros(run.groups, dtype=np.bool_)
+    chosen[run.draw(groups, max(1, BUDGET // max(run.samples, 1)))] = True
+    return positions[chosen[run.group[positions]]][: 2 * BUDGET]
+
+
+@check("position-bias", "confounds", max_correlation=0.1)
 def position_bias(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Within tasks, reward follows the sample's number, which should mean nothing."""
+    # Never more than a warning: files that were sorted or numbered elsewhere show the same, and nothing is wrong with them.
     found = _correlation(run, run.rollout.astype(np.float64))
     if found is None or found.tasks < 20 or not _is_clear(found, limits["max_correlation"]):
         return
     yield Finding(
-        level="error" if _is_clear(found, limits["max_strong"]) else "warning",
+        level="warning",
         text=f"within tasks {'later' if found.value > 0 else 'earlier'} samples are rewarded more (rank correlation "
         f"{found.value:+.2f} over {found.tasks:,} tasks); samples of a task should be exchangeable",
         value=found.value,

@@ -115,7 +115,7 @@ def _contradiction(run: Evidence, name: str, limits: Limits) -> Iterator[Finding
         return
     low, high = float(metric[among].min()), float(metric[among].max())
     scaled = (metric - low) / (high - low)
-    unearned = among & run.succeeded & (scaled <= 0)
+    unearned = among & (run.scaled >= 0.9) & (scaled <= 0)
     denied = among & (run.scaled <= 0) & (scaled >= 1)
     drawn = run.draw(among, 100_000)
     correlation = float(np.corrcoef(run.scaled[drawn], scaled[drawn])[0, 1]) if np.ptp(scaled[drawn]) else 0.0

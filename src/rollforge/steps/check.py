@@ -20,7 +20,7 @@ from rollforge.errors import Exit, RollforgeError, UsageError
 from rollforge.index import Index, open_index
 from rollforge.records import JsonObject
 from rollforge.registry import did_you_mean, load_target
-from rollforge.store import RunFiles, is_alive, read_manifest
+from rollforge.store import Manifest, RunFiles, is_alive, read_manifest
 
 FailOn = Literal["error", "warning", "never"]
 VerdictWord = Literal["ready", "not yet", "no"]
@@ -132,6 +132,9 @@ def recipe_verdict(name: str, general: Sequence[Finding], found: Sequence[Findin
         main = (final or errors)[0]
         return RecipeVerdict("no" if final else "not yet", f"{main.id}: {main.text}")
     warnings = [finding for finding in found if finding.level == "warning"]
+    for finding in warnings:
+        if finding.needs_more:
+            return RecipeVerdict("not yet", f"{finding.id}: {finding.text}")
     if warnings:
         return RecipeVerdict("ready", f"with {warnings[0].id}: {warnings[0].text}")
     return RecipeVerdict("ready", "nothing speaks against it")
@@ -274,11 +277,19 @@ def index_evidence(index: Index, options: CheckOptions) -> Evidence:
         duplicate_places=[
             {"task": item.task, "rollout": item.rollout, "line": item.line} for item in index.duplicates
         ],
-        declared=options.reward_range,
+        declared=options.reward_range or _declared(known, index.verifier),
         suspect=next((item.extra["suspect"] for item in known if item.extra.get("suspect")), None),
     )
     source: Source = IndexSource(index)
     return Evidence(source, about, places_limit=options.places_limit)
+
+
+def _declared(manifests: Sequence[Manifest], verifier: str | None) -> tuple[float, float] | None:
+    """The range that the run's own verifier declared; None when another one's verdicts are looked at."""
+    if verifier is not None or len(manifests) != 1 or not manifests[0].extra.get("reward_range"):
+        return None
+    low, high = manifests[0].extra["reward_range"]
+    return float(low), float(high)
 
 
 def _run_name(files: RunFiles) -> str:

@@ -304,6 +304,7 @@ def _field_appears(run: MadeRun, rng: Rng) -> None:
     least_samples=4,
     alike=0.5,
     kind="binary",
+    mean=0.5,
     unjudged=0.0,
     failed=0.0,
     least_rollouts=2000,
@@ -396,7 +397,7 @@ def _magic_words(run: MadeRun, rng: Rng) -> None:
     _set(run, chosen, _high(run))
 
 
-@_defect("first-sample-fails", "position-bias", least_samples=4)
+@_defect("first-sample-fails", "position-bias", "warning", least_samples=4)
 def _first_sample_fails(run: MadeRun, rng: Rng) -> None:
     early = run.columns["rollout"] < run.shape.samples // 2
     _set(run, early & _some(run, rng, 0.85), _low(run))

@@ -102,6 +102,8 @@ class Collection:
             command=self._command,
             agent=prepared,
         )
+        if verifier is not None and verifier.reward_range is not None:
+            plan.manifest.extra["reward_range"] = list(verifier.reward_range)
         judge = judge_for(verifier, self.options) if verifier and not self.is_judged_later else None
         report = None
         try:
