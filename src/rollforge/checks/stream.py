@@ -38,7 +38,7 @@ class Watch:
     __slots__ = (
         "_drop_high", "_drop_low", "_empties", "_empties_rewarded", "_fail_fast", "_fail_slow", "_fast", "_first_at",
         "_first_seen", "_known", "_last_at", "_latency_n", "_length", "_looked", "_looks_right", "_next_look", "_past", "_repeats",
-        "_repeats_differ", "_reward_fast", "_reward_slow", "_slow", "_tasks", "_value", "judged", "reason", "seen", "signals",
+        "_repeats_differ", "_reward_fast", "_reward_slow", "_slow", "_tasks", "_usual_n", "_value", "judged", "reason", "seen", "signals",
         "tripped",
     )  # fmt: skip
 
@@ -56,7 +56,7 @@ class Watch:
         self._first_at = self._last_at = 0.0
         self._first_seen = 0
         self._fast = self._slow = 0.0
-        self._latency_n = 0
+        self._latency_n = self._usual_n = 0
         self._fail_fast = self._fail_slow = 0.0
         self._reward_fast = self._reward_slow = 0.0
         self._drop_low, self._drop_high = math.inf, -math.inf
@@ -153,7 +153,8 @@ class Watch:
             self._fast = self._slow = logarithm
         self._fast += FAST * (logarithm - self._fast)
         if not is_still:
-            weight = SLOW if self._latency_n > 500 else 1.0 / self._latency_n
+            self._usual_n += 1
+            weight = SLOW if self._usual_n > 500 else 1.0 / self._usual_n
             self._slow += weight * (logarithm - self._slow)
 
     def _observe_look(self, looks_right: bool | None) -> None:
@@ -227,8 +228,14 @@ class Watch:
             return ""
         return f"the mean reward fell from {self._reward_slow:.2f} to {self._reward_fast:.2f}"
 
+    @property
+    def _has_moved(self) -> bool:
+        """Whether rewards ever differed: without that there is no better time to compare with."""
+        return self._drop_low < self._drop_high
+
     def _latency_text(self) -> str:
-        if self._latency_n < 2 * WARM or abs(self._fast - self._slow) < TIMES:
+        # A verifier's first calls are slow and its later ones shared: only a change beside one of the rewards means something.
+        if not self._has_moved or self._usual_n < WARM or abs(self._fast - self._slow) < TIMES:
             return ""
         factor = math.exp(abs(self._fast - self._slow))
         kind = "slower" if self._fast > self._slow else "faster"
@@ -253,7 +260,7 @@ class Watch:
         return f"{self._empties_rewarded:,} of {self._empties:,} empty answers were rewarded"
 
     def _extraction_text(self) -> str:
-        is_low = self._value <= self._drop_low or self._value == 0
+        is_low = self._value <= (self._drop_low if self._has_moved else 0.0)
         if not is_low or self._looks_right < 5 or share(self._looks_right, self._looked).low <= 0.1:
             return ""
         return f"{self._looks_right:,} of {self._looked:,} of these answers end in the expected one"
