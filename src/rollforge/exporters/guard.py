@@ -37,9 +37,9 @@ class ArgumentsGuard:
             value = None
         if not isinstance(value, dict):
             return "a call has arguments that are not a JSON object"
-        outline = tuple((key, type(item)) for key, item in value.items())
-        if outline in self._harmless and all(
-            type(item) is not int or -_WHOLE < item < _WHOLE for item in value.values()
+        outline = (*value, *map(type, value.values()))
+        if outline in self._harmless and not any(
+            type(v) is int and not -_WHOLE < v < _WHOLE for v in value.values()
         ):
             return None
         self._has_risky_number = self._has_risky_number or _has_risky_number(value)
@@ -53,10 +53,9 @@ class ArgumentsGuard:
                     return "arguments with new keys appear late in the file, which the loader would refuse"
                 self._has_mixed_keys = True
             self._shapes.add(seen)
-            if all(kind in (str, bool) for _, kind in outline):
-                self._harmless.add(
-                    outline
-                )  # flat and without numbers: what was found once holds for all its like
+            if all(type(item) in (str, bool, int) for item in value.values()):
+                # Flat and without fractions: what was found once holds for all its like.
+                self._harmless.add(outline)
         if self._has_risky_number and self._has_mixed_keys:
             return "a number in the arguments would be rounded by the loader"
         return None

@@ -73,7 +73,7 @@ class _Checker:
         self._kind: Any = plan.selection.kind
         self._exporter = exporter
         self._decode = msgspec.json.Decoder(exporter.row_type(recipe, self._kind)).decode
-        self._is_copy = exporter.is_raw and self._kind not in ("pair", "labelled", "prompt")
+        self._is_copy = exporter.is_raw and self._kind != "prompt"
 
     def check(self, path: Path, file: WrittenFile) -> FileRecord:
         digest = hashlib.sha256()
