@@ -152,7 +152,7 @@ def _inner(text: Raw) -> bytes:
 
 def _escaped(text: str) -> bytes:
     """A text as JSON spells it: the one spelling that hashes are made of."""
-    return _encode(text.encode("utf-8", "replace").decode())[1:-1]
+    return json.dumps(text, ensure_ascii=False)[1:-1].encode("utf-8", "replace")
 
 
 def answer_of_chat(messages: list[JsonObject]) -> Answer:
