@@ -205,7 +205,7 @@ def measure(said: list[bytes]) -> tuple[list[bytes], list[int]]:
     odd = escapes[_SPELLINGS[data[escapes + 1]]]
     if len(odd):
         said = list(said)
-        for place in np.unique(np.searchsorted(ends, odd)).tolist():
+        for place in np.unique(np.searchsorted(ends, odd, side="right")).tolist():
             said[place] = _escaped(_plain(said[place]))
         return said, [len(_plain(text)) for text in said]
     offsets = pa.py_buffer(np.append(0, ends))
