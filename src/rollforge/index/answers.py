@@ -152,7 +152,7 @@ def _inner(text: Raw) -> bytes:
 
 def _escaped(text: str) -> bytes:
     """A text as JSON spells it: the one spelling that hashes are made of."""
-    return _encode(text.encode("utf-8", "replace").decode())[1:-1]
+    return json.dumps(text, ensure_ascii=False)[1:-1].encode("utf-8", "replace")
 
 
 def answer_of_chat(messages: list[JsonObject]) -> Answer:
@@ -205,7 +205,7 @@ def measure(said: list[bytes]) -> tuple[list[bytes], list[int]]:
     odd = escapes[_SPELLINGS[data[escapes + 1]]]
     if len(odd):
         said = list(said)
-        for place in np.unique(np.searchsorted(ends, odd)).tolist():
+        for place in np.unique(np.searchsorted(ends, odd, side="right")).tolist():
             said[place] = _escaped(_plain(said[place]))
         return said, [len(_plain(text)) for text in said]
     offsets = pa.py_buffer(np.append(0, ends))

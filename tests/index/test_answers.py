@@ -1,0 +1,61 @@
+"""What is said of an answer does not depend on how its text is escaped, nor on which rows it is read with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollforge.index import open_index
+from rollforge.index.answers import measure
+from tests.builders import make_rollout, write_rows
+
+TEXTS = st.lists(
+    st.text(
+        st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from('\\\\\\"/u\n\té😀')), max_size=30
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(TEXTS)
+def test_escaped_texts_are_measured_as_if_they_were_not(texts: list[str]) -> None:
+    plain = [json.dumps(text, ensure_ascii=False)[1:-1].encode() for text in texts]
+    ascii_only = [json.dumps(text)[1:-1].replace("/", "\\/").encode() for text in texts]
+    spelled, lengths = measure(plain)
+    respelled, others = measure(ascii_only)
+    assert lengths == others == [len(text) for text in texts]
+    assert [json.loads(b'"' + text + b'"') for text in spelled] == texts
+    assert spelled == respelled
+
+
+def test_rows_of_many_shapes_stay_in_the_order_of_the_file(tmp_path: Path) -> None:
+    rows = [make_rollout(n, 0, n / 100, **{f"extra_{n % 7}": n}) for n in range(100)]
+    del rows[5]["agent_ref"], rows[6]["response"]
+    rows[9] = {
+        "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}],
+        "reward": 9.0,
+    }
+    index = open_index(write_rows(tmp_path / "rollouts.jsonl", rows))
+    found = index.table(["reward", "agent", "answer_chars", "extra_3", "line"], order_by="row").to_pylist()
+    assert [row["reward"] for row in found] == [row["reward"] for row in rows]
+    assert [row["line"] for row in found] == list(range(1, 101))
+    assert [n for n, row in enumerate(found) if row["agent"] is None] == [5, 9]
+    assert found[6]["answer_chars"] is None and found[9]["answer_chars"] == 1
+    assert [row["extra_3"] for row in found] == [n if n % 7 == 3 else None for n in range(100)]
+
+
+def test_a_plain_run_is_profiled_without_starting_the_database(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(n // 2, n % 2, n % 3 / 2) for n in range(8)])
+    code = (
+        "import sys; from rollforge.index import open_index; from rollforge.steps.profile import profile_index, write_profile\n"
+        "with open_index(sys.argv[1]) as index: write_profile(profile_index(index), index)\n"
+        "assert 'duckdb' not in sys.modules and 'asyncio' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True)
+    assert len((tmp_path / "rollouts_reward_profiling.jsonl").read_bytes().splitlines()) == 4
