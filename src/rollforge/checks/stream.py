@@ -38,8 +38,8 @@ class Watch:
     __slots__ = (
         "_drop_high", "_drop_low", "_empties", "_empties_rewarded", "_fail_fast", "_fail_slow", "_fast", "_first_at",
         "_first_seen", "_known", "_last_at", "_latency_n", "_length", "_looked", "_looks_right", "_next_look", "_past", "_repeats",
-        "_repeats_differ", "_reward_fast", "_reward_slow", "_slow", "_tasks", "_usual_n", "_value", "judged", "reason", "seen", "signals",
-        "tripped",
+        "_repeats_differ", "_reward_fast", "_reward_slow", "_slow", "_tasks", "_usual_n", "_value", "judged", "reason", "seen",
+        "signals", "tripped",
     )  # fmt: skip
 
     def __init__(self) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import shlex
-import signal
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
 
+from rollforge.cli.interrupts import resume_command, wire_signals
 from rollforge.cli.monitoring import MonitorFlags, open_monitor
 from rollforge.cli.output import print_json, say
 from rollforge.cli.progress import Progress
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
     from rollforge.steps.collect import Collection, CollectOptions, CollectResult, Observer
 
 EXAMPLE = "rollforge collect -i tasks.jsonl -o runs/first -m simulated --verifier exact -k 4"
-
-TERM_GRACE_S = 30.0
-"""After SIGTERM, what is in flight may take this long to finish."""
 
 _TASKS = Group("Tasks", sort_key=1)
 _MODEL = Group("Model", sort_key=2)
@@ -279,7 +275,7 @@ def _run(options: CollectOptions, observer: Observer | None, *, json: bool, prog
     is_stream = progress == "json"
 
     def launched(collection: Collection) -> None:
-        wire_signals(collection)
+        wire_signals(drain=collection.drain, abort=collection.abort)
         display.start()
 
     collection = Collection(options, command=resume_command(), on_start=launched, observer=observer)
@@ -321,36 +317,6 @@ async def _judge_groups(options: CollectOptions, result: CollectResult) -> Colle
     ).run()
     code = Exit.DONE if summary.state == "done" else Exit.INCOMPLETE
     return msgspec.structs.replace(result, exit_code=code)
-
-
-def wire_signals(collection: Collection) -> None:
-    """First Ctrl-C drains, second aborts; SIGTERM drains within a grace period."""
-    loop = asyncio.get_running_loop()
-    presses = 0
-
-    def interrupt() -> None:
-        nonlocal presses
-        presses += 1
-        if presses == 1:
-            say("stopping: what is in flight finishes; press Ctrl-C again to drop it")
-            collection.drain()
-        else:
-            collection.abort()
-
-    def terminate() -> None:
-        say(f"stopping: what is in flight has {TERM_GRACE_S:.0f} s to finish")
-        collection.drain()
-        loop.call_later(TERM_GRACE_S, collection.abort)
-
-    loop.add_signal_handler(signal.SIGINT, interrupt)
-    loop.add_signal_handler(signal.SIGTERM, terminate)
-
-
-def resume_command() -> list[str]:
-    """The words that were typed, without --fresh: they resume the run."""
-    import sys
-
-    return ["rollforge", *(word for word in sys.argv[1:] if word != "--fresh")]
 
 
 def _rehearse(options: CollectOptions, json: bool) -> Exit:

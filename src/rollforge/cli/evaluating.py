@@ -15,10 +15,9 @@ from rollforge.cli.collect import (
     TaskFlags,
     VerifierFlags,
     options_from_flags,
-    resume_command,
-    wire_signals,
 )
 from rollforge.cli.figures import interval, mean_text, percent
+from rollforge.cli.interrupts import resume_command, wire_signals
 from rollforge.cli.output import out, say
 from rollforge.errors import Exit, IncompleteError, UsageError
 
@@ -140,7 +139,7 @@ def collect_run(options: CollectOptions, progress: Progress) -> CollectResult:
     from rollforge.steps.collect import Collection
 
     def launched(collection: Collection) -> None:
-        wire_signals(collection)
+        wire_signals(drain=collection.drain, abort=collection.abort)
         display.start()
 
     def announce() -> None:

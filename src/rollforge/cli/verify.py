@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-import signal
-import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
 
+from rollforge.cli.interrupts import resume_command, wire_signals
 from rollforge.cli.output import print_json, say
 from rollforge.cli.progress import Progress
 from rollforge.errors import Exit, UsageError
 
 if TYPE_CHECKING:
     from rollforge.steps.verify import Summary, Verification, VerifyOptions
-    from rollforge.verifiers.runner import Workers
 
 EXAMPLE = "rollforge verify runs/first --verifier exact"
 
@@ -135,6 +133,7 @@ def verify(
 def _options(run: str, verifier: str, which: WhichFlags, how: HowFlags) -> VerifyOptions:
     from rollforge.config import parse_duration, parse_settings
     from rollforge.steps.verify import VerifyOptions
+    from rollforge.verifiers.runner import parse_workers
 
     return VerifyOptions(
         run=run,
@@ -148,18 +147,10 @@ def _options(run: str, verifier: str, which: WhichFlags, how: HowFlags) -> Verif
         is_following=which.follow,
         is_fresh=which.fresh,
         cache=how.cache,
-        workers=_workers(how.verify_workers),
+        workers=parse_workers(how.verify_workers),
         timeout=parse_duration(how.verify_timeout),
         memory_mb=how.verify_memory,
     )
-
-
-def _workers(text: str) -> Workers:
-    if text == "auto":
-        return "auto"
-    if text.isdigit():
-        return int(text)
-    raise UsageError(f"--verify-workers {text!r} is not understood", hint="auto, or a number")
 
 
 def _judge(options: VerifyOptions, *, json: bool, progress: Progress) -> Exit:
@@ -182,26 +173,13 @@ def _judge(options: VerifyOptions, *, json: bool, progress: Progress) -> Exit:
 
         write_record({"event": "done", **summary_record(summary, code)})
     else:
-        print_summary(summary, options, resume=shlex.join(_resume_words()))
+        print_summary(summary, options, resume=shlex.join(resume_command()))
     return code
 
 
 async def _drive(verification: Verification) -> Summary:
-    """First Ctrl-C drains, second aborts."""
-    loop = asyncio.get_running_loop()
-    presses = 0
-
-    def interrupt() -> None:
-        nonlocal presses
-        presses += 1
-        if presses == 1:
-            say("stopping: what is being judged finishes; press Ctrl-C again to drop it")
-            verification.stop()
-        else:
-            verification.abort()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, interrupt)
+    """Run with signals wired."""
+    wire_signals(drain=verification.stop, abort=verification.abort, what="being judged")
     try:
         return await verification.run()
     except asyncio.CancelledError:
@@ -212,10 +190,6 @@ def _exit_of(summary: Summary) -> Exit:
     if summary.state == "interrupted":
         return Exit.INTERRUPTED
     return Exit.DONE if summary.state == "done" else Exit.INCOMPLETE
-
-
-def _resume_words() -> list[str]:
-    return ["rollforge", *(word for word in sys.argv[1:] if word != "--fresh")]
 
 
 def _diff(run: str, a: str, b: str, *, tasks: str | None, json: bool) -> Exit:
@@ -248,6 +222,7 @@ def _probe(
     from rollforge.config import parse_duration, parse_settings
     from rollforge.loop import run_async
     from rollforge.steps.probe import ProbeOptions, probe
+    from rollforge.verifiers.runner import parse_workers
 
     report = run_async(
         probe(
@@ -258,7 +233,7 @@ def _probe(
                 options=parse_settings(how.set) | ({"sandbox": how.sandbox} if how.sandbox else {}),
                 mode="fast" if how.fast else how.mode,
                 limit=other.limit,
-                workers=_workers(how.verify_workers),
+                workers=parse_workers(how.verify_workers),
                 timeout=parse_duration(how.verify_timeout),
                 memory_mb=how.verify_memory,
             )
