@@ -28,6 +28,7 @@ WANTED = {
     "verl": ("sft", "rm", "grpo"),
     "openrlhf": ("sft", "dpo", "rm", "ppo"),
     "axolotl": ("sft", "dpo"),
+    "llama-factory": ("sft", "dpo", "kto"),
 }
 
 
@@ -95,3 +96,12 @@ def test_axolotl_reads_calls_and_tools_as_they_were(folder: Path) -> None:
     assert seen["sft"]["numbers"]
     assert seen["dpo"]["rows"] == len(read_lines(folder / "dpo-axolotl" / "train.jsonl"))
     assert seen["dpo"]["differ"]
+
+
+def test_llama_factory_skips_no_row_and_changes_no_number(folder: Path) -> None:
+    seen = seen_by("load_llama_factory.py", folder, *WANTED["llama-factory"])
+    for recipe in WANTED["llama-factory"]:
+        rows = len(read_lines(folder / f"{recipe}-llama-factory" / "train.jsonl"))
+        assert seen[recipe]["rows"] == seen[recipe]["kept"] == rows
+        assert seen[recipe]["numbers"] and seen[recipe]["tools"]
+    assert seen["sft"]["sides"] == [1] and seen["dpo"]["sides"] == seen["kto"]["sides"] == [2]

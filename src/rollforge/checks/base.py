@@ -31,6 +31,9 @@ CERTAINTY = 0.99
 
 Z = normal_quantile((1 + CERTAINTY) / 2)
 
+SAMPLE = 10
+"""A run of fewer than this many times the rollouts that a recipe wants is a sample: too few of something in it proves nothing."""
+
 Limits = Mapping[str, float]
 """The options of one check, by name, as set for this run."""
 
@@ -55,6 +58,8 @@ class Finding(msgspec.Struct, kw_only=True):
     """What to do about it: a command that works when pasted, where there is one."""
     is_incomplete: bool = False
     """The run is too incomplete to say more."""
+    needs_more: bool = False
+    """More rollouts of the same kind would make the run fit: until they are there, the answer is "not yet"."""
     is_final: bool = False
     """No further rollouts of the same kind would make the run fit for this recipe."""
 

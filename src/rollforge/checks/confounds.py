@@ -127,14 +127,15 @@ def _some_whole_tasks(run: Evidence) -> Ints:
     return positions[chosen[run.group[positions]]][: 2 * BUDGET]
 
 
-@check("position-bias", "confounds", max_correlation=0.1, max_strong=0.3)
+@check("position-bias", "confounds", max_correlation=0.1)
 def position_bias(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Within tasks, reward follows the sample's number, which should mean nothing."""
+    # Never more than a warning: files that were sorted or numbered elsewhere show the same, and nothing is wrong with them.
     found = _correlation(run, run.rollout.astype(np.float64))
     if found is None or found.tasks < 20 or not _is_clear(found, limits["max_correlation"]):
         return
     yield Finding(
-        level="error" if _is_clear(found, limits["max_strong"]) else "warning",
+        level="warning",
         text=f"within tasks {'later' if found.value > 0 else 'earlier'} samples are rewarded more (rank correlation "
         f"{found.value:+.2f} over {found.tasks:,} tasks); samples of a task should be exchangeable",
         value=found.value,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rollforge.checks.base import Finding, Level, Limits, check, share
+from rollforge.checks.base import SAMPLE, Finding, Level, Limits, check, share
 from rollforge.checks.evidence import Evidence
 from rollforge.checks.samples import bare
 from rollforge.stats import Floats, Ints
@@ -92,11 +92,13 @@ def thin_pairs(run: Evidence, limits: Limits) -> Iterator[Finding]:
     few, thin = len(usable.gaps) < limits["min_pairs"], found.high < limits["min_tasks"]
     if not few and not thin and found.value >= 0.5:
         return
-    level: Level = "error" if few else "warning" if thin else "note"
+    is_proven = not len(usable.gaps) or run.judged_n >= SAMPLE * limits["min_pairs"]
+    level: Level = "error" if few and is_proven else "warning" if few or thin else "note"
     lower = len(pairs.at(0.75 * gap).gaps) - len(usable.gaps)
     easier = f"; lowering the gap to {0.75 * gap:.2g} adds {lower:,} pairs" if lower else ""
     yield Finding(
         level=level,
+        needs_more=few,
         text=f"{run.groups - with_pair:,} of {run.groups:,} tasks have no pair with gap >= {gap:g}; the others give "
         f"{len(usable.gaps):,} pairs{easier}{run.range.note}",
         value=float(len(usable.gaps)),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rollforge.checks.base import Finding, Limits, check, share
+from rollforge.checks.base import SAMPLE, Finding, Limits, check, share
 from rollforge.checks.evidence import Bools, Evidence
 
 
@@ -36,8 +36,10 @@ def few_examples(run: Evidence, limits: Limits) -> Iterator[Finding]:
     if rate > 0:
         wanted = least if kept < least else good
         text += f"; at this rate {wanted:,.0f} take about {math.ceil((wanted - kept) / rate):,} more rollouts"
+    is_proven = kept == 0 or run.judged_n >= SAMPLE * least
     yield Finding(
-        level="error" if kept < least else "note",
+        level="note" if kept >= least else "error" if is_proven else "warning",
+        needs_more=kept < least,
         text=text + run.range.note,
         value=float(kept),
         threshold=least,

@@ -130,6 +130,7 @@ def _numbers(manifest: Manifest) -> None:
         say(
             f"{what:7} mean {reward['mean']:.3f}, min {reward['min']:.3f}, max {reward['max']:.3f} over {reward['n']:,}"
         )
+    _bars(statistics.get("histogram"))
     if "desirable" in statistics:
         say(f"labels  {statistics['desirable']:,} desirable, {statistics['undesirable']:,} undesirable")
     chars = statistics.get("chars") or statistics.get("chosen_chars")
@@ -137,6 +138,16 @@ def _numbers(manifest: Manifest) -> None:
         say(f"lengths median {chars['median']:,.0f} characters, max {chars['max']:,.0f}")
     if len(manifest.splits) > 1:
         say("splits  " + ", ".join(f"{name} {count:,}" for name, count in manifest.splits.items()))
+
+
+def _bars(found: dict[str, Any] | None) -> None:
+    """The histogram of rewards, or of gaps for pairs."""
+    if not found or not sum(found["counts"]):
+        return
+    for low, high, count in zip(found["edges"], found["edges"][1:], found["counts"], strict=False):
+        bar = "█" * round(30 * count / max(found["counts"]))
+        end = "]" if high == found["edges"][-1] else ")"
+        say(f"        [{low:.2f}, {high:.2f}{end} {count:>9,} {bar}")
 
 
 def _outlook(manifest: Manifest) -> None:

@@ -1,17 +1,20 @@
 """This module says what an answer looks like: how long, how many turns, how it ended. It keeps a hash, never the text.
 
 The meaning of each fact is that of `records.Response`; here it is computed from a partly decoded response, because most of a
-row is never needed.
+row is never needed. Texts stay as they are escaped in the file: making them costs more than counting and hashing them does.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Sequence
 from hashlib import sha256
-from struct import Struct as Struct8
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
+import pyarrow as pa
 from msgspec import Raw, Struct
 
 from rollforge.records import JsonObject, content_text
@@ -23,7 +26,7 @@ class Part(Struct, gc=False):
     """A piece of a message's content."""
 
     type: str | None = None
-    text: str | None = None
+    text: Raw = Raw(b"null")
 
 
 class Item(Struct, gc=False):
@@ -70,7 +73,9 @@ class Answer(NamedTuple):
     model: str | None = None
 
 
-decode_response = msgspec.json.Decoder(PartlyRead).decode
+NO_ANSWER = Answer()
+
+decode_response = msgspec.json.Decoder(PartlyRead | None).decode
 _encode = msgspec.json.Encoder().encode
 _decode_item = msgspec.json.Decoder(Item).decode
 
@@ -94,9 +99,14 @@ _BY_MODEL = frozenset({"message", "reasoning", "function_call"})
 _LENGTH = frozenset({"max_output_tokens", "length", "max_tokens"})
 
 
-def answer_of(response: PartlyRead) -> Answer:
-    """The facts of a response."""
-    texts: list[str] = []
+Seen = tuple[bytes, int, int, str | None, bool, bool, str | None]
+"""What a response shows before its text is read: the text as it is escaped in JSON, turns, tool calls, how it finished, whether
+it has a refusal part, whether it has token ids, the model. A plain tuple, because one is made per row."""
+
+
+def look(response: PartlyRead) -> Seen:
+    """What a response shows before its text is read."""
+    said: list[bytes] = []
     turns = calls = 0
     has_refused = has_token_ids = in_turn = False
     last = None
@@ -107,11 +117,11 @@ def answer_of(response: PartlyRead) -> Answer:
             if type(content) is list:
                 for part in content:
                     if part.type == "output_text":
-                        texts.append(part.text or "")
+                        said.append(_inner(part.text))
                     elif part.type == "refusal":
                         has_refused = True
             elif content:
-                texts.append(content)  # type: ignore[arg-type]
+                said.append(_escaped(content))  # type: ignore[arg-type]
         elif last == "function_call":
             calls += 1
         elif last != "reasoning":
@@ -124,9 +134,25 @@ def answer_of(response: PartlyRead) -> Answer:
             in_turn = True
         if len(item.generation_token_ids) > 2:
             has_token_ids = True
-    text = texts[0] if len(texts) == 1 else "".join(texts)
-    finish = _finish_reason(response, last)
-    return _facts(text, turns, calls, finish, has_refused, has_token_ids, response.model)
+    text = said[0] if len(said) == 1 else b"".join(said)
+    return text, turns, calls, _finish_reason(response, last), has_refused, has_token_ids, response.model
+
+
+def answers_of(seen: Sequence[Seen | None]) -> list[tuple[object, ...]]:
+    """The facts of many responses, as the fields of `Answer`."""
+    found = iter(_facts([one for one in seen if one is not None]))
+    return [NO_ANSWER if one is None else next(found) for one in seen]
+
+
+def _inner(text: Raw) -> bytes:
+    """What stands between the quotes; nothing for a value that is no text."""
+    data = bytes(text)
+    return data[1:-1] if data[:1] == b'"' else b""
+
+
+def _escaped(text: str) -> bytes:
+    """A text as JSON spells it: the one spelling that hashes are made of."""
+    return _encode(text.encode("utf-8", "replace").decode())[1:-1]
 
 
 def answer_of_chat(messages: list[JsonObject]) -> Answer:
@@ -136,38 +162,74 @@ def answer_of_chat(messages: list[JsonObject]) -> Answer:
     ]
     calls = sum(len(message["tool_calls"]) for message in said if isinstance(message.get("tool_calls"), list))
     text = "".join(content_text(message.get("content")) for message in said)
-    return _facts(text, len(said), calls, None, any(message.get("refusal") for message in said), False, None)
+    has_refused = any(message.get("refusal") for message in said)
+    return Answer(*_facts([(_escaped(text), len(said), calls, None, has_refused, False, None)])[0])  # type: ignore[arg-type]
 
 
-def _facts(
-    text: str,
-    turns: int,
-    calls: int,
-    finish: str | None,
-    has_refused: bool,
-    has_token_ids: bool,
-    model: str | None,
-) -> Answer:
-    length = len(text)
-    is_refusal, is_error, is_blank = has_refused, False, False
-    if length <= _LOOKED_AT:
-        is_blank = not text or text.isspace()
-        is_refusal = has_refused or _REFUSAL.match(text) is not None
-        is_error = _ERROR.match(text) is not None
-    digest = text_hash(text) if text else None
-    return Answer(
-        digest, length, turns, calls, finish, finish == "length", is_blank and not calls, is_refusal, is_error,
-        has_token_ids, model,
-    )  # fmt: skip
+def _facts(seen: list[Seen]) -> list[tuple[object, ...]]:
+    if not seen:
+        return []
+    texts, lengths = measure([one[0] for one in seen])
+    digests = np.frombuffer(b"".join([sha256(text).digest() for text in texts]), "<i8")[::4].tolist()
+    answers: list[tuple[object, ...]] = []
+    for one, text, length, digest in zip(seen, texts, lengths, digests, strict=True):
+        _, turns, calls, finish, is_refusal, has_token_ids, model = one
+        is_error = is_blank = False
+        if length <= _LOOKED_AT:
+            plain = _plain(text)
+            is_blank = not plain or plain.isspace()
+            is_refusal = is_refusal or _REFUSAL.match(plain) is not None
+            is_error = _ERROR.match(plain) is not None
+        answers.append(
+            (
+                digest if length else None, length, turns, calls, finish, finish == "length", is_blank and not calls,
+                is_refusal, is_error, has_token_ids, model,
+            )
+        )  # fmt: skip
+    return answers
 
 
-def text_hash(text: str) -> int:
-    """A 64-bit hash that is the same in every process and on every machine."""
-    found: int = _eight_bytes(sha256(text.encode("utf-8", "surrogatepass")).digest())[0]
-    return found
+_BACKSLASH = 0x5C
+_SPELLINGS = np.zeros(256, dtype=np.bool_)
+_SPELLINGS[[ord("u"), ord("/")]] = True
+"""What follows the backslash of an escape that has another spelling."""
 
 
-_eight_bytes = Struct8("<q24x").unpack
+def measure(said: list[bytes]) -> tuple[list[bytes], list[int]]:
+    """Escaped texts in the one spelling that equal texts share, and how many characters each has."""
+    from pyarrow import compute  # registers hundreds of functions: only a scan waits for that
+
+    data = np.frombuffer(b'"'.join([*said, b""]), dtype=np.uint8)
+    ends = np.cumsum([len(text) + 1 for text in said])
+    escapes = np.flatnonzero(data == _BACKSLASH)
+    odd = escapes[_SPELLINGS[data[escapes + 1]]]
+    if len(odd):
+        said = list(said)
+        for place in np.unique(np.searchsorted(ends, odd)).tolist():
+            said[place] = _escaped(_plain(said[place]))
+        return said, [len(_plain(text)) for text in said]
+    offsets = pa.py_buffer(np.append(0, ends))
+    texts = pa.Array.from_buffers(pa.large_string(), len(said), [None, offsets, pa.py_buffer(data)])
+    characters = compute.utf8_length(texts).to_numpy() - 1
+    return said, (characters - _escape_counts(escapes, ends)).tolist()
+
+
+def _escape_counts(backslashes: Any, ends: Any) -> Any:
+    """Escapes of each text: of a run of backslashes every other one begins one."""
+    first = np.flatnonzero(np.diff(backslashes, prepend=-2) != 1)
+    in_run = np.diff(first, append=len(backslashes))
+    before = np.append(0, np.cumsum((in_run + 1) // 2))
+    return np.diff(before[np.searchsorted(backslashes[first], ends)], prepend=0)
+
+
+def _plain(text: bytes) -> str:
+    try:
+        return _decode_text(b'"' + text + b'"')
+    except msgspec.DecodeError:  # half a surrogate pair
+        return str(json.loads(b'"' + text + b'"'))
+
+
+_decode_text = msgspec.json.Decoder(str).decode
 
 
 def _finish_reason(response: PartlyRead, last: str | None) -> str | None:

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from rollforge.index.facts import KEYS, MAX_TEXT
 
 Floats = NDArray[np.float64]
+Objects = NDArray[np.object_]
+Rows = NDArray[np.int64]
 
 MAX_VALUE = 4 * MAX_TEXT
 """Bytes of a value that is still looked at; longer ones are texts, lists and objects that make no column."""
@@ -48,39 +50,28 @@ class _Usage(Struct, forbid_unknown_fields=True, gc=False):
     output_tokens_details: _Reasoned | None = None
 
 
-_decode_usual = msgspec.json.Decoder(list[_Usage | None]).decode
+_decode_usual = msgspec.json.Decoder(list[_Usage]).decode
 
 Note = Callable[[int, str], None]
 """Takes down what is odd about the row with this number."""
 
 
 class Columns:
-    """Discovered numbers and texts of one chunk of rows."""
+    """Discovered numbers and texts of one chunk of rows, which may come in any order."""
 
     def __init__(self) -> None:
         self._batches: dict[tuple[str, ...], tuple[list[int], list[bytes]]] = {}
-        self._usages: list[bytes] = []
-        self._usage_rows: list[int] = []
-        self._numbers: dict[str, list[float | None]] = {}
-        self._texts: dict[str, list[str | None]] = {}
+        self._usages: list[tuple[int, bytes]] = []
+        self._numbers: dict[str, tuple[list[int], list[float]]] = {}
+        self._texts: dict[str, tuple[list[int], list[str]]] = {}
 
-    def add_scalars(self, row: int, values: dict[str, Raw]) -> None:
-        """Unread top-level values."""
-        raws = list(values.values())
-        keys = tuple(values)
-        if sum(map(len, raws)) > 4 * MAX_VALUE:
-            kept = [(key, raw) for key, raw in values.items() if len(raw) < MAX_VALUE]
-            keys, raws = tuple(key for key, _ in kept), [raw for _, raw in kept]
-        batch = self._batches.get(keys)
-        if batch is None:
-            batch = self._batches[keys] = ([], [])
-        batch[0].append(row)
-        batch[1].append(b",".join(raws))
+    def batch(self, keys: tuple[str, ...]) -> tuple[list[int], list[bytes]]:
+        """Where rows with these keys are added: their numbers, and their unread values joined by commas."""
+        return self._batches.setdefault(keys, ([], []))
 
-    def add_usage(self, row: int, usage: Raw | bytes) -> None:
+    def add_usage(self, row: int, usage: bytes) -> None:
         """An unread usage object."""
-        self._usages.append(bytes(usage))
-        self._usage_rows.append(row)
+        self._usages.append((row, usage))
 
     def add_numbers(self, row: int, pairs: Sequence[tuple[str, float]]) -> None:
         """Numbers read already."""
@@ -90,79 +81,102 @@ class Columns:
         """Texts read already."""
         _place(self._texts, pairs, row)
 
-    def finish(self, count: int, note: Note) -> tuple[dict[str, Floats], dict[str, list[str | None]]]:
+    def finish(self, count: int, note: Note) -> tuple[dict[str, Floats], dict[str, Objects]]:
         """Every column over `count` rows: numbers with NaN, texts with None for missing."""
         numbers: dict[str, Floats] = {}
-        texts = {name: [*values, *[None] * (count - len(values))] for name, values in self._texts.items()}
-        for keys, (rows, payloads) in self._batches.items():
+        texts: dict[str, Objects] = {}
+        for name, (where, words) in self._texts.items():
+            _column(texts, name, count)[where] = words
+        for keys, (some, payloads) in self._batches.items():
+            rows = np.array(some, dtype=np.int64)
             for key, values in zip(keys, _columns_of(payloads, len(keys)), strict=True):
                 _scatter(key, values, rows, count, numbers, texts, note)
         self._read_usages()
-        for name, found in self._numbers.items():
-            known = _floats([*found, *[None] * (count - len(found))])
-            earlier = numbers.get(name)
-            numbers[name] = known if earlier is None else np.where(np.isnan(known), earlier, known)
+        for name, (where, found) in self._numbers.items():
+            _place_known(numbers, name, count, where, found)
         return numbers, texts
 
     def _read_usages(self) -> None:
         """Usage overrides a field of the same name, as in NeMo Gym."""
         if not self._usages:
             return
+        joined = b"[" + b",".join([usage for _, usage in self._usages]) + b"]"
         try:
-            self._read_usual(_decode_usual(b"[" + b",".join(self._usages) + b"]"))
+            self._read_usual(_decode_usual(joined))
         except msgspec.ValidationError:
-            self._read_unusual()
+            self._read_unusual(joined)
 
-    def _read_usual(self, usages: list[_Usage | None]) -> None:
-        known = [_NO_USAGE if usage is None else usage for usage in usages]
+    def _read_usual(self, usages: list[_Usage]) -> None:
+        rows = [row for row, _ in self._usages]
         for name in ("input_tokens", "output_tokens", "total_tokens"):
-            self._add_usage_column(name, [getattr(usage, name) for usage in known])
-        cached = [usage.input_tokens_details for usage in known]
-        reasoned = [usage.output_tokens_details for usage in known]
+            self._add_usage_column(name, rows, [getattr(usage, name) for usage in usages])
+        cached = [usage.input_tokens_details for usage in usages]
         self._add_usage_column(
-            "input_tokens_details.cached_tokens", [one.cached_tokens if one else None for one in cached]
+            "input_tokens_details.cached_tokens", rows, [one.cached_tokens if one else None for one in cached]
         )
+        reasoned = [usage.output_tokens_details for usage in usages]
         self._add_usage_column(
             "output_tokens_details.reasoning_tokens",
+            rows,
             [one.reasoning_tokens if one else None for one in reasoned],
         )
 
-    def _add_usage_column(self, name: str, values: list[int | None]) -> None:
-        if all(value is None for value in values):
-            return
-        rows = self._usage_rows
-        column = self._numbers.setdefault(name, [])
-        column.extend([None] * (rows[-1] + 1 - len(column)))
-        for row, value in zip(rows, values, strict=True):
-            if value is not None:
-                column[row] = value
+    def _add_usage_column(self, name: str, rows: list[int], values: list[int | None]) -> None:
+        column = self._numbers.setdefault(name, ([], []))
+        if None in values:
+            known = [place for place, value in enumerate(values) if value is not None]
+            rows, values = [rows[place] for place in known], [values[place] for place in known]
+        if rows:
+            column[0].extend(rows)
+            column[1].extend(values)  # type: ignore[arg-type]
+        elif not column[0]:
+            del self._numbers[name]
 
-    def _read_unusual(self) -> None:
+    def _read_unusual(self, joined: bytes) -> None:
         try:
-            usages = _decode_usages(b"[" + b",".join(self._usages) + b"]")
+            usages = _decode_usages(joined)
         except msgspec.DecodeError:
-            usages = [_tolerant_usage(usage) for usage in self._usages]
-        numbers = self._numbers
-        for row, usage in zip(self._usage_rows, usages, strict=True):
-            if usage is None:
-                continue
-            for name, value in usage.items():
+            usages = [_tolerant_usage(usage) for _, usage in self._usages]
+        for (row, _), usage in zip(self._usages, usages, strict=True):
+            for name, value in (usage or {}).items():
                 if type(value) is dict:
-                    _place(
-                        numbers,
-                        [(f"{name}.{inner}", one) for inner, one in value.items() if one is not None],
-                        row,
-                    )
+                    pairs = [(f"{name}.{inner}", one) for inner, one in value.items() if one is not None]
+                    _place(self._numbers, pairs, row)
                 elif value is not None:
-                    column = numbers.get(name)
-                    if column is None:
-                        column = numbers[name] = []
-                    if len(column) < row:
-                        column.extend([None] * (row - len(column)))
-                    column.append(value)  # type: ignore[arg-type]
+                    _place(self._numbers, [(name, value)], row)
 
 
-_NO_USAGE = _Usage()
+def _place(
+    columns: dict[str, tuple[list[int], list[Any]]], pairs: Sequence[tuple[str, Any]], row: int
+) -> None:
+    """Take down each value with its row; the last of a name counts."""
+    for name, value in pairs:
+        column = columns.get(name)
+        if column is None:
+            column = columns[name] = ([], [])
+        column[0].append(row)
+        column[1].append(value)
+
+
+def _place_known(
+    numbers: dict[str, Floats], name: str, count: int, rows: list[int], values: Sequence[float]
+) -> None:
+    """Put numbers over what is there already; one that no float holds leaves it."""
+    column = numbers.get(name)
+    if column is None:
+        column = numbers[name] = np.full(count, np.nan)
+    found = _floats(values)
+    where = np.asarray(rows)
+    if np.isnan(found).any():
+        where, found = where[~np.isnan(found)], found[~np.isnan(found)]
+    column[where] = found
+
+
+def _column(texts: dict[str, Objects], name: str, count: int) -> Objects:
+    column = texts.get(name)
+    if column is None:
+        column = texts[name] = np.full(count, None, dtype=object)
+    return column
 
 
 def _tolerant_usage(usage: bytes) -> Any:
@@ -174,8 +188,8 @@ def _tolerant_usage(usage: bytes) -> Any:
 
 def _columns_of(payloads: list[bytes], width: int) -> list[tuple[Any, ...]]:
     """The values of a batch, one tuple per key."""
-    if not width:
-        return []
+    if not width or not payloads:
+        return [()] * width
     try:
         rows = _decode_rows(b"[[" + b"],[".join(payloads) + b"]]")
     except msgspec.DecodeError:  # a number that no float holds, a lone surrogate: found row by row
@@ -201,38 +215,34 @@ def _tolerant_value(raw: Raw) -> Any:
 def _scatter(
     key: str,
     values: tuple[Any, ...],
-    rows: list[int],
+    rows: Rows,
     count: int,
     numbers: dict[str, Floats],
-    texts: dict[str, list[str | None]],
+    texts: dict[str, Objects],
     note: Note,
 ) -> None:
     """Put a batch's values of one key where they belong."""
     kinds = set(map(type, values))
     if str in kinds:
-        column = texts.get(key)
-        if column is None:
-            column = texts[key] = [None] * count
-        for row, value in zip(rows, values, strict=True):
-            if type(value) is str and len(value) <= MAX_TEXT:
-                column[row] = value
+        if kinds == {str} and max(map(len, values)) <= MAX_TEXT:
+            _column(texts, key, count)[rows] = values
+        else:
+            short = [n for n, value in enumerate(values) if type(value) is str and len(value) <= MAX_TEXT]
+            _column(texts, key, count)[rows[short]] = [values[n] for n in short]
     if not kinds <= _NUMBERS:
         if key in KEYS or key == "reward":
             _note_wrong_kinds(key, values, rows, note)
-        values = tuple(value if type(value) in _NUMBERS else None for value in values)
+        if kinds & {float, int, bool}:
+            values = tuple([value if type(value) in _NUMBERS else None for value in values])
     if kinds & {float, int, bool}:
-        found = _floats(values)
-        if len(rows) == count and key not in numbers:
-            numbers[key] = found
-            return
         if key not in numbers:
             numbers[key] = np.full(count, np.nan)
-        numbers[key][rows] = found
+        numbers[key][rows] = _floats(values)
 
 
-def _note_wrong_kinds(key: str, values: tuple[Any, ...], rows: list[int], note: Note) -> None:
+def _note_wrong_kinds(key: str, values: tuple[Any, ...], rows: Rows, note: Note) -> None:
     words: dict[type, str] = {str: "text", list: "an array", dict: "an object"}
-    for row, value in zip(rows, values, strict=True):
+    for row, value in zip(rows.tolist(), values, strict=True):
         if type(value) not in _NUMBERS:
             note(row, f"{key}: expected a number, got {words.get(type(value), type(value).__name__)}")
 
@@ -251,17 +261,3 @@ def _float(value: float | None) -> float:
         return float("nan") if value is None else float(value)
     except OverflowError:
         return float("nan")
-
-
-def _place(columns: dict[str, list[Any]], pairs: Sequence[tuple[str, Any]], row: int) -> None:
-    """Append each value to its column, first filling up the rows that did not have it; the last of a name counts."""
-    for name, value in pairs:
-        column = columns.get(name)
-        if column is None:
-            column = columns[name] = []
-        missing = row - len(column)
-        if missing > 0:
-            column.extend([None] * missing)
-        elif missing < 0:
-            column.pop()
-        column.append(value)

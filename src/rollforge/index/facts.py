@@ -7,19 +7,13 @@ decoded further. A value of an unexpected type makes that one fact missing, and 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Raw, Struct
 
 from rollforge.index import prompts
-from rollforge.index.answers import (
-    Answer,
-    answer_of,
-    answer_of_chat,
-    decode_response,
-    tolerant_response,
-)
 from rollforge.records import ATTEMPT_KEY, OWN_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY
 
 MAX_TEXT = 256
@@ -47,7 +41,7 @@ class _Own(Struct):
     mode: str | None = None
 
 
-_split = msgspec.json.Decoder(dict[str, Raw]).decode
+split_raw = msgspec.json.Decoder(dict[str, Raw]).decode
 _scalars = msgspec.json.Decoder(list[int | float | bool | str | list[Raw] | dict[str, Raw] | None]).decode
 _params = msgspec.json.Decoder(_Params).decode
 _agent_ref = msgspec.json.Decoder(_AgentRef).decode
@@ -68,24 +62,18 @@ class Own(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One line, as values for the columns of its kind."""
+    """One line that is no rollout, as values for the columns of its kind."""
 
     fixed: tuple[object, ...]
     numbers: list[tuple[str, float]]
     texts: list[tuple[str, str]]
     notes: list[str]
     """What was odd but did not cost the row."""
-    scalars: dict[str, Raw] | None = None
-    """Top-level values still unread: those of many rows are read together."""
-    usage: Raw | bytes = b"null"
-    """The usage object, unread."""
 
 
 Line = bytes | memoryview
-
-_NOTHING: list[Any] = []
-_NO_OWN = Own()
-_NO_ANSWER = Answer()
+Note = Callable[[str], None]
+"""Takes down what is odd about a row."""
 
 
 class BadLine(Exception):
@@ -93,101 +81,46 @@ class BadLine(Exception):
 
 
 class Reader:
-    """Reads lines one after another; remembers prompts and agents it has seen, because rollouts of a task share them."""
+    """Remembers prompts and agents it has seen, because rollouts of a task share them."""
 
     REMEMBERED = 100_000
 
     def __init__(self) -> None:
-        self._hash_by_params: dict[int, int | None] = {}
-        self._name_by_agent: dict[bytes, str | None] = {}
+        self.hash_by_params: dict[int, int | None] = {}
+        self.name_by_agent: dict[bytes, str | None] = {}
 
-    def read(self, line: Line) -> Row:
-        """A rollout row; task, rollout and attempt are among the scalars still unread.
-
-        Raises:
-            BadLine: the line is no JSON object; nothing of it is used.
-        """
-        values, notes = split_line(line)
-        pop = values.pop
-        params, response = pop(PARAMS_KEY, None), pop("response", None)
-        agent, own, components = pop("agent_ref", None), pop(OWN_KEY, None), pop("reward_components", None)
-        numbers = _read_components(components, notes) if components is not None else _NOTHING
-        if params is not None:
-            answer, usage = self._read_response(response, notes)
-            prompt_hash = self.prompt_hash(params, notes)
-        else:
-            chat = [pop(key, None) for key in ("messages", "prompt", "completion")]
-            answer, usage, prompt_hash = self._read_chat(chat, response, notes)
-        name = self.agent(agent, notes) if agent is not None else None
-        made = _read_own(own, notes) if own is not None else _NO_OWN
-        fixed = (None, None, None, name, prompt_hash, *answer, *made)
-        return Row(fixed, numbers, _NOTHING, notes, values, usage)
-
-    def agent(self, raw: Raw, notes: list[str]) -> str | None:
-        data = bytes(raw)
-        if data not in self._name_by_agent:
+    def agent(self, data: bytes, note: Note) -> str | None:
+        """The name in an `agent_ref`."""
+        if data not in self.name_by_agent:
             try:
-                self._name_by_agent[data] = _agent_ref(data).name
-            except msgspec.ValidationError:
-                notes.append("agent_ref: expected an object with a name")
+                self.name_by_agent[data] = _agent_ref(data).name
+            except msgspec.DecodeError:
+                note("agent_ref: expected an object with a name")
                 return None
-        return self._name_by_agent[data]
+        return self.name_by_agent[data]
 
-    def prompt_hash(self, raw: Raw | None, notes: list[str]) -> int | None:
+    def prompt_hash(self, data: bytes, note: Note) -> int | None:
         """The canonical hash of the prompt in `responses_create_params`; rollouts of one task have the same bytes there."""
-        if raw is None:
-            return None
-        data = bytes(raw)
         seen = hash(data)
-        if seen in self._hash_by_params:
-            return self._hash_by_params[seen]
+        if seen in self.hash_by_params:
+            return self.hash_by_params[seen]
         try:
             params = _params(data)
-        except msgspec.ValidationError as error:
-            notes.append(f"{PARAMS_KEY}: {error}")
+            asked = _any(params.input) if len(params.input) else None
+        except msgspec.DecodeError as error:
+            note(f"{PARAMS_KEY}: {error}")
             return None
-        if len(self._hash_by_params) >= self.REMEMBERED:
-            self._hash_by_params.clear()
-        asked = _any(params.input) if len(params.input) else None
+        if len(self.hash_by_params) >= self.REMEMBERED:
+            self.hash_by_params.clear()
         found = prompts.prompt_hash(asked, params.instructions) if asked is not None else None
-        self._hash_by_params[seen] = found
+        self.hash_by_params[seen] = found
         return found
-
-    def _read_response(self, raw: Raw | None, notes: list[str]) -> tuple[Answer, Raw | bytes]:
-        if raw is None or len(raw) == 4:  # null
-            return _NO_ANSWER, b"null"
-        try:
-            response = decode_response(raw)
-        except msgspec.ValidationError as error:
-            notes.append(f"response: {error}")
-            response = tolerant_response(raw)
-        return answer_of(response), response.usage
-
-    def _read_chat(
-        self, chat: list[Raw | None], response: Raw | None, notes: list[str]
-    ) -> tuple[Answer, Raw | bytes, int | None]:
-        messages, prompt, completion = chat
-        answer, usage = self._read_response(response, notes)
-        if messages is None and prompt is None and completion is None:
-            return answer, usage, None
-        try:
-            if messages is not None:
-                asked, answered = prompts.split_messages(_any(messages))
-            else:
-                asked, answered = (
-                    prompts.as_messages(prompt, "user"),
-                    prompts.as_messages(completion, "assistant"),
-                )
-        except TypeError as error:
-            notes.append(f"messages: {error}")
-            return answer, usage, None
-        return answer_of_chat(answered), usage, prompts.prompt_hash(asked)
 
 
 def split_line(line: Line) -> tuple[dict[str, Raw], list[str]]:
     """The top-level values of a line, unread, and notes on what was odd about it."""
     try:
-        values = _split(line)
+        values = split_raw(line)
     except msgspec.ValidationError:
         raise BadLine("not an object") from None
     except RecursionError:
@@ -196,25 +129,22 @@ def split_line(line: Line) -> tuple[dict[str, Raw], list[str]]:
         raise BadLine("invalid UTF-8") from None
     except msgspec.DecodeError as error:
         repaired, notes = _without_constants(bytes(line), str(error))
-        return _split(repaired), notes
-    keys = tuple(values)
-    size = _SIZE_BY_KEYS.get(keys) or _size_of(keys)
-    size += sum(map(len, values.values()))
-    if len(line) == size or len(line) == size + 2 * len(keys) - 1:
+        return split_raw(repaired), notes
+    if len(line) == _compact_size(values) or len(line) == _compact_size(values) + 2 * len(values) - 1:
         return values, []
-    repeated = _repeated_keys(bytes(line))
-    return values, [f"key {key!r} is there more than once; the last value counts" for key in repeated]
+    return values, repeated_notes(line)
 
 
-_SIZE_BY_KEYS: dict[tuple[str, ...], int] = {}
+def _compact_size(values: dict[str, Raw]) -> int:
+    """Bytes of a compact object; a line of another size has white space, escapes, or a key twice."""
+    return 1 + sum(len(key.encode()) + 4 + len(raw) for key, raw in values.items())
 
 
-def _size_of(keys: tuple[str, ...]) -> int:
-    """Bytes of a compact object beside its values; a line of another size has white space, escapes, or a key twice."""
-    if len(_SIZE_BY_KEYS) > 10_000:
-        _SIZE_BY_KEYS.clear()
-    _SIZE_BY_KEYS[keys] = 1 + sum(map(len, keys)) + 4 * len(keys)
-    return _SIZE_BY_KEYS[keys]
+def repeated_notes(line: Line) -> list[str]:
+    """A note for every key that stands in one object more than once."""
+    return [
+        f"key {key!r} is there more than once; the last value counts" for key in _repeated_keys(bytes(line))
+    ]
 
 
 def _without_constants(line: bytes, reason: str) -> tuple[bytes, list[str]]:
@@ -295,11 +225,12 @@ def _one_by_one(small: list[tuple[str, Raw]]) -> tuple[list[Any], list[tuple[str
     return read, kept
 
 
-def _read_components(raw: Raw, notes: list[str]) -> list[tuple[str, float]]:
+def read_components(raw: Raw, note: Note) -> list[tuple[str, float]]:
+    """The numbers of `reward_components`, under their dotted names."""
     try:
         components = _components(raw)
     except msgspec.DecodeError:
-        notes.append("reward_components: expected an object of numbers")
+        note("reward_components: expected an object of numbers")
         return []
     return [
         (f"reward_components.{name}", value)
@@ -308,10 +239,11 @@ def _read_components(raw: Raw, notes: list[str]) -> list[tuple[str, float]]:
     ]
 
 
-def _read_own(raw: Raw, notes: list[str]) -> Own:
+def read_own(raw: Raw, note: Note) -> Own:
+    """What rollforge wrote into the row."""
     try:
         own = _own(raw)
-    except msgspec.ValidationError as error:
-        notes.append(f"{OWN_KEY}: {error}")
+    except msgspec.DecodeError as error:
+        note(f"{OWN_KEY}: {error}")
         return Own()
     return Own(own.verifier, own.fingerprint, own.mode, own.started, own.seconds, own.verify_seconds)

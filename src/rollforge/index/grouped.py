@@ -28,6 +28,7 @@ class ByTask:
         self.index = index
         self.where = where
         self._kept: dict[str, Floats] = {}
+        self._codes: dict[str, tuple[Ints, list[str | None]]] = {}
         keys = index.table(["task", "rollout"], where)
         task, rollout = ints(keys, "task"), ints(keys, "rollout")
         self.order: Ints = np.lexsort((rollout, task))
@@ -51,6 +52,20 @@ class ByTask:
             for name in some:
                 yield name, table.column(name).take(pa.array(self.order))
 
+    def codes(self, name: str) -> tuple[Ints, list[str | None]]:
+        """A text column as numbers, in the order of (task, rollout), and the text of each number (None for missing)."""
+        if name in self._codes:
+            return self._codes[name]
+        label: dict[str | None, int] = {}
+        found = [np.zeros(0, dtype=np.int64)]
+        for chunk in self.index.table([name], self.where).column(name).chunks:
+            words = chunk.to_numpy(zero_copy_only=False).tolist()
+            for word in dict.fromkeys(words):
+                label.setdefault(word, len(label))
+            found.append(np.array([label[word] for word in words], dtype=np.int64))
+        self._codes[name] = np.concatenate(found)[self.order], list(label)
+        return self._codes[name]
+
     def floats(self, names: Sequence[str]) -> Iterator[tuple[str, Floats]]:
         """Each number column as floats, NaN for missing, in the order of (task, rollout)."""
         at_once = max(1, BATCH_VALUES // max(1, len(self)))
@@ -64,6 +79,12 @@ class ByTask:
                     found = floats(table, name)[self.order]
                     self._keep(name, found)
                 yield name, found
+
+    def keep(self, names: Sequence[str]) -> None:
+        """Read these columns together, when all of them are few enough to be remembered."""
+        if len(names) * len(self) <= BATCH_VALUES:
+            for _ in self.floats(names):
+                pass
 
     def _keep(self, name: str, found: Floats) -> None:
         """Remember a column as long as what is remembered stays small: most runs are, and are asked for it again."""
@@ -87,12 +108,8 @@ class ByTask:
 def floats(table: pa.Table, name: str) -> Floats:
     """A number or truth column as floats, NaN for missing."""
     column = table.column(name)
-    if not pa.types.is_floating(column.type):
-        column = (
-            column.cast(pa.int64()).cast(pa.float64(), safe=False)
-            if pa.types.is_boolean(column.type)
-            else column.cast(pa.float64(), safe=False)
-        )
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
     return np.asarray(column.to_numpy(), dtype=np.float64)
 
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Literal
 
 import msgspec
+import pyarrow as pa
 
-from rollforge.index.answers import Answer
-from rollforge.index.facts import Line, Own, Reader, Row, sort_scalars, split_line
+from rollforge.index.facts import Line, Reader, Row, sort_scalars, split_line
 from rollforge.records import (
     ATTEMPT_KEY,
     FAILURE_KEY,
@@ -24,6 +24,13 @@ from rollforge.records import (
 Kind = Literal["rollouts", "tasks", "failures", "verdicts"]
 ColumnType = Literal["int", "float", "bool", "text"]
 
+
+ARROW_TYPES: dict[ColumnType, pa.DataType] = {
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "bool": pa.bool_(),
+    "text": pa.string(),
+}
 
 PLACES: dict[str, ColumnType] = {"line": "int", "offset": "int", "length": "int"}
 """Columns of every kind: where the line stands."""
@@ -52,14 +59,10 @@ COLUMNS: dict[Kind, dict[str, ColumnType]] = {
     "verdicts": _VERDICTS,
 }
 
-assert tuple(_ROLLOUTS)[5:] == (*Answer._fields, *Own._fields)
-
 
 def reader_of(kind: Kind) -> Callable[[Line], Row]:
-    """A function from a line to its row; it raises `BadLine` for a line that is none."""
+    """A function from a line that is no rollout to its row; it raises `BadLine` for a line that is none."""
     reader = Reader()
-    if kind == "rollouts":
-        return reader.read
     read = {"tasks": _task, "failures": _failure, "verdicts": _verdict}[kind]
     return lambda line: read(reader, bytes(line))
 
@@ -76,7 +79,7 @@ class _Scalars:
         self.texts: list[tuple[str, str]] = []
         self.keys: dict[str, int] = {}
         sort_scalars(values, self.numbers, self.texts, self.keys, self.notes)
-        self.agent = reader.agent(agent, self.notes) if agent is not None else None
+        self.agent = reader.agent(bytes(agent), self.notes.append) if agent is not None else None
         self._number_by_name = dict(self.numbers)
         self._text_by_name = dict(self.texts)
 
@@ -95,7 +98,7 @@ class _Scalars:
 
 def _task(reader: Reader, line: bytes) -> Row:
     read = _Scalars(reader, line)
-    hashed = reader.prompt_hash(read.params, read.notes)
+    hashed = None if read.params is None else reader.prompt_hash(bytes(read.params), read.notes.append)
     return read.row((read.keys.get(TASK_KEY), read.agent, hashed))
 
 

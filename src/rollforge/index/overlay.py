@@ -10,18 +10,22 @@ and for rows without one the newest later verdict of any verifier.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
-import duckdb
 import msgspec
 import numpy as np
 import pyarrow as pa
 
 from rollforge.errors import UsageError
 from rollforge.index.keys import Keys, resolve
-from rollforge.index.sql import fetch, literal, quoted
+from rollforge.index.sql import literal, quoted
 from rollforge.registry import did_you_mean
+
+if TYPE_CHECKING:
+    import duckdb
 
 MAX_DUPLICATES = 10_000
 KEPT = 8
@@ -79,7 +83,8 @@ class Overlay(msgspec.Struct, kw_only=True):
 
 
 def make_overlay(
-    connection: duckdb.DuckDBPyConnection,
+    connect: Callable[[], duckdb.DuckDBPyConnection],
+    read_keys: Callable[[], pa.Table],
     *,
     folder: Path,
     state_digest: str,
@@ -91,7 +96,7 @@ def make_overlay(
 ) -> Overlay:
     """The overlay for these builds and this verifier, made now or found beside the parts."""
     if verifier is not None:
-        _check_verifier(connection, verifier)
+        _check_verifier(connect(), verifier)
     digest = hashlib.sha256(f"{state_digest}/{verifier}/2".encode()).hexdigest()[:16]
     stored = folder / "views" / f"{digest}.json"
     try:
@@ -100,18 +105,18 @@ def make_overlay(
             return overlay
     except (OSError, msgspec.DecodeError):
         pass
-    keys = resolve(fetch(connection, "SELECT row, file_no, task, rollout, prompt_hash FROM base_rollouts"))
+    keys = resolve(read_keys())
     overlay = Overlay(
         verifier=verifier,
         has_verdicts=has_verdicts or verifier is not None,
         numbers=list(verdict_numbers),
         texts=[name for name in verdict_texts if name not in verdict_numbers],
     )
-    _note_duplicates(connection, keys, overlay)
+    _note_duplicates(connect, keys, overlay)
     stored.parent.mkdir(parents=True, exist_ok=True)
     if not keys.is_plain or overlay.has_verdicts:
         overlay.path = str(stored.with_suffix(".parquet").resolve())
-        _write(connection, keys, overlay, has_inline_reward=has_inline_reward)
+        _write(connect(), keys, overlay, has_inline_reward=has_inline_reward)
     partial = stored.with_name(f"{uuid4().hex}.tmp")
     partial.write_bytes(msgspec.json.encode(overlay))
     partial.replace(stored)
@@ -135,12 +140,13 @@ def _check_verifier(connection: duckdb.DuckDBPyConnection, verifier: str) -> Non
         )
 
 
-def _note_duplicates(connection: duckdb.DuckDBPyConnection, keys: Keys, overlay: Overlay) -> None:
+def _note_duplicates(connect: Callable[[], duckdb.DuckDBPyConnection], keys: Keys, overlay: Overlay) -> None:
     places = np.flatnonzero(keys.overruled_by >= 0)
     overlay.duplicate_count = len(places)
     if not len(places):
         return
     places = places[:MAX_DUPLICATES]
+    connection = connect()
     connection.register("overruled", pa.table({"row": keys.row[places], "place": places}))
     found = connection.execute(
         "SELECT w.place, b.file, b.line FROM base_rollouts b JOIN overruled w ON b.row = w.row ORDER BY w.place"

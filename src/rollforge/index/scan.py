@@ -17,9 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rollforge.index.columns import Columns
-from rollforge.index.facts import BadLine, Line, Row
-from rollforge.index.kinds import COLUMNS, PLACES, ColumnType, Kind, reader_of
+from rollforge.index.facts import BadLine, Line, Reader, Row
+from rollforge.index.kinds import ARROW_TYPES, COLUMNS, PLACES, ColumnType, Kind, reader_of
 from rollforge.index.lines import Batch, read_batches
+from rollforge.index.rollouts import Rollouts
 from rollforge.records import ATTEMPT_KEY, ROLLOUT_KEY, TASK_KEY
 
 if TYPE_CHECKING:
@@ -30,13 +31,6 @@ CHUNK = 16_384
 
 MAX_LISTED = 1_000
 """Bad lines listed with their place per range; all of them are counted."""
-
-ARROW_TYPES: dict[ColumnType, pa.DataType] = {
-    "int": pa.int64(),
-    "float": pa.float64(),
-    "bool": pa.bool_(),
-    "text": pa.string(),
-}
 
 
 class BadLineAt(msgspec.Struct, kw_only=True):
@@ -110,51 +104,55 @@ class _Scan:
         self.scanned = Scanned()
         self._file = str(path)
         self._stem = stem
-        self._types = PLACES | COLUMNS[kind]
-        self._read: Callable[[Line], Row] = reader_of(kind)
+        self._kind = kind
+        self._reader = Reader()
+        self._read: Callable[[Line], Row] | None = None if kind == "rollouts" else reader_of(kind)
         self._clear()
 
     def _clear(self) -> None:
+        self._places: list[tuple[int, int, int]] = []
         self._fixed: list[tuple[object, ...]] = []
         self._columns = Columns()
         self._notes: dict[int, list[str]] = {}
+        self._rollouts = Rollouts(self._reader, self._columns, self._note)
 
     def batch(self, batch: Batch) -> None:
         """Take in neighbouring lines; a bad one is listed, a blank one only counted."""
         is_utf8 = _is_utf8(batch.data)
-        offset, number, read = batch.offset, self.scanned.lines, self._read
+        offset, number = batch.offset, self.scanned.lines
+        take = self._rollouts.take if self._read is None else self._add
+        places = self._places
         for line in batch.lines:
             number += 1
             size = len(line)
             try:
                 if not is_utf8:
                     _check_utf8(line)
-                row = read(line)
+                take(line)
             except BadLine as error:
                 if bytes(line).strip():
                     reason = str(error) if batch.is_terminated else f"torn last line ({error})"
                     self._list(number, offset, reason, is_kept=False)
             else:
-                self._add(row, number, offset, size)
+                places.append((number, offset, size))
             offset += size + 1
         self.scanned.lines = number
+        self._rollouts.read()
+        if len(places) >= CHUNK:
+            self.flush()
 
-    def _add(self, row: Row, line: int, offset: int, size: int) -> None:
-        fixed, numbers, texts, notes, scalars, usage = row
-        place, columns = len(self._fixed), self._columns
-        self._fixed.append((line, offset, size, *fixed))
-        if scalars is not None:
-            columns.add_scalars(place, scalars)
-            if len(usage) > 4:
-                columns.add_usage(place, usage)
+    def _add(self, line: Line) -> None:
+        """A line that is no rollout."""
+        assert self._read is not None
+        fixed, numbers, texts, notes = self._read(line)
+        place = len(self._fixed)
+        self._fixed.append(fixed)
         if notes:
             self._notes[place] = notes
         if numbers:
-            columns.add_numbers(place, numbers)
+            self._columns.add_numbers(place, numbers)
         if texts:
-            columns.add_texts(place, texts)
-        if place + 1 == CHUNK:
-            self.flush()
+            self._columns.add_texts(place, texts)
 
     def _note(self, row: int, text: str) -> None:
         self._notes.setdefault(row, []).append(text)
@@ -168,31 +166,45 @@ class _Scan:
 
     def flush(self) -> None:
         """Write the chunk as a part."""
-        count = len(self._fixed)
+        count = len(self._places)
         if not count:
             return
         numbers, texts = self._columns.finish(count, self._note)
         columns: dict[str, pa.Array] = {}
-        for (name, kind), values in zip(self._types.items(), zip(*self._fixed, strict=True), strict=True):
-            columns[name] = _fixed_column(values, kind)
+        for name, values in zip(PLACES, zip(*self._places, strict=True), strict=True):
+            columns[name] = pa.array(np.array(values, dtype=np.int64))
+        columns |= self._rollout_columns() if self._read is None else self._other_columns()
         for key, name in _KEY_COLUMNS.items():
             if key in numbers:
                 columns[name] = _whole_numbers(numbers.pop(key))
         for name, found in numbers.items():
-            columns[f"n:{name}"] = pa.array(found, mask=np.isnan(found))
-            _count(self.scanned.numbers, name, count - columns[f"n:{name}"].null_count)
+            column = columns[f"n:{name}"] = pa.array(found, from_pandas=True)
+            _count(self.scanned.numbers, name, count - column.null_count)
         for name, words in texts.items():
             if name not in _KEY_COLUMNS:
-                columns[f"t:{name}"] = pa.array(words, pa.string())
-                _count(self.scanned.texts, name, count - columns[f"t:{name}"].null_count)
+                column = columns[f"t:{name}"] = pa.array(words, pa.string())
+                _count(self.scanned.texts, name, count - column.null_count)
         for row, notes in self._notes.items():
-            line, offset = self._fixed[row][:2]
-            self._list(line, offset, "; ".join(notes), is_kept=True)  # type: ignore[arg-type]
+            line, offset, _ = self._places[row]
+            self._list(line, offset, "; ".join(notes), is_kept=True)
         path = f"{self._stem}-{len(self.scanned.parts)}.parquet"
         pq.write_table(pa.table(columns), path, compression="lz4", use_dictionary=_REPEATING)
         self.scanned.parts.append(Part(path, self.scanned.rows, count))
         self.scanned.rows += count
         self._clear()
+
+    def _rollout_columns(self) -> dict[str, pa.Array]:
+        types = COLUMNS["rollouts"]
+        made = self._rollouts.columns()
+        columns = {name: pa.nulls(len(self._places), ARROW_TYPES[kind]) for name, kind in types.items()}
+        return columns | {name: pa.array(values, ARROW_TYPES[types[name]]) for name, values in made.items()}
+
+    def _other_columns(self) -> dict[str, pa.Array]:
+        types = COLUMNS[self._kind].items()
+        return {
+            name: _fixed_column(values, kind)
+            for (name, kind), values in zip(types, zip(*self._fixed, strict=True), strict=True)
+        }
 
 
 _KEY_COLUMNS = {TASK_KEY: "task", ROLLOUT_KEY: "rollout", ATTEMPT_KEY: "attempt"}

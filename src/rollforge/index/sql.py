@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import duckdb
 import pyarrow as pa
 
 from rollforge.errors import UsageError
 from rollforge.registry import did_you_mean
+
+if TYPE_CHECKING:
+    import duckdb
 
 _UNKNOWN = re.compile(
     r'[Cc]olumn "?([^"\n]+?)"? (?:not found|does not exist)|[Tt]able with name ([^\s!]+) does not exist'
@@ -47,6 +50,8 @@ def run_select(
     connection: duckdb.DuckDBPyConnection, sql: str, *, columns: Sequence[str], told: str = "query"
 ) -> pa.Table:
     """Run one SELECT of the user's; a mistake in it becomes a `UsageError` that names the nearest columns."""
+    import duckdb
+
     try:
         statements = connection.extract_statements(sql)
     except duckdb.Error as error:
@@ -62,6 +67,8 @@ def check_where(
     connection: duckdb.DuckDBPyConnection, where: str, *, columns: Sequence[str], table: str
 ) -> str:
     """`where` as it stands inside a query; raises when it is not one expression over known columns."""
+    import duckdb
+
     if not where.strip():
         raise UsageError("--where is empty", hint='write an expression: --where "reward >= 0.5"')
     for probe in (f"SELECT ({where}\n)", f"SELECT 1 FROM {table} WHERE ({where}\n) LIMIT 0"):
@@ -79,6 +86,8 @@ _EXAMPLE = 'for example --where "accuracy >= 0.8 and set_overlap >= 0.9"'
 
 
 def _execute(connection: duckdb.DuckDBPyConnection, sql: str, columns: Sequence[str], told: str) -> pa.Table:
+    import duckdb
+
     try:
         return fetch(connection, sql)
     except duckdb.Error as error:

@@ -10,13 +10,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import duckdb
 import msgspec
 import numpy as np
 import pyarrow as pa
 
 from rollforge.errors import UsageError
+from rollforge.index import parts
 from rollforge.index.cache import Cache
 from rollforge.index.kinds import COLUMNS, PLACES, Kind
 from rollforge.index.lines import read_spans
@@ -27,6 +28,9 @@ from rollforge.index.sql import check_where, fetch, literal, lock_down, quoted, 
 from rollforge.index.tables import Sources, column_name
 from rollforge.records import TASK_KEY, JsonObject
 from rollforge.store import RunFiles
+
+if TYPE_CHECKING:
+    import duckdb
 
 MEMORY_LIMIT = "256MB"
 """What DuckDB may hold before it spills to disk."""
@@ -55,23 +59,44 @@ class Index:
         self.manifests = [read_manifest(files) for files in self.runs]
         self._held = ExitStack()
         self._sources = Sources()
+        self._spans_by_kind: dict[Kind, tuple[np.ndarray, np.ndarray]] = {}
         for number, files in enumerate(self.runs):
             for kind, path in _files(files):
                 self._open(number, kind, path, files.index, workers)
-        self._connection = duckdb.connect(":memory:")
-        self._connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
-        self._overlay = self._make_tables(verifier)
-        folders = self._sources.folders()
-        self._connection.execute(f"SET temp_directory = {literal(str(folders[0] / 'spill'))}")
-        lock_down(self._connection, [str(folder.resolve()) for folder in folders])
+        self._overlay = self._make_overlay(verifier)
 
-    def _make_tables(self, verifier: str | None) -> Overlay:
-        sources, run = self._sources, self._connection.execute
-        for kind in sources.by_kind:
-            run(f"CREATE VIEW base_{kind} AS {sources.base_sql(kind)}")
+    @cached_property
+    def _base(self) -> duckdb.DuckDBPyConnection:
+        """The rows as they stand in the parts; made when SQL is first needed, because many profiles never do."""
+        import duckdb
+
+        connection = duckdb.connect(":memory:")
+        connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
+        for kind in self._sources.by_kind:
+            connection.execute(f"CREATE VIEW base_{kind} AS {self._sources.base_sql(kind)}")
+        return connection
+
+    @cached_property
+    def _connection(self) -> duckdb.DuckDBPyConnection:
+        """The rows that count; from here on nothing but the parts can be read."""
+        sources, connection = self._sources, self._base
+        connection.execute(f"CREATE VIEW rollouts AS {sources.rollouts_sql(self._overlay)}")
+        connection.execute(f"CREATE VIEW tasks AS {sources.tasks_sql()}")
+        names = ["row", "file", *PLACES, *COLUMNS["failures"]]
+        connection.execute(
+            f"CREATE VIEW failures AS SELECT {', '.join(map(quoted, names))} FROM base_failures"
+        )
+        folders = sources.folders()
+        connection.execute(f"SET temp_directory = {literal(str(folders[0] / 'spill'))}")
+        lock_down(connection, [str(folder.resolve()) for folder in folders])
+        return connection
+
+    def _make_overlay(self, verifier: str | None) -> Overlay:
+        sources = self._sources
         of_record = (manifest.get("verdict_of_record") for manifest in self.manifests)
-        overlay = make_overlay(
-            self._connection,
+        return make_overlay(
+            lambda: self._base,
+            lambda: parts.keys(sources.by_kind["rollouts"]),
             folder=sources.folders()[0],
             state_digest=sources.digest(),
             has_verdicts=bool(sources.count("verdicts")),
@@ -80,11 +105,6 @@ class Index:
             verdict_texts=sources.discovered("verdicts", "texts"),
             verifier=verifier or next((str(name) for name in of_record if name), None),
         )
-        run(f"CREATE VIEW rollouts AS {sources.rollouts_sql(overlay)}")
-        run(f"CREATE VIEW tasks AS {sources.tasks_sql()}")
-        names = ["row", "file", *PLACES, *COLUMNS["failures"]]
-        run(f"CREATE VIEW failures AS SELECT {', '.join(map(quoted, names))} FROM base_failures")
-        return overlay
 
     def __enter__(self) -> Index:
         return self
@@ -94,7 +114,8 @@ class Index:
 
     def close(self) -> None:
         """Let go of the files; the index itself stays."""
-        self._connection.close()
+        if "_base" in self.__dict__:
+            self._base.close()
         self._held.close()
 
     def _open(self, number: int, kind: Kind, path: Path, folder: Path, workers: int | None) -> None:
@@ -124,6 +145,11 @@ class Index:
     def noted_lines(self) -> int:
         """How many rows count although something about them is odd."""
         return self._sources.count("rollouts", "noted")
+
+    @property
+    def has_tasks(self) -> bool:
+        """The run says what its tasks were."""
+        return bool(self._sources.count("tasks"))
 
     @property
     def duplicates(self) -> list[Duplicate]:
@@ -199,6 +225,12 @@ class Index:
         self, columns: Sequence[str] | None = None, where: str | None = None, order_by: str | None = None
     ) -> pa.Table:
         """Rollouts as an Arrow table: the columns asked for, filtered by an expression, in the order of the file."""
+        if columns is not None and where is None and order_by is None and self._is_plain:
+            stored = self._stored
+            if all(name in stored for name in columns):
+                return parts.read_columns(
+                    self._sources.by_kind["rollouts"], {name: stored[name] for name in columns}
+                )
         known = self.columns()
         chosen = "*" if columns is None else ", ".join(quoted(name) for name in columns)
         sql = f"SELECT {chosen} FROM rollouts"
@@ -208,6 +240,18 @@ class Index:
             sql += f" ORDER BY {order_by or 'row'}"
         told = "index" if where is None else f"--where {where!r}"
         return run_select(self._connection, sql, columns=known, told=told)
+
+    @property
+    def _is_plain(self) -> bool:
+        """The rows of the parts are the rows that count, in their order."""
+        return self._overlay.path is None
+
+    @cached_property
+    def _stored(self) -> dict[str, tuple[str, pa.DataType]]:
+        found = self._sources.discovered
+        return parts.stored_names(
+            "rollouts", list(found("rollouts", "numbers")), list(found("rollouts", "texts"))
+        )
 
     def checked(self, where: str) -> str:
         """A user's expression over `rollouts`, in parentheses; raises when it is not one expression over known columns."""
@@ -242,10 +286,24 @@ class Index:
 
     def first_rows(self, tasks: Sequence[int]) -> pa.Table:
         """The first row of each of these tasks (task, row), in the order of the file."""
+        if self._is_plain:
+            known, first = self._first_rows
+            place = np.searchsorted(known, np.unique(np.asarray(tasks, dtype=np.int64)))
+            place = np.sort(first[place])
+            return pa.table({"task": self._tasks_of_rows[place], "row": place})
         return self._join(
             tasks,
             "SELECT r.task, min(r.row) AS row FROM rollouts r JOIN wanted w ON r.task = w.task GROUP BY 1 ORDER BY 2",
         )
+
+    @cached_property
+    def _tasks_of_rows(self) -> np.ndarray:
+        return np.asarray(self.table(["task"]).column(0).to_numpy(), dtype=np.int64)
+
+    @cached_property
+    def _first_rows(self) -> tuple[np.ndarray, np.ndarray]:
+        """The tasks, ascending, and the first row of each."""
+        return np.unique(self._tasks_of_rows, return_index=True)
 
     def inputs_per_task(self) -> pa.Table | None:
         """How often each task stands in NeMo Gym's materialized inputs (task, n); None when there are none."""
@@ -283,15 +341,13 @@ class Index:
                 yield from read_spans(path, [spans[int(place)] for place in piece])
 
     def _spans(self, kind: Kind, rows: np.ndarray) -> list[tuple[int, int]]:
-        cursor = self._connection.cursor()
-        cursor.register("wanted_rows", pa.table({"row": rows, "place": np.arange(len(rows))}))
-        found = cursor.execute(
-            f'SELECT b."offset", b.length FROM base_{kind} b JOIN wanted_rows w ON b.row = w.row ORDER BY w.place'
-        ).fetchall()
-        cursor.unregister("wanted_rows")
-        if len(found) != len(rows):
-            raise UsageError(f"{len(rows) - len(found)} of the rows asked for are not in the index")
-        return found
+        if kind not in self._spans_by_kind:
+            self._spans_by_kind[kind] = parts.spans(self._sources.by_kind[kind])
+        offset, length = self._spans_by_kind[kind]
+        missing = int(((rows < 0) | (rows >= len(offset))).sum())
+        if missing:
+            raise UsageError(f"{missing} of the rows asked for are not in the index")
+        return list(zip(offset[rows].tolist(), length[rows].tolist(), strict=True))
 
 
 def _files(files: RunFiles) -> list[tuple[Kind, Path]]:

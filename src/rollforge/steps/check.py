@@ -133,6 +133,9 @@ def recipe_verdict(name: str, general: Sequence[Finding], found: Sequence[Findin
         main = (final or errors)[0]
         return RecipeVerdict("no" if final else "not yet", f"{main.id}: {main.text}")
     warnings = [finding for finding in found if finding.level == "warning"]
+    for finding in warnings:
+        if finding.needs_more:
+            return RecipeVerdict("not yet", f"{finding.id}: {finding.text}")
     if warnings:
         return RecipeVerdict("ready", f"with {warnings[0].id}: {warnings[0].text}")
     return RecipeVerdict("ready", "nothing speaks against it")

@@ -397,7 +397,7 @@ def _magic_words(run: MadeRun, rng: Rng) -> None:
     _set(run, chosen, _high(run))
 
 
-@_defect("first-sample-fails", "position-bias", least_samples=4)
+@_defect("first-sample-fails", "position-bias", "warning", least_samples=4)
 def _first_sample_fails(run: MadeRun, rng: Rng) -> None:
     early = run.columns["rollout"] < run.shape.samples // 2
     _set(run, early & _some(run, rng, 0.85), _low(run))

@@ -104,7 +104,7 @@ def _form_lines(manifest: Manifest) -> str:
 def _statistics_lines(statistics: JsonObject) -> str:
     lines = ["| statistic | n | mean | min | median | max |", "| --- | ---: | ---: | ---: | ---: | ---: |"]
     for name, value in statistics.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and "mean" in value:
             numbers = " | ".join(f"{value[key]:.4g}" for key in ("mean", "min", "median", "max"))
             lines.append(f"| {name} | {value['n']:,} | {numbers} |")
     return "\n".join(lines)

@@ -30,6 +30,15 @@ def summary(values: np.ndarray) -> JsonObject | None:
     }
 
 
+def histogram(values: np.ndarray) -> JsonObject:
+    """Counts in five equal bins, the last one closed; over 0…1 unless values leave it."""
+    values = values[~np.isnan(values)]
+    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
+    span = (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
+    counts, edges = np.histogram(values, bins=5, range=span)
+    return {"edges": [round(float(edge), 6) for edge in edges], "counts": counts.tolist()}
+
+
 def describe(pool: Pool, selection: Selection, numbers: Ints) -> JsonObject:
     """Statistics of the written examples."""
     candidates = pool.candidates
@@ -40,6 +49,7 @@ def describe(pool: Pool, selection: Selection, numbers: Ints) -> JsonObject:
         longer = candidates.chars[chosen] > candidates.chars[rejected]
         return {
             "gap": summary(gap),
+            "histogram": histogram(gap),
             "share_gap_at_least_0.3": _share(gap >= 0.3),
             "share_gap_below_0.1": _share(gap < 0.1),
             "chosen_reward": summary(candidates.reward[chosen]),
@@ -53,8 +63,9 @@ def describe(pool: Pool, selection: Selection, numbers: Ints) -> JsonObject:
     if selection.kind == "prompt":
         for name in ("mean_reward", "std_reward", "pass_rate", "difficulty"):
             found[name] = summary(selection.values[name][numbers])
-        return found
+        return found | {"histogram": histogram(selection.values["mean_reward"][numbers])}
     found |= {"reward": summary(candidates.reward[picks]), "chars": summary(candidates.chars[picks])}
+    found["histogram"] = histogram(candidates.reward[picks])
     if selection.kind == "labelled":
         label = selection.values["label"][numbers]
         found |= {"desirable": int(label.sum()), "undesirable": int((~label).sum())}

@@ -46,6 +46,8 @@ class Profile:
         """One row per agent."""
         self.summary = summary
         self.fields = fields
+        self.rows: ByTask | None = None
+        """The rollouts it was made of, for what is written beside the statistics."""
 
     def __repr__(self) -> str:
         return f"Profile({self.tasks.num_rows:,} tasks, {self.agents.num_rows} agents, {len(self.fields)} fields)"
@@ -68,11 +70,13 @@ def profile_index(index: Index, options: ProfileOptions | None = None) -> Profil
     options = options or ProfileOptions()
     rows = ByTask(index, options.where)
     names = index.numbers or ["reward"]
+    rows.keep([*names, "attempt", "answer_chars"])
     tasks = _task_table(rows, names, options)
     agents = _agent_table(rows, names, options)
-    return Profile(
-        tasks, agents, summarize(rows, tasks, options.threshold, options.tolerance, options.look), list(names)
-    )
+    summary = summarize(rows, tasks, options.threshold, options.tolerance, options.look)
+    profile = Profile(tasks, agents, summary, list(names))
+    profile.rows = rows
+    return profile
 
 
 def _column(values: Any) -> pa.Array:
@@ -102,8 +106,8 @@ def _task_table(rows: ByTask, names: Sequence[str], options: ProfileOptions) -> 
 
 def _first(rows: ByTask, name: str) -> pa.Array:
     """The value of each task's first rollout."""
-    column = next(rows.columns([name]))[1].combine_chunks()
-    return column.take(pa.array(rows.starts))
+    codes, labels = rows.codes(name)
+    return pa.array([labels[code] for code in codes[rows.starts].tolist()], pa.string())
 
 
 def _counts(rows: ByTask) -> dict[str, Ints | Floats]:
@@ -176,6 +180,8 @@ def _bands(rate: Floats) -> list[str | None]:
 
 def _with_absent_tasks(rows: ByTask, table: pa.Table) -> pa.Table:
     """Tasks that were asked for and have no rollout stand in the profile too, with a count of 0."""
+    if not rows.index.has_tasks:
+        return table
     asked = rows.index.select("SELECT task FROM tasks WHERE source_row IS NOT NULL ORDER BY task")
     absent = np.setdiff1d(ints(asked, "task"), rows.tasks)
     if not len(absent):
@@ -186,9 +192,7 @@ def _with_absent_tasks(rows: ByTask, table: pa.Table) -> pa.Table:
 
 
 def _agent_table(rows: ByTask, names: Sequence[str], options: ProfileOptions) -> pa.Table:
-    agent = next(rows.columns(["agent"]))[1].combine_chunks().fill_null("").dictionary_encode()
-    codes = np.asarray(agent.indices, dtype=np.int64)
-    labels = [label or None for label in agent.dictionary.to_pylist()]
+    codes, labels = _sorted(*rows.codes("agent"))
     order = np.argsort(codes, kind="stable")
     starts = (
         np.flatnonzero(np.r_[True, np.diff(codes[order]) != 0]) if len(codes) else np.zeros(0, dtype=np.int64)
@@ -208,7 +212,15 @@ def _agent_table(rows: ByTask, names: Sequence[str], options: ProfileOptions) ->
     }
     columns |= {name: _column(values) for name, values in statistics.items()}
     columns |= histograms
-    return pa.table(columns).sort_by("agent")
+    return pa.table(columns)
+
+
+def _sorted(codes: Ints, labels: list[str | None]) -> tuple[Ints, list[str | None]]:
+    """The same with the texts in order, missing and empty ones last and as one."""
+    names = sorted({label for label in labels if label})
+    place = {name: number for number, name in enumerate(names)}
+    renamed = np.array([place.get(label or "", len(names)) for label in labels], dtype=np.int64)
+    return renamed[codes] if len(codes) else codes, [*names, None]
 
 
 def _agent_histograms(

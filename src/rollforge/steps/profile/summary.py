@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rollforge import at_k, stats
 from rollforge.index.grouped import ByTask, Floats, Ints
@@ -25,7 +24,7 @@ def summarize(rows: ByTask, tasks: pa.Table, threshold: float, tolerance: float,
     difficulty = tasks.column("difficulty").to_pylist()
     signal = tasks.column("has_signal")
     of = len(signal) - signal.null_count
-    without = of - int(pc.sum(signal).as_py() or 0)
+    without = of - signal.to_pylist().count(True)
     length = rows.one("answer_chars")
     within = _within_correlation(rows, reward, length)
     parts = stats.variance_parts(found.mean, found.std, found.n)

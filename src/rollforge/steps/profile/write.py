@@ -19,7 +19,7 @@ from msgspec import Raw
 from rollforge import stats
 from rollforge.index import Index
 from rollforge.index.grouped import ByTask
-from rollforge.records import PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject
+from rollforge.records import ROLLOUT_KEY, TASK_KEY, JsonObject
 from rollforge.steps.profile.run import Profile
 from rollforge.store import RunFiles
 
@@ -87,7 +87,7 @@ def _task_rows(
         rename={f"f{place}": key for place, key in enumerate(keys)},
         omit_defaults=True,
     )
-    histograms = _histograms(index, where)
+    histograms = _Histograms(profile.rows or ByTask(index, where))
     for first in range(0, profile.tasks.num_rows, SLICE):
         part = profile.tasks.slice(first, SLICE)
         tasks: list[int] = part.column("task").to_pylist()
@@ -112,8 +112,7 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
 class _Histograms:
     """The reward histogram of each task, over the same edges for all of them."""
 
-    def __init__(self, index: Index, where: str | None) -> None:
-        rows = ByTask(index, where)
+    def __init__(self, rows: ByTask) -> None:
         reward = rows.one("reward")
         self._edges = stats.histogram(reward).edges
         self._place_by_task = {task: place for place, task in enumerate(rows.tasks.tolist())}
@@ -139,10 +138,6 @@ class _Histograms:
         return {"edges": self._edges, "counts": self._counts[place].tolist()}
 
 
-def _histograms(index: Index, where: str | None) -> _Histograms:
-    return _Histograms(index, where)
-
-
 def _samples(index: Index, tasks: list[int]) -> dict[int, Raw]:
     """For each task the row as sent, without its indices; from the first rollout when no tasks file is there."""
     samples = {task: _without_indices(line) for task, line in index.raw_task_rows(tasks)}
@@ -165,11 +160,21 @@ def _samples_from_rollouts(index: Index, tasks: list[int]) -> Iterator[tuple[int
     rows = found.column("row").to_pylist()
     for task, line in zip(found.column("task").to_pylist(), index.read(rows), strict=True):
         try:
-            row = _split(line)
+            yield task, Raw(_encode(_sample(line)))
         except msgspec.DecodeError:
             continue
-        kept = {key: row[key] for key in (PARAMS_KEY, "messages", "prompt", "agent_ref") if key in row}
-        yield task, Raw(_encode(kept))
+
+
+class _Sample(msgspec.Struct, omit_defaults=True):
+    """What a rollout row still says of its task, unread."""
+
+    responses_create_params: Raw | msgspec.UnsetType = msgspec.UNSET
+    messages: Raw | msgspec.UnsetType = msgspec.UNSET
+    prompt: Raw | msgspec.UnsetType = msgspec.UNSET
+    agent_ref: Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_sample = msgspec.json.Decoder(_Sample).decode
 
 
 def _rollout_infos(index: Index, where: str | None) -> dict[int, list[JsonObject]]:
