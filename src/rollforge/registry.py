@@ -12,7 +12,6 @@ import importlib.util
 import sys
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -48,6 +47,8 @@ class Registry:
 @cache
 def _plugins(family: str) -> dict[str, str]:
     """What installed packages add; looking through all of them takes milliseconds, so it is done once."""
+    from importlib.metadata import entry_points  # it brings the email package along
+
     return {point.name: point.value for point in entry_points(group=f"rollforge.{family}")}
 
 

@@ -6,13 +6,12 @@ Results come back in the order of the file, whoever finishes first.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,6 +19,9 @@ from rollforge.errors import RollforgeError
 from rollforge.index.kinds import Kind
 from rollforge.index.scan import Scanned, scan_range
 from rollforge.index.worker import Order
+
+if TYPE_CHECKING:
+    import subprocess
 
 RANGE = 128 << 20
 """Bytes per range: enough that a worker's parts are not tiny, few enough that workers end at about the same time."""
@@ -56,6 +58,8 @@ def _default_workers(size: int) -> int:
 
 
 def _scan_in_children(orders: list[Order], count: int) -> Iterator[Scanned]:
+    from concurrent.futures import ThreadPoolExecutor
+
     idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
     children = [_start_child() for _ in range(count)]
     for child in children:
@@ -85,6 +89,8 @@ def _scan_in_children(orders: list[Order], count: int) -> Iterator[Scanned]:
 
 
 def _start_child() -> subprocess.Popen[bytes]:
+    import subprocess
+
     return subprocess.Popen(
         [sys.executable, "-m", "rollforge.index.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )

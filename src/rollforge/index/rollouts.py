@@ -43,6 +43,9 @@ FIXED = tuple(name for name in COLUMNS["rollouts"] if name not in ("task", "roll
 
 assert ("agent", "prompt_hash", *Answer._fields, *Own._fields) == FIXED
 
+TOGETHER = 256
+"""Answers measured at a time: their texts are held until then."""
+
 _CHAT = ("messages", "prompt", "completion")
 _NO_OWN = Own()
 
@@ -84,7 +87,8 @@ class Rollouts:
         self._columns = columns
         self._note = note
         self._groups: dict[tuple[str, ...], _Group] = {}
-        self._last_params, self._last_hash = b"", None
+        self._last_params = b""
+        self._last_hash: int | None = None
         self._seen: list[Seen | None] = []
         self._chats: dict[int, Answer] = {}
         self._owns: dict[int, Own] = {}
@@ -195,18 +199,19 @@ class Rollouts:
         self._chats[row] = answer_of_chat(answered)
         return prompts.prompt_hash(asked)
 
-    def read(self) -> None:
-        """Read what was taken since the last time."""
-        if self._seen:
+    def read(self, at_least: int = TOGETHER) -> None:
+        """Read what was taken since the last time, once there is enough of it."""
+        if len(self._seen) >= at_least:
             self._answers += answers_of(self._seen)
             self._seen = []
 
     def columns(self) -> dict[str, Sequence[Any]]:
         """The fixed columns of all rows taken."""
-        self.read()
+        self.read(0)
         count = len(self._hashes)
         for row, answer in self._chats.items():
             self._answers[row] = answer
         owns = [self._owns.get(row, _NO_OWN) for row in range(count)] if self._owns else [_NO_OWN] * count
+        found: tuple[Sequence[Any], ...]
         found = (self._agents, self._hashes, *zip(*self._answers, strict=True), *zip(*owns, strict=True))
         return dict(zip(FIXED, found, strict=True))

@@ -4,11 +4,16 @@ Rules of the data: a line is appended whole and acknowledged only after it is on
 append; what is owed is known by key, whatever order the lines are in; one writer at a time.
 """
 
-from rollforge.store.durable import DurableFile, mend_tail, write_atomically
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from rollforge.store.files import RunFiles
-from rollforge.store.ledger import Ledger
-from rollforge.store.lock import RunLock
-from rollforge.store.manifest import Manifest, is_alive, read_manifest
+
+if TYPE_CHECKING:
+    from rollforge.store.durable import DurableFile, mend_tail, write_atomically
+    from rollforge.store.ledger import Ledger
+    from rollforge.store.lock import RunLock
+    from rollforge.store.manifest import Manifest, is_alive, read_manifest
 
 __all__ = [
     "DurableFile",
@@ -21,3 +26,15 @@ __all__ = [
     "read_manifest",
     "write_atomically",
 ]
+
+_HOME = {
+    "DurableFile": "durable", "mend_tail": "durable", "write_atomically": "durable", "Ledger": "ledger", "RunLock": "lock",
+    "Manifest": "manifest", "is_alive": "manifest", "read_manifest": "manifest",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Readers need the names of the files only; writing brings asyncio along."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"rollforge.store.{_HOME[name]}"), name)
