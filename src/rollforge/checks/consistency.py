@@ -139,7 +139,8 @@ def _contradiction(run: Evidence, name: str, limits: Limits) -> Iterator[Finding
         n=n,
         interval=[max(-1.0, correlation - half), min(1.0, correlation + half)],
         where=run.lines(unearned | denied),
-        next=f'see them: rollforge show {run.name} --where "{name} = {low:g} and reward > {run.range.low:g}" --limit 5',
+        next=f'see them: rollforge show {run.name} --limit 5 --where "({name} = {low:g} and reward > {run.range.low:g}) '
+        f'or ({name} = {high:g} and reward <= {run.range.low:g})"',
     )
 
 

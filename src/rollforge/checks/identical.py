@@ -98,8 +98,12 @@ def _flat_families(run: Evidence, families: Names, kind: str, limits: Limits) ->
             threshold=limits["chance"],
             n=n,
             where=run.lines(among),
-            next=f"read a few of them: rollforge show {run.name} --where \"{kind} = '{families.names[code]}'\" --limit 5",
+            next=f'read a few of them: rollforge show {run.name} --limit 5 --where "task in ({_some_tasks(run, among)})"',
         )
+
+
+def _some_tasks(run: Evidence, among: Bools) -> str:
+    return ", ".join(str(task) for task in np.unique(run.task_id[np.flatnonzero(among)[:40]])[:5].tolist())
 
 
 @check("task-only-rewards", "verification", alike=0.9, chance=0.001)

@@ -155,7 +155,7 @@ def small_gaps(run: Evidence, limits: Limits) -> Iterator[Finding]:
         threshold=limits["min_mean"],
         n=n,
         interval=unclear.interval,
-        next=f"keep clear pairs only: rollforge prepare dpo {run.name} -o data/dpo --min-gap 0.3",
+        next=f"keep clear pairs only: rollforge prepare dpo {run.name} -o data/dpo --to trl --min-gap 0.3",
     )
 
 
@@ -198,7 +198,7 @@ def pair_length_bias(run: Evidence, limits: Limits) -> Iterator[Finding]:
         threshold=limits["max_share"],
         n=n,
         interval=found.interval,
-        next=f"pair answers of like length: rollforge prepare dpo {run.name} -o data/dpo --length-ratio 1.5",
+        next=f"pair answers of like length: rollforge prepare dpo {run.name} -o data/dpo --to trl --length-ratio 1.5",
     )
 
 

@@ -171,7 +171,7 @@ def partial_groups(run: Evidence, limits: Limits) -> Iterator[Finding]:
         n=found.n,
         interval=found.interval,
         where=run.tasks(short),
-        next=f"collect and judge the rest, or drop them: rollforge prepare grpo {run.name} -o data/grpo",
+        next=f"collect and judge the rest, or drop them: rollforge prepare grpo {run.name} -o data/grpo --to trl",
     )
 
 

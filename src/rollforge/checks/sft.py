@@ -84,7 +84,7 @@ def duplicates(run: Evidence, limits: Limits) -> Iterator[Finding]:
         threshold=limits["max_share"],
         n=found.n,
         interval=found.interval,
-        next=f"keep one of each: rollforge prepare sft {run.name} -o data/sft --dedupe exact",
+        next=f"keep one of each: rollforge prepare sft {run.name} -o data/sft --to trl --dedupe exact",
     )
 
 
@@ -110,5 +110,5 @@ def narrow(run: Evidence, limits: Limits) -> Iterator[Finding]:
         threshold=limits["min_tasks"],
         n=found.n,
         interval=found.interval,
-        next=f"keep a few per task: rollforge prepare sft {run.name} -o data/sft --per-task 4",
+        next=f"keep a few per task: rollforge prepare sft {run.name} -o data/sft --to trl --per-task 4",
     )

@@ -6,6 +6,7 @@ unknown id or option).
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -294,4 +295,6 @@ def _declared(manifests: Sequence[Manifest], verifier: str | None) -> tuple[floa
 
 def _run_name(files: RunFiles) -> str:
     """How a run is called in commands: its folder, when that is enough."""
-    return str(files.rollouts.parent if files.rollouts.name == "rollouts.jsonl" else files.rollouts)
+    return shlex.quote(
+        str(files.rollouts.parent if files.rollouts.name == "rollouts.jsonl" else files.rollouts)
+    )
