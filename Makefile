@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick lint fix docs bench torture golden shape clean
+.PHONY: demo test quick lint fix docs bench torture trainers shape
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +36,9 @@ fix: $(VENV)/.dev  ## the same, repairing
 
 docs: $(VENV)/.dev  ## regenerate --help pages, family tables and the README tree
 	$(BIN)/python scripts/docs.py
+
+trainers:  ## the trainers' own loaders in an environment of their own; tests/trainers uses it where it is
+	PYTHON=$(PYTHON) bash scripts/trainers.sh
 
 bench: $(VENV)/.dev  ## benchmarks as ratios against a peer or a floor in the same run
 	$(BIN)/python -m benchmarks

@@ -114,13 +114,15 @@ def collect(
     return Run(out, result=result)
 
 
-def gate(recipe: str, runs: Sequence[str], *, force: bool = False, verifier: str | None = None) -> JsonObject:
+def gate(
+    recipe: str, runs: Sequence[str], *, force: bool = False, verifier: str | None = None, stops: bool = True
+) -> JsonObject:
     """What the checks for a recipe say, for the manifest of a data set; an error stops unless forced."""
     from rollforge.steps.check import check_run
 
     report = check_run(list(runs), recipe=cast("Recipe", recipe), verifier=verifier)
     errors = [finding for finding in report.findings if finding.level == "error"]
-    if not report.ok and not force:
+    if stops and not report.ok and not force:
         reasons = "".join(f"\n  {finding.id}: {finding.text}" for finding in errors)
         raise GateFailed(
             f"{', '.join(runs)} is not fit for {recipe}{reasons}",

@@ -219,7 +219,7 @@ def _checked(
     """What `rollforge check --for RECIPE` says about the runs; a dry run only counts, so it is not stopped."""
     from rollforge.api import gate
 
-    return gate(recipe, runs, force=force or is_dry, verifier=verifier)
+    return gate(recipe, runs, force=force, verifier=verifier, stops=not is_dry)
 
 
 def _require(recipe: str | None, runs: tuple[str, ...], to: str | None) -> None:
