@@ -100,8 +100,10 @@ def draw_panel(now: Snapshot) -> RenderableType:
     lines = [
         f"speed     {number(now.rate)} rollouts/s · {number(now.tokens_per_s)} tokens/s · {duration(now.elapsed_s)} so far",
         f"reward    {reward_text(now)}{light_text(now)}",
-        f"requests  {now.in_flight} in flight, limit {now.limit} · {now.verifying} being verified · {now.retries:,} retries",
+        f"requests  {now.in_flight} in flight, limit {now.limit} · {now.retries:,} retries",
     ]
+    if now.judging is not None:
+        lines.append(f"verifying {judging_text(now)}")
     if now.slowest_s > 10:
         lines.append(f"slowest   {now.stragglers} over a minute, oldest {duration(now.slowest_s)}")
     trouble = trouble_text(now)
@@ -162,6 +164,7 @@ def _write_line(now: Snapshot) -> None:
         f"{now.in_flight}/{now.limit} in flight",
         *([trouble] if trouble else []),
         *([f"oldest {duration(now.slowest_s)}"] if now.slowest_s > 60 else []),
+        *([f"verifying {judging_text(now)}"] if now.judging is not None and now.judging.queued else []),
         *([now.notice] if now.notice else []),
     ]
     print(" · ".join(parts), file=sys.stderr, flush=True)
@@ -190,6 +193,20 @@ def light_text(now: Snapshot) -> str:
     return {"yellow": " · verification: odd (yellow)", "red": " · verification: BROKEN (red)"}.get(
         now.light, ""
     )
+
+
+def judging_text(now: Snapshot) -> str:
+    """What verification is at: with a growing queue and all workers busy, it is what the run waits for."""
+    judging = now.judging
+    assert judging is not None
+    parts = [f"{now.verifying} at once", f"{judging.queued:,} queued"]
+    if judging.workers:
+        parts.append(f"{judging.busy} of {judging.workers} workers busy")
+    if judging.seconds_per_verdict is not None:
+        parts.append(f"{number(judging.seconds_per_verdict)} s per verdict")
+    if judging.hit_rate:
+        parts.append(f"{judging.hit_rate:.0%} shared")
+    return " · ".join(parts)
 
 
 def trouble_text(now: Snapshot) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from rollforge.steps.collect.forecast import Estimate, Forecast
     from rollforge.steps.metrics import RunMetrics
 
+LARGE_RUN = 500_000
+"""From this many rollouts on, the numbers are worked out in a process of its own, so that this one stays small."""
 CHARACTERS_PER_TOKEN = 4
 """Good enough to know whether a run costs thousands or billions."""
 
@@ -137,10 +141,15 @@ def _final_metrics(result: CollectResult) -> RunMetrics | None:
     """The numbers of record, from the files, written beside them; None when nothing was finished."""
     if not result.finished:
         return None
-    from rollforge.steps.metrics import summarize_run
+    from rollforge.steps.metrics import RunMetrics, summarize_run
     from rollforge.store import RunFiles, write_atomically
 
-    metrics = summarize_run(result.run)
+    if result.finished < LARGE_RUN:
+        metrics = summarize_run(result.run)
+    else:
+        words = [sys.executable, "-m", "rollforge", "metrics", result.run, "--json"]
+        done = subprocess.run(words, check=True, stdout=subprocess.PIPE)
+        metrics = msgspec.json.decode(done.stdout, type=RunMetrics)
     data = msgspec.json.format(msgspec.json.encode(metrics), indent=2) + b"\n"
     write_atomically(RunFiles(result.run).aggregate_metrics, data)
     return metrics

@@ -73,7 +73,14 @@ def _failures(live: Live, owed: int) -> Estimate:
 
 
 def bottleneck(
-    live: Live, *, elapsed_s: float, cpu_s: float, lag_s: float, commit_s: float, verify_slots: int
+    live: Live,
+    *,
+    elapsed_s: float,
+    cpu_s: float,
+    lag_s: float,
+    commit_s: float,
+    verify_slots: int,
+    seconds_per_verdict: float | None = None,
 ) -> str:
     """One line: what to change to go faster."""
     if elapsed_s <= 0 or not live.fresh:
@@ -89,6 +96,6 @@ def bottleneck(
     ):
         return (
             f"verifier: {waiting / (waiting + live.model_s):.0%} of a rollout's time is verification "
-            f"({live.verify_s / live.fresh:.2g} s per verdict)"
+            f"({live.verify_s / live.fresh if seconds_per_verdict is None else seconds_per_verdict:.2g} s per verdict)"
         )
     return f"model: {live.model_s / (waiting + live.model_s):.0%} of a rollout's time is spent waiting for the model"

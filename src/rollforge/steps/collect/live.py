@@ -13,6 +13,7 @@ import msgspec
 
 from rollforge.errors import Failure
 from rollforge.records import JsonObject, Response, Verdict
+from rollforge.verifiers.runner import JudgeCounters
 
 CHARACTERS_PER_TOKEN = 4
 """Good enough for servers that report no usage."""
@@ -92,6 +93,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     notice: str = ""
     light: str = "green"
     """Can the verdicts be trusted: green, yellow (one odd sign), red (two independent ones)."""
+    judging: JudgeCounters | None = None
+    """Queue, busy workers, seconds per verdict, shared verdicts; None without a verifier."""
 
 
 class Live:
@@ -176,6 +179,7 @@ class Live:
         retries: int,
         notice: str,
         light: str,
+        judging: JudgeCounters | None = None,
     ) -> Snapshot:
         rate, tokens_per_s = self.rates()
         left = self.expected - self.finished - self.given_up
@@ -203,6 +207,7 @@ class Live:
             retries=retries,
             notice=notice,
             light=light,
+            judging=judging,
         )
 
 

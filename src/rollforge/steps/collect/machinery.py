@@ -39,6 +39,7 @@ class Machinery:
     client: Client
     model: Model
     rollouts: DurableFile
+    judge: RunningJudge | None
     probes: SprinkledProbes | None
 
     def snapshot(self) -> Snapshot:
@@ -53,6 +54,7 @@ class Machinery:
             retries=self.client.budget.spent,
             notice=self._notice(),
             light=self.engine.watch.light,
+            judging=self.judge.counters if self.judge is not None else None,
         )
 
     def _notice(self) -> str:
@@ -114,7 +116,7 @@ async def open_machinery(
         for file in (rollouts, failures):
             await file.start()
             stack.push_async_callback(_close_quietly, file, engine)
-        yield Machinery(engine, limiter, client, model, rollouts, probes)
+        yield Machinery(engine, limiter, client, model, rollouts, judge, probes)
 
 
 async def _close_quietly(file: DurableFile, engine: Engine) -> None:

@@ -229,4 +229,5 @@ class Collection:
             lag_s=self._lag_s,
             commit_s=machinery.rollouts.commit_s,
             verify_slots=self.options.verify_concurrency,
+            seconds_per_verdict=machinery.judge.counters.seconds_per_verdict if machinery.judge else None,
         )
