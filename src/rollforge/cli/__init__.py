@@ -39,7 +39,7 @@ def run(words: list[str]) -> object:
         for note in notes:
             say(f"note: {note}")
     app = build_app(words[0] if words else None)
-    sources: list[object] = [Env("ROLLFORGE_", command=True)]
+    sources: list[object] = [Env("ROLLFORGE_", command=True, show=False)]
     if config_path is not None:
         from rollforge.config import read_config
 
