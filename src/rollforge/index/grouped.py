@@ -17,8 +17,8 @@ from rollforge.index.view import Index
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-BATCH_VALUES = 6_000_000
-"""Values read at a time, and remembered at most: 48 MB each."""
+BATCH_VALUES = 2_500_000
+"""Values read at a time, and remembered at most: 20 MB each."""
 
 
 class ByTask:
