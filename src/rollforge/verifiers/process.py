@@ -160,9 +160,15 @@ def _serve(sock: socket.socket, verifier: Verifier, memory_mb: int, shared: mmap
         asyncio.run(live.close())
 
 
+RECEIVED_AT_ONCE = 1 << 18
+
+
 def _frames(sock: socket.socket) -> Iterator[Any]:
     """Values as they come, until the other side hangs up."""
     buffer = bytearray()
+    place = memoryview(
+        bytearray(RECEIVED_AT_ONCE)
+    )  # one place for all: a fresh one per read costs more than the read
     while True:
         while len(buffer) >= HEADER.size:
             (length,) = HEADER.unpack_from(buffer)
@@ -173,12 +179,12 @@ def _frames(sock: socket.socket) -> Iterator[Any]:
             del buffer[:end]
             yield value
         try:
-            chunk = sock.recv(1 << 18)
+            size = sock.recv_into(place)
         except OSError:
             return
-        if not chunk:
+        if not size:
             return
-        buffer += chunk
+        buffer += place[:size]
 
 
 @contextlib.contextmanager
