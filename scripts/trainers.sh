@@ -14,7 +14,7 @@ $pip torch==2.13.0
 $pip trl==1.16.0
 $pip msgspec pytest  # with these the monitor's own code runs beside the trainers'
 $pip tqdm pylatexenc requests pillow soundfile scipy absl-py && $pip --no-deps openrlhf==0.11.2
-$pip tensordict hydra-core omegaconf pandas codetiming ray && $pip --no-deps verl==0.9.1
+$pip tensordict hydra-core omegaconf pandas codetiming ray orjson && $pip --no-deps verl==0.9.1
 $pip peft colorama addict && $pip --no-deps axolotl==0.19.0
 $pip fire sse-starlette && $pip --no-deps llamafactory==0.9.5
 touch "$venv/.ready"
