@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -32,7 +33,7 @@ def print_launch(collection: Collection, *, is_stream: bool, is_quiet: bool) -> 
     assert plan is not None
     facts = _plan_facts(plan, options)
     if is_stream:
-        write_record({"event": "launch", "run": options.out, "pid": plan.manifest.pid, **facts})
+        write_record({"event": "launch", "run": options.out, "pid": os.getpid(), **facts})
     if is_quiet:
         return
     if plan.bad_lines:
