@@ -9,6 +9,7 @@ from rollforge.experience import RowSource
 from rollforge.loop import run_async
 from rollforge.metrics import StepFold
 from rollforge.operators.chain import Pipeline, pipeline_from_config
+from rollforge.simulate import SimulatedProcess, SimulateOptions
 from rollforge.sinks.base import SinkOptions, open_sinks
 from rollforge.sinks.jsonl import read_metrics
 from rollforge.steps.collect import Collection, CollectOptions
@@ -16,6 +17,17 @@ from rollforge.steps.monitor import ExperienceStream, StepMonitor, rollout_metri
 from rollforge.store import RunFiles
 
 TASKS, SAMPLES, STEP = 20, 3, 8
+
+
+SERVER = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server():
+    """A model slow enough that a run can be stopped in its middle."""
+    with SimulatedProcess(SimulateOptions(latency=0.03)) as process:
+        SERVER["url"] = process.base_url
+        yield
 
 
 @pytest.fixture
@@ -48,6 +60,7 @@ def collect(tasks, out, *, stop_after=10**9, stream=None, limit=None):
         input=str(tasks),
         out=str(out),
         model="simulated",
+        base_urls=(SERVER["url"],),
         verifier="exact",
         samples=SAMPLES,
         limit=limit,
