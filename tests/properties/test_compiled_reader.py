@@ -17,10 +17,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rollforge.index import fast
+from rollforge.index.kinds import Kind
 from rollforge.index.scan import Scanned, scan_range
 
 pytestmark = pytest.mark.skipif(not fast.IS_THERE, reason="rollforge was installed without a compiler")
 
+KINDS: tuple[Kind, ...] = ("rollouts", "tasks")
 TEXT = st.text(
     st.one_of(st.characters(), st.sampled_from('\\"/\n\t é😀\x00\x7f')), max_size=20
 )  # lone surrogates too: JSON can spell them
@@ -104,9 +106,9 @@ def spell(row: Any, style: int) -> bytes:
     return text.encode("utf-8", "surrogatepass") + (b"\r" if style & 8 else b"")
 
 
-def scan(path: Path, *, is_fast: bool) -> tuple[Scanned, dict[str, list[Any]]]:
+def scan(path: Path, kind: Kind, *, is_fast: bool) -> tuple[Scanned, dict[str, list[Any]]]:
     with tempfile.TemporaryDirectory() as folder, patch.object(fast, "IS_THERE", is_fast):
-        found = scan_range(path, "rollouts", 0, None, Path(folder) / "0")
+        found = scan_range(path, kind, 0, None, Path(folder) / "0")
         tables = [pq.read_table(part.path) for part in found.parts]
     if not tables:
         return found, {}
@@ -115,15 +117,16 @@ def scan(path: Path, *, is_fast: bool) -> tuple[Scanned, dict[str, list[Any]]]:
 
 
 def compare(text: bytes) -> None:
+    """The same lines as rollouts and as tasks, read both ways."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rollouts.jsonl"
         path.write_bytes(text)
-        compiled, columns = scan(path, is_fast=True)
-        plain, others = scan(path, is_fast=False)
-    assert columns == others
-    for name in Scanned.__struct_fields__:
-        if name != "parts":
-            assert getattr(compiled, name) == getattr(plain, name), name
+        compiled, plain = ([scan(path, kind, is_fast=way) for kind in KINDS] for way in (True, False))
+    for (one, columns), (other, others) in zip(compiled, plain, strict=True):
+        assert columns == others
+        for name in Scanned.__struct_fields__:
+            if name != "parts":
+                assert getattr(one, name) == getattr(other, name), name
 
 
 @settings(max_examples=200, deadline=None)

@@ -83,7 +83,7 @@ class FastRollouts:
             self._looks.append((first + place, *look_at_text(bytes(texts[place]))))
 
     def finish(
-        self, note: Note
+        self, note: Note, *, has_usage: bool
     ) -> tuple[dict[str, Any], dict[str, NDArray[np.float64]], dict[str, pa.Array]]:
         """The fixed columns, the discovered numbers (NaN where missing) and the discovered texts; this is empty afterwards."""
         count, numbers, texts, besides, words, raw = self._rows.finish()
@@ -96,7 +96,7 @@ class FastRollouts:
         for name in _SECONDS:
             fixed[name] = pa.array(np.frombuffer(raw[name], np.float64), from_pandas=True)
         found = {name: np.frombuffer(values, np.float64) for name, values in numbers}
-        for name, values in sorted(besides, key=lambda pair: "." in pair[0]):
+        for name, values in sorted(besides if has_usage else [], key=lambda pair: "." in pair[0]):
             # Usage overrides a field of the same name, as in NeMo Gym.
             beside = np.frombuffer(values, np.float64)
             found[name] = np.where(np.isnan(beside), found[name], beside) if name in found else beside

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -125,17 +126,20 @@ def read_spans(path: Path, spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:
         yield from _read_spans_compressed(path, spans)
         return
     with path.open("rb", buffering=0) as file:
+        place = file.fileno()
         first = 0
         while first < len(spans):
             last = _run_end(spans, first)
             begin = spans[first][0]
             size = spans[last][0] + spans[last][1] - begin
-            file.seek(begin)
-            data = file.read(size)
-            while len(data) < size and (more := file.read(size - len(data))):
+            data = os.pread(place, size, begin)
+            while len(data) < size and (more := os.pread(place, size - len(data), begin + len(data))):
                 data += more
-            for offset, length in spans[first : last + 1]:
-                yield data[offset - begin : offset - begin + length]
+            if first == last:
+                yield data
+            else:
+                for offset, length in spans[first : last + 1]:
+                    yield data[offset - begin : offset - begin + length]
             first = last + 1
 
 

@@ -116,7 +116,8 @@ class _Scan:
         self._columns = Columns()
         self._notes: dict[int, list[str]] = {}
         self._rollouts = Rollouts(self._reader, self._columns, self._note)
-        self._fast = fast.FastRollouts(self._reader) if fast.IS_THERE and self._read is None else None
+        is_fast = fast.IS_THERE and self._kind in ("rollouts", "tasks")
+        self._fast = fast.FastRollouts(self._reader) if is_fast else None
 
     def batch(self, batch: Batch) -> None:
         """Take in neighbouring lines; a bad one is listed, a blank one only counted."""
@@ -208,15 +209,16 @@ class _Scan:
         return _named(columns, numbers, words)
 
     def _fast_table(self, rows: fast.FastRollouts) -> pa.Table:
-        """The ordinary rollouts."""
+        """The ordinary rollouts; or the ordinary tasks, which have fewer columns."""
 
         def note(line: int, offset: int, text: str) -> None:
             self._list(line, offset, text, is_kept=True)
 
         count = len(rows)
-        made, numbers, texts = rows.finish(note)
-        columns = {name: pa.nulls(count, ARROW_TYPES[kind]) for name, kind in COLUMNS["rollouts"].items()}
-        return _named(columns | made, numbers, texts)
+        made, numbers, texts = rows.finish(note, has_usage=self._kind == "rollouts")
+        columns = {name: pa.nulls(count, ARROW_TYPES[kind]) for name, kind in COLUMNS[self._kind].items()}
+        known = {name: values for name, values in made.items() if name in columns or name in PLACES}
+        return _named(columns | known, numbers, texts)
 
     def _rollout_columns(self) -> dict[str, pa.Array]:
         types = COLUMNS["rollouts"]
@@ -235,12 +237,13 @@ class _Scan:
 def _named(
     columns: dict[str, pa.Array], numbers: Mapping[str, NDArray[np.float64]], texts: Mapping[str, pa.Array]
 ) -> pa.Table:
-    """A table of the fixed columns and the discovered ones; the keys of a row are whole numbers and not discovered."""
+    """A table of the fixed columns and the discovered ones; the keys of a row are fixed columns, where a kind has them."""
     named = dict(columns)
     for name, values in numbers.items():
-        if name in _KEY_COLUMNS:
-            named[_KEY_COLUMNS[name]] = _whole_numbers(values)
-        else:
+        key = _KEY_COLUMNS.get(name)
+        if key in named:
+            named[key] = _whole_numbers(values)
+        elif key is None:
             named[f"n:{name}"] = pa.array(values, from_pandas=True)
     named |= {f"t:{name}": words for name, words in texts.items() if name not in _KEY_COLUMNS}
     return pa.table(named)
