@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rollforge.index.answers import LOOKED_AT, look_at_text, respell
 from rollforge.index.facts import Reader
-from rollforge.index.kinds import PLACES
+from rollforge.index.kinds import PLACES, Kind
 from rollforge.index.lines import Batch
 
 try:
@@ -35,6 +35,11 @@ _SECONDS = ("started", "seconds", "verify_seconds")
 
 Note = Callable[[int, int, str], None]
 """Takes down what is odd about the row that stands in this line and at this offset."""
+
+
+def reads(kind: Kind) -> bool:
+    """Whether the compiled reader is there, and is for lines of this kind."""
+    return IS_THERE and kind in ("rollouts", "tasks")
 
 
 class FastRollouts:

@@ -116,8 +116,7 @@ class _Scan:
         self._columns = Columns()
         self._notes: dict[int, list[str]] = {}
         self._rollouts = Rollouts(self._reader, self._columns, self._note)
-        is_fast = fast.IS_THERE and self._kind in ("rollouts", "tasks")
-        self._fast = fast.FastRollouts(self._reader) if is_fast else None
+        self._fast = fast.FastRollouts(self._reader) if fast.reads(self._kind) else None
 
     def batch(self, batch: Batch) -> None:
         """Take in neighbouring lines; a bad one is listed, a blank one only counted."""

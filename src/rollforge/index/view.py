@@ -44,7 +44,7 @@ def open_index(
     Args:
         verifier: whose verdicts count; else the manifest's verdict of record, else the inline ones and, for rows that have
             none, the newest later one.
-        workers: processes for the pass over the text; by default one per core for large files.
+        workers: readers at once for the pass over the text; by default one per core for large files.
     """
     return Index(find_runs(runs), verifier=verifier, workers=workers)
 
