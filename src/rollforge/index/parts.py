@@ -67,7 +67,11 @@ class TaskPlaces(NamedTuple):
 
     def rows(self, tasks: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Those of these tasks that the file has, and the row of each, in the order of the file."""
-        place = np.flatnonzero(np.isin(self.tasks, np.asarray(tasks, dtype=np.int64)))
+        wanted = np.unique(np.asarray(tasks, dtype=np.int64))
+        place = np.searchsorted(self.tasks, wanted)
+        is_there = place < len(self.tasks)
+        is_there[is_there] = self.tasks[place[is_there]] == wanted[is_there]
+        place = place[is_there]
         place = place[np.argsort(self.first_row[place])]
         return self.tasks[place], self.first_row[place]
 

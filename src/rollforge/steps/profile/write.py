@@ -23,7 +23,9 @@ from rollforge.records import ROLLOUT_KEY, TASK_KEY, JsonObject
 from rollforge.steps.profile.run import Profile
 from rollforge.store import RunFiles
 
-SLICE = 4096
+SLICE = 512
+"""Tasks at a time: the rollouts that their samples come from are held that long."""
+
 _split = msgspec.json.Decoder(dict[str, Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
