@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from rollforge.index.keys import are_plain
 from rollforge.index.kinds import ARROW_TYPES, COLUMNS, Kind
 from rollforge.index.tables import Source, column_name
 
@@ -83,6 +84,14 @@ def task_places(sources: Sequence[Source]) -> TaskPlaces:
     values = np.where(is_known, found, np.arange(len(found))).astype(np.int64)
     tasks, first, place = np.unique(values, return_index=True, return_inverse=True)
     return TaskPlaces(tasks, first, np.bincount(place[is_known], minlength=len(tasks)))
+
+
+def have_plain_keys(sources: Sequence[Source]) -> bool:
+    """Whether the rows are one file's, each with a key of its own."""
+    if len(sources) != 1:
+        return False
+    found = read_columns(sources, {name: (name, pa.int64()) for name in ("task", "rollout")})
+    return are_plain(found.column("task"), found.column("rollout"))
 
 
 def keys(sources: Sequence[Source]) -> pa.Table:

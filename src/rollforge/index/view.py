@@ -97,6 +97,7 @@ class Index:
         return make_overlay(
             lambda: self._base,
             lambda: parts.keys(sources.by_kind["rollouts"]),
+            are_keys_plain=lambda: parts.have_plain_keys(sources.by_kind["rollouts"]),
             folder=sources.folders()[0],
             state_digest=sources.digest(),
             has_verdicts=bool(sources.count("verdicts")),
