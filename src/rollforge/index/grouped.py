@@ -66,6 +66,15 @@ class ByTask:
         self._codes[name] = np.concatenate(found)[self.order], list(label)
         return self._codes[name]
 
+    def hashes(self, name: str) -> Ints:
+        """A column as numbers that are equal where its values are (0 for missing), in the order of (task, rollout)."""
+        found = [np.zeros(0, dtype=np.int64)]
+        for chunk in self.index.table([name], self.where).column(name).chunks:
+            encoded = chunk.dictionary_encode()
+            number = [hash(value) or 1 for value in encoded.dictionary.to_pylist()]
+            found.append(np.array([*number, 0], dtype=np.int64)[np.asarray(encoded.indices.fill_null(-1))])
+        return np.concatenate(found)[self.order]
+
     def floats(self, names: Sequence[str]) -> Iterator[tuple[str, Floats]]:
         """Each number column as floats, NaN for missing, in the order of (task, rollout)."""
         at_once = max(1, BATCH_VALUES // max(1, len(self)))

@@ -229,37 +229,42 @@ def _judged_answers(
     """For each of these tasks, by place: the answers of its judged rollouts as numbers (None: no answer), and their scores."""
     if not len(tasks):
         return
-    encoded = next(rows.columns([answer_field]))[1].combine_chunks().dictionary_encode()
-    codes = np.asarray(encoded.indices.fill_null(-1))
+    given = rows.hashes(answer_field)
     ends = np.append(rows.starts[1:], len(rows))
     for task in tasks.tolist():
         mine = slice(int(rows.starts[task]), int(ends[task]))
-        pairs = [
-            (answer, score) for answer, score in zip(codes[mine].tolist(), hits[mine].tolist(), strict=True)
-            if score == score
-        ]  # fmt: skip
-        yield task, [None if answer < 0 else answer for answer, _ in pairs], [score for _, score in pairs]
+        pairs = zip(given[mine].tolist(), hits[mine].tolist(), strict=True)
+        judged = [(answer or None, score) for answer, score in pairs if score == score]
+        yield task, [answer for answer, _ in judged], [score for _, score in judged]
 
 
 def _throughput(rows: ByTask) -> Throughput:
-    columns = dict(rows.floats(["started", "seconds"]))
-    known = ~np.isnan(columns["started"]) & ~np.isnan(columns["seconds"])
-    if not known.any():
-        return Throughput()
-    active = _covered(columns["started"][known], columns["started"][known] + columns["seconds"][known])
+    """Over the time in which any rollout was being made: a pause between two sessions of a run does not count."""
+    has_tokens = "output_tokens" in rows.index.numbers
+    names = ["started", "seconds", *(["output_tokens"] if has_tokens else [])]
+    count, tokens, busy = 0, 0.0, (np.zeros(0), np.zeros(0))
+    for batch in rows.index.table(names, rows.where).to_batches():
+        started, seconds, *made = (
+            np.asarray(column.to_numpy(zero_copy_only=False)) for column in batch.columns
+        )
+        known = ~np.isnan(started) & ~np.isnan(seconds)
+        count += int(known.sum())
+        tokens += float(np.nansum(made[0][known])) if made else 0.0
+        begins, ends = _joined(started[known], (started + seconds)[known])
+        busy = _joined(np.append(busy[0], begins), np.append(busy[1], ends))
+    active = float((busy[1] - busy[0]).sum())
     if active <= 0:
         return Throughput()
-    tokens = None
-    if "output_tokens" in rows.index.numbers:
-        tokens = float(np.nansum(rows.one("output_tokens")[known])) / active
-    return Throughput(rollouts_per_s=float(known.sum()) / active, tokens_per_s=tokens, active_s=active)
+    return Throughput(
+        rollouts_per_s=count / active, tokens_per_s=tokens / active if has_tokens else None, active_s=active
+    )
 
 
-def _covered(starts: Floats, ends: Floats) -> float:
-    """The time covered by at least one interval: a pause between two sessions of a run does not count."""
-    order = np.argsort(starts)
-    starts, ends = starts[order], ends[order]
-    del order
-    np.maximum.accumulate(ends, out=ends)
-    np.maximum(starts[1:], ends[:-1], out=starts[1:])  # what was not covered before begins here
-    return float(np.maximum(ends - starts, 0).sum())
+def _joined(begins: Floats, ends: Floats) -> tuple[Floats, Floats]:
+    """The same time as intervals that do not touch, in order."""
+    if not len(begins):
+        return begins, ends
+    order = np.argsort(begins)
+    begins, reached = begins[order], np.maximum.accumulate(ends[order])
+    is_first = np.append(True, begins[1:] > reached[:-1])
+    return begins[is_first], reached[np.append(is_first[1:], True)]
