@@ -33,6 +33,7 @@ class StdioConnection:
         self._waiting: dict[int, asyncio.Future[JsonObject]] = {}
         self._readers: list[asyncio.Task[None]] = []
         self._last_words: deque[str] = deque(maxlen=5)
+        self._reason: Failure | None = None
 
     async def open(self) -> None:
         try:
@@ -90,28 +91,34 @@ class StdioConnection:
     async def _write(self, data: bytes) -> None:
         process = self._process
         if process is None or process.stdin is None or process.returncode is not None:
-            raise gone(self._why())
+            raise await self._ending()
         try:
             process.stdin.write(data + b"\n")
             await process.stdin.drain()
         except (ConnectionError, RuntimeError, OSError) as error:
-            raise gone(self._why()) from error
+            raise await self._ending() from error
+
+    async def _ending(self) -> Failure:
+        """Why it takes nothing any more, once all it said has been read: that may tell more than that it has ended."""
+        others = [reader for reader in self._readers if reader is not asyncio.current_task()]
+        if self._process is not None and others:
+            await asyncio.wait(others, timeout=GRACE_S)
+        return self._reason or gone(self._why())
 
     async def _read(self) -> None:
         """Hand every answer to whoever waits for it; when the output ends, so does the waiting."""
         process = self._process
         assert process is not None and process.stdout is not None
-        reason: Failure | None = None
         try:
             while line := await process.stdout.readline():
                 if line.strip():
                     await self._take(parse(line))
         except (Failure, ValueError) as error:  # a line that is no message, or one that is far too long
-            reason = error if isinstance(error, Failure) else gone(str(error))
+            self._reason = error if isinstance(error, Failure) else gone(str(error))
         finally:
             for future in self._waiting.values():
                 if not future.done():
-                    future.set_exception(reason or gone(self._why()))
+                    future.set_exception(self._reason or gone(self._why()))
 
     async def _take(self, message: JsonObject) -> None:
         future = self._waiting.get(message.get("id") or 0) if "method" not in message else None
