@@ -23,6 +23,9 @@ from rollforge.verifiers.base import Verifier, convert_options, keyword_options,
 
 MESSAGE_CHARS = 2000
 
+_PLAIN = (dict, bool, int, float)
+"""What most verifiers return: no need to ask at length whether it can be awaited."""
+
 
 class Stopped(Exception):
     """No verdict was asked for after all: verification is being stopped. It is neither a verdict nor a failure."""
@@ -59,14 +62,14 @@ class LiveVerifier:
     def judge_now(self, task: Task, responses: list[Response]) -> list[Verdict]:
         """The verdicts of one call, for a sync verifier; an async one is run to its end in a loop of its own."""
         value = self._called(task, responses)
-        if inspect.isawaitable(value):
+        if not isinstance(value, _PLAIN) and inspect.isawaitable(value):
             value = asyncio.run(_awaited(value))
         return self._verdicts(value, len(responses))
 
     async def judge(self, task: Task, responses: list[Response]) -> list[Verdict]:
         """The same in the event loop."""
         value = self._called(task, responses)
-        if inspect.isawaitable(value):
+        if not isinstance(value, _PLAIN) and inspect.isawaitable(value):
             value = await value
         return self._verdicts(value, len(responses))
 
