@@ -161,6 +161,11 @@ class Response(Mapping[str, Any]):
     def __str__(self) -> str:
         return self.text
 
+    @cached_property
+    def encoded(self) -> msgspec.Raw:
+        """The raw object as JSON, made once for all who send or write it: it must not change after."""
+        return msgspec.Raw(to_json(self.raw))
+
     @property
     def output(self) -> list[JsonObject]:
         """The items of the whole rollout: reasoning, messages, tool calls and their outputs, in order."""

@@ -251,7 +251,7 @@ class Engine:
         response = Response(trajectory.response)
         verdict, verify_s = await self._verify(work, response, trajectory, begun)
         row = self._row(work, trajectory, verdict, begun, verify_s)
-        line = to_json(row)
+        line = to_json(row | {"response": response.encoded})
         await self._rollouts.append(line)
         self._plan.ledger.finish(work.group.position, work.sample)
         self.live.rollout(
