@@ -23,7 +23,7 @@ from rollforge.verifiers.base import Verifier, convert_options, keyword_options,
 MESSAGE_CHARS = 2000
 
 _PLAIN = (dict, bool, int, float)
-"""What most verifiers return: no need to ask at length whether it can be awaited."""
+"""What most verifiers return."""
 
 
 class Stopped(Exception):
@@ -70,22 +70,24 @@ class LiveVerifier:
 
     def judge_now(self, task: Task, responses: list[Response]) -> list[Verdict]:
         """The verdicts of one call, for a sync verifier; an async one is run to its end in a loop of its own."""
-        value = self._called(task, responses)
-        if not isinstance(value, _PLAIN) and inspect.isawaitable(value):
+        value = self.called(task, responses)
+        if is_awaitable(value):
             value = _run(_awaited(value))
-        return self._verdicts(value, len(responses))
+        return self.verdicts(value, len(responses))
 
     async def judge(self, task: Task, responses: list[Response]) -> list[Verdict]:
         """The same in the event loop."""
-        value = self._called(task, responses)
-        if not isinstance(value, _PLAIN) and inspect.isawaitable(value):
+        value = self.called(task, responses)
+        if is_awaitable(value):
             value = await value
-        return self._verdicts(value, len(responses))
+        return self.verdicts(value, len(responses))
 
-    def _called(self, task: Task, responses: list[Response]) -> Any:
+    def called(self, task: Task, responses: list[Response]) -> Any:
+        """What the verifier returns: verdicts, or something to be awaited for them."""
         return self.call(task, responses) if self.verifier.is_group else self.call(task, responses[0])
 
-    def _verdicts(self, value: object, count: int) -> list[Verdict]:
+    def verdicts(self, value: object, count: int) -> list[Verdict]:
+        """The verdicts that a returned value stands for; raises `ValueError` when it stands for none."""
         if not self.verifier.is_group:
             return [Verdict.from_value(value)]
         if not isinstance(value, list | tuple) or len(value) != count:
@@ -93,6 +95,11 @@ class LiveVerifier:
                 f"the group verifier returned {_short(value)} for {count} responses; it must return a list of {count}"
             )
         return [Verdict.from_value(item) for item in value]
+
+
+def is_awaitable(value: object) -> bool:
+    """What most verifiers return is told apart at a glance; asking at length costs as much as a short verdict."""
+    return not isinstance(value, _PLAIN) and inspect.isawaitable(value)
 
 
 async def _awaited(value: Any) -> Any:

@@ -283,7 +283,9 @@ class Engine:
         except (Failure, NotKept):
             raise
         except TimeoutError as error:
-            failure = Failure("agent", "timeout", f"the rollout took longer than {self._time_limit.seconds:g} s")
+            failure = Failure(
+                "agent", "timeout", f"the rollout took longer than {self._time_limit.seconds:g} s"
+            )
             raise cut_short(failure, error.__cause__) from None
         except Exception as error:
             raise Failure("agent", "agent", f"{type(error).__name__}: {error}") from error
@@ -411,6 +413,7 @@ class Engine:
         group.unsettled -= 1
         if group.unsettled == 0:
             self.live.settle(group.position)
+            self.watch.settle(group.task.index)
             if self._observer is not None:
                 self._observer.settled(group.task.index)
 
