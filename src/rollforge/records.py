@@ -161,6 +161,11 @@ class Response(Mapping[str, Any]):
     def __str__(self) -> str:
         return self.text
 
+    @cached_property
+    def encoded(self) -> msgspec.Raw:
+        """The raw object as JSON, made once for all who send or write it: it must not change after."""
+        return msgspec.Raw(to_json(self.raw))
+
     @property
     def output(self) -> list[JsonObject]:
         """The items of the whole rollout: reasoning, messages, tool calls and their outputs, in order."""
@@ -331,14 +336,17 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         return {"reward": self.reward, **self.numbers, **self.details}
 
 
+_NUMBERS = (bool, int, float)
+
+
 def _plain_number(value: object) -> bool | int | float | None:
     """A Python number for bool, int, float and numpy or torch scalars; None for anything else."""
-    if isinstance(value, bool | int | float):
+    if isinstance(value, _NUMBERS):
         return value
     item = getattr(value, "item", None)
     if callable(item) and getattr(value, "shape", None) in ((), (1,)):
         plain = item()
-        return plain if isinstance(plain, bool | int | float) else None
+        return plain if isinstance(plain, _NUMBERS) else None
     return None
 
 

@@ -75,3 +75,16 @@ def test_rewards_alone_never_trip_it(verdicts: list[tuple[int, float | None]]) -
     for task, reward in verdicts:
         watch.observe(task, reward)
     assert not watch.tripped and watch.seen == len(verdicts)
+
+
+@pytest.mark.parametrize("reward", [0.0, 1.0])
+def test_settled_tasks_are_forgotten_and_still_counted(reward: float) -> None:
+    settling, holding = Watch(), Watch()
+    for number in range(4000):
+        for watch in (settling, holding):
+            watch.observe(number // 4, reward, answer_hash=number, looks_right=lambda: True)
+        if number % 4 == 3:
+            settling.settle(number // 4)
+        assert settling.signals == holding.signals and settling.tripped == holding.tripped
+    assert settling.window() == holding.window()
+    assert not settling._tasks and len(holding._tasks) == 1000

@@ -38,8 +38,8 @@ class Watch:
     __slots__ = (
         "_drop_high", "_drop_low", "_empties", "_empties_rewarded", "_fail_fast", "_fail_slow", "_fast", "_first_at",
         "_first_seen", "_known", "_last_at", "_latency_n", "_length", "_looked", "_looks_right", "_next_look", "_past", "_repeats",
-        "_repeats_differ", "_reward_fast", "_reward_slow", "_slow", "_tasks", "_usual_n", "_value", "judged", "reason", "seen",
-        "signals", "tripped",
+        "_repeats_differ", "_reward_fast", "_reward_slow", "_slow", "_task_count", "_tasks", "_usual_n", "_value", "judged", "reason",
+        "seen", "signals", "tripped",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -51,6 +51,8 @@ class Watch:
         self._value = math.nan
         self._length = 0
         self._tasks: set[int] = set()
+        """Tasks in the stretch of equal rewards of which more may come; all of them are in the count."""
+        self._task_count = 0
         self._next_look = LEAST_TASKS
         self._past: deque[tuple[float, int]] = deque(maxlen=NEIGHBOURS)
         self._first_at = self._last_at = 0.0
@@ -96,11 +98,13 @@ class Watch:
         self.judged += 1
         if reward == self._value:
             self._length += 1
-            self._tasks.add(task)
+            if task not in self._tasks:
+                self._tasks.add(task)
+                self._task_count += 1
         else:
             self._begin_stretch(task, reward, at)
         self._last_at = at
-        is_still = len(self._tasks) >= LEAST_TASKS
+        is_still = self._task_count >= LEAST_TASKS
         if verify_seconds is not None:
             self._observe_latency(math.log(verify_seconds + 1e-6), is_still)
         self._reward_fast += FAST * (reward - self._reward_fast)
@@ -119,8 +123,12 @@ class Watch:
             self._empties_rewarded += reward > (self._drop_low + self._drop_high) / 2
         if answer_hash is not None:
             self._observe_answer((task, answer_hash), reward)
-        if len(self._tasks) >= self._next_look or self.judged % EVERY == 0:
+        if self._task_count >= self._next_look or self.judged % EVERY == 0:
             self._judge()
+
+    def settle(self, task: int) -> None:
+        """No more of this task will come: it need not be remembered to be counted once."""
+        self._tasks.discard(task)
 
     def window(self) -> JsonObject:
         """The rollouts whose rewards are suspect."""
@@ -140,6 +148,7 @@ class Watch:
             self._past.append((self._value, self._length))
         self._value, self._length = reward, 1
         self._tasks = {task}
+        self._task_count = 1
         self._next_look = LEAST_TASKS
         self._first_at, self._first_seen = at, self.seen
         self._looked = self._looks_right = 0
@@ -175,8 +184,8 @@ class Watch:
     # What it means; called a few times per hundred rollouts
 
     def _judge(self) -> None:
-        if len(self._tasks) >= self._next_look:
-            self._next_look = int(len(self._tasks) * 1.3) + 1
+        if self._task_count >= self._next_look:
+            self._next_look = int(self._task_count * 1.3) + 1
         self._set("rewards", self._still_text() or self._drop_text())
         self._set("latency", self._latency_text())
         self._set("failures", self._failure_text())
@@ -194,7 +203,7 @@ class Watch:
             self.signals.pop(signal, None)
 
     def _still_text(self) -> str:
-        tasks = len(self._tasks)
+        tasks = self._task_count
         if tasks < LEAST_TASKS:
             return ""
         around, same = self._around()

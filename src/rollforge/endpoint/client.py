@@ -10,6 +10,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Generic, TypeVar
@@ -21,6 +22,7 @@ from yarl import URL
 from rollforge.endpoint.breaker import Breaker, RetryBudget
 from rollforge.endpoint.faults import failure_from_exception, failure_from_status
 from rollforge.endpoint.limiter import Limiter
+from rollforge.endpoint.time_limit import TimeLimit
 from rollforge.errors import Failure
 from rollforge.records import JsonObject
 
@@ -110,13 +112,15 @@ class Client:
         self._headers = {"Content-Type": "application/json", **(headers or {})}
         self._limiter = limiter
         self._random = random.Random(seed)
+        timeout_s = options.request_timeout_s
+        self._time_limit = TimeLimit(timeout_s) if timeout_s > 0 else nullcontext()
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Client:
-        # aiohttp's own pool of 100 and total of 300 s would be silent limits beside ours.
+        # aiohttp's own pool of 100 and total of 300 s would be silent limits beside ours; ours needs no timer per request.
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30, ttl_dns_cache=300),
-            timeout=aiohttp.ClientTimeout(total=self.options.request_timeout_s, sock_connect=30),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=30),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=self._headers,
         )
@@ -139,7 +143,7 @@ class Client:
         tries = 0
         self.budget.count_fresh()
         while True:
-            endpoint = await self._pick()
+            endpoint = self._free_endpoint(time.monotonic()) or await self._wait_for_endpoint()
             try:
                 value = read(await self._send(endpoint, path, body, headers))
                 self._succeed(endpoint)
@@ -152,25 +156,26 @@ class Client:
                     raise
                 await asyncio.sleep(self._backoff_s(tries, failure))
 
-    async def _pick(self) -> Endpoint:
-        """The least loaded endpoint that may be asked; waits while none may, but not longer than patience lasts."""
+    def _free_endpoint(self, now: float) -> Endpoint | None:
+        """The least loaded endpoint that may be asked now."""
+        best: Endpoint | None = None
+        for endpoint in self.endpoints:
+            if (best is None or endpoint.in_flight < best.in_flight) and endpoint.wait_s(now) <= 0:
+                best = endpoint
+        return best
+
+    async def _wait_for_endpoint(self) -> Endpoint:
+        """Wait until one may be asked, but not longer than patience lasts."""
         while True:
             now = time.monotonic()
-            best: Endpoint | None = None
-            shortest = float("inf")
-            for endpoint in self.endpoints:
-                wait = endpoint.wait_s(now)
-                if wait <= 0:
-                    if best is None or endpoint.in_flight < best.in_flight:
-                        best = endpoint
-                elif wait < shortest:
-                    shortest = wait
-            if best is not None:
-                return best
+            endpoint = self._free_endpoint(now)
+            if endpoint is not None:
+                return endpoint
             if self.is_draining:
                 raise Outage(f"{self.endpoints[0].url} does not answer ({self._last_failure})")
             self._lose_patience(now)
             # An endless wait means that a probe is under way: look again soon.
+            shortest = min(endpoint.wait_s(now) for endpoint in self.endpoints)
             await asyncio.sleep(min(shortest, 0.5) * self._random.uniform(1.0, 1.2))
 
     def _lose_patience(self, now: float) -> None:
@@ -193,11 +198,13 @@ class Client:
         endpoint.breaker.begin()
         started = time.monotonic()
         try:
-            async with self._session.post(endpoint.address(path), data=body, headers=headers) as answer:
+            with self._time_limit:
+                # Reading to the end gives the connection back, and so does whatever ends the reading early.
+                answer = await self._session.post(endpoint.address(path), data=body, headers=headers)
                 data = await answer.read()
-                if answer.status != 200:
-                    raise failure_from_status(answer.status, data, answer.headers)
-                _require_json(data, answer.content_type)
+            if answer.status != 200:
+                raise failure_from_status(answer.status, data, answer.headers)
+            _require_json(data, answer)
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise failure_from_exception(error, self.options.request_timeout_s) from error
         except asyncio.CancelledError:
@@ -251,11 +258,11 @@ class Outage(Failure):
         return False
 
 
-def _require_json(data: bytes, content_type: str) -> None:
+def _require_json(data: bytes, answer: aiohttp.ClientResponse) -> None:
     """A proxy's error page with status 200 is a fault of the way, not an answer."""
     if data[:64].lstrip()[:1] not in (b"{", b"["):
         raise Failure(
             "model",
             "transient",
-            f"the answer is no JSON ({content_type}): {data[:200].decode('utf-8', 'replace')!r}",
+            f"the answer is no JSON ({answer.content_type}): {data[:200].decode('utf-8', 'replace')!r}",
         )

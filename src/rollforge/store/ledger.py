@@ -47,6 +47,7 @@ class Ledger:
         self.foreign = 0
         """Rows of tasks or samples outside this run."""
         self._states = np.zeros(len(task_ids) * samples, dtype=np.uint8)
+        self._bytes = memoryview(self._states)  # type: ignore[arg-type]  # numpy arrays are buffers; single bytes are quicker here
         self._sorted_positions: NDArray[np.int64] | None = None
         if len(task_ids) and not np.array_equal(task_ids, np.arange(len(task_ids))):
             self._sorted_positions = np.argsort(task_ids, kind="stable")
@@ -93,7 +94,7 @@ class Ledger:
 
     def _read_finished(self, path: Path) -> None:
         """Mark the finished rollouts. Everything is at hand in the loop: dispatch waits for it, a million rows long."""
-        states = memoryview(self._states)  # type: ignore[arg-type]  # numpy arrays are buffers; single bytes are quicker here
+        states = self._bytes
         slot_of = self._slot
         finished = unjudged = 0
         for key in self._keys(path):
@@ -112,8 +113,8 @@ class Ledger:
     def finish(self, position: int, sample: int) -> None:
         """The rollout is on disk."""
         slot = position * self.samples + sample
-        if self._states[slot] != _DONE:
-            self._states[slot] = _DONE
+        if self._bytes[slot] != _DONE:
+            self._bytes[slot] = _DONE
             self.finished += 1
 
     def fail(self, position: int, sample: int, *, is_terminal: bool) -> None:
@@ -121,20 +122,20 @@ class Ledger:
         self._count_failure(position * self.samples + sample, is_terminal=is_terminal)
 
     def _count_failure(self, slot: int, *, is_terminal: bool) -> None:
-        state = int(self._states[slot])
+        state = self._bytes[slot]
         if state < _TERMINAL:
-            self._states[slot] = _TERMINAL if is_terminal else min(state + 1, _TERMINAL - 1)
+            self._bytes[slot] = _TERMINAL if is_terminal else min(state + 1, _TERMINAL - 1)
 
     def attempts(self, position: int, sample: int) -> int:
         """How often this rollout has failed so far."""
-        state = int(self._states[position * self.samples + sample])
+        state = self._bytes[position * self.samples + sample]
         return 0 if state >= _TERMINAL else state
 
     def owed_samples(self, position: int, max_attempts: int) -> list[int]:
         """Which samples of one task are still to be made."""
         start = position * self.samples
-        states = self._states[start : start + self.samples]
-        return [int(sample) for sample in np.flatnonzero(states < max_attempts)]
+        states = self._bytes[start : start + self.samples]
+        return [sample for sample, state in enumerate(states) if state < max_attempts]
 
     def owed(self, max_attempts: int) -> int:
         """How many rollouts are still to be made."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from array import array
 from pathlib import Path
 from typing import BinaryIO
@@ -19,17 +20,17 @@ class TaskFile:
     def __init__(self, path: Path, offsets: NDArray[np.int64], ids: NDArray[np.int64]) -> None:
         self.path = path
         self.ids = ids
-        self._offsets = offsets
         self._file: BinaryIO = path.open("rb")
+        self._offsets = np.append(offsets, self._file.seek(0, os.SEEK_END))
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def read(self, position: int) -> Task:
         """The task at a position, parsed."""
-        if self._file.tell() != self._offsets[position]:
-            self._file.seek(int(self._offsets[position]))
-        return Task(from_json(self._file.readline()), int(self.ids[position]))
+        start, end = self._offsets[position : position + 2].tolist()
+        # The whole line at its place: tasks may be asked for in any order, and a buffer would read what is not wanted.
+        return Task(from_json(os.pread(self._file.fileno(), end - start, start)), int(self.ids[position]))
 
     def close(self) -> None:
         self._file.close()

@@ -9,7 +9,7 @@ import time
 from rollforge.errors import Failure, UsageError
 from rollforge.records import Response, Task, Verdict
 from rollforge.verifiers.base import Verifier
-from rollforge.verifiers.calling import LiveVerifier, failure_message, verifier_failure
+from rollforge.verifiers.calling import LiveVerifier, failure_message, is_awaitable, verifier_failure
 
 
 class LoopEngine:
@@ -17,7 +17,6 @@ class LoopEngine:
 
     def __init__(self, verifier: Verifier, timeout: float) -> None:
         self._verifier = verifier
-        self._is_async = verifier.is_async  # asking once: it inspects the function
         self._timeout = timeout
         self._live: LiveVerifier | None = None
         self.running = 0
@@ -36,11 +35,11 @@ class LoopEngine:
         started = time.perf_counter()
         self.running += 1
         try:
-            if self._is_async:
+            value = self._live.called(task, responses)
+            if is_awaitable(value):
                 async with asyncio.timeout(self._timeout):
-                    verdicts = await self._live.judge(task, responses)
-            else:
-                verdicts = await self._live.judge(task, responses)
+                    value = await value
+            verdicts = self._live.verdicts(value, len(responses))
         except Failure:
             raise
         except TimeoutError as error:

@@ -21,7 +21,11 @@ from rollforge.verifiers.spawner import WorkerHandle
 Outcome = tuple[float, list[Verdict]]
 """Seconds inside the verifier, and the verdicts."""
 
-_decode = msgspec.json.Decoder().decode
+Answer = tuple[float, str | None, bool, list[Verdict] | None]
+"""What a worker says of one call: the seconds, why there is no verdict, whether it leaves now, the verdicts."""
+
+_decode_answer = msgspec.json.Decoder(Answer).decode
+_decode_greeting = msgspec.json.Decoder(JsonObject).decode
 
 
 class Job:
@@ -40,9 +44,7 @@ class Owner(Protocol):
     def feed(self, worker: WorkerLine) -> None:
         """It has room for more."""
 
-    def settle(
-        self, job: Job, seconds: float, message: str | None, verdicts: list[list[object]] | None
-    ) -> None:
+    def settle(self, job: Job, seconds: float, message: str | None, verdicts: list[Verdict] | None) -> None:
         """An answer has come."""
 
     def lost(self, worker: WorkerLine) -> None:
@@ -65,6 +67,7 @@ class WorkerLine(asyncio.Protocol):
         self.end_reason: str | None = None
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._buffer = bytearray()
+        self._unsent: list[bytes] = []
         self._transport: asyncio.Transport | None = None
         self._pid_file: int | None = None
 
@@ -91,8 +94,14 @@ class WorkerLine(asyncio.Protocol):
         if not self.jobs:
             self.head_since = now
         self.jobs.append(job)
-        assert self._transport is not None
-        self._transport.write(job.payload)
+        self._unsent.append(job.payload)
+        if len(self._unsent) == 1:  # what else is given in this turn of the loop goes out with it
+            asyncio.get_running_loop().call_soon(self._write)
+
+    def _write(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        if self._transport is not None and not self.is_ended:
+            self._transport.writelines(unsent)
 
     def data_received(self, data: bytes) -> None:
         buffer = self._buffer
@@ -117,18 +126,18 @@ class WorkerLine(asyncio.Protocol):
     def _take(self, body: bytes) -> bool:
         """Use one frame; False when it is not what a worker says (a verifier wrote into our line)."""
         try:
-            value = _decode(body)
-        except msgspec.DecodeError:
+            if not self.is_ready:
+                return self._greet(_decode_greeting(body))
+            seconds, message, is_leaving, verdicts = _decode_answer(body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
             return False
-        if not self.is_ready:
-            return self._greet(value)
-        if not self.jobs or not isinstance(value, list) or len(value) != 4:
+        if not self.jobs:
             return False
         job = self.jobs.popleft()
         self.answered += 1
         self.head_since = time.monotonic()
         self.asked_where_at = None
-        seconds, message, self.is_leaving, verdicts = value
+        self.is_leaving = is_leaving
         self.owner.settle(job, seconds, message, verdicts)
         if self.is_leaving:
             self.is_ready = False  # it ran out of memory and makes room; what waits behind is innocent

@@ -7,7 +7,6 @@ Workers limit memory and shield the parent from crashes and noise; they are not 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ctypes
 import faulthandler
@@ -42,6 +41,9 @@ BEGUN_AT = 1 << 16
 """Where in its report a worker counts the verdicts it has begun; before it there is room for a crash's traceback."""
 DUMP_SIGNAL = signal.SIGUSR1
 """Makes a worker write where it stands into its report, even inside native code."""
+
+GC_THRESHOLD = (50_000, 20, 100)
+"""Parsed rows are trees without cycles: looking for cycles every 700 objects costs more than judging a short answer."""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -114,6 +116,7 @@ def become_worker(sock: socket.socket, report: int, verifier: Verifier, memory_m
         with contextlib.suppress(OSError):
             os.setpgid(0, 0)  # its own group: Ctrl-C passes by, and what it starts can be ended with it
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        gc.set_threshold(*GC_THRESHOLD)
         report_file = os.fdopen(report, "wb", buffering=0)
         faulthandler.enable(file=report_file)
         faulthandler.register(DUMP_SIGNAL, file=report_file, all_threads=False)
@@ -126,7 +129,7 @@ def become_worker(sock: socket.socket, report: int, verifier: Verifier, memory_m
 def _serve(sock: socket.socket, verifier: Verifier, memory_mb: int, shared: mmap.mmap) -> None:
     try:
         live = LiveVerifier(verifier)
-        asyncio.run(live.start())
+        live.start_now()
     except BaseException as error:  # noqa: BLE001  (a user's set-up may raise anything, SystemExit too)
         sock.sendall(frame({"error": failure_message(error, verifier)}))
         return
@@ -142,7 +145,7 @@ def _serve(sock: socket.socket, verifier: Verifier, memory_mb: int, shared: mmap
         try:
             verdicts = live.judge_now(Task(row, index), [Response(raw) for raw in raws])
             seconds = time.perf_counter() - started
-            answer = frame([seconds, None, False, [[v.reward, v.numbers, v.details] for v in verdicts]])
+            answer = frame([seconds, None, False, verdicts])
             if len(answer) > MAX_FRAME:
                 raise ValueError(f"the verdict is {len(answer) / 2**20:.0f} MiB long")
         except BaseException as error:  # noqa: BLE001  (the boundary to the user's code; SystemExit is one more way to fail)
@@ -157,7 +160,7 @@ def _serve(sock: socket.socket, verifier: Verifier, memory_mb: int, shared: mmap
         if is_worn_out:
             return
     with contextlib.suppress(BaseException):  # the parent has gone or does not wait for words any more
-        asyncio.run(live.close())
+        live.close_now()
 
 
 RECEIVED_AT_ONCE = 1 << 18

@@ -157,7 +157,10 @@ class RunningJudge:
 
     async def judge(self, task: Task, response: Response) -> Verdict:
         """The verdict; raises `Failure("verifier", "verifier", …)` when there is none."""
-        return (await self.rule(task, response)).verdict
+        if self._is_sharing or self.verifier.is_group:
+            return (await self.rule(task, response)).verdict
+        (verdict,), _ = await self._called(task, [response])
+        return verdict
 
     async def rule(self, task: Task, response: Response) -> Ruling:
         """The verdict with its cost and how many rollouts it has served."""

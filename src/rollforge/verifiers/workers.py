@@ -16,7 +16,7 @@ from collections import deque
 import msgspec
 
 from rollforge.errors import RollforgeError, UsageError
-from rollforge.records import JsonObject, Response, Task, Verdict
+from rollforge.records import Response, Task, Verdict
 from rollforge.verifiers.base import Verifier
 from rollforge.verifiers.calling import Stopped, verifier_failure
 from rollforge.verifiers.cores import idle_cores, usable_cores
@@ -90,7 +90,7 @@ class WorkerPool:
     async def run(self, task: Task, responses: list[Response]) -> Outcome:
         """The outcome of one call; raises `Failure` when there is none."""
         try:
-            payload = _encode([task, task.index, [response.raw for response in responses]])
+            payload = _encode([task, task.index, [response.encoded for response in responses]])
         except (TypeError, ValueError, OverflowError) as error:
             raise verifier_failure(f"the task or response cannot be sent to a worker: {error}") from error
         if self._broken is not None:
@@ -120,9 +120,7 @@ class WorkerPool:
             if not job.future.done():
                 worker.send(job, now)
 
-    def settle(
-        self, job: Job, seconds: float, message: str | None, verdicts: list[list[object]] | None
-    ) -> None:
+    def settle(self, job: Job, seconds: float, message: str | None, verdicts: list[Verdict] | None) -> None:
         """One verdict has come."""
         self._early_deaths = 0
         mean = self._mean_seconds
@@ -133,9 +131,7 @@ class WorkerPool:
         if message is not None or verdicts is None:
             job.future.set_exception(verifier_failure(message or "no verdict"))
         else:
-            job.future.set_result(
-                (seconds, msgspec.convert([_named(item) for item in verdicts], list[Verdict]))
-            )
+            job.future.set_result((seconds, verdicts))
 
     def lost(self, worker: WorkerLine) -> None:
         """A worker ended: the verdict it was at fails, the ones behind it move on, another worker takes its place."""
@@ -282,11 +278,6 @@ class WorkerPool:
         with contextlib.suppress(RollforgeError, OSError):
             await burial
         worker.handle.release()
-
-
-def _named(item: list[object]) -> JsonObject:
-    reward, numbers, details = item
-    return {"reward": reward, "numbers": numbers, "details": details}
 
 
 def _describe_end(code: int | None, place: str) -> str:

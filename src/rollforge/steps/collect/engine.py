@@ -23,6 +23,7 @@ from rollforge.checks.stream import Watch
 from rollforge.endpoint import Limiter
 from rollforge.endpoint.breaker import RetryBudget
 from rollforge.endpoint.client import Outage
+from rollforge.endpoint.time_limit import TimeLimit
 from rollforge.errors import FATAL, Failure, RollforgeError
 from rollforge.records import (
     ATTEMPT_KEY,
@@ -117,6 +118,7 @@ class Engine:
         self._again: list[tuple[float, int, Work]] = []
         self._numbers = itertools.count()
         self._changed = asyncio.Event()
+        self._time_limit = TimeLimit(options.rollout_deadline_s)
         self._verify_slots = asyncio.Semaphore(options.verify_concurrency)
         self._allowance = Allowance.parse(options.max_failures)
         self._fresh_work = self._pull()
@@ -249,7 +251,7 @@ class Engine:
         response = Response(trajectory.response)
         verdict, verify_s = await self._verify(work, response, trajectory, begun)
         row = self._row(work, trajectory, verdict, begun, verify_s)
-        line = to_json(row)
+        line = to_json(row | {"response": response.encoded})
         await self._rollouts.append(line)
         self._plan.ledger.finish(work.group.position, work.sample)
         self.live.rollout(
@@ -271,9 +273,8 @@ class Engine:
 
     async def _generate(self, work: Work) -> Trajectory:
         """Run the agent within the rollout's deadline; whatever it raises becomes a `Failure`."""
-        limit_s = self._options.rollout_deadline_s
         try:
-            async with asyncio.timeout(limit_s):
+            with self._time_limit:
                 trajectory = await self._agent.run(work.group.task, work.sample)
             if trajectory.is_remote:
                 now = time.monotonic()
@@ -282,7 +283,9 @@ class Engine:
         except (Failure, NotKept):
             raise
         except TimeoutError as error:
-            failure = Failure("agent", "timeout", f"the rollout took longer than {limit_s:g} s")
+            failure = Failure(
+                "agent", "timeout", f"the rollout took longer than {self._time_limit.seconds:g} s"
+            )
             raise cut_short(failure, error.__cause__) from None
         except Exception as error:
             raise Failure("agent", "agent", f"{type(error).__name__}: {error}") from error
@@ -410,6 +413,7 @@ class Engine:
         group.unsettled -= 1
         if group.unsettled == 0:
             self.live.settle(group.position)
+            self.watch.settle(group.task.index)
             if self._observer is not None:
                 self._observer.settled(group.task.index)
 

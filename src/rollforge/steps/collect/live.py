@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, deque
+from dataclasses import dataclass
 
 import msgspec
 
@@ -20,28 +21,18 @@ CHARACTERS_PER_TOKEN = 4
 
 
 class ClusterMean:
-    """A running mean with an interval that knows that the samples of one task are not independent.
-
-    Sums per task are folded into totals when the task's group is settled, so only unsettled groups are held.
-    """
+    """A running mean with an interval that knows that the samples of one task are not independent."""
 
     def __init__(self) -> None:
         self.count = 0
         self.total = 0.0
-        self._open: dict[int, tuple[float, int]] = {}
+        """Both over all values, those of unsettled tasks included."""
         self._groups = 0
         self._sums2 = self._sums_counts = self._counts2 = 0.0
 
-    def add(self, group: int, value: float) -> None:
-        total, count = self._open.get(group, (0.0, 0))
-        self._open[group] = (total + value, count + 1)
-        self.total += value
-        self.count += 1
-
-    def settle(self, group: int) -> None:
-        """No more values of this group will come."""
-        if group in self._open:
-            total, count = self._open.pop(group)
+    def settle(self, total: float, count: int) -> None:
+        """No more values of a task will come; those that came were so many and add up to this."""
+        if count:
             self._groups += 1
             self._sums2 += total * total
             self._sums_counts += total * count
@@ -61,6 +52,17 @@ class ClusterMean:
             self._counts2 * self._groups
         )  # equals the number of values when groups are of one size
         return 1.96 * math.sqrt(max(spread, 0.0) * self._groups / (self._groups - 1)) / settled
+
+
+@dataclass(slots=True)
+class _OpenTask:
+    """Sums over the finished rollouts of a task of which more may come."""
+
+    rollouts: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    judged: int = 0
+    reward: float = 0.0
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,6 +111,7 @@ class Live:
         self.reward = ClusterMean()
         self.tokens_per_rollout = ClusterMean()
         self.seconds_per_rollout = ClusterMean()
+        self._open: dict[int, _OpenTask] = {}
         self.model_s = self.verify_s = self.verify_wait_s = 0.0
         self.started = time.monotonic()
         self._window: deque[tuple[float, int, int]] = deque([(self.started, 0, 0)], maxlen=120)
@@ -134,11 +137,22 @@ class Live:
         if not isinstance(used, int):  # a token budget must hold for servers that do not count, too
             used = (prompt_bytes + len(response.text)) // CHARACTERS_PER_TOKEN
         self.tokens += used
-        self.tokens_per_rollout.add(task, used)
-        self.seconds_per_rollout.add(task, seconds)
+        sums = self._open.get(task)
+        if sums is None:
+            sums = self._open[task] = _OpenTask()
+        sums.rollouts += 1
+        sums.tokens += used
+        sums.seconds += seconds
+        self.tokens_per_rollout.count += 1
+        self.tokens_per_rollout.total += used
+        self.seconds_per_rollout.count += 1
+        self.seconds_per_rollout.total += seconds
         if verdict.reward is not None:
             self.judged += 1
-            self.reward.add(task, verdict.reward)
+            sums.judged += 1
+            sums.reward += verdict.reward
+            self.reward.count += 1
+            self.reward.total += verdict.reward
         elif is_judging:
             self.unjudged += 1
 
@@ -148,8 +162,11 @@ class Live:
 
     def settle(self, task: int) -> None:
         """Every sample of the task is finished or given up."""
-        for mean in (self.reward, self.tokens_per_rollout, self.seconds_per_rollout):
-            mean.settle(task)
+        sums = self._open.pop(task, None)
+        if sums is not None:
+            self.reward.settle(sums.reward, sums.judged)
+            self.tokens_per_rollout.settle(sums.tokens, sums.rollouts)
+            self.seconds_per_rollout.settle(sums.seconds, sums.rollouts)
 
     def tick(self) -> None:
         """Remember where we are, for rates over the last minute."""

@@ -229,7 +229,7 @@ def _materialise(
         folder.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=folder, prefix=f".{files.tasks.name}.")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with os.fdopen(handle, "wb", buffering=1 << 20) as file:
             writer = _TaskWriter(options, file, needs, agent)
             writer.write_all(spooled or options.input, options.input)
             file.flush()
