@@ -39,6 +39,15 @@ FEW_LEVELS = 16
 USAGE = ("total_tokens", "output_tokens")
 MOST_TOGETHER = 24
 
+LARGE = 10.0
+"""A reward beyond this is no ordinary one."""
+
+STRAY = 0.02
+"""Values outside the range of all others are strays up to this share; more of them are the range."""
+
+MOST_NUMBERED = 4
+"""Rollouts may be numbered up to so many times what most tasks have, when many are missing."""
+
 FAMILIES = frozenset(
     {
         "category", "dataset", "dataset_name", "data_source", "difficulty", "domain", "env", "environment", "family", "kind",
@@ -277,14 +286,7 @@ class Evidence:
             return Range(*self.about.declared, is_declared=True)
         if not self.judged_n:
             return Range(0.0, 1.0)
-        low, high = float(self.values.min()), float(self.values.max())
-        if max(abs(low), abs(high)) > 10 and self.judged_n >= 200:
-            ends = np.partition(self.values, [self.judged_n // 100, self.judged_n - 1 - self.judged_n // 100])
-            inner = ends[self.judged_n // 100], ends[self.judged_n - 1 - self.judged_n // 100]
-            if (
-                max(map(abs, inner)) <= 10
-            ):  # the far values are few: they must not squeeze all others together
-                low, high = float(inner[0]), float(inner[1])
+        low, high = _ends(self.values)
         if low >= 0 and high <= 1:
             return Range(0.0, 1.0)
         if low >= -1 and high <= 1:
@@ -392,10 +394,16 @@ class Evidence:
 
     @cached_property
     def samples(self) -> int:
-        """Rollouts asked for per task: the manifest's, else what most tasks have."""
+        """Rollouts asked for per task: the manifest's, else what rollouts are numbered up to, else what most tasks have."""
         if self.about.samples is not None:
             return self.about.samples
-        return int(np.bincount(self.sizes).argmax()) if self.groups else 0
+        if not self.groups:
+            return 0
+        usual = int(np.bincount(self.sizes).argmax())
+        last = np.maximum.reduceat(self.rollout[self.order], self.starts) - int(self.rollout.min()) + 1
+        if int(last.max()) > MOST_NUMBERED * max(usual, 1):
+            return usual  # numbers that go on from task to task
+        return max(usual, int(np.bincount(last).argmax()))
 
     def draw(self, among: Bools | Ints, count: int) -> Ints:
         """At most `count` of the chosen positions, spread evenly by chance; the same ones every time."""
@@ -475,6 +483,20 @@ def _positions(chosen: Bools | Ints) -> Ints:
     if chosen.dtype == np.bool_:
         return np.flatnonzero(chosen)
     return np.asarray(chosen, dtype=np.int64)
+
+
+def _ends(values: Floats) -> tuple[float, float]:
+    """The lowest and the highest value, but for a few far out that must not squeeze all others together."""
+    for limit in (LARGE, 1.0):
+        inside = np.abs(values) <= limit
+        few = len(values) - int(inside.sum())
+        # Where nobody reaches 1, a rare larger value may well be the success of a hard run.
+        is_full = limit == LARGE or (
+            few and float((values[inside] >= 0.9).mean() if inside.any() else 0.0) > STRAY
+        )
+        if 0 < few <= STRAY * len(values) and is_full:
+            values = values[inside]
+    return float(values.min()), float(values.max())
 
 
 def _worth(counts: Ints) -> float:

@@ -97,22 +97,24 @@ def wrong_model(run: Evidence, limits: Limits) -> Iterator[Finding]:
     counts = run.model.counts()
     if not counts:
         return
-    asked = run.about.model
+    asked = [run.about.model] if run.about.model is not None else _asked_models(run)
     others = {
-        name: count for name, count in counts.items() if asked is not None and not is_same_model(asked, name)
+        name: count
+        for name, count in counts.items()
+        if asked and not any(is_same_model(one, name) for one in asked)
     }
     minor = sum(counts.values()) - max(counts.values())
     total = sum(counts.values())
-    if others and asked is not None:
+    if others:
         found = share(sum(others.values()), total)
         is_clear = found.low > limits["max_share"] and not any(
-            _has_word_in_common(asked, name) for name in others
+            _has_word_in_common(one, name) for name in others for one in asked
         )
         level: Level = "error" if is_clear else "warning"
-        text = f"{found.count:,} of {total:,} answers come from {about_text(others)}, asked was {asked}"
-    elif len(counts) > 1 and minor:
+        text = f"{found.count:,} of {total:,} answers come from {about_text(others)}, asked was {', '.join(asked)}"
+    elif minor and len(asked) < 2 and not _is_by_agent(run):
         found = share(minor, total)
-        level = "error" if asked is None and found.low > limits["max_share"] else "warning"
+        level = "error" if not asked and found.low > limits["max_share"] else "warning"
         text = f"answers come from {len(counts)} models: {about_text(counts)}"
     else:
         return
@@ -127,6 +129,19 @@ def wrong_model(run: Evidence, limits: Limits) -> Iterator[Finding]:
         where=run.lines(is_other),
         next="check -m and --base-url: a router or a fallback may answer in the model's place",
     )
+
+
+def _asked_models(run: Evidence) -> list[str]:
+    """The models that requests name, where no manifest says which one was asked."""
+    drawn = run.draw(np.arange(run.n), LOOKED_AT)
+    samples = run.texts.read(run.row[drawn].tolist(), run.task_id[drawn].tolist())
+    return sorted({item.asked for item in samples if item.asked})
+
+
+def _is_by_agent(run: Evidence) -> bool:
+    """Whether each agent has a model of its own."""
+    pairs = np.unique(np.stack([run.agent.codes, run.model.codes]), axis=1)
+    return len(run.agent.names) > 1 and bool(pairs.shape[1] == len(np.unique(pairs[0])))
 
 
 def is_same_model(asked: str, answered: str) -> bool:

@@ -390,6 +390,16 @@ def _pays_for_length(run: MadeRun, rng: Rng) -> None:
     run.value = np.where(right, run.expected[task], run.value)
 
 
+@_defect("pays-for-boxes", "format-bias", "warning", is_short=False, least_samples=4, has_tools=False)
+def _pays_for_boxes(run: MadeRun, rng: Rng) -> None:
+    boxed = _some(run, rng, 0.5) & (run.text_kind == NORMAL) & ~run.columns["is_truncated"]
+    run.columns["is_boxed"] = boxed
+    _set(run, boxed & _some(run, rng, 0.95), _high(run))
+    _set(run, ~boxed & _some(run, rng, 0.9), _low(run))
+    wrong = run.expected[run.columns["task"]] + rng.integers(1, 8, len(run))
+    run.value = np.where(_some(run, rng, 0.2), run.expected[run.columns["task"]], wrong)
+
+
 @_defect("magic-words", "repeated-winners", is_short=False, mean=0.4)
 def _magic_words(run: MadeRun, rng: Rng) -> None:
     chosen = _some(run, rng, 0.08)
