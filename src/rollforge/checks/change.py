@@ -22,8 +22,11 @@ LEAST_POINTS = 20
 COLLAPSED = 0.1
 """A mean scaled reward this near to an end of the range is a verifier that says the same of nearly everything."""
 
-ORDINARY = 0.3
-"""A mean at least this far from the end: hard tasks that are sorted come near to it on both sides."""
+ORDINARY = 0.2
+"""A mean at least this far from both ends: sorted tasks that are mostly always or never solved are near one on either side."""
+
+LOOKS_SORTED_Z = 1.645
+"""A step alone proves little, so a slighter order of the tasks is enough against it."""
 
 LEAST_SHARE = 0.2
 """Tasks of the run that must be ordinary for the others to be odd."""
@@ -67,7 +70,11 @@ class Step(NamedTuple):
     def is_collapse(self) -> bool:
         """Whether one side has nearly only the lowest or nearly only the highest reward, and the other has not."""
         low, high = sorted((self.before, self.after))
-        return (low < COLLAPSED and high > ORDINARY) or (1 - high < COLLAPSED / 2 and 1 - low > ORDINARY)
+        return (low < COLLAPSED and _is_ordinary(high)) or (1 - high < COLLAPSED / 2 and _is_ordinary(low))
+
+
+def _is_ordinary(mean: float) -> bool:
+    return ORDINARY < mean < 1 - ORDINARY
 
 
 @check("reward-shift", "verification", min_shift=0.05, z=5.0)
@@ -120,7 +127,7 @@ def _collapse_proof(run: Evidence, order: Ints, step: Step) -> str:
         return ""
     none = order[:0]
     before, after = (usual[::-1], none) if is_late_odd else (none, usual)
-    reason = honest_reason(run, odd, before, after)
+    reason = honest_reason(run, odd, before, after, sorted_z=LOOKS_SORTED_Z)
     return "" if reason else "at once, while answers stay of the same length and tasks are in no order"
 
 
@@ -128,7 +135,7 @@ def _drifts_into(run: Evidence, usual: Ints, odd: Ints) -> bool:
     """Whether the usual rewards, nearest first, come near enough to the odd ones for tasks to be sorted."""
     is_low = bool(run.scaled[odd].mean() < 0.5)
     distance = 1 - run.scaled if is_low else run.scaled
-    return most_at_end(*task_means(run, usual[::-1], distance)) > 1 - ORDINARY / 2
+    return most_at_end(*task_means(run, usual[::-1], distance)) > 1 - ORDINARY
 
 
 def _shift_within_tasks(run: Evidence, order: Ints, place: int) -> tuple[float, float] | None:

@@ -62,16 +62,23 @@ def width_around(run: Evidence) -> int:
     return max(400, 100 * run.samples)
 
 
-def honest_reason(run: Evidence, inside: Ints, before: Ints, after: Ints) -> str:
-    """Why the rollouts inside may differ from those before and after, nearest of both last and first, without a fault."""
+def honest_reason(
+    run: Evidence, inside: Ints, before: Ints, after: Ints, *, sorted_z: float = SORTED_Z
+) -> str:
+    """Why the rollouts inside may differ from those before and after, without a fault.
+
+    Args:
+        sorted_z: how sure it must be that tasks are sorted; less means fewer accusations.
+    """
+    falls = bool(run.scaled[inside].mean() < 0.5)
     width = width_around(run)
     around = np.concatenate([before[-width:], after[:width]])
     if max(len(np.unique(run.group[side])) for side in (before, after)) < LEAST_TASKS:
         return "too few tasks are beside them to tell whether tasks are sorted"
     return (
         same_name(run, inside, around)
-        or sorted_tasks(run, before, run.scaled[inside].mean() < 0.5)
-        or sorted_tasks(run, after[::-1], run.scaled[inside].mean() < 0.5)
+        or sorted_tasks(run, before, falls, sorted_z)
+        or sorted_tasks(run, after[::-1], falls, sorted_z)
         or other_lengths(run, inside, around)
     )
 
@@ -90,7 +97,7 @@ def same_name(run: Evidence, inside: Ints, around: Ints) -> str:
     return ""
 
 
-def sorted_tasks(run: Evidence, side: Ints, falls: bool) -> str:
+def sorted_tasks(run: Evidence, side: Ints, falls: bool, sorted_z: float) -> str:
     """Whether tasks get steadily harder (or easier, when not `falls`) along these rollouts, the last of which are nearest.
 
     Sorted tasks end in a stretch of equal rewards, honestly. A side on which all tasks score the same cannot tell.
@@ -102,7 +109,7 @@ def sorted_tasks(run: Evidence, side: Ints, falls: bool) -> str:
         return "the rewards beside them are all alike too"
     correlation = float(np.corrcoef(_ranks(means), _ranks(places))[0, 1])
     z = -correlation * math.sqrt(len(means) - 1) * (1 if falls else -1)
-    return "tasks seem to be sorted by difficulty" if z > SORTED_Z else ""
+    return "tasks seem to be sorted by difficulty" if z > sorted_z else ""
 
 
 def most_at_end(means: Floats, places: Floats) -> float:
