@@ -19,17 +19,14 @@ POINTS = 4000
 """A long run is averaged to this many points before its best split is looked for."""
 LEAST_POINTS = 20
 
-COLLAPSED = 0.1
+COLLAPSED = 0.05
 """A mean scaled reward this near to an end of the range is a verifier that says the same of nearly everything."""
 
 ORDINARY = 0.2
 """A mean at least this far from both ends: sorted tasks that are mostly always or never solved are near one on either side."""
 
-LOOKS_SORTED_Z = 1.645
-"""A step alone proves little, so a slighter order of the tasks is enough against it."""
-
-LEAST_SHARE = 0.2
-"""Tasks of the run that must be ordinary for the others to be odd."""
+LEAST_TASKS = 15
+"""Tasks on either side of a collapse that has no other proof."""
 
 LATENCY = re.compile(
     r"(?:verif|judg|grad|scor|reward)\w*?_?(?:seconds|secs?|latency|time|duration)(?:_m?s)?$"
@@ -70,7 +67,7 @@ class Step(NamedTuple):
     def is_collapse(self) -> bool:
         """Whether one side has nearly only the lowest or nearly only the highest reward, and the other has not."""
         low, high = sorted((self.before, self.after))
-        return (low < COLLAPSED and _is_ordinary(high)) or (1 - high < COLLAPSED / 2 and _is_ordinary(low))
+        return (low < COLLAPSED and _is_ordinary(high)) or (1 - high < COLLAPSED and _is_ordinary(low))
 
 
 def _is_ordinary(mean: float) -> bool:
@@ -123,11 +120,12 @@ def _collapse_proof(run: Evidence, order: Ints, step: Step) -> str:
     early, late = order[: step.place], order[step.place :]
     is_late_odd = min(step.after, 1 - step.after) < min(step.before, 1 - step.before)
     odd, usual = (late, early[::-1]) if is_late_odd else (early, late)  # the usual ones nearest first
-    if len(np.unique(run.group[usual])) < LEAST_SHARE * run.groups or _drifts_into(run, usual, odd):
+    tasks = min(len(np.unique(run.group[side])) for side in (odd, usual))
+    if tasks < LEAST_TASKS or _drifts_into(run, usual, odd):
         return ""
     none = order[:0]
     before, after = (usual[::-1], none) if is_late_odd else (none, usual)
-    reason = honest_reason(run, odd, before, after, sorted_z=LOOKS_SORTED_Z)
+    reason = honest_reason(run, odd, before, after, is_weak=True)
     return "" if reason else "at once, while answers stay of the same length and tasks are in no order"
 
 

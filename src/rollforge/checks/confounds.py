@@ -61,7 +61,7 @@ def length_bias(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 def _hollow_winners(run: Evidence) -> str | None:
     """A second signal: rewarded answers mostly do not end in the expected answer, although wrong ones differ from it too."""
-    drawn = run.draw(run.succeeded & ~run.is_empty, BUDGET)
+    drawn = run.draw(run.succeeded & ~run.is_empty & ~run.is_refusal, BUDGET)
     samples = run.texts.read(run.row[drawn].tolist(), run.task_id[drawn].tolist())
     known = [item for item in samples if item.expected is not None]
     if len(known) < 20:
@@ -151,6 +151,7 @@ def position_bias(run: Evidence, limits: Limits) -> Iterator[Finding]:
 def repeated_winners(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """A few answers, word for word, win in many different tasks."""
     among = run.judged & (run.answer_chars >= limits["min_chars"]) & ~(run.tool_calls > 0)
+    among &= ~run.is_refusal & ~run.error_text  # these have checks of their own
     positions = np.flatnonzero(among)
     usual = float(run.succeeded[positions].mean()) if len(positions) >= 50 else 1.0
     winners = _winners(run, positions, usual, limits)

@@ -19,13 +19,13 @@ from rollforge.stats import Floats, Ints
 LEAST_TASKS = 8
 """Fewer tasks show no order."""
 
-SORTED_Z = 2.6
-"""One shuffled run in two hundred looks sorted by so much."""
+STRONG_Z, WEAK_Z = (2.6, 4.0), (1.645, 2.0)
+"""How sure it must be that tasks are sorted, and that answers are of another length: one shuffled run in two hundred looks sorted
+by the first, one in twenty by the other."""
 
 DRIFT_Z, DRIFT_SURE = 1.0, 1.645
 """From which drift on it is taken for real, and how far its end may lie above the line."""
 
-LENGTH_Z = 4.0
 LENGTH_SHIFT = 0.15
 """How far from even the comparison of two answers' lengths must be."""
 
@@ -62,14 +62,13 @@ def width_around(run: Evidence) -> int:
     return max(400, 100 * run.samples)
 
 
-def honest_reason(
-    run: Evidence, inside: Ints, before: Ints, after: Ints, *, sorted_z: float = SORTED_Z
-) -> str:
+def honest_reason(run: Evidence, inside: Ints, before: Ints, after: Ints, *, is_weak: bool = False) -> str:
     """Why the rollouts inside may differ from those before and after, without a fault.
 
     Args:
-        sorted_z: how sure it must be that tasks are sorted; less means fewer accusations.
+        is_weak: the accusation itself proves little, so that slighter signs of a reason are enough.
     """
+    sorted_z, length_z = WEAK_Z if is_weak else STRONG_Z
     falls = bool(run.scaled[inside].mean() < 0.5)
     width = width_around(run)
     around = np.concatenate([before[-width:], after[:width]])
@@ -79,7 +78,7 @@ def honest_reason(
         same_name(run, inside, around)
         or sorted_tasks(run, before, falls, sorted_z)
         or sorted_tasks(run, after[::-1], falls, sorted_z)
-        or other_lengths(run, inside, around)
+        or other_lengths(run, inside, around, length_z)
     )
 
 
@@ -146,14 +145,14 @@ def _ranks(values: Floats) -> Floats:
     return ranks
 
 
-def other_lengths(run: Evidence, inside: Ints, around: Ints) -> str:
+def other_lengths(run: Evidence, inside: Ints, around: Ints, length_z: float) -> str:
     """Whether answers inside are much longer or shorter: then the tasks, or the model, changed, and not only the verdicts."""
     one, other = (part[~np.isnan(run.answer_chars[part])] for part in (around, inside))
     if not len(one) or not len(other):
         return ""
     above = superiority(run.answer_chars[one], run.answer_chars[other])
     error = superiority_error(len(np.unique(run.group[one])), len(np.unique(run.group[other])))
-    if abs(above - 0.5) < max(LENGTH_SHIFT, LENGTH_Z * error):
+    if abs(above - 0.5) < max(LENGTH_SHIFT, length_z * error):
         return ""
     here, there = (np.median(run.answer_chars[part]) for part in (other, one))
     return f"their answers are of another length too (median {here:,.0f} against {there:,.0f} characters)"

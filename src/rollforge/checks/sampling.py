@@ -9,7 +9,7 @@ from difflib import SequenceMatcher
 import numpy as np
 
 from rollforge.checks.base import Finding, Level, Limits, check, settle_text, share
-from rollforge.checks.evidence import Evidence, about_text
+from rollforge.checks.evidence import Bools, Evidence, about_text
 from rollforge.checks.samples import bare
 
 LONG_ENOUGH = 40
@@ -26,8 +26,10 @@ def identical_samples(run: Evidence, limits: Limits) -> Iterator[Finding]:
         return
     chars = run.answer_chars[run.order]
     shortest = np.fmin.reduceat(np.nan_to_num(chars, nan=0.0), run.starts)
-    eligible = (run.sizes > 1) & (shortest >= LONG_ENOUGH)
+    eligible = (run.sizes > 1) & (shortest >= LONG_ENOUGH) & (run.per_group(run.is_refusal) == 0)
     same = eligible & ~run.groups_with_different_answers
+    is_shared = same & _has_answer_of_others(run, same)
+    eligible, same = eligible & ~is_shared, same & ~is_shared
     found = share(int(same.sum()), int(eligible.sum()))
     level = found.level_above(warning=limits["warn_share"], error=limits["max_share"])
     if level is None or found.n < 5:
@@ -43,6 +45,16 @@ def identical_samples(run: Evidence, limits: Limits) -> Iterator[Finding]:
         where=run.tasks(same),
         next="collect again with --temperature above 0 and no fixed seed in the request; look for a cache before the server",
     )
+
+
+def _has_answer_of_others(run: Evidence, same: Bools) -> Bools:
+    """Tasks whose one answer is that of several other tasks too: a phrase to choose from, unless there is but one in the run."""
+    answers = run.answer_hash[run.order[run.starts]]
+    distinct, codes, counts = np.unique(answers[same], return_inverse=True, return_counts=True)
+    shared = np.zeros(run.groups, dtype=np.bool_)
+    if len(distinct) > 1:
+        shared[same] = counts[codes] > 2
+    return shared
 
 
 @check("near-identical-samples", "collection", max_share=0.5, likeness=0.97)
