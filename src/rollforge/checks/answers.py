@@ -8,7 +8,7 @@ import numpy as np
 
 from rollforge.checks.base import Finding, Limits, check, settle_text, share
 from rollforge.checks.evidence import Bools, Evidence
-from rollforge.checks.samples import BUDGET, is_error_message
+from rollforge.checks.samples import is_error_message
 
 
 def _share_of(
@@ -44,7 +44,7 @@ def error_answers(run: Evidence, limits: Limits) -> Iterator[Finding]:
     yield from _share_of(run, run.error_text, limits, "look like error messages", "error_text", advice)
     if run.error_text.any():
         return
-    drawn = run.draw(~run.is_empty, BUDGET)
+    drawn = run.spread[~run.is_empty[run.spread]]
     samples = run.texts.read(run.row[drawn].tolist(), run.task_id[drawn].tolist())
     is_error = np.asarray([is_error_message(item.answer) for item in samples], dtype=np.bool_)
     found = share(int(is_error.sum()), len(drawn))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from rollforge.checks.base import Finding, Level, Limits, Share, check, settle_text, share
-from rollforge.checks.evidence import Evidence, Names, about_text
+from rollforge.checks.evidence import Evidence, Names, about_text, has_one_each
 from rollforge.checks.samples import BUDGET, Sample, concludes, names
 from rollforge.stats import Floats, Ints, normal_quantile
 
@@ -115,7 +115,7 @@ def _missed(
     if n < 10:
         return None
     hits = np.asarray([holds(item.answer, item.expected or "") for item in samples])
-    worth = run.independent(np.isin(np.arange(run.n), positions)) / n
+    worth = run.independent(run.flags(positions)) / n
     found = share(int(hits.sum()), n, independent=worth * n)
     by_chance = _held_by_chance(samples, run.group[positions], holds, worth)
     excess = found.value - by_chance.value
@@ -207,7 +207,8 @@ def mixed_verifiers(run: Evidence, limits: Limits) -> Iterator[Finding]:
         ("verifier mode", run.mode), ("verifier version", run.fingerprint), ("verifier", run.verifier), *_said(run),
     ):  # fmt: skip
         counts = column.counts(run.judged)
-        if len(counts) < 2 or (what != "verifier mode" and _is_by_agent(run, column)):
+        is_by_agent = what != "verifier mode" and has_one_each(run.agent, column, run.judged)
+        if len(counts) < 2 or is_by_agent:
             continue
         total = sum(counts.values())
         minor = total - max(counts.values())
@@ -233,11 +234,3 @@ def _said(run: Evidence) -> Iterator[tuple[str, Names]]:
             column = Names(run.source.table([name])[name])
             if name != "fields.mode" or set(column.names) <= MODES:
                 yield name.removeprefix("fields.").replace("_", " "), column
-
-
-def _is_by_agent(run: Evidence, column: Names) -> bool:
-    """Whether each agent has one value of its own: several environments in one run, each with its verifier."""
-    if len(run.agent.names) < 2:
-        return False
-    pairs = np.unique(np.stack([run.agent.codes, column.codes])[:, run.judged], axis=1)
-    return bool(pairs.shape[1] == len(np.unique(pairs[0])))

@@ -34,6 +34,7 @@ USED = (*_INTS, *_FLOATS, *_FLAGS, *_NAMES)
 
 
 MIXED_TASKS = 4000
+SPREAD = 400
 FEW_LEVELS = 16
 
 USAGE = ("total_tokens", "output_tokens")
@@ -125,6 +126,16 @@ class Names:
         counts = np.bincount(codes[codes >= 0], minlength=len(self.names))
         order = np.argsort(-counts, kind="stable")
         return {self.names[place]: int(counts[place]) for place in order.tolist() if counts[place]}
+
+
+def has_one_each(names: Names, values: Names, among: Bools) -> bool:
+    """Whether each of several names goes with one value only, as agents that have a model of their own."""
+    if len(names.names) < 2:
+        return False
+    width = len(values.names) + 1
+    pairs = np.bincount((names.codes[among] + 1) * width + values.codes[among] + 1)
+    present = np.flatnonzero(pairs) // width
+    return len(present) == len(np.unique(present))
 
 
 @dataclass(frozen=True)
@@ -412,6 +423,17 @@ class Evidence:
             return positions
         rng = np.random.default_rng(SEED)
         return np.sort(rng.choice(positions, size=count, replace=False))
+
+    def flags(self, positions: Ints) -> Bools:
+        """Positions as flags."""
+        chosen = np.zeros(self.n, dtype=np.bool_)
+        chosen[positions] = True
+        return chosen
+
+    @cached_property
+    def spread(self) -> Ints:
+        """Some positions, spread evenly over the file: those whose text checks read that look for anything odd."""
+        return np.unique(np.linspace(0, max(self.n - 1, 0), min(self.n, SPREAD)).astype(np.int64))
 
     @cached_property
     def groups_with_different_answers(self) -> Bools:

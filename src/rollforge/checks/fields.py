@@ -10,9 +10,6 @@ from rollforge.checks.base import Finding, Limits, check
 from rollforge.checks.evidence import Bools, Evidence
 from rollforge.stats import Ints
 
-LOOKED_AT = 200
-"""Rows whose field names are read; numbers are known of every row."""
-
 MOST = 5
 """Fields told of; what changes the code changes many at once."""
 
@@ -29,7 +26,7 @@ def late_fields(run: Evidence, limits: Limits) -> Iterator[Finding]:
             continue
         told += 1
         verb = "appears" if known[-1] else "stops"
-        about = "" if len(known) > LOOKED_AT else "about "
+        about = "about " if positions is run.spread and run.n > len(positions) else ""
         line = int(run.line[positions[place]])
         yield Finding(
             level="warning",
@@ -51,11 +48,7 @@ def _numbers(run: Evidence) -> Iterator[tuple[str, Bools, Ints]]:
 
 def _others(run: Evidence) -> Iterator[tuple[str, Bools, Ints]]:
     """The same of all other fields, of some rollouts spread evenly over the run."""
-    positions = (
-        np.unique(np.linspace(0, run.n - 1, LOOKED_AT).astype(np.int64))
-        if run.n
-        else np.zeros(0, dtype=np.int64)
-    )
+    positions = run.spread
     samples = run.texts.read(run.row[positions].tolist(), run.task_id[positions].tolist())
     names = frozenset().union(*(item.fields for item in samples)) - {"reward", *run.metrics}
     for name in sorted(names):

@@ -9,7 +9,7 @@ from difflib import SequenceMatcher
 import numpy as np
 
 from rollforge.checks.base import Finding, Level, Limits, check, settle_text, share
-from rollforge.checks.evidence import Bools, Evidence, about_text
+from rollforge.checks.evidence import Bools, Evidence, about_text, has_one_each
 from rollforge.checks.samples import bare
 
 LONG_ENOUGH = 40
@@ -124,7 +124,7 @@ def wrong_model(run: Evidence, limits: Limits) -> Iterator[Finding]:
         )
         level: Level = "error" if is_clear else "warning"
         text = f"{found.count:,} of {total:,} answers come from {about_text(others)}, asked was {', '.join(asked)}"
-    elif minor and len(asked) < 2 and not _is_by_agent(run):
+    elif minor and len(asked) < 2 and not has_one_each(run.agent, run.model, run.model.codes >= 0):
         found = share(minor, total)
         level = "error" if not asked and found.low > limits["max_share"] else "warning"
         text = f"answers come from {len(counts)} models: {about_text(counts)}"
@@ -145,15 +145,9 @@ def wrong_model(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 def _asked_models(run: Evidence) -> list[str]:
     """The models that requests name, where no manifest says which one was asked."""
-    drawn = run.draw(np.arange(run.n), LOOKED_AT)
+    drawn = run.spread
     samples = run.texts.read(run.row[drawn].tolist(), run.task_id[drawn].tolist())
     return sorted({item.asked for item in samples if item.asked})
-
-
-def _is_by_agent(run: Evidence) -> bool:
-    """Whether each agent has a model of its own."""
-    pairs = np.unique(np.stack([run.agent.codes, run.model.codes]), axis=1)
-    return len(run.agent.names) > 1 and bool(pairs.shape[1] == len(np.unique(pairs[0])))
 
 
 def is_same_model(asked: str, answered: str) -> bool:

@@ -84,12 +84,13 @@ def rewarded_truncated(run: Evidence, limits: Limits) -> Iterator[Finding]:
 @check("rewarded-echo", "verification", max_share=0.05)
 def rewarded_echo(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Answers that only repeat the prompt are rewarded."""
-    (paid, paid_weight), (unpaid, unpaid_weight) = _echoes(run, True), _echoes(run, False)
+    paid, paid_weight = _echoes(run, True)
     if not len(paid):
         return
+    unpaid, unpaid_weight = _echoes(run, False)
     # Both kinds are looked at in samples of their own, in which an echo stands for several.
     count, others = len(paid) * paid_weight, len(unpaid) * unpaid_weight
-    looked_at = run.independent(_flags(run, paid, unpaid))
+    looked_at = run.independent(run.flags(np.concatenate([paid, unpaid])))
     found = share(count, count + others, independent=looked_at)
     is_proof = found.low > limits["max_share"] and len(paid) >= 3
     yield Finding(
@@ -112,9 +113,3 @@ def _echoes(run: Evidence, is_rewarded: bool) -> tuple[Ints, float]:
     samples = run.texts.read(run.row[drawn].tolist(), run.task_id[drawn].tolist())
     is_echo = np.asarray([repeats(item.answer, item.prompt) for item in samples], dtype=np.bool_)
     return drawn[is_echo], int(among.sum()) / max(len(drawn), 1)
-
-
-def _flags(run: Evidence, *parts: Ints) -> Bools:
-    flags = np.zeros(run.n, dtype=np.bool_)
-    flags[np.concatenate(parts)] = True
-    return flags
