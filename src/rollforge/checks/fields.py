@@ -25,7 +25,7 @@ def late_fields(run: Evidence, limits: Limits) -> Iterator[Finding]:
         if place is None or told == MOST:
             continue
         told += 1
-        verb = "appears" if known[-1] else "stops"
+        verb = "stops" if known[:place].any() else "appears"
         about = "about " if positions is run.spread and run.n > len(positions) else ""
         line = int(run.line[positions[place]])
         yield Finding(

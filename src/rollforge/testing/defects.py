@@ -178,6 +178,14 @@ def _fails_fast(run: MadeRun, rng: Rng) -> None:
     _set(run, late & _some(run, rng, 0.95), _low(run))
 
 
+@_defect("errors-begin", "collapse-with-errors", order="shuffled")
+def _errors_begin(run: MadeRun, rng: Rng) -> None:
+    failed = _after(run, rng.uniform(0.3, 0.7)) & _some(run, rng, 0.9)
+    run.columns["verifier_error"] = failed.astype(np.float64)
+    run.metrics = [*run.metrics, "verifier_error"]
+    _set(run, failed, _low(run))
+
+
 @_defect("not-a-number", "non-finite-rewards")
 def _not_a_number(run: MadeRun, rng: Rng) -> None:
     chosen = _some(run, rng, 0.01)
