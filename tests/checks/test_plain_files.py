@@ -77,7 +77,7 @@ def verdicts_stop(rows: list[JsonObject], rng: random.Random) -> None:
 
 def verdicts_nearly_stop(rows: list[JsonObject], rng: random.Random) -> None:
     for row in half(rows):
-        row["reward"] *= rng.random() < 0.1
+        row["reward"] *= rng.random() < 0.05
 
 
 def errors_begin(rows: list[JsonObject], rng: random.Random) -> None:

@@ -22,11 +22,14 @@ LEAST_POINTS = 20
 COLLAPSED = 0.05
 """A mean scaled reward this near to an end of the range is a verifier that says the same of nearly everything."""
 
-ORDINARY = 0.2
+ORDINARY = 0.3
 """A mean at least this far from both ends: sorted tasks that are mostly always or never solved are near one on either side."""
 
 LEAST_TASKS = 15
 """Tasks on either side of a collapse that has no other proof."""
+
+LEAST_USUAL = 0.2
+"""Share of the tasks that must be ordinary: a few good ones at an end are the best of a sorted hard run."""
 
 LATENCY = re.compile(
     r"(?:verif|judg|grad|scor|reward)\w*?_?(?:seconds|secs?|latency|time|duration)(?:_m?s)?$"
@@ -87,7 +90,8 @@ def reward_shift(run: Evidence, limits: Limits) -> Iterator[Finding]:
     if within is not None and within[1] > limits["z"] and abs(within[0]) >= limits["min_shift"]:
         proof = f"in tasks with rollouts on both sides it changes by {within[0]:+.2f}, so the tasks are not the reason"
     else:
-        proof = _collapse_proof(run, order, step) if within is None else ""
+        is_likely = within is None or (within[1] > 2 and within[0] * (step.after - step.before) > 0)
+        proof = _collapse_proof(run, order, step) if is_likely else ""
     first = int(order[step.place])
     yield Finding(
         level="error" if proof else "warning",
@@ -120,8 +124,9 @@ def _collapse_proof(run: Evidence, order: Ints, step: Step) -> str:
     early, late = order[: step.place], order[step.place :]
     is_late_odd = min(step.after, 1 - step.after) < min(step.before, 1 - step.before)
     odd, usual = (late, early[::-1]) if is_late_odd else (early, late)  # the usual ones nearest first
-    tasks = min(len(np.unique(run.group[side])) for side in (odd, usual))
-    if tasks < LEAST_TASKS or _drifts_into(run, usual, odd):
+    odd_tasks, usual_tasks = (len(np.unique(run.group[side])) for side in (odd, usual))
+    is_much = min(odd_tasks, usual_tasks) >= LEAST_TASKS and usual_tasks >= LEAST_USUAL * run.groups
+    if not is_much or _drifts_into(run, usual, odd):
         return ""
     none = order[:0]
     before, after = (usual[::-1], none) if is_late_odd else (none, usual)

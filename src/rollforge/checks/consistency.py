@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -82,19 +83,25 @@ def missed_answers(run: Evidence, limits: Limits) -> Iterator[Finding]:
     drawn = run.draw(lost, BUDGET)
     samples = run.texts.read(run.row[drawn].tolist(), run.task_id[drawn].tolist())
     # Wrong answers, too, speak of what the prompt speaks of: there only the end counts.
-    for what, holds, limit, among in (
-        ("end in", concludes, limits["max_share"], [item.expected is not None for item in samples]),
-        ("name", names, limits["max_named"], [_is_own(item) for item in samples]),
+    ends = [place for place, item in enumerate(samples) if item.expected is not None]
+    own = [place for place in ends if _is_own(samples[place])]
+    for places, way in (
+        (ends, _Way("end in", concludes, limits["warn_share"], limits["max_share"])),
+        (own, _Way("name", names, limits["max_named"] / 2, limits["max_named"])),
     ):
-        kept = np.flatnonzero(np.asarray(among, dtype=np.bool_))
-        found = _missed(run, [samples[place] for place in kept], drawn[kept], holds, what, limit)
-        if (
-            found is not None
-            and found.value is not None
-            and found.value > limits["warn_share"] * (limit / limits["max_share"])
-        ):
+        found = _missed(run, [samples[place] for place in places], drawn[places], way)
+        if found is not None:
             yield found
             return
+
+
+class _Way(NamedTuple):
+    """A way to hold the expected answer, and the shares from which it is worth a finding and an error."""
+
+    verb: str
+    holds: Callable[[str, str], bool]
+    warn_share: float
+    max_share: float
 
 
 def _is_own(item: Sample) -> bool:
@@ -102,31 +109,26 @@ def _is_own(item: Sample) -> bool:
     return item.expected is not None and len(item.expected) > 1 and not names(item.prompt, item.expected)
 
 
-def _missed(
-    run: Evidence,
-    samples: list[Sample],
-    positions: Ints,
-    holds: Callable[[str, str], bool],
-    what: str,
-    limit: float,
-) -> Finding | None:
+def _missed(run: Evidence, samples: list[Sample], positions: Ints, way: _Way) -> Finding | None:
     """The finding on answers that hold the expected one, beyond what happens by chance."""
     n = len(samples)
     if n < 10:
         return None
-    hits = np.asarray([holds(item.answer, item.expected or "") for item in samples])
+    hits = np.asarray([way.holds(item.answer, item.expected or "") for item in samples])
     worth = run.independent(run.flags(positions)) / n
     found = share(int(hits.sum()), n, independent=worth * n)
-    by_chance = _held_by_chance(samples, run.group[positions], holds, worth)
+    by_chance = _held_by_chance(samples, run.group[positions], way, worth)
     excess = found.value - by_chance.value
     half = math.hypot(found.value - found.low, by_chance.high - by_chance.value)
-    level: Level = "error" if excess - half > limit else "warning" if excess > half else "note"
+    if excess <= way.warn_share:
+        return None
+    level: Level = "error" if excess - half > way.max_share else "warning" if excess > half else "note"
     return Finding(
         level=level,
-        text=f"{found.count:,} of {n:,} answers with reward {run.range.low:g} that were looked at {what} the expected answer "
+        text=f"{found.count:,} of {n:,} answers with reward {run.range.low:g} that were looked at {way.verb} the expected answer "
         f"({by_chance.value:.0%} would by chance): suspected extraction failure",
         value=excess,
-        threshold=limit,
+        threshold=way.max_share,
         n=n,
         interval=[max(0.0, excess - half), min(1.0, excess + half)],
         where=run.lines(positions[hits]),
@@ -135,15 +137,13 @@ def _missed(
     )
 
 
-def _held_by_chance(
-    samples: list[Sample], group: Ints, holds: Callable[[str, str], bool], worth: float
-) -> Share:
+def _held_by_chance(samples: list[Sample], group: Ints, way: _Way, worth: float) -> Share:
     """How often an answer holds the expected answer of another task: small answer sets agree by chance."""
     n, held, pairs = len(samples), 0, 0
     for step in range(1, CONTROLS + 1):
         others = np.roll(np.arange(n), step * n // (CONTROLS + 1))
         for place in np.flatnonzero(group != group[others]).tolist():
-            held += holds(samples[place].answer, samples[others[place]].expected or "")
+            held += way.holds(samples[place].answer, samples[others[place]].expected or "")
             pairs += 1
     return share(held, pairs, independent=worth * pairs)
 
