@@ -48,7 +48,8 @@ def stuck_rewards(run: Evidence, limits: Limits) -> Iterator[Finding]:
             continue
         chance = chance_all_same(counts, 1 - usual, alike) * len(rewards) / stretch.length
         if chance < limits["chance"]:
-            yield _stuck(run, order, stretch, usual, limits["chance"])
+            reason = _reason(run, order, stretch, usual, alike)
+            yield _stuck(run, order, stretch, usual, limits["chance"], reason)
             return
 
 
@@ -112,12 +113,19 @@ def _share_elsewhere(run: Evidence, order: Ints, stretch: Run, alike: float) -> 
     return _share_in(run, np.flatnonzero(is_outside), stretch.value, alike).high
 
 
-def _stuck(run: Evidence, order: Ints, stretch: Run, usual: float, limit: float) -> Finding:
+def _reason(run: Evidence, order: Ints, stretch: Run, usual: float, alike: float) -> str:
+    """What may explain the stretch without a fault; empty when nothing may."""
+    if usual > COMMON:
+        return "the reward is the usual one there too, and tasks may be sorted by difficulty"
+    if _share_elsewhere(run, order, stretch, alike) is not None:
+        return ""  # the same tasks get other rewards outside the stretch: it is not the tasks
+    end = stretch.start + stretch.length
+    return honest_reason(run, order[stretch.start : end], order[: stretch.start], order[end:])
+
+
+def _stuck(run: Evidence, order: Ints, stretch: Run, usual: float, limit: float, reason: str) -> Finding:
     end = stretch.start + stretch.length
     first, last = int(order[stretch.start]), int(order[end - 1])
-    reason = honest_reason(run, order[stretch.start : end], order[: stretch.start], order[end:])
-    if not reason and usual > COMMON:
-        reason = "the reward is the usual one there too, and tasks may be sorted by difficulty"
     text = (
         f"{stretch.length:,} rewards in a row are {stretch.value:g}, from {when(run, first)}"
         f"{' to the end' if end == len(order) else f' to line {run.line[last]:,}'}; around them at most {usual:.0%} are"
