@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from rollforge.checks.base import Finding, Limits, check, settle_text, share
-from rollforge.checks.evidence import Bools, Evidence
+from rollforge.checks.columns import Bools
+from rollforge.checks.evidence import Evidence
 from rollforge.checks.samples import is_error_message
 
 

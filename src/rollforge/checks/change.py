@@ -11,7 +11,8 @@ import numpy as np
 
 from rollforge.checks.base import Finding, Limits, check
 from rollforge.checks.chance import best_split, superiority
-from rollforge.checks.evidence import Bools, Evidence
+from rollforge.checks.columns import Bools
+from rollforge.checks.evidence import Evidence
 from rollforge.checks.order import honest_reason, most_at_end, place_of, task_means, timed, when
 from rollforge.stats import Floats, Ints, clustered_mean, paired_difference
 

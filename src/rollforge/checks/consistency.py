@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from rollforge.checks.base import Finding, Level, Limits, Share, check, settle_text, share
-from rollforge.checks.evidence import Evidence, Names, about_text, has_one_each
+from rollforge.checks.columns import Names, about_text, has_one_each
+from rollforge.checks.evidence import Evidence
 from rollforge.checks.samples import BUDGET, Sample, concludes, names
 from rollforge.stats import Floats, Ints, normal_quantile
 

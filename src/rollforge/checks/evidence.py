@@ -6,21 +6,18 @@ their range (declared, else observed), so that limits stated for [0, 1] apply to
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from rollforge.checks.columns import Bools, Names, Range, as_flags, as_floats, as_ints, ends_of
 from rollforge.checks.samples import Texts
 from rollforge.records import JsonObject
 from rollforge.stats import Estimate, Floats, Groups, Ints, clustered_mean, summarize_groups
-
-Bools = NDArray[np.bool_]
 
 SEED = 5
 """Of every sample a check draws: the same run gives the same findings."""
@@ -39,12 +36,6 @@ FEW_LEVELS = 16
 
 USAGE = ("total_tokens", "output_tokens")
 MOST_TOGETHER = 24
-
-LARGE = 10.0
-"""A reward beyond this is no ordinary one."""
-
-STRAY = 0.02
-"""Values outside the range of all others are strays up to this share; more of them are the range."""
 
 MOST_NUMBERED = 4
 """Rollouts may be numbered up to so many times what most tasks have, when many are missing."""
@@ -112,53 +103,6 @@ class About:
     """The window that `collect` marked when its own detectors tripped."""
 
 
-class Names:
-    """A text column as codes: -1 where it is missing."""
-
-    def __init__(self, column: pa.ChunkedArray) -> None:
-        encoded = column.combine_chunks().dictionary_encode()
-        self.names: list[str] = [str(name) for name in encoded.dictionary.to_pylist()]
-        self.codes: Ints = np.asarray(encoded.indices.fill_null(-1), dtype=np.int64)
-
-    def counts(self, among: Bools | None = None) -> dict[str, int]:
-        """How many rows have each name, most first."""
-        codes = self.codes if among is None else self.codes[among]
-        counts = np.bincount(codes[codes >= 0], minlength=len(self.names))
-        order = np.argsort(-counts, kind="stable")
-        return {self.names[place]: int(counts[place]) for place in order.tolist() if counts[place]}
-
-
-def has_one_each(names: Names, values: Names, among: Bools) -> bool:
-    """Whether each of several names goes with one value only, as agents that have a model of their own."""
-    if len(names.names) < 2:
-        return False
-    width = len(values.names) + 1
-    pairs = np.bincount((names.codes[among] + 1) * width + values.codes[among] + 1)
-    present = np.flatnonzero(pairs) // width
-    return len(present) == len(np.unique(present))
-
-
-@dataclass(frozen=True)
-class Range:
-    """What rewards are scaled to, and how that is known."""
-
-    low: float
-    high: float
-    is_declared: bool = False
-
-    @property
-    def is_unit(self) -> bool:
-        return self.low == 0 and self.high == 1
-
-    @property
-    def note(self) -> str:
-        """A clause for findings that use scaled rewards; empty when the range is [0, 1] anyway."""
-        kind = "declared" if self.is_declared else "observed"
-        return (
-            "" if self.is_unit else f" (rewards scaled from the {kind} range [{self.low:g}, {self.high:g}])"
-        )
-
-
 class Evidence:
     """A run as checks see it."""
 
@@ -169,13 +113,13 @@ class Evidence:
         table = source.table(USED)
         self.n = table.num_rows
         self.row, self.line, self.task_id, self.rollout, self.answer_hash = (
-            _ints(table[name]) for name in _INTS
+            as_ints(table[name]) for name in _INTS
         )
         self.reward, self.answer_chars, self.turns, self.tool_calls, self.started, self.verify_seconds = (
-            _floats(table[name]) for name in _FLOATS
+            as_floats(table[name]) for name in _FLOATS
         )
         self.is_truncated, self.is_empty, self.is_refusal, self.error_text, self.has_token_ids = (
-            _flags(table[name]) for name in _FLAGS
+            as_flags(table[name]) for name in _FLAGS
         )
         self.agent, self.model, self.verifier, self.fingerprint, self.mode = (
             Names(table[name]) for name in _NAMES
@@ -297,7 +241,7 @@ class Evidence:
             return Range(*self.about.declared, is_declared=True)
         if not self.judged_n:
             return Range(0.0, 1.0)
-        low, high = _ends(self.values)
+        low, high = ends_of(self.values)
         if low >= 0 and high <= 1:
             return Range(0.0, 1.0)
         if low >= -1 and high <= 1:
@@ -379,7 +323,7 @@ class Evidence:
             ]
             wanted = together if name in together else [name]
             table = self.source.table(wanted)
-            self._numbers.update({item: _floats(table[item]) for item in wanted})
+            self._numbers.update({item: as_floats(table[item]) for item in wanted})
         return self._numbers[name]
 
     @cached_property
@@ -459,7 +403,7 @@ class Evidence:
         names = self.source.task_table(["task", field])
         family = Names(names[field])
         codes = np.full(self.groups, -1, dtype=np.int64)
-        tasks = _ints(names["task"])
+        tasks = as_ints(names["task"])
         place = np.searchsorted(self.task_ids, tasks)
         found = (place < self.groups) & (self.task_ids[np.minimum(place, self.groups - 1)] == tasks)
         codes[place[found]] = family.codes[found]
@@ -507,20 +451,6 @@ def _positions(chosen: Bools | Ints) -> Ints:
     return np.asarray(chosen, dtype=np.int64)
 
 
-def _ends(values: Floats) -> tuple[float, float]:
-    """The lowest and the highest value, but for a few far out that must not squeeze all others together."""
-    for limit in (LARGE, 1.0):
-        inside = np.abs(values) <= limit
-        few = len(values) - int(inside.sum())
-        # Where nobody reaches 1, a rare larger value may well be the success of a hard run.
-        is_full = limit == LARGE or (
-            few and float((values[inside] >= 0.9).mean() if inside.any() else 0.0) > STRAY
-        )
-        if 0 < few <= STRAY * len(values) and is_full:
-            values = values[inside]
-    return float(values.min()), float(values.max())
-
-
 def _worth(counts: Ints) -> float:
     sizes = counts[counts > 0].astype(np.float64)
     return float((sizes / (1 + 0.3 * (sizes - 1))).sum())
@@ -532,23 +462,3 @@ def _is_usage(name: str) -> bool:
         "latency",
         "duration",
     }
-
-
-def _ints(column: pa.ChunkedArray) -> Ints:
-    return np.asarray(column.combine_chunks().cast(pa.int64()).fill_null(0), dtype=np.int64)
-
-
-def _floats(column: pa.ChunkedArray) -> Floats:
-    return np.asarray(column.combine_chunks().cast(pa.float64()).fill_null(math.nan), dtype=np.float64)
-
-
-def _flags(column: pa.ChunkedArray) -> Bools:
-    flags = column.combine_chunks().cast(pa.bool_()).fill_null(False)
-    known: Bools = flags.to_numpy(zero_copy_only=False).astype(np.bool_)
-    return known
-
-
-def about_text(counts: Mapping[str, int], *, most: int = 3) -> str:
-    """`a (12), b (3)`: names with their counts."""
-    shown = [f"{name} ({count:,})" for name, count in list(counts.items())[:most]]
-    return ", ".join(shown) + (", …" if len(counts) > most else "")

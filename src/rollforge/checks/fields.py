@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from rollforge.checks.base import Finding, Limits, check
-from rollforge.checks.evidence import Bools, Evidence
+from rollforge.checks.columns import Bools
+from rollforge.checks.evidence import Evidence
 from rollforge.stats import Ints
 
 MOST = 5

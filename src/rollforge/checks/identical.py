@@ -8,7 +8,8 @@ import numpy as np
 
 from rollforge.checks.base import Finding, Limits, check
 from rollforge.checks.chance import chance_all_flat, chance_all_same
-from rollforge.checks.evidence import Bools, Evidence, Names
+from rollforge.checks.columns import Bools, Names
+from rollforge.checks.evidence import Evidence
 
 ALIKE = 0.2
 """How much samples of one task agree in a run of hard tasks (intraclass correlation)."""

@@ -9,7 +9,8 @@ import numpy as np
 
 from rollforge.checks.base import Finding, Level, Limits, check
 from rollforge.checks.chance import superiority, superiority_error
-from rollforge.checks.evidence import Bools, Evidence
+from rollforge.checks.columns import Bools
+from rollforge.checks.evidence import Evidence
 from rollforge.stats import Ints
 
 USUAL = 0.5

@@ -9,7 +9,8 @@ from difflib import SequenceMatcher
 import numpy as np
 
 from rollforge.checks.base import Finding, Level, Limits, check, settle_text, share
-from rollforge.checks.evidence import Bools, Evidence, about_text, has_one_each
+from rollforge.checks.columns import Bools, about_text, has_one_each
+from rollforge.checks.evidence import Evidence
 from rollforge.checks.samples import bare
 
 LONG_ENOUGH = 40

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from rollforge.checks.base import Finding, Limits, check, share
-from rollforge.checks.evidence import LARGE, Evidence
+from rollforge.checks.columns import LARGE
+from rollforge.checks.evidence import Evidence
 
 
 @check("non-finite-rewards", "verification", max_share=0.0)
