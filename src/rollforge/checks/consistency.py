@@ -16,15 +16,16 @@ from rollforge.checks.samples import BUDGET, Sample, concludes, names
 from rollforge.stats import Floats, Ints, normal_quantile
 
 GOODNESS = re.compile(
-    r"(?:^|\.|_)(?:accuracy|acc|correct|correctness|success|succeeded|pass|passed|pass_rate|exact_match|score|solved|f1|em|"
-    r"library_reward)$"
+    r"(?:^|\.)(?:accuracy|acc|correct|correctness|is_correct|success|succeeded|passed|exact_match|score|solved|library_reward)$"
 )
 """Names of numbers that mean the same as a reward: more is better."""
 
-NOT_GOODNESS = re.compile(
-    r"format|length|len_|style|penalt|toxic|halluc|novel|divers|brevity|risk|uncertain|perplex|difficult"
+LIKELY_GOODNESS = re.compile(r"(?:^|\.|_)(?:accuracy|acc|correct|pass|passed|pass_rate|success|score|f1|em)$")
+OTHER_SCORES = re.compile(
+    r"format|length|len_|style|penalt|toxic|halluc|novel|divers|brevity|risk|uncertain|confid|perplex|difficult|repet|bias|cost|"
+    r"time|latency|error|refus|loss|entropy|safety"
 )
-"""Words that make a score one of something else."""
+"""Names that mean it probably, unless they score something else: these must say the very opposite to be more than a warning."""
 
 CONTROLS = 4
 """Other tasks' expected answers that each answer is compared with."""
@@ -153,11 +154,12 @@ def _held_by_chance(samples: list[Sample], group: Ints, way: _Way, worth: float)
 def contradicting_metric(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """A number that means the same as the reward says the opposite, or differs where all rewards are equal."""
     for name in run.metrics:
-        if GOODNESS.search(name) is not None and NOT_GOODNESS.search(name) is None:
-            yield from _contradiction(run, name, limits)
+        is_goodness = GOODNESS.search(name) is not None
+        if is_goodness or (LIKELY_GOODNESS.search(name) and not OTHER_SCORES.search(name)):
+            yield from _contradiction(run, name, is_goodness, limits)
 
 
-def _contradiction(run: Evidence, name: str, limits: Limits) -> Iterator[Finding]:
+def _contradiction(run: Evidence, name: str, is_goodness: bool, limits: Limits) -> Iterator[Finding]:
     metric = run.number(name)
     among = run.judged & ~np.isnan(metric)
     n = int(among.sum())
@@ -175,7 +177,7 @@ def _contradiction(run: Evidence, name: str, limits: Limits) -> Iterator[Finding
     # A reward may be withheld for reasons of its own, as for a bad format, but not always.
     is_opposite = correlation + half < limits["min_correlation"]
     is_ignored = len(run.levels) == 1 and withheld.low > limits["max_share"]
-    if is_opposite or is_ignored or wrong.low > limits["max_share"]:
+    if is_opposite or (is_goodness and (is_ignored or wrong.low > limits["max_share"])):
         level: Level = "error"
     elif wrong.value > limits["max_share"] or withheld.low > limits["max_share"]:
         level = "warning"
