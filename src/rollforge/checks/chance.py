@@ -19,8 +19,9 @@ def chance_all_same(counts: Ints, rate: float, alike: float) -> float:
     Tasks differ in difficulty: their success rates follow a beta law with this mean and intraclass correlation. Twenty zeros
     are then no surprise at one success in a hundred; two thousand over many tasks are.
     """
-    total = rate * (1 - alike) / alike, (1 - rate) * (1 - alike) / alike
-    a, b = total
+    if rate <= 0:
+        return 1.0
+    a, b = rate * (1 - alike) / alike, (1 - rate) * (1 - alike) / alike
     sizes, repeats = np.unique(counts[counts > 0], return_counts=True)
     log_chance = 0.0
     for size, repeat in zip(sizes.tolist(), repeats.tolist(), strict=True):

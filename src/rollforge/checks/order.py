@@ -70,16 +70,15 @@ def honest_reason(run: Evidence, inside: Ints, before: Ints, after: Ints, *, is_
     """
     sorted_z, length_z = WEAK_Z if is_weak else STRONG_Z
     falls = bool(run.scaled[inside].mean() < 0.5)
+    sides = [side for side in (before, after[::-1]) if len(np.unique(run.group[side])) >= LEAST_TASKS]
+    if not sides:
+        return "too few tasks are beside them to tell whether tasks are sorted"
     width = width_around(run)
     around = np.concatenate([before[-width:], after[:width]])
-    if max(len(np.unique(run.group[side])) for side in (before, after)) < LEAST_TASKS:
-        return "too few tasks are beside them to tell whether tasks are sorted"
-    return (
-        same_name(run, inside, around)
-        or sorted_tasks(run, before, falls, sorted_z)
-        or sorted_tasks(run, after[::-1], falls, sorted_z)
-        or other_lengths(run, inside, around, length_z)
-    )
+    # A sorted file has its extremes at its ends: in the middle, both sides must lead there.
+    orders = [sorted_tasks(run, side, falls, sorted_z) for side in sides]
+    is_sorted = orders[0] if all(orders) else ""
+    return same_name(run, inside, around) or is_sorted or other_lengths(run, inside, around, length_z)
 
 
 def same_name(run: Evidence, inside: Ints, around: Ints) -> str:
@@ -102,8 +101,6 @@ def sorted_tasks(run: Evidence, side: Ints, falls: bool, sorted_z: float) -> str
     Sorted tasks end in a stretch of equal rewards, honestly. A side on which all tasks score the same cannot tell.
     """
     means, places = task_means(run, side, run.scaled)
-    if len(means) < LEAST_TASKS:
-        return ""
     if np.ptp(means) == 0:
         return "the rewards beside them are all alike too"
     correlation = float(np.corrcoef(_ranks(means), _ranks(places))[0, 1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,14 +44,26 @@ def stuck_rewards(run: Evidence, limits: Limits) -> Iterator[Finding]:
         if len(counts) < limits["min_tasks"]:
             continue
         alike = _alike(run, inside, stretch.value)
-        usual = _share_around(run, order, stretch, alike)
-        if usual is None or usual >= 1:
+        usual = _usual(run, order, stretch, alike)
+        if usual is None or usual.share >= 1:
             continue
-        chance = chance_all_same(counts, 1 - usual, alike) * len(rewards) / stretch.length
-        if chance < limits["chance"]:
-            reason = _reason(run, order, stretch, usual, alike)
-            yield _stuck(run, order, stretch, usual, limits["chance"], reason)
+        tries = len(rewards) / stretch.length
+        if chance_all_same(counts, 1 - usual.share, alike) * tries < limits["chance"]:
+            drifts = chance_all_same(counts, max(1 - usual.at_edge, 0.0), alike) * tries >= limits["chance"]
+            reason = _reason(run, order, stretch, usual, drifts=drifts)
+            yield _stuck(run, order, stretch, usual.share, limits["chance"], reason)
             return
+
+
+class _Usual(NamedTuple):
+    """The most that the stretch's reward is likely to be had otherwise."""
+
+    share: float
+    """Before it, after it, or in other rollouts of the same tasks, whichever is most: one of them explains a sorted file."""
+    at_edge: float
+    """Right beside it, if a drift towards it is real; on the side where it is less, for sorted files drift one way."""
+    is_controlled: bool
+    """Most of its tasks have rollouts outside it, so that they are not the reason."""
 
 
 def _alike(run: Evidence, inside: Ints, value: float) -> float:
@@ -68,20 +81,20 @@ def _alike(run: Evidence, inside: Ints, value: float) -> float:
     return float(np.clip((parts.intraclass or 0.0) + 0.1, 0.2, 0.95))
 
 
-def _share_around(run: Evidence, order: Ints, stretch: Run, alike: float) -> float | None:
-    """The most that the stretch's reward is likely to be had otherwise; None when there is too little to tell from.
-
-    It is the largest of three: before, after, and in the other rollouts of the same tasks. Tasks may be sorted by difficulty, and
-    then at least one of them explains the stretch.
-    """
+def _usual(run: Evidence, order: Ints, stretch: Run, alike: float) -> _Usual | None:
+    """How common the stretch's reward is otherwise; None when there is too little to tell from."""
     end, width = stretch.start + stretch.length, width_around(run)
-    usual = [
-        _share_beside(run, order[max(0, stretch.start - width) : stretch.start][::-1], stretch.value, alike),
-        _share_beside(run, order[end : end + width], stretch.value, alike),
-        _share_elsewhere(run, order, stretch, alike),
-    ]
-    known = [item for item in usual if item is not None]
-    return max(known) if known else None
+    before, after = order[max(0, stretch.start - width) : stretch.start][::-1], order[end : end + width]
+    sides = [side for side in (before, after) if len(side) >= NEAR]
+    shares = [_share_beside(run, side, stretch.value, alike) for side in sides]
+    elsewhere = _share_elsewhere(run, order, stretch, alike)
+    if elsewhere is not None:
+        shares.append(elsewhere)
+    if not shares:
+        return None
+    is_same = (run.reward == stretch.value).astype(np.float64)
+    edges = [most_at_end(*task_means(run, side[::-1], is_same)) for side in sides]
+    return _Usual(max(shares), min(edges, default=0.0), elsewhere is not None)
 
 
 def _share_in(run: Evidence, positions: Ints, value: float, alike: float) -> Share:
@@ -91,15 +104,11 @@ def _share_in(run: Evidence, positions: Ints, value: float, alike: float) -> Sha
     return share(int((run.reward[positions] == value).sum()), len(positions), independent=worth)
 
 
-def _share_beside(run: Evidence, beside: Ints, value: float, alike: float) -> float | None:
+def _share_beside(run: Evidence, beside: Ints, value: float, alike: float) -> float:
     """The upper bound of the share on one side, nearest first: of the near ones alone if the share rises towards the stretch."""
     near_width = max(NEAR, 10 * run.samples)
-    if len(beside) < NEAR:
-        return None
     near, far = (_share_in(run, part, value, alike) for part in (beside[:near_width], beside))
-    is_same = (run.reward == value).astype(np.float64)
-    at_end = most_at_end(*task_means(run, beside[::-1], is_same))
-    return max(near.high if near.low > far.value else far.high, at_end)
+    return near.high if near.low > far.value else far.high
 
 
 def _share_elsewhere(run: Evidence, order: Ints, stretch: Run, alike: float) -> float | None:
@@ -113,12 +122,14 @@ def _share_elsewhere(run: Evidence, order: Ints, stretch: Run, alike: float) -> 
     return _share_in(run, np.flatnonzero(is_outside), stretch.value, alike).high
 
 
-def _reason(run: Evidence, order: Ints, stretch: Run, usual: float, alike: float) -> str:
+def _reason(run: Evidence, order: Ints, stretch: Run, usual: _Usual, *, drifts: bool) -> str:
     """What may explain the stretch without a fault; empty when nothing may."""
-    if usual > COMMON:
+    if usual.share > COMMON:
         return "the reward is the usual one there too, and tasks may be sorted by difficulty"
-    if _share_elsewhere(run, order, stretch, alike) is not None:
-        return ""  # the same tasks get other rewards outside the stretch: it is not the tasks
+    if usual.is_controlled:
+        return ""
+    if drifts:
+        return "rewards drift towards it beside them"
     end = stretch.start + stretch.length
     return honest_reason(run, order[stretch.start : end], order[: stretch.start], order[end:])
 
