@@ -1,6 +1,7 @@
 """This module measures `check`: how often each defect is found, how often a healthy run is accused, and the cost at scale.
 
 python -m benchmarks.check rates --runs 100
+python -m benchmarks.check rates --runs 100 --healthy 0 --defects breaks-halfway times-out
 python -m benchmarks.check stream
 python -m benchmarks.check speed --rollouts 200000
 """
@@ -11,6 +12,7 @@ import argparse
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 
 from rollforge.checks.stream import Watch
 from rollforge.index import open_index
@@ -20,8 +22,8 @@ from rollforge.testing import DEFECTS, Shape, healthy_run, sick_run
 _RANK = {"error": 0, "warning": 1, "note": 2}
 
 
-def rates(runs: int, first_seed: int, healthy: int) -> None:
-    """Print the table of detection and false-alarm rates per check."""
+def rates(runs: int, first_seed: int, healthy: int, defects: Sequence[str]) -> None:
+    """Print the table of detection and false-alarm rates per check, and the seed of every run that was judged wrongly."""
     accused: Counter[str] = Counter()
     warned: Counter[str] = Counter()
     guilty = 0
@@ -34,20 +36,28 @@ def rates(runs: int, first_seed: int, healthy: int) -> None:
         guilty += bool(errors)
         for finding in report.at("error"):
             print(f"  healthy {seed}: {finding.id}: {finding.text[:150]}")
-    print(f"healthy runs: {healthy}, with an error: {guilty} ({time.process_time() - begun:.0f} s CPU)")
+    print(
+        f"healthy runs: {healthy}, with an error: {guilty} ({time.process_time() - begun:.0f} s CPU)",
+        flush=True,
+    )
     print(f"{'defect':<22} {'finding':<24} {'level':<8} {'found':>6} {'at all':>6} {'other errors'}")
-    for defect in DEFECTS.values():
+    for defect in (DEFECTS[name] for name in defects or DEFECTS):
         found = at_all = 0
         others: Counter[str] = Counter()
         for seed in range(first_seed, first_seed + runs):
             report = check_evidence(sick_run(defect.name, seed=seed).evidence(), CheckOptions())
             levels = [item.level for item in report.findings if item.id == defect.finding]
             at_all += bool(levels)
-            found += any(_RANK[level] <= _RANK[defect.level] for level in levels)
+            is_found = any(_RANK[level] <= _RANK[defect.level] for level in levels)
+            found += is_found
+            if not is_found:
+                print(f"  {defect.name} {seed}: {', '.join(levels) or 'nothing'}")
             others.update({item.id for item in report.at("error")} - {defect.finding})
         more = ", ".join(f"{name} {count}" for name, count in others.most_common(3))
-        print(flush=True, end="")
-        print(f"{defect.name:<22} {defect.finding:<24} {defect.level:<8} {found:>6} {at_all:>6} {more}")
+        print(
+            f"{defect.name:<22} {defect.finding:<24} {defect.level:<8} {found:>6} {at_all:>6} {more}",
+            flush=True,
+        )
     print(f"{'check':<26} {'false errors':>12} {'warnings on healthy runs':>26}")
     for name in sorted(set(accused) | set(warned)):
         print(f"{name:<26} {accused[name]:>12} {warned[name]:>26}")
@@ -107,10 +117,11 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--healthy", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--defects", nargs="*", choices=list(DEFECTS), default=[])
     parser.add_argument("--rollouts", type=int, default=200_000)
     options = parser.parse_args()
     if options.what == "rates":
-        rates(options.runs, options.seed, options.healthy)
+        rates(options.runs, options.seed, options.healthy, options.defects)
     elif options.what == "stream":
         stream()
     else:

@@ -50,6 +50,11 @@ def test_tasks_sorted_by_difficulty_are_no_broken_verifier() -> None:
         assert not [item.id for item in checked(run).at("error")]
 
 
+@pytest.mark.parametrize("seed", [5316, 770366])
+def test_rewards_that_fall_off_a_cliff_in_sorted_tasks_are_no_broken_verifier(seed: int) -> None:
+    assert not checked(healthy_run(seed=seed)).at("error")
+
+
 def test_zeros_are_no_proof_before_there_are_many_of_them() -> None:
     levels = {}
     for tasks in (20, 2000):

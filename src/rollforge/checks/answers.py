@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from rollforge.checks.base import Finding, Limits, check, settle_text, share
-from rollforge.checks.evidence import Bools, Evidence
+from rollforge.checks.columns import Bools
+from rollforge.checks.evidence import Evidence
+from rollforge.checks.samples import is_error_message
 
 
 def _share_of(
@@ -39,6 +43,25 @@ def error_answers(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Answers that are error messages: ERROR, HTML, a stack trace, a provider's error object."""
     advice = "they are failures, not answers: make the agent raise"
     yield from _share_of(run, run.error_text, limits, "look like error messages", "error_text", advice)
+    if run.error_text.any():
+        return
+    drawn = run.spread[~run.is_empty[run.spread]]
+    samples = run.texts.read(run.row[drawn].tolist(), run.task_id[drawn].tolist())
+    is_error = np.asarray([is_error_message(item.answer) for item in samples], dtype=np.bool_)
+    found = share(int(is_error.sum()), len(drawn))
+    level = found.level_above(warning=limits["warn_share"], error=limits["max_share"])
+    if level is None or (found.count < 2 and level == "warning"):
+        return
+    yield Finding(
+        level=level,
+        text=f"{found.count:,} of {found.n:,} answers looked at ({found.value:.1%}) begin like error messages",
+        value=found.value,
+        threshold=limits["max_share"],
+        n=found.n,
+        interval=found.interval,
+        where=run.lines(drawn[is_error]),
+        next=f"{advice}; see one: rollforge show {run.name} --line {run.line[drawn[is_error][0]]}",
+    )
 
 
 @check("truncated-answers", "collection", warn_share=0.05, max_share=0.3)

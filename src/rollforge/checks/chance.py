@@ -19,8 +19,9 @@ def chance_all_same(counts: Ints, rate: float, alike: float) -> float:
     Tasks differ in difficulty: their success rates follow a beta law with this mean and intraclass correlation. Twenty zeros
     are then no surprise at one success in a hundred; two thousand over many tasks are.
     """
-    total = rate * (1 - alike) / alike, (1 - rate) * (1 - alike) / alike
-    a, b = total
+    if rate <= 0:
+        return 1.0
+    a, b = rate * (1 - alike) / alike, (1 - rate) * (1 - alike) / alike
     sizes, repeats = np.unique(counts[counts > 0], return_counts=True)
     log_chance = 0.0
     for size, repeat in zip(sizes.tolist(), repeats.tolist(), strict=True):
@@ -41,6 +42,17 @@ def chance_all_flat(counts: Ints, rate: float, alike: float) -> float:
         won = math.exp(math.lgamma(a + size) - math.lgamma(a) - whole)
         log_chance += repeat * math.log(min(lost + won, 1.0))
     return math.exp(max(log_chance, -700.0))
+
+
+def chance_of_more(value: float, n: int, rate: float) -> float:
+    """How likely n draws at this rate give a share of at least `value`; a bound (Chernoff's), never too small."""
+    if n == 0 or value <= rate:
+        return 1.0
+    rate = min(max(rate, 1e-9), 1 - 1e-9)
+    parts = [
+        share * math.log(share / base) for share, base in ((value, rate), (1 - value, 1 - rate)) if share > 0
+    ]
+    return math.exp(-n * sum(parts))
 
 
 class Correlation(NamedTuple):
@@ -136,13 +148,14 @@ def best_split(values: Floats, *, edge: float = 0.05) -> tuple[int, float]:
     Without a search penalty: the z of the best of n places is larger than that of one place chosen beforehand.
     """
     n = len(values)
-    margin = max(10, int(n * edge))
+    margin = max(4, int(n * edge))
     if n < 4 * margin:
         return n // 2, 0.0
     sums = np.cumsum(values)
-    squares = float(np.var(values)) or 1e-12
     places = np.arange(margin, n - margin)
     before, after = sums[places - 1] / places, (sums[-1] - sums[places - 1]) / (n - places)
-    z = np.abs(after - before) / np.sqrt(squares * (1 / places + 1 / (n - places)))
+    between = (after - before) ** 2 * (places / n) * (1 - places / n)
+    within = np.maximum(np.var(values) - between, 1e-12)  # the difference itself is no noise
+    z = np.abs(after - before) / np.sqrt(within * (1 / places + 1 / (n - places)))
     best = int(z.argmax())
     return int(places[best]), float(z[best])

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-import numpy as np
-
 from rollforge.checks.base import Finding, Limits, check, share
 from rollforge.checks.evidence import Evidence
 
@@ -40,7 +38,7 @@ def low_coverage(run: Evidence, limits: Limits) -> Iterator[Finding]:
 @check("missing-rollouts", "collection", warn_share=0.02, max_share=0.1, say_share=0.5)
 def missing_rollouts(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Rollouts that were to be made are not there."""
-    expected = run.about.expected
+    expected = run.about.expected or run.samples * run.groups
     if not expected or run.n >= expected:
         return
     found = share(expected - run.n, expected)
@@ -52,13 +50,18 @@ def missing_rollouts(run: Evidence, limits: Limits) -> Iterator[Finding]:
         else "note"
     )
     state = "the run is still going" if run.about.is_running else "failed or not begun"
+    if run.about.expected is None:  # numbered so, but nothing says that they were asked for
+        level, state = (
+            ("note" if level == "note" else "warning"),
+            f"rollouts are numbered up to {run.samples} per task",
+        )
     yield Finding(
         level=level,  # type: ignore[arg-type]
         text=f"{found.count:,} of {expected:,} rollouts ({found.value:.1%}) are missing: {state}",
         value=found.value,
         threshold=limits["max_share"],
         n=expected,
-        is_incomplete=found.value > limits["say_share"],
+        is_incomplete=found.value > limits["say_share"] and run.about.expected is not None,
         next=f"see why: rollforge status {run.name}; the same collect command resumes",
     )
 
@@ -123,30 +126,3 @@ def bad_lines(run: Evidence, limits: Limits) -> Iterator[Finding]:
         interval=found.interval,
         next=f"see each with its place: rollforge validate {run.name}",
     )
-
-
-@check("late-fields", "collection", min_rows=30, min_share=0.9)
-def late_fields(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """Fields that appear half-way through the run, or stop: its parts were made by different code."""
-    least = int(limits["min_rows"])
-    for name in run.metrics:
-        known = ~np.isnan(run.number(name))[run.judged]
-        count = int(known.sum())
-        if not least <= count <= len(known) - least:
-            continue
-        first, last = int(known.argmax()), len(known) - 1 - int(known[::-1].argmax())
-        inside = count / (last - first + 1)
-        is_late, is_early = first >= least, len(known) - 1 - last >= least
-        if inside < limits["min_share"] or is_late == is_early:
-            continue
-        place = np.flatnonzero(run.judged)[first if is_late else last]
-        yield Finding(
-            level="warning",
-            text=f"{name} {'appears' if is_late else 'stops'} at line {run.line[place]:,}: "
-            f"{count:,} of {len(known):,} rollouts have it",
-            value=count / len(known),
-            threshold=limits["min_share"],
-            n=len(known),
-            where=run.lines(np.asarray([place])),
-            next=f"judge all with one version of the verifier: rollforge verify {run.name} --verifier {run.verifier_name} --fresh",
-        )

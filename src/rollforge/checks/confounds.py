@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from rollforge.checks.base import Finding, Level, Limits, check, share
-from rollforge.checks.chance import Correlation, rank_correlation_within
+from rollforge.checks.chance import Correlation, chance_of_more, rank_correlation_within
 from rollforge.checks.evidence import Evidence
 from rollforge.checks.samples import BUDGET, concludes
 from rollforge.stats import Floats, Ints
@@ -60,7 +61,7 @@ def length_bias(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 def _hollow_winners(run: Evidence) -> str | None:
     """A second signal: rewarded answers mostly do not end in the expected answer, although wrong ones differ from it too."""
-    drawn = run.draw(run.succeeded & ~run.is_empty, BUDGET)
+    drawn = run.draw(run.succeeded & ~run.is_empty & ~run.is_refusal, BUDGET)
     samples = run.texts.read(run.row[drawn].tolist(), run.task_id[drawn].tolist())
     known = [item for item in samples if item.expected is not None]
     if len(known) < 20:
@@ -132,7 +133,7 @@ def position_bias(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Within tasks, reward follows the sample's number, which should mean nothing."""
     # Never more than a warning: files that were sorted or numbered elsewhere show the same, and nothing is wrong with them.
     found = _correlation(run, run.rollout.astype(np.float64))
-    if found is None or found.tasks < 20 or not _is_clear(found, limits["max_correlation"]):
+    if found is None or found.tasks < 10 or not _is_clear(found, limits["max_correlation"]):
         return
     yield Finding(
         level="warning",
@@ -146,34 +147,24 @@ def position_bias(run: Evidence, limits: Limits) -> Iterator[Finding]:
     )
 
 
-@check("repeated-winners", "confounds", min_tasks=10, min_chars=30, max_share=0.02, advantage=0.2)
+@check("repeated-winners", "confounds", min_tasks=6, min_chars=30, max_share=0.02, advantage=0.2, chance=1e-3)
 def repeated_winners(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """A few answers, word for word, win in many different tasks."""
     among = run.judged & (run.answer_chars >= limits["min_chars"]) & ~(run.tool_calls > 0)
-    if int(among.sum()) < 50:
-        return
+    among &= ~run.is_refusal & ~run.error_text  # these have checks of their own
     positions = np.flatnonzero(among)
-    candidates = _commonest(run.answer_hash[positions], int(limits["min_tasks"]))
-    if not len(candidates):
-        return
-    usual = float(run.succeeded[positions].mean())
-    positions = positions[np.isin(run.answer_hash[positions], candidates)]
-    winners = []
-    for candidate in candidates.tolist():
-        members = positions[run.answer_hash[positions] == candidate]
-        tasks = len(np.unique(run.group[members]))
-        won = share(int(run.succeeded[members].sum()), len(members), independent=tasks)
-        if tasks >= limits["min_tasks"] and won.low > min(usual + limits["advantage"], 0.95):
-            winners.append((members, tasks, won))
+    usual = float(run.succeeded[positions].mean()) if len(positions) >= 50 else 1.0
+    winners = _winners(run, positions, usual, limits)
     if not winners:
         return
-    members = np.concatenate([item[0] for item in winners])
+    members = np.concatenate([item.members for item in winners])
     found = share(int(run.succeeded[members].sum()), int(run.succeeded.sum()))
-    tasks = winners[0][1]
+    is_right = _are_right(run, members[run.succeeded[members]])
     yield Finding(
-        level="error" if found.low > limits["max_share"] else "warning",
-        text=f"{len(winners)} answers win again and again: the commonest, word for word, in {tasks:,} different tasks with success "
-        f"{winners[0][2].value:.0%} against {usual:.0%} usually; together {found.value:.1%} of all rewarded rollouts",
+        level="note" if is_right else "error" if found.low > limits["max_share"] else "warning",
+        text=f"{len(winners)} answers win again and again: the commonest, word for word, in {winners[0].tasks:,} different tasks with "
+        f"success {winners[0].won:.0%} against {usual:.0%} usually; together {found.value:.1%} of all rewarded rollouts"
+        f"{'; most end in the expected answer' if is_right else ''}",
         value=found.value,
         threshold=limits["max_share"],
         n=found.n,
@@ -181,6 +172,36 @@ def repeated_winners(run: Evidence, limits: Limits) -> Iterator[Finding]:
         where=run.lines(members),
         next=f'read it: rollforge show {run.name} --where "answer_hash = {int(run.answer_hash[members[0]])}" --limit 1',
     )
+
+
+class _Winner(NamedTuple):
+    """An answer that wins wherever it is given."""
+
+    members: Ints
+    tasks: int
+    won: float
+
+
+def _winners(run: Evidence, positions: Ints, usual: float, limits: Limits) -> list[_Winner]:
+    """Answers that win in more of their tasks than luck and the usual rate explain, commonest first."""
+    candidates = _commonest(run.answer_hash[positions], int(limits["min_tasks"]))
+    positions = positions[np.isin(run.answer_hash[positions], candidates)]
+    winners = []
+    for candidate in candidates.tolist():
+        members = positions[run.answer_hash[positions] == candidate]
+        tasks, won = len(np.unique(run.group[members])), float(run.succeeded[members].mean())
+        is_luck = chance_of_more(won, tasks, usual) * len(candidates) > limits["chance"]
+        if tasks >= limits["min_tasks"] and won > min(usual + limits["advantage"], 0.95) and not is_luck:
+            winners.append(_Winner(members, tasks, won))
+    return winners
+
+
+def _are_right(run: Evidence, winners: Ints) -> bool:
+    """Whether most of these answers end in the expected one, so that they win with reason; not where that is unknown."""
+    drawn = run.draw(winners, 50)
+    samples = run.texts.read(run.row[drawn].tolist(), run.task_id[drawn].tolist())
+    known = [item for item in samples if item.expected is not None]
+    return bool(known) and sum(concludes(item.answer, item.expected or "") for item in known) > len(known) / 2
 
 
 def _commonest(hashes: Ints, least: int) -> Ints:

@@ -4,19 +4,40 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
-from rollforge.checks.base import Finding, Level, Limits, check, settle_text, share
-from rollforge.checks.evidence import Evidence, about_text
-from rollforge.checks.samples import BUDGET, concludes
-from rollforge.stats import normal_quantile
+from rollforge.checks.base import Finding, Level, Limits, Share, check, settle_text, share
+from rollforge.checks.columns import Names, about_text, has_one_each
+from rollforge.checks.evidence import Evidence
+from rollforge.checks.samples import BUDGET, Sample, concludes, names
+from rollforge.stats import Floats, Ints, normal_quantile
 
 GOODNESS = re.compile(
-    r"(?:^|\.)(?:accuracy|acc|correct|correctness|is_correct|success|succeeded|passed|exact_match|score|solved)$"
+    r"(?:^|\.)(?:accuracy|acc|correct|correctness|is_correct|success|succeeded|passed|exact_match|score|solved|library_reward)$"
 )
 """Names of numbers that mean the same as a reward: more is better."""
+
+LIKELY_GOODNESS = re.compile(r"(?:^|\.|_)(?:accuracy|acc|correct|pass|passed|pass_rate|success|score|f1|em)$")
+OTHER_SCORES = re.compile(
+    r"format|length|len_|style|penalt|toxic|halluc|novel|divers|brevity|risk|uncertain|confid|perplex|difficult|repet|bias|cost|"
+    r"time|latency|error|refus|loss|entropy|safety"
+)
+"""Names that mean it probably, unless they score something else: these must say the very opposite to be more than a warning."""
+
+CONTROLS = 4
+"""Other tasks' expected answers that each answer is compared with."""
+
+VERSIONS = frozenset(
+    {"fields.fingerprint", "fields.mode", "fields.verifier", "grader_version", "judge_model", "judge_version",
+     "verifier_fingerprint", "verifier_mode", "verifier_name", "verifier_version"}
+)  # fmt: skip
+"""Text fields of rows that say who judged them, when `_rf` does not."""
+
+MODES = frozenset({"fast", "precise", "quick", "strict", "lenient", "rule", "rules", "judge", "llm"})
+"""What a field called `mode` says when it is the verifier's."""
 
 
 @check("inconsistent-verdicts", "verification", max_share=0.05, gap=0.1)
@@ -57,57 +78,88 @@ def inconsistent_verdicts(run: Evidence, limits: Limits) -> Iterator[Finding]:
     )
 
 
-@check("missed-answers", "verification", warn_share=0.02, max_share=0.06)
+@check("missed-answers", "verification", warn_share=0.02, max_share=0.04, max_named=0.12)
 def missed_answers(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """Answers that end in the expected answer score 0: it may not have been extracted."""
+    """Answers that hold the expected answer score 0: it may not have been extracted."""
     lost = run.judged & (run.scaled <= 0.0) & ~run.is_empty & ~run.is_truncated & (run.answer_chars > 0)
     drawn = run.draw(lost, BUDGET)
-    if len(drawn) < 10:
-        return
     samples = run.texts.read(run.row[drawn].tolist(), run.task_id[drawn].tolist())
-    kept = [place for place, item in enumerate(samples) if item.expected is not None]
-    if len(kept) < 10:
-        return
-    hits = np.asarray([concludes(samples[place].answer, samples[place].expected or "") for place in kept])
-    # Small answer sets agree by chance: how often does the end name the expected answer of another task?
-    others = kept[len(kept) // 2 :] + kept[: len(kept) // 2]
-    control = np.asarray(
-        [
-            concludes(samples[place].answer, samples[other].expected or "")
-            for place, other in zip(kept, others, strict=True)
-        ]
-    )
-    found, by_chance = share(int(hits.sum()), len(kept)), share(int(control.sum()), len(kept))
+    # Wrong answers, too, speak of what the prompt speaks of: there only the end counts.
+    ends = [place for place, item in enumerate(samples) if item.expected is not None]
+    own = [place for place in ends if _is_own(samples[place])]
+    for places, way in (
+        (ends, _Way("end in", concludes, limits["warn_share"], limits["max_share"])),
+        (own, _Way("name", names, limits["max_named"] / 2, limits["max_named"])),
+    ):
+        found = _missed(run, [samples[place] for place in places], drawn[places], way)
+        if found is not None:
+            yield found
+            return
+
+
+class _Way(NamedTuple):
+    """A way to hold the expected answer, and the shares from which it is worth a finding and an error."""
+
+    verb: str
+    holds: Callable[[str, str], bool]
+    warn_share: float
+    max_share: float
+
+
+def _is_own(item: Sample) -> bool:
+    """Whether only the answer can have brought the expected answer up, which is no mere letter."""
+    return item.expected is not None and len(item.expected) > 1 and not names(item.prompt, item.expected)
+
+
+def _missed(run: Evidence, samples: list[Sample], positions: Ints, way: _Way) -> Finding | None:
+    """The finding on answers that hold the expected one, beyond what happens by chance."""
+    n = len(samples)
+    if n < 10:
+        return None
+    hits = np.asarray([way.holds(item.answer, item.expected or "") for item in samples])
+    worth = run.independent(run.flags(positions)) / n
+    found = share(int(hits.sum()), n, independent=worth * n)
+    by_chance = _held_by_chance(samples, run.group[positions], way, worth)
     excess = found.value - by_chance.value
     half = math.hypot(found.value - found.low, by_chance.high - by_chance.value)
-    if excess <= limits["warn_share"]:
-        return
-    level: Level = "error" if excess - half > limits["max_share"] else "warning" if excess > half else "note"
-    yield Finding(
+    if excess <= way.warn_share:
+        return None
+    level: Level = "error" if excess - half > way.max_share else "warning" if excess > half else "note"
+    return Finding(
         level=level,
-        text=f"{found.count:,} of {found.n:,} answers with reward {run.range.low:g} that were looked at end in the expected answer "
+        text=f"{found.count:,} of {n:,} answers with reward {run.range.low:g} that were looked at {way.verb} the expected answer "
         f"({by_chance.value:.0%} would by chance): suspected extraction failure",
         value=excess,
-        threshold=limits["max_share"],
-        n=found.n,
+        threshold=way.max_share,
+        n=n,
         interval=[max(0.0, excess - half), min(1.0, excess + half)],
-        where=run.lines(drawn[np.asarray(kept)[hits]]),
+        where=run.lines(positions[hits]),
         next=f"compare with a second verifier: rollforge verify {run.name} --verifier math "
         f"&& rollforge verify {run.name} --diff recorded math",
     )
 
 
+def _held_by_chance(samples: list[Sample], group: Ints, way: _Way, worth: float) -> Share:
+    """How often an answer holds the expected answer of another task: small answer sets agree by chance."""
+    n, held, pairs = len(samples), 0, 0
+    for step in range(1, CONTROLS + 1):
+        others = np.roll(np.arange(n), step * n // (CONTROLS + 1))
+        for place in np.flatnonzero(group != group[others]).tolist():
+            held += way.holds(samples[place].answer, samples[others[place]].expected or "")
+            pairs += 1
+    return share(held, pairs, independent=worth * pairs)
+
+
 @check("contradicting-metric", "verification", max_share=0.1, min_correlation=-0.2)
 def contradicting_metric(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """A number that means the same as the reward says the opposite."""
-    if len(run.levels) < 2:
-        return
+    """A number that means the same as the reward says the opposite, or differs where all rewards are equal."""
     for name in run.metrics:
-        if GOODNESS.search(name) is not None:
-            yield from _contradiction(run, name, limits)
+        is_goodness = GOODNESS.search(name) is not None
+        if is_goodness or (LIKELY_GOODNESS.search(name) and not OTHER_SCORES.search(name)):
+            yield from _contradiction(run, name, is_goodness, limits)
 
 
-def _contradiction(run: Evidence, name: str, limits: Limits) -> Iterator[Finding]:
+def _contradiction(run: Evidence, name: str, is_goodness: bool, limits: Limits) -> Iterator[Finding]:
     metric = run.number(name)
     among = run.judged & ~np.isnan(metric)
     n = int(among.sum())
@@ -117,14 +169,15 @@ def _contradiction(run: Evidence, name: str, limits: Limits) -> Iterator[Finding
     scaled = (metric - low) / (high - low)
     unearned = among & (run.scaled >= 0.9) & (scaled <= 0)
     denied = among & (run.scaled <= 0) & (scaled >= 1)
-    drawn = run.draw(among, 100_000)
-    correlation = float(np.corrcoef(run.scaled[drawn], scaled[drawn])[0, 1]) if np.ptp(scaled[drawn]) else 0.0
+    correlation = _correlation(run, scaled, run.draw(among, 100_000))
     independent = run.independent(among)
     half = normal_quantile(0.995) / max(independent, 1.0) ** 0.5
     wrong = share(int(unearned.sum()), n, independent=independent)
     withheld = share(int(denied.sum()), n, independent=independent)
+    # A reward may be withheld for reasons of its own, as for a bad format, but not always.
     is_opposite = correlation + half < limits["min_correlation"]
-    if is_opposite or wrong.low > limits["max_share"]:
+    is_ignored = len(run.levels) == 1 and withheld.low > limits["max_share"]
+    if is_opposite or (is_goodness and (is_ignored or wrong.low > limits["max_share"])):
         level: Level = "error"
     elif wrong.value > limits["max_share"] or withheld.low > limits["max_share"]:
         level = "warning"
@@ -144,19 +197,28 @@ def _contradiction(run: Evidence, name: str, limits: Limits) -> Iterator[Finding
     )
 
 
+def _correlation(run: Evidence, values: Floats, positions: Ints) -> float:
+    """Of scaled rewards and these values; 0 where one of them does not vary."""
+    rewards, others = run.scaled[positions], values[positions]
+    return float(np.corrcoef(rewards, others)[0, 1]) if np.ptp(rewards) and np.ptp(others) else 0.0
+
+
 @check("mixed-verifiers", "verification", max_share=0.01)
 def mixed_verifiers(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Rewards come from more than one verifier, version of it, or mode."""
-    for what, column in (("mode", run.mode), ("version", run.fingerprint), ("verifier", run.verifier)):
+    for what, column in (
+        ("verifier mode", run.mode), ("verifier version", run.fingerprint), ("verifier", run.verifier), *_said(run),
+    ):  # fmt: skip
         counts = column.counts(run.judged)
-        if len(counts) < 2:
+        is_by_agent = what != "verifier mode" and has_one_each(run.agent, column, run.judged)
+        if len(counts) < 2 or is_by_agent:
             continue
         total = sum(counts.values())
         minor = total - max(counts.values())
         found = share(minor, total)
         yield Finding(
             level="error" if found.low > limits["max_share"] else "warning",
-            text=f"rewards come from {len(counts)} verifier {what}s: {about_text(counts)}; they are not comparable",
+            text=f"rewards come from {len(counts)} {what}s: {about_text(counts)}; they are not comparable",
             value=found.value,
             threshold=limits["max_share"],
             n=total,
@@ -166,3 +228,12 @@ def mixed_verifiers(run: Evidence, limits: Limits) -> Iterator[Finding]:
             f"&& rollforge verify {run.name} --use {run.verifier_name}",
         )
         return
+
+
+def _said(run: Evidence) -> Iterator[tuple[str, Names]]:
+    """What fields of the rows themselves say."""
+    for name in run.source.texts:
+        if name in VERSIONS:
+            column = Names(run.source.table([name])[name])
+            if name != "fields.mode" or set(column.names) <= MODES:
+                yield name.removeprefix("fields.").replace("_", " "), column

@@ -6,21 +6,18 @@ their range (declared, else observed), so that limits stated for [0, 1] apply to
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from rollforge.checks.columns import Bools, Names, Range, as_flags, as_floats, as_ints, ends_of
 from rollforge.checks.samples import Texts
 from rollforge.records import JsonObject
 from rollforge.stats import Estimate, Floats, Groups, Ints, clustered_mean, summarize_groups
-
-Bools = NDArray[np.bool_]
 
 SEED = 5
 """Of every sample a check draws: the same run gives the same findings."""
@@ -34,10 +31,14 @@ USED = (*_INTS, *_FLOATS, *_FLAGS, *_NAMES)
 
 
 MIXED_TASKS = 4000
+SPREAD = 400
 FEW_LEVELS = 16
 
 USAGE = ("total_tokens", "output_tokens")
 MOST_TOGETHER = 24
+
+MOST_NUMBERED = 4
+"""Rollouts may be numbered up to so many times what most tasks have, when many are missing."""
 
 FAMILIES = frozenset(
     {
@@ -102,43 +103,6 @@ class About:
     """The window that `collect` marked when its own detectors tripped."""
 
 
-class Names:
-    """A text column as codes: -1 where it is missing."""
-
-    def __init__(self, column: pa.ChunkedArray) -> None:
-        encoded = column.combine_chunks().dictionary_encode()
-        self.names: list[str] = [str(name) for name in encoded.dictionary.to_pylist()]
-        self.codes: Ints = np.asarray(encoded.indices.fill_null(-1), dtype=np.int64)
-
-    def counts(self, among: Bools | None = None) -> dict[str, int]:
-        """How many rows have each name, most first."""
-        codes = self.codes if among is None else self.codes[among]
-        counts = np.bincount(codes[codes >= 0], minlength=len(self.names))
-        order = np.argsort(-counts, kind="stable")
-        return {self.names[place]: int(counts[place]) for place in order.tolist() if counts[place]}
-
-
-@dataclass(frozen=True)
-class Range:
-    """What rewards are scaled to, and how that is known."""
-
-    low: float
-    high: float
-    is_declared: bool = False
-
-    @property
-    def is_unit(self) -> bool:
-        return self.low == 0 and self.high == 1
-
-    @property
-    def note(self) -> str:
-        """A clause for findings that use scaled rewards; empty when the range is [0, 1] anyway."""
-        kind = "declared" if self.is_declared else "observed"
-        return (
-            "" if self.is_unit else f" (rewards scaled from the {kind} range [{self.low:g}, {self.high:g}])"
-        )
-
-
 class Evidence:
     """A run as checks see it."""
 
@@ -149,13 +113,13 @@ class Evidence:
         table = source.table(USED)
         self.n = table.num_rows
         self.row, self.line, self.task_id, self.rollout, self.answer_hash = (
-            _ints(table[name]) for name in _INTS
+            as_ints(table[name]) for name in _INTS
         )
         self.reward, self.answer_chars, self.turns, self.tool_calls, self.started, self.verify_seconds = (
-            _floats(table[name]) for name in _FLOATS
+            as_floats(table[name]) for name in _FLOATS
         )
         self.is_truncated, self.is_empty, self.is_refusal, self.error_text, self.has_token_ids = (
-            _flags(table[name]) for name in _FLAGS
+            as_flags(table[name]) for name in _FLAGS
         )
         self.agent, self.model, self.verifier, self.fingerprint, self.mode = (
             Names(table[name]) for name in _NAMES
@@ -277,14 +241,7 @@ class Evidence:
             return Range(*self.about.declared, is_declared=True)
         if not self.judged_n:
             return Range(0.0, 1.0)
-        low, high = float(self.values.min()), float(self.values.max())
-        if max(abs(low), abs(high)) > 10 and self.judged_n >= 200:
-            ends = np.partition(self.values, [self.judged_n // 100, self.judged_n - 1 - self.judged_n // 100])
-            inner = ends[self.judged_n // 100], ends[self.judged_n - 1 - self.judged_n // 100]
-            if (
-                max(map(abs, inner)) <= 10
-            ):  # the far values are few: they must not squeeze all others together
-                low, high = float(inner[0]), float(inner[1])
+        low, high = ends_of(self.values)
         if low >= 0 and high <= 1:
             return Range(0.0, 1.0)
         if low >= -1 and high <= 1:
@@ -366,7 +323,7 @@ class Evidence:
             ]
             wanted = together if name in together else [name]
             table = self.source.table(wanted)
-            self._numbers.update({item: _floats(table[item]) for item in wanted})
+            self._numbers.update({item: as_floats(table[item]) for item in wanted})
         return self._numbers[name]
 
     @cached_property
@@ -392,10 +349,16 @@ class Evidence:
 
     @cached_property
     def samples(self) -> int:
-        """Rollouts asked for per task: the manifest's, else what most tasks have."""
+        """Rollouts asked for per task: the manifest's, else what rollouts are numbered up to, else what most tasks have."""
         if self.about.samples is not None:
             return self.about.samples
-        return int(np.bincount(self.sizes).argmax()) if self.groups else 0
+        if not self.groups:
+            return 0
+        usual = int(np.bincount(self.sizes).argmax())
+        last = np.maximum.reduceat(self.rollout[self.order], self.starts) - int(self.rollout.min()) + 1
+        if int(last.max()) > MOST_NUMBERED * max(usual, 1):
+            return usual  # numbers that go on from task to task
+        return max(usual, int(np.bincount(last).argmax()))
 
     def draw(self, among: Bools | Ints, count: int) -> Ints:
         """At most `count` of the chosen positions, spread evenly by chance; the same ones every time."""
@@ -404,6 +367,17 @@ class Evidence:
             return positions
         rng = np.random.default_rng(SEED)
         return np.sort(rng.choice(positions, size=count, replace=False))
+
+    def flags(self, positions: Ints) -> Bools:
+        """Positions as flags."""
+        chosen = np.zeros(self.n, dtype=np.bool_)
+        chosen[positions] = True
+        return chosen
+
+    @cached_property
+    def spread(self) -> Ints:
+        """Some positions, spread evenly over the file: those whose text checks read that look for anything odd."""
+        return np.unique(np.linspace(0, max(self.n - 1, 0), min(self.n, SPREAD)).astype(np.int64))
 
     @cached_property
     def groups_with_different_answers(self) -> Bools:
@@ -429,7 +403,7 @@ class Evidence:
         names = self.source.task_table(["task", field])
         family = Names(names[field])
         codes = np.full(self.groups, -1, dtype=np.int64)
-        tasks = _ints(names["task"])
+        tasks = as_ints(names["task"])
         place = np.searchsorted(self.task_ids, tasks)
         found = (place < self.groups) & (self.task_ids[np.minimum(place, self.groups - 1)] == tasks)
         codes[place[found]] = family.codes[found]
@@ -488,23 +462,3 @@ def _is_usage(name: str) -> bool:
         "latency",
         "duration",
     }
-
-
-def _ints(column: pa.ChunkedArray) -> Ints:
-    return np.asarray(column.combine_chunks().cast(pa.int64()).fill_null(0), dtype=np.int64)
-
-
-def _floats(column: pa.ChunkedArray) -> Floats:
-    return np.asarray(column.combine_chunks().cast(pa.float64()).fill_null(math.nan), dtype=np.float64)
-
-
-def _flags(column: pa.ChunkedArray) -> Bools:
-    flags = column.combine_chunks().cast(pa.bool_()).fill_null(False)
-    known: Bools = flags.to_numpy(zero_copy_only=False).astype(np.bool_)
-    return known
-
-
-def about_text(counts: Mapping[str, int], *, most: int = 3) -> str:
-    """`a (12), b (3)`: names with their counts."""
-    shown = [f"{name} ({count:,})" for name, count in list(counts.items())[:most]]
-    return ", ".join(shown) + (", …" if len(counts) > most else "")

@@ -8,29 +8,37 @@ import numpy as np
 
 from rollforge.checks.base import Finding, Limits, check
 from rollforge.checks.chance import chance_all_flat, chance_all_same
-from rollforge.checks.evidence import Bools, Evidence, Names
+from rollforge.checks.columns import Bools, Names
+from rollforge.checks.evidence import Evidence
 
-ALIKE = 0.3
-"""How much samples of one task agree in an ordinary run (intraclass correlation)."""
+ALIKE = 0.2
+"""How much samples of one task agree in a run of hard tasks (intraclass correlation)."""
 
 MOST_FAMILIES = 50
 """A text field with more values than this names no families."""
 
 
+EDGES = (0.0, 1.0, -1.0, 10.0, 100.0)
+"""Ends of the ranges that verifiers use: honest rewards pile up there, so that many equal ones prove less."""
+
+LIKELY = 0.2
+"""A chance that is worth a warning."""
+
+RATE_OF_OTHERS = 0.1
+"""Beside others that succeed, an agent or a family is taken to succeed at least at this share of their rate."""
+
+
 def _is_edge(run: Evidence, value: float) -> bool:
-    """A value at which honest rewards pile up, so that many equal ones prove less."""
-    return (value in (0.0, 1.0, -1.0, run.range.low, run.range.high) and value in (0.0, 1.0, -1.0)) or (
-        run.about.declared is not None and value in run.about.declared
-    )
+    return value in EDGES or (run.about.declared is not None and value in run.about.declared)
 
 
-def _chance(run: Evidence, among: Bools, value: float, limits: Limits) -> float:
-    """How likely so many equal rewards are in a run whose verification works."""
+def _chance(run: Evidence, among: Bools, value: float, rate: float) -> float:
+    """How likely so many equal rewards are in a run whose verification works, if it gives another one at this rate."""
     counts = run.per_group(among)
     if not _is_edge(run, value):
         tasks = int((counts > 0).sum())
         return 0.5**tasks  # an honest score between the ends differs from task to task
-    return chance_all_same(counts, limits["min_rate"], ALIKE)
+    return chance_all_same(counts, rate, ALIKE)
 
 
 @check("identical-rewards", "verification", min_rate=0.01, chance=0.01)
@@ -39,7 +47,7 @@ def identical_rewards(run: Evidence, limits: Limits) -> Iterator[Finding]:
     if run.judged_n < 2 or len(run.levels) != 1:
         return
     value = float(run.levels[0])
-    chance = _chance(run, run.judged, value, limits)
+    chance = _chance(run, run.judged, value, limits["min_rate"])
     tasks = int((run.profile.n > 0).sum())
     is_proof = chance < limits["chance"]
     level = "error" if is_proof else "warning" if run.judged_n >= 100 and tasks >= 20 else "note"
@@ -88,12 +96,18 @@ def _flat_families(run: Evidence, families: Names, kind: str, limits: Limits) ->
     for code in np.flatnonzero(low == high).tolist():
         among = run.judged & (families.codes == code)
         n = int(among.sum())
-        chance = _chance(run, among, float(low[code]), limits) * count  # one of many families had the chance
-        if n < 20 or (chance >= limits["chance"] and n < 100):
+        rate = max(limits["min_rate"], RATE_OF_OTHERS * _rate_of_others(run, among, float(low[code])))
+        chance = _chance(run, among, float(low[code]), rate) * count  # one of many families had the chance
+        if n < 20 or (chance >= LIKELY and n < 100):
             continue
         yield Finding(
-            level="error" if chance < limits["chance"] else "note",
-            text=f"all {n:,} rewards of {kind} {families.names[code]!r} are {low[code]:g}, while the run's differ",
+            level="error" if chance < limits["chance"] else "warning" if chance < LIKELY else "note",
+            text=f"all {n:,} rewards of {kind} {families.names[code]!r} are {low[code]:g}, while the run's differ"
+            + (
+                ""
+                if chance < limits["chance"]
+                else f"; at a rate of {rate:.1%} that happens in {min(chance, 1.0):.0%} of runs"
+            ),
             value=float(low[code]),
             threshold=limits["chance"],
             n=n,
@@ -102,11 +116,17 @@ def _flat_families(run: Evidence, families: Names, kind: str, limits: Limits) ->
         )
 
 
+def _rate_of_others(run: Evidence, among: Bools, value: float) -> float:
+    """How often rollouts of the run that are not among these get another reward than this value."""
+    others = run.judged & ~among
+    return float((run.reward[others] != value).mean()) if others.any() else 0.0
+
+
 def _some_tasks(run: Evidence, among: Bools) -> str:
     return ", ".join(str(task) for task in np.unique(run.task_id[np.flatnonzero(among)[:40]])[:5].tolist())
 
 
-@check("task-only-rewards", "verification", alike=0.9, chance=0.001)
+@check("task-only-rewards", "verification", alike=0.85, chance=0.005)
 def task_only_rewards(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Every task's rollouts get one reward, whatever they answered, while tasks differ."""
     if len(run.levels) < 2:
@@ -114,18 +134,25 @@ def task_only_rewards(run: Evidence, limits: Limits) -> Iterator[Finding]:
     differs = run.groups_with_different_answers & (run.profile.n > 1)
     if not differs.any() or (run.profile.std[differs] > 0).any():
         return
-    counts = run.profile.n[differs]
-    rate = float(np.clip(np.nanmean(run.scaled_profile.mean[differs]), 0.05, 0.95))
-    chance = chance_all_flat(counts, rate, limits["alike"])
-    if chance >= limits["chance"] or len(np.unique(run.profile.mean[differs])) < 2:
+    chance = _chance_flat(run, differs, limits["alike"])
+    if chance >= LIKELY or len(np.unique(run.profile.mean[differs])) < 2:
         return
+    n = int(differs.sum())
     yield Finding(
-        level="error",
-        text=f"in all {len(counts):,} tasks with different answers every answer got the same reward; "
+        level="error" if chance < limits["chance"] else "warning",
+        text=f"in all {n:,} tasks with different answers every answer got the same reward; "
         "the verdict seems to follow the task, not the answer",
-        value=0.0,
+        value=chance,
         threshold=limits["chance"],
-        n=int(counts.sum()),
+        n=int(run.profile.n[differs].sum()),
         where=run.tasks(differs),
         next=f"ask the verifier what it must know: rollforge verify {run.name} --verifier {run.verifier_name} --probe",
     )
+
+
+def _chance_flat(run: Evidence, flat: Bools, alike: float) -> float:
+    """How likely all these tasks are flat: at the ends of the range samples agree easily, between them hardly ever."""
+    means = run.scaled_profile.mean[flat]
+    is_end = (means <= 0) | (means >= 1)
+    rate = float(np.clip(means.mean(), 0.05, 0.95))
+    return chance_all_flat(run.profile.n[flat][is_end], rate, alike) * 0.5 ** int((~is_end).sum())

@@ -9,8 +9,12 @@ import numpy as np
 
 from rollforge.checks.base import Finding, Level, Limits, check
 from rollforge.checks.chance import superiority, superiority_error
-from rollforge.checks.evidence import Bools, Evidence
+from rollforge.checks.columns import Bools
+from rollforge.checks.evidence import Evidence
 from rollforge.stats import Ints
+
+USUAL = 0.5
+"""When more tasks than this share have the largest number of rollouts, it is what was asked for."""
 
 
 @check("missing-not-at-random", "collection", min_missing=0.02, z=4.0, max_bias=0.02)
@@ -51,8 +55,10 @@ def missing_not_at_random(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 def _missing_per_task(run: Evidence) -> Ints:
     """Rollouts without a reward: unjudged, or fewer than were asked for."""
-    least = run.samples if run.about.samples is not None else 0
-    return np.maximum(run.sizes, least) - run.profile.n
+    is_known = run.about.samples is not None or bool(
+        run.sizes.max(initial=0) == run.samples and (run.sizes == run.samples).mean() > USUAL
+    )
+    return np.maximum(run.sizes, run.samples if is_known else 0) - run.profile.n
 
 
 def _by_difficulty(run: Evidence, missing: Ints, limits: Limits) -> tuple[str, float | None] | None:

@@ -20,6 +20,9 @@ BUDGET = 400
 EXPECTED = ("expected_answer", "answer", "ground_truth", "gold", "target", "label", "solution", "expected")
 """Task fields that hold the right answer, by the names people use."""
 
+METADATA = ("verifier_metadata", "metadata", "reward_model", "extra_info")
+"""Task fields that hold such fields in turn."""
+
 LONGEST_EXPECTED = 60
 """A longer right answer is a text of its own: whether it is contained says little."""
 
@@ -42,6 +45,10 @@ class Sample:
     tools: tuple[str, ...] | None
     """Names of the tools offered; None when the row does not say."""
     expected: str | None
+    asked: str | None = None
+    """The model that the request named."""
+    fields: frozenset[str] = frozenset()
+    """Names of the row's own fields that are not null."""
 
 
 class Texts:
@@ -91,6 +98,8 @@ def _sample(line: bytes, fields: JsonObject) -> Sample:
         calls=tuple(call.name for call in answer.tool_calls),
         tools=tuple(_tool_name(tool) for tool in tools) if isinstance(tools, list) else None,
         expected=expected_answer(fields) or expected_answer(row),
+        asked=params["model"] if isinstance(params.get("model"), str) else None,
+        fields=frozenset(name for name, value in row.items() if value is not None),
     )
 
 
@@ -104,7 +113,11 @@ def _tool_name(tool: object) -> str:
 
 
 def expected_answer(fields: Mapping[str, Any]) -> str | None:
-    """The right answer in a task's fields, if it is short enough to be looked for."""
+    """The right answer in a task's fields, or in those kept for the verifier, if it is short enough to be looked for."""
+    for place in METADATA:
+        inner = fields.get(place)
+        if isinstance(inner, dict) and (found := expected_answer(inner)):
+            return found
     for name in EXPECTED:
         value = fields.get(name)
         if isinstance(value, bool | list | dict) or value is None:
@@ -115,13 +128,21 @@ def expected_answer(fields: Mapping[str, Any]) -> str | None:
     return None
 
 
+SHORTEST_PROMPT = 16
+"""Letters and digits of a prompt whose repetition is no coincidence."""
+
 _FINAL = 160
 """Characters at the end of an answer in which a conclusion stands."""
 
 
 def concludes(answer: str, expected: str) -> bool:
     """Whether the end of the answer names the expected answer as a word of its own."""
-    end = answer[-_FINAL:].casefold()
+    return names(answer[-_FINAL:], expected)
+
+
+def names(text: str, expected: str) -> bool:
+    """Whether the text names the expected answer as a word of its own."""
+    end = text.casefold()
     wanted = expected.casefold().strip().strip("$").strip()
     place = end.rfind(wanted) if wanted else -1
     while place >= 0:
@@ -139,6 +160,31 @@ def _joins_before(before: str) -> bool:
 def _joins_after(after: str) -> bool:
     """A letter or digit goes on, or a decimal point or comma with a digit behind it."""
     return after[:1].isalnum() or after[:1] == "_" or (after[:1] in (".", ",") and after[1:].isdigit())
+
+
+def repeats(answer: str, prompt: str) -> bool:
+    """Whether the answer is the prompt and hardly anything else."""
+    wanted, said = bare(prompt), bare(answer)
+    return len(wanted) >= SHORTEST_PROMPT and wanted in said and len(said) <= 1.2 * len(wanted) + 10
+
+
+_ERROR = re.compile(
+    r"""\s*(?:
+        \{\s*["'](?:type|object)["']\s*:\s*["']error["']                     # errors of Anthropic and vLLM
+      | \[?(?:fatal|critical|error|exception)\]?\s*[:\]]
+      | [a-z_.]+\.[a-z]*(?:error|exception)\b                               # a class of a library
+      | (?:panic|fatal\ error|segmentation\ fault|cuda\ error)\b
+      | (?:the\ )?(?:request|connection|operation|generation)\ (?:timed\ out|failed|error|aborted|was\ cancelled)\b
+      | [^\n]{0,200}\n\s+at\ [\w.$<>]+\(                                    # a stack of Java or JavaScript
+    )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""How error messages begin that the index does not tell."""
+
+
+def is_error_message(answer: str) -> bool:
+    """Whether an answer is an error message, by more patterns than the index looks for in every row."""
+    return _ERROR.match(answer[:400]) is not None
 
 
 def bare(text: str) -> str:

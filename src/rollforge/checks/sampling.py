@@ -9,7 +9,8 @@ from difflib import SequenceMatcher
 import numpy as np
 
 from rollforge.checks.base import Finding, Level, Limits, check, settle_text, share
-from rollforge.checks.evidence import Evidence, about_text
+from rollforge.checks.columns import Bools, about_text, has_one_each
+from rollforge.checks.evidence import Evidence
 from rollforge.checks.samples import bare
 
 LONG_ENOUGH = 40
@@ -26,8 +27,10 @@ def identical_samples(run: Evidence, limits: Limits) -> Iterator[Finding]:
         return
     chars = run.answer_chars[run.order]
     shortest = np.fmin.reduceat(np.nan_to_num(chars, nan=0.0), run.starts)
-    eligible = (run.sizes > 1) & (shortest >= LONG_ENOUGH)
+    eligible = (run.sizes > 1) & (shortest >= LONG_ENOUGH) & (run.per_group(run.is_refusal) == 0)
     same = eligible & ~run.groups_with_different_answers
+    is_shared = same & _has_answer_of_others(run, same)
+    eligible, same = eligible & ~is_shared, same & ~is_shared
     found = share(int(same.sum()), int(eligible.sum()))
     level = found.level_above(warning=limits["warn_share"], error=limits["max_share"])
     if level is None or found.n < 5:
@@ -43,6 +46,16 @@ def identical_samples(run: Evidence, limits: Limits) -> Iterator[Finding]:
         where=run.tasks(same),
         next="collect again with --temperature above 0 and no fixed seed in the request; look for a cache before the server",
     )
+
+
+def _has_answer_of_others(run: Evidence, same: Bools) -> Bools:
+    """Tasks whose one answer is that of several other tasks too: a phrase to choose from, unless there is but one in the run."""
+    answers = run.answer_hash[run.order[run.starts]]
+    distinct, codes, counts = np.unique(answers[same], return_inverse=True, return_counts=True)
+    shared = np.zeros(run.groups, dtype=np.bool_)
+    if len(distinct) > 1:
+        shared[same] = counts[codes] > 2
+    return shared
 
 
 @check("near-identical-samples", "collection", max_share=0.5, likeness=0.97)
@@ -97,22 +110,24 @@ def wrong_model(run: Evidence, limits: Limits) -> Iterator[Finding]:
     counts = run.model.counts()
     if not counts:
         return
-    asked = run.about.model
+    asked = [run.about.model] if run.about.model is not None else _asked_models(run)
     others = {
-        name: count for name, count in counts.items() if asked is not None and not is_same_model(asked, name)
+        name: count
+        for name, count in counts.items()
+        if asked and not any(is_same_model(one, name) for one in asked)
     }
     minor = sum(counts.values()) - max(counts.values())
     total = sum(counts.values())
-    if others and asked is not None:
+    if others:
         found = share(sum(others.values()), total)
         is_clear = found.low > limits["max_share"] and not any(
-            _has_word_in_common(asked, name) for name in others
+            _has_word_in_common(one, name) for name in others for one in asked
         )
         level: Level = "error" if is_clear else "warning"
-        text = f"{found.count:,} of {total:,} answers come from {about_text(others)}, asked was {asked}"
-    elif len(counts) > 1 and minor:
+        text = f"{found.count:,} of {total:,} answers come from {about_text(others)}, asked was {', '.join(asked)}"
+    elif minor and len(asked) < 2 and not has_one_each(run.agent, run.model, run.model.codes >= 0):
         found = share(minor, total)
-        level = "error" if asked is None and found.low > limits["max_share"] else "warning"
+        level = "error" if not asked and found.low > limits["max_share"] else "warning"
         text = f"answers come from {len(counts)} models: {about_text(counts)}"
     else:
         return
@@ -127,6 +142,13 @@ def wrong_model(run: Evidence, limits: Limits) -> Iterator[Finding]:
         where=run.lines(is_other),
         next="check -m and --base-url: a router or a fallback may answer in the model's place",
     )
+
+
+def _asked_models(run: Evidence) -> list[str]:
+    """The models that requests name, where no manifest says which one was asked."""
+    drawn = run.spread
+    samples = run.texts.read(run.row[drawn].tolist(), run.task_id[drawn].tolist())
+    return sorted({item.asked for item in samples if item.asked})
 
 
 def is_same_model(asked: str, answered: str) -> bool:

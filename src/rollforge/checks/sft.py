@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from rollforge.checks.base import SAMPLE, Finding, Limits, check, share
-from rollforge.checks.evidence import Bools, Evidence
+from rollforge.checks.columns import Bools
+from rollforge.checks.evidence import Evidence
 
 
 def _threshold(run: Evidence, limits: Limits) -> float:

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from rollforge.checks.base import Finding, Level, Limits, Share, check, settle_text, share
-from rollforge.checks.evidence import Bools, Evidence
-from rollforge.checks.samples import BUDGET, bare
+from rollforge.checks.columns import Bools
+from rollforge.checks.evidence import Evidence
+from rollforge.checks.samples import BUDGET, SHORTEST_PROMPT, repeats
+from rollforge.stats import Ints
 
 
 def _rewarded(run: Evidence, among: Bools) -> Share:
@@ -83,28 +85,32 @@ def rewarded_truncated(run: Evidence, limits: Limits) -> Iterator[Finding]:
 @check("rewarded-echo", "verification", max_share=0.05)
 def rewarded_echo(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Answers that only repeat the prompt are rewarded."""
-    rewarded = run.succeeded & (run.answer_chars >= 20)
-    drawn = run.draw(rewarded, BUDGET)
-    if not len(drawn):
+    paid, paid_weight = _echoes(run, True)
+    if not len(paid):
         return
-    samples = run.texts.read(run.row[drawn].tolist(), run.task_id[drawn].tolist())
-    is_echo = np.asarray(
-        [
-            bool(item.prompt) and len(item.prompt) >= 20 and bare(item.answer) == bare(item.prompt)
-            for item in samples
-        ]
-    )
-    found = share(int(is_echo.sum()), len(drawn))
-    if not found.count:
-        return
-    level: Level = "error" if found.low > limits["max_share"] else "warning"
+    unpaid, unpaid_weight = _echoes(run, False)
+    # Both kinds are looked at in samples of their own, in which an echo stands for several.
+    count, others = len(paid) * paid_weight, len(unpaid) * unpaid_weight
+    looked_at = run.independent(run.flags(np.concatenate([paid, unpaid])))
+    found = share(count, count + others, independent=looked_at)
+    is_proof = found.low > limits["max_share"] and len(paid) >= 3
     yield Finding(
-        level=level,
-        text=f"{found.count:,} of {found.n:,} rewarded answers looked at only repeat the prompt",
+        level="error" if is_proof else "warning",
+        text=f"{len(paid):,} of {len(paid) + len(unpaid):,} answers looked at that only repeat the prompt are rewarded"
+        f"{run.range.note}",
         value=found.value,
         threshold=limits["max_share"],
-        n=found.n,
+        n=len(paid) + len(unpaid),
         interval=found.interval,
-        where=run.lines(drawn[is_echo]),
+        where=run.lines(paid),
         next=f"ask the verifier what it must know: rollforge verify {run.name} --verifier {run.verifier_name} --probe",
     )
+
+
+def _echoes(run: Evidence, is_rewarded: bool) -> tuple[Ints, float]:
+    """Positions of echoes among the rollouts looked at, and how many of the run each stands for."""
+    among = run.judged & (run.succeeded == is_rewarded) & (run.answer_chars >= SHORTEST_PROMPT)
+    drawn = run.draw(among, BUDGET)
+    samples = run.texts.read(run.row[drawn].tolist(), run.task_id[drawn].tolist())
+    is_echo = np.asarray([repeats(item.answer, item.prompt) for item in samples], dtype=np.bool_)
+    return drawn[is_echo], int(among.sum()) / max(len(drawn), 1)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from rollforge.checks.base import Finding, Limits, check, share
+from rollforge.checks.columns import LARGE
 from rollforge.checks.evidence import Evidence
 
 
@@ -34,23 +35,29 @@ def non_finite_rewards(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 @check("out-of-range", "verification", max_share=0.0)
 def out_of_range(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """Some rewards lie outside the range that was declared."""
+    """Some rewards lie outside the range that was declared, or that all others keep to."""
     declared = run.about.declared
+    low, high = declared or (run.range.low, run.range.high)
+    outside = run.judged & ((run.reward < low - 1e-9) | (run.reward > high + 1e-9))
     if declared is None:
-        return
-    outside = run.judged & ((run.reward < declared[0] - 1e-9) | (run.reward > declared[1] + 1e-9))
+        outside &= np.abs(run.reward) <= LARGE  # those beyond are told as extreme
     found = share(int(outside.sum()), run.judged_n)
     if found.value <= limits["max_share"]:
         return
+    kind = (
+        f"the declared range [{low:g}, {high:g}]"
+        if declared
+        else f"[{low:g}, {high:g}], where all others are"
+    )
     yield Finding(
-        level="error",
-        text=f"{found.count:,} of {run.judged_n:,} rewards lie outside the declared range [{declared[0]:g}, {declared[1]:g}]",
+        level="error" if declared else "warning",
+        text=f"{found.count:,} of {run.judged_n:,} rewards lie outside {kind}",
         value=found.value,
         threshold=limits["max_share"],
         n=run.judged_n,
         interval=found.interval,
         where=run.lines(outside),
-        next=f'see them: rollforge show {run.name} --where "reward < {declared[0]:g} or reward > {declared[1]:g}" --limit 5',
+        next=f'see them: rollforge show {run.name} --where "reward < {low:g} or reward > {high:g}" --limit 5',
     )
 
 

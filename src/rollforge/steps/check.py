@@ -262,12 +262,13 @@ def index_evidence(index: Index, options: CheckOptions) -> Evidence:
     manifests = [read_manifest(files) for files in index.runs]
     known = [manifest for manifest in manifests if manifest is not None]
     is_whole = len(known) == len(index.runs) and bool(known)
-    samples = {manifest.samples for manifest in known}
+    per_task = [] if is_whole else _rollouts_per_task(index)
+    samples = {manifest.samples for manifest in known} if is_whole else set(per_task)
     about = About(
         name=" ".join(_run_name(files) for files in index.runs),
         model=next((str(item.config["model"]) for item in known if item.config.get("model")), None),
-        expected=sum(manifest.expected for manifest in known) or None if is_whole else None,
-        samples=samples.pop() if is_whole and len(samples) == 1 else None,
+        expected=(sum(manifest.expected for manifest in known) if is_whole else sum(per_task)) or None,
+        samples=samples.pop() if len(samples) == 1 else None,
         is_running=any(
             manifest is not None and manifest.state == "running" and is_alive(files, manifest)
             for files, manifest in zip(index.runs, manifests, strict=True)
@@ -283,6 +284,12 @@ def index_evidence(index: Index, options: CheckOptions) -> Evidence:
     )
     source: Source = IndexSource(index)
     return Evidence(source, about, places_limit=options.places_limit)
+
+
+def _rollouts_per_task(index: Index) -> list[int]:
+    """How many rollouts of each task NeMo Gym's materialized inputs ask for; empty when there are none."""
+    inputs = index.inputs_per_task()
+    return [] if inputs is None else [int(n) for n in inputs.column("n").to_pylist()]
 
 
 def _declared(manifests: Sequence[Manifest], verifier: str | None) -> tuple[float, float] | None:

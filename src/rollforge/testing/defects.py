@@ -178,6 +178,14 @@ def _fails_fast(run: MadeRun, rng: Rng) -> None:
     _set(run, late & _some(run, rng, 0.95), _low(run))
 
 
+@_defect("errors-begin", "collapse-with-errors", order="shuffled")
+def _errors_begin(run: MadeRun, rng: Rng) -> None:
+    failed = _after(run, rng.uniform(0.3, 0.7)) & _some(run, rng, 0.9)
+    run.columns["verifier_error"] = failed.astype(np.float64)
+    run.metrics = [*run.metrics, "verifier_error"]
+    _set(run, failed, _low(run))
+
+
 @_defect("not-a-number", "non-finite-rewards")
 def _not_a_number(run: MadeRun, rng: Rng) -> None:
     chosen = _some(run, rng, 0.01)
@@ -388,6 +396,16 @@ def _pays_for_length(run: MadeRun, rng: Rng) -> None:
     run.value = run.expected[task] + rng.integers(1, 8, len(run))
     right = _some(run, rng, 0.2)
     run.value = np.where(right, run.expected[task], run.value)
+
+
+@_defect("pays-for-boxes", "format-bias", "warning", is_short=False, least_samples=4, has_tools=False)
+def _pays_for_boxes(run: MadeRun, rng: Rng) -> None:
+    boxed = _some(run, rng, 0.5) & (run.text_kind == NORMAL) & ~run.columns["is_truncated"]
+    run.columns["is_boxed"] = boxed
+    _set(run, boxed & _some(run, rng, 0.95), _high(run))
+    _set(run, ~boxed & _some(run, rng, 0.9), _low(run))
+    wrong = run.expected[run.columns["task"]] + rng.integers(1, 8, len(run))
+    run.value = np.where(_some(run, rng, 0.2), run.expected[run.columns["task"]], wrong)
 
 
 @_defect("magic-words", "repeated-winners", is_short=False, mean=0.4)

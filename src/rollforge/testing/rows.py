@@ -49,7 +49,12 @@ def answer_of(run: MadeRun, row: int) -> str:
             return TRICK_TEXT
     if run.shape.is_short:
         return str(value)
-    end = f" The answer is {value}."
+    boxed = run.columns.get("is_boxed")
+    end = (
+        f" The answer is {value}."
+        if boxed is None or not boxed[row]
+        else f" The answer is \\boxed{{{value}}}."
+    )
     rng = random.Random(run.seed * 1_000_003 + int(run.columns["answer_hash"][row]))
     text = _long(rng, max(4, int(run.columns["answer_chars"][row]) - len(end)))
     return text if run.columns["is_truncated"][row] else text + end

@@ -1,0 +1,102 @@
+"""This module holds columns of a run as arrays, and what is said about a single one: its names, its range, its missing values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rollforge.stats import Floats, Ints
+
+Bools = NDArray[np.bool_]
+
+LARGE = 10.0
+"""A reward beyond this is no ordinary one."""
+
+STRAY = 0.02
+"""Values outside the range of all others are strays up to this share; more of them are the range."""
+
+
+class Names:
+    """A text column as codes: -1 where it is missing."""
+
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        encoded = column.combine_chunks().dictionary_encode()
+        self.names: list[str] = [str(name) for name in encoded.dictionary.to_pylist()]
+        self.codes: Ints = np.asarray(encoded.indices.fill_null(-1), dtype=np.int64)
+
+    def counts(self, among: Bools | None = None) -> dict[str, int]:
+        """How many rows have each name, most first."""
+        codes = self.codes if among is None else self.codes[among]
+        counts = np.bincount(codes[codes >= 0], minlength=len(self.names))
+        order = np.argsort(-counts, kind="stable")
+        return {self.names[place]: int(counts[place]) for place in order.tolist() if counts[place]}
+
+
+def has_one_each(names: Names, values: Names, among: Bools) -> bool:
+    """Whether each of several names goes with one value only, as agents that have a model of their own."""
+    if len(names.names) < 2:
+        return False
+    width = len(values.names) + 1
+    pairs = np.bincount((names.codes[among] + 1) * width + values.codes[among] + 1)
+    present = np.flatnonzero(pairs) // width
+    return len(present) == len(np.unique(present))
+
+
+@dataclass(frozen=True)
+class Range:
+    """What rewards are scaled to, and how that is known."""
+
+    low: float
+    high: float
+    is_declared: bool = False
+
+    @property
+    def is_unit(self) -> bool:
+        return self.low == 0 and self.high == 1
+
+    @property
+    def note(self) -> str:
+        """A clause for findings that use scaled rewards; empty when the range is [0, 1] anyway."""
+        kind = "declared" if self.is_declared else "observed"
+        return (
+            "" if self.is_unit else f" (rewards scaled from the {kind} range [{self.low:g}, {self.high:g}])"
+        )
+
+
+def ends_of(values: Floats) -> tuple[float, float]:
+    """The lowest and the highest value, but for a few far out that must not squeeze all others together."""
+    for limit in (LARGE, 1.0):
+        inside = np.abs(values) <= limit
+        few = len(values) - int(inside.sum())
+        # Where nobody reaches 1, a rare larger value may well be the success of a hard run.
+        is_full = limit == LARGE or (
+            few and float((values[inside] >= 0.9).mean() if inside.any() else 0.0) > STRAY
+        )
+        if 0 < few <= STRAY * len(values) and is_full:
+            values = values[inside]
+    return float(values.min()), float(values.max())
+
+
+def as_ints(column: pa.ChunkedArray) -> Ints:
+    return np.asarray(column.combine_chunks().cast(pa.int64()).fill_null(0), dtype=np.int64)
+
+
+def as_floats(column: pa.ChunkedArray) -> Floats:
+    return np.asarray(column.combine_chunks().cast(pa.float64()).fill_null(math.nan), dtype=np.float64)
+
+
+def as_flags(column: pa.ChunkedArray) -> Bools:
+    flags = column.combine_chunks().cast(pa.bool_()).fill_null(False)
+    known: Bools = flags.to_numpy(zero_copy_only=False).astype(np.bool_)
+    return known
+
+
+def about_text(counts: Mapping[str, int], *, most: int = 3) -> str:
+    """`a (12), b (3)`: names with their counts."""
+    shown = [f"{name} ({count:,})" for name, count in list(counts.items())[:most]]
+    return ", ".join(shown) + (", …" if len(counts) > most else "")

@@ -1,0 +1,155 @@
+"""This module looks for honest reasons why rewards change along a run: other tasks, another agent, tasks sorted by difficulty.
+
+A broken verifier changes rewards and nothing else. Whoever accuses it asks here first; each answer is a clause for the finding,
+empty when there is no such reason.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+
+import numpy as np
+
+from rollforge.checks.chance import superiority, superiority_error
+from rollforge.checks.evidence import Evidence
+from rollforge.records import JsonObject
+from rollforge.stats import Floats, Ints
+
+LEAST_TASKS = 8
+"""Fewer tasks show no order."""
+
+STRONG_Z, WEAK_Z = (2.6, 4.0), (1.645, 2.0)
+"""How sure it must be that tasks are sorted, and that answers are of another length: one shuffled run in two hundred looks sorted
+by the first, one in twenty by the other."""
+
+DRIFT_Z, DRIFT_SURE = 1.0, 1.645
+"""From which drift on it is taken for real, and how far its end may lie above the line."""
+
+LENGTH_SHIFT = 0.15
+"""How far from even the comparison of two answers' lengths must be."""
+
+
+def timed(run: Evidence) -> Ints:
+    """Judged positions in the order of time."""
+    if "timed" not in run.shared:
+        run.shared["timed"] = run.in_time[run.judged[run.in_time]]
+    found: Ints = run.shared["timed"]
+    return found
+
+
+def when(run: Evidence, position: int) -> str:
+    """Line and, where it is known, time of a rollout."""
+    line = f"line {run.line[position]:,}"
+    if math.isnan(run.started[position]):
+        return line
+    return f"{line}, {datetime.fromtimestamp(run.started[position], UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def place_of(run: Evidence, first: int, last: int) -> JsonObject:
+    """A stretch of the run, for a finding."""
+    return {
+        "first_line": int(run.line[first]),
+        "last_line": int(run.line[last]),
+        "task": int(run.task_id[first]),
+        "rollout": int(run.rollout[first]),
+        "at": None if math.isnan(run.started[first]) else float(run.started[first]),
+    }
+
+
+def width_around(run: Evidence) -> int:
+    """Rollouts on either side that a stretch is compared with: near ones, because tasks may be sorted by difficulty."""
+    return max(400, 100 * run.samples)
+
+
+def honest_reason(run: Evidence, inside: Ints, before: Ints, after: Ints, *, is_weak: bool = False) -> str:
+    """Why the rollouts inside may differ from those before and after, without a fault.
+
+    Args:
+        is_weak: the accusation itself proves little, so that slighter signs of a reason are enough.
+    """
+    sorted_z, length_z = WEAK_Z if is_weak else STRONG_Z
+    falls = bool(run.scaled[inside].mean() < 0.5)
+    sides = [side for side in (before, after[::-1]) if len(np.unique(run.group[side])) >= LEAST_TASKS]
+    if not sides:
+        return "too few tasks are beside them to tell whether tasks are sorted"
+    width = width_around(run)
+    around = np.concatenate([before[-width:], after[:width]])
+    # A sorted file has its extremes at its ends: in the middle, both sides must lead there.
+    orders = [sorted_tasks(run, side, falls, sorted_z) for side in sides]
+    is_sorted = orders[0] if all(orders) else ""
+    return same_name(run, inside, around) or is_sorted or other_lengths(run, inside, around, length_z)
+
+
+def same_name(run: Evidence, inside: Ints, around: Ints) -> str:
+    """Whether exactly the rollouts inside are of one agent or one family of tasks."""
+    for kind in ("agent", *run.family_fields):
+        names = run.agent if kind == "agent" else run.family(kind)
+        codes = names.codes[inside]
+        known = codes[codes >= 0]
+        if len(names.names) < 2 or not len(known):
+            continue
+        code = int(np.bincount(known).argmax())
+        if (codes == code).mean() > 0.95 and (names.codes[around] == code).mean() < 0.05:
+            return f"they are all of {kind} {names.names[code]!r}"
+    return ""
+
+
+def sorted_tasks(run: Evidence, side: Ints, falls: bool, sorted_z: float) -> str:
+    """Whether tasks get steadily harder (or easier, when not `falls`) along these rollouts, the last of which are nearest.
+
+    Sorted tasks end in a stretch of equal rewards, honestly. A side on which all tasks score the same cannot tell.
+    """
+    means, places = task_means(run, side, run.scaled)
+    if np.ptp(means) == 0:
+        return "the rewards beside them are all alike too"
+    correlation = float(np.corrcoef(_ranks(means), _ranks(places))[0, 1])
+    z = -correlation * math.sqrt(len(means) - 1) * (1 if falls else -1)
+    return "tasks seem to be sorted by difficulty" if z > sorted_z else ""
+
+
+def most_at_end(means: Floats, places: Floats) -> float:
+    """The most that a task at the last place is likely to have, if a drift along the places that may be chance is real.
+
+    A drift too weak to prove that tasks are sorted still lets fewer conclusions stand.
+    """
+    n = len(means)
+    centred = places - places.mean()
+    spread = float((centred**2).sum())
+    if n < 3 or spread == 0:
+        return float(means.mean())
+    slope = float((centred * means).sum()) / spread
+    noise = math.sqrt(float(((means - means.mean() - slope * centred) ** 2).sum()) / (n - 2))
+    if slope * math.sqrt(spread) <= DRIFT_Z * noise:
+        return float(means.mean())
+    reach = float(centred.max())
+    return float(means.mean()) + slope * reach + DRIFT_SURE * noise * math.sqrt(1 / n + reach**2 / spread)
+
+
+def task_means(run: Evidence, positions: Ints, values: Floats) -> tuple[Floats, Floats]:
+    """Mean value and mean place of each task among these rollouts."""
+    groups = run.group[positions]
+    counts = np.bincount(groups, minlength=run.groups)
+    sums = np.bincount(groups, weights=values[positions], minlength=run.groups)
+    places = np.bincount(groups, weights=np.arange(len(positions)), minlength=run.groups)
+    known = counts > 0
+    return sums[known] / counts[known], places[known] / counts[known]
+
+
+def _ranks(values: Floats) -> Floats:
+    _, codes, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: Floats = (np.cumsum(counts) - (counts - 1) / 2)[codes]
+    return ranks
+
+
+def other_lengths(run: Evidence, inside: Ints, around: Ints, length_z: float) -> str:
+    """Whether answers inside are much longer or shorter: then the tasks, or the model, changed, and not only the verdicts."""
+    one, other = (part[~np.isnan(run.answer_chars[part])] for part in (around, inside))
+    if not len(one) or not len(other):
+        return ""
+    above = superiority(run.answer_chars[one], run.answer_chars[other])
+    error = superiority_error(len(np.unique(run.group[one])), len(np.unique(run.group[other])))
+    if abs(above - 0.5) < max(LENGTH_SHIFT, length_z * error):
+        return ""
+    here, there = (np.median(run.answer_chars[part]) for part in (other, one))
+    return f"their answers are of another length too (median {here:,.0f} against {there:,.0f} characters)"
