@@ -120,14 +120,7 @@ class Scored(msgspec.Struct, gc=False):
     """`token-exact`, `text-only` or `lossy`."""
 
 
-class Raw(msgspec.Struct, gc=False):
-    """The bytes of rollout lines, for rows that stay what they are."""
-
-    lines: list[bytes]
-    numbers: dict[str, float | bool | None]
-
-
-Example = Demonstration | Pair | Labelled | Prompt | Scored | Raw
+Example = Demonstration | Pair | Labelled | Prompt | Scored
 
 
 _NO_KEYS: frozenset[str] = frozenset()
@@ -204,12 +197,14 @@ class Exporter:
                 return self.prompt(example)
             case Scored():
                 return self.scored(example)
-            case Raw():
-                raise TypeError("raw lines are copied, not converted")
 
     def line(self, example: Example) -> bytes:
         """The example as one JSONL line, without its end."""
         return msgspec.json.encode(self.row(example))
+
+    def frame(self, kind: Kind, value: float | bool) -> tuple[bytes, ...]:
+        """Where rows are copied: what stands before, between and after the lines of one, given its gap or its label."""
+        raise NotImplementedError
 
     def demonstration(self, example: Demonstration) -> JsonObject:
         raise NotImplementedError

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from rollforge.exporters.base import Demonstration, Example, Exporter, Labelled, Pair, Raw, Scored
+from rollforge.exporters.base import Demonstration, Example, Exporter, Labelled, Pair, Scored
 from rollforge.exporters.messages import Conversation, Inexpressible, Message, Reader
 from rollforge.exporters.template import Prover
 from rollforge.exporters.tidy import Policies, lead, tidy
@@ -63,12 +63,15 @@ class Converter:
         if kind == "prompt":
             for start in range(0, len(numbers), CHUNK):
                 yield from make_prompts(self, numbers[start : start + CHUNK])
-        elif self.exporter.is_raw:
-            yield from self._copied(numbers)
         elif kind == "pair":
             yield from self._pairs(numbers)
         else:
             yield from self._singles(numbers)
+
+    @property
+    def is_copy(self) -> bool:
+        """Rows are rollout lines as they stand: nothing is converted."""
+        return self.exporter.is_raw and self.plan.selection.kind != "prompt"
 
     def read(self, line: bytes) -> Conversation:
         """A rollout line as a tidy conversation, its marks counted."""
@@ -80,19 +83,6 @@ class Converter:
     def read_prompt(self, params: bytes) -> Conversation:
         """A task's parameters as a conversation without an answer."""
         return tidy(self._reader.read_prompt(params), self.policies, needs_answer=False)
-
-    def _copied(self, numbers: Ints) -> Iterator[tuple[int, Example | Inexpressible]]:
-        selection, reward = self.plan.selection, self.pool.candidates.reward
-        lines = self.pool.read(selection.picks[numbers].ravel())
-        for number in numbers:
-            if selection.kind == "pair":
-                chosen, rejected = selection.picks[number]
-                gap = float(reward[chosen] - reward[rejected])
-                yield int(number), Raw([next(lines), next(lines)], {"reward_gap": gap})
-            elif selection.kind == "labelled":
-                yield int(number), Raw([next(lines)], {"label": bool(selection.values["label"][number])})
-            else:
-                yield int(number), Raw([next(lines)], {})
 
     def _singles(self, numbers: Ints) -> Iterator[tuple[int, Example | Inexpressible]]:
         selection = self.plan.selection
