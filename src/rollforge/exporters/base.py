@@ -22,6 +22,7 @@ from rollforge.exporters.shape import (
     Shaping,
     keys_used,
     shape,
+    shape_for_lines,
     tools_from_system,
     tools_in_system,
     unshape,
@@ -223,7 +224,7 @@ class Exporter:
 
     def messages(
         self, messages: list[Message], tools: bytes | None = None, *, column: str = "messages"
-    ) -> list[JsonObject]:
+    ) -> list[Any]:
         """Messages in this trainer's keys; with `tools` given and no column for them, written into the system text."""
         if self.shape_as.tools == "system" and tools is not None:
             messages = tools_in_system(messages, tools, as_text=self.shape_as.arguments == "text")
@@ -233,7 +234,7 @@ class Exporter:
             self.kinds |= _kinds(column, used)
             if self.shape_as.keys == "uniform" and not used <= keys:
                 raise KeysGrew({**self.keys, column: keys | used})
-        return shape(messages, self.shape_as, keys, is_encoded=not self.is_columnar)
+        return (shape if self.is_columnar else shape_for_lines)(messages, self.shape_as, keys)
 
     def prompt_messages(
         self, prompt: list[Message], tools: bytes | None = None, *, column: str = "prompt"

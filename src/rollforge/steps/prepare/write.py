@@ -11,6 +11,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,7 +25,7 @@ from rollforge.exporters.template import Prover
 from rollforge.recipes.base import Ints
 from rollforge.records import JsonObject
 from rollforge.steps.prepare.copying import copy_rows
-from rollforge.steps.prepare.examples import Converter, Tally
+from rollforge.steps.prepare.examples import TOGETHER, Converter, Tally
 
 Progress = Callable[[str, int, int], None]
 """Told (phase, done, total) now and then."""
@@ -157,19 +158,23 @@ def _write_rows(
 ) -> Iterator[int]:
     """Write the examples; yields how many have been dealt with."""
     exporter, tally = converter.exporter, converter.tally
-    for count, (number, example) in enumerate(converter.examples(numbers)):
-        yield count
-        if isinstance(example, Inexpressible):
-            tally.inexpressible[str(example)] += 1
-            continue
-        try:
-            start = sink.add(exporter, example)
-        except Inexpressible as error:
-            tally.inexpressible[str(error)] += 1
-            continue
-        file.examples.append(number)
-        if learning is not None and exporter.kinds:
-            learning.watch(exporter.kinds, number, start)
+    examples = converter.examples(numbers)
+    done = 0
+    while some := list(islice(examples, TOGETHER)):
+        yield done
+        done += len(some)
+        for number, example in some:
+            if isinstance(example, Inexpressible):
+                tally.inexpressible[str(example)] += 1
+                continue
+            try:
+                start = sink.add(exporter, example)
+            except Inexpressible as error:
+                tally.inexpressible[str(error)] += 1
+                continue
+            file.examples.append(number)
+            if learning is not None and exporter.kinds:
+                learning.watch(exporter.kinds, number, start)
 
 
 class _Sink(Protocol):
