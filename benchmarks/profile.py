@@ -1,7 +1,7 @@
 """Profile against the profiler people have today and against the floor: CPU and memory as ratios, measured in one run.
 
 Every way runs in a process of its own; CPU is that of the process and its children, memory the peak of the largest. The baseline
-needs pandas and orjson: give the Python that has them with --baseline-python, or leave it out to measure ours alone.
+needs pandas, orjson and wandb: give the Python that has them with --baseline-python, or leave it out to measure ours alone.
 
     python -m benchmarks.profile                      2,000 rows, a quick look
     python -m benchmarks.profile --tasks 6250 --samples 16 --baseline-python .venv-pandas/bin/python
@@ -149,7 +149,7 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=125)
     parser.add_argument("--samples", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--baseline-python", help="a Python with pandas and orjson")
+    parser.add_argument("--baseline-python", help="a Python with pandas, orjson and wandb")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         print(json.dumps(run(options, Path(folder)), indent=2))

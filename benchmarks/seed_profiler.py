@@ -1,7 +1,7 @@
 """The profiler people have today, written anew from its description: everything in memory, pandas, one apply per task.
 
-It is the baseline that `benchmarks.profile` measures against, and needs pandas and orjson, which rollforge does not. Its histogram
-is numpy's with 64 bins, without the W&B object around it, so it is somewhat faster than the original.
+It is the baseline that `benchmarks.profile` measures against, and needs pandas, orjson and wandb, whose histogram the original keeps
+for every field of every task.
 
     python -m benchmarks.seed_profiler materialized_inputs.jsonl rollouts.jsonl out-stem
 """
@@ -17,12 +17,12 @@ TASK, ROLLOUT = "_ng_task_index", "_ng_rollout_index"
 
 def describe(frame: Any) -> Any:
     """All statistics of one group, stacked."""
-    import numpy as np
     from pandas import DataFrame
+    from wandb import Histogram
 
     def bins(column: Any) -> Any:
         known = column.dropna()
-        return None if known.empty else np.histogram(known, bins=64)
+        return None if known.empty else Histogram(known)
 
     spread = frame.std()
     if spread.isna().all():

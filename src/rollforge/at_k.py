@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 
 from rollforge.stats import Floats, Ints
 
+AT_ONCE = 65_536
+"""Groups looked at together: what is made of their values on the way is several times their size."""
+
 BOOTSTRAP_ROUNDS = 1000
 BOOTSTRAP_SEED = 42
 
@@ -62,13 +65,16 @@ def at_k(values: Floats, starts: Ints) -> AtK:
 
     Of values that are 0 or 1 these are pass@k (at least one of k) and pass^k (all of k).
     """
-    grouped = list(groups_by_size(values, starts))
-    widest = max((size for size, _, _ in grouped), default=0)
+    ends = np.append(starts, len(values))
+    widest = int(np.add.reduceat(~np.isnan(values), starts, dtype=np.int64).max()) if len(starts) else 0
     best, worst = np.full((len(starts), widest), np.nan), np.full((len(starts), widest), np.nan)
-    for size, members, ascending in grouped:
-        weights = best_weights(size)
-        best[members, :size] = ascending @ weights
-        worst[members, :size] = ascending[:, ::-1] @ weights
+    for first in range(0, len(starts), AT_ONCE):
+        begin, end = ends[first], ends[min(first + AT_ONCE, len(starts))]
+        some = groups_by_size(values[begin:end], starts[first : first + AT_ONCE] - begin)
+        for size, members, ascending in some:
+            weights = best_weights(size)
+            best[first + members, :size] = ascending @ weights
+            worst[first + members, :size] = ascending[:, ::-1] @ weights
     return AtK(best, worst)
 
 

@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -191,12 +192,23 @@ def test_the_index_is_safe_to_delete(tmp_path: Path) -> None:
     assert len(open_index(path)) == 1
 
 
-def test_compressed_files_read_like_plain_ones(tmp_path: Path) -> None:
+def _zstd(data: bytes) -> bytes:
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+    return bytes(zstd.compress(data))
+
+
+@pytest.mark.parametrize(("ending", "pack"), [("gz", gzip.compress), ("zst", _zstd)])
+def test_compressed_files_read_like_plain_ones(
+    tmp_path: Path, ending: str, pack: Callable[[bytes], bytes]
+) -> None:
     rows = [make_rollout(task, 0, task / 10) for task in range(10)]
     plain = write_rows(tmp_path / "a" / "rollouts.jsonl", rows)
-    packed = tmp_path / "b" / "rollouts.jsonl.gz"
+    packed = tmp_path / "b" / f"rollouts.jsonl.{ending}"
     packed.parent.mkdir()
-    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    packed.write_bytes(pack(plain.read_bytes()))
     one, two = open_index(plain), open_index(packed)
     names = ["row", "line", "offset", "length", "task", "reward", "prompt_hash", "answer_hash"]
     assert one.table(names) == two.table(names)

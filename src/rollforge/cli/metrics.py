@@ -31,7 +31,7 @@ class Reading:
     strict: Flag = False
     """Exit with code 2 when a line cannot be read or is odd."""
     workers: int | None = None
-    """Processes for the first pass over the text. Default: one per core for large files."""
+    """Readers at once for the first pass over the text. Default: one per core for large files."""
 
 
 def metrics(

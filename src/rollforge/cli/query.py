@@ -52,7 +52,7 @@ def query(
     verifier
         Whose verdicts count. Default: the run's verdict of record, else the inline ones.
     workers
-        Processes for the first pass over the text.
+        Readers at once for the first pass over the text.
     json
         The same as --format json.
     """

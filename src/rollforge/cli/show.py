@@ -100,7 +100,7 @@ def show(
     verifier
         Whose verdicts count. Default: the run's verdict of record, else the inline ones.
     workers
-        Processes for the first pass over the text.
+        Readers at once for the first pass over the text.
     json
         Print one JSON object on stdout.
     """

@@ -92,7 +92,7 @@ _ERROR = re.compile(
     r"|error code: \d|error: |exception: |connection (?:refused|error|reset)|rate limit|(?:error|failed|failure)[.!]*\s*$)",
     re.IGNORECASE,
 )
-_LOOKED_AT = 400
+LOOKED_AT = 400
 """A refusal or an error message shows itself at the start; a long text that mentions one is neither."""
 
 _BY_MODEL = frozenset({"message", "reasoning", "function_call"})
@@ -175,11 +175,9 @@ def _facts(seen: list[Seen]) -> list[tuple[object, ...]]:
     for one, text, length, digest in zip(seen, texts, lengths, digests, strict=True):
         _, turns, calls, finish, is_refusal, has_token_ids, model = one
         is_error = is_blank = False
-        if length <= _LOOKED_AT:
-            plain = _plain(text)
-            is_blank = not plain or plain.isspace()
-            is_refusal = is_refusal or _REFUSAL.match(plain) is not None
-            is_error = _ERROR.match(plain) is not None
+        if length <= LOOKED_AT:
+            is_blank, refuses, is_error = look_at_text(text)
+            is_refusal = is_refusal or refuses
         answers.append(
             (
                 digest if length else None, length, turns, calls, finish, finish == "length", is_blank and not calls,
@@ -187,6 +185,19 @@ def _facts(seen: list[Seen]) -> list[tuple[object, ...]]:
             )
         )  # fmt: skip
     return answers
+
+
+def look_at_text(text: bytes) -> tuple[bool, bool, bool]:
+    """Whether a short answer, as it is escaped, is blank, refuses, is an error message."""
+    plain = _plain(text)
+    is_blank = not plain or plain.isspace()
+    return is_blank, _REFUSAL.match(plain) is not None, _ERROR.match(plain) is not None
+
+
+def respell(text: bytes) -> tuple[bytes, int]:
+    """An escaped text in the one spelling that equal texts share, and how many characters it has."""
+    plain = _plain(text)
+    return _escaped(plain), len(plain)
 
 
 _BACKSLASH = 0x5C
@@ -206,7 +217,7 @@ def measure(said: list[bytes]) -> tuple[list[bytes], list[int]]:
     if len(odd):
         said = list(said)
         for place in np.unique(np.searchsorted(ends, odd, side="right")).tolist():
-            said[place] = _escaped(_plain(said[place]))
+            said[place], _ = respell(said[place])
         return said, [len(_plain(text)) for text in said]
     offsets = pa.py_buffer(np.append(0, ends))
     texts = pa.Array.from_buffers(pa.large_string(), len(said), [None, offsets, pa.py_buffer(data)])

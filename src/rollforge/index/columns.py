@@ -228,7 +228,8 @@ def _scatter(
             _column(texts, key, count)[rows] = values
         else:
             short = [n for n, value in enumerate(values) if type(value) is str and len(value) <= MAX_TEXT]
-            _column(texts, key, count)[rows[short]] = [values[n] for n in short]
+            if short:
+                _column(texts, key, count)[rows[short]] = [values[n] for n in short]
     if not kinds <= _NUMBERS:
         if key in KEYS or key == "reward":
             _note_wrong_kinds(key, values, rows, note)

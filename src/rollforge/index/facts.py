@@ -199,7 +199,8 @@ def sort_scalars(
         kind = type(value)
         if kind is float or kind is int or kind is bool:
             if key in KEYS:
-                keys[key] = int(value)  # type: ignore[arg-type]
+                if abs(value) < 2**53:  # type: ignore[arg-type]  # beyond, neighbours are one and the same
+                    keys[key] = int(value)  # type: ignore[arg-type]
             else:
                 numbers.append((key, value))  # type: ignore[arg-type]
         elif kind is str:

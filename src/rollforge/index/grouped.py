@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rollforge.index.keys import packed_keys
 from rollforge.index.view import Index
 
 Floats = NDArray[np.float64]
@@ -29,13 +30,12 @@ class ByTask:
         self.where = where
         self._kept: dict[str, Floats] = {}
         self._codes: dict[str, tuple[Ints, list[str | None]]] = {}
-        keys = index.table(["task", "rollout"], where)
-        task, rollout = ints(keys, "task"), ints(keys, "rollout")
-        self.order: Ints = np.lexsort((rollout, task))
-        self.task: Ints = task[self.order]
+        self.order: Ints
+        self.task: Ints
         """The task of each rollout."""
-        self.rollout: Ints = rollout[self.order]
-        is_first = np.r_[True, self.task[1:] != self.task[:-1]] if len(task) else np.zeros(0, dtype=np.bool_)
+        self.order, self.task = _by_task(index, where)
+        is_first = np.ones(len(self.task), dtype=np.bool_)
+        np.not_equal(self.task[1:], self.task[:-1], out=is_first[1:])
         self.starts: Ints = np.flatnonzero(is_first)
         self.tasks: Ints = self.task[self.starts]
         """The tasks, ascending."""
@@ -103,6 +103,19 @@ class ByTask:
         known = ~np.isnan(values)
         sums = np.add.reduceat(np.where(known, values, 0.0), self.starts)
         return sums, np.add.reduceat(known.astype(np.float64), self.starts)
+
+
+def _by_task(index: Index, where: str | None) -> tuple[Ints, Ints]:
+    """The order by (task, rollout), and the tasks in it; no more than two numbers per rollout stay."""
+    keys = index.table(["task", "rollout"], where)
+    task, rollout = ints(keys, "task"), ints(keys, "rollout")
+    del keys
+    if len(task) and (key := packed_keys(task, rollout)) is not None:
+        del rollout
+        order = np.argsort(key, kind="stable")
+    else:
+        order = np.lexsort((rollout, task))
+    return order, task[order]
 
 
 def floats(table: pa.Table, name: str) -> Floats:

@@ -32,6 +32,29 @@ class Keys(NamedTuple):
     """Every row keeps the numbers it came with, and every row counts."""
 
 
+def packed_keys(task: Ints, rollout: Ints) -> Ints | None:
+    """One number for each (task, rollout) in the same order; None when they do not fit."""
+    width = int(rollout.max()) + 1
+    if min(int(task.min()), int(rollout.min())) < 0 or (int(task.max()) + 1) * width >= 2**63:
+        return None
+    key: Ints = task * width
+    key += rollout
+    return key
+
+
+def are_plain(task: pa.ChunkedArray, rollout: pa.ChunkedArray) -> bool:
+    """Whether every row of one file has both numbers and no two have the same: the usual case, told with little memory."""
+    if task.null_count or rollout.null_count:
+        return False
+    if not len(task):
+        return True
+    key = packed_keys(task.to_numpy(), rollout.to_numpy())
+    if key is None:
+        return False
+    key.sort()
+    return not bool((key[1:] == key[:-1]).any())
+
+
 def resolve(table: pa.Table) -> Keys:
     """Keys for a table of row, file_no, task, rollout, prompt_hash."""
     order = np.argsort(_ints(table, "row"), kind="stable")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -44,10 +45,21 @@ class Batch(NamedTuple):
     """Where the first line begins."""
     data: memoryview
     """All of them, with their newlines."""
-    lines: list[memoryview]
-    """Each of them, without its newline."""
     is_terminated: bool
     """The last one ended with a newline."""
+    first: int = 0
+    """Where `data` begins in the buffer."""
+
+    def spans(self) -> Iterator[tuple[int, int]]:
+        """Where each line begins and ends in `data`, without its newline."""
+        whole: bytearray = self.data.obj  # type: ignore[assignment]
+        first = self.first
+        size, position = first + len(self.data), first
+        while position < size:
+            newline = whole.find(b"\n", position, size)
+            end = newline if newline >= 0 else size
+            yield position - first, end - first
+            position = end + 1
 
 
 def read_batches(path: Path, start: int = 0, end: int | None = None) -> Iterator[Batch]:
@@ -64,12 +76,12 @@ def read_batches(path: Path, start: int = 0, end: int | None = None) -> Iterator
             filled += more
             last = buffer.rfind(b"\n", 0, filled) + 1
             if last:
-                batch = _cut(memoryview(buffer)[:last], offset, end, is_terminated=True)
-                if is_first:  # the rest of a line that began before, or the newline just before `start`
-                    batch = _without_first(batch)
-                    is_first = False
-                if batch.lines:
-                    yield batch
+                # The first is the rest of a line that began before, or the newline just before `start`.
+                first = buffer.find(b"\n") + 1 if is_first else 0
+                is_first = False
+                limit = _limit(buffer, last, offset, end)
+                if first < limit:
+                    yield Batch(offset + first, memoryview(buffer)[first:limit], True, first)
                 offset += last
                 filled -= last
                 buffer[:filled] = buffer[last : last + filled]
@@ -78,35 +90,21 @@ def read_batches(path: Path, start: int = 0, end: int | None = None) -> Iterator
                 longer[:filled] = buffer
                 buffer = longer
         if filled and not is_first and (end is None or offset < end):
-            yield _cut(memoryview(buffer)[:filled], offset, end, is_terminated=False)
+            yield Batch(offset, memoryview(buffer)[:filled], False, 0)
 
 
-def _cut(data: memoryview, offset: int, end: int | None, *, is_terminated: bool) -> Batch:
-    """The lines of a block, up to the first one that begins at `end` or later."""
-    whole: bytearray = data.obj  # type: ignore[assignment]
-    size, lines, position = len(data), [], 0
-    find, limit = whole.find, len(data) if end is None else min(len(data), end - offset)
-    while position < limit:
-        newline = find(b"\n", position, size)
-        if newline < 0:
-            newline = size
-        lines.append(data[position:newline])
-        position = newline + 1
-    return Batch(offset, data[: min(position, size)], lines, is_terminated)
-
-
-def _without_first(batch: Batch) -> Batch:
-    if not batch.lines:
-        return batch
-    skipped = len(batch.lines[0]) + 1
-    return Batch(batch.offset + skipped, batch.data[skipped:], batch.lines[1:], batch.is_terminated)
+def _limit(buffer: bytearray, size: int, offset: int, end: int | None) -> int:
+    """How much of the block is lines that begin before `end`."""
+    if end is None or offset + size <= end:
+        return size
+    return buffer.find(b"\n", end - offset - 1, size) + 1
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
     """Every line of the file, without its newline."""
     for batch in read_batches(path):
-        for line in batch.lines:
-            yield bytes(line)
+        for start, end in batch.spans():
+            yield bytes(batch.data[start:end])
 
 
 def last_line_start(path: Path, size: int) -> int:
@@ -128,17 +126,20 @@ def read_spans(path: Path, spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:
         yield from _read_spans_compressed(path, spans)
         return
     with path.open("rb", buffering=0) as file:
+        place = file.fileno()
         first = 0
         while first < len(spans):
             last = _run_end(spans, first)
             begin = spans[first][0]
             size = spans[last][0] + spans[last][1] - begin
-            file.seek(begin)
-            data = file.read(size)
-            while len(data) < size and (more := file.read(size - len(data))):
+            data = os.pread(place, size, begin)
+            while len(data) < size and (more := os.pread(place, size - len(data), begin + len(data))):
                 data += more
-            for offset, length in spans[first : last + 1]:
-                yield data[offset - begin : offset - begin + length]
+            if first == last:
+                yield data
+            else:
+                for offset, length in spans[first : last + 1]:
+                    yield data[offset - begin : offset - begin + length]
             first = last + 1
 
 

@@ -86,6 +86,7 @@ def make_overlay(
     connect: Callable[[], duckdb.DuckDBPyConnection],
     read_keys: Callable[[], pa.Table],
     *,
+    are_keys_plain: Callable[[], bool],
     folder: Path,
     state_digest: str,
     has_verdicts: bool,
@@ -105,18 +106,19 @@ def make_overlay(
             return overlay
     except (OSError, msgspec.DecodeError):
         pass
-    keys = resolve(read_keys())
     overlay = Overlay(
         verifier=verifier,
         has_verdicts=has_verdicts or verifier is not None,
         numbers=list(verdict_numbers),
         texts=[name for name in verdict_texts if name not in verdict_numbers],
     )
-    _note_duplicates(connect, keys, overlay)
     stored.parent.mkdir(parents=True, exist_ok=True)
-    if not keys.is_plain or overlay.has_verdicts:
-        overlay.path = str(stored.with_suffix(".parquet").resolve())
-        _write(connect(), keys, overlay, has_inline_reward=has_inline_reward)
+    if overlay.has_verdicts or not are_keys_plain():
+        keys = resolve(read_keys())
+        _note_duplicates(connect, keys, overlay)
+        if not keys.is_plain or overlay.has_verdicts:
+            overlay.path = str(stored.with_suffix(".parquet").resolve())
+            _write(connect(), keys, overlay, has_inline_reward=has_inline_reward)
     partial = stored.with_name(f"{uuid4().hex}.tmp")
     partial.write_bytes(msgspec.json.encode(overlay))
     partial.replace(stored)

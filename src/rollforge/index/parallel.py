@@ -1,6 +1,7 @@
-"""This module splits a file into byte ranges and scans them in child processes, or in this one when it is small.
+"""This module splits a file into byte ranges and scans several at once, or one after another when it is small.
 
-Results come back in the order of the file, whoever finishes first.
+The compiled reader lets go of the interpreter's lock, so that threads are enough; the Python one needs child processes. Results
+come back in the order of the file, whoever finishes first.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rollforge.errors import RollforgeError
+from rollforge.index import fast
 from rollforge.index.kinds import Kind
 from rollforge.index.scan import Scanned, scan_range
 from rollforge.index.worker import Order
@@ -45,10 +47,25 @@ def scan_parallel(
     ]
     count = min(len(orders), workers or _default_workers(end - start))
     if count <= 1:
-        for order in orders:
-            yield scan_range(path, kind, order.start, order.end, Path(order.stem))
-        return
-    yield from _scan_in_children(orders, count)
+        yield from map(_scan, orders)
+    elif fast.reads(kind):
+        yield from _scan_in_threads(orders, count)
+    else:
+        yield from _scan_in_children(orders, count)
+
+
+def _scan(order: Order) -> Scanned:
+    return scan_range(Path(order.path), order.kind, order.start, order.end, Path(order.stem))
+
+
+def _scan_in_threads(orders: list[Order], count: int) -> Iterator[Scanned]:
+    from concurrent.futures import ThreadPoolExecutor
+
+    pool = ThreadPoolExecutor(count)
+    try:
+        yield from pool.map(_scan, orders)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _default_workers(size: int) -> int:

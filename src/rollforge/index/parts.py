@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from rollforge.index.keys import are_plain
 from rollforge.index.kinds import ARROW_TYPES, COLUMNS, Kind
 from rollforge.index.tables import Source, column_name
 
@@ -54,6 +56,42 @@ def spans(sources: Sequence[Source]) -> tuple[np.ndarray, np.ndarray]:
         np.asarray(found.column("offset").to_numpy(), dtype=np.int64),
         np.asarray(found.column("length").to_numpy(), dtype=np.int64),
     )
+
+
+class TaskPlaces(NamedTuple):
+    """The tasks of a tasks file, ascending, and where each stands."""
+
+    tasks: np.ndarray
+    first_row: np.ndarray
+    named: np.ndarray
+    """How many rows name the task: NeMo Gym's inputs do so once per rollout. 0 for a row that has no number but its place."""
+
+    def rows(self, tasks: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Those of these tasks that the file has, and the row of each, in the order of the file."""
+        wanted = np.unique(np.asarray(tasks, dtype=np.int64))
+        place = np.searchsorted(self.tasks, wanted)
+        is_there = place < len(self.tasks)
+        is_there[is_there] = self.tasks[place[is_there]] == wanted[is_there]
+        place = place[is_there]
+        place = place[np.argsort(self.first_row[place])]
+        return self.tasks[place], self.first_row[place]
+
+
+def task_places(sources: Sequence[Source]) -> TaskPlaces:
+    """Where each task stands; a row without a number has that of its place."""
+    found = read_columns(sources, {"task": ("task", pa.int64())}).column("task").to_numpy()
+    is_known = ~np.isnan(found)  # whole numbers come as floats where some are missing
+    values = np.where(is_known, found, np.arange(len(found))).astype(np.int64)
+    tasks, first, place = np.unique(values, return_index=True, return_inverse=True)
+    return TaskPlaces(tasks, first, np.bincount(place[is_known], minlength=len(tasks)))
+
+
+def have_plain_keys(sources: Sequence[Source]) -> bool:
+    """Whether the rows are one file's, each with a key of its own."""
+    if len(sources) != 1:
+        return False
+    found = read_columns(sources, {name: (name, pa.int64()) for name in ("task", "rollout")})
+    return are_plain(found.column("task"), found.column("rollout"))
 
 
 def keys(sources: Sequence[Source]) -> pa.Table:

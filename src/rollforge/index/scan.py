@@ -7,7 +7,7 @@ know how many lines stand before it. The caller files the part under its first r
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rollforge.index import fast
 from rollforge.index.columns import Columns
 from rollforge.index.facts import BadLine, Line, Reader, Row
 from rollforge.index.kinds import ARROW_TYPES, COLUMNS, PLACES, ColumnType, Kind, reader_of
@@ -98,7 +99,7 @@ def _is_utf8(data: memoryview) -> bool:
 
 
 class _Scan:
-    """The columns of the chunk being read."""
+    """The columns of the chunk being read: ordinary rollouts apart from all other lines, because they are read apart."""
 
     def __init__(self, path: Path, kind: Kind, stem: Path) -> None:
         self.scanned = Scanned()
@@ -115,16 +116,28 @@ class _Scan:
         self._columns = Columns()
         self._notes: dict[int, list[str]] = {}
         self._rollouts = Rollouts(self._reader, self._columns, self._note)
+        self._fast = fast.FastRollouts(self._reader) if fast.reads(self._kind) else None
 
     def batch(self, batch: Batch) -> None:
         """Take in neighbouring lines; a bad one is listed, a blank one only counted."""
-        is_utf8 = _is_utf8(batch.data)
-        offset, number = batch.offset, self.scanned.lines
+        first = self.scanned.lines + 1
+        if self._fast is not None:
+            count, left = self._fast.take(batch, first)
+            self.scanned.lines += count
+            self._take(batch, left, is_utf8=not left)
+        else:
+            left = [(number, *span) for number, span in enumerate(batch.spans(), first)]
+            self.scanned.lines += len(left)
+            self._take(batch, left, is_utf8=_is_utf8(batch.data))
+        self._rollouts.read()
+        if len(self._places) + (len(self._fast) if self._fast is not None else 0) >= CHUNK:
+            self.flush()
+
+    def _take(self, batch: Batch, lines: list[tuple[int, int, int]], *, is_utf8: bool) -> None:
+        """Take in these lines of a batch, each with its number, start and end, one by one."""
         take = self._rollouts.take if self._read is None else self._add
-        places = self._places
-        for line in batch.lines:
-            number += 1
-            size = len(line)
+        for number, start, end in lines:
+            line = batch.data[start:end]
             try:
                 if not is_utf8:
                     _check_utf8(line)
@@ -132,14 +145,9 @@ class _Scan:
             except BadLine as error:
                 if bytes(line).strip():
                     reason = str(error) if batch.is_terminated else f"torn last line ({error})"
-                    self._list(number, offset, reason, is_kept=False)
+                    self._list(number, batch.offset + start, reason, is_kept=False)
             else:
-                places.append((number, offset, size))
-            offset += size + 1
-        self.scanned.lines = number
-        self._rollouts.read()
-        if len(places) >= CHUNK:
-            self.flush()
+                self._places.append((number, batch.offset + start, end - start))
 
     def _add(self, line: Line) -> None:
         """A line that is no rollout."""
@@ -166,32 +174,50 @@ class _Scan:
 
     def flush(self) -> None:
         """Write the chunk as a part."""
-        count = len(self._places)
-        if not count:
+        tables = []
+        if self._fast:
+            tables.append(self._fast_table(self._fast))
+        if self._places:
+            tables.append(self._table())
+        if not tables:
             return
-        numbers, texts = self._columns.finish(count, self._note)
+        table = tables[0]
+        if len(tables) > 1:
+            table = pa.concat_tables(tables, promote_options="default").sort_by("line")
+        for name in table.column_names:
+            counts = {"n:": self.scanned.numbers, "t:": self.scanned.texts}.get(name[:2])
+            if counts is not None:
+                _count(counts, name[2:], table.num_rows - table.column(name).null_count)
+        path = f"{self._stem}-{len(self.scanned.parts)}.parquet"
+        pq.write_table(table, path, compression="lz4", use_dictionary=_REPEATING)
+        self.scanned.parts.append(Part(path, self.scanned.rows, table.num_rows))
+        self.scanned.rows += table.num_rows
+        self._clear()
+
+    def _table(self) -> pa.Table:
+        """The lines read one by one."""
+        numbers, texts = self._columns.finish(len(self._places), self._note)
         columns: dict[str, pa.Array] = {}
         for name, values in zip(PLACES, zip(*self._places, strict=True), strict=True):
             columns[name] = pa.array(np.array(values, dtype=np.int64))
         columns |= self._rollout_columns() if self._read is None else self._other_columns()
-        for key, name in _KEY_COLUMNS.items():
-            if key in numbers:
-                columns[name] = _whole_numbers(numbers.pop(key))
-        for name, found in numbers.items():
-            column = columns[f"n:{name}"] = pa.array(found, from_pandas=True)
-            _count(self.scanned.numbers, name, count - column.null_count)
-        for name, words in texts.items():
-            if name not in _KEY_COLUMNS:
-                column = columns[f"t:{name}"] = pa.array(words, pa.string())
-                _count(self.scanned.texts, name, count - column.null_count)
         for row, notes in self._notes.items():
             line, offset, _ = self._places[row]
             self._list(line, offset, "; ".join(notes), is_kept=True)
-        path = f"{self._stem}-{len(self.scanned.parts)}.parquet"
-        pq.write_table(pa.table(columns), path, compression="lz4", use_dictionary=_REPEATING)
-        self.scanned.parts.append(Part(path, self.scanned.rows, count))
-        self.scanned.rows += count
-        self._clear()
+        words = {name: pa.array(values, pa.string()) for name, values in texts.items()}
+        return _named(columns, numbers, words)
+
+    def _fast_table(self, rows: fast.FastRollouts) -> pa.Table:
+        """The ordinary rollouts; or the ordinary tasks, which have fewer columns."""
+
+        def note(line: int, offset: int, text: str) -> None:
+            self._list(line, offset, text, is_kept=True)
+
+        count = len(rows)
+        made, numbers, texts = rows.finish(note, has_usage=self._kind == "rollouts")
+        columns = {name: pa.nulls(count, ARROW_TYPES[kind]) for name, kind in COLUMNS[self._kind].items()}
+        known = {name: values for name, values in made.items() if name in columns or name in PLACES}
+        return _named(columns | known, numbers, texts)
 
     def _rollout_columns(self) -> dict[str, pa.Array]:
         types = COLUMNS["rollouts"]
@@ -205,6 +231,21 @@ class _Scan:
             name: _fixed_column(values, kind)
             for (name, kind), values in zip(types, zip(*self._fixed, strict=True), strict=True)
         }
+
+
+def _named(
+    columns: dict[str, pa.Array], numbers: Mapping[str, NDArray[np.float64]], texts: Mapping[str, pa.Array]
+) -> pa.Table:
+    """A table of the fixed columns and the discovered ones; the keys of a row are fixed columns, where a kind has them."""
+    named = dict(columns)
+    for name, values in numbers.items():
+        key = _KEY_COLUMNS.get(name)
+        if key in named:
+            named[key] = _whole_numbers(values)
+        elif key is None:
+            named[f"n:{name}"] = pa.array(values, from_pandas=True)
+    named |= {f"t:{name}": words for name, words in texts.items() if name not in _KEY_COLUMNS}
+    return pa.table(named)
 
 
 _KEY_COLUMNS = {TASK_KEY: "task", ROLLOUT_KEY: "rollout", ATTEMPT_KEY: "attempt"}

@@ -44,7 +44,7 @@ def open_index(
     Args:
         verifier: whose verdicts count; else the manifest's verdict of record, else the inline ones and, for rows that have
             none, the newest later one.
-        workers: processes for the pass over the text; by default one per core for large files.
+        workers: readers at once for the pass over the text; by default one per core for large files.
     """
     return Index(find_runs(runs), verifier=verifier, workers=workers)
 
@@ -97,6 +97,7 @@ class Index:
         return make_overlay(
             lambda: self._base,
             lambda: parts.keys(sources.by_kind["rollouts"]),
+            are_keys_plain=lambda: parts.have_plain_keys(sources.by_kind["rollouts"]),
             folder=sources.folders()[0],
             state_digest=sources.digest(),
             has_verdicts=bool(sources.count("verdicts")),
@@ -145,11 +146,6 @@ class Index:
     def noted_lines(self) -> int:
         """How many rows count although something about them is odd."""
         return self._sources.count("rollouts", "noted")
-
-    @property
-    def has_tasks(self) -> bool:
-        """The run says what its tasks were."""
-        return bool(self._sources.count("tasks"))
 
     @property
     def duplicates(self) -> list[Duplicate]:
@@ -275,14 +271,18 @@ class Index:
 
     def raw_task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, bytes]]:
         """The same as lines, unread."""
-        if not self._sources.count("tasks"):
+        places = self.task_places
+        if places is None:
             return
-        found = self._join(
-            tasks, "SELECT t.task, t.source_row FROM tasks t JOIN wanted w ON t.task = w.task "
-            "WHERE t.source_row IS NOT NULL ORDER BY t.source_row"
-        )  # fmt: skip
-        rows = np.asarray(found.column("source_row"), dtype=np.int64)
-        yield from zip(found.column("task").to_pylist(), self._read("tasks", rows), strict=True)
+        found, rows = places.rows(tasks)
+        yield from zip(found.tolist(), self._read("tasks", rows), strict=True)
+
+    @cached_property
+    def task_places(self) -> parts.TaskPlaces | None:
+        """Where each task stands in the run's tasks file; None when there is none, or one per file of several."""
+        sources = self._sources
+        is_one = len(sources.by_kind["tasks"]) == 1 and len(sources.by_kind["rollouts"]) == 1
+        return parts.task_places(sources.by_kind["tasks"]) if is_one and sources.count("tasks") else None
 
     def first_rows(self, tasks: Sequence[int]) -> pa.Table:
         """The first row of each of these tasks (task, row), in the order of the file."""
@@ -305,18 +305,12 @@ class Index:
         """The tasks, ascending, and the first row of each."""
         return np.unique(self._tasks_of_rows, return_index=True)
 
-    def inputs_per_task(self) -> pa.Table | None:
-        """How often each task stands in NeMo Gym's materialized inputs (task, n); None when there are none."""
-        if (
-            not self._sources.count("tasks")
-            or len(self.runs) > 1
-            or "materialized" not in self._sources.by_kind["tasks"][0].path.name
-        ):
+    def inputs_per_task(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """The tasks of NeMo Gym's materialized inputs and how often each stands there; None when there are none."""
+        places = self.task_places
+        if places is None or "materialized" not in self._sources.by_kind["tasks"][0].path.name:
             return None
-        return fetch(
-            self._connection,
-            "SELECT task, count(*) AS n FROM base_tasks WHERE task IS NOT NULL GROUP BY 1 ORDER BY 1",
-        )
+        return places.tasks[places.named > 0], places.named[places.named > 0]
 
     def _join(self, tasks: Sequence[int], sql: str) -> pa.Table:
         """Our own SQL with the distinct `tasks` as the table `wanted`."""

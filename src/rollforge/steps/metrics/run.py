@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from rollforge import at_k, stats
 from rollforge.index import Index, open_index
@@ -135,12 +136,8 @@ def describe(rows: ByTask, name: str, values: Floats) -> Field:
 
 def _fields(rows: ByTask, names: Sequence[str]) -> tuple[dict[str, Field], dict[str, AgentMetrics]]:
     """Every field over all rollouts and per agent, in one reading of each column."""
-    agent_of = next(rows.columns(["agent"]))[1].combine_chunks().dictionary_encode() if len(rows) else None
-    agent_names = [str(name) for name in agent_of.dictionary.to_pylist()] if agent_of is not None else []
-    codes = (
-        np.asarray(agent_of.indices.fill_null(-1)) if agent_of is not None else np.zeros(0, dtype=np.int64)
-    )
-    masks = {name: codes == code for code, name in enumerate(agent_names)}
+    codes, labels = rows.codes("agent")
+    masks = {name: codes == code for code, name in enumerate(labels) if name is not None}
     agents = {
         name: AgentMetrics(n=int(mask.sum()), judged=0, fields={}) for name, mask in sorted(masks.items())
     }
@@ -181,19 +178,23 @@ def _answer_field(index: Index) -> str | None:
 
 
 def _at_k(rows: ByTask, reward: Floats, threshold: float, answer_field: str | None) -> dict[str, AtKValue]:
-    passed = at_k.at_k(successes(reward, threshold), rows.starts)
-    valued = at_k.at_k(reward, rows.starts)
-    widest = passed.best.shape[1]
-    majority = _majority(rows, reward, threshold, answer_field, widest) if answer_field else {}
+    passed = _each_k(at_k.at_k(successes(reward, threshold), rows.starts), "pass@", "pass^")
+    valued = _each_k(at_k.at_k(reward, rows.starts), "best@", "worst@")
+    majority = _majority(rows, reward, threshold, answer_field, len(passed)) if answer_field else {}
     found: dict[str, AtKValue] = {}
-    for k in range(1, widest + 1):
-        found[f"pass@{k}"] = _over_tasks(passed.best[:, k - 1])
-        found[f"pass^{k}"] = _over_tasks(passed.worst[:, k - 1])
-        found[f"best@{k}"] = _over_tasks(valued.best[:, k - 1])
-        found[f"worst@{k}"] = _over_tasks(valued.worst[:, k - 1])
+    for k, (one, other) in enumerate(zip(passed, valued, strict=True), 1):
+        found |= one | other
         if k in majority:
-            found[f"majority@{k}"] = _over_tasks(np.array(majority[k]))
+            found[f"majority@{k}"] = _over_tasks(majority[k])
     return found
+
+
+def _each_k(values: at_k.AtK, best: str, worst: str) -> list[dict[str, AtKValue]]:
+    """The means over tasks, for each k from 1."""
+    return [
+        {f"{best}{k}": _over_tasks(values.best[:, k - 1]), f"{worst}{k}": _over_tasks(values.worst[:, k - 1])}
+        for k in range(1, values.best.shape[1] + 1)
+    ]
 
 
 def _over_tasks(values: Floats) -> AtKValue:
@@ -203,25 +204,41 @@ def _over_tasks(values: Floats) -> AtKValue:
 
 def _majority(
     rows: ByTask, reward: Floats, threshold: float, answer_field: str, widest: int
-) -> dict[int, list[float]]:
+) -> dict[int, Floats]:
     """Per k the value of each task that has at least k judged rollouts."""
     if not widest:
         return {}
     every = range(1, widest + 1) if widest <= MAJORITY_EVERY_K else [1, *at_k.ladder(widest)]
-    values: dict[int, list[float]] = {k: [] for k in every}
-    encoded = next(rows.columns([answer_field]))[1].combine_chunks().dictionary_encode()
-    answers = np.asarray(encoded.indices.fill_null(-1)).tolist()
-    hits = successes(reward, threshold).tolist()
-    ends = [*rows.starts[1:].tolist(), len(rows)]
-    for first, end in zip(rows.starts.tolist(), ends, strict=True):
-        judged = [place for place in range(first, end) if hits[place] == hits[place]]
-        given = [None if answers[place] < 0 else answers[place] for place in judged]
-        scores = [hits[place] for place in judged]
-        is_settled = len(set(scores)) == 1
+    hits = successes(reward, threshold)
+    known = ~np.isnan(hits)
+    judged = np.add.reduceat(known, rows.starts, dtype=np.int64)
+    solved = np.add.reduceat(np.where(known, hits, 0.0), rows.starts)
+    values = np.where(solved > 0, 1.0, 0.0)  # where all are right, or none is, the vote changes nothing
+    split = np.flatnonzero((solved > 0) & (solved < judged))
+    by_k = {k: values.copy() for k in every}
+    for task, answers, scores in _judged_answers(rows, answer_field, hits, split):
         for k in every:
-            if k <= len(judged):
-                values[k].append(scores[0] if is_settled else at_k.majority_at_k(given, scores, k))
-    return values
+            if k <= len(scores):
+                by_k[k][task] = at_k.majority_at_k(answers, scores, k)
+    return {k: found[judged >= k] for k, found in by_k.items()}
+
+
+def _judged_answers(
+    rows: ByTask, answer_field: str, hits: Floats, tasks: NDArray[np.int64]
+) -> Iterator[tuple[int, list[int | None], list[float]]]:
+    """For each of these tasks, by place: the answers of its judged rollouts as numbers (None: no answer), and their scores."""
+    if not len(tasks):
+        return
+    encoded = next(rows.columns([answer_field]))[1].combine_chunks().dictionary_encode()
+    codes = np.asarray(encoded.indices.fill_null(-1))
+    ends = np.append(rows.starts[1:], len(rows))
+    for task in tasks.tolist():
+        mine = slice(int(rows.starts[task]), int(ends[task]))
+        pairs = [
+            (answer, score) for answer, score in zip(codes[mine].tolist(), hits[mine].tolist(), strict=True)
+            if score == score
+        ]  # fmt: skip
+        yield task, [None if answer < 0 else answer for answer, _ in pairs], [score for _, score in pairs]
 
 
 def _throughput(rows: ByTask) -> Throughput:
@@ -240,7 +257,9 @@ def _throughput(rows: ByTask) -> Throughput:
 
 def _covered(starts: Floats, ends: Floats) -> float:
     """The time covered by at least one interval: a pause between two sessions of a run does not count."""
-    order = np.argsort(starts, kind="stable")
-    starts, ends = starts[order], np.maximum.accumulate(ends[order])
-    reached = np.r_[starts[0], ends[:-1]]
-    return float(np.maximum(ends - np.maximum(starts, reached), 0).sum())
+    order = np.argsort(starts)
+    starts, ends = starts[order], ends[order]
+    del order
+    np.maximum.accumulate(ends, out=ends)
+    np.maximum(starts[1:], ends[:-1], out=starts[1:])  # what was not covered before begins here
+    return float(np.maximum(ends - starts, 0).sum())

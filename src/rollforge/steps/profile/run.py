@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from rollforge import stats
 from rollforge.index import Index, open_index
-from rollforge.index.grouped import ByTask, Floats, Ints, ints
+from rollforge.index.grouped import ByTask, Floats, Ints
 from rollforge.records import JsonObject
 from rollforge.steps.profile.fields import STATISTICS, group_statistics
 from rollforge.steps.profile.records import BANDS, ProfileSummary
@@ -132,7 +132,7 @@ def _expected_per_task(rows: ByTask) -> Ints | None:
     named = rows.index.inputs_per_task()
     if named is None:
         return None
-    tasks, counts = ints(named, "task"), ints(named, "n")
+    tasks, counts = named
     place = np.searchsorted(tasks, rows.tasks)
     is_known = (
         (place < len(tasks)) & (tasks[np.minimum(place, len(tasks) - 1)] == rows.tasks)
@@ -180,10 +180,8 @@ def _bands(rate: Floats) -> list[str | None]:
 
 def _with_absent_tasks(rows: ByTask, table: pa.Table) -> pa.Table:
     """Tasks that were asked for and have no rollout stand in the profile too, with a count of 0."""
-    if not rows.index.has_tasks:
-        return table
-    asked = rows.index.select("SELECT task FROM tasks WHERE source_row IS NOT NULL ORDER BY task")
-    absent = np.setdiff1d(ints(asked, "task"), rows.tasks)
+    places = rows.index.task_places
+    absent = np.setdiff1d(places.tasks, rows.tasks) if places is not None else np.zeros(0, dtype=np.int64)
     if not len(absent):
         return table
     nothing: dict[str, Any] = {"task": absent, "num_rollouts": np.zeros(len(absent), dtype=np.int64)}

@@ -23,7 +23,9 @@ from rollforge.records import ROLLOUT_KEY, TASK_KEY, JsonObject
 from rollforge.steps.profile.run import Profile
 from rollforge.store import RunFiles
 
-SLICE = 4096
+SLICE = 512
+"""Tasks at a time: the rollouts that their samples come from are held that long."""
+
 _split = msgspec.json.Decoder(dict[str, Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -95,7 +97,7 @@ def _task_rows(
         low, high = part.column("pass_rate_low").to_pylist(), part.column("pass_rate_high").to_pylist()
         columns: list[list[Any]] = [_values(part.column(name)) for name in names]
         columns.append([None if a is None else [a, b] for a, b in zip(low, high, strict=True)])
-        columns.append([histograms.get(task) for task in tasks])
+        columns.append(histograms.get(tasks))
         columns.append([samples.get(task) for task in tasks])
         if infos is not None:
             columns.append([infos.get(task, []) for task in tasks])
@@ -117,7 +119,7 @@ class _Histograms:
         self._edges = stats.histogram(reward).edges
         self._place_by_task = {task: place for place, task in enumerate(rows.tasks.tolist())}
         bins = max(len(self._edges) - 1, 1)
-        self._counts = np.zeros((len(rows.tasks), bins), dtype=np.int32)
+        self._counts = np.zeros((len(rows.tasks), bins), dtype=np.int64)
         known = ~np.isnan(reward)
         if self._edges and known.any():
             group = np.repeat(np.arange(len(rows.tasks)), np.diff(np.append(rows.starts, len(rows))))[known]
@@ -128,39 +130,40 @@ class _Histograms:
                 if width > 0
                 else np.zeros(int(known.sum()))
             )
-            np.add.at(self._counts, (group, np.clip(where_in, 0, bins - 1).astype(np.int64)), 1)
-        self._is_judged = [bool(found) for found in np.atleast_1d(self._counts.any(axis=1))]
+            place = group * bins + np.clip(where_in, 0, bins - 1).astype(np.int64)
+            self._counts += np.bincount(place, minlength=self._counts.size).reshape(self._counts.shape)
 
-    def get(self, task: int) -> JsonObject | None:
-        place = self._place_by_task.get(task)
-        if place is None or not self._is_judged[place]:
-            return None
-        return {"edges": self._edges, "counts": self._counts[place].tolist()}
+    def get(self, tasks: list[int]) -> list[JsonObject | None]:
+        """Those of some tasks; None for one without a judged rollout."""
+        places = [self._place_by_task.get(task) for task in tasks]
+        counts = iter(self._counts[[place for place in places if place is not None]].tolist())
+        found = [[] if place is None else next(counts) for place in places]
+        return [{"edges": self._edges, "counts": one} if any(one) else None for one in found]
 
 
-def _samples(index: Index, tasks: list[int]) -> dict[int, Raw]:
+def _samples(index: Index, tasks: list[int]) -> dict[int, Any]:
     """For each task the row as sent, without its indices; from the first rollout when no tasks file is there."""
-    samples = {task: _without_indices(line) for task, line in index.raw_task_rows(tasks)}
+    samples: dict[int, Any] = {task: _without_indices(line) for task, line in index.raw_task_rows(tasks)}
     missing = [task for task in tasks if task not in samples]
     if missing:
         samples |= dict(_samples_from_rollouts(index, missing))
     return samples
 
 
-def _without_indices(line: bytes) -> Raw:
+def _without_indices(line: bytes) -> dict[str, Raw]:
     row = _split(line)
     row.pop(TASK_KEY, None)
     row.pop(ROLLOUT_KEY, None)
-    return Raw(_encode(row))
+    return row
 
 
-def _samples_from_rollouts(index: Index, tasks: list[int]) -> Iterator[tuple[int, Raw]]:
+def _samples_from_rollouts(index: Index, tasks: list[int]) -> Iterator[tuple[int, Any]]:
     """The prompt (and agent) of each task's first rollout: all that a rollout row still says of its task."""
     found = index.first_rows(tasks)
     rows = found.column("row").to_pylist()
     for task, line in zip(found.column("task").to_pylist(), index.read(rows), strict=True):
         try:
-            yield task, Raw(_encode(_sample(line)))
+            yield task, _sample(line)
         except msgspec.DecodeError:
             continue
 

@@ -1,0 +1,192 @@
+"""The compiled reader of rollout lines makes the same columns as the Python code, whatever the lines look like."""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from rollforge.index import fast
+from rollforge.index.kinds import Kind
+from rollforge.index.scan import Scanned, scan_range
+
+pytestmark = pytest.mark.skipif(not fast.IS_THERE, reason="rollforge was installed without a compiler")
+
+KINDS: tuple[Kind, ...] = ("rollouts", "tasks")
+TEXT = st.text(
+    st.one_of(st.characters(), st.sampled_from('\\"/\n\t é😀\x00\x7f')), max_size=20
+)  # lone surrogates too: JSON can spell them
+NUMBER = st.one_of(
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.floats(0, 1),
+    st.integers(-3, 30),
+    st.sampled_from([1e22, 1e23, 9007199254740993, 123456789012345678, 5e-324, 1.7976931348623157e308, -0.0]),
+)
+SCALAR = st.one_of(st.none(), st.booleans(), NUMBER, TEXT)
+ANYTHING = st.recursive(
+    SCALAR, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3), max_leaves=8
+)
+
+
+def mostly(usual: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """The usual value; now and then anything at all."""
+    return st.one_of(usual, usual, usual, usual, usual, ANYTHING)
+
+
+def some_of(**members: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Objects with some of these keys, and sometimes others, in any order."""
+    known = st.fixed_dictionaries({}, optional=members)
+    both = st.tuples(known, st.dictionaries(TEXT, ANYTHING, max_size=2)).map(lambda two: two[1] | two[0])
+    shuffled = both.flatmap(lambda found: st.permutations(list(found.items()))).map(dict)
+    return st.one_of(known, shuffled)
+
+
+PART = some_of(type=mostly(st.sampled_from(["output_text", "refusal", "text"])), text=mostly(TEXT))
+ITEM = some_of(
+    type=mostly(st.sampled_from(["message", "function_call", "function_call_output", "reasoning"])),
+    role=mostly(st.sampled_from(["assistant", "user"])),
+    content=mostly(st.one_of(st.lists(mostly(PART), max_size=3), TEXT, st.none())),
+    generation_token_ids=mostly(st.lists(st.integers(0, 9), max_size=2)),
+)
+USAGE = some_of(
+    input_tokens=mostly(st.integers(0, 999)),
+    output_tokens=mostly(NUMBER),
+    output_tokens_details=mostly(some_of(reasoning_tokens=mostly(st.integers(0, 99)))),
+)
+RESPONSE = some_of(
+    output=mostly(st.lists(mostly(ITEM), max_size=4)),
+    usage=mostly(st.one_of(st.none(), USAGE)),
+    status=mostly(st.sampled_from(["completed", "incomplete"])),
+    incomplete_details=mostly(
+        st.one_of(st.none(), some_of(reason=mostly(st.sampled_from(["max_output_tokens", "content_filter"]))))
+    ),
+    model=mostly(st.sampled_from(["a", "b/c"])),
+)
+ROW = some_of(
+    responses_create_params=mostly(some_of(input=mostly(TEXT), instructions=mostly(TEXT))),
+    response=mostly(RESPONSE),
+    reward=mostly(NUMBER),
+    _ng_task_index=mostly(st.integers(0, 3)),
+    _ng_rollout_index=mostly(st.integers(0, 3)),
+    _ng_attempt_index=mostly(st.integers(0, 3)),
+    agent_ref=mostly(some_of(name=mostly(st.sampled_from(["x", "y"])))),
+    reward_components=mostly(some_of(style=mostly(NUMBER), note=mostly(TEXT))),
+    _rf=mostly(
+        some_of(
+            started=mostly(NUMBER),
+            seconds=mostly(NUMBER),
+            verifier=mostly(st.just("exact")),
+            mode=mostly(TEXT),
+        )
+    ),
+    messages=mostly(st.just([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}])),
+    prompt=mostly(TEXT),
+    input_tokens=mostly(NUMBER),
+    verdict=mostly(TEXT),
+)
+
+
+def spell(row: Any, style: int) -> bytes:
+    """One line in one of several spellings, all of them JSON (or nearly: NaN)."""
+    separators = (",", ":") if style & 1 else (", ", ": ")
+    text = json.dumps(row, ensure_ascii=bool(style & 2), separators=separators)
+    if style & 4:
+        text = text.replace("/", "\\/")
+    return text.encode("utf-8", "surrogatepass") + (b"\r" if style & 8 else b"")
+
+
+def scan(path: Path, kind: Kind, *, is_fast: bool) -> tuple[Scanned, dict[str, list[Any]]]:
+    with tempfile.TemporaryDirectory() as folder, patch.object(fast, "IS_THERE", is_fast):
+        found = scan_range(path, kind, 0, None, Path(folder) / "0")
+        tables = [pq.read_table(part.path) for part in found.parts]
+    if not tables:
+        return found, {}
+    table = pa.concat_tables(tables, promote_options="default")
+    return found, {str(field): table.column(field.name).to_pylist() for field in table.schema}
+
+
+def compare(text: bytes) -> None:
+    """The same lines as rollouts and as tasks, read both ways."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rollouts.jsonl"
+        path.write_bytes(text)
+        compiled, plain = ([scan(path, kind, is_fast=way) for kind in KINDS] for way in (True, False))
+    for (one, columns), (other, others) in zip(compiled, plain, strict=True):
+        assert columns == others
+        for name in Scanned.__struct_fields__:
+            if name != "parts":
+                assert getattr(one, name) == getattr(other, name), name
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(ROW, st.integers(0, 15)), min_size=1, max_size=5))
+@example([({"a": "\\" * 300}, 1), ({"reward": 10**400}, 1), ({"a": [[[]]] * 3, "": 1}, 0)])
+def test_rows_of_any_shape_and_spelling_make_the_same_columns(rows: list[tuple[Any, int]]) -> None:
+    compare(b"\n".join([spell(row, style) for row, style in rows]) + b"\n")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(ROW, min_size=1, max_size=2), st.randoms(use_true_random=False), st.integers(0, 15))
+def test_damaged_lines_are_told_alike(rows: list[Any], chance: random.Random, style: int) -> None:
+    text = bytearray(b"\n".join([spell(row, style) for row in rows]) + b"\n")
+    for _ in range(chance.randrange(1, 4)):
+        place = chance.randrange(len(text))
+        match chance.randrange(4):
+            case 0:
+                text[place] = chance.choice(b'"\\{}[],:09eE+-.tfnu\x00\x1f\x80\xc3\xed\xff \n')
+            case 1:
+                del text[place]
+            case 2:
+                text.insert(place, chance.choice(b'"\\{}[],:0u\xe2'))
+            case _:
+                end = min(len(text), place + chance.randrange(1, 9))
+                text[place:place] = text[place:end]
+        if not text:
+            break
+    compare(bytes(text))
+
+
+def test_the_compiled_reader_takes_ordinary_rows_itself() -> None:
+    """Otherwise every other test here would compare the Python code with itself."""
+    row = {
+        "responses_create_params": {"input": "q"},
+        "response": {"output": [], "usage": {"input_tokens": 1}},
+        "reward": 1.0,
+        "_rf": {"seconds": 0.5},
+        "agent_ref": {"name": "x"},
+        "verdict": "café \u2028 😀",
+    }
+    rows = fast.Rows()
+    for style in range(4):
+        assert rows.take(spell(row, style), style + 1, 0) == (1, b"")
+    assert rows.take(b'{"reward": NaN}\n\n{"a":1,"a":2}', 5, 0)[0] == 3
+    assert len(rows) == 4
+
+
+def test_depth_costs_no_stack() -> None:
+    for depth in (150, 250, 100_000):
+        compare(b'{"a":' + b"[" * depth + b"]" * depth + b',"reward":1}\n')
+
+
+def test_rows_beyond_one_chunk_and_block_stay_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollforge.index.scan.CHUNK", 7)
+    monkeypatch.setattr("rollforge.index.lines.BLOCK", 256)
+    odd = [b"{", b"[]", b'{"reward":"x"}', b'{"reward":NaN}', b'{"a":1,"a":2}', b"", b'{"messages":[]}']
+    lines = [
+        odd[n % 14 // 2]
+        if n % 2 and n % 14 // 2 < len(odd)
+        else msgspec.json.encode({"reward": n, "t": f"é{n}"})
+        for n in range(200)
+    ]
+    compare(b"\n".join(lines))
