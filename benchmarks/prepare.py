@@ -73,7 +73,11 @@ def part(words: list[str], folder: Path) -> dict[str, float]:
 def measure(folder: Path, *words: str, repeats: int = 1) -> dict[str, float]:
     """The median of some repeats, each into a place where nothing is yet, with compiled modules as an installation has them."""
     found = []
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
+    environment = {
+        **os.environ,
+        "PYTHONDONTWRITEBYTECODE": "",
+        "PYTHONPYCACHEPREFIX": str(folder / "compiled"),
+    }
     command = [sys.executable, "-m", "benchmarks.prepare", "--folder", str(folder), "--part", *words]
     for _ in range(repeats):
         shutil.rmtree(folder / "out", ignore_errors=True)

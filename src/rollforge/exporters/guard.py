@@ -40,7 +40,7 @@ class ArgumentsGuard:
             return "a call has arguments that are not a JSON object"
         outline = (*value, *map(type, value.values()))
         whole = self._harmless.get(outline)
-        if whole is not None and all([-_WHOLE < value[key] < _WHOLE for key in whole]):
+        if whole is not None and all(-_WHOLE < value[key] < _WHOLE for key in whole):
             return None
         self._has_risky_number = self._has_risky_number or _has_risky_number(value)
         seen = _shape(value)

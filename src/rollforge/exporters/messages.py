@@ -63,15 +63,23 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
     @property
     def content(self) -> str:
-        """What the message says. It is not kept: a text that was only looked at is still written as the bytes it was."""
-        return self.text if self.text is not None else msgspec.json.decode(self.raw or b'""', type=str)
+        """What the message says."""
+        if self.text is not None:
+            return self.text
+        text: str = msgspec.json.decode(self.raw or b'""', type=str)
+        if self.raw is None or not is_spelled_once(self.raw):
+            self.text = text  # else the raw text stays: it is what the decoded one would be written as
+        return text
 
     @property
     def reasoning(self) -> str | None:
         """What the model thought before it."""
-        if self.thought is None and self.raw_thought is not None:
-            return msgspec.json.decode(self.raw_thought, type=str)
-        return self.thought
+        if self.thought is not None or self.raw_thought is None:
+            return self.thought
+        thought: str = msgspec.json.decode(self.raw_thought, type=str)
+        if not is_spelled_once(self.raw_thought):
+            self.thought = thought
+        return thought
 
     @property
     def has_reasoning(self) -> bool:
@@ -356,13 +364,10 @@ def is_text(raw: msgspec.Raw) -> bool:
     return memoryview(raw)[0] == _QUOTE
 
 
-def is_same_text(a: msgspec.Raw, b: msgspec.Raw) -> bool:
-    """Whether two JSON strings say the same, which they can do with different escapes."""
-    if a == b:
-        return True
-    if not any(escape in bytes(text) for text in (a, b) for escape in (b"\\u", b"\\/")):
-        return False  # every other character has one spelling only
-    return bool(msgspec.json.decode(a) == msgspec.json.decode(b))
+def is_spelled_once(raw: msgspec.Raw) -> bool:
+    """Whether the JSON string has no escape that could be written otherwise: then equal texts are equal bytes."""
+    data = bytes(raw)
+    return b"\\u" not in data and b"\\/" not in data
 
 
 def _part_text(part: _Part) -> str:

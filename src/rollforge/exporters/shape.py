@@ -91,6 +91,7 @@ def shape_for_lines(
             if message.call_id is not None:
                 call_id = message.call_id
                 name = message.name if message.name is not None else name
+        content: object
         if is_bare and not message.images:
             content = message.raw if message.text is None else message.text
         else:

@@ -14,7 +14,14 @@ from itertools import islice
 from typing import TypeVar
 
 from rollforge.exporters.base import Demonstration, Example, Exporter, Labelled, Pair, Scored
-from rollforge.exporters.messages import Conversation, Decoded, Inexpressible, Message, Reader, is_same_text
+from rollforge.exporters.messages import (
+    Conversation,
+    Decoded,
+    Inexpressible,
+    Message,
+    Reader,
+    is_spelled_once,
+)
 from rollforge.exporters.template import Prover
 from rollforge.exporters.tidy import Policies, lead, tidy
 from rollforge.recipes.base import Ints
@@ -91,7 +98,9 @@ class Converter:
         lines = self.pool.read(positions)
         while some := list(islice(lines, TOGETHER)):
             decoded = [_try(self._reader.decode, line) for line in some]
-            yield from [row if isinstance(row, Inexpressible) else _try(self._converse, row) for row in decoded]
+            yield from [
+                row if isinstance(row, Inexpressible) else _try(self._converse, row) for row in decoded
+            ]
 
     def _converse(self, row: Decoded) -> Conversation:
         return tidy(self._reader.converse(row), self.policies)
@@ -198,13 +207,14 @@ def make_sides(
 
 def _same_message(a: Message, b: Message) -> bool:
     """Equal but for the ids of calls, which servers draw at random."""
-    if a.role != b.role or a.name != b.name or not _same_calls(a, b):
-        return False
-    if a.raw is not None and b.raw is not None and not is_same_text(a.raw, b.raw):
-        return False
-    if a.raw_thought is not None and b.raw_thought is not None and not is_same_text(a.raw_thought, b.raw_thought):
-        return False
-    return a.content == b.content and a.reasoning == b.reasoning
+    raws = (a.raw, a.raw_thought, b.raw, b.raw_thought)
+    if all(raw is None or is_spelled_once(raw) for raw in raws):
+        if None not in (a.raw, b.raw) and a.raw != b.raw:
+            return False  # most messages part ways here, and their texts need not be built
+        if None not in (a.raw_thought, b.raw_thought) and a.raw_thought != b.raw_thought:
+            return False
+    said = [(m.role, m.content, m.reasoning, m.name) for m in (a, b)]
+    return said[0] == said[1] and _same_calls(a, b)
 
 
 def _same_calls(a: Message, b: Message) -> bool:

@@ -145,10 +145,10 @@ class _Checker:
                     digest.update(block)
             yield from _parquet_rows(path)
             return
-        for block in _whole_lines(path, digest):
-            if not self._exporter.is_raw and not is_utf8(block):
+        for lines in _whole_lines(path, digest):
+            if not self._exporter.is_raw and not is_utf8(lines):
                 raise NotUnicode(path.name)
-            yield block
+            yield lines
 
 
 def _whole_lines(path: Path, digest: Any) -> Iterator[memoryview | bytes]:
