@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import shutil
 import statistics
@@ -70,11 +71,18 @@ def part(words: list[str], folder: Path) -> dict[str, float]:
 
 
 def measure(folder: Path, *words: str, repeats: int = 1) -> dict[str, float]:
-    """The median of some repeats."""
+    """The median of some repeats, each into a place where nothing is yet, with compiled modules as an installation has them."""
     found = []
+    environment = {
+        **os.environ,
+        "PYTHONDONTWRITEBYTECODE": "",
+        "PYTHONPYCACHEPREFIX": str(folder / "compiled"),
+    }
+    command = [sys.executable, "-m", "benchmarks.prepare", "--folder", str(folder), "--part", *words]
     for _ in range(repeats):
-        command = [sys.executable, "-m", "benchmarks.prepare", "--folder", str(folder), "--part", *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        shutil.rmtree(folder / "out", ignore_errors=True)
+        (folder / "script.jsonl").unlink(missing_ok=True)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         if done.returncode:
             raise SystemExit(done.stderr)
         found.append(json.loads(done.stdout.splitlines()[-1]))

@@ -31,8 +31,8 @@ class Registry:
         return sorted(self._targets())
 
     def load(self, name: str) -> Any:
-        """The member called `name`, imported now."""
-        targets = self._targets()
+        """The member called `name`, imported now; plugins are looked for only when it is none of ours, which win."""
+        targets = self._members if name in self._members else self._targets()
         if name not in targets:
             raise UsageError(
                 f"there is no {self.family.rstrip('s')} {name!r}{did_you_mean(name, targets)}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,6 +117,37 @@ def test_gym_rows_are_the_bytes_they_were(run: Path, tmp_path: Path) -> None:
     lines = (run / "rollouts.jsonl").read_bytes().splitlines()
     wanted = [line for line in lines if json.loads(line)["reward"] >= 0.9]
     assert (tmp_path / "data" / "train.jsonl").read_bytes().splitlines() == wanted
+
+
+@pytest.mark.parametrize("recipe", ["sft", "dpo", "kto"])
+def test_gym_rows_are_the_same_from_packed_and_from_several_runs(recipe: str, tmp_path: Path) -> None:
+    rows = [
+        make_rollout(
+            task, sample, float(sample % 3 == 0), text=f"{task} {sample} " + "ä" * (700_000 * (task == 1))
+        )
+        for task in range(4)
+        for sample in range(3)
+    ]
+    plain = write_rows(tmp_path / "plain" / "rollouts.jsonl", rows)
+    (tmp_path / "packed").mkdir()
+    packed = tmp_path / "packed" / "rollouts.jsonl.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    halves = [
+        write_rows(tmp_path / "first" / "rollouts.jsonl", rows[:6]).parent,
+        write_rows(tmp_path / "second" / "rollouts.jsonl", rows[6:]).parent,
+    ]
+    made = []
+    for number, source in enumerate((plain.parent, packed, halves)):
+        prepare(recipe, source, to="gym", out=tmp_path / str(number))
+        made.append((tmp_path / str(number) / "train.jsonl").read_bytes())
+    assert made[0] == made[1] == made[2]
+    lines = set(plain.read_bytes().splitlines())
+    wrapped = [msgspec.json.decode(line, type=dict[str, msgspec.Raw]) for line in made[0].splitlines()]
+    names = {"dpo": ("chosen", "rejected"), "kto": ("rollout",)}.get(recipe)
+    if names is None:
+        assert set(made[0].splitlines()) <= lines
+    else:
+        assert all(bytes(row[name]) in lines for row in wrapped for name in names)
 
 
 def test_where_speaks_of_any_metric(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from rollforge.exporters.shape import (
     Shaping,
     keys_used,
     shape,
+    shape_for_lines,
     tools_from_system,
     tools_in_system,
     unshape,
@@ -120,14 +121,7 @@ class Scored(msgspec.Struct, gc=False):
     """`token-exact`, `text-only` or `lossy`."""
 
 
-class Raw(msgspec.Struct, gc=False):
-    """The bytes of rollout lines, for rows that stay what they are."""
-
-    lines: list[bytes]
-    numbers: dict[str, float | bool | None]
-
-
-Example = Demonstration | Pair | Labelled | Prompt | Scored | Raw
+Example = Demonstration | Pair | Labelled | Prompt | Scored
 
 
 _NO_KEYS: frozenset[str] = frozenset()
@@ -204,12 +198,14 @@ class Exporter:
                 return self.prompt(example)
             case Scored():
                 return self.scored(example)
-            case Raw():
-                raise TypeError("raw lines are copied, not converted")
 
     def line(self, example: Example) -> bytes:
         """The example as one JSONL line, without its end."""
         return msgspec.json.encode(self.row(example))
+
+    def frame(self, kind: Kind, value: float | bool) -> tuple[bytes, ...]:
+        """Where rows are copied: what stands before, between and after the lines of one, given its gap or its label."""
+        raise NotImplementedError
 
     def demonstration(self, example: Demonstration) -> JsonObject:
         raise NotImplementedError
@@ -228,7 +224,7 @@ class Exporter:
 
     def messages(
         self, messages: list[Message], tools: bytes | None = None, *, column: str = "messages"
-    ) -> list[JsonObject]:
+    ) -> list[Any]:
         """Messages in this trainer's keys; with `tools` given and no column for them, written into the system text."""
         if self.shape_as.tools == "system" and tools is not None:
             messages = tools_in_system(messages, tools, as_text=self.shape_as.arguments == "text")
@@ -238,7 +234,7 @@ class Exporter:
             self.kinds |= _kinds(column, used)
             if self.shape_as.keys == "uniform" and not used <= keys:
                 raise KeysGrew({**self.keys, column: keys | used})
-        return shape(messages, self.shape_as, keys, is_encoded=not self.is_columnar)
+        return (shape if self.is_columnar else shape_for_lines)(messages, self.shape_as, keys)
 
     def prompt_messages(
         self, prompt: list[Message], tools: bytes | None = None, *, column: str = "prompt"

@@ -7,7 +7,7 @@ messages came about: a fault of the writer must not hide behind the writer's own
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -46,6 +46,7 @@ class PlainMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: msgspec.Raw
+    tool_calls: ClassVar[None] = None
 
 
 _TEXT_OR_PARTS = frozenset(b'"[')
@@ -63,9 +64,8 @@ def message_problems(
     for message in messages:
         if memoryview(message.content)[0] not in _TEXT_OR_PARTS:
             yield f"{where} has content that is no text"
-        calls = getattr(message, "tool_calls", None)
-        if calls:
-            yield from _call_problems(message, calls, shaping, where)
+        if message.tool_calls:
+            yield from _call_problems(message, message.tool_calls, shaping, where)
 
 
 def _call_problems(message: Any, calls: Sequence[ReadCall], shaping: Shaping, where: str) -> Iterator[str]:

@@ -25,7 +25,8 @@ class ArgumentsGuard:
 
     def __init__(self) -> None:
         self._shapes: set[Any] = set()
-        self._harmless: set[Any] = set()
+        self._harmless: dict[Any, list[str]] = {}
+        """Outline of flat objects → which of their values are whole numbers, to be looked at all the same."""
         self._has_mixed_keys = False
         self._has_risky_number = False
 
@@ -38,9 +39,8 @@ class ArgumentsGuard:
         if not isinstance(value, dict):
             return "a call has arguments that are not a JSON object"
         outline = (*value, *map(type, value.values()))
-        if outline in self._harmless and not any(
-            type(v) is int and not -_WHOLE < v < _WHOLE for v in value.values()
-        ):
+        whole = self._harmless.get(outline)
+        if whole is not None and all(-_WHOLE < value[key] < _WHOLE for key in whole):
             return None
         self._has_risky_number = self._has_risky_number or _has_risky_number(value)
         seen = _shape(value)
@@ -55,7 +55,7 @@ class ArgumentsGuard:
             self._shapes.add(seen)
             if all(type(item) in (str, bool, int) for item in value.values()):
                 # Flat and without fractions: what was found once holds for all its like.
-                self._harmless.add(outline)
+                self._harmless[outline] = [key for key, item in value.items() if type(item) is int]
         if self._has_risky_number and self._has_mixed_keys:
             return "a number in the arguments would be rounded by the loader"
         return None

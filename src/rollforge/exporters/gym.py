@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from rollforge.exporters.base import Example, Exporter, Kind, Prompt, Raw
+from rollforge.exporters.base import Example, Exporter, Kind, Prompt
 from rollforge.exporters.nemo_rl import task_row_problems
 from rollforge.exporters.snippets import fenced, first_file
 from rollforge.records import to_json
@@ -42,17 +42,14 @@ class GymExporter(Exporter):
 
     def line(self, example: Example) -> bytes:
         self.kinds = set()
-        if isinstance(example, Prompt):
-            return example.fields
-        if not isinstance(example, Raw):
+        if not isinstance(example, Prompt):
             raise TypeError("gym rows are copied, not converted")
-        if len(example.lines) == 2:
-            chosen, rejected = example.lines
-            gap = to_json(example.numbers["reward_gap"])
-            return b'{"chosen":' + chosen + b',"rejected":' + rejected + b',"reward_gap":' + gap + b"}"
-        if "label" in example.numbers:
-            return b'{"rollout":' + example.lines[0] + b',"label":' + to_json(example.numbers["label"]) + b"}"
-        return example.lines[0]
+        return example.fields
+
+    def frame(self, kind: Kind, value: float | bool) -> tuple[bytes, ...]:
+        if kind == "pair":
+            return b'{"chosen":', b',"rejected":', b',"reward_gap":' + to_json(value) + b"}\n"
+        return b'{"rollout":', b',"label":' + to_json(value) + b"}\n"
 
     def row_type(self, recipe: str, kind: Kind) -> Any:
         types: dict[str, Any] = {"pair": _PairRow, "labelled": _LabelledRow, "prompt": dict[str, Any]}

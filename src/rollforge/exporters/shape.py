@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
 from itertools import product
 from typing import Literal
 
@@ -37,20 +38,77 @@ class Shaping(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shape(
-    messages: Iterable[Message],
-    shaping: Shaping,
-    keys: frozenset[str] = frozenset(),
-    *,
-    is_encoded: bool = False,
+    messages: Iterable[Message], shaping: Shaping, keys: frozenset[str] = frozenset()
 ) -> list[JsonObject]:
-    """The messages as objects; with uniform keys, `keys` are the optional ones that the data set uses.
-
-    With `is_encoded`, texts may be JSON already (`msgspec.Raw`), for rows that are encoded next.
-    """
+    """The messages as objects; with uniform keys, `keys` are the optional ones that the data set uses."""
     if shaping.keys == "uniform" and keys:
         order = [key for key in (REASONING_KEY, *TOOL_KEYS) if key in keys]
-        return [_uniform(_shape_one(message, shaping, is_encoded), order) for message in messages]
-    return [_shape_one(message, shaping, is_encoded) for message in messages]
+        return [_uniform(_shape_one(message, shaping), order) for message in messages]
+    return [_shape_one(message, shaping) for message in messages]
+
+
+class WrittenCall(msgspec.Struct, gc=False):
+    """A call as a line has it."""
+
+    id: str
+    type: str
+    function: WrittenFunction
+
+
+class WrittenFunction(msgspec.Struct, gc=False):
+    """The function of a call as a line has it."""
+
+    name: str
+    arguments: str | msgspec.Raw
+
+
+class WrittenMessage(msgspec.Struct, gc=False):
+    """A message as a line has it: the fields of `shape`'s objects in their order, those that are `UNSET` left out."""
+
+    role: str
+    content: object
+    reasoning_content: object
+    tool_calls: object
+    tool_call_id: object
+    name: object
+
+
+def shape_for_lines(
+    messages: Iterable[Message], shaping: Shaping, keys: frozenset[str] = frozenset()
+) -> list[WrittenMessage]:
+    """What `shape` gives, for rows that are encoded next: texts that are JSON already stay the bytes they were."""
+    absent = _absent(keys if shaping.keys == "uniform" else frozenset())
+    has_field, has_calls = shaping.reasoning == "field", shaping.arguments != "text"
+    is_bare = has_calls and shaping.reasoning != "think"
+    written = []
+    for message in messages:
+        thought, calls, call_id, name = absent
+        if has_field and message.has_reasoning:
+            thought = message.raw_thought if message.thought is None else message.thought
+        if has_calls:
+            if message.calls:
+                calls = [_written_call(call, shaping.arguments) for call in message.calls]
+            if message.call_id is not None:
+                call_id = message.call_id
+                name = message.name if message.name is not None else name
+        content: object
+        if is_bare and not message.images:
+            content = message.raw if message.text is None else message.text
+        else:
+            content = _content(message, shaping, is_encoded=True)
+        written.append(WrittenMessage(message.role, content, thought, calls, call_id, name))
+    return written
+
+
+@cache
+def _absent(keys: frozenset[str]) -> tuple[object, ...]:
+    """What stands for each optional key in a message without it: null where every message has the key."""
+    return tuple(None if key in keys else msgspec.UNSET for key in (REASONING_KEY, *TOOL_KEYS))
+
+
+def _written_call(call: Call, form: Arguments) -> WrittenCall:
+    arguments = call.arguments if form == "string" else object_bytes(call)
+    return WrittenCall(call.id, "function", WrittenFunction(call.name, arguments))
 
 
 def _uniform(row: JsonObject, order: list[str]) -> JsonObject:
@@ -80,12 +138,10 @@ _KEYS = {
 }
 
 
-def _shape_one(message: Message, shaping: Shaping, is_encoded: bool) -> JsonObject:
-    row: JsonObject = {"role": message.role, "content": _content(message, shaping, is_encoded)}
+def _shape_one(message: Message, shaping: Shaping) -> JsonObject:
+    row: JsonObject = {"role": message.role, "content": _content(message, shaping)}
     if shaping.reasoning == "field" and message.has_reasoning:
-        row[REASONING_KEY] = (
-            message.raw_thought if is_encoded and message.thought is None else message.reasoning
-        )
+        row[REASONING_KEY] = message.reasoning
     if shaping.arguments == "text":
         return row
     if message.calls:
@@ -97,7 +153,8 @@ def _shape_one(message: Message, shaping: Shaping, is_encoded: bool) -> JsonObje
     return row
 
 
-def _content(message: Message, shaping: Shaping, is_encoded: bool) -> object:
+def _content(message: Message, shaping: Shaping, *, is_encoded: bool = False) -> object:
+    """What stands under `content`; with `is_encoded` it may be JSON already (`msgspec.Raw`)."""
     has_thought = shaping.reasoning == "think" and message.has_reasoning
     has_calls = shaping.arguments == "text" and bool(message.calls)
     if message.text is None and is_encoded and not (has_thought or has_calls or message.images):

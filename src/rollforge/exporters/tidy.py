@@ -81,7 +81,10 @@ def _is_tidy(conversation: Conversation, policies: Policies) -> bool:
             waiting -= 1
         else:
             return False
-    return waiting == 0 and all(message.role in ("system", "user") for message in conversation.prompt)
+    return waiting == 0 and {message.role for message in conversation.prompt} <= _ASKING
+
+
+_ASKING = frozenset({"system", "user"})
 
 
 def lead(prompt: list[Message], policies: Policies) -> list[Message]:

@@ -55,7 +55,7 @@ class TrlExporter(Exporter):
 
     def messages(
         self, messages: list[Message], tools: bytes | None = None, *, column: str = "messages"
-    ) -> list[JsonObject]:
+    ) -> list[Any]:
         if self.shape_as.arguments == "object":
             self._watch(messages, column)
         return super().messages(messages, tools, column=column)

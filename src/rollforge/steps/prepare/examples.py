@@ -7,12 +7,21 @@ chunk, however many examples there are.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
+from typing import TypeVar
 
-from rollforge.exporters.base import Demonstration, Example, Exporter, Labelled, Pair, Raw, Scored
-from rollforge.exporters.messages import Conversation, Inexpressible, Message, Reader
+from rollforge.exporters.base import Demonstration, Example, Exporter, Labelled, Pair, Scored
+from rollforge.exporters.messages import (
+    Conversation,
+    Decoded,
+    Inexpressible,
+    Message,
+    Reader,
+    is_spelled_once,
+)
 from rollforge.exporters.template import Prover
 from rollforge.exporters.tidy import Policies, lead, tidy
 from rollforge.recipes.base import Ints
@@ -23,6 +32,11 @@ from rollforge.steps.prepare.tasks import make_prompts, plain
 
 CHUNK = 256
 """Tasks whose rows are in memory at once."""
+_Given = TypeVar("_Given")
+_Made = TypeVar("_Made")
+
+TOGETHER = 64
+"""Rollouts that go through a step together."""
 
 
 @dataclass
@@ -54,7 +68,10 @@ class Converter:
     def start_over(self, *, is_careful: bool = False) -> None:
         """Begin with a reader that remembers nothing; a careful one refuses rollouts that are not UTF-8."""
         self._reader = Reader(
-            images=self.settings.images, lead=partial(lead, policies=self.policies), is_careful=is_careful
+            images=self.settings.images,
+            lead=partial(lead, policies=self.policies),
+            is_careful=is_careful,
+            has_tokens=self.plan.selection.kind == "scored",
         )
 
     def examples(self, numbers: Ints) -> Iterator[tuple[int, Example | Inexpressible]]:
@@ -63,45 +80,52 @@ class Converter:
         if kind == "prompt":
             for start in range(0, len(numbers), CHUNK):
                 yield from make_prompts(self, numbers[start : start + CHUNK])
-        elif self.exporter.is_raw:
-            yield from self._copied(numbers)
         elif kind == "pair":
             yield from self._pairs(numbers)
         else:
             yield from self._singles(numbers)
 
-    def read(self, line: bytes) -> Conversation:
-        """A rollout line as a tidy conversation, its marks counted."""
-        conversation = tidy(self._reader.read(line), self.policies)
-        if conversation.marks:
-            self.tally.marks.update(conversation.marks)
-        return conversation
+    @property
+    def is_copy(self) -> bool:
+        """Rows are rollout lines as they stand: nothing is converted."""
+        return self.exporter.is_raw and self.plan.selection.kind != "prompt"
+
+    def _read(self, positions: Ints) -> Iterator[Conversation | Inexpressible]:
+        """Rollouts as tidy conversations, or why they are none.
+
+        A few at a time go through each step together: the code of one step fits into the processor's cache, that of all does not.
+        """
+        lines = self.pool.read(positions)
+        while some := list(islice(lines, TOGETHER)):
+            decoded = [_try(self._reader.decode, line) for line in some]
+            yield from [
+                row if isinstance(row, Inexpressible) else _try(self._converse, row) for row in decoded
+            ]
+
+    def _converse(self, row: Decoded) -> Conversation:
+        return tidy(self._reader.converse(row), self.policies)
+
+    def _count(self, found: Conversation | Inexpressible) -> Conversation:
+        """The conversation, its marks counted; raises when it is none."""
+        if isinstance(found, Inexpressible):
+            raise found
+        if found.marks:
+            self.tally.marks.update(found.marks)
+        return found
 
     def read_prompt(self, params: bytes) -> Conversation:
         """A task's parameters as a conversation without an answer."""
         return tidy(self._reader.read_prompt(params), self.policies, needs_answer=False)
 
-    def _copied(self, numbers: Ints) -> Iterator[tuple[int, Example | Inexpressible]]:
-        selection, reward = self.plan.selection, self.pool.candidates.reward
-        lines = self.pool.read(selection.picks[numbers].ravel())
-        for number in numbers:
-            if selection.kind == "pair":
-                chosen, rejected = selection.picks[number]
-                gap = float(reward[chosen] - reward[rejected])
-                yield int(number), Raw([next(lines), next(lines)], {"reward_gap": gap})
-            elif selection.kind == "labelled":
-                yield int(number), Raw([next(lines)], {"label": bool(selection.values["label"][number])})
-            else:
-                yield int(number), Raw([next(lines)], {})
-
     def _singles(self, numbers: Ints) -> Iterator[tuple[int, Example | Inexpressible]]:
-        selection = self.plan.selection
-        lines = self.pool.read(selection.picks[numbers])
-        for number, line in zip(numbers, lines, strict=True):
+        conversations = self._read(self.plan.selection.picks[numbers])
+        for number, found in zip(numbers.tolist(), conversations, strict=True):
             try:
-                yield int(number), self._single(int(number), self.read(line))
+                example = self._single(number, self._count(found))
             except Inexpressible as error:
-                yield int(number), error
+                yield number, error
+            else:
+                yield number, example
 
     def _single(self, number: int, conversation: Conversation) -> Example:
         selection = self.plan.selection
@@ -127,22 +151,29 @@ class Converter:
 
     def _pairs(self, numbers: Ints) -> Iterator[tuple[int, Example | Inexpressible]]:
         picks, reward = self.plan.selection.picks, self.pool.candidates.reward
-        lines = self.pool.read(picks[numbers].ravel())
-        for number in numbers:
-            first, second = next(lines), next(lines)
+        conversations = self._read(picks[numbers].ravel())
+        for number in numbers.tolist():
+            first, second = next(conversations), next(conversations)
             try:
-                chosen, rejected = self.read(first), self.read(second)
+                chosen, rejected = self._count(first), self._count(second)
                 sides = make_sides(chosen, rejected, self.form)
             except Inexpressible as error:
-                yield int(number), error
+                yield number, error
                 continue
             rewards = (float(reward[position]) for position in picks[number])
-            yield int(number), Pair(*sides, chosen.tools, *rewards)
+            yield number, Pair(*sides, chosen.tools, *rewards)
 
     def task_id(self, position: int) -> str:
         """The task as a text: its number, or its group where the rows have none."""
         task = int(self.pool.task[position])
         return str(task) if task >= 0 else f"group-{int(self.pool.candidates.group[position])}"
+
+
+def _try(step: Callable[[_Given], _Made], given: _Given) -> _Made | Inexpressible:
+    try:
+        return step(given)
+    except Inexpressible as error:
+        return error
 
 
 def make_sides(
@@ -176,8 +207,17 @@ def make_sides(
 
 def _same_message(a: Message, b: Message) -> bool:
     """Equal but for the ids of calls, which servers draw at random."""
-    if (a.role, a.content, a.reasoning, a.name) != (b.role, b.content, b.reasoning, b.name):
-        return False
+    raws = (a.raw, a.raw_thought, b.raw, b.raw_thought)
+    if all(raw is None or is_spelled_once(raw) for raw in raws):
+        if None not in (a.raw, b.raw) and a.raw != b.raw:
+            return False  # most messages part ways here, and their texts need not be built
+        if None not in (a.raw_thought, b.raw_thought) and a.raw_thought != b.raw_thought:
+            return False
+    said = [(m.role, m.content, m.reasoning, m.name) for m in (a, b)]
+    return said[0] == said[1] and _same_calls(a, b)
+
+
+def _same_calls(a: Message, b: Message) -> bool:
     return [(c.name, c.arguments) for c in a.calls] == [(c.name, c.arguments) for c in b.calls]
 
 
@@ -188,13 +228,12 @@ def say_the_same(a: list[Message], b: list[Message]) -> bool:
 
 
 def _says_the_same(a: Message, b: Message) -> bool:
-    if [(c.name, c.arguments) for c in a.calls] != [(c.name, c.arguments) for c in b.calls]:
+    if not _same_calls(a, b):
         return False
-    if (
-        a.content[:200].split()[:5] != b.content[:200].split()[:5]
-    ):  # most texts part ways early; splitting all is slow
-        return False
-    return a.content == b.content or a.content.split() == b.content.split()
+    first, second = a.content, b.content
+    if first[:200].split()[:5] != second[:200].split()[:5]:
+        return False  # most texts part ways early; splitting all is slow
+    return first == second or first.split() == second.split()
 
 
 def _fidelity(conversation: Conversation, exporter: Exporter) -> str:

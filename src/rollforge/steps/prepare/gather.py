@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from rollforge.errors import UsageError
 from rollforge.index import Index, open_index
@@ -18,7 +20,6 @@ from rollforge.recipes.base import Candidates, Ints, Mask, group_stats, scramble
 from rollforge.steps.prepare.settings import Settings
 
 _AT_ONCE = 8192
-_TEXTS = ("agent", "verifier")
 _FLAGS = ("truncated", "empty", "error_text")
 
 
@@ -47,10 +48,14 @@ class Pool:
     rollout: Ints
     prompt: Ints
     """Hash of the prompt: what splits and prompt duplicates go by."""
-    agents: Names
     verifiers: Names
     failed: int
     """Failed attempts on record; they are no rollouts and in no count of them."""
+
+    @cached_property
+    def agents(self) -> Names:
+        """Who made each rollout; few recipes ask."""
+        return _names(self.indexes, "agent")
 
     def read(self, positions: Ints) -> Iterator[bytes]:
         """The lines of these rollouts, in the order asked; places are looked up a few thousand at a time."""
@@ -66,6 +71,15 @@ class Pool:
                 for run in runs:
                     yield next(streams[int(run)])
 
+    def places(self) -> tuple[Ints, Ints]:
+        """Where each rollout's line begins in its file, and how long it is."""
+        tables = [index.table(["offset", "length"]) for index in self.indexes]
+        offset, length = (
+            np.concatenate([np.asarray(table.column(name).to_numpy(), dtype=np.int64) for table in tables])
+            for name in ("offset", "length")
+        )
+        return offset, length
+
     def close(self) -> None:
         """Let go of the runs' files; the columns stay."""
         while self.indexes:
@@ -75,7 +89,7 @@ class Pool:
 def load_pool(runs: Sequence[str | Path], settings: Settings) -> Pool:
     """The runs as columns, with the user's conditions as flags."""
     indexes = [open_index(run, verifier=settings.verifier) for run in runs]
-    parts, texts = zip(*(_columns(index, settings) for index in indexes), strict=True)
+    parts = [_columns(index, settings) for index in indexes]
     joined = (
         parts[0] if len(parts) == 1 else {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
     )
@@ -104,8 +118,7 @@ def load_pool(runs: Sequence[str | Path], settings: Settings) -> Pool:
         task=joined["task"],
         rollout=joined["rollout"],
         prompt=joined["prompt_hash"],
-        agents=_joined_names([index_part["agent"] for index_part in texts]),
-        verifiers=_joined_names([index_part["verifier"] for index_part in texts]),
+        verifiers=_names(indexes, "verifier"),
         failed=sum(_count_failures(index) for index in indexes),
     )
     unusable = _length_limits(candidates, settings)
@@ -115,56 +128,78 @@ def load_pool(runs: Sequence[str | Path], settings: Settings) -> Pool:
     return pool
 
 
-def _joined_names(parts: Sequence[Names]) -> Names:
-    """The same names of several runs under one number."""
-    names = sorted({name for part in parts for name in part.names})
-    place = {name: number for number, name in enumerate(names)}
-    codes = []
-    for part in parts:
-        renumbered = np.array([place[name] for name in part.names] + [-1], dtype=np.int64)
-        codes.append(renumbered[part.codes])
-    return Names(np.concatenate(codes), names)
-
-
-_NUMBERS = {
-    "row": "row",
-    "task": "coalesce(task, -1)",
-    "rollout": "coalesce(rollout, -1)",
-    "prompt_hash": "coalesce(prompt_hash, 0)",
-    "answer_hash": "coalesce(answer_hash, 0)",
-    "has_answer": "answer_hash IS NOT NULL",
-    "answer_chars": "coalesce(answer_chars, 0)",
-    "tool_calls": "coalesce(tool_calls, 0)",
-    "reward": "coalesce(reward, 'nan'::DOUBLE)",
-    "truncated": "coalesce(is_truncated, false)",
-    "empty": "coalesce(is_empty, false)",
-    "error_text": "coalesce(error_text, false)",
+_NUMBERS: dict[str, tuple[str, int]] = {
+    "task": ("task", -1),
+    "rollout": ("rollout", -1),
+    "prompt_hash": ("prompt_hash", 0),
+    "answer_hash": ("answer_hash", 0),
+    "answer_chars": ("answer_chars", 0),
+    "tool_calls": ("tool_calls", 0),
+    "reward": ("reward", 0),
+    "truncated": ("is_truncated", 0),
+    "empty": ("is_empty", 0),
+    "error_text": ("error_text", 0),
 }
+"""Name here → name in the index, and what stands for null; a missing reward is NaN, a missing flag is no."""
 
 
-def _columns(index: Index, settings: Settings) -> tuple[dict[str, np.ndarray], dict[str, Names]]:
-    """The run's columns as plain numpy, and its texts as numbers; nulls are filled where the numbers are made."""
-    cursor = index.connection()
-    names: dict[str, list[str]] = {}
-    for text in _TEXTS:
-        distinct = f"SELECT DISTINCT {text} FROM rollouts WHERE {text} IS NOT NULL ORDER BY 1"
-        names[text] = [str(name) for (name,) in cursor.execute(distinct).fetchall()]
-    wanted = [f"{value} AS {name}" for name, value in _NUMBERS.items()]
-    wanted += [f"coalesce(list_position(?, {text}), 0) - 1 AS {text}" for text in _TEXTS]
-    sql = f"SELECT {', '.join(wanted)} FROM rollouts ORDER BY row"
-    raw = cursor.execute(sql, [names[text] or [""] for text in _TEXTS]).fetchnumpy()
-    found = {name: np.asarray(raw[name]) for name in _NUMBERS}
-    found |= {
-        name: column.astype(np.int64, copy=False)
-        for name, column in found.items()
-        if column.dtype.kind in "iu"
-    }
+def _columns(index: Index, settings: Settings) -> dict[str, np.ndarray]:
+    """The run's columns as plain numpy. Most runs need no SQL for it, and a database costs more to start than the columns."""
+    table = index.table([name for name, _ in _NUMBERS.values()])
+    found = {
+        name: np.concatenate([_filled(chunk, missing) for chunk in table.column(stored).chunks])
+        for name, (stored, missing) in _NUMBERS.items()
+        if table.num_rows
+    } or {name: np.zeros(0, dtype=np.int64) for name in _NUMBERS}
+    found["has_answer"] = _is_known(table.column("answer_hash"))
+    if index.duplicate_count:
+        found["row"] = np.asarray(index.table(["row"]).column("row").to_numpy(), dtype=np.int64)
+    else:
+        found["row"] = np.arange(table.num_rows)
     for flag in ("where", "chosen_where", "rejected_where"):
         condition = getattr(settings, flag)
         if condition is not None:
             rows = np.asarray(index.table(["row"], where=condition).column("row").to_numpy(), dtype=np.int64)
             found[flag] = np.isin(found["row"], rows)
-    return found, {text: Names(np.asarray(raw[text]).astype(np.int64), names[text]) for text in _TEXTS}
+    return found
+
+
+def _filled(array: pa.Array, missing: int) -> np.ndarray:
+    """The values with `missing` for null; Arrow alone would make numbers with nulls floats, and hashes do not survive that."""
+    if pa.types.is_integer(array.type) and array.null_count:
+        values = np.frombuffer(array.buffers()[1], dtype=array.type.to_pandas_dtype())
+        values = values[array.offset : array.offset + len(array)]
+        return np.where(_is_known_here(array), values, missing).astype(np.int64, copy=False)
+    values = np.asarray(array.to_numpy(zero_copy_only=False))
+    return values.astype(bool) if pa.types.is_boolean(array.type) else values
+
+
+def _is_known(column: pa.ChunkedArray) -> Mask:
+    return np.concatenate([np.zeros(0, dtype=bool), *map(_is_known_here, column.chunks)])
+
+
+def _is_known_here(array: pa.Array) -> Mask:
+    if not array.null_count:
+        return np.ones(len(array), dtype=bool)
+    bits = np.frombuffer(array.buffers()[0], dtype=np.uint8)
+    known = np.unpackbits(bits, bitorder="little", count=array.offset + len(array))
+    return known[array.offset :].astype(bool)
+
+
+def _names(indexes: Sequence[Index], column: str) -> Names:
+    """A column of texts of all runs, most of them equal."""
+    found: dict[str | None, int] = {None: -1}
+    codes = [np.zeros(0, dtype=np.int64)]
+    for chunk in (chunk for index in indexes for chunk in index.table([column]).column(column).chunks):
+        if chunk.null_count == len(chunk):
+            codes.append(np.full(len(chunk), -1))
+        else:
+            codes.append(np.array([found.setdefault(text, len(found) - 1) for text in chunk.to_pylist()]))
+    names = sorted(name for name in found if name is not None)
+    place = np.empty(len(found), dtype=np.int64)
+    place[[found[name] for name in names]] = np.arange(len(names))
+    place[-1] = -1
+    return Names(place[np.concatenate(codes)], names)
 
 
 def _groups(columns: dict[str, np.ndarray], run: Ints, settings: Settings) -> Ints:
@@ -195,6 +230,8 @@ def _length_limits(candidates: Candidates, settings: Settings) -> dict[str, Mask
 
 
 def _count_failures(index: Index) -> int:
+    if not any(files.failures.is_file() for files in index.runs):
+        return 0
     found = index.connection().execute("SELECT count(*) FROM failures").fetchone()
     return int(found[0]) if found else 0
 

@@ -23,7 +23,9 @@ from rollforge.steps.prepare.plan import Plan
 from rollforge.steps.prepare.write import Progress, Written, WrittenFile
 
 SHOWN = 5
-READ_AHEAD = 1 << 20
+READ_AHEAD = 256 << 10
+"""Small enough to stay in the processor's cache while it is digested, checked and decoded."""
+_NEWLINE = ord("\n")
 
 
 class ContractBroken(RollforgeError):
@@ -72,7 +74,8 @@ class _Checker:
         self._recipe = recipe
         self._kind: Any = plan.selection.kind
         self._exporter = exporter
-        self._decode = msgspec.json.Decoder(exporter.row_type(recipe, self._kind)).decode
+        decoder = msgspec.json.Decoder(exporter.row_type(recipe, self._kind))
+        self._decode, self._decode_lines = decoder.decode, decoder.decode_lines
         self._is_copy = exporter.is_raw and self._kind != "prompt"
 
     def check(self, path: Path, file: WrittenFile) -> FileRecord:
@@ -91,12 +94,28 @@ class _Checker:
         """Rows, and what is wrong with the first of them."""
         rows = 0
         problems: list[str] = []
-        for line in self._lines(path, digest):
-            rows += 1
-            problems += [f"row {rows}: {problem}" for problem in self._problems(line)]
-            if len(problems) >= SHOWN:
-                break
+        for lines in self._blocks(path, digest):
+            found = self._fine(lines)
+            if found is not None:
+                rows += found
+                continue
+            for line in bytes(lines).split(b"\n"):  # something is wrong here: each row on its own says where
+                rows += 1
+                problems += [f"row {rows}: {problem}" for problem in self._problems(line)]
+                if len(problems) >= SHOWN:
+                    return rows, problems
         return rows, problems
+
+    def _fine(self, lines: memoryview | bytes) -> int | None:
+        """How many rows these lines are, or None when one of them is not as it should be."""
+        try:
+            rows = self._decode_lines(lines)
+        except msgspec.DecodeError:
+            return None
+        for row in rows:
+            for _ in self._exporter.problems(self._recipe, self._kind, row):
+                return None
+        return len(rows)
 
     def _copied(self, path: Path, digest: Any) -> tuple[int, list[str]]:
         """The same for copied lines: the index has parsed them, so that all are there and whole is what can still go wrong."""
@@ -107,7 +126,7 @@ class _Checker:
             while size := file.readinto(buffer):
                 block = memoryview(buffer)[:size]
                 digest.update(block)
-                rows += buffer.count(b"\n", 0, size)
+                rows += int(np.count_nonzero(np.frombuffer(block, dtype=np.uint8) == _NEWLINE))
                 last = bytes(block[-1:])
         return rows, [] if last == b"\n" else ["the last row has no end"]
 
@@ -118,35 +137,42 @@ class _Checker:
             return [str(error)]
         return list(self._exporter.problems(self._recipe, self._kind, row))
 
-    def _lines(self, path: Path, digest: Any) -> Iterator[bytes]:
+    def _blocks(self, path: Path, digest: Any) -> Iterator[memoryview | bytes]:
+        """The file as blocks of whole lines, each one without its last newline."""
         if path.suffix == ".parquet":
             with path.open("rb") as file:
                 while block := file.read(READ_AHEAD):
                     digest.update(block)
             yield from _parquet_rows(path)
             return
-        rest = b""
-        with path.open("rb") as file:
-            while block := file.read(READ_AHEAD):
-                digest.update(block)
-                whole, _, after = block.rpartition(b"\n")
-                if not whole and not block.startswith(b"\n"):
-                    rest += block
-                    continue
-                whole, rest = rest + whole, after
-                if not self._exporter.is_raw and not is_utf8(whole):
-                    raise NotUnicode(path.name)
-                yield from whole.split(b"\n")
-        if rest:
-            yield rest + b" (no newline at the end)"
+        for lines in _whole_lines(path, digest):
+            if not self._exporter.is_raw and not is_utf8(lines):
+                raise NotUnicode(path.name)
+            yield lines
 
 
-def is_utf8(block: bytes) -> bool:
+def _whole_lines(path: Path, digest: Any) -> Iterator[memoryview | bytes]:
+    """Views into a buffer that is written over when the next one is asked for."""
+    buffer, filled = bytearray(READ_AHEAD), 0
+    with path.open("rb", buffering=0) as file:
+        while size := file.readinto(memoryview(buffer)[filled:]):
+            digest.update(memoryview(buffer)[filled : filled + size])
+            filled += size
+            end = buffer.rfind(b"\n", filled - size, filled)
+            if end >= 0:
+                yield memoryview(buffer)[:end]
+                filled -= end + 1
+                buffer[:filled] = buffer[end + 1 : end + 1 + filled]
+            elif filled == len(buffer):
+                buffer = buffer + bytearray(filled)
+    if filled:
+        yield bytes(buffer[:filled]) + b" (no newline at the end)"
+
+
+def is_utf8(block: memoryview | bytes) -> bool:
     """Whether the bytes are UTF-8, at the speed of reading them."""
     import pyarrow as pa
 
-    if block.isascii():
-        return True
     ends = pa.array([0, len(block)], pa.int32()).buffers()[1]
     try:
         pa.StringArray.from_buffers(1, ends, pa.py_buffer(block)).validate(full=True)

@@ -71,9 +71,15 @@ def describe(pool: Pool, selection: Selection, numbers: Ints) -> JsonObject:
         found |= {"desirable": int(label.sum()), "undesirable": int((~label).sum())}
     if selection.kind == "scored":
         found["advantage_grpo"] = summary(selection.values["advantage_grpo"][numbers])
-    pairs = np.stack([candidates.group[picks], candidates.answer[picks]], axis=1)
-    found["exact_duplicates"] = len(picks) - len(np.unique(pairs, axis=0)) if len(picks) else 0
+    found["exact_duplicates"] = _repeats(candidates.group[picks], candidates.answer[picks])
     return found
+
+
+def _repeats(group: Ints, answer: Ints) -> int:
+    """Examples whose answer an earlier one of the same task has."""
+    order = np.lexsort((answer, group))
+    group, answer = group[order], answer[order]
+    return int(((group[1:] == group[:-1]) & (answer[1:] == answer[:-1])).sum())
 
 
 def _share(mask: np.ndarray) -> float | None:

@@ -11,6 +11,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,7 +24,8 @@ from rollforge.exporters.messages import Inexpressible
 from rollforge.exporters.template import Prover
 from rollforge.recipes.base import Ints
 from rollforge.records import JsonObject
-from rollforge.steps.prepare.examples import Converter, Tally
+from rollforge.steps.prepare.copying import copy_rows
+from rollforge.steps.prepare.examples import TOGETHER, Converter, Tally
 
 Progress = Callable[[str, int, int], None]
 """Told (phase, done, total) now and then."""
@@ -121,15 +123,26 @@ def _write_splits(
         for shard, part in enumerate(np.array_split(numbers, shards)):
             ending = f"-{shard:05d}-of-{shards:05d}.{container}" if shards > 1 else f".{container}"
             file = WrittenFile(name + ending, name)
-            sink = _open(folder / file.name, converter)
             watched = learning if container == "jsonl" and split == 0 else None
-            with sink:
-                for count in _write_rows(converter, sink, file, part, watched):
-                    if count % REPORT_EVERY == 0:
-                        progress("write", done + count, len(plan.split))
+            for count in _write_file(converter, folder / file.name, file, part, watched):
+                progress("write", done + count, len(plan.split))
             learning.is_first_file = False
             done += len(part)
             yield file
+
+
+def _write_file(
+    converter: Converter, path: Path, file: WrittenFile, numbers: Ints, learning: _Learning | None
+) -> Iterator[int]:
+    """Write the examples; yields now and then how many have been dealt with."""
+    if converter.is_copy:
+        yield from copy_rows(converter.pool, converter.plan.selection, converter.exporter, numbers, path)
+        file.examples.frombytes(numbers.astype(np.int64).tobytes())
+        return
+    with _open(path, converter) as sink:
+        for count in _write_rows(converter, sink, file, numbers, learning):
+            if count % REPORT_EVERY == 0:
+                yield count
 
 
 def _open(path: Path, converter: Converter) -> _Sink:
@@ -145,19 +158,23 @@ def _write_rows(
 ) -> Iterator[int]:
     """Write the examples; yields how many have been dealt with."""
     exporter, tally = converter.exporter, converter.tally
-    for count, (number, example) in enumerate(converter.examples(numbers)):
-        yield count
-        if isinstance(example, Inexpressible):
-            tally.inexpressible[str(example)] += 1
-            continue
-        try:
-            start = sink.add(exporter, example)
-        except Inexpressible as error:
-            tally.inexpressible[str(error)] += 1
-            continue
-        file.examples.append(number)
-        if learning is not None and exporter.kinds:
-            learning.watch(exporter.kinds, number, start)
+    examples = converter.examples(numbers)
+    done = 0
+    while some := list(islice(examples, TOGETHER)):
+        yield done
+        done += len(some)
+        for number, example in some:
+            if isinstance(example, Inexpressible):
+                tally.inexpressible[str(example)] += 1
+                continue
+            try:
+                start = sink.add(exporter, example)
+            except Inexpressible as error:
+                tally.inexpressible[str(error)] += 1
+                continue
+            file.examples.append(number)
+            if learning is not None and exporter.kinds:
+                learning.watch(exporter.kinds, number, start)
 
 
 class _Sink(Protocol):

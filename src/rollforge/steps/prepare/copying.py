@@ -1,0 +1,147 @@
+"""This module copies rollout lines from the runs into a file, in large blocks and unread, for rows that stay what they are.
+
+Only bytes move here: the exporter says what stands around the lines of a row, the index says where the lines are. A line is checked
+for nothing; the index has parsed it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from rollforge.errors import DataError
+from rollforge.exporters.base import Exporter
+from rollforge.index.lines import is_compressed
+from rollforge.recipes.base import Ints, Selection
+from rollforge.steps.prepare.gather import Pool
+
+BLOCK = 1 << 20
+AT_ONCE = 4096
+"""Rows between two reports of progress."""
+
+
+def copy_rows(
+    pool: Pool, selection: Selection, exporter: Exporter, numbers: Ints, path: Path
+) -> Iterator[int]:
+    """Write the examples into `path`; yields now and then how many there are so far."""
+    with ExitStack() as held:
+        block = _Block(held.enter_context(path.open("wb")))
+        held.callback(block.flush)
+        copier = _copier(pool, block, held)
+        for start in range(0, len(numbers), AT_ONCE):
+            yield start
+            some = numbers[start : start + AT_ONCE]
+            if selection.kind == "demonstration":
+                copier.lines(selection.picks[some])
+            else:
+                copier.framed(selection.picks[some], _frames(pool, selection, exporter, some))
+
+
+def _frames(pool: Pool, selection: Selection, exporter: Exporter, numbers: Ints) -> Iterator[Sequence[bytes]]:
+    """For each row what stands before, between and after its lines."""
+    if selection.kind == "pair":
+        chosen, rejected = selection.picks[numbers].T
+        values = (pool.candidates.reward[chosen] - pool.candidates.reward[rejected]).tolist()
+    else:
+        values = selection.values["label"][numbers].tolist()
+    return (exporter.frame(selection.kind, value) for value in values)
+
+
+class _Block:
+    """Bytes on their way into a file, gathered in a buffer that is written over and over."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._view = memoryview(bytearray(BLOCK))
+        self._filled = 0
+
+    def put(self, text: bytes) -> None:
+        """Add these bytes."""
+        end = self._filled + len(text)
+        if end > BLOCK:
+            self.flush()
+            self._file.write(text)
+        else:
+            self._view[self._filled : end] = text
+            self._filled = end
+
+    def take(self, source: int, begin: int, end: int) -> None:
+        """Add what stands between two places of an open file."""
+        while begin < end:
+            if self._filled == BLOCK:
+                self.flush()
+            size = os.preadv(source, [self._view[self._filled : self._filled + end - begin]], begin)
+            if not size:
+                raise DataError("a rollouts file became shorter while it was copied", hint="run it again")
+            begin += size
+            self._filled += size
+
+    def flush(self) -> None:
+        """Write what there is."""
+        self._file.write(self._view[: self._filled])
+        self._filled = 0
+
+
+class _Copier:
+    """Copies lines whose places in their files are known."""
+
+    def __init__(self, pool: Pool, block: _Block, sources: list[int]) -> None:
+        self._pool, self._block, self._sources = pool, block, sources
+        self._offset, self._length = pool.places()
+
+    def lines(self, positions: Ints) -> None:
+        """Lines as they are; those that follow each other in their file are one piece."""
+        run, begin = self._pool.run[positions], self._offset[positions]
+        end = begin + self._length[positions]
+        is_apart = (run[1:] != run[:-1]) | (begin[1:] != end[:-1] + 1)
+        last = np.flatnonzero(np.r_[is_apart, True])
+        first = np.r_[0, last[:-1] + 1]
+        pieces = zip(run[first].tolist(), begin[first].tolist(), end[last].tolist(), strict=True)
+        for number, start, stop in pieces:
+            self._block.take(self._sources[number], start, stop)
+            self._block.put(b"\n")
+
+    def framed(self, positions: Ints, frames: Iterator[Sequence[bytes]]) -> None:
+        """Rows of one or two lines with something around them."""
+        rows = positions.reshape(len(positions), -1)
+        run, begin = self._pool.run[rows], self._offset[rows]
+        spans = np.stack([run, begin, begin + self._length[rows]], axis=2).tolist()
+        for lines, frame in zip(spans, frames, strict=True):
+            self._block.put(frame[0])
+            for (number, start, stop), after in zip(lines, frame[1:], strict=True):
+                self._block.take(self._sources[number], start, stop)
+                self._block.put(after)
+
+
+class _Unpacker:
+    """Copies lines of runs that must be unpacked to be read."""
+
+    def __init__(self, pool: Pool, block: _Block) -> None:
+        self._pool, self._block = pool, block
+
+    def lines(self, positions: Ints) -> None:
+        """Lines as they are."""
+        for line in self._pool.read(positions):
+            self._block.put(line)
+            self._block.put(b"\n")
+
+    def framed(self, positions: Ints, frames: Iterator[Sequence[bytes]]) -> None:
+        """Rows of one or two lines with something around them."""
+        lines = self._pool.read(positions.ravel())
+        for frame in frames:
+            self._block.put(frame[0])
+            for after in frame[1:]:
+                self._block.put(next(lines))
+                self._block.put(after)
+
+
+def _copier(pool: Pool, block: _Block, held: ExitStack) -> _Copier | _Unpacker:
+    paths = [files.rollouts for index in pool.indexes for files in index.runs]
+    if any(map(is_compressed, paths)) or len(paths) != len(pool.indexes):
+        return _Unpacker(pool, block)
+    return _Copier(pool, block, [held.enter_context(path.open("rb")).fileno() for path in paths])
