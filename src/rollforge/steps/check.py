@@ -289,7 +289,7 @@ def index_evidence(index: Index, options: CheckOptions) -> Evidence:
 def _rollouts_per_task(index: Index) -> list[int]:
     """How many rollouts of each task NeMo Gym's materialized inputs ask for; empty when there are none."""
     inputs = index.inputs_per_task()
-    return [] if inputs is None else [int(n) for n in inputs.column("n").to_pylist()]
+    return [] if inputs is None else inputs[1].tolist()
 
 
 def _declared(manifests: Sequence[Manifest], verifier: str | None) -> tuple[float, float] | None:
