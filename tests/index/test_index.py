@@ -385,3 +385,30 @@ def test_odd_usage_and_odd_numbers_cost_only_themselves(tmp_path: Path) -> None:
         and found[0]["seats"] == 2
         and found[2]["input_tokens"] == 7
     )
+
+
+def test_the_columns_named_without_sql_are_those_of_the_tables(tmp_path: Path) -> None:
+    rows = [make_rollout(0, 0, 1.0, turns=3, accuracy=0.5, note="x", style="a"), make_rollout(0, 1, style=2)]
+    path = write_rows(tmp_path / "rollouts.jsonl", rows)
+    tasks = [{"_ng_task_index": 0, "level": 3, "topic": "x", "agent": "taken"}, {"level": "hard"}]
+    write_rows(tmp_path / "rollouts_tasks.jsonl", tasks)
+    (tmp_path / "plain").mkdir()
+    for one in (path, write_rows(tmp_path / "plain" / "rollouts.jsonl", [make_rollout(None, None)])):
+        with open_index(one) as index:
+            for table in ("rollouts", "tasks", "failures"):
+                described = index.connection().execute(f"DESCRIBE {table}").fetchall()
+                assert index.columns(table) == [name for name, *_ in described]
+
+
+def test_rows_and_lines_are_numbered_alike_with_and_without_sql(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollforge.index.scan.CHUNK", 3)
+    monkeypatch.setattr("rollforge.index.parallel.RANGE", 4096)
+    lines = [b"{" if n % 7 == 3 else make_rollout(n, 0, 0.5) for n in range(40)]
+    path = write_rows(tmp_path / "rollouts.jsonl", lines)
+    with open_index(path, workers=1) as index:
+        names = ["row", "line", "offset", "task"]
+        assert index.table(names) == index.select(
+            'SELECT row, line, "offset", task FROM rollouts ORDER BY row'
+        )

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from rollforge.index.keys import are_plain
-from rollforge.index.kinds import ARROW_TYPES, COLUMNS, Kind
+from rollforge.index.kinds import ARROW_TYPES, COLUMNS, PLACES, Kind
 from rollforge.index.tables import Source, column_name
 
 
@@ -17,7 +17,7 @@ def stored_names(
     kind: Kind, numbers: Sequence[str], texts: Sequence[str]
 ) -> dict[str, tuple[str, pa.DataType]]:
     """The columns that can be read so: name → name and type in the parts."""
-    fixed = {"offset": "int", "length": "int", **COLUMNS[kind]}
+    fixed = {"row": "int", **PLACES, **COLUMNS[kind]}
     known = {name: (name, ARROW_TYPES[column]) for name, column in fixed.items()}
     known |= {column_name(name): (f"t:{name}", pa.string()) for name in texts if name not in numbers}
     known |= {column_name(name): (f"n:{name}", pa.float64()) for name in numbers}
@@ -30,22 +30,30 @@ def read_columns(sources: Sequence[Source], columns: dict[str, tuple[str, pa.Dat
     tables = []
     for source in sources:
         for part in source.state.all_parts():
-            tables.append(_read_part(str(source.folder / part), columns))
+            tables.append(_read_part(source, part, columns))
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
 
-def _read_part(path: str, columns: dict[str, tuple[str, pa.DataType]]) -> pa.Table:
+def _read_part(source: Source, part: str, columns: dict[str, tuple[str, pa.DataType]]) -> pa.Table:
+    """One part; rows and lines are counted from the start of the range it was read from, which its path tells."""
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(str(source.folder / part)) as file:
         present = set(file.schema_arrow.names)
         stored = [name for name, _ in columns.values() if name in present]
         table = file.read(columns=stored, use_threads=False)
-        rows = file.metadata.num_rows
-    arrays = [
-        table.column(name) if name in present else pa.chunked_array([pa.nulls(rows, kind)])
-        for name, kind in columns.values()
-    ]
+        count = file.metadata.num_rows
+    row0, line0 = (int(level.partition("=")[2]) for level in part.split("/")[:2])
+    arrays = []
+    for name, kind in columns.values():
+        if name == "row":
+            arrays.append(pa.chunked_array([np.arange(count, dtype=np.int64) + (source.first_row + row0)]))
+        elif name == "line":
+            arrays.append(pa.chunked_array([table.column(name).to_numpy() + line0]))
+        elif name in present:
+            arrays.append(table.column(name))
+        else:
+            arrays.append(pa.chunked_array([pa.nulls(count, kind)]))
     return pa.table(arrays, names=list(columns))
 
 

@@ -77,6 +77,26 @@ class Sources:
         fixed = ", ".join(f"CAST(NULL AS {_SQL_TYPES[column]}) AS {quoted(name)}" for name, column in columns)
         return f"SELECT CAST(NULL AS BIGINT) AS row, 0 AS file_no, '' AS file, {fixed} WHERE false"
 
+    def column_names(self, table: str, overlay: Overlay) -> list[str]:
+        """Columns of `rollouts`, `tasks` or `failures`, in the order in which the SQL below makes them."""
+        if table == "failures":
+            return ["row", "file", *PLACES, *COLUMNS["failures"]]
+        if table == "tasks":
+            fixed = ["task", "agent", "prompt_hash", "source_row"]
+            extra = [*self.discovered("tasks", "numbers"), *self.discovered("tasks", "texts")]
+            return list(dict.fromkeys([*fixed, *extra])) if self.has_tasks_file() else fixed
+        numbers, texts = self.with_verdicts("numbers", overlay), self.with_verdicts("texts", overlay)
+        found = [
+            column_name(name) for name in sorted({"reward": 0} | numbers, key=lambda name: name != "reward")
+        ]
+        found += [column_name(name) for name in texts if name not in numbers]
+        return list(dict.fromkeys(["row", "file", *PLACES, *COLUMNS["rollouts"], *found]))
+
+    def has_tasks_file(self) -> bool:
+        """There is one for the whole run, not none, and not one per file of several."""
+        is_one = len(self.by_kind["tasks"]) == 1 and len(self.by_kind["rollouts"]) == 1
+        return is_one and self.count("tasks") > 0
+
     def rollouts_sql(self, overlay: Overlay) -> str:
         """The rollouts that count, with the verdicts that count."""
         columns = ["b.row", "b.file", "b.line", 'b."offset"', "b.length"]
@@ -95,7 +115,7 @@ class Sources:
 
     def tasks_sql(self) -> str:
         """One row per task: from the tasks file, or from the rollouts when there is none (or one per file of several)."""
-        if len(self.by_kind["tasks"]) != 1 or len(self.by_kind["rollouts"]) != 1 or not self.count("tasks"):
+        if not self.has_tasks_file():
             return (
                 "SELECT task, first(agent ORDER BY row) AS agent, first(prompt_hash ORDER BY row) AS prompt_hash, "
                 "CAST(NULL AS BIGINT) AS source_row FROM rollouts GROUP BY task"

@@ -204,8 +204,7 @@ class Index:
 
     def columns(self, table: str = "rollouts") -> list[str]:
         """Column names of `rollouts`, `tasks` or `failures`."""
-        described = self._connection.execute(f"DESCRIBE {quoted(table)}").fetchall()
-        return [str(name) for name, *_ in described]
+        return self._sources.column_names(table, self._overlay)
 
     def __len__(self) -> int:
         """Rollouts that count."""
@@ -281,8 +280,7 @@ class Index:
     def task_places(self) -> parts.TaskPlaces | None:
         """Where each task stands in the run's tasks file; None when there is none, or one per file of several."""
         sources = self._sources
-        is_one = len(sources.by_kind["tasks"]) == 1 and len(sources.by_kind["rollouts"]) == 1
-        return parts.task_places(sources.by_kind["tasks"]) if is_one and sources.count("tasks") else None
+        return parts.task_places(sources.by_kind["tasks"]) if sources.has_tasks_file() else None
 
     def first_rows(self, tasks: Sequence[int]) -> pa.Table:
         """The first row of each of these tasks (task, row), in the order of the file."""
