@@ -5,11 +5,7 @@ The names below are the public API. They are loaded on first use, so that `impor
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
-
-# Arrow's own pool keeps more memory than the columns of most runs take; it is chosen when pyarrow is first imported.
-os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 __version__ = "0.1.0"
 

@@ -21,7 +21,7 @@ def late_fields(run: Evidence, limits: Limits) -> Iterator[Finding]:
     told = 0
     for name, known, positions in (*_numbers(run), *_others(run)):
         place = _beginning(
-            known, int(limits["min_rows"] * len(known) / max(run.n, len(known))), limits["min_share"]
+            known, int(limits["min_rows"] * len(known) / max(run.n, len(known), 1)), limits["min_share"]
         )
         if place is None or told == MOST:
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -26,6 +27,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def run(words: list[str]) -> object:
     """What the command returns: flags over environment over config file over defaults."""
+    # Arrow's own pool keeps more memory than the columns of most runs take; it is chosen when pyarrow is first imported.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+
     from cyclopts.config import Dict, Env
 
     from rollforge.cli.app import build_app

@@ -121,6 +121,7 @@ class Engine:
         self._time_limit = TimeLimit(options.rollout_deadline_s)
         self._verify_slots = asyncio.Semaphore(options.verify_concurrency)
         self._allowance = Allowance.parse(options.max_failures)
+        self._begun = 0  # rollouts of the groups pulled so far
         self._fresh_work = self._pull()
 
     async def run(self) -> None:
@@ -194,6 +195,7 @@ class Engine:
                 continue
             task = self._plan.tasks.read(int(position))
             group = Group(int(position), task, msgspec.Raw(to_json(task.params)), len(samples))
+            self._begun += len(samples)
             for sample in samples:
                 yield Work(group, sample, self._plan.ledger.attempts(group.position, sample))
 
@@ -203,7 +205,7 @@ class Engine:
             self.stop("deadline")
         elif options.max_total_tokens is not None and live.tokens >= options.max_total_tokens:
             self.stop("tokens")
-        elif options.pilot is not None and live.fresh + live.given_up + len(self._running) >= options.pilot:
+        elif options.pilot is not None and self._begun >= options.pilot:
             self.stop("pilot")
         return bool(self.reason)
 
