@@ -61,10 +61,11 @@ def part(words: list[str], folder: Path) -> dict[str, float]:
             folder / "rollouts.jsonl", folder / "script.jsonl"
         )
     else:
-        from rollforge.steps.prepare import prepare
+        from rollforge.cli import run
 
-        made = prepare(words[1], folder, to=words[2], out=folder / "out")
-        rows = sum(file.rows for file in made.files)
+        run(["prepare", words[1], str(folder), "--to", words[2], "-o", str(folder / "out"), "--json"])
+        manifest = json.loads((folder / "out" / "manifest.json").read_text())
+        rows = sum(file["rows"] for file in manifest["files"])
     own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
     return {"cpu_s": cpu, "peak_mb": max(own.ru_maxrss, children.ru_maxrss) / 1024, "rows": rows}

@@ -109,5 +109,7 @@ def _start_child() -> subprocess.Popen[bytes]:
     import subprocess
 
     return subprocess.Popen(
-        [sys.executable, "-m", "rollforge.index.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", "from rollforge.index.worker import main; main()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )

@@ -32,7 +32,3 @@ def main() -> None:
         scanned = scan_range(Path(order.path), order.kind, order.start, order.end, Path(order.stem))
         sys.stdout.buffer.write(msgspec.json.encode(scanned) + b"\n")
         sys.stdout.buffer.flush()
-
-
-if __name__ == "__main__":
-    main()
