@@ -120,7 +120,7 @@ def gate(
     """What the checks for a recipe say, for the manifest of a data set; an error stops unless forced."""
     from rollforge.steps.check import check_run
 
-    report = check_run(list(runs), recipe=cast("Recipe", recipe), verifier=verifier)
+    report = check_run(list(runs), recipe=cast("Recipe", recipe), verifier=verifier, only_recipe=True)
     errors = [finding for finding in report.findings if finding.level == "error"]
     if stops and not report.ok and not force:
         reasons = "".join(f"\n  {finding.id}: {finding.text}" for finding in errors)

@@ -69,6 +69,8 @@ class CheckOptions(msgspec.Struct, frozen=True, kw_only=True):
     reward_range: tuple[float, float] | None = None
     verifier: str | None = None
     places_limit: int | None = 20
+    only_recipe: bool = False
+    """Leave out what other recipes would ask, and with it their verdicts."""
 
 
 def check_run(
@@ -88,7 +90,8 @@ def check_evidence(run: Evidence, options: CheckOptions) -> Report:
     general: list[Finding] = []
     by_recipe: dict[str, list[Finding]] = {name: [] for name in RECIPES}
     for check in checks:
-        if check.id in options.ignore:
+        is_others = bool(check.recipes) and options.recipe not in check.recipes
+        if check.id in options.ignore or (options.only_recipe and is_others):
             continue
         found = _ask(check, run, limits[check.id])
         if not check.recipes:
@@ -105,7 +108,11 @@ def check_evidence(run: Evidence, options: CheckOptions) -> Report:
         recipe=options.recipe,
         counts=_counts(run),
         findings=findings,
-        recipes={name: recipe_verdict(name, general, found) for name, found in by_recipe.items()},
+        recipes={
+            name: recipe_verdict(name, general, found)
+            for name, found in by_recipe.items()
+            if not options.only_recipe or name == options.recipe
+        },
         thresholds=limits,
         ignored=sorted(options.ignore),
     )
