@@ -89,7 +89,9 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     costs["from text"] = best([*ours, "--workers", "1"], options.rounds, clear=index)
     costs["from text, 2 workers"] = best([*ours, "--workers", "2"], options.rounds, clear=index)
     costs["from index"] = best(ours, options.rounds)
-    costs["extend"] = extend(text, ours)
+    grow(text)
+    costs["extend"] = measure(ours)
+    costs["from the extended index"] = best(ours, options.rounds)
     if options.baseline_python:
         inputs = folder / "inputs.jsonl"
         write_inputs(inputs, options.tasks, options.samples)
@@ -105,13 +107,12 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     return report(costs, text, options)
 
 
-def extend(text: Path, ours: list[str]) -> Cost:
-    """After the file has grown by one per cent."""
+def grow(text: Path) -> None:
+    """Add one per cent to the file: more rollouts of its first tasks."""
     with text.open("rb") as file:
         lines = file.read(text.stat().st_size // 100).rsplit(b"\n", 1)[0]
     with text.open("ab") as file:
         file.write(lines.replace(b'"_ng_rollout_index":', b'"_ng_rollout_index":9') + b"\n")
-    return measure(ours)
 
 
 def report(costs: dict[str, Cost], text: Path, options: argparse.Namespace) -> dict[str, object]:
@@ -120,7 +121,9 @@ def report(costs: dict[str, Cost], text: Path, options: argparse.Namespace) -> d
     ratios: dict[str, float] = {
         "from text / skipping the JSON, CPU": made.cpu_s / floor.cpu_s,
         "one worker / two workers, wall": made.wall_s / costs["from text, 2 workers"].wall_s,
-        "extending by 1 % beyond a read / build": max(0.0, costs["extend"].cpu_s - indexed.cpu_s)
+        "extending by 1 % beyond a read / build": max(
+            0.0, costs["extend"].cpu_s - costs["from the extended index"].cpu_s
+        )
         / (made.cpu_s - indexed.cpu_s),
     }
     if "baseline" in costs:

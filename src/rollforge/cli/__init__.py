@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
+
+RUN_OTHERS_CODE = frozenset({"collect", "verify", "eval", "bench", "serve-verifier", "check", "demo"})
+"""Commands that run a user's functions, whose process is left as it was found."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -27,9 +31,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def run(words: list[str]) -> object:
     """What the command returns: flags over environment over config file over defaults."""
-    # Arrow's own pool keeps more memory than the columns of most runs take; it is chosen when pyarrow is first imported.
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-
     from cyclopts.config import Dict, Env
 
     from rollforge.cli.app import build_app
@@ -42,6 +43,8 @@ def run(words: list[str]) -> object:
         words, notes = translate_gym_words(words)
         for note in notes:
             say(f"note: {note}")
+    if words and words[0] not in RUN_OTHERS_CODE:
+        _travel_light()
     app = build_app(words[0] if words else None)
     sources: list[object] = [Env("ROLLFORGE_", command=True, show=False)]
     if config_path is not None:
@@ -50,6 +53,15 @@ def run(words: list[str]) -> object:
         sources.append(Dict(read_config(config_path), source=config_path))
     app.config = sources
     return app(words, result_action="return_value")
+
+
+def _travel_light() -> None:
+    """Spare a short command what libraries do for long ones; whatever the user has chosen stays."""
+    # Threads for matrices that are never large: they spin while they wait, from the moment numpy is imported.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # Arrow's own pool keeps more memory than the columns of most runs take.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    gc.set_threshold(200_000, 20, 20)
 
 
 def _take_config(words: list[str]) -> tuple[list[str], str | None]:
