@@ -32,8 +32,9 @@ class CompiledReader(BuildHookInterface):  # type: ignore[misc]
             subprocess.run(_command(folder / "_rows.c", partial), check=True, capture_output=True, text=True)
         except (OSError, subprocess.CalledProcessError) as error:
             self.app.display_warning(f"the fast reader was not compiled, the Python one is used: {error}")
-            (folder / name).unlink(missing_ok=True)
             partial.unlink(missing_ok=True)
+            if version == "editable":
+                (folder / name).unlink(missing_ok=True)  # one from another state of the source would be found
             return
         partial.replace(folder / name)
         build_data["pure_python"] = False
