@@ -352,6 +352,21 @@ def test_pairs_that_say_the_same_are_counted_and_dropped(tmp_path: Path) -> None
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("recipe", "shape", "written"),
+    [("dpo", "auto", 1), ("kto", "auto", 2), ("rm", "scored", 2), ("grpo", "groups", 2)],
+)
+def test_a_rollout_without_a_prompt_costs_only_its_own_example(
+    tmp_path: Path, recipe: str, shape: str, written: int
+) -> None:
+    rows = [make_rollout(task, n, float(n), text=f"{task} {n}") for task in (0, 1) for n in (0, 1)]
+    for row in rows[:2]:
+        row["responses_create_params"]["input"] = []
+    made = prepare(recipe, small_run(tmp_path / "run", rows), to="chat", out=tmp_path / "data", shape=shape)
+    examples = made.counts["examples"]
+    assert examples["written"] == examples["cannot be expressed: empty prompt"] == written
+
+
 def test_groups_carry_rewards_advantages_and_token_ids(tmp_path: Path) -> None:
     item = text("a") | {
         "prompt_token_ids": [1],

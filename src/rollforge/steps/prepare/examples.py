@@ -134,6 +134,8 @@ class Converter:
         prompt, answer, tools = conversation.prompt, conversation.answer, conversation.tools
         if selection.kind == "demonstration":
             return Demonstration(prompt, answer, tools, reward)
+        if not prompt:
+            raise Inexpressible("empty prompt")
         if selection.kind == "labelled":
             if self.form == "step" and len(answer) > 1 and answer[-1].role == "assistant":
                 prompt, answer = prompt + answer[:-1], answer[-1:]
@@ -184,6 +186,8 @@ def make_sides(
     Raises:
         Inexpressible: the two are not answers to one prompt, say the same, or never differ in a message of the model.
     """
+    if not chosen.prompt:
+        raise Inexpressible("empty prompt")
     if chosen.prompt != rejected.prompt or chosen.tools != rejected.tools:
         raise Inexpressible("the two prompts differ")
     if say_the_same(chosen.answer, rejected.answer):
