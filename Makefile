@@ -43,8 +43,9 @@ trainers:  ## the trainers' own loaders in an environment of their own; tests/tr
 bench: $(VENV)/.dev  ## benchmarks as ratios against a peer or a floor in the same run
 	$(BIN)/python -m benchmarks
 
-torture: $(VENV)/.dev  ## many random kills of a real process, a cut at every byte
+torture: $(VENV)/.dev  ## many random kills of a real process, a cut at every byte, a long search for lines read differently
 	ROLLFORGE_TORTURE=1 $(BIN)/python -m pytest tests/e2e -k torture --timeout 3600
+	ROLLFORGE_TORTURE=1 $(BIN)/python -m pytest tests/properties --timeout 3600
 
 shape: $(VENV)/.dev  ## sizes of modules and functions, for seeing drift
 	$(BIN)/python scripts/shape.py

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import tempfile
 from pathlib import Path
@@ -21,6 +22,10 @@ from rollforge.index.kinds import Kind
 from rollforge.index.scan import Scanned, scan_range
 
 pytestmark = pytest.mark.skipif(not fast.IS_THERE, reason="rollforge was installed without a compiler")
+
+IS_LONG = "ROLLFORGE_TORTURE" in os.environ
+SEARCH = settings(max_examples=5000 if IS_LONG else 300, derandomize=not IS_LONG, deadline=None)
+"""The same examples every time, so that a change is what breaks it; many new ones when asked for: ROLLFORGE_TORTURE=1."""
 
 KINDS: tuple[Kind, ...] = ("rollouts", "tasks")
 TEXT = st.text(
@@ -129,14 +134,14 @@ def compare(text: bytes) -> None:
                 assert getattr(one, name) == getattr(other, name), name
 
 
-@settings(max_examples=200, deadline=None)
+@SEARCH
 @given(st.lists(st.tuples(ROW, st.integers(0, 15)), min_size=1, max_size=5))
 @example([({"a": "\\" * 300}, 1), ({"reward": 10**400}, 1), ({"a": [[[]]] * 3, "": 1}, 0)])
 def test_rows_of_any_shape_and_spelling_make_the_same_columns(rows: list[tuple[Any, int]]) -> None:
     compare(b"\n".join([spell(row, style) for row, style in rows]) + b"\n")
 
 
-@settings(max_examples=200, deadline=None)
+@SEARCH
 @given(st.lists(ROW, min_size=1, max_size=2), st.randoms(use_true_random=False), st.integers(0, 15))
 def test_damaged_lines_are_told_alike(rows: list[Any], chance: random.Random, style: int) -> None:
     text = bytearray(b"\n".join([spell(row, style) for row in rows]) + b"\n")
@@ -172,6 +177,11 @@ def test_the_compiled_reader_takes_ordinary_rows_itself() -> None:
         assert rows.take(spell(row, style), style + 1, 0) == (1, b"")
     assert rows.take(b'{"reward": NaN}\n\n{"a":1,"a":2}', 5, 0)[0] == 3
     assert len(rows) == 4
+
+
+def test_every_row_with_an_odd_prompt_is_told() -> None:
+    row = {"responses_create_params": {"input": "q", "instructions": [0]}, "reward": 1}
+    compare((spell(row, 1) + b"\n") * 3)
 
 
 def test_depth_costs_no_stack() -> None:

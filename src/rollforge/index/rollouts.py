@@ -142,7 +142,8 @@ class Rollouts:
         if group.params is not None:
             params = bytes(raws[group.params])
             if params != self._last_params:  # the rollouts of a task mostly follow each other
-                self._last_params, self._last_hash = params, self._hash(row, params)
+                self._last_params = params
+                self._last_hash = self._hash(row, params)
             found = self._last_hash
         if group.is_special:
             found = self._take_special(row, group, raws, found)
