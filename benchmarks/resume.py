@@ -10,12 +10,12 @@ import gc
 import json
 import os
 import resource
-import subprocess
-import sys
 import tempfile
 import time
 import tracemalloc
 from pathlib import Path
+
+from benchmarks.collect import measure_part
 
 SAMPLES = 8
 PROMPT_CHARACTERS = 2000
@@ -104,16 +104,7 @@ def resident_bytes() -> int:
 
 
 def measure(kind: str, folder: Path) -> dict[str, float]:
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.resume", "--part", kind, str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return measure_part("resume", kind, str(folder))
 
 
 def main() -> None:

@@ -7,13 +7,12 @@ told by the slope between the sizes that were made; `--million` makes a million 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.collect import cpu_s, fast_server, peak_mb, write_tasks
+from benchmarks.collect import cpu_s, fast_server, measure_part, peak_mb, write_tasks
 
 SAMPLES = 8
 CONCURRENCY = 1000
@@ -69,17 +68,7 @@ def plan_part(tasks: int) -> dict[str, float]:
         return {"growth_mb": peak_mb() - before, "cpu_us": (cpu_s() - started) * 1e6 / tasks}
 
 
-def measure(*words: str) -> dict[str, float]:
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.scale", "--part", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+measure = functools.partial(measure_part, "scale")
 
 
 def growth(sizes: list[int], characters: int | None = None) -> None:

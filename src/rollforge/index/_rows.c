@@ -57,6 +57,8 @@ typedef struct {
 
 enum { HAS_RESPONSE = 1, HAS_REFUSED = 2, HAS_TOKEN_IDS = 4 };
 
+enum { BUFFERS = 34 };
+
 /* Every buffer that outlives a line, for making, emptying and freeing them alike. */
 static size_t each_buffer(Rows *rows, Buffer **found) {
     Buffer *all[] = {
@@ -66,10 +68,10 @@ static size_t each_buffer(Rows *rows, Buffer **found) {
         &rows->prompt_ends, &rows->last_params, &rows->keys.text, &rows->keys.ends, &rows->words.text, &rows->words.ends,
         &rows->dotted.text, &rows->dotted.ends, &rows->row.fields, &rows->row.besides, &rows->row.said, &rows->row.parts,
     };
+    _Static_assert(sizeof all / sizeof *all == BUFFERS, "as many as callers have room for");
     memcpy(found, all, sizeof all);
-    return sizeof all / sizeof *all;
+    return BUFFERS;
 }
-enum { BUFFERS = 40 };
 
 static Role role_of(const String *key) {
     static const struct {
