@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,11 @@ def answer(text: str) -> Response:
 
 def task(**fields: object) -> Task:
     return Task({"responses_create_params": {"input": "What is 1+1?"}, "expected_answer": "2", **fields})
+
+
+async def wait_until(is_true: Callable[[], bool]) -> None:
+    while not is_true():  # the test's own timeout ends a wait in vain
+        await asyncio.sleep(0.02)
 
 
 async def outcome(judge: RunningJudge, text: str) -> Verdict | str:
@@ -293,14 +299,16 @@ async def test_auto_adds_workers_while_verdicts_wait_and_cores_are_idle(
     assert 1 < len({verdict.numbers["pid"] for verdict in verdicts}) <= size <= 4 * usable_cores()
 
 
-async def test_a_killed_template_is_replaced_and_judging_goes_on(hostile: str) -> None:
-    judge = make_judge(load_verifier(hostile), workers=2, timeout=5)
+@pytest.mark.parametrize("workers", [2, 6])
+async def test_a_killed_template_is_replaced_and_judging_goes_on(hostile: str, workers: int) -> None:
+    judge = make_judge(load_verifier(hostile), workers=workers, timeout=5)
     await judge.start()
     try:
         assert isinstance(await outcome(judge, "good"), Verdict)
         pool: Any = judge._engine
         pool._spawner._template.kill()
         after = [await outcome(judge, f"good {number}") for number in range(20)]
+        await wait_until(lambda: pool.size == workers)
     finally:
         await judge.close()
     assert sum(isinstance(one, Verdict) for one in after) >= 18

@@ -32,14 +32,25 @@ _BOOT = "import json,sys; sys.path[:]=json.loads(sys.argv[1]); from rollforge.ve
 class TemplateLost(UsageError):
     """The process that starts workers has ended: killed for want of memory, or by somebody."""
 
+    def __init__(self, spawner: Spawner) -> None:
+        super().__init__(
+            "the process that starts verifier workers has ended; was it killed for want of memory?"
+        )
+        self.spawner = spawner
+
 
 class WorkerHandle:
     """One started worker: its line, its number, and the file it writes into when it crashes."""
 
-    def __init__(self, pid: int, sock: socket.socket, report: int) -> None:
+    def __init__(self, spawner: Spawner, pid: int, sock: socket.socket, report: int) -> None:
+        self._spawner = spawner
         self.pid = pid
         self.sock = sock
         self._report = report
+
+    async def bury(self) -> int:
+        """Wait for its end, with the one who started it: its exit code, negative for a signal."""
+        return await self._spawner.bury(self.pid)
 
     def last_place(self) -> str:
         """`file.py:12 in solve`: where it stood when it crashed or was asked; empty when it could not say."""
@@ -113,7 +124,7 @@ class Spawner:
                 raise
         theirs.close()
         ours.setblocking(False)
-        return WorkerHandle(pid, ours, report)
+        return WorkerHandle(self, pid, ours, report)
 
     async def bury(self, pid: int) -> int:
         """Wait for a worker's end: its exit code, negative for a signal."""
@@ -181,9 +192,7 @@ class Spawner:
             except OSError:
                 data = b""
         if len(data) != NUMBER.size:
-            raise TemplateLost(
-                "the process that starts verifier workers has ended; was it killed for want of memory?"
-            )
+            raise TemplateLost(self)
         number: int = NUMBER.unpack(data)[0]
         return number
 

@@ -143,7 +143,7 @@ class WorkerPool:
         pid = worker.handle.pid
         kill_group(pid)  # also what it started itself
         try:
-            code = await self._spawner.bury(pid)
+            code = await worker.handle.bury()
         except (RollforgeError, OSError):
             code = None
         reason = worker.end_reason or _describe_end(code, worker.handle.last_place())
@@ -157,7 +157,7 @@ class WorkerPool:
             )
         if culprit is not None and not culprit.future.done():
             culprit.future.set_exception(verifier_failure(reason))
-        if culprit is None and not worker.is_leaving:
+        if culprit is None and not worker.is_leaving and code is not None:  # None: it went with its template
             self._early_deaths += 1
         if self._early_deaths >= MAX_EARLY_DEATHS and not self._workers:
             self._broken = f"workers end before they judge anything: {reason}"
@@ -185,25 +185,29 @@ class WorkerPool:
     async def _add_quietly(self) -> None:
         try:
             await self._add()
-        except TemplateLost:
-            await self._restart()
-        except UsageError:
-            pass  # a worker that cannot start is counted where it is buried
-
-    async def _restart(self) -> None:
-        """A new template takes the place of one that was killed, once for all who noticed."""
-        lost = self._spawner
-        async with self._restarting:
-            if self._is_closing or self._spawner is not lost:
-                return
-            await lost.close()
-            self._spawner = Spawner(self._verifier, self._memory_mb)
+        except TemplateLost as lost:
             try:
-                await self._spawner.start()
+                await self._restart(lost.spawner)
                 await self._add()
             except UsageError as error:
                 self._broken = str(error)
                 self._give_up(self._broken)
+        except UsageError:
+            pass  # a worker that cannot start is counted where it is buried
+
+    async def _restart(self, lost: Spawner) -> None:
+        """A new template takes the place of one that was killed, once for all who noticed."""
+        async with self._restarting:
+            if self._is_closing or self._spawner is not lost:
+                return
+            await lost.close()
+            fresh = Spawner(self._verifier, self._memory_mb)
+            try:
+                await fresh.start()
+            except BaseException:
+                await fresh.close()
+                raise
+            self._spawner = fresh  # nobody may ask it for a worker before it has said hello
 
     async def _add(self) -> None:
         self._starting += 1
@@ -271,7 +275,7 @@ class WorkerPool:
         for job in worker.jobs:
             if not job.future.done():
                 job.future.set_exception(verifier_failure("verification was stopped"))
-        burial = asyncio.ensure_future(self._spawner.bury(worker.handle.pid))
+        burial = asyncio.ensure_future(worker.handle.bury())
         done, _ = await asyncio.wait([burial], timeout=3)
         if not done:
             kill_group(worker.handle.pid)
