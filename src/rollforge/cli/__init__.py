@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import os
 import sys
@@ -13,6 +14,10 @@ from typing import Never
 
 RUN_OTHERS_CODE = frozenset({"collect", "verify", "eval", "bench", "serve-verifier", "check", "demo"})
 """Commands that run a user's functions, whose process is left as it was found."""
+
+
+_MMAP_THRESHOLD = -3
+"""glibc's number for the size from which memory is mapped on its own."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -71,6 +76,9 @@ def _travel_light(words: list[str]) -> bool:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # Arrow's own pool keeps more memory than the columns of most runs take.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    # Large arrays go back to the system when they are let go of, instead of waiting for others of their size.
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 1 << 20)
     # What is imported stays, and rows have no cycles: looking for some takes a tenth of a short command's time.
     gc.set_threshold(200_000, 20, 20)
     return True
