@@ -45,8 +45,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def run(words: list[str]) -> object:
     """What the command returns: flags over environment over config file over defaults."""
-    from cyclopts.config import Dict, Env
-
     from rollforge.cli.app import build_app
     from rollforge.cli.output import say
 
@@ -58,8 +56,14 @@ def run(words: list[str]) -> object:
         for note in notes:
             say(f"note: {note}")
     app = build_app(words[0] if words else None)
-    sources: list[object] = [Env("ROLLFORGE_", command=True, show=False)]
+    sources: list[object] = []
+    if any(name.startswith("ROLLFORGE_") for name in os.environ):
+        from cyclopts.config import Env
+
+        sources.append(Env("ROLLFORGE_", command=True, show=False))
     if config_path is not None:
+        from cyclopts.config import Dict
+
         from rollforge.config import read_config
 
         sources.append(Dict(read_config(config_path), source=config_path))
