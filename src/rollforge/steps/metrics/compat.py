@@ -128,7 +128,7 @@ def trinity_metrics(
 ) -> dict[str, float]:
     """`rollout/…` as during training and `eval/<taskset>/…` as in evaluation, over all tasks."""
     rows = ByTask(index, where)
-    name_of_set = taskset or index.runs[0].rollouts.name.split(".")[0]
+    name_of_set = taskset or index.runs[0].stem
     found: dict[str, float] = {}
     for name, values in rows.floats(nemo_fields(index)):
         by_size = dict(_in_order(values, rows))
