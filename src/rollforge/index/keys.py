@@ -72,7 +72,7 @@ def resolve(table: pa.Table) -> Keys:
             local_rollout[mine] = _fill_rollouts(local_task[mine], rollout[mine], has_rollout[mine])
     merged_task, merged_rollout = local_task, local_rollout
     if files > 1:
-        merged_task = _merge_tasks(file, local_task, has_task, prompt)
+        merged_task = _merge_tasks(file, local_task, has_task, prompt, has_prompt)
         merged_rollout = _fill_rollouts(merged_task, local_rollout, has_rollout)
     overruled_by = _overruled(merged_task, merged_rollout, row)
     is_plain = bool(
@@ -130,8 +130,11 @@ def _fill_rollouts(task: Ints, rollout: Ints, has_rollout: Bools) -> Ints:
     return filled
 
 
-def _merge_tasks(file: Ints, task: Ints, has_task: Bools, prompt: Ints) -> Ints:
-    """One numbering over several files: a number means one prompt, and rows without a number share by prompt."""
+def _merge_tasks(file: Ints, task: Ints, has_task: Bools, prompt: Ints, has_prompt: Bools) -> Ints:
+    """One numbering over several files: a number means one prompt, and rows without a number share by prompt.
+
+    Where a file does not say the prompt of a number, it means what the other files mean by it.
+    """
     merged = task.copy()
     next_free = int(task[has_task].max()) + 1 if has_task.any() else 0
     prompt_by_task: dict[int, int] = {}
@@ -142,6 +145,8 @@ def _merge_tasks(file: Ints, task: Ints, has_task: Bools, prompt: Ints) -> Ints:
         renamed = tasks.copy()
         for place, (one, where) in enumerate(zip(tasks.tolist(), first.tolist(), strict=True)):
             asked = int(prompt[mine[where]])
+            if not has_prompt[mine[where]]:
+                continue
             if prompt_by_task.setdefault(one, asked) != asked:
                 if (one, asked) not in number_by_pair:
                     number_by_pair[one, asked] = next_free

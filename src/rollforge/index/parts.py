@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from rollforge.index.keys import are_plain
-from rollforge.index.kinds import ARROW_TYPES, COLUMNS, PLACES, Kind
-from rollforge.index.tables import Source, column_name
+from rollforge.index.kinds import ARROW_TYPES, COLUMNS, PLACES, stored_name
+from rollforge.index.tables import Source
 
 
-def stored_names(
-    kind: Kind, numbers: Sequence[str], texts: Sequence[str]
-) -> dict[str, tuple[str, pa.DataType]]:
-    """The columns that can be read so: name → name and type in the parts."""
-    fixed = {"row": "int", **PLACES, **COLUMNS[kind]}
+def stored_names(fields: Mapping[str, str], numbers: Container[str]) -> dict[str, tuple[str, pa.DataType]]:
+    """The columns of rollouts that can be read so: name → name and type in the parts."""
+    fixed = {"row": "int", **PLACES, **COLUMNS["rollouts"]}
     known = {name: (name, ARROW_TYPES[column]) for name, column in fixed.items()}
-    known |= {column_name(name): (f"t:{name}", pa.string()) for name in texts if name not in numbers}
-    known |= {column_name(name): (f"n:{name}", pa.float64()) for name in numbers}
-    return {"reward": ("n:reward", pa.float64()), **known} if kind == "rollouts" else known
+    for name, column in fields.items():
+        is_number = name in numbers or name == "reward"
+        known[column] = (
+            (stored_name("n", name), pa.float64()) if is_number else (stored_name("t", name), pa.string())
+        )
+    return known
 
 
 def read_columns(sources: Sequence[Source], columns: dict[str, tuple[str, pa.DataType]]) -> pa.Table:

@@ -19,7 +19,16 @@ import pyarrow.parquet as pq
 from rollforge.index import fast
 from rollforge.index.columns import Columns
 from rollforge.index.facts import BadLine, Line, Reader, Row
-from rollforge.index.kinds import ARROW_TYPES, COLUMNS, PLACES, ColumnType, Kind, reader_of
+from rollforge.index.kinds import (
+    ARROW_TYPES,
+    COLUMNS,
+    PLACES,
+    ColumnType,
+    Kind,
+    discovered_name,
+    reader_of,
+    stored_name,
+)
 from rollforge.index.lines import Batch, read_batches
 from rollforge.index.rollouts import Rollouts
 from rollforge.records import ATTEMPT_KEY, ROLLOUT_KEY, TASK_KEY
@@ -121,7 +130,9 @@ class _Scan:
     def batch(self, batch: Batch) -> None:
         """Take in neighbouring lines; a bad one is listed, a blank one only counted."""
         first = self.scanned.lines + 1
-        if self._fast is not None:
+        if batch.broken:
+            self._list(first, batch.offset, batch.broken, is_kept=False)
+        elif self._fast is not None:
             count, left = self._fast.take(batch, first)
             self.scanned.lines += count
             self._take(batch, left, is_utf8=not left)
@@ -185,9 +196,10 @@ class _Scan:
         if len(tables) > 1:
             table = pa.concat_tables(tables, promote_options="default").sort_by("line")
         for name in table.column_names:
-            counts = {"n:": self.scanned.numbers, "t:": self.scanned.texts}.get(name[:2])
-            if counts is not None:
-                _count(counts, name[2:], table.num_rows - table.column(name).null_count)
+            found = discovered_name(name)
+            if found is not None:
+                counts = self.scanned.numbers if found[0] == "n" else self.scanned.texts
+                _count(counts, found[1], table.num_rows - table.column(name).null_count)
         path = f"{self._stem}-{len(self.scanned.parts)}.parquet"
         pq.write_table(table, path, compression="lz4", use_dictionary=_REPEATING)
         self.scanned.parts.append(Part(path, self.scanned.rows, table.num_rows))
@@ -243,8 +255,8 @@ def _named(
         if key in named:
             named[key] = _whole_numbers(values)
         elif key is None:
-            named[f"n:{name}"] = pa.array(values, from_pandas=True)
-    named |= {f"t:{name}": words for name, words in texts.items() if name not in _KEY_COLUMNS}
+            named[stored_name("n", name)] = pa.array(values, from_pandas=True)
+    named |= {stored_name("t", name): words for name, words in texts.items() if name not in _KEY_COLUMNS}
     return pa.table(named)
 
 

@@ -25,7 +25,7 @@ from rollforge.index.overlay import Duplicate, Overlay, make_overlay
 from rollforge.index.scan import BadLineAt
 from rollforge.index.sources import find_runs, read_manifest, tasks_file
 from rollforge.index.sql import check_where, fetch, literal, lock_down, quoted, run_select
-from rollforge.index.tables import Sources, column_name
+from rollforge.index.tables import Sources
 from rollforge.records import TASK_KEY, JsonObject
 from rollforge.store import RunFiles
 
@@ -135,7 +135,11 @@ class Index:
     @property
     def rejects(self) -> list[BadLineAt]:
         """Lines that are no rows, and rows with something odd, each with its place (`is_kept` tells them apart)."""
-        return [bad for source in self._sources.by_kind["rollouts"] for bad in source.state.all_listed()]
+        return [
+            msgspec.structs.replace(bad, file=str(source.path))  # it may have been indexed under another path
+            for source in self._sources.by_kind["rollouts"]
+            for bad in source.state.all_listed()
+        ]
 
     @property
     def rejected_lines(self) -> int:
@@ -177,20 +181,25 @@ class Index:
         return {str(kind): int(count) for kind, count in found}
 
     @cached_property
+    def _fields(self) -> dict[str, str]:
+        return self._sources.fields(self._overlay)
+
+    @cached_property
     def numbers(self) -> list[str]:
         """Discovered number columns of `rollouts`: `reward` first, then in order of appearance."""
-        found = [column_name(name) for name in self._sources.with_verdicts("numbers", self._overlay)]
-        return sorted(found, key=lambda name: name != "reward")
+        found = self._sources.with_verdicts("numbers", self._overlay)
+        return [column for name, column in self._fields.items() if name in found]
 
     @cached_property
     def texts(self) -> list[str]:
         """Discovered text columns of `rollouts`."""
-        numbers = self._sources.with_verdicts("numbers", self._overlay)
-        return [
-            column_name(name)
-            for name in self._sources.with_verdicts("texts", self._overlay)
-            if name not in numbers
-        ]
+        numbers = {"reward": 0} | self._sources.with_verdicts("numbers", self._overlay)
+        return [column for name, column in self._fields.items() if name not in numbers]
+
+    @cached_property
+    def name_by_column(self) -> dict[str, str]:
+        """What the rows call a discovered column: `fields.turns` is their `turns`."""
+        return {column: name for name, column in self._fields.items()}
 
     @property
     def mixed(self) -> dict[str, int]:
@@ -243,10 +252,7 @@ class Index:
 
     @cached_property
     def _stored(self) -> dict[str, tuple[str, pa.DataType]]:
-        found = self._sources.discovered
-        return parts.stored_names(
-            "rollouts", list(found("rollouts", "numbers")), list(found("rollouts", "texts"))
-        )
+        return parts.stored_names(self._fields, self._sources.discovered("rollouts", "numbers"))
 
     def checked(self, where: str) -> str:
         """A user's expression over `rollouts`, in parentheses; raises when it is not one expression over known columns."""

@@ -6,7 +6,7 @@ Rows are made and written a slice at a time; what is undefined is left out of a 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,17 +78,12 @@ _LEFT_OUT = {"agent", "pass_rate_low", "pass_rate_high"}
 
 def _task_rows(
     profile: Profile, index: Index, infos: dict[int, list[JsonObject]] | None, where: str | None
-) -> Iterator[msgspec.Struct]:
+) -> Iterator[object]:
     """The table as records that leave out what is undefined, made a slice at a time."""
     names = [name for name in profile.tasks.column_names if name not in _LEFT_OUT]
     extra = ["pass_rate_ci", "histogram/reward", "sample", *(["rollout_infos"] if infos is not None else [])]
     keys = [_RENAMED.get(name, name) for name in names] + extra
-    record: Any = msgspec.defstruct(
-        "TaskProfile",
-        [(f"f{place}", Any, None) for place in range(len(keys))],
-        rename={f"f{place}": key for place, key in enumerate(keys)},
-        omit_defaults=True,
-    )
+    record = _record_type(keys)
     histograms = _Histograms(profile.rows or ByTask(index, where))
     for first in range(0, profile.tasks.num_rows, SLICE):
         part = profile.tasks.slice(first, SLICE)
@@ -102,6 +97,21 @@ def _task_rows(
         if infos is not None:
             columns.append([infos.get(task, []) for task in tasks])
         yield from itertools.starmap(record, zip(*columns, strict=True))
+
+
+def _record_type(keys: list[str]) -> Callable[..., object]:
+    """What makes a record of one value per key and leaves out what is undefined."""
+    try:
+        return msgspec.defstruct(
+            "TaskProfile",
+            [(f"f{place}", Any, None) for place in range(len(keys))],
+            rename={f"f{place}": key for place, key in enumerate(keys)},
+            omit_defaults=True,
+        )
+    except ValueError:  # a key with a quote or a line break in it
+        return lambda *values: {
+            key: value for key, value in zip(keys, values, strict=True) if value is not None
+        }
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
