@@ -146,3 +146,25 @@ def test_one_number_in_two_files_is_one_task_where_no_prompt_says_otherwise(tmp_
         write_rows(tmp_path / f"{rollout}.jsonl", rows)
     found = open_index(f"{tmp_path}/*.jsonl").table(["task", "rollout"]).to_pylist()
     assert [(row["task"], row["rollout"]) for row in found] == [(0, 0), (1, 0), (0, 1), (1, 1)]
+
+
+def test_a_line_of_fifty_megabytes_counts_and_is_noted(tmp_path: Path) -> None:
+    rows = [
+        make_rollout(0, 0),
+        make_rollout(0, 1, text="y" * 50_000_000),
+        b"z" * 50_000_000,
+        make_rollout(0, 2),
+    ]
+    with open_index(write_rows(tmp_path / "r.jsonl", rows)) as index:
+        assert index.table(["rollout"]).column(0).to_pylist() == [0, 1, 2]
+        assert [(bad.line, bad.is_kept) for bad in index.rejects] == [(2, True), (3, False)]
+        assert "50 MB" in index.rejects[0].reason
+
+
+def test_a_key_that_is_no_whole_number_is_noted_and_merges_nothing(tmp_path: Path) -> None:
+    rows = [make_rollout(0, 0), make_rollout(0.5, 0, prompt="other"), make_rollout(1.0, 0)]  # type: ignore[arg-type]
+    with open_index(write_rows(tmp_path / "r.jsonl", rows)) as index:
+        assert index.table(["task"]).column(0).to_pylist() == [0, 2, 1] and not index.duplicates
+        assert [(bad.line, bad.reason) for bad in index.rejects] == [
+            (2, "_ng_task_index: expected a whole number, got 0.5")
+        ]

@@ -158,7 +158,8 @@ def _without_constants(line: bytes, reason: str) -> tuple[bytes, list[str]]:
         value = json.loads(line, parse_constant=missing)
         if not found or not isinstance(value, dict):
             raise BadLine(reason)
-        return msgspec.json.encode(value), [f"{', '.join(sorted(set(found)))} is no JSON; taken as missing"]
+        repaired = json.dumps(value, separators=(",", ":")).encode()  # escapes half a character, too
+        return repaired, [f"{', '.join(sorted(set(found)))} is no JSON; taken as missing"]
     except UnicodeError:
         raise BadLine("invalid UTF-8") from None
     except RecursionError:

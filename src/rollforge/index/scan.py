@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 CHUNK = 16_384
 """Rows per part: what is held in memory before it is written."""
 
+LONG = 32 << 20
+"""A line of so many bytes is noted."""
+
 MAX_LISTED = 1_000
 """Bad lines listed with their place per range; all of them are counted."""
 
@@ -140,9 +143,19 @@ class _Scan:
             left = [(number, *span) for number, span in enumerate(batch.spans(), first)]
             self.scanned.lines += len(left)
             self._take(batch, left, is_utf8=_is_utf8(batch.data))
+        if len(batch.data) >= LONG:
+            self._list_long(batch, first)
         self._rollouts.read()
         if len(self._places) + (len(self._fast) if self._fast is not None else 0) >= CHUNK:
             self.flush()
+
+    def _list_long(self, batch: Batch, first: int) -> None:
+        """A row of this size counts, but somebody should know of it."""
+        rejected = {bad.line for bad in self.scanned.listed}
+        for number, (start, end) in enumerate(batch.spans(), first):
+            if end - start >= LONG and number not in rejected:
+                reason = f"the line is {(end - start) / 1e6:,.0f} MB long"
+                self._list(number, batch.offset + start, reason, is_kept=True)
 
     def _take(self, batch: Batch, lines: list[tuple[int, int, int]], *, is_utf8: bool) -> None:
         """Take in these lines of a batch, each with its number, start and end, one by one."""
@@ -213,6 +226,8 @@ class _Scan:
         for name, values in zip(PLACES, zip(*self._places, strict=True), strict=True):
             columns[name] = pa.array(np.array(values, dtype=np.int64))
         columns |= self._rollout_columns() if self._read is None else self._other_columns()
+        for row, text in _no_keys(numbers):
+            self._note(row, text)
         for row, notes in self._notes.items():
             line, offset, _ = self._places[row]
             self._list(line, offset, "; ".join(notes), is_kept=True)
@@ -227,6 +242,8 @@ class _Scan:
 
         count = len(rows)
         made, numbers, texts = rows.finish(note, has_usage=self._kind == "rollouts")
+        for row, text in _no_keys(numbers):
+            note(made["line"][row].as_py(), made["offset"][row].as_py(), text)
         columns = {name: pa.nulls(count, ARROW_TYPES[kind]) for name, kind in COLUMNS[self._kind].items()}
         known = {name: values for name, values in made.items() if name in columns or name in PLACES}
         return _named(columns | known, numbers, texts)
@@ -268,8 +285,18 @@ def _count(counts: dict[str, int], name: str, more: int) -> None:
     counts[name] = counts.get(name, 0) + more
 
 
+def _no_keys(numbers: Mapping[str, NDArray[np.float64]]) -> list[tuple[int, str]]:
+    """Rows with a key that is no whole number, and what to say of them; the key is missing there."""
+    found = [(name, numbers[name]) for name in _KEY_COLUMNS if name in numbers]
+    return [
+        (row, f"{name}: expected a whole number, got {values[row]:g}")
+        for name, values in found
+        for row in np.flatnonzero(values % 1 > 0).tolist()
+    ]
+
+
 def _whole_numbers(found: NDArray[np.float64]) -> pa.Array:
-    missing = np.isnan(found) | (np.abs(found) >= 2**53)
+    missing = np.isnan(found) | (np.abs(found) >= 2**53) | (found % 1 > 0)
     return pa.array(np.where(missing, 0, found).astype(np.int64), mask=missing)
 
 

@@ -6,22 +6,24 @@ other group a field with a single value has no std at all. These are NeMo Gym's 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from rollforge import stats
 from rollforge.index.grouped import ByTask, Floats, Ints
+from rollforge.records import ATTEMPT_KEY
 
 STATISTICS = ("mean", "max", "min", "median", "std")
 
 
 def group_statistics(
-    rows: ByTask, names: Sequence[str], order: Ints | None, starts: Ints
+    rows: ByTask, fields: Mapping[str, str], order: Ints | None, starts: Ints
 ) -> dict[str, Floats]:
     """One array per `statistic/field`, one value per group, NaN for what is undefined.
 
     Args:
+        fields: column → name, as `profile_fields` gives them.
         order: places of the rollouts (which come by task) sorted by group; None when tasks are the groups.
         starts: where each group begins.
     """
@@ -29,19 +31,24 @@ def group_statistics(
     columns: dict[str, Floats] = {}
     counts: dict[str, Ints] = {}
     has_spread = np.zeros(len(starts), dtype=np.bool_)
-    for name, values in rows.floats(names):
+    for column, values in rows.floats(list(fields)):
+        name = fields[column]
         found = stats.summarize_groups(values if order is None else values[order], starts)
         counts[name] = found.n
         for statistic in STATISTICS:
             columns[f"{statistic}/{name}"] = getattr(found, statistic)
         has_spread |= ~np.isnan(found.std)
-    for name in names:
+    for name in fields.values():
         is_zero = ~has_spread & (counts[name] == sizes)
         if is_zero.any():
             columns[f"std/{name}"] = np.where(is_zero, 0.0, columns[f"std/{name}"])
     return columns
 
 
-def profile_fields(rows: ByTask) -> list[str]:
-    """The number fields, and `_ng_attempt_index` under NeMo Gym's name when some rollout was retried (added by the caller)."""
-    return rows.index.numbers
+def profile_fields(rows: ByTask) -> dict[str, str]:
+    """The number columns, each with what the rows call it; `_ng_attempt_index` is among them when a rollout was retried."""
+    names = rows.index.name_by_column
+    fields = {"reward": "reward"} | {column: names[column] for column in rows.index.numbers}
+    if not np.isnan(rows.one("attempt")).all():
+        fields["attempt"] = ATTEMPT_KEY
+    return fields

@@ -5,7 +5,7 @@ It reads numbers only; text is touched when the profile is written, for each tas
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from rollforge import stats
 from rollforge.index import Index, open_index
 from rollforge.index.grouped import ByTask, Floats, Ints
 from rollforge.records import JsonObject
-from rollforge.steps.profile.fields import STATISTICS, group_statistics
+from rollforge.steps.profile.fields import group_statistics, profile_fields
 from rollforge.steps.profile.records import BANDS, ProfileSummary
 from rollforge.steps.profile.summary import summarize
 
@@ -65,16 +65,17 @@ def profile_run(
         return profile_index(index, options)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # rewards near the greatest number have no mean: it is null
 def profile_index(index: Index, options: ProfileOptions | None = None) -> Profile:
     """The profile of an open index."""
     options = options or ProfileOptions()
     rows = ByTask(index, options.where)
-    names = index.numbers or ["reward"]
-    rows.keep([*names, "attempt", "answer_chars"])
-    tasks = _task_table(rows, names, options)
-    agents = _agent_table(rows, names, options)
+    rows.keep(list(dict.fromkeys(["reward", *index.numbers, "attempt", "answer_chars"])))
+    fields = profile_fields(rows)
+    tasks = _task_table(rows, fields, options)
+    agents = _agent_table(rows, fields)
     summary = summarize(rows, tasks, options.threshold, options.tolerance, options.look)
-    profile = Profile(tasks, agents, summary, list(names))
+    profile = Profile(tasks, agents, summary, list(fields.values()))
     profile.rows = rows
     return profile
 
@@ -88,17 +89,11 @@ def _column(values: Any) -> pa.Array:
     return pa.array(array, mask=missing) if missing.any() else pa.array(array)
 
 
-def _task_table(rows: ByTask, names: Sequence[str], options: ProfileOptions) -> pa.Table:
+def _task_table(rows: ByTask, fields: Mapping[str, str], options: ProfileOptions) -> pa.Table:
     columns: dict[str, pa.Array] = {"task": pa.array(rows.tasks), "agent": _first(rows, "agent")}
     columns |= {name: _column(values) for name, values in _counts(rows).items()}
     columns |= _reward_columns(rows, options)
-    statistics = group_statistics(rows, names, None, rows.starts)
-    attempts = rows.one("attempt")
-    if not np.isnan(attempts).all():
-        found = stats.summarize_groups(attempts, rows.starts)
-        statistics |= {
-            f"{statistic}/_ng_attempt_index": getattr(found, statistic) for statistic in STATISTICS
-        }
+    statistics = group_statistics(rows, fields, None, rows.starts)
     columns |= {name: _column(values) for name, values in statistics.items()}
     table = pa.table(columns)
     return _with_absent_tasks(rows, table) if options.where is None else table
@@ -189,20 +184,20 @@ def _with_absent_tasks(rows: ByTask, table: pa.Table) -> pa.Table:
     return pa.concat_tables([table, pa.table(nothing)], promote_options="default").sort_by("task")
 
 
-def _agent_table(rows: ByTask, names: Sequence[str], options: ProfileOptions) -> pa.Table:
+def _agent_table(rows: ByTask, fields: Mapping[str, str]) -> pa.Table:
     codes, labels = _sorted(*rows.codes("agent"))
     order = np.argsort(codes, kind="stable")
     starts = (
         np.flatnonzero(np.r_[True, np.diff(codes[order]) != 0]) if len(codes) else np.zeros(0, dtype=np.int64)
     )
-    statistics = group_statistics(rows, names, order, starts)
+    statistics = group_statistics(rows, fields, order, starts)
     sizes = np.diff(np.append(starts, len(codes)))
     task = rows.task[order]
     tasks = [
         len(np.unique(task[first : first + size]))
         for first, size in zip(starts.tolist(), sizes.tolist(), strict=True)
     ]
-    histograms = _agent_histograms(rows, names, order, starts, sizes)
+    histograms = _agent_histograms(rows, fields, order, starts, sizes)
     columns: dict[str, pa.Array] = {
         "agent": pa.array([labels[code] for code in codes[order][starts].tolist()], pa.string()),
         "num_rollouts": pa.array(sizes.astype(np.int64)),
@@ -222,12 +217,13 @@ def _sorted(codes: Ints, labels: list[str | None]) -> tuple[Ints, list[str | Non
 
 
 def _agent_histograms(
-    rows: ByTask, names: Sequence[str], order: Ints, starts: Ints, sizes: Ints
+    rows: ByTask, fields: Mapping[str, str], order: Ints, starts: Ints, sizes: Ints
 ) -> dict[str, pa.Array]:
     kind = pa.struct([("edges", pa.list_(pa.float64())), ("counts", pa.list_(pa.int64()))])
-    found: dict[str, list[JsonObject]] = {f"histogram/{name}": [] for name in names}
-    for name, values in rows.floats(names):
+    found: dict[str, list[JsonObject]] = {f"histogram/{name}": [] for name in fields.values()}
+    for column, values in rows.floats(list(fields)):
+        histograms = found[f"histogram/{fields[column]}"]
         ordered = values[order]
         for first, size in zip(starts.tolist(), sizes.tolist(), strict=True):
-            found[f"histogram/{name}"].append(stats.histogram(ordered[first : first + size])._asdict())
+            histograms.append(stats.histogram(ordered[first : first + size])._asdict())
     return {name: pa.array(histograms, kind) for name, histograms in found.items()}

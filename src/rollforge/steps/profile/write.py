@@ -133,14 +133,8 @@ class _Histograms:
         known = ~np.isnan(reward)
         if self._edges and known.any():
             group = np.repeat(np.arange(len(rows.tasks)), np.diff(np.append(rows.starts, len(rows))))[known]
-            edges = np.array(self._edges)
-            width = edges[-1] - edges[0]
-            where_in = (
-                np.floor((reward[known] - edges[0]) / width * bins)
-                if width > 0
-                else np.zeros(int(known.sum()))
-            )
-            place = group * bins + np.clip(where_in, 0, bins - 1).astype(np.int64)
+            where_in = np.searchsorted(self._edges, reward[known], side="right") - 1
+            place = group * bins + np.clip(where_in, 0, bins - 1)
             self._counts += np.bincount(place, minlength=self._counts.size).reshape(self._counts.shape)
 
     def get(self, tasks: list[int]) -> list[JsonObject | None]:
@@ -192,12 +186,16 @@ _sample = msgspec.json.Decoder(_Sample).decode
 
 def _rollout_infos(index: Index, where: str | None) -> dict[int, list[JsonObject]]:
     """Every rollout's own numbers, by task."""
-    names = index.numbers
+    names = {column: index.name_by_column[column] for column in index.numbers}
     table = index.table(["task", "rollout", *names], where, order_by="task, rollout")
     infos: dict[int, list[JsonObject]] = {}
     for row in table.to_pylist():
         task, rollout = row.pop("task"), row.pop("rollout")
-        numbers = {name: value for name, value in row.items() if value is not None and "." not in name}
+        numbers = {
+            names[column]: value
+            for column, value in row.items()
+            if value is not None and "." not in names[column]
+        }
         info = {"rollout_id": f"{task}:{rollout}", TASK_KEY: task, ROLLOUT_KEY: rollout, **numbers}
         infos.setdefault(task, []).append(info)
     return infos
