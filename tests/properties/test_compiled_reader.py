@@ -200,3 +200,18 @@ def test_rows_beyond_one_chunk_and_block_stay_in_order(monkeypatch: pytest.Monke
         for n in range(200)
     ]
     compare(b"\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"response":{"output":[{"type":"message","content":[{"type":"output_text","text":"\\ud800 x"}]}]}}',
+        b'{"responses_create_params":{"input":"\\ud800 x"}}',
+        b'{"verdict":"\\ud800 x","reward":NaN}',
+        b'\xef\xbb\xbf{"reward":1}',
+    ],
+)
+def test_half_a_character_or_a_byte_order_mark_costs_no_row_either_way(line: bytes, tmp_path: Path) -> None:
+    compare(line + b"\n")
+    (tmp_path / "r.jsonl").write_bytes(line + b"\n")
+    assert scan(tmp_path / "r.jsonl", "rollouts", is_fast=True)[0].rows == 1

@@ -105,8 +105,7 @@ class Reader:
         if seen in self.hash_by_params:
             return self.hash_by_params[seen]
         try:
-            params = _params(data)
-            asked = _any(params.input) if len(params.input) else None
+            params, asked = _read_params(data)
         except msgspec.DecodeError as error:
             note(f"{PARAMS_KEY}: {error}")
             return None
@@ -115,6 +114,23 @@ class Reader:
         found = prompts.prompt_hash(asked, params.instructions) if asked is not None else None
         self.hash_by_params[seen] = found
         return found
+
+
+def _read_params(data: bytes) -> tuple[_Params, Any]:
+    """The parameters, and what was asked; half a character in them is replaced, as it is in answers."""
+    try:
+        params = _params(data)
+        return params, _any(params.input) if len(params.input) else None
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        params = _params(_encoded(json.loads(data)))
+        return params, _any(params.input) if len(params.input) else None
+
+
+def _encoded(value: Any) -> bytes:
+    """A value as JSON that every reader takes: half a surrogate pair is replaced."""
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def split_line(line: Line) -> tuple[dict[str, Raw], list[str]]:
@@ -128,7 +144,7 @@ def split_line(line: Line) -> tuple[dict[str, Raw], list[str]]:
     except UnicodeDecodeError:
         raise BadLine("invalid UTF-8") from None
     except msgspec.DecodeError as error:
-        repaired, notes = _without_constants(bytes(line), str(error))
+        repaired, notes = _repaired(bytes(line), str(error))
         return split_raw(repaired), notes
     if len(line) == _compact_size(values) or len(line) == _compact_size(values) + 2 * len(values) - 1:
         return values, []
@@ -147,8 +163,8 @@ def repeated_notes(line: Line) -> list[str]:
     ]
 
 
-def _without_constants(line: bytes, reason: str) -> tuple[bytes, list[str]]:
-    """The line with NaN and Infinity as null; raises `BadLine` when they are not what is wrong with it."""
+def _repaired(line: bytes, reason: str) -> tuple[bytes, list[str]]:
+    """The line with NaN and Infinity as null, without halves of characters; raises `BadLine` when more is wrong with it."""
     found: list[str] = []
 
     def missing(word: str) -> None:
@@ -156,10 +172,10 @@ def _without_constants(line: bytes, reason: str) -> tuple[bytes, list[str]]:
 
     try:
         value = json.loads(line, parse_constant=missing)
-        if not found or not isinstance(value, dict):
-            raise BadLine(reason)
-        repaired = json.dumps(value, separators=(",", ":")).encode()  # escapes half a character, too
-        return repaired, [f"{', '.join(sorted(set(found)))} is no JSON; taken as missing"]
+        if not isinstance(value, dict):
+            raise BadLine("not an object")
+        notes = [f"{', '.join(sorted(set(found)))} is no JSON; taken as missing"] if found else []
+        return _encoded(value), notes
     except UnicodeError:
         raise BadLine("invalid UTF-8") from None
     except RecursionError:
