@@ -216,7 +216,9 @@ def sort_scalars(
         kind = type(value)
         if kind is float or kind is int or kind is bool:
             if key in KEYS:
-                if abs(value) < 2**53:  # type: ignore[arg-type]  # beyond, neighbours are one and the same
+                if value % 1:  # type: ignore[operator]
+                    notes.append(f"{key}: expected a whole number, got {value:g}")
+                elif abs(value) < 2**53:  # type: ignore[arg-type]  # beyond, neighbours are one and the same
                     keys[key] = int(value)  # type: ignore[arg-type]
             else:
                 numbers.append((key, value))  # type: ignore[arg-type]
