@@ -56,6 +56,10 @@ class Overlay(msgspec.Struct, kw_only=True):
     texts: list[str] = []
     duplicates: list[Duplicate] = []
     duplicate_count: int = 0
+    renamed: dict[int, dict[int, int]] = {}
+    """Per file, of several, the task numbers that mean another task elsewhere, each with the one it has here."""
+    joins_tasks: bool = True
+    """The rows name the tasks by the numbers that the tasks files have."""
 
     def join(self) -> str:
         """The join that brings the decisions to the rows `b`."""
@@ -88,6 +92,7 @@ class Overlay(msgspec.Struct, kw_only=True):
 def make_overlay(
     connect: Callable[[], duckdb.DuckDBPyConnection],
     read_keys: Callable[[], pa.Table],
+    read_task_keys: Callable[[], pa.Table],
     *,
     are_keys_plain: Callable[[], bool],
     folder: Path,
@@ -101,7 +106,7 @@ def make_overlay(
     """The overlay for these builds and this verifier, made now or found beside the parts."""
     if verifier is not None:
         _check_verifier(connect(), verifier)
-    digest = hashlib.sha256(f"{state_digest}/{verifier}/3".encode()).hexdigest()[:16]
+    digest = hashlib.sha256(f"{state_digest}/{verifier}/4".encode()).hexdigest()[:16]
     stored = folder / "views" / f"{digest}.json"
     try:
         overlay = msgspec.json.decode(stored.read_bytes(), type=Overlay)
@@ -120,7 +125,8 @@ def make_overlay(
     )
     stored.parent.mkdir(parents=True, exist_ok=True)
     if overlay.has_verdicts or not are_keys_plain():
-        keys = resolve(read_keys())
+        keys = resolve(read_keys(), read_task_keys())
+        overlay.renamed, overlay.joins_tasks = keys.renamed, keys.joins_tasks
         _note_duplicates(connect, keys, overlay)
         if not keys.is_plain or overlay.has_verdicts:
             overlay.path = str(stored.with_suffix(".parquet").resolve())

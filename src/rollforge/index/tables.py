@@ -88,20 +88,19 @@ class Sources:
             return " UNION ALL BY NAME ".join(selects)
         columns = (PLACES | COLUMNS[kind]).items()
         fixed = ", ".join(f"CAST(NULL AS {_SQL_TYPES[column]}) AS {quoted(name)}" for name, column in columns)
-        return f"SELECT CAST(NULL AS BIGINT) AS row, 0 AS file_no, '' AS file, {fixed} WHERE false"
+        return f"SELECT CAST(NULL AS BIGINT) AS row, 0 AS first_row, 0 AS file_no, '' AS file, {fixed} WHERE false"
 
     def column_names(self, table: str, overlay: Overlay) -> list[str]:
         """Columns of `rollouts`, `tasks` or `failures`, in the order in which the SQL below makes them."""
         if table == "failures":
             return ["row", "file", *PLACES, *COLUMNS["failures"]]
         if table == "tasks":
-            return [*_TASK_COLUMNS, *(self.task_fields().values() if self.has_tasks_file() else ())]
+            return [*_TASK_COLUMNS, *(self.task_fields().values() if self.has_tasks_file(overlay) else ())]
         return ["row", "file", *PLACES, *COLUMNS["rollouts"], *self.fields(overlay).values()]
 
-    def has_tasks_file(self) -> bool:
-        """There is one for the whole run, not none, and not one per file of several."""
-        is_one = len(self.by_kind["tasks"]) == 1 and len(self.by_kind["rollouts"]) == 1
-        return is_one and self.count("tasks") > 0
+    def has_tasks_file(self, overlay: Overlay) -> bool:
+        """There are tasks as they were sent, and the rollouts name them by number."""
+        return self.count("tasks") > 0 and overlay.joins_tasks
 
     def rollouts_sql(self, overlay: Overlay) -> str:
         """The rollouts that count, with the verdicts that count."""
@@ -115,23 +114,42 @@ class Sources:
             columns.append(f"{value} AS {quoted(column)}")
         return f"SELECT {', '.join(columns)} FROM base_rollouts b {overlay.join()}"
 
-    def tasks_sql(self) -> str:
-        """One row per task: from the tasks file, or from the rollouts when there is none (or one per file of several)."""
-        if not self.has_tasks_file():
-            return (
-                "SELECT task, first(agent ORDER BY row) AS agent, first(prompt_hash ORDER BY row) AS prompt_hash, "
-                "CAST(NULL AS BIGINT) AS source_row FROM rollouts GROUP BY task"
-            )
+    def tasks_sql(self, overlay: Overlay) -> str:
+        """One row per task: from the tasks files; from the rollouts for tasks that none of them has."""
+        from_rollouts = (
+            "SELECT task, first(agent ORDER BY row) AS agent, first(prompt_hash ORDER BY row) AS prompt_hash, "
+            "CAST(NULL AS BIGINT) AS source_row FROM rollouts"
+        )
+        if not self.has_tasks_file(overlay):
+            return f"{from_rollouts} GROUP BY task"
         numbers = self.discovered("tasks", "numbers")
         extra = [
             f"{quoted(stored_name('n' if name in numbers else 't', name))} AS {quoted(column)}"
             for name, column in self.task_fields().items()
         ]
-        columns = ", ".join(
-            ["coalesce(task, row) AS task", "agent", "prompt_hash", "row AS source_row", *extra]
+        number = self.number_sql("tasks", "coalesce(base_tasks.task, row - first_row)")
+        columns = ", ".join([f"{number} AS task", "agent", "prompt_hash", "row AS source_row", *extra])
+        first = f"row_number() OVER (PARTITION BY {number} ORDER BY row) = 1"
+        from_files = f"SELECT {columns} FROM base_tasks QUALIFY {first}"
+        if len(self.by_kind["rollouts"]) == len(self.by_kind["tasks"]):
+            return from_files
+        return (
+            f"WITH sent AS ({from_files}) SELECT * FROM sent UNION ALL BY NAME "
+            f"{from_rollouts} WHERE task NOT IN (SELECT task FROM sent) GROUP BY task"
         )
-        first = "row_number() OVER (PARTITION BY coalesce(task, row) ORDER BY row) = 1"
-        return f"SELECT {columns} FROM base_tasks QUALIFY {first}"
+
+    def failures_sql(self) -> str:
+        """The failures under the task numbers of the whole run."""
+        fixed = {name: quoted(name) for name in ("row", "file", *PLACES, *COLUMNS["failures"])}
+        fixed["task"] = f"{self.number_sql('failures', 'base_failures.task')} AS task"
+        return f"SELECT {', '.join(fixed.values())} FROM base_failures"
+
+    def number_sql(self, kind: Kind, local: str) -> str:
+        """The number a task has in the whole run, from the one it has in its file."""
+        if len(self.by_kind["rollouts"]) == 1:
+            return local
+        renamed = f"SELECT n.task FROM renamed n WHERE n.file_no = base_{kind}.file_no AND n.local = {local}"
+        return f"coalesce(({renamed}), {local})"
 
 
 def _select(source: Source) -> str:
@@ -140,7 +158,8 @@ def _select(source: Source) -> str:
     # Not hive_partitioning: it would take a folder `task=math` further up for a column, too.
     start = "CAST(regexp_extract(filename, 'row0=(\\d+)/line0=(\\d+)/[^/]+$', {}) AS BIGINT)"
     return (
-        f"SELECT {source.first_row} + {start.format(1)} + file_row_number AS row, {source.file_no} AS file_no, "
+        f"SELECT {source.first_row} + {start.format(1)} + file_row_number AS row, "
+        f"{source.first_row} AS first_row, {source.file_no} AS file_no, "
         f"{literal(str(source.path))} AS file, * EXCLUDE (line, filename, file_row_number), "
         f"{start.format(2)} + line AS line FROM read_parquet([{parts}], "
         "union_by_name = true, file_row_number = true, filename = true, hive_partitioning = false)"

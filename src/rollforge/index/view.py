@@ -19,7 +19,7 @@ import pyarrow as pa
 from rollforge.errors import UsageError
 from rollforge.index import parts
 from rollforge.index.cache import Cache
-from rollforge.index.kinds import COLUMNS, PLACES, Kind
+from rollforge.index.kinds import Kind
 from rollforge.index.lines import read_spans
 from rollforge.index.overlay import Duplicate, Overlay, make_overlay
 from rollforge.index.scan import BadLineAt
@@ -81,15 +81,27 @@ class Index:
         """The rows that count; from here on nothing but the parts can be read."""
         sources, connection = self._sources, self._base
         connection.execute(f"CREATE VIEW rollouts AS {sources.rollouts_sql(self._overlay)}")
-        connection.execute(f"CREATE VIEW tasks AS {sources.tasks_sql()}")
-        names = ["row", "file", *PLACES, *COLUMNS["failures"]]
-        connection.execute(
-            f"CREATE VIEW failures AS SELECT {', '.join(map(quoted, names))} FROM base_failures"
-        )
+        self._create_renamed()
+        connection.execute(f"CREATE VIEW tasks AS {sources.tasks_sql(self._overlay)}")
+        connection.execute(f"CREATE VIEW failures AS {sources.failures_sql()}")
         folders = sources.folders()
         connection.execute(f"SET temp_directory = {literal(str(folders[0] / 'spill'))}")
         lock_down(connection, [str(folder.resolve()) for folder in folders])
         return connection
+
+    def _create_renamed(self) -> None:
+        """The task numbers that mean another task in another file of the run, as a table."""
+        found = [
+            (file, local, task)
+            for file, named in self._overlay.renamed.items()
+            for local, task in named.items()
+        ]
+        columns = zip(*found, strict=True) if found else ((), (), ())
+        names = ("file_no", "local", "task")
+        given = pa.table([pa.array(column, pa.int64()) for column in columns], names=list(names))
+        self._base.register("given", given)
+        self._base.execute("CREATE TABLE renamed AS SELECT * FROM given")
+        self._base.unregister("given")
 
     def _make_overlay(self, verifier: str | None) -> Overlay:
         sources = self._sources
@@ -97,6 +109,7 @@ class Index:
         return make_overlay(
             lambda: self._base,
             lambda: parts.keys(sources.by_kind["rollouts"]),
+            lambda: parts.task_keys(sources.by_kind["tasks"]),
             are_keys_plain=lambda: parts.have_plain_keys(sources.by_kind["rollouts"]),
             folder=sources.folders()[0],
             state_digest=sources.digest(),
@@ -284,9 +297,10 @@ class Index:
 
     @cached_property
     def task_places(self) -> parts.TaskPlaces | None:
-        """Where each task stands in the run's tasks file; None when there is none, or one per file of several."""
-        sources = self._sources
-        return parts.task_places(sources.by_kind["tasks"]) if sources.has_tasks_file() else None
+        """Where each task stands in the run's tasks files; None when there are none."""
+        if not self._sources.has_tasks_file(self._overlay):
+            return None
+        return parts.task_places(self._sources.by_kind["tasks"], self._overlay.renamed)
 
     def first_rows(self, tasks: Sequence[int]) -> pa.Table:
         """The first row of each of these tasks (task, row), in the order of the file."""
@@ -312,7 +326,10 @@ class Index:
     def inputs_per_task(self) -> tuple[np.ndarray, np.ndarray] | None:
         """The tasks of NeMo Gym's materialized inputs and how often each stands there; None when there are none."""
         places = self.task_places
-        if places is None or "materialized" not in self._sources.by_kind["tasks"][0].path.name:
+        if places is None or not all(
+            source.path == self.runs[source.file_no].materialized_inputs
+            for source in self._sources.by_kind["tasks"]
+        ):
             return None
         return places.tasks[places.named > 0], places.named[places.named > 0]
 
