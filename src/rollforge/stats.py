@@ -295,6 +295,8 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
 
 # Distributions
 
+LARGEST = float(np.finfo(np.float64).max)
+
 
 class Histogram(NamedTuple):
     """Counts between edges; every bin holds its lower edge, the last one its upper edge too."""
@@ -312,8 +314,15 @@ def histogram(values: ArrayLike, bins: int = 10) -> Histogram:
     low, high = float(known.min()), float(known.max())
     if low >= 0 and high <= 1:
         low, high = 0.0, 1.0
-    counts, edges = np.histogram(known, bins=bins, range=(low, high))
-    return Histogram([round(edge, 12) for edge in edges.tolist()], counts.tolist())
+    elif high / 2 - low / 2 <= 1e-9 * max(abs(low), abs(high)):  # all the same, but for float noise
+        pad = max(0.5, abs(low) / 1000)
+        low, high = max(low - pad, -LARGEST), min(high + pad, LARGEST)
+    steps = np.arange(bins + 1) / bins
+    # Halves, because the whole width of numbers this large may be no number.
+    edges = [float(f"{2 * edge:.12g}") for edge in (low / 2 * (1 - steps) + high / 2 * steps).tolist()]
+    edges[0], edges[-1] = min(edges[0], low), max(edges[-1], high)
+    counts, _ = np.histogram(known, bins=np.array(edges))
+    return Histogram(edges, counts.tolist())
 
 
 class Variance(NamedTuple):

@@ -18,7 +18,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rollforge.index import fast
-from rollforge.index.facts import split_raw
 from rollforge.index.kinds import PIECES, Kind
 from rollforge.index.prompts import hash_spelled, prompt_hash
 from rollforge.index.scan import Scanned, scan_range
@@ -146,7 +145,8 @@ def check_pieces(text: bytes, table: pa.Table) -> None:
         for name, key in (("params", "responses_create_params"), ("agent", "agent_ref")):
             if row[f"{name}_size"]:
                 start = row[f"{name}_at"]
-                assert line[start : start + row[f"{name}_size"]] == bytes(split_raw(line)[key])
+                piece = line[start : start + row[f"{name}_size"]]
+                assert repr(json.loads(piece)) == repr(json.loads(line)[key])
 
 
 def compare(text: bytes) -> None:
@@ -257,3 +257,18 @@ def test_rows_beyond_one_chunk_and_block_stay_in_order(monkeypatch: pytest.Monke
         for n in range(200)
     ]
     compare(b"\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"response":{"output":[{"type":"message","content":[{"type":"output_text","text":"\\ud800 x"}]}]}}',
+        b'{"responses_create_params":{"input":"\\ud800 x"}}',
+        b'{"verdict":"\\ud800 x","reward":NaN}',
+        b'\xef\xbb\xbf{"reward":1}',
+    ],
+)
+def test_half_a_character_or_a_byte_order_mark_costs_no_row_either_way(line: bytes, tmp_path: Path) -> None:
+    compare(line + b"\n")
+    (tmp_path / "r.jsonl").write_bytes(line + b"\n")
+    assert scan(tmp_path / "r.jsonl", "rollouts", is_fast=True)[0].rows == 1

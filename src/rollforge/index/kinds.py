@@ -55,6 +55,20 @@ _VERDICTS: dict[str, ColumnType] = {
     "at": "float", "seconds": "float",
 }  # fmt: skip
 
+
+def stored_name(prefix: str, name: str) -> str:
+    """The column of a discovered number (`n`) or text (`t`) in the parts; SQL does not tell `Accuracy` from `accuracy`."""
+    name = name.replace("\0", "\N{SYMBOL FOR NULL}")  # what ends a name elsewhere
+    capitals = ",".join(str(place) for place, one in enumerate(name) if "A" <= one <= "Z")
+    return f"{prefix}^{capitals}:{name}" if capitals else f"{prefix}:{name}"
+
+
+def discovered_name(column: str) -> tuple[str, str] | None:
+    """The prefix and the name behind a column of the parts; None for a fixed column."""
+    prefix, colon, name = column.partition(":")
+    return (prefix[0], name) if colon else None
+
+
 COLUMNS: dict[Kind, dict[str, ColumnType]] = {
     "rollouts": _ROLLOUTS,
     "tasks": _TASKS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from rollforge.index.arrow import arrow_array
 from rollforge.index.keys import are_plain
-from rollforge.index.kinds import ARROW_TYPES, COLUMNS, PIECES, PLACES, Kind
-from rollforge.index.tables import Source, column_name
+from rollforge.index.kinds import ARROW_TYPES, COLUMNS, PIECES, PLACES, stored_name
+from rollforge.index.tables import Source
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -21,15 +21,16 @@ MOST_FOOTERS = 64
 """A run of a million rollouts has as many parts; those of a larger one are few beside its rows."""
 
 
-def stored_names(
-    kind: Kind, numbers: Sequence[str], texts: Sequence[str]
-) -> dict[str, tuple[str, pa.DataType]]:
-    """The columns that can be read so: name → name and type in the parts."""
-    fixed = {"row": "int", **PLACES, **COLUMNS[kind]}
+def stored_names(fields: Mapping[str, str], numbers: Container[str]) -> dict[str, tuple[str, pa.DataType]]:
+    """The columns of rollouts that can be read so: name → name and type in the parts."""
+    fixed = {"row": "int", **PLACES, **COLUMNS["rollouts"]}
     known = {name: (name, ARROW_TYPES[column]) for name, column in fixed.items()}
-    known |= {column_name(name): (f"t:{name}", pa.string()) for name in texts if name not in numbers}
-    known |= {column_name(name): (f"n:{name}", pa.float64()) for name in numbers}
-    return {"reward": ("n:reward", pa.float64()), **known} if kind == "rollouts" else known
+    for name, column in fields.items():
+        is_number = name in numbers or name == "reward"
+        known[column] = (
+            (stored_name("n", name), pa.float64()) if is_number else (stored_name("t", name), pa.string())
+        )
+    return known
 
 
 def read_columns(sources: Sequence[Source], columns: dict[str, tuple[str, pa.DataType]]) -> pa.Table:
@@ -133,13 +134,31 @@ class TaskPlaces(NamedTuple):
         return self.tasks[place], self.first_row[place]
 
 
-def task_places(sources: Sequence[Source]) -> TaskPlaces:
-    """Where each task stands; a row without a number has that of its place."""
-    found = read_columns(sources, {"task": ("task", pa.int64())}).column("task").to_numpy()
-    is_known = ~np.isnan(found)  # whole numbers come as floats where some are missing
-    values = np.where(is_known, found, np.arange(len(found))).astype(np.int64)
+def task_places(sources: Sequence[Source], renamed: Mapping[int, Mapping[int, int]]) -> TaskPlaces:
+    """Where each task stands; a row without a number has that of its place, and of several files some are renumbered."""
+    found = task_keys(sources)
+    values = np.array(found.column("task").to_numpy())
+    files = found.column("file_no").to_numpy()
+    for number, named in renamed.items():
+        mine = np.flatnonzero(files == number)
+        values[mine] = [named.get(task, task) for task in values[mine].tolist()]
     tasks, first, place = np.unique(values, return_index=True, return_inverse=True)
-    return TaskPlaces(tasks, first, np.bincount(place[is_known], minlength=len(tasks)))
+    is_named = found.column("is_named").to_numpy()
+    return TaskPlaces(tasks, first, np.bincount(place[is_named], minlength=len(tasks)))
+
+
+def task_keys(sources: Sequence[Source]) -> pa.Table:
+    """What the rows of tasks files are known by: file_no, task (its place in the file, where it has no number), prompt_hash."""
+    found = read_columns(sources, {name: (name, pa.int64()) for name in ("task", "prompt_hash")})
+    sizes = [source.state.counts("rows") for source in sources]
+    empty = np.zeros(0, dtype=np.int64)
+    places = np.concatenate([empty, *(np.arange(size) for size in sizes)])
+    is_named = found.column("task").is_valid().to_numpy()
+    tasks = np.where(is_named, found.column("task").fill_null(-1).to_numpy(), places)
+    files = np.repeat(np.array([source.file_no for source in sources], dtype=np.int64), sizes)
+    return pa.table(
+        {"file_no": files, "task": tasks, "is_named": is_named, "prompt_hash": found.column("prompt_hash")}
+    )
 
 
 def have_plain_keys(sources: Sequence[Source]) -> bool:

@@ -6,13 +6,14 @@ other group a field with a single value has no std at all. These are NeMo Gym's 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollforge import stats
 from rollforge.index.grouped import ByTask, Floats, Ints
+from rollforge.records import ATTEMPT_KEY
 from rollforge.steps.profile.shelf import Shelf
 
 Bools = NDArray[np.bool_]
@@ -22,7 +23,7 @@ STATISTICS = ("mean", "max", "min", "median", "std")
 
 def group_statistics(
     rows: ByTask,
-    names: Sequence[str],
+    fields: Mapping[str, str],
     order: Ints | None,
     starts: Ints,
     look: Callable[[str, Floats], None] | None = None,
@@ -31,6 +32,7 @@ def group_statistics(
     """One array per `statistic/field`, one value per group, NaN for what is undefined.
 
     Args:
+        fields: column → name, as `profile_fields` gives them.
         order: places of the rollouts (which come by task) sorted by group; None when tasks are the groups.
         starts: where each group begins.
         look: is shown every field's values, sorted by group, as they pass by.
@@ -40,7 +42,8 @@ def group_statistics(
     columns: dict[str, Floats] = {}
     is_whole: dict[str, Bools] = {}
     has_spread = np.zeros(len(starts), dtype=np.bool_)
-    for name, values in rows.floats(names):
+    for column, values in rows.floats(list(fields)):
+        name = fields[column]
         ordered = values if order is None else values[order]
         if look is not None:
             look(name, ordered)
@@ -50,11 +53,15 @@ def group_statistics(
         for statistic in STATISTICS:
             values = getattr(found, statistic)
             columns[f"{statistic}/{name}"] = values if shelf is None else shelf.put(values)
-    for name in names:
+    for name in fields.values():
         columns[f"std/{name}"][~has_spread & is_whole[name]] = 0.0
     return columns
 
 
-def profile_fields(rows: ByTask) -> list[str]:
-    """The number fields, and `_ng_attempt_index` under NeMo Gym's name when some rollout was retried (added by the caller)."""
-    return rows.index.numbers
+def profile_fields(rows: ByTask) -> dict[str, str]:
+    """The number columns, each with what the rows call it; `_ng_attempt_index` is among them when a rollout was retried."""
+    names = rows.index.name_by_column
+    fields = {"reward": "reward"} | {column: names[column] for column in rows.index.numbers}
+    if not np.isnan(rows.one("attempt")).all():
+        fields["attempt"] = ATTEMPT_KEY
+    return fields

@@ -5,7 +5,7 @@ It reads numbers only; text is touched when the profile is written, for each tas
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from rollforge.index import Index, open_index
 from rollforge.index.arrow import arrow_array, arrow_floats
 from rollforge.index.grouped import ByTask, Floats, Ints
 from rollforge.records import JsonObject
-from rollforge.steps.profile.fields import STATISTICS, group_statistics
+from rollforge.steps.profile.fields import group_statistics, profile_fields
 from rollforge.steps.profile.records import BANDS, ProfileSummary
 from rollforge.steps.profile.shelf import Shelf
 from rollforge.steps.profile.summary import summarize
@@ -69,17 +69,18 @@ def profile_run(
         return profile_index(index, options)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # rewards near the greatest number have no mean: it is null
 def profile_index(index: Index, options: ProfileOptions | None = None) -> Profile:
     """The profile of an open index."""
     options = options or ProfileOptions()
     rows = ByTask(index, options.where)
-    names = index.numbers or ["reward"]
-    rows.keep([*names, "attempt", "answer_chars"])
+    rows.keep(list(dict.fromkeys(["reward", *index.numbers, "attempt", "answer_chars"])))
+    fields = profile_fields(rows)
     shelf = Shelf(index.scratch)
-    tasks = _task_table(rows, names, options, shelf)
-    agents = _agent_table(rows, names, options)
+    tasks = _task_table(rows, fields, options, shelf)
+    agents = _agent_table(rows, fields)
     summary = summarize(rows, tasks, options.threshold, options.tolerance, options.look)
-    profile = Profile(tasks, agents, summary, list(names))
+    profile = Profile(tasks, agents, summary, list(fields.values()))
     profile.rows, profile.shelf = rows, shelf
     return profile
 
@@ -90,17 +91,11 @@ def _column(values: Any) -> pa.Array:
     return arrow_floats(array) if array.dtype.kind == "f" else arrow_array(array)
 
 
-def _task_table(rows: ByTask, names: Sequence[str], options: ProfileOptions, shelf: Shelf) -> pa.Table:
+def _task_table(rows: ByTask, fields: Mapping[str, str], options: ProfileOptions, shelf: Shelf) -> pa.Table:
     columns: dict[str, pa.Array] = {"task": arrow_array(rows.tasks), "agent": _first(rows, "agent")}
     columns |= {name: _column(values) for name, values in _counts(rows).items()}
     columns |= _reward_columns(rows, options)
-    statistics = group_statistics(rows, names, None, rows.starts, shelf=shelf)
-    attempts = rows.one("attempt")
-    if not np.isnan(attempts).all():
-        found = stats.summarize_groups(attempts, rows.starts)
-        statistics |= {
-            f"{statistic}/_ng_attempt_index": getattr(found, statistic) for statistic in STATISTICS
-        }
+    statistics = group_statistics(rows, fields, None, rows.starts, shelf=shelf)
     for name, values in statistics.items():
         columns[name] = _column(values)
         shelf.rest()
@@ -193,19 +188,19 @@ def _with_absent_tasks(rows: ByTask, table: pa.Table) -> pa.Table:
     return pa.concat_tables([table, pa.table(nothing)], promote_options="default").sort_by("task")
 
 
-def _agent_table(rows: ByTask, names: Sequence[str], options: ProfileOptions) -> pa.Table:
+def _agent_table(rows: ByTask, fields: Mapping[str, str]) -> pa.Table:
     codes, labels = _sorted(*rows.codes("agent"))
     order = np.argsort(codes, kind="stable")
     starts = (
         np.flatnonzero(np.r_[True, np.diff(codes[order]) != 0]) if len(codes) else np.zeros(0, dtype=np.int64)
     )
-    histograms: dict[str, list[JsonObject]] = {f"histogram/{name}": [] for name in names}
+    histograms: dict[str, list[JsonObject]] = {f"histogram/{name}": [] for name in fields.values()}
 
     def draw(name: str, values: Floats) -> None:
         for one in np.split(values, starts[1:]) if len(starts) else ():
             histograms[f"histogram/{name}"].append(stats.histogram(one)._asdict())
 
-    statistics = group_statistics(rows, names, order, starts, draw)
+    statistics = group_statistics(rows, fields, order, starts, draw)
     sizes = np.diff(np.append(starts, len(codes)))
     task = rows.task[order]
     tasks = [

@@ -6,7 +6,7 @@ Rows are made and written a slice at a time; what is undefined is left out of a 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,17 +79,12 @@ _LEFT_OUT = {"agent", "pass_rate_low", "pass_rate_high"}
 
 def _task_rows(
     profile: Profile, index: Index, infos: dict[int, list[JsonObject]] | None, where: str | None
-) -> Iterator[Iterable[msgspec.Struct]]:
+) -> Iterator[Iterable[object]]:
     """The table as records that leave out what is undefined, a slice at a time."""
     names = [name for name in profile.tasks.column_names if name not in _LEFT_OUT]
     extra = ["pass_rate_ci", "histogram/reward", "sample", *(["rollout_infos"] if infos is not None else [])]
     keys = [_RENAMED.get(name, name) for name in names] + extra
-    record: Any = msgspec.defstruct(
-        "TaskProfile",
-        [(f"f{place}", Any, None) for place in range(len(keys))],
-        rename={f"f{place}": key for place, key in enumerate(keys)},
-        omit_defaults=True,
-    )
+    record = _record_type(keys)
     histograms = _Histograms(profile.rows or ByTask(index, where))
     for first in range(0, profile.tasks.num_rows, SLICE):
         part = profile.tasks.slice(first, SLICE)
@@ -103,6 +98,21 @@ def _task_rows(
         if infos is not None:
             columns.append([infos.get(task, []) for task in tasks])
         yield itertools.starmap(record, zip(*columns, strict=True))
+
+
+def _record_type(keys: list[str]) -> Callable[..., object]:
+    """What makes a record of one value per key and leaves out what is undefined."""
+    try:
+        return msgspec.defstruct(
+            "TaskProfile",
+            [(f"f{place}", Any, None) for place in range(len(keys))],
+            rename={f"f{place}": key for place, key in enumerate(keys)},
+            omit_defaults=True,
+        )
+    except ValueError:  # a key with a quote or a line break in it
+        return lambda *values: {
+            key: value for key, value in zip(keys, values, strict=True) if value is not None
+        }
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
@@ -131,13 +141,8 @@ class _Histograms:
         known = ~np.isnan(reward)
         if edges and known.any():
             group = np.repeat(np.arange(len(rows.tasks)), sizes)[known]
-            width = edges[-1] - edges[0]
-            where_in = (
-                np.floor((reward[known] - edges[0]) / width * bins)
-                if width > 0
-                else np.zeros(int(known.sum()))
-            )
-            place = group * bins + np.clip(where_in, 0, bins - 1).astype(np.int64)
+            where_in = np.searchsorted(edges, reward[known], side="right") - 1
+            place = group * bins + np.clip(where_in, 0, bins - 1)
             np.add.at(self._counts.reshape(-1), place, 1)
 
     def get(self, tasks: list[int]) -> list[JsonObject | None]:
@@ -198,12 +203,16 @@ _sample = msgspec.json.Decoder(_Sample).decode
 
 def _rollout_infos(index: Index, where: str | None) -> dict[int, list[JsonObject]]:
     """Every rollout's own numbers, by task."""
-    names = index.numbers
+    names = {column: index.name_by_column[column] for column in index.numbers}
     table = index.table(["task", "rollout", *names], where, order_by="task, rollout")
     infos: dict[int, list[JsonObject]] = {}
     for row in table.to_pylist():
         task, rollout = row.pop("task"), row.pop("rollout")
-        numbers = {name: value for name, value in row.items() if value is not None and "." not in name}
+        numbers = {
+            names[column]: value
+            for column, value in row.items()
+            if value is not None and "." not in names[column]
+        }
         info = {"rollout_id": f"{task}:{rollout}", TASK_KEY: task, ROLLOUT_KEY: rollout, **numbers}
         infos.setdefault(task, []).append(info)
     return infos
