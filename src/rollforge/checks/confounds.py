@@ -61,8 +61,15 @@ def length_bias(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 def _hollow_winners(run: Evidence) -> str | None:
     """A second signal: rewarded answers mostly do not end in the expected answer, although wrong ones differ from it too."""
+    if "hollow winners" not in run.shared:
+        run.shared["hollow winners"] = _read_winners(run)
+    found: str | None = run.shared["hollow winners"]
+    return found
+
+
+def _read_winners(run: Evidence) -> str | None:
     drawn = run.draw(run.succeeded & ~run.is_empty & ~run.is_refusal, BUDGET)
-    samples = run.texts.read(run.row[drawn].tolist(), run.task_id[drawn].tolist())
+    samples = run.read(drawn)
     known = [item for item in samples if item.expected is not None]
     if len(known) < 20:
         return None
@@ -98,7 +105,7 @@ def format_bias(run: Evidence, limits: Limits) -> Iterator[Finding]:
     drawn = _some_whole_tasks(run)
     if len(drawn) < 40:
         return
-    samples = run.texts.read(run.row[drawn].tolist(), run.task_id[drawn].tolist())
+    samples = run.read(drawn)
     for what, pattern in FORMATS.items():
         has = np.asarray([pattern.search(item.answer) is not None for item in samples], dtype=np.float64)
         found = (
@@ -199,7 +206,7 @@ def _winners(run: Evidence, positions: Ints, usual: float, limits: Limits) -> li
 def _are_right(run: Evidence, winners: Ints) -> bool:
     """Whether most of these answers end in the expected one, so that they win with reason; not where that is unknown."""
     drawn = run.draw(winners, 50)
-    samples = run.texts.read(run.row[drawn].tolist(), run.task_id[drawn].tolist())
+    samples = run.read(drawn)
     known = [item for item in samples if item.expected is not None]
     return bool(known) and sum(concludes(item.answer, item.expected or "") for item in known) > len(known) / 2
 
