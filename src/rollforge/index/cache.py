@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +22,7 @@ from rollforge.index.lines import is_compressed, last_line_start
 from rollforge.index.parallel import scan_parallel
 from rollforge.index.scan import BadLineAt, Scanned, scan_range
 
-VERSION = 3
+VERSION = 4
 """Raised when the columns change: an index of another version is made anew."""
 
 PROBE = 64 << 10
@@ -233,5 +232,7 @@ def _writable(folder: Path, path: Path) -> Path:
             return folder
     except OSError:
         pass
+    import tempfile
+
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"rollforge-index-{os.getuid()}" / digest

@@ -17,9 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rollforge.index import fast
+from rollforge.index.arrow import arrow_array, arrow_floats
 from rollforge.index.columns import Columns
 from rollforge.index.facts import BadLine, Line, Reader, Row
-from rollforge.index.kinds import ARROW_TYPES, COLUMNS, PLACES, ColumnType, Kind, reader_of
+from rollforge.index.kinds import ARROW_TYPES, COLUMNS, PIECES, PLACES, ColumnType, Kind, reader_of
 from rollforge.index.lines import Batch, read_batches
 from rollforge.index.rollouts import Rollouts
 from rollforge.records import ATTEMPT_KEY, ROLLOUT_KEY, TASK_KEY
@@ -199,7 +200,7 @@ class _Scan:
         numbers, texts = self._columns.finish(len(self._places), self._note)
         columns: dict[str, pa.Array] = {}
         for name, values in zip(PLACES, zip(*self._places, strict=True), strict=True):
-            columns[name] = pa.array(np.array(values, dtype=np.int64))
+            columns[name] = arrow_array(np.array(values, dtype=np.int64))
         columns |= self._rollout_columns() if self._read is None else self._other_columns()
         for row, notes in self._notes.items():
             line, offset, _ = self._places[row]
@@ -216,7 +217,8 @@ class _Scan:
         count = len(rows)
         made, numbers, texts = rows.finish(note, has_usage=self._kind == "rollouts")
         columns = {name: pa.nulls(count, ARROW_TYPES[kind]) for name, kind in COLUMNS[self._kind].items()}
-        known = {name: values for name, values in made.items() if name in columns or name in PLACES}
+        wanted = {*columns, *PLACES, *(PIECES if self._kind == "rollouts" else ())}
+        known = {name: values for name, values in made.items() if name in wanted}
         return _named(columns | known, numbers, texts)
 
     def _rollout_columns(self) -> dict[str, pa.Array]:
@@ -243,7 +245,7 @@ def _named(
         if key in named:
             named[key] = _whole_numbers(values)
         elif key is None:
-            named[f"n:{name}"] = pa.array(values, from_pandas=True)
+            named[f"n:{name}"] = arrow_floats(values)
     named |= {f"t:{name}": words for name, words in texts.items() if name not in _KEY_COLUMNS}
     return pa.table(named)
 
@@ -258,7 +260,7 @@ def _count(counts: dict[str, int], name: str, more: int) -> None:
 
 def _whole_numbers(found: NDArray[np.float64]) -> pa.Array:
     missing = np.isnan(found) | (np.abs(found) >= 2**53)
-    return pa.array(np.where(missing, 0, found).astype(np.int64), mask=missing)
+    return arrow_array(np.where(missing, 0, found).astype(np.int64), missing)
 
 
 def _check_utf8(line: memoryview) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -26,6 +27,8 @@ class Source(msgspec.Struct):
     state: State
     first_row: int
     """Rows of the files before it."""
+    footers: dict[str, Any] = {}
+    """What parts read before say about themselves, for a few of them: finding out takes longer than reading a column."""
 
 
 class Sources:

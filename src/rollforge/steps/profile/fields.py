@@ -6,7 +6,7 @@ other group a field with a single value has no std at all. These are NeMo Gym's 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -17,20 +17,28 @@ STATISTICS = ("mean", "max", "min", "median", "std")
 
 
 def group_statistics(
-    rows: ByTask, names: Sequence[str], order: Ints | None, starts: Ints
+    rows: ByTask,
+    names: Sequence[str],
+    order: Ints | None,
+    starts: Ints,
+    look: Callable[[str, Floats], None] | None = None,
 ) -> dict[str, Floats]:
     """One array per `statistic/field`, one value per group, NaN for what is undefined.
 
     Args:
         order: places of the rollouts (which come by task) sorted by group; None when tasks are the groups.
         starts: where each group begins.
+        look: is shown every field's values, sorted by group, as they pass by.
     """
     sizes = np.diff(np.append(starts, len(rows)))
     columns: dict[str, Floats] = {}
     counts: dict[str, Ints] = {}
     has_spread = np.zeros(len(starts), dtype=np.bool_)
     for name, values in rows.floats(names):
-        found = stats.summarize_groups(values if order is None else values[order], starts)
+        ordered = values if order is None else values[order]
+        if look is not None:
+            look(name, ordered)
+        found = stats.summarize_groups(ordered, starts)
         counts[name] = found.n
         for statistic in STATISTICS:
             columns[f"{statistic}/{name}"] = getattr(found, statistic)

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from rollforge import stats
 from rollforge.index import Index, open_index
+from rollforge.index.arrow import arrow_array, arrow_floats
 from rollforge.index.grouped import ByTask, Floats, Ints
 from rollforge.records import JsonObject
 from rollforge.steps.profile.fields import STATISTICS, group_statistics
@@ -82,14 +83,11 @@ def profile_index(index: Index, options: ProfileOptions | None = None) -> Profil
 def _column(values: Any) -> pa.Array:
     """An array without copying; NaN is null."""
     array = np.asarray(values)
-    if array.dtype.kind != "f":
-        return pa.array(array)
-    missing = np.isnan(array)
-    return pa.array(array, mask=missing) if missing.any() else pa.array(array)
+    return arrow_floats(array) if array.dtype.kind == "f" else arrow_array(array)
 
 
 def _task_table(rows: ByTask, names: Sequence[str], options: ProfileOptions) -> pa.Table:
-    columns: dict[str, pa.Array] = {"task": pa.array(rows.tasks), "agent": _first(rows, "agent")}
+    columns: dict[str, pa.Array] = {"task": arrow_array(rows.tasks), "agent": _first(rows, "agent")}
     columns |= {name: _column(values) for name, values in _counts(rows).items()}
     columns |= _reward_columns(rows, options)
     statistics = group_statistics(rows, names, None, rows.starts)
@@ -153,13 +151,13 @@ def _reward_columns(rows: ByTask, options: ProfileOptions) -> dict[str, pa.Array
     low, high = _wilson(rate, judged)
     has_signal = (found.max - found.min) > options.tolerance
     return {
-        "num_judged": pa.array(judged.astype(np.int64)),
-        "num_solved": pa.array(solved.astype(np.int64)),
+        "num_judged": arrow_array(judged.astype(np.int64)),
+        "num_solved": arrow_array(solved.astype(np.int64)),
         "pass_rate": _column(rate),
         "pass_rate_low": _column(low),
         "pass_rate_high": _column(high),
         "difficulty": pa.array(_bands(rate), pa.string()),
-        "has_signal": pa.array(has_signal, mask=judged < 2),
+        "has_signal": arrow_array(has_signal, judged < 2),
     }
 
 
@@ -195,21 +193,27 @@ def _agent_table(rows: ByTask, names: Sequence[str], options: ProfileOptions) ->
     starts = (
         np.flatnonzero(np.r_[True, np.diff(codes[order]) != 0]) if len(codes) else np.zeros(0, dtype=np.int64)
     )
-    statistics = group_statistics(rows, names, order, starts)
+    histograms: dict[str, list[JsonObject]] = {f"histogram/{name}": [] for name in names}
+
+    def draw(name: str, values: Floats) -> None:
+        for one in np.split(values, starts[1:]) if len(starts) else ():
+            histograms[f"histogram/{name}"].append(stats.histogram(one)._asdict())
+
+    statistics = group_statistics(rows, names, order, starts, draw)
     sizes = np.diff(np.append(starts, len(codes)))
     task = rows.task[order]
     tasks = [
         len(np.unique(task[first : first + size]))
         for first, size in zip(starts.tolist(), sizes.tolist(), strict=True)
     ]
-    histograms = _agent_histograms(rows, names, order, starts, sizes)
     columns: dict[str, pa.Array] = {
         "agent": pa.array([labels[code] for code in codes[order][starts].tolist()], pa.string()),
-        "num_rollouts": pa.array(sizes.astype(np.int64)),
+        "num_rollouts": arrow_array(sizes.astype(np.int64)),
         "num_tasks": pa.array(tasks, pa.int64()),
     }
     columns |= {name: _column(values) for name, values in statistics.items()}
-    columns |= histograms
+    kind = pa.struct([("edges", pa.list_(pa.float64())), ("counts", pa.list_(pa.int64()))])
+    columns |= {name: pa.array(found, kind) for name, found in histograms.items()}
     return pa.table(columns)
 
 
@@ -219,15 +223,3 @@ def _sorted(codes: Ints, labels: list[str | None]) -> tuple[Ints, list[str | Non
     place = {name: number for number, name in enumerate(names)}
     renamed = np.array([place.get(label or "", len(names)) for label in labels], dtype=np.int64)
     return renamed[codes] if len(codes) else codes, [*names, None]
-
-
-def _agent_histograms(
-    rows: ByTask, names: Sequence[str], order: Ints, starts: Ints, sizes: Ints
-) -> dict[str, pa.Array]:
-    kind = pa.struct([("edges", pa.list_(pa.float64())), ("counts", pa.list_(pa.int64()))])
-    found: dict[str, list[JsonObject]] = {f"histogram/{name}": [] for name in names}
-    for name, values in rows.floats(names):
-        ordered = values[order]
-        for first, size in zip(starts.tolist(), sizes.tolist(), strict=True):
-            found[f"histogram/{name}"].append(stats.histogram(ordered[first : first + size])._asdict())
-    return {name: pa.array(histograms, kind) for name, histograms in found.items()}
