@@ -58,6 +58,10 @@ class Source(Protocol):
         """Number columns that rows brought along, `reward` among them."""
 
     @property
+    def whole_numbers(self) -> frozenset[str]:
+        """Those that are known, unread, to be missing in no row."""
+
+    @property
     def texts(self) -> Sequence[str]:
         """Text columns that rows brought along."""
 

@@ -41,9 +41,10 @@ def late_fields(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 
 def _numbers(run: Evidence) -> Iterator[tuple[str, Bools, Ints]]:
-    """Of each number: which judged rollouts have it, and their positions."""
+    """Of each number that some lack: which judged rollouts have it, and their positions."""
     judged = np.flatnonzero(run.judged)
-    for name, values in run.each_number(run.metrics):
+    names = [name for name in run.metrics if name not in run.source.whole_numbers]
+    for name, values in run.each_number(names):
         yield name, ~np.isnan(values[judged]), judged
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any, Protocol, TypedDict, cast
 
 import msgspec
@@ -56,31 +56,65 @@ class _Response(TypedDict, total=False):
     output: list[_Item] | None
 
 
-_Row = TypedDict(
-    "_Row",
-    {PARAMS_KEY: _Params | None, "response": _Response | None, **dict.fromkeys((*METADATA, *EXPECTED), Any)},
-    total=False,
-)
-"""What is looked at of a row: hardly half of it, and the rest need not be made into objects."""
+_LOOKED_AT: dict[str, Any] = {PARAMS_KEY: _Params | None, "response": _Response | None}
+_LOOKED_AT |= dict.fromkeys((*METADATA, *EXPECTED), Any)
+"""What is looked at of a row: hardly half of it, and the rest need not become objects."""
 
+_Row = cast(Any, TypedDict)("_Row", _LOOKED_AT, total=False)
 _usual_row = msgspec.json.Decoder(_Row).decode
 _field_names = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _NULL = msgspec.Raw(b"null")
 
 
-@dataclass(frozen=True)
 class Sample:
     """The text of one rollout."""
 
-    prompt: str
-    answer: str
-    calls: tuple[str, ...]
-    """Names of the tools called."""
-    tools: tuple[str, ...] | None
-    """Names of the tools offered; None when the row does not say."""
-    expected: str | None
-    asked: str | None = None
-    """The model that the request named."""
+    def __init__(self, row: JsonObject, task: JsonObject) -> None:
+        self._row, self._task = row, task
+
+    @cached_property
+    def _params(self) -> JsonObject:
+        params = self._row.get(PARAMS_KEY)
+        return params if isinstance(params, dict) else {}
+
+    @cached_property
+    def _response(self) -> Response:
+        response = self._row.get("response")
+        return Response(response if isinstance(response, dict) else {})
+
+    @property
+    def prompt(self) -> str:
+        return Task({PARAMS_KEY: self._params}).prompt
+
+    @property
+    def answer(self) -> str:
+        return self._response.text
+
+    @property
+    def calls(self) -> list[str]:
+        """Names of the tools called."""
+        return [
+            str(item.get("name") or "")
+            for item in self._response.output
+            if item.get("type") == "function_call"
+        ]
+
+    @property
+    def tools(self) -> list[str] | None:
+        """Names of the tools offered; None when the row does not say."""
+        tools = self._params.get("tools")
+        return [_tool_name(tool) for tool in tools] if isinstance(tools, list) else None
+
+    @property
+    def asked(self) -> str | None:
+        """The model that the request named."""
+        model = self._params.get("model")
+        return model if isinstance(model, str) else None
+
+    @cached_property
+    def expected(self) -> str | None:
+        """The right answer, as the task says it, else the row."""
+        return expected_answer(self._task) or expected_answer(self._row)
 
 
 class Texts:
@@ -117,34 +151,17 @@ def _known_fields(line: bytes) -> Iterator[str]:
     yield from (name for name, value in row.items() if value != _NULL)
 
 
-def _read_row(line: bytes) -> JsonObject:
-    """What is looked at of the row, in a row as it should be; of an odd one everything."""
+def _sample(line: bytes, task: JsonObject) -> Sample:
     try:
-        return cast(JsonObject, _usual_row(line))
-    except msgspec.ValidationError:
-        return cast(JsonObject, from_json(line))
-
-
-def _sample(line: bytes, fields: JsonObject) -> Sample:
-    try:
-        row = _read_row(line)
+        return Sample(cast(JsonObject, _usual_row(line)), task)
+    except msgspec.ValidationError:  # an odd row is read whole: something in it may be as it should
+        pass
     except msgspec.DecodeError:
-        return Sample("", "", (), None, None)
-    response = row.get("response")
-    answer = Response(response if isinstance(response, dict) else {})
-    params = row.get(PARAMS_KEY)
-    params = params if isinstance(params, dict) else {}
-    tools = params.get("tools")
-    return Sample(
-        prompt=Task({PARAMS_KEY: params}).prompt,
-        answer=answer.text,
-        calls=tuple(
-            str(item.get("name") or "") for item in answer.output if item.get("type") == "function_call"
-        ),
-        tools=tuple(_tool_name(tool) for tool in tools) if isinstance(tools, list) else None,
-        expected=expected_answer(fields) or expected_answer(row),
-        asked=params["model"] if isinstance(params.get("model"), str) else None,
-    )
+        return Sample({}, {})
+    try:
+        return Sample(from_json(line), task)
+    except msgspec.DecodeError:
+        return Sample({}, {})
 
 
 def _tool_name(tool: object) -> str:
@@ -208,12 +225,8 @@ def _joins_after(after: str) -> bool:
 
 def repeats(answer: str, prompt: str) -> bool:
     """Whether the answer is the prompt and hardly anything else."""
-    wanted = bare(prompt)
-    longest = 1.2 * len(wanted) + 10
-    if len(wanted) < SHORTEST_PROMPT or _least_bare(answer) > longest:
-        return False
-    said = bare(answer)
-    return wanted in said and len(said) <= longest
+    wanted, said = bare(prompt), bare(answer)
+    return len(wanted) >= SHORTEST_PROMPT and wanted in said and len(said) <= 1.2 * len(wanted) + 10
 
 
 _ERROR = re.compile(
@@ -235,18 +248,21 @@ def is_error_message(answer: str) -> bool:
     return _ERROR.match(answer[:400]) is not None
 
 
-_ASCII_FORM = bytes(code for code in range(128) if not chr(code).isalnum())
-_FORM = re.compile(r"[\W_]+")
+_ASCII = bytes(range(128))
+_ASCII_FORM = bytes(code for code in _ASCII if not chr(code).isalnum())
 
 
 def bare(text: str) -> str:
     """The text without what is mere formatting: case, white space, punctuation and mark-up."""
-    # Nearly all of it is ASCII, which bytes are rid of many times faster than a pattern finds it.
-    folded = text.casefold().encode("utf-8", "surrogatepass").translate(None, _ASCII_FORM)
-    rest = folded.decode("utf-8", "surrogatepass")
-    return rest if rest.isascii() else _FORM.sub("", rest)
+    # As bytes, because nearly all of it is ASCII; of what is not, each character is looked at once.
+    said = text.encode("utf-8", "surrogatepass").lower().translate(None, _ASCII_FORM)
+    for other in set(said.translate(None, _ASCII).decode("utf-8", "surrogatepass")):
+        left = _bare_character(other)
+        if left != other:
+            said = said.replace(other.encode("utf-8", "surrogatepass"), left.encode("utf-8", "surrogatepass"))
+    return said.decode("utf-8", "surrogatepass")
 
 
-def _least_bare(text: str) -> int:
-    """How many characters `bare` leaves at least: the ASCII letters and digits."""
-    return len(text.encode("ascii", "ignore").translate(None, _ASCII_FORM))
+@cache
+def _bare_character(character: str) -> str:
+    return re.sub(r"[\W_]+", "", character.casefold())

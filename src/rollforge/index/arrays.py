@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from rollforge.stats import Floats, Ints
 
@@ -38,7 +39,7 @@ def floats(column: pa.ChunkedArray) -> Floats:
     return np.concatenate(found, dtype=np.float64, casting="unsafe")
 
 
-def flags(column: pa.ChunkedArray) -> np.ndarray:
+def flags(column: pa.ChunkedArray) -> NDArray[np.bool_]:
     """A column of truth values; no where one is missing."""
     found = [np.zeros(0, dtype=np.bool_)]
     for chunk in column.chunks:
@@ -51,17 +52,17 @@ def codes(column: pa.ChunkedArray) -> tuple[Ints, list[str]]:
     number: dict[str | None, int] = {None: -1}
     found = [np.zeros(0, dtype=np.int64)]
     for chunk in column.chunks:
-        # Most runs have one agent and one model: what is the same throughout need not be looked at one by one.
-        is_same = len(chunk) and chunk.equals(pa.repeat(chunk[0], len(chunk)))
-        texts = chunk[:1].to_pylist() if is_same else chunk.to_numpy(zero_copy_only=False).tolist()
+        is_coded = pa.types.is_dictionary(chunk.type)
+        texts = (chunk.dictionary if is_coded else chunk).to_pylist()
         for text in dict.fromkeys(texts):
             number.setdefault(text, len(number) - 1)
-        places = [number[text] for text in texts]
-        found.append(np.full(len(chunk), places[0]) if is_same else np.array(places, dtype=np.int64))
-    return np.concatenate(found), [str(name) for name in number if name is not None]
+        numbers = np.array([*(number[text] for text in texts), -1], dtype=np.int64)
+        found.append(numbers[ints(pa.chunked_array([chunk.indices]), -1)] if is_coded else numbers[:-1])
+    return np.concatenate(found), [text for text in number if text is not None]
 
 
-def _is_known(array: pa.Array) -> np.ndarray:
+def _is_known(array: pa.Array) -> NDArray[np.bool_]:
     bits = np.frombuffer(array.buffers()[0], dtype=np.uint8)
     known = np.unpackbits(bits, bitorder="little", count=array.offset + len(array))
-    return known[array.offset :].astype(np.bool_)
+    is_known: NDArray[np.bool_] = known[array.offset :].astype(np.bool_)
+    return is_known

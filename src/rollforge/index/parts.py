@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 
+CODED = pa.dictionary(pa.int32(), pa.string())
+"""The type of a text column that is read as numbers and a dictionary: most texts of a run are the same few."""
+
 MOST_FOOTERS = 64
 """A run of a million rollouts has as many parts; those of a larger one are few beside its rows."""
 
@@ -44,7 +47,8 @@ def read_columns(sources: Sequence[Source], columns: dict[str, tuple[str, pa.Dat
 
 def _read_part(source: Source, part: str, columns: dict[str, tuple[str, pa.DataType]]) -> pa.Table:
     """One part; rows and lines are counted from the start of the range it was read from, which its path tells."""
-    with _open_part(source, part) as file:
+    coded = [name for name, kind in columns.values() if kind == CODED]
+    with _open_part(source, part, coded) as file:
         present = set(file.metadata.schema.names)
         stored = [name for name, _ in columns.values() if name in present]
         table = file.read(columns=stored, use_threads=False)

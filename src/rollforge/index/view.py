@@ -184,6 +184,14 @@ class Index:
         return sorted(found, key=lambda name: name != "reward")
 
     @cached_property
+    def whole_numbers(self) -> frozenset[str]:
+        """Those that every rollout is known to have; none where later verdicts or repeated rows decide what counts."""
+        if not self._is_plain:
+            return frozenset()
+        rows, found = self._sources.count("rollouts"), self._sources.discovered("rollouts", "numbers")
+        return frozenset(column_name(name) for name, count in found.items() if count == rows)
+
+    @cached_property
     def texts(self) -> list[str]:
         """Discovered text columns of `rollouts`."""
         numbers = self._sources.with_verdicts("numbers", self._overlay)
@@ -218,11 +226,21 @@ class Index:
         return self._connection.cursor()
 
     def table(
-        self, columns: Sequence[str] | None = None, where: str | None = None, order_by: str | None = None
+        self,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        order_by: str | None = None,
+        *,
+        may_code: bool = False,
     ) -> pa.Table:
-        """Rollouts as an Arrow table: the columns asked for, filtered by an expression, in the order of the file."""
+        """Rollouts as an Arrow table: the columns asked for, filtered by an expression, in the order of the file.
+
+        With `may_code`, texts come as numbers and a dictionary where that is how they are stored, which takes less of everything.
+        """
         if columns is not None and where is None and order_by is None and self._is_plain:
-            stored = self._stored
+            stored = {
+                name: (at, _coded(kind) if may_code else kind) for name, (at, kind) in self._stored.items()
+            }
             if all(name in stored for name in columns):
                 return parts.read_columns(
                     self._sources.by_kind["rollouts"], {name: stored[name] for name in columns}
@@ -362,6 +380,10 @@ class Index:
         if missing:
             raise UsageError(f"{missing} of the rows asked for are not in the index")
         return list(zip(offset[rows].tolist(), length[rows].tolist(), strict=True))
+
+
+def _coded(kind: pa.DataType) -> pa.DataType:
+    return parts.CODED if pa.types.is_string(kind) else kind
 
 
 def _files(files: RunFiles) -> list[tuple[Kind, Path]]:
