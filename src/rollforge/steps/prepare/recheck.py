@@ -25,7 +25,6 @@ from rollforge.steps.prepare.write import Progress, Written, WrittenFile
 SHOWN = 5
 READ_AHEAD = 256 << 10
 """Small enough to stay in the processor's cache while it is digested, checked and decoded."""
-_NEWLINE = ord("\n")
 
 
 class ContractBroken(RollforgeError):
@@ -126,7 +125,7 @@ class _Checker:
             while size := file.readinto(buffer):
                 block = memoryview(buffer)[:size]
                 digest.update(block)
-                rows += int(np.count_nonzero(np.frombuffer(block, dtype=np.uint8) == _NEWLINE))
+                rows += _count_newlines(buffer, size)
                 last = bytes(block[-1:])
         return rows, [] if last == b"\n" else ["the last row has no end"]
 
@@ -149,6 +148,15 @@ class _Checker:
             if not self._exporter.is_raw and not is_utf8(lines):
                 raise NotUnicode(path.name)
             yield lines
+
+
+def _count_newlines(buffer: bytearray, size: int) -> int:
+    """In the first `size` bytes. Rollouts are long: to jump from one newline to the next is faster than to compare every byte."""
+    count, place = 0, buffer.find(b"\n", 0, size)
+    while place >= 0:
+        count += 1
+        place = buffer.find(b"\n", place + 1, size)
+    return count
 
 
 def _whole_lines(path: Path, digest: Any) -> Iterator[memoryview | bytes]:
