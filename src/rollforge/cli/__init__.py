@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import os
 import sys
@@ -13,6 +14,10 @@ from typing import Never
 
 RUN_OTHERS_CODE = frozenset({"collect", "verify", "eval", "bench", "serve-verifier", "check", "demo"})
 """Commands that run a user's functions, whose process is left as it was found."""
+
+
+_MMAP_THRESHOLD = -3
+"""glibc's number for the size from which memory is mapped on its own."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -40,8 +45,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def run(words: list[str]) -> object:
     """What the command returns: flags over environment over config file over defaults."""
-    from cyclopts.config import Dict, Env
-
     from rollforge.cli.app import build_app
     from rollforge.cli.output import say
 
@@ -53,8 +56,14 @@ def run(words: list[str]) -> object:
         for note in notes:
             say(f"note: {note}")
     app = build_app(words[0] if words else None)
-    sources: list[object] = [Env("ROLLFORGE_", command=True, show=False)]
+    sources: list[object] = []
+    if any(name.startswith("ROLLFORGE_") for name in os.environ):
+        from cyclopts.config import Env
+
+        sources.append(Env("ROLLFORGE_", command=True, show=False))
     if config_path is not None:
+        from cyclopts.config import Dict
+
         from rollforge.config import read_config
 
         sources.append(Dict(read_config(config_path), source=config_path))
@@ -71,6 +80,9 @@ def _travel_light(words: list[str]) -> bool:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # Arrow's own pool keeps more memory than the columns of most runs take.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    # Large arrays go back to the system when they are let go of, instead of waiting for others of their size.
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 1 << 20)
     # What is imported stays, and rows have no cycles: looking for some takes a tenth of a short command's time.
     gc.set_threshold(200_000, 20, 20)
     return True

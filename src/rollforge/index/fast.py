@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rollforge.index.answers import LOOKED_AT, look_at_text, respell
+from rollforge.index.answers import LOOKED_AT, is_long_error, look_at_text, may_be_long_errors, respell
 from rollforge.index.arrow import arrow_array, arrow_floats
 from rollforge.index.facts import Reader
 from rollforge.index.kinds import PIECES, PLACES, Kind
@@ -80,8 +80,14 @@ class FastRollouts:
         digests = b"".join([sha256(text).digest() for text in texts])
         self._digests.append(np.frombuffer(digests, "<i8")[::4])
         self._characters.append(characters)
-        for place in np.flatnonzero(characters <= LOOKED_AT).tolist():
+        is_short = characters <= LOOKED_AT
+        for place in np.flatnonzero(is_short).tolist():
             self._looks.append((first + place, *look_at_text(bytes(texts[place]))))
+        places = np.flatnonzero(~is_short)
+        may_be = may_be_long_errors(np.frombuffer(said, np.uint8), starts[places]) | (found[places] < 0)
+        for place in places[may_be].tolist():
+            if is_long_error(texts[place]):
+                self._looks.append((first + place, False, False, True))
 
     def _read_prompts(self, prompts: bytes, ends: list[int], are_spelled: bytes) -> None:
         start = 0

@@ -219,6 +219,11 @@ class Index:
         """Rollouts that count."""
         return self._sources.count("rollouts") - self._overlay.duplicate_count
 
+    @property
+    def scratch(self) -> Path:
+        """A folder for files that end with the process, on the disk that holds the index."""
+        return self._sources.folders()[0]
+
     # Reading it
 
     def connection(self) -> duckdb.DuckDBPyConnection:

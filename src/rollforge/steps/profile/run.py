@@ -20,6 +20,7 @@ from rollforge.index.grouped import ByTask, Floats, Ints
 from rollforge.records import JsonObject
 from rollforge.steps.profile.fields import STATISTICS, group_statistics
 from rollforge.steps.profile.records import BANDS, ProfileSummary
+from rollforge.steps.profile.shelf import Shelf
 from rollforge.steps.profile.summary import summarize
 
 HARD, EASY = 0.25, 0.75
@@ -49,6 +50,8 @@ class Profile:
         self.fields = fields
         self.rows: ByTask | None = None
         """The rollouts it was made of, for what is written beside the statistics."""
+        self.shelf: Shelf | None = None
+        """What holds the columns of `tasks` when there are very many."""
 
     def __repr__(self) -> str:
         return f"Profile({self.tasks.num_rows:,} tasks, {self.agents.num_rows} agents, {len(self.fields)} fields)"
@@ -72,11 +75,12 @@ def profile_index(index: Index, options: ProfileOptions | None = None) -> Profil
     rows = ByTask(index, options.where)
     names = index.numbers or ["reward"]
     rows.keep([*names, "attempt", "answer_chars"])
-    tasks = _task_table(rows, names, options)
+    shelf = Shelf(index.scratch)
+    tasks = _task_table(rows, names, options, shelf)
     agents = _agent_table(rows, names, options)
     summary = summarize(rows, tasks, options.threshold, options.tolerance, options.look)
     profile = Profile(tasks, agents, summary, list(names))
-    profile.rows = rows
+    profile.rows, profile.shelf = rows, shelf
     return profile
 
 
@@ -86,18 +90,20 @@ def _column(values: Any) -> pa.Array:
     return arrow_floats(array) if array.dtype.kind == "f" else arrow_array(array)
 
 
-def _task_table(rows: ByTask, names: Sequence[str], options: ProfileOptions) -> pa.Table:
+def _task_table(rows: ByTask, names: Sequence[str], options: ProfileOptions, shelf: Shelf) -> pa.Table:
     columns: dict[str, pa.Array] = {"task": arrow_array(rows.tasks), "agent": _first(rows, "agent")}
     columns |= {name: _column(values) for name, values in _counts(rows).items()}
     columns |= _reward_columns(rows, options)
-    statistics = group_statistics(rows, names, None, rows.starts)
+    statistics = group_statistics(rows, names, None, rows.starts, shelf=shelf)
     attempts = rows.one("attempt")
     if not np.isnan(attempts).all():
         found = stats.summarize_groups(attempts, rows.starts)
         statistics |= {
             f"{statistic}/_ng_attempt_index": getattr(found, statistic) for statistic in STATISTICS
         }
-    columns |= {name: _column(values) for name, values in statistics.items()}
+    for name, values in statistics.items():
+        columns[name] = _column(values)
+        shelf.rest()
     table = pa.table(columns)
     return _with_absent_tasks(rows, table) if options.where is None else table
 

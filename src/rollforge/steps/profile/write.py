@@ -49,6 +49,8 @@ def write_profile(
     with partial.open("wb") as file:
         for rows in _task_rows(profile, index, infos, where):
             file.write(_encoder.encode_lines(rows))
+            if profile.shelf is not None:
+                profile.shelf.rest()
     partial.replace(files.reward_profiling)
     files.agent_metrics.write_bytes(
         msgspec.json.format(_encoder.encode(agent_entries(profile.agents)), indent=2) + b"\n"
@@ -122,12 +124,13 @@ class _Histograms:
         reward = rows.one("reward")
         edges = stats.histogram(reward).edges
         self._edges = Raw(_encoder.encode(edges))
-        self._place_by_task = {task: place for place, task in enumerate(rows.tasks.tolist())}
+        self._tasks = rows.tasks
         bins = max(len(edges) - 1, 1)
-        self._counts = np.zeros((len(rows.tasks), bins), dtype=np.int64)
+        sizes = np.diff(np.append(rows.starts, len(rows)))
+        self._counts = np.zeros((len(rows.tasks), bins), dtype=np.min_scalar_type(sizes.max(initial=0)))
         known = ~np.isnan(reward)
         if edges and known.any():
-            group = np.repeat(np.arange(len(rows.tasks)), np.diff(np.append(rows.starts, len(rows))))[known]
+            group = np.repeat(np.arange(len(rows.tasks)), sizes)[known]
             width = edges[-1] - edges[0]
             where_in = (
                 np.floor((reward[known] - edges[0]) / width * bins)
@@ -135,14 +138,16 @@ class _Histograms:
                 else np.zeros(int(known.sum()))
             )
             place = group * bins + np.clip(where_in, 0, bins - 1).astype(np.int64)
-            self._counts += np.bincount(place, minlength=self._counts.size).reshape(self._counts.shape)
+            np.add.at(self._counts.reshape(-1), place, 1)
 
     def get(self, tasks: list[int]) -> list[JsonObject | None]:
         """Those of some tasks; None for one without a judged rollout."""
-        places = [self._place_by_task.get(task) for task in tasks]
-        counts = iter(self._counts[[place for place in places if place is not None]].tolist())
-        found = [[] if place is None else next(counts) for place in places]
-        return [{"edges": self._edges, "counts": one} if any(one) else None for one in found]
+        if not len(self._tasks):
+            return [None] * len(tasks)
+        wanted = np.asarray(tasks, dtype=np.int64)
+        place = np.minimum(np.searchsorted(self._tasks, wanted), len(self._tasks) - 1)
+        counts = np.where((self._tasks[place] == wanted)[:, None], self._counts[place], 0)
+        return [{"edges": self._edges, "counts": one} if any(one) else None for one in counts.tolist()]
 
 
 def _samples(index: Index, tasks: list[int]) -> dict[int, Any]:
