@@ -15,7 +15,7 @@ from rollforge.checks.base import Finding, Level, Limits, check, share
 from rollforge.checks.chance import Correlation, chance_of_more, rank_correlation_within
 from rollforge.checks.evidence import Evidence
 from rollforge.checks.samples import BUDGET, concludes
-from rollforge.stats import Floats, Ints
+from rollforge.stats import Floats, Ints, distinct
 
 FORMATS = {
     "a code block": re.compile(r"```"),
@@ -129,7 +129,7 @@ def format_bias(run: Evidence, limits: Limits) -> Iterator[Finding]:
 def _some_whole_tasks(run: Evidence) -> Ints:
     """All judged rollouts of a few tasks whose rewards differ, within the budget for text."""
     positions = run.mixed_positions
-    groups = np.unique(run.group[positions])
+    groups = distinct(run.group[positions])
     chosen = np.zeros(run.groups, dtype=np.bool_)
     chosen[run.draw(groups, max(1, BUDGET // max(run.samples, 1)))] = True
     return positions[chosen[run.group[positions]]][: 2 * BUDGET]

@@ -18,7 +18,7 @@ from rollforge.checks.columns import Bools, Names, Range, ends_of
 from rollforge.checks.samples import Sample, Texts
 from rollforge.index.arrays import flags, floats, ints
 from rollforge.records import JsonObject
-from rollforge.stats import Estimate, Floats, Groups, Ints, clustered_mean, summarize_groups
+from rollforge.stats import Estimate, Floats, Groups, Ints, clustered_mean, distinct, summarize_groups
 
 SEED = 5
 """Of every sample a check draws: the same run gives the same findings."""
@@ -223,13 +223,13 @@ class Evidence:
         """The distinct rewards, at most 1,000 of them looked for."""
         if not self.judged_n:
             return np.zeros(0)
-        first = np.unique(self.values[:20_000])
+        first = distinct(self.values[:20_000])
         if len(first) > 1000:
             return first
         others = self.values[20_000:]
         for value in first[:FEW_LEVELS].tolist():
             others = others[others != value]
-        return np.union1d(first, others) if len(others) else first
+        return distinct(np.concatenate([first, others])) if len(others) else first
 
     @property
     def is_binary(self) -> bool:
@@ -382,7 +382,7 @@ class Evidence:
     @cached_property
     def spread(self) -> Ints:
         """Some positions, spread evenly over the file: those whose text checks read that look for anything odd."""
-        return np.unique(np.linspace(0, max(self.n - 1, 0), min(self.n, SPREAD)).astype(np.int64))
+        return distinct(np.linspace(0, max(self.n - 1, 0), min(self.n, SPREAD)).astype(np.int64))
 
     @cached_property
     def spread_samples(self) -> list[Sample]:

@@ -146,22 +146,25 @@ class Texts:
 def _known_fields(line: bytes) -> Iterator[str]:
     try:
         row = _field_names(line)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return
     yield from (name for name, value in row.items() if value != _NULL)
 
 
 def _sample(line: bytes, task: JsonObject) -> Sample:
     try:
-        return Sample(cast(JsonObject, _usual_row(line)), task)
-    except msgspec.ValidationError:  # an odd row is read whole: something in it may be as it should
-        pass
-    except msgspec.DecodeError:
-        return Sample({}, {})
+        row = _read_row(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        row = None
+    return Sample(row, task) if isinstance(row, dict) else Sample({}, {})
+
+
+def _read_row(line: bytes) -> Any:
+    """What is looked at of a row that is as it should be; an odd one is read whole, for only a part of it may be odd."""
     try:
-        return Sample(from_json(line), task)
-    except msgspec.DecodeError:
-        return Sample({}, {})
+        return _usual_row(line)
+    except msgspec.ValidationError:
+        return from_json(line)
 
 
 def _tool_name(tool: object) -> str:

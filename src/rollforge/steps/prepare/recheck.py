@@ -18,6 +18,7 @@ import numpy as np
 from rollforge.errors import RollforgeError
 from rollforge.exporters.base import Exporter
 from rollforge.records import to_json
+from rollforge.stats import distinct
 from rollforge.steps.prepare.manifest import FileRecord
 from rollforge.steps.prepare.plan import Plan
 from rollforge.steps.prepare.write import Progress, Written, WrittenFile
@@ -57,7 +58,7 @@ def _refuse_leaks(written: Written, prompts: np.ndarray) -> None:
     by_split: dict[str, list[np.ndarray]] = {}
     for file in written.files:
         by_split.setdefault(file.split, []).append(prompts[np.frombuffer(file.examples, dtype=np.int64)])
-    joined = {split: np.unique(np.concatenate(parts)) for split, parts in by_split.items()}
+    joined = {split: distinct(np.concatenate(parts)) for split, parts in by_split.items()}
     for (a, first), (b, second) in combinations(joined.items(), 2):
         shared = np.intersect1d(first, second)
         if len(shared):
