@@ -8,7 +8,7 @@ values come sorted by group, with `starts` naming where each group begins.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +18,12 @@ Ints = NDArray[np.int64]
 
 LEVEL = 0.95
 """The share of intervals that hold the truth."""
+
+
+def distinct(values: NDArray[Any]) -> NDArray[Any]:
+    """The distinct values, ascending: `np.unique`, which first loads numpy's masked arrays to see whether it was given one."""
+    ordered = np.sort(values)
+    return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
 
 
 class Summary(NamedTuple):
@@ -47,11 +53,11 @@ def summarize(values: ArrayLike) -> Summary:
         std=float(known.std(ddof=1)) if n > 1 else None,
         min=float(known.min()),
         max=float(known.max()),
-        median=_median(known),
+        median=median(known),
     )
 
 
-def _median(values: Floats) -> float:
+def median(values: Floats | Ints) -> float:
     """As numpy's, which would load its masked arrays to look for NaN; there are none here."""
     middle = len(values) // 2
     if len(values) % 2:

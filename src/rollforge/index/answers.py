@@ -86,18 +86,22 @@ _REFUSAL = re.compile(
     r" ?(?:to )?(?:help|assist|comply|provide|fulfil|answer|continue|do that|discuss|create|share)",
     re.IGNORECASE,
 )
-_ERROR = re.compile(
-    r"""\s*(?:traceback\ \(most\ recent\ call\ last\) | \{\s*"(?:error|detail)"\s*: | <!doctype\ html | <html
-      | (?:http\ |error\ )*[45]\d\d[:\ ]+(?:internal|bad|service|gateway|too\ many|not\ found|unauthorized|forbidden)
-      | internal\ server\ error | bad\ gateway | service\ unavailable | gateway\ time-?out | too\ many\ requests
-      | error\ code:\ \d | error:\  | exception:\  | connection\ (?:refused|error|reset) | rate\ limit
-      | (?:error|failed|failure)[.!]*\s*$
-      | \{\s*["'](?:type|object)["']\s*:\s*["']error["']                     # errors of Anthropic and vLLM
+_BEGINNINGS = r"""
+        \{\s*["'](?:type|object)["']\s*:\s*["']error["']                     # errors of Anthropic and vLLM
       | \[?(?:fatal|critical|error|exception)\]?\s*[:\]]
       | [a-z_.]+\.[a-z]*(?:error|exception)\b                               # a class of a library
       | (?:panic|fatal\ error|segmentation\ fault|cuda\ error)\b
       | (?:the\ )?(?:request|connection|operation|generation)\ (?:timed\ out|failed|error|aborted|was\ cancelled)\b
       | [^\n]{0,200}\n\s+at\ [\w.$<>]+\ ?\(                                  # a stack of Java or JavaScript
+"""
+_BEGINNING = re.compile(rf"\s*(?:{_BEGINNINGS})", re.IGNORECASE | re.VERBOSE)
+_ERROR = re.compile(
+    rf"""\s*(?:traceback\ \(most\ recent\ call\ last\) | \{{\s*"(?:error|detail)"\s*: | <!doctype\ html | <html
+      | (?:http\ |error\ )*[45]\d\d[:\ ]+(?:internal|bad|service|gateway|too\ many|not\ found|unauthorized|forbidden)
+      | internal\ server\ error | bad\ gateway | service\ unavailable | gateway\ time-?out | too\ many\ requests
+      | error\ code:\ \d | error:\  | exception:\  | connection\ (?:refused|error|reset) | rate\ limit
+      | (?:error|failed|failure)[.!]*\s*$
+      | {_BEGINNINGS}
     )""",
     re.IGNORECASE | re.VERBOSE,
 )
@@ -223,6 +227,11 @@ def look_at_text(text: bytes) -> tuple[bool, bool, bool]:
     plain = _plain(text)
     is_blank = not plain or plain.isspace()
     return is_blank, _REFUSAL.match(plain) is not None, _ERROR.match(plain) is not None
+
+
+def begins_like_error(answer: str) -> bool:
+    """Whether an answer of any length begins as error messages do: too weak a sign to tell one by, unless many have it."""
+    return _BEGINNING.match(answer[:LOOKED_AT]) is not None
 
 
 def is_long_error(text: bytes | memoryview) -> bool:

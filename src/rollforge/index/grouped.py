@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rollforge.index import arrays
 from rollforge.index.arrow import arrow_array
 from rollforge.index.keys import packed_keys
 from rollforge.index.view import Index
@@ -58,8 +59,9 @@ class ByTask:
         """A text column as numbers, in the order of (task, rollout), and the text of each number (None for missing)."""
         if name in self._codes:
             return self._codes[name]
-        codes, words = self.index.codes(name, self.where)
-        self._codes[name] = codes if self._is_in_order else codes[self.order], words
+        codes, words = arrays.codes(self.index.table([name], self.where, may_code=True).column(0))
+        codes[codes < 0] = len(words)
+        self._codes[name] = codes if self._is_in_order else codes[self.order], [*words, None]
         return self._codes[name]
 
     def hashes(self, name: str) -> Ints:

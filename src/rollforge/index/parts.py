@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 
+CODED = pa.dictionary(pa.int32(), pa.string())
+"""The type of a text column that is read as numbers and a dictionary: most texts of a run are the same few."""
+
 MOST_FOOTERS = 64
 """A run of a million rollouts has as many parts; those of a larger one are few beside its rows."""
 
@@ -45,7 +48,8 @@ def read_columns(sources: Sequence[Source], columns: dict[str, tuple[str, pa.Dat
 
 def _read_part(source: Source, part: str, columns: dict[str, tuple[str, pa.DataType]]) -> pa.Table:
     """One part; rows and lines are counted from the start of the range it was read from, which its path tells."""
-    with _open_part(source, part) as file:
+    coded = [name for name, kind in columns.values() if kind == CODED]
+    with _open_part(source, part, coded) as file:
         present = set(file.metadata.schema.names)
         stored = [name for name, _ in columns.values() if name in present]
         table = file.read(columns=stored, use_threads=False)
@@ -73,30 +77,6 @@ def _open_part(source: Source, part: str, texts: Sequence[str] = ()) -> pq.Parqu
     if footer is None and len(source.footers) < MOST_FOOTERS:
         source.footers[part] = file.metadata
     return file
-
-
-def read_codes(sources: Sequence[Source], name: str) -> tuple[np.ndarray, list[str | None]]:
-    """A text column of all rows as numbers, and the text of each number (None for missing)."""
-    number_by_word: dict[str | None, int] = {}
-    found = [np.zeros(0, dtype=np.int64)]
-    for source in sources:
-        for part in source.state.all_parts():
-            with _open_part(source, part, [name]) as file:
-                is_there = name in file.metadata.schema.names
-                chunks = file.read(columns=[name], use_threads=False).column(0).chunks if is_there else []
-                rows = file.metadata.num_rows
-            for chunk in chunks or [_absent(rows)]:
-                words = [*chunk.dictionary.to_pylist(), None]
-                numbers = [number_by_word.setdefault(word, len(number_by_word)) for word in words]
-                indices = chunk.indices.to_numpy(zero_copy_only=False)
-                if chunk.null_count:
-                    indices = np.nan_to_num(indices, nan=len(words) - 1).astype(np.int64)
-                found.append(np.array(numbers, dtype=np.int64)[indices])
-    return np.concatenate(found), list(number_by_word)
-
-
-def _absent(rows: int) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(pa.nulls(rows, pa.int32()), pa.array([], pa.string()))
 
 
 def spans(sources: Sequence[Source]) -> tuple[np.ndarray, np.ndarray]:

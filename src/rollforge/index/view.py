@@ -205,6 +205,14 @@ class Index:
         return [column for name, column in self._fields.items() if name in found]
 
     @cached_property
+    def whole_numbers(self) -> frozenset[str]:
+        """Those that every rollout is known to have; none where later verdicts or repeated rows decide what counts."""
+        if not self._is_plain:
+            return frozenset()
+        rows, found = self._sources.count("rollouts"), self._sources.discovered("rollouts", "numbers")
+        return frozenset(self._fields[name] for name, count in found.items() if count == rows)
+
+    @cached_property
     def texts(self) -> list[str]:
         """Discovered text columns of `rollouts`."""
         numbers = {"reward": 0} | self._sources.with_verdicts("numbers", self._overlay)
@@ -245,11 +253,21 @@ class Index:
         return self._connection.cursor()
 
     def table(
-        self, columns: Sequence[str] | None = None, where: str | None = None, order_by: str | None = None
+        self,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        order_by: str | None = None,
+        *,
+        may_code: bool = False,
     ) -> pa.Table:
-        """Rollouts as an Arrow table: the columns asked for, filtered by an expression, in the order of the file."""
+        """Rollouts as an Arrow table: the columns asked for, filtered by an expression, in the order of the file.
+
+        With `may_code`, texts come as numbers and a dictionary where that is how they are stored, which takes less of everything.
+        """
         if columns is not None and where is None and order_by is None and self._is_plain:
-            stored = self._stored
+            stored = {
+                name: (at, _coded(kind) if may_code else kind) for name, (at, kind) in self._stored.items()
+            }
             if all(name in stored for name in columns):
                 return parts.read_columns(
                     self._sources.by_kind["rollouts"], {name: stored[name] for name in columns}
@@ -263,18 +281,6 @@ class Index:
             sql += f" ORDER BY {order_by or 'row'}"
         told = "index" if where is None else f"--where {where!r}"
         return run_select(self._connection, sql, columns=known, told=told)
-
-    def codes(self, column: str, where: str | None = None) -> tuple[np.ndarray, list[str | None]]:
-        """A text column as numbers, in the order of the file, and the text of each number (None for missing)."""
-        if where is None and self._is_plain and column in self._stored:
-            return parts.read_codes(self._sources.by_kind["rollouts"], self._stored[column][0])
-        number_by_word: dict[str | None, int] = {}
-        found = [np.zeros(0, dtype=np.int64)]
-        for chunk in self.table([column], where).column(0).chunks:
-            words = chunk.to_pylist()
-            numbers = [number_by_word.setdefault(word, len(number_by_word)) for word in words]
-            found.append(np.array(numbers, dtype=np.int64))
-        return np.concatenate(found), list(number_by_word)
 
     @property
     def _is_plain(self) -> bool:
@@ -390,6 +396,10 @@ class Index:
         if missing:
             raise UsageError(f"{missing} of the rows asked for are not in the index")
         return list(zip(offset[rows].tolist(), length[rows].tolist(), strict=True))
+
+
+def _coded(kind: pa.DataType) -> pa.DataType:
+    return parts.CODED if pa.types.is_string(kind) else kind
 
 
 def _files(files: RunFiles) -> list[tuple[Kind, Path]]:

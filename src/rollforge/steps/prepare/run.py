@@ -18,6 +18,7 @@ from rollforge.exporters.tidy import Policies, Policy
 from rollforge.index.sources import find_runs
 from rollforge.recipes import RECIPES
 from rollforge.records import JsonObject
+from rollforge.stats import distinct
 from rollforge.steps.prepare.card import files_by_split, write_card
 from rollforge.steps.prepare.examples import Converter
 from rollforge.steps.prepare.gather import Pool, load_pool
@@ -291,7 +292,7 @@ def _counts(pool: Pool, plan: Plan, numbers: np.ndarray, dropped: dict[str, int]
             **{f"cannot be expressed: {reason}": count for reason, count in sorted(dropped.items())},
             "written": len(numbers),
         },
-        "tasks": {"in": len(np.unique(candidates.group)), "kept": len(np.unique(kept_groups))},
+        "tasks": {"in": len(distinct(candidates.group)), "kept": len(distinct(kept_groups))},
         "failed_attempts": pool.failed,
     }
 
