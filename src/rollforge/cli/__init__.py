@@ -16,8 +16,8 @@ RUN_OTHERS_CODE = frozenset({"collect", "verify", "eval", "bench", "serve-verifi
 """Commands that run a user's functions, whose process is left as it was found."""
 
 
-_MMAP_THRESHOLD = -3
-"""glibc's number for the size from which memory is mapped on its own."""
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
+"""glibc's numbers for the size from which memory is mapped on its own, and for how much of the rest may lie idle."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -82,7 +82,9 @@ def _travel_light(words: list[str]) -> bool:
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     # Large arrays go back to the system when they are let go of, instead of waiting for others of their size.
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 1 << 20)
+        tune = ctypes.CDLL(None).mallopt
+        tune(_MMAP_THRESHOLD, 1 << 20)
+        tune(_TRIM_THRESHOLD, 16 << 20)
     # What is imported stays, and rows have no cycles: looking for some takes a tenth of a short command's time.
     gc.set_threshold(200_000, 20, 20)
     return True
