@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
@@ -9,6 +10,11 @@ from collections.abc import Sequence
 
 RUN_OTHERS_CODE = frozenset({"collect", "verify", "eval", "bench", "serve-verifier", "check", "demo"})
 """Commands that run a user's functions, whose process is left as it was found."""
+
+NOT_WRITABLE = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOSPC}
+)
+"""What the system says when files cannot be written where they should be."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -26,6 +32,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has gone; there is no one to tell
         sys.exit(Exit.DONE)
+    except OSError as error:
+        if error.errno not in NOT_WRITABLE or error.filename is None:
+            raise
+        report_error(RollforgeError(f"{error.filename}: {error.strerror}", hint="write elsewhere: --out"))
+        sys.exit(Exit.USAGE)
     sys.exit(int(code) if isinstance(code, int) else Exit.DONE)
 
 
