@@ -74,12 +74,12 @@ class Groups(NamedTuple):
 def summarize_groups(values: Floats, starts: Ints) -> Groups:
     """Per-group statistics of values sorted by group; `starts` are the first places of the groups."""
     sizes = np.diff(np.append(starts, len(values)))
-    group = np.repeat(np.arange(len(starts)), sizes)
     known = ~np.isnan(values)
     if len(sizes) and known.all() and (sizes == sizes[0]).all():
         return _equal_groups(values.reshape(len(sizes), -1))
     if 0 < len(sizes) <= FEW_GROUPS:
         return _few_groups([summarize(part) for part in np.split(values, starts[1:])])
+    group = np.repeat(np.arange(len(starts)), sizes)
     if not known.all():
         values, group = values[known], group[known]
     n = np.bincount(group, minlength=len(starts)).astype(np.int64)

@@ -57,6 +57,21 @@ def _plain_statistics(members: list[dict[str, float]], names: set[str]) -> dict[
     return found
 
 
+def test_a_profile_too_large_for_memory_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        make_rollout(task, sample, reward=(task * sample) % 3 / 2, style=None if task % 2 else sample / 7)
+        for task in range(700)
+        for sample in range(1 + task % 3)
+    ]
+    path = write_rows(tmp_path / "rollouts.jsonl", rows)
+    small = written(path, parquet=True)
+    table = (tmp_path / "rollouts_reward_profiling.parquet").read_bytes()
+    monkeypatch.setattr("rollforge.steps.profile.shelf.BUDGET", 0)
+    assert written(path, parquet=True) == small
+    assert (tmp_path / "rollouts_reward_profiling.parquet").read_bytes() == table
+    assert not list((tmp_path / "rollouts_index").glob("tmp*"))
+
+
 numbers = st.one_of(st.none(), st.booleans(), st.floats(-100, 100), st.integers(-5, 5))
 
 

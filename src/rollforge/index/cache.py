@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -260,5 +259,7 @@ def _writable(folder: Path, path: Path) -> Path:
             return folder
     except OSError:
         pass
+    import tempfile
+
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"rollforge-index-{os.getuid()}" / digest

@@ -35,6 +35,9 @@ ARROW_TYPES: dict[ColumnType, pa.DataType] = {
 PLACES: dict[str, ColumnType] = {"line": "int", "offset": "int", "length": "int"}
 """Columns of every kind: where the line stands."""
 
+PIECES = ("params_at", "params_size", "agent_at", "agent_size")
+"""Where in the line `responses_create_params` and `agent_ref` stand: told by the compiled reader only, and not shown to people."""
+
 _ROLLOUTS: dict[str, ColumnType] = {
     "task": "int", "rollout": "int", "attempt": "int", "agent": "text", "prompt_hash": "int",
     "answer_hash": "int", "answer_chars": "int", "turns": "int", "tool_calls": "int", "finish_reason": "text",

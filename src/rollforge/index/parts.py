@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from rollforge.index.arrow import arrow_array
 from rollforge.index.keys import are_plain
-from rollforge.index.kinds import ARROW_TYPES, COLUMNS, PLACES, stored_name
+from rollforge.index.kinds import ARROW_TYPES, COLUMNS, PIECES, PLACES, stored_name
 from rollforge.index.tables import Source
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+
+MOST_FOOTERS = 64
+"""A run of a million rollouts has as many parts; those of a larger one are few beside its rows."""
 
 
 def stored_names(fields: Mapping[str, str], numbers: Container[str]) -> dict[str, tuple[str, pa.DataType]]:
@@ -37,10 +45,8 @@ def read_columns(sources: Sequence[Source], columns: dict[str, tuple[str, pa.Dat
 
 def _read_part(source: Source, part: str, columns: dict[str, tuple[str, pa.DataType]]) -> pa.Table:
     """One part; rows and lines are counted from the start of the range it was read from, which its path tells."""
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(str(source.folder / part)) as file:
-        present = set(file.schema_arrow.names)
+    with _open_part(source, part) as file:
+        present = set(file.metadata.schema.names)
         stored = [name for name, _ in columns.values() if name in present]
         table = file.read(columns=stored, use_threads=False)
         count = file.metadata.num_rows
@@ -48,14 +54,49 @@ def _read_part(source: Source, part: str, columns: dict[str, tuple[str, pa.DataT
     arrays = []
     for name, kind in columns.values():
         if name == "row":
-            arrays.append(pa.chunked_array([np.arange(count, dtype=np.int64) + (source.first_row + row0)]))
+            arrays.append(arrow_array(np.arange(count, dtype=np.int64) + (source.first_row + row0)))
         elif name == "line":
-            arrays.append(pa.chunked_array([table.column(name).to_numpy() + line0]))
+            arrays.append(arrow_array(table.column(name).to_numpy() + line0))
         elif name in present:
             arrays.append(table.column(name))
         else:
-            arrays.append(pa.chunked_array([pa.nulls(count, kind)]))
+            arrays.append(pa.nulls(count, kind))
     return pa.table(arrays, names=list(columns))
+
+
+def _open_part(source: Source, part: str, texts: Sequence[str] = ()) -> pq.ParquetFile:
+    """A part to be read, these text columns as numbers and a dictionary."""
+    import pyarrow.parquet as pq
+
+    footer = source.footers.get(part)
+    file = pq.ParquetFile(str(source.folder / part), metadata=footer, read_dictionary=texts)
+    if footer is None and len(source.footers) < MOST_FOOTERS:
+        source.footers[part] = file.metadata
+    return file
+
+
+def read_codes(sources: Sequence[Source], name: str) -> tuple[np.ndarray, list[str | None]]:
+    """A text column of all rows as numbers, and the text of each number (None for missing)."""
+    number_by_word: dict[str | None, int] = {}
+    found = [np.zeros(0, dtype=np.int64)]
+    for source in sources:
+        for part in source.state.all_parts():
+            with _open_part(source, part, [name]) as file:
+                is_there = name in file.metadata.schema.names
+                chunks = file.read(columns=[name], use_threads=False).column(0).chunks if is_there else []
+                rows = file.metadata.num_rows
+            for chunk in chunks or [_absent(rows)]:
+                words = [*chunk.dictionary.to_pylist(), None]
+                numbers = [number_by_word.setdefault(word, len(number_by_word)) for word in words]
+                indices = chunk.indices.to_numpy(zero_copy_only=False)
+                if chunk.null_count:
+                    indices = np.nan_to_num(indices, nan=len(words) - 1).astype(np.int64)
+                found.append(np.array(numbers, dtype=np.int64)[indices])
+    return np.concatenate(found), list(number_by_word)
+
+
+def _absent(rows: int) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.nulls(rows, pa.int32()), pa.array([], pa.string()))
 
 
 def spans(sources: Sequence[Source]) -> tuple[np.ndarray, np.ndarray]:
@@ -65,6 +106,13 @@ def spans(sources: Sequence[Source]) -> tuple[np.ndarray, np.ndarray]:
         np.asarray(found.column("offset").to_numpy(), dtype=np.int64),
         np.asarray(found.column("length").to_numpy(), dtype=np.int64),
     )
+
+
+def pieces(sources: Sequence[Source]) -> np.ndarray:
+    """One row per rollout: where its prompt and agent stand in its line; zeros where the reader did not tell."""
+    found = read_columns(sources, {name: (name, pa.int32()) for name in PIECES})
+    columns = [np.nan_to_num(found.column(name).to_numpy()).astype(np.int32) for name in PIECES]
+    return np.stack(columns, axis=1)
 
 
 class TaskPlaces(NamedTuple):
@@ -126,6 +174,6 @@ def keys(sources: Sequence[Source]) -> pa.Table:
     names = ("task", "rollout", "prompt_hash")
     found = read_columns(sources, {name: (name, pa.int64()) for name in names})
     files = [np.full(source.state.counts("rows"), source.file_no, dtype=np.int64) for source in sources]
-    found = found.append_column("row", pa.array(np.arange(found.num_rows, dtype=np.int64)))
+    found = found.append_column("row", arrow_array(np.arange(found.num_rows, dtype=np.int64)))
     numbers = np.concatenate(files) if files else np.zeros(0, dtype=np.int64)
-    return found.append_column("file_no", pa.array(numbers))
+    return found.append_column("file_no", arrow_array(numbers))

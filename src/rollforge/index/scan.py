@@ -17,11 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rollforge.index import fast
+from rollforge.index.arrow import arrow_array, arrow_floats
 from rollforge.index.columns import Columns
 from rollforge.index.facts import BadLine, Line, Reader, Row
 from rollforge.index.kinds import (
     ARROW_TYPES,
     COLUMNS,
+    PIECES,
     PLACES,
     ColumnType,
     Kind,
@@ -224,28 +226,33 @@ class _Scan:
         numbers, texts = self._columns.finish(len(self._places), self._note)
         columns: dict[str, pa.Array] = {}
         for name, values in zip(PLACES, zip(*self._places, strict=True), strict=True):
-            columns[name] = pa.array(np.array(values, dtype=np.int64))
+            columns[name] = arrow_array(np.array(values, dtype=np.int64))
         columns |= self._rollout_columns() if self._read is None else self._other_columns()
         for row, text in _no_keys(numbers):
             self._note(row, text)
         for row, notes in self._notes.items():
             line, offset, _ = self._places[row]
-            self._list(line, offset, "; ".join(notes), is_kept=True)
+            self._list(line, offset, "; ".join(sorted(notes)), is_kept=True)
         words = {name: pa.array(values, pa.string()) for name, values in texts.items()}
         return _named(columns, numbers, words)
 
     def _fast_table(self, rows: fast.FastRollouts) -> pa.Table:
         """The ordinary rollouts; or the ordinary tasks, which have fewer columns."""
 
+        notes: dict[tuple[int, int], list[str]] = {}
+
         def note(line: int, offset: int, text: str) -> None:
-            self._list(line, offset, text, is_kept=True)
+            notes.setdefault((line, offset), []).append(text)
 
         count = len(rows)
         made, numbers, texts = rows.finish(note, has_usage=self._kind == "rollouts")
         for row, text in _no_keys(numbers):
             note(made["line"][row].as_py(), made["offset"][row].as_py(), text)
+        for (line, offset), told in notes.items():
+            self._list(line, offset, "; ".join(sorted(told)), is_kept=True)
         columns = {name: pa.nulls(count, ARROW_TYPES[kind]) for name, kind in COLUMNS[self._kind].items()}
-        known = {name: values for name, values in made.items() if name in columns or name in PLACES}
+        wanted = {*columns, *PLACES, *(PIECES if self._kind == "rollouts" else ())}
+        known = {name: values for name, values in made.items() if name in wanted}
         return _named(columns | known, numbers, texts)
 
     def _rollout_columns(self) -> dict[str, pa.Array]:
@@ -272,7 +279,7 @@ def _named(
         if key in named:
             named[key] = _whole_numbers(values)
         elif key is None:
-            named[stored_name("n", name)] = pa.array(values, from_pandas=True)
+            named[stored_name("n", name)] = arrow_floats(values)
     named |= {stored_name("t", name): words for name, words in texts.items() if name not in _KEY_COLUMNS}
     return pa.table(named)
 
@@ -297,7 +304,7 @@ def _no_keys(numbers: Mapping[str, NDArray[np.float64]]) -> list[tuple[int, str]
 
 def _whole_numbers(found: NDArray[np.float64]) -> pa.Array:
     missing = np.isnan(found) | (np.abs(found) >= 2**53) | (found % 1 > 0)
-    return pa.array(np.where(missing, 0, found).astype(np.int64), mask=missing)
+    return arrow_array(np.where(missing, 0, found).astype(np.int64), missing)
 
 
 def _check_utf8(line: memoryview) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -28,6 +29,8 @@ class Source(msgspec.Struct):
     state: State
     first_row: int
     """Rows of the files before it."""
+    footers: dict[str, Any] = {}
+    """What parts read before say about themselves, for a few of them: finding out takes longer than reading a column."""
 
 
 class Sources:

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from rollforge.errors import UsageError
 from rollforge.index import parts
+from rollforge.index.arrow import arrow_array
 from rollforge.index.cache import Cache
 from rollforge.index.kinds import Kind
 from rollforge.index.lines import read_spans
@@ -232,6 +233,11 @@ class Index:
         """Rollouts that count."""
         return self._sources.count("rollouts") - self._overlay.duplicate_count
 
+    @property
+    def scratch(self) -> Path:
+        """A folder for files that end with the process, on the disk that holds the index."""
+        return self._sources.folders()[0]
+
     # Reading it
 
     def connection(self) -> duckdb.DuckDBPyConnection:
@@ -258,6 +264,18 @@ class Index:
         told = "index" if where is None else f"--where {where!r}"
         return run_select(self._connection, sql, columns=known, told=told)
 
+    def codes(self, column: str, where: str | None = None) -> tuple[np.ndarray, list[str | None]]:
+        """A text column as numbers, in the order of the file, and the text of each number (None for missing)."""
+        if where is None and self._is_plain and column in self._stored:
+            return parts.read_codes(self._sources.by_kind["rollouts"], self._stored[column][0])
+        number_by_word: dict[str | None, int] = {}
+        found = [np.zeros(0, dtype=np.int64)]
+        for chunk in self.table([column], where).column(0).chunks:
+            words = chunk.to_pylist()
+            numbers = [number_by_word.setdefault(word, len(number_by_word)) for word in words]
+            found.append(np.array(numbers, dtype=np.int64))
+        return np.concatenate(found), list(number_by_word)
+
     @property
     def _is_plain(self) -> bool:
         """The rows of the parts are the rows that count, in their order."""
@@ -279,6 +297,15 @@ class Index:
     def read(self, rows: Sequence[int]) -> Iterator[bytes]:
         """The lines of these rows, in the order asked; neighbouring ones are read together."""
         yield from self._read("rollouts", np.asarray(rows, dtype=np.int64))
+
+    def pieces(self, rows: Sequence[int]) -> list[list[int]]:
+        """Where in the line of each of these rows the prompt and the agent stand: start and size of both, size 0 where unknown."""
+        wanted = np.asarray(rows, dtype=np.int64)
+        return self._pieces[wanted].tolist()  # type: ignore[no-any-return]
+
+    @cached_property
+    def _pieces(self) -> np.ndarray:
+        return parts.pieces(self._sources.by_kind["rollouts"])
 
     def task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, JsonObject]]:
         """The task rows as sent, for those of `tasks` that the run has a row for."""
@@ -308,7 +335,7 @@ class Index:
             known, first = self._first_rows
             place = np.searchsorted(known, np.unique(np.asarray(tasks, dtype=np.int64)))
             place = np.sort(first[place])
-            return pa.table({"task": self._tasks_of_rows[place], "row": place})
+            return pa.table({"task": arrow_array(self._tasks_of_rows[place]), "row": arrow_array(place)})
         return self._join(
             tasks,
             "SELECT r.task, min(r.row) AS row FROM rollouts r JOIN wanted w ON r.task = w.task GROUP BY 1 ORDER BY 2",

@@ -24,7 +24,8 @@ def summarize(rows: ByTask, tasks: pa.Table, threshold: float, tolerance: float,
     difficulty = tasks.column("difficulty").to_pylist()
     signal = tasks.column("has_signal")
     of = len(signal) - signal.null_count
-    without = of - signal.to_pylist().count(True)
+    has_signal = (found.max - found.min > tolerance) & (found.n > 1)
+    without = of - int(has_signal.sum())
     length = rows.one("answer_chars")
     within = _within_correlation(rows, reward, length)
     parts = stats.variance_parts(found.mean, found.std, found.n)
