@@ -62,3 +62,14 @@ def test_prepare_writes_what_was_asked_and_the_gate_stops_what_is_not_fit(
 
 def test_status_tells_how_far_it_is(run: rf.Run) -> None:
     assert run.status().state == "done"
+
+
+def test_several_files_open_as_one_run_and_take_the_options_of_the_commands(tmp_path: Path) -> None:
+    for number in range(2):
+        row = {"_ng_task_index": 0, "_ng_rollout_index": number, "reward": float(number), "prompt": "p"}
+        (tmp_path / f"{number}.jsonl").write_text(json.dumps(row) + "\n")
+    for given in ([tmp_path / "0.jsonl", tmp_path / "1.jsonl"], str(tmp_path / "*.jsonl")):
+        both = rf.open_run(given)
+        assert both.metrics().counts.finished == 2 and len(list(both)) == 2
+        assert both.metrics(where="reward > 0").counts.finished == 1
+        assert both.profile(threshold=2).tasks.column("num_solved").to_pylist() == [0]

@@ -181,3 +181,13 @@ def test_variance_splits_into_between_and_within() -> None:
     found = stats.variance_parts(values.mean(axis=1), values.std(axis=1, ddof=1), np.full(4000, 8))
     assert found.between == pytest.approx(4, rel=0.08) and found.within == pytest.approx(1, rel=0.08)
     assert found.intraclass == pytest.approx(0.8, abs=0.02)
+
+
+def test_a_vote_of_more_samples_than_a_float_can_count_ways_for_is_exact_too() -> None:
+    answers, scores = [n % 3 for n in range(1500)], [float(n % 3 == 0) for n in range(1500)]
+    assert at_k.majority_at_k(answers, scores, 1) == pytest.approx(1 / 3, abs=1e-9)
+    assert at_k.majority_at_k(answers, scores, 1500) == pytest.approx(1 / 3, abs=1e-9)
+    assert at_k.majority_at_k(list(range(5000)), [1.0] * 1000 + [0.0] * 4000, 3000) == pytest.approx(0.2)
+    two = [0] * 800 + [1] * 700  # the vote of three
+    three = sum(math.comb(800, n) * math.comb(700, 3 - n) for n in (2, 3)) / math.comb(1500, 3)
+    assert at_k.majority_at_k(two, [1.0] * 800 + [0.0] * 700, 3) == pytest.approx(three, abs=1e-9)

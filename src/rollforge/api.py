@@ -28,38 +28,46 @@ Verifier = str | Callable[..., Any]
 class Run:
     """A run on disk. Nothing is read until it is asked for."""
 
-    def __init__(self, path: str | Path, *, result: CollectResult | None = None) -> None:
-        self.path = Path(path)
-        self.files = RunFiles(path)
+    def __init__(
+        self, path: str | Path | Sequence[str | Path], *, result: CollectResult | None = None
+    ) -> None:
+        self.paths = [Path(path)] if isinstance(path, str | Path) else [Path(one) for one in path]
+        """The run's files: mostly one; several, or a glob, are read as one run."""
+        self.path = self.paths[0]
+        self.files = RunFiles(self.path)
         self.result = result
         """How the collection that made this object ended; None for a run that was opened."""
 
     def __repr__(self) -> str:
-        return f"Run({str(self.path)!r})"
+        return f"Run({', '.join(repr(str(path)) for path in self.paths)})"
 
     def __iter__(self) -> Iterator[JsonObject]:
         """The rollout rows, one at a time."""
-        with self.files.rollouts.open("rb") as file:
-            for line in file:
-                yield from_json(line)
+        from rollforge.index.lines import read_lines
+        from rollforge.index.sources import find_runs
 
-    def metrics(self, *, verifier: str | None = None) -> RunMetrics:
-        """Every number with its count, coverage and interval."""
-        from rollforge.steps.metrics import summarize_run
+        for files in find_runs(self.paths):
+            for line in read_lines(files.rollouts):
+                if line.strip():
+                    yield from_json(line)
 
-        return summarize_run(self.path, verifier=verifier)
+    def metrics(self, *, verifier: str | None = None, **options: Any) -> RunMetrics:
+        """Every number with its count, coverage and interval; `options` are those of the command, such as `where`."""
+        from rollforge.steps.metrics import MetricsOptions, summarize_run
 
-    def profile(self, *, verifier: str | None = None) -> Profile:
-        """Statistics per task (`.tasks`) and per agent (`.agents`), as tables."""
-        from rollforge.steps.profile import profile_run
+        return summarize_run(self.paths, verifier=verifier, options=MetricsOptions(**options))
 
-        return profile_run(self.path, verifier=verifier)
+    def profile(self, *, verifier: str | None = None, **options: Any) -> Profile:
+        """Statistics per task (`.tasks`) and per agent (`.agents`), as tables; `options` as in `metrics`."""
+        from rollforge.steps.profile import ProfileOptions, profile_run
+
+        return profile_run(self.paths, verifier=verifier, options=ProfileOptions(**options))
 
     def check(self, recipe: Recipe | None = None, **options: Any) -> Report:
         """Findings about the run, for training with `recipe` if one is named: `.ok`, `.findings`. Raises nothing."""
         from rollforge.steps.check import check_run
 
-        return check_run(self.path, recipe=recipe, **options)
+        return check_run(self.paths, recipe=recipe, **options)
 
     def prepare(self, recipe: str, *, to: str, out: str | Path, **options: Any) -> Manifest:
         """Write the data set of a recipe for a trainer; `options` are those of `rollforge prepare`, such as `min_gap`.
@@ -70,8 +78,8 @@ class Run:
         from rollforge.steps.prepare import prepare
 
         force = bool(options.pop("force", False))
-        checked = gate(recipe, [str(self.path)], force=force)
-        return prepare(recipe, self.path, to=to, out=out, check=checked, **options)
+        checked = gate(recipe, [str(path) for path in self.paths], force=force)
+        return prepare(recipe, self.paths, to=to, out=out, check=checked, **options)
 
     def status(self) -> Status:
         """How far the run is."""
@@ -138,6 +146,6 @@ def gate(
     }
 
 
-def open_run(path: str | Path) -> Run:
-    """A run that is already on disk, collected by rollforge or by NeMo Gym."""
+def open_run(path: str | Path | Sequence[str | Path]) -> Run:
+    """A run that is already on disk, collected by rollforge or by NeMo Gym; several files, or a glob, are one run."""
     return Run(path)

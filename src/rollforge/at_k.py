@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from functools import lru_cache
-from math import comb
+from math import comb, lgamma, log, log1p
 from typing import NamedTuple
 
 import numpy as np
@@ -102,32 +102,47 @@ def winning_shares(counts: tuple[int, ...], blanks: int, k: int) -> tuple[float,
     Every way to draw is counted: for a winner with m votes the others have fewer, or as many and tie.
     """
     n = sum(counts) + blanks
+    if counts and max(counts) == 1:  # every answer that is drawn ties with all others
+        return ((1 - comb(blanks, k) / comb(n, k)) / len(counts),) * len(counts)
     share_by_count: dict[int, float] = {}
     for place, count in enumerate(counts):
         if count not in share_by_count:
             others = counts[:place] + counts[place + 1 :]
             ways = sum(
-                comb(count, votes) * _ways_of_others(others, blanks, votes, k - votes)
+                draw_weights(count, k / n)[votes] * _ways_of_others(others, blanks, votes, k - votes, k / n)
                 for votes in range(1, min(count, k) + 1)
             )
-            share_by_count[count] = ways / comb(n, k)
+            share_by_count[count] = float(ways / draw_weights(n, k / n)[k])
     return tuple(share_by_count[count] for count in counts)
 
 
-def _ways_of_others(others: tuple[int, ...], blanks: int, votes: int, drawn: int) -> float:
-    """Ways to draw `drawn` from the others with none above `votes`, each way divided by how many share the win."""
+@lru_cache(maxsize=4096)
+def draw_weights(count: int, share: float) -> Floats:
+    """How likely 0, 1, … of `count` are drawn when each is with this chance: the ways to draw them, but never too many to hold."""
+    if share == 1:
+        return np.append(np.zeros(count), 1.0)
+    drawn = np.arange(count + 1)
+    ways = np.array([lgamma(count + 1) - lgamma(n + 1) - lgamma(count - n + 1) for n in drawn.tolist()])
+    weights: Floats = np.exp(ways + drawn * log(share) + (count - drawn) * log1p(-share))
+    return weights
+
+
+def _ways_of_others(others: tuple[int, ...], blanks: int, votes: int, drawn: int, share: float) -> float:
+    """Weight of drawing `drawn` from the others with none above `votes`, each way divided by how many share the win."""
     ways = np.zeros((drawn + 1, len(others) + 1))  # [drawn so far, ties so far]
     ways[0, 0] = 1
     for count in others:
+        weights = draw_weights(count, share)
         grown = np.zeros_like(ways)
         for taken in range(min(count, votes, drawn) + 1):
             is_tie = taken == votes
             source = ways[: drawn + 1 - taken, : ways.shape[1] - is_tie]
-            grown[taken:, int(is_tie) :] += comb(count, taken) * source
+            grown[taken:, int(is_tie) :] += weights[taken] * source
         ways = grown
+    without = draw_weights(blanks, share)
     total = 0.0
     for taken in range(min(blanks, drawn) + 1):
-        total += comb(blanks, taken) * float((ways[drawn - taken] / (1 + np.arange(ways.shape[1]))).sum())
+        total += without[taken] * float((ways[drawn - taken] / (1 + np.arange(ways.shape[1]))).sum())
     return total
 
 

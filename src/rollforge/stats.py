@@ -327,8 +327,8 @@ def histogram(values: ArrayLike, bins: int = 10) -> Histogram:
     # Halves, because the whole width of numbers this large may be no number.
     edges = [float(f"{2 * edge:.12g}") for edge in (low / 2 * (1 - steps) + high / 2 * steps).tolist()]
     edges[0], edges[-1] = min(edges[0], low), max(edges[-1], high)
-    counts, _ = np.histogram(known, bins=np.array(edges))
-    return Histogram(edges, counts.tolist())
+    places = np.minimum(np.searchsorted(edges, known, side="right") - 1, bins - 1)
+    return Histogram(edges, np.bincount(places, minlength=bins).tolist())
 
 
 class Variance(NamedTuple):

@@ -207,3 +207,12 @@ def test_the_peers_numbers_are_written_too(
     for peer in ("nemo-gym", "trinity"):
         printed = Called(capsys, "metrics", run, "--compat", peer, "--out", tmp_path / "o.json")
         assert json.loads((tmp_path / "o.json").read_text()) == json.loads(printed.out)
+
+
+def test_a_place_that_cannot_be_written_is_told_without_a_traceback(
+    run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    for words in (("profile", run), ("metrics", run), ("query", run, "select 1", "-f", "csv")):
+        told = Called(capsys, *words, "--out", tmp_path / "file" / "x")
+        assert told.code == 2 and f"error: {tmp_path}" in told.err and "--out" in told.err

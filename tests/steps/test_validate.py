@@ -152,3 +152,24 @@ def test_fix_writes_the_good_lines_and_the_reasons(tmp_path: Path) -> None:
     ] == ["a", "b"]
     assert [json.loads(line)["line"] for line in rejects.read_text().splitlines()] == [2, 3]
     assert validate_files([clean]).ok
+
+
+def test_a_chat_part_slips_through_the_peers_schema_too(tmp_path: Path) -> None:
+    item = {"role": "user", "content": [{"type": "text", "text": "hello"}]}
+    path = write_rows(tmp_path / "t.jsonl", [{"responses_create_params": {"input": [item]}}])
+    (problem,) = validate_files([path]).files[0].bad
+    assert problem.path == "responses_create_params.input[0].content[0].type" and "input_text" in problem.hint
+
+
+def test_every_rejected_line_has_its_reasons_however_many_there_are(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "t.v2.jsonl", [b"{bad"] * 1200)
+    report = validate_files([path], ValidateOptions(fix=True)).files[0]
+    assert report.rejects == str(tmp_path / "t.v2.rejects.jsonl")
+    rejected = [json.loads(line) for line in Path(report.rejects).read_text().splitlines()]
+    assert len(rejected) == 1200 and all("strings" in row["reasons"][0] for row in rejected)
+
+
+def test_half_a_surrogate_pair_is_named(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "t.jsonl", [b'{"responses_create_params": {"input": "\\ud800 x"}}'])
+    (problem,) = validate_files([path]).files[0].bad
+    assert "surrogate" in problem.text

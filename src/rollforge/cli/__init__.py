@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import errno
 import gc
 import os
 import sys
@@ -14,6 +15,11 @@ from typing import Never
 
 RUN_OTHERS_CODE = frozenset({"collect", "verify", "eval", "bench", "serve-verifier", "check", "demo"})
 """Commands that run a user's functions, whose process is left as it was found."""
+
+NOT_WRITABLE = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOSPC}
+)
+"""What the system says when files cannot be written where they should be."""
 
 
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
@@ -37,6 +43,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has gone; there is no one to tell
         sys.exit(Exit.DONE)
+    except OSError as error:
+        if error.errno not in NOT_WRITABLE or error.filename is None:
+            raise
+        report_error(RollforgeError(f"{error.filename}: {error.strerror}", hint="write elsewhere: --out"))
+        sys.exit(Exit.USAGE)
     code = int(code) if isinstance(code, int) else Exit.DONE
     if is_light and argv is None:
         _leave(code)

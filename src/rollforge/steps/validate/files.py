@@ -67,6 +67,8 @@ class _File:
         self._bad: list[Problem] = []
         self._warnings: list[Problem] = []
         self._bad_lines: set[int] = set()
+        self._reasons: dict[int, list[str]] = {}
+        """Of every bad line, for the file of rejects."""
         self._line_by_row: dict[bytes, int] = {}
         self._line_by_key: dict[tuple[int, int], int] = {}
         self._kinds: dict[str, dict[str, array[int]]] = {}
@@ -83,6 +85,9 @@ class _File:
             return
         self.errors += 1
         self._bad_lines.add(line)
+        if self._options.fix:
+            reason = f"{problem.path}: {problem.text}".removeprefix(": ")
+            self._reasons.setdefault(line, []).append(reason)
         if len(self._bad) < LISTED:
             self._bad.append(problem)
 
@@ -163,14 +168,11 @@ class _File:
         folder.mkdir(parents=True, exist_ok=True)
         stem = file_stem(self.path)
         clean, rejects = folder / f"{stem}.clean.jsonl", folder / f"{stem}.rejects.jsonl"
-        reasons: dict[int, list[str]] = {}
-        for problem in self._bad:
-            reasons.setdefault(problem.line, []).append(f"{problem.path}: {problem.text}".removeprefix(": "))
         with clean.open("wb") as good, rejects.open("wb") as bad:
             for number, data in _lines(self.path):
                 if number in self._bad_lines:
                     text = data.decode("utf-8", "replace")
-                    record = {"line": number, "reasons": reasons.get(number, ["not listed"]), "text": text}
+                    record = {"line": number, "reasons": self._reasons[number], "text": text}
                     bad.write(msgspec.json.encode(record) + b"\n")
                 elif data.strip():
                     good.write(data + b"\n")
@@ -210,9 +212,12 @@ def read_rows(path: Path) -> Iterator[tuple[int, JsonObject | None, Finding | No
             data.decode()
             _, notes = split_line(data)
             row = msgspec.json.decode(data) if not notes else _last_resort(data)
+        except msgspec.DecodeError:
+            text = "half a surrogate pair (like \\ud800) in a text: most readers refuse the line"
+            yield number, None, Finding("", text, f"{see} {number}")
         except UnicodeDecodeError as error:
             yield number, None, Finding("", f"invalid UTF-8 at byte {error.start}", f"{see} {number}")
-        except (BadLine, msgspec.DecodeError) as error:
+        except BadLine as error:
             yield number, None, Finding("", str(error), f"{see} {number}")
         else:
             yield number, row, Finding("", "; ".join(notes), f"{see} {number}") if notes else None

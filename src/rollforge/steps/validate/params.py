@@ -21,7 +21,7 @@ PARAMS = (
 )  # fmt: skip
 ROLES = ("user", "assistant", "system", "developer")
 PARTS = (
-    "input_text", "input_image", "input_file", "input_audio", "input_video", "output_text", "refusal", "text",
+    "input_text", "input_image", "input_file", "input_audio", "input_video", "output_text", "refusal",
 )  # fmt: skip
 HOSTED = frozenset({
     "file_search_call", "computer_call", "computer_call_output", "web_search_call", "image_generation_call", "item_reference",
@@ -154,6 +154,7 @@ def _check_message(item: JsonObject, path: str) -> Iterator[Finding]:
 
 
 _HOLE = "NeMo Gym's schema lets this pass as an mcp_list_tools item"
+_CHAT_PART = "that is a chat part; here it is input_text or input_image, and NeMo Gym would take the item for an mcp_list_tools one"
 
 
 def _check_parts(parts: list[object], path: str) -> Iterator[Finding]:
@@ -169,8 +170,11 @@ def _check_parts(parts: list[object], path: str) -> Iterator[Finding]:
         kind = part.get("type")
         if kind not in PARTS:
             told = f"no such part type: {kind!r}{did_you_mean(str(kind), list(PARTS))}"
-            yield Finding(f"{place}.type", told if kind is not None else "missing: expected a part type")
-        elif kind in ("input_text", "output_text", "text") and not isinstance(part.get("text"), str):
+            hint = _CHAT_PART if kind in ("text", "image_url") else _HOLE
+            yield Finding(
+                f"{place}.type", told if kind is not None else "missing: expected a part type", hint
+            )
+        elif kind in ("input_text", "output_text") and not isinstance(part.get("text"), str):
             yield Finding(f"{place}.text", f"expected a text, got {kind_of(part.get('text'))}")
 
 
