@@ -162,6 +162,8 @@ class Exporter:
     """`step` where the trainer would otherwise learn tool results, or the last message only."""
     is_raw: ClassVar[bool] = False
     """Rows are copied, not converted."""
+    has_task_rows: ClassVar[bool] = False
+    """A prompt is written as its task row, not as messages."""
     takes_images: ClassVar[bool] = False
     takes_groups: ClassVar[bool] = False
     """Offline scored groups are a row of this exporter."""
@@ -179,6 +181,21 @@ class Exporter:
         self.kinds: set[str] = set()
         """What the last row used that not every row has; the writer keeps rows with each of them near the front."""
 
+    @classmethod
+    def shaping_for(cls, kind: Kind) -> Shaping:
+        """How messages of this kind of row are written, unless the user asks for another form."""
+        return cls.shaping
+
+    @classmethod
+    def containers_for(cls, kind: Kind) -> tuple[Container, ...]:
+        """The file types in which the trainer reads rows of this kind."""
+        return cls.containers
+
+    @classmethod
+    def is_inferred(cls, kind: Kind) -> bool:
+        """Whether the trainer's loader infers types from JSON rows of this kind, and so may change what they hold."""
+        return not cls.is_raw
+
     def start_over(self) -> None:
         """Forget what earlier rows looked like."""
         self.kinds = set()
@@ -195,9 +212,17 @@ class Exporter:
             case Labelled():
                 return self.labelled(example)
             case Prompt():
+                self._note_numbers(example.numbers)
                 return self.prompt(example)
             case Scored():
+                self._note_numbers(example.numbers)
+                if example.tokens:
+                    self.kinds.add("tokens")
                 return self.scored(example)
+
+    def _note_numbers(self, numbers: dict[str, float | int | None]) -> None:
+        """A column of which the loader has seen nothing but null takes no number later."""
+        self.kinds.update(name for name, value in numbers.items() if value is not None)
 
     def line(self, example: Example) -> bytes:
         """The example as one JSONL line, without its end."""

@@ -38,6 +38,7 @@ class LlamaFactoryExporter(Exporter):
     name = "llama-factory"
     recipes = ("sft", "dpo", "kto", "rm")
     shaping = Shaping(arguments="text", tools="string", reasoning="think", keys="present")
+    containers = ("jsonl", "parquet")
     policies = Policies(ends_in_tool_result="cut", unanswered_call="keep", assistant_first="refuse")
     pair_form = "step"
 
@@ -114,6 +115,19 @@ class LlamaFactoryExporter(Exporter):
                 "rejected": [_message(row["rejected"])],
             }
         return found
+
+    def arrow_schema(self, recipe: str, kind: Kind) -> Any:
+        import pyarrow as pa
+
+        from rollforge.exporters.arrow import schema
+
+        turn = pa.struct([("from", pa.string()), ("value", pa.string())])
+        columns: dict[str, Any] = {"conversations": pa.list_(turn), "system": "string", "tools": "string"}
+        if kind == "pair":
+            columns |= {"chosen": turn, "rejected": turn}
+        if kind == "labelled":
+            columns["label"] = "bool"
+        return schema(**columns)
 
     def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:
         stage = {"sft": "sft", "dpo": "dpo", "rm": "rm", "kto": "kto"}[recipe]

@@ -25,6 +25,7 @@ class OpenRlhfExporter(Exporter):
     recipes = ("sft", "dpo", "rm", "ppo", "grpo")
     shaping = Shaping(arguments="text", tools="system", reasoning="think", keys="uniform")
     policies = Policies(ends_in_tool_result="cut", assistant_first="refuse")
+    containers = ("jsonl", "parquet")
     pair_form = "step"
 
     def demonstration(self, example: Demonstration) -> JsonObject:
@@ -67,6 +68,17 @@ class OpenRlhfExporter(Exporter):
             and len(getattr(row, first)) < 2
         ):
             yield f"{first} has no message beside the system text"
+
+    def arrow_schema(self, recipe: str, kind: Kind) -> Any:
+        from rollforge.exporters.arrow import columns_of, prompt_fields, schema
+
+        if kind == "demonstration":
+            return schema(**columns_of({}, "messages"))
+        if kind == "pair":
+            return schema(**columns_of({}, "prompt", "chosen", "rejected"), margin="double")
+        fields = prompt_fields()
+        first = {"label": fields.pop("ground_truth"), "datasource": fields.pop("data_source")}
+        return schema(**columns_of({}, "input"), **first, **fields)
 
     def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:
         file = first_file(files)

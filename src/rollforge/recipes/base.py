@@ -95,6 +95,8 @@ class Selection:
     """Further numbers, one per example."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Thresholds that the data decided."""
+    members: Mask | None = None
+    """Where an example stands for a whole group: the rollouts that are kept with it."""
 
     def __len__(self) -> int:
         return len(self.picks)
@@ -107,7 +109,7 @@ class Selection:
     def take(self, chosen: NDArray[Any]) -> Selection:
         """The examples with these numbers, in this order."""
         values = {name: column[chosen] for name, column in self.values.items()}
-        return Selection(self.kind, self.picks[chosen], self.fates, values, self.settings)
+        return Selection(self.kind, self.picks[chosen], self.fates, values, self.settings, self.members)
 
 
 Recipe = Callable[[Candidates, Options], Selection]

@@ -35,7 +35,8 @@ def select_prompts(candidates: Candidates, options: Options, *, needs_spread: bo
         chosen = np.isin(candidates.group, candidates.group[picks])
         ledger.drop(~chosen, "left out for balance")
     settings = {"success_from": success_threshold(candidates.reward, options.min_reward)}
-    return Selection("prompt", picks, ledger.counts(), task_numbers(stats, candidates.group[picks]), settings)
+    numbers = task_numbers(stats, candidates.group[picks])
+    return Selection("prompt", picks, ledger.counts(), numbers, settings, ledger.alive)
 
 
 def task_numbers(stats: GroupStats, groups: np.ndarray) -> dict[str, np.ndarray]:

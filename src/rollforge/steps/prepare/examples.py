@@ -43,7 +43,8 @@ TOGETHER = 64
 class Tally:
     """What happened on the way from plan to rows."""
 
-    inexpressible: Counter[str] = field(default_factory=Counter)
+    lost: dict[int, str] = field(default_factory=dict)
+    """Number of each example that cannot be expressed → why."""
     marks: Counter[str] = field(default_factory=Counter)
 
 

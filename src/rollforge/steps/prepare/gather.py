@@ -51,6 +51,10 @@ class Pool:
     verifiers: Names
     failed: int
     """Failed attempts on record; they are no rollouts and in no count of them."""
+    rejected: int
+    """Lines that are no rollout rows at all."""
+    overruled: int
+    """Rows that a later one with the same task, rollout and attempt replaces."""
 
     @cached_property
     def agents(self) -> Names:
@@ -120,6 +124,8 @@ def load_pool(runs: Sequence[str | Path], settings: Settings) -> Pool:
         prompt=joined["prompt_hash"],
         verifiers=_names(indexes, "verifier"),
         failed=sum(_count_failures(index) for index in indexes),
+        rejected=sum(index.rejected_lines for index in indexes),
+        overruled=sum(index.duplicate_count for index in indexes),
     )
     unusable = _length_limits(candidates, settings)
     pool.candidates = replace(candidates, unusable=unusable)

@@ -35,6 +35,11 @@ class Place:
     def __exit__(self, *_: object) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def clear(self) -> None:
+        """Begin again with an empty folder."""
+        for path in self.folder.iterdir():
+            path.unlink()
+
     def settle(self, data_files: list[str]) -> None:
         """Give everything in the folder its final name."""
         for name in data_files:

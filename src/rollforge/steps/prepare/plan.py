@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +27,18 @@ class Plan:
     splits: tuple[str, ...]
     planned: int
     """Examples before `--limit`."""
+
+    def swap_into_first(self, number: int, keep: Sequence[int], prompts: Ints) -> None:
+        """Move the prompt of example `number` into the first split, and one of its prompts into that example's.
+
+        Shares stay what they were. Prompts of the examples in `keep` stay; with no other to give, the first split grows.
+        """
+        prompt = prompts[self.selection.first]
+        left, moved = self.split[number], prompt == prompt[number]
+        is_free = (self.split == 0) & ~np.isin(prompt, prompt[np.array(keep, dtype=np.int64)])
+        self.split[moved] = 0
+        if is_free.any():
+            self.split[prompt == prompt[is_free][-1]] = left
 
 
 def make_plan(recipe: str, pool: Pool, settings: Settings) -> Plan:
