@@ -70,7 +70,7 @@ class Run:
         from rollforge.steps.prepare import prepare
 
         force = bool(options.pop("force", False))
-        checked = gate(recipe, [str(self.path)], force=force)
+        checked = gate(recipe, [str(self.path)], force=force, verifier=options.get("verifier"))
         return prepare(recipe, self.path, to=to, out=out, check=checked, **options)
 
     def status(self) -> Status:

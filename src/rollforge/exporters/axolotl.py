@@ -13,7 +13,7 @@ from rollforge.exporters.base import Demonstration, Exporter, Kind, Pair
 from rollforge.exporters.contract import PlainMessage, ReadMessage, message_problems, struct
 from rollforge.exporters.messages import Message
 from rollforge.exporters.shape import Shaping, shape, tools_from_system, tools_in_system, unshape
-from rollforge.exporters.snippets import fenced, first_file
+from rollforge.exporters.snippets import config, fenced
 from rollforge.records import JsonObject
 
 _TEXT = Shaping(arguments="text", tools="system", reasoning="think", keys="uniform")
@@ -74,21 +74,25 @@ class AxolotlExporter(Exporter):
         return schema(messages=plain, chosen=plain.value_type, rejected=plain.value_type)
 
     def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:
-        name = first_file(files)
-        lines = ["rl: dpo"] if kind == "pair" else []
-        lines += [
-            "datasets:",
-            f"  - path: {name}",
-            f"    ds_type: {'parquet' if name.endswith('.parquet') else 'json'}",
-            f"    type: {'chat_template.default' if kind == 'pair' else 'chat_template'}",
-            "    field_messages: messages",
-        ]
+        entry: JsonObject = {"type": "chat_template.default" if kind == "pair" else "chat_template"}
+        entry["field_messages"] = "messages"
         if kind == "pair":
-            lines += ["    field_chosen: chosen", "    field_rejected: rejected"]
+            entry |= {"field_chosen": "chosen", "field_rejected": "rejected"}
         else:
-            lines += [
-                "    field_tools: tools",
-                "    field_thinking: reasoning_content",
-                "    roles_to_train: [assistant]",
-            ]
-        return fenced("yaml", lines)
+            entry |= {
+                "field_tools": "tools",
+                "field_thinking": "reasoning_content",
+                "roles_to_train": ["assistant"],
+            }
+        wanted: JsonObject = {"rl": "dpo"} if kind == "pair" else {}
+        for key, split in (("datasets", "train"), ("test_datasets", "validation")):
+            if split in files:
+                wanted[key] = [
+                    {"path": name, "ds_type": name.rpartition(".")[2].replace("jsonl", "json"), **entry}
+                    for name in files[split]
+                ]
+        return (
+            config(wanted)
+            + "\n\n"
+            + fenced("sh", ["axolotl train config.yaml  # the lines above, and your model"])
+        )

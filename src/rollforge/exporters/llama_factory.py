@@ -15,7 +15,7 @@ from rollforge.exporters.base import Demonstration, Exporter, Kind, Labelled, Pa
 from rollforge.exporters.contract import struct
 from rollforge.exporters.messages import Call, Inexpressible, Message
 from rollforge.exporters.shape import Shaping, object_bytes, shape, unshape
-from rollforge.exporters.snippets import fenced
+from rollforge.exporters.snippets import config, fenced, files_of
 from rollforge.exporters.tidy import Policies
 from rollforge.records import JsonObject, to_json
 
@@ -130,14 +130,14 @@ class LlamaFactoryExporter(Exporter):
         return schema(**columns)
 
     def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:
-        stage = {"sft": "sft", "dpo": "dpo", "rm": "rm", "kto": "kto"}[recipe]
-        lines = [
-            f"stage: {stage}",
-            "dataset_dir: .   # this directory, with its dataset_info.json",
-            f"dataset: {next(iter(files), 'train')}",
-            "template: YOUR_TEMPLATE",
-        ]
-        return fenced("yaml", lines)
+        wanted = {
+            "stage": recipe,
+            "dataset_dir": ".",
+            "dataset": ",".join(_entry_names("train", files_of(files))),
+            "template": "YOUR_TEMPLATE",
+        }
+        command = "llamafactory-cli train config.yaml  # the lines above, and your model; dataset_info.json is beside the data"
+        return config(wanted) + "\n\n" + fenced("sh", [command])
 
     def companions(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> dict[str, str]:
         columns = {"messages": "conversations", "system": "system", "tools": "tools"}
@@ -147,12 +147,17 @@ class LlamaFactoryExporter(Exporter):
             columns["kto_tag"] = "label"
         entries: JsonObject = {}
         for split, names in files.items():
-            for number, name in enumerate(names):
+            for entry_name, name in zip(_entry_names(split, names), names, strict=True):
                 entry: JsonObject = {"file_name": name, "formatting": "sharegpt", "columns": columns}
                 if kind == "pair":
                     entry["ranking"] = True
-                entries[split if len(names) == 1 else f"{split}_{number}"] = entry
+                entries[entry_name] = entry
         return {"dataset_info.json": msgspec.json.format(to_json(entries), indent=2).decode() + "\n"}
+
+
+def _entry_names(split: str, names: list[str]) -> list[str]:
+    """What `dataset_info.json` calls the files of a split."""
+    return [split] if len(names) == 1 else [f"{split}_{number}" for number in range(len(names))]
 
 
 def _raw(call: Call) -> str:

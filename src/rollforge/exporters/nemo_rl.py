@@ -18,7 +18,7 @@ from rollforge.exporters.contract import ReadMessage, message_problems, struct
 from rollforge.exporters.guarded import GuardedExporter
 from rollforge.exporters.messages import Message
 from rollforge.exporters.shape import Shaping, tools_from_system, tools_in_system, unshape
-from rollforge.exporters.snippets import fenced, first_file
+from rollforge.exporters.snippets import config, fenced
 from rollforge.exporters.tidy import Policies
 from rollforge.records import JsonObject
 
@@ -118,30 +118,27 @@ class NemoRlExporter(GuardedExporter):
         return schema(context=columns["context"], completions=pa.list_(side))
 
     def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:
-        train, validation = first_file(files), first_file(files, "validation")
-        dataset, more = _DATASETS[kind]
+        entries = {
+            split: [
+                {"dataset_name": _DATASETS[kind], "data_path": name, **_MORE.get(kind, {})}
+                for name in files[split]
+            ]
+            for split in ("train", "validation")
+            if split in files
+        }
+        data = {split: found if len(found) > 1 else found[0] for split, found in entries.items()}
+        load = "load_preference_dataset" if kind == "pair" else "load_response_dataset"
         lines = [
-            "data:",
-            "  shuffle: false" if kind == "prompt" else "  shuffle: true",
-            "  train:",
-            f"    dataset_name: {dataset}",
-            f"    data_path: {train}",
-            *more,
-            "  validation:",
-            f"    dataset_name: {dataset}",
-            f"    data_path: {validation}",
-            *more,
+            f"from nemo_rl.data.datasets import {load}",
+            f"parts = [{load}(part) for part in {next(iter(entries.values()), [])!r}]",
         ]
-        return fenced("yaml", lines)
+        wanted = {"data": {"shuffle": kind != "prompt", **data}}
+        return fenced("python", lines) + "\n\n" + config(wanted)
 
 
-_DATASETS: dict[str, tuple[str, list[str]]] = {
-    "demonstration": (
-        "openai_format",
-        ["    chat_key: messages", "    tool_key: tools", "    use_preserving_dataset: true"],
-    ),
-    "pair": ("PreferenceDataset", []),
-    "prompt": ("NemoGymDataset", []),
+_DATASETS = {"demonstration": "openai_format", "pair": "PreferenceDataset", "prompt": "NemoGymDataset"}
+_MORE: dict[str, JsonObject] = {
+    "demonstration": {"chat_key": "messages", "tool_key": "tools", "use_preserving_dataset": True}
 }
 
 

@@ -13,7 +13,7 @@ from rollforge.exporters.base import Demonstration, Exporter, Kind, Pair, Prompt
 from rollforge.exporters.contract import PlainMessage, struct
 from rollforge.exporters.prompts import PROMPT_COLUMNS, prompt_columns
 from rollforge.exporters.shape import Shaping
-from rollforge.exporters.snippets import fenced, first_file
+from rollforge.exporters.snippets import fenced, files_of
 from rollforge.exporters.tidy import Policies
 from rollforge.records import JsonObject
 
@@ -81,7 +81,7 @@ class OpenRlhfExporter(Exporter):
         return schema(**columns_of({}, "input"), **first, **fields)
 
     def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:
-        file = first_file(files)
+        file = ",".join(files_of(files))
         module, flags = _COMMANDS[kind if recipe != "rm" else "rm"]
         return fenced("sh", [f"python -m openrlhf.cli.{module} {flags.format(file=file)}"])
 

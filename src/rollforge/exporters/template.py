@@ -92,8 +92,8 @@ def _environment() -> Any:
     return environment
 
 
-def load_template(path: str) -> Template:
-    """The template in a file, a `tokenizer_config.json`, or a model's folder."""
+def template_file(path: str) -> Path:
+    """The file that `--template` names: itself, or the one with the chat template in a model's folder."""
     place = Path(path)
     if place.is_dir():
         names = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
@@ -102,6 +102,12 @@ def load_template(path: str) -> Template:
         raise UsageError(
             f"--template {path}: no chat template there", hint="give a .jinja file or tokenizer_config.json"
         )
+    return place
+
+
+def load_template(path: str) -> Template:
+    """The template in a file, a `tokenizer_config.json`, or a model's folder."""
+    place = template_file(path)
     text = place.read_text(encoding="utf-8")
     if place.suffix == ".json":
         found = msgspec.json.decode(text).get("chat_template")

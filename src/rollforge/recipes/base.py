@@ -32,7 +32,7 @@ class Options:
     """None: 1.0 when rewards are only 0 and 1, else 0.95."""
     per_task: int | None = None
     band: tuple[float, float] | None = None
-    """Keep tasks whose pass rate lies in this closed range."""
+    """Keep tasks whose pass rate lies in this closed range; 0 to 1 means those that neither always nor never pass."""
     dedupe: Dedupe = "none"
     min_gap: float = 0.2
     strategy: Strategy = "inwards"
@@ -210,6 +210,8 @@ def in_band(candidates: Candidates, options: Options) -> Mask:
     """Whether each rollout's task has a pass rate within the band."""
     low, high = options.band or (0.0, 1.0)
     rate = group_stats(candidates, options).pass_rate[candidates.group]
+    if (low, high) == (0.0, 1.0):  # closed, it would leave out nothing
+        return np.asarray((rate > low) & (rate < high))
     return np.asarray((rate >= low) & (rate <= high))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from rollforge.recipes.base import (
@@ -11,6 +13,7 @@ from rollforge.recipes.base import (
     Options,
     Selection,
     balanced,
+    drop_duplicates,
     group_stats,
     screen,
     success_threshold,
@@ -57,11 +60,16 @@ def task_numbers(stats: GroupStats, groups: np.ndarray) -> dict[str, np.ndarray]
     }
 
 
-def select_groups(candidates: Candidates, options: Options, *, needs_spread: bool) -> Selection:
+def select_groups(
+    candidates: Candidates, options: Options, *, needs_spread: bool, drop_truncated: bool = False
+) -> Selection:
     """Every usable rollout of the chosen tasks, groups together, with advantages."""
-    ledger = screen(candidates, options, drop_truncated=False)
-    stats = group_stats(candidates, options)
+    ledger = screen(candidates, options, drop_truncated=drop_truncated)
+    drop_duplicates(ledger, candidates, options)
     if needs_spread:
+        # A rollout that is not written gives its group no signal.
+        usable = replace(candidates, reward=np.where(ledger.alive, candidates.reward, np.nan))
+        stats = group_stats(usable, options)
         ledger.drop((stats.count < 2)[candidates.group], "alone in its group")
         ledger.drop(~(stats.spread > options.min_spread)[candidates.group], "group without signal")
     alive = np.flatnonzero(ledger.alive)

@@ -138,8 +138,11 @@ class Converter:
         if not prompt:
             raise Inexpressible("empty prompt")
         if selection.kind == "labelled":
-            if self.form == "step" and len(answer) > 1 and answer[-1].role == "assistant":
-                prompt, answer = prompt + answer[:-1], answer[-1:]
+            if self.form == "step" and len(answer) > 1:
+                last = max(place for place, message in enumerate(answer) if message.role == "assistant")
+                if last + 1 < len(answer):
+                    self.tally.marks["tool results after the labelled message left out"] += 1
+                prompt, answer = prompt + answer[:last], answer[last : last + 1]
             return Labelled(prompt, answer, tools, bool(selection.values["label"][number]), reward)
         return Scored(
             prompt=prompt,
@@ -206,7 +209,7 @@ def make_sides(
     if a.role != "assistant" or b.role != "assistant":
         raise Inexpressible("the answers first differ in what a tool or user said")
     if say_the_same([a], [b]):
-        raise Inexpressible("same answer after normalisation")
+        raise Inexpressible("the answers first differ in reasoning alone")
     return chosen.prompt + chosen.answer[:shared], [a], [b]
 
 

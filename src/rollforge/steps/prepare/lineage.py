@@ -1,8 +1,8 @@
 """This module keeps, beside the data, which rollouts are behind each row, and finds them again from `FILE:LINE`.
 
-The sidecar is `lineage.parquet`: one row per example with its file, its line (from 1), its run, task, rollout, reward and
-verifier; a pair also has the rejected rollout. It stands beside the rows and not in them, because every extra column changes what
-some loader does.
+The sidecar is `lineage.parquet`: one row per example with its file, its line (from 1), its run, task, rollout, reward, verifier and
+line in the run; a pair also has the rejected rollout. It stands beside the rows and not in them, because every extra column changes
+what some loader does.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ class Origin(msgspec.Struct, frozen=True):
     rollout: int | None
     reward: float | None
     verifier: str | None = None
+    source_line: int | None = None
+    """Line of the rollouts file, from 1; it finds rows that have no task or rollout number."""
 
 
 class Lineage(msgspec.Struct, frozen=True):
@@ -54,6 +56,7 @@ def write_lineage(folder: Path, written: Written, plan: Plan, pool: Pool, runs: 
     for prefix, positions in sides:
         task, rollout = pool.task[positions], pool.rollout[positions]
         reward, verifier = pool.candidates.reward[positions], pool.verifiers.codes[positions]
+        columns[f"{prefix}source_line"] = pool.line[positions]
         columns[f"{prefix}run"] = pa.DictionaryArray.from_arrays(
             pa.array(pool.run[positions], pa.int32()), run_names
         )
@@ -93,7 +96,12 @@ def trace(place: str) -> Lineage:
         path.name,
         line,
         [
-            Origin(*(row[prefix + key] for key in ("run", "task", "rollout", "reward", "verifier")))
+            Origin(
+                *(
+                    row.get(prefix + key)
+                    for key in ("run", "task", "rollout", "reward", "verifier", "source_line")
+                )
+            )
             for prefix in prefixes
         ],
     )

@@ -58,7 +58,9 @@ def make_plan(recipe: str, pool: Pool, settings: Settings) -> Plan:
 def _select(recipe: str, pool: Pool, settings: Settings) -> Selection:
     options = settings.recipe_options()
     if settings.shape in ("groups", "scored"):
-        return select_groups(pool.candidates, options, needs_spread=recipe == "grpo")
+        return select_groups(
+            pool.candidates, options, needs_spread=recipe == "grpo", drop_truncated=recipe in PAIRED
+        )
     return load_recipe(recipe)(pool.candidates, options)
 
 

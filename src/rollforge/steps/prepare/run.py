@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from rollforge.errors import UsageError
+from rollforge.errors import RollforgeError, UsageError
 from rollforge.exporters.base import KIND_OF_RECIPE, Exporter, load_exporter, refuse_unsupported
 from rollforge.exporters.template import Prover, load_template, pick_shaping
 from rollforge.index.sources import find_runs
@@ -27,8 +27,10 @@ from rollforge.steps.prepare.manifest import (
     FileRecord,
     Manifest,
     describe_inputs,
+    files_beside,
     read_manifest,
     refuse_changed_inputs,
+    runs_of,
     versions,
 )
 from rollforge.steps.prepare.place import Place
@@ -107,14 +109,24 @@ def _name_runs(given: Sequence[str | Path]) -> list[str]:
 
 
 def prepare_again(
-    manifest: str | Path, *, out: str | Path, check: JsonObject | None = None, progress: Progress = _silent
+    manifest: str | Path,
+    *,
+    out: str | Path,
+    runs: Sequence[str] = (),
+    check: JsonObject | None = None,
+    progress: Progress = _silent,
 ) -> Manifest:
-    """The data set of a manifest once more; refuses when an input has changed, raises when a byte differs."""
+    """The data set of a manifest once more; refuses when an input has changed, raises when a byte differs.
+
+    Args:
+        runs: where the runs of the manifest are now, in its order, if they have moved.
+    """
     before = read_manifest(manifest)
-    runs = list(
-        dict.fromkeys(item.run for item in before.inputs if item.run not in before.options.decontaminate)
-    )
-    refuse_changed_inputs(before, describe_inputs(runs, before.options.decontaminate))
+    named = runs_of(before)
+    if runs and len(runs) != len(named):
+        raise UsageError(f"{manifest} names {len(named)} runs, {len(runs)} were given", hint=", ".join(named))
+    runs = list(runs) or named
+    refuse_changed_inputs(before, runs)
     options = msgspec.to_builtins(before.options)
     again = prepare(
         before.recipe, runs, to=before.to, out=out, check=check or before.check, progress=progress, **options
@@ -131,6 +143,18 @@ def prepare_again(
             hint=f"versions that changed: {', '.join(changed) or 'none'}",
         )
     return again
+
+
+@contextmanager
+def naming_the_place(out: Path) -> Iterator[None]:
+    """A full or read-only disk is told as what it is; nothing half-made is left."""
+    try:
+        yield
+    except OSError as error:
+        raise RollforgeError(
+            f"{out}: cannot be written: {error.strerror or error}",
+            hint="nothing was left behind; make room, or choose -o DIR",
+        ) from error
 
 
 @contextmanager
@@ -168,7 +192,8 @@ class _Maker:
         if settings.images == "pass" and not exporter_type.takes_images:
             raise UsageError(f"{exporter_type.name} takes text only", hint="images pass through in --to chat")
         self._changes: list[str] = []
-        rule_out_by_text(recipe, pool, settings, progress)
+        is_converted = not exporter_type.is_raw and KIND_OF_RECIPE[recipe] != "prompt"
+        rule_out_by_text(pool, settings, progress, is_converted=is_converted)
 
     def _use_template(self) -> Prover:
         """Let the template pick the form, as far as the user left it open."""
@@ -200,7 +225,7 @@ class _Maker:
         form = self._settings.pairs if self._settings.pairs != "auto" else self._exporter_type.pair_form
         policies = policies_of(self._exporter_type, self._settings)
         converter = Converter(self._pool, plan, self._settings, self._exporter, policies, form, self._prover)
-        with Place(out) as place:
+        with naming_the_place(out), Place(out) as place:
             written, files = self._write(converter, plan, place)
             self._pool.close()  # what follows needs columns only, and memory of its own
             write_lineage(place.folder, written, plan, self._pool, self._runs)
@@ -277,7 +302,7 @@ class _Maker:
             kind=selection.kind,
             options=self._settings,
             seed=self._settings.seed,
-            inputs=describe_inputs(self._runs, self._settings.decontaminate),
+            inputs=describe_inputs(self._runs, files_beside(self._settings)),
             versions=versions(),
             thresholds=selection.settings,
             counts=counts_of(pool, plan, numbers, lost),

@@ -9,7 +9,7 @@ import numpy as np
 
 from rollforge.errors import UsageError
 from rollforge.exporters.base import Example, Prompt
-from rollforge.exporters.messages import Inexpressible
+from rollforge.exporters.messages import Conversation, Inexpressible
 from rollforge.records import PARAMS_KEY, JsonObject, from_json, to_json
 
 if TYPE_CHECKING:
@@ -61,9 +61,14 @@ def _prompt(converter: Converter, number: int, position: int, row: JsonObject) -
     plan, pool = converter.plan, converter.pool
     if not isinstance(row.get(PARAMS_KEY), dict):
         raise Inexpressible("the task has no responses_create_params")
-    conversation = converter.read_prompt(to_json(row[PARAMS_KEY]))
-    if not conversation.prompt:
-        raise Inexpressible("empty prompt")
+    if converter.exporter.has_task_rows:
+        conversation = Conversation([], [])  # the row goes out as it is, whatever messages could say of it
+        for problem in converter.exporter.problems("", "prompt", row):
+            raise Inexpressible(problem)
+    else:
+        conversation = converter.read_prompt(to_json(row[PARAMS_KEY]))
+        if not conversation.prompt:
+            raise Inexpressible("empty prompt")
     converter.tally.marks.update(conversation.marks)
     truth = ground_truth(row, converter.settings.ground_truth)
     if truth is None:

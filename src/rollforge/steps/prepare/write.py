@@ -217,7 +217,7 @@ class _Lines:
         self._file.close()
 
     def add(self, exporter: Exporter, example: Example) -> int:
-        line = exporter.line(example)
+        line = _on_one_line(exporter.line(example))
         if self._prover is not None:
             self._prover.prove(msgspec.json.decode(line))
         self._file.write(line)
@@ -225,6 +225,17 @@ class _Lines:
         start = self._size
         self._size += len(line) + 1
         return start
+
+
+_SEPARATORS = {"\u2028": b"\\u2028", "\u2029": b"\\u2029", "\x85": b"\\u0085"}
+
+
+def _on_one_line(line: bytes) -> bytes:
+    """The line with what some readers take for the end of a line escaped; JSON has such characters inside texts only."""
+    if b"\xe2\x80" in line or b"\xc2\x85" in line:
+        for character, escape in _SEPARATORS.items():
+            line = line.replace(character.encode(), escape)
+    return line
 
 
 class _Columns:

@@ -1,0 +1,232 @@
+"""What prepare promises about its counts, its files and its way back, seen from untidy runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rollforge.cli import run as command
+from rollforge.errors import UsageError
+from rollforge.steps.prepare import prepare, prepare_again, trace
+from tests.builders import Row, make_rollout, write_rows
+from tests.prepare_runs import TOOL, call, mixed_run, read_lines, reasoning, result, text, with_output
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return mixed_run(tmp_path_factory.mktemp("run"))
+
+
+def run_of(folder: Path, *rows: Row) -> Path:
+    return write_rows(folder / "rollouts.jsonl", rows).parent
+
+
+@pytest.mark.parametrize("recipe", ["sft", "dpo", "kto", "rm", "ppo", "grpo"])
+def test_kept_rollouts_are_those_behind_a_written_row(recipe: str, run: Path, tmp_path: Path) -> None:
+    made = prepare(recipe, run, to="trl", out=tmp_path / "data", min_reward=0.4, limit=7)
+    counts = dict(made.counts["rollouts"])
+    assert counts.pop("in") == sum(counts.values()) == 144
+    assert counts["beyond the limit"] > 0
+    if recipe in ("ppo", "grpo"):
+        assert counts["kept"] == 6 * 7
+    else:
+        lines = range(1, made.counts["examples"]["written"] + 1)
+        origins = [o for line in lines for o in trace(f"{tmp_path}/data/train.jsonl:{line}").origins]
+        assert counts["kept"] == len({(o.task, o.rollout) for o in origins})
+
+
+def test_pairs_that_cannot_be_expressed_do_not_count_their_rollouts_as_kept(tmp_path: Path) -> None:
+    rows = [make_rollout(0, k, float(k), text=f"t{k}") for k in range(2)]
+    rows += [
+        with_output(make_rollout(1, k, float(k)), {"type": "web_search_call"}, text(f"t{k}"))
+        for k in range(2)
+    ]
+    made = prepare("dpo", run_of(tmp_path / "run", *rows), to="trl", out=tmp_path / "data")
+    assert made.counts["rollouts"] == {
+        "in": 4,
+        "kept": 2,
+        "cannot be expressed: item type web_search_call": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        ([], "empty output"),
+        ([text(" ")], "empty output"),
+        ([reasoning("hm")], "ends in bare reasoning"),
+        ([[text("nested")]], "response.output is not a list of Responses items"),
+    ],
+)
+def test_an_answer_that_says_nothing_is_counted_with_what_it_is_instead(
+    output: list[Any], reason: str, tmp_path: Path
+) -> None:
+    odd = make_rollout(1, 0, 1.0)
+    odd["response"]["output"] = output
+    made = prepare(
+        "sft", run_of(tmp_path / "run", make_rollout(0, 0, 1.0), odd), to="trl", out=tmp_path / "data"
+    )
+    assert made.counts["rollouts"] == {"in": 2, "kept": 1, f"cannot be expressed: {reason}": 1}
+
+
+def test_a_refusal_is_an_answer(tmp_path: Path) -> None:
+    refused = {
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "refusal", "refusal": "I cannot."}],
+    }
+    made = prepare(
+        "sft", run_of(tmp_path / "run", with_output(make_rollout(), refused)), to="trl", out=tmp_path / "d"
+    )
+    assert read_lines(tmp_path / "d" / "train.jsonl")[0]["messages"][-1]["content"] == "I cannot."
+    assert made.untidy == {"refusal kept as text": 1}
+
+
+def test_task_rows_go_out_whatever_messages_could_say_of_them(tmp_path: Path) -> None:
+    image = [{"role": "user", "content": [{"type": "input_image", "image_url": "http://x/y.png"}]}]
+    rows = [
+        with_output(make_rollout(task, k, float(k), prompt=f"q{task}"), text(f"t{k}"), **params)
+        for task, params in enumerate(({"input": image}, {"tools": [{"type": "web_search"}]}, {"input": ""}))
+        for k in range(2)
+    ]
+    folder = run_of(tmp_path / "run", *rows)
+    for name in ("gym", "nemo-rl"):
+        made = prepare("grpo", folder, to=name, out=tmp_path / name)
+        assert made.counts["examples"]["written"] == 2
+        assert made.counts["examples"]["cannot be expressed: no responses_create_params.input"] == 1
+
+
+def test_a_task_without_an_agent_costs_only_its_own_row(tmp_path: Path) -> None:
+    rows = [make_rollout(t, k, float(k), agent="a" if t else None) for t in range(2) for k in range(2)]
+    made = prepare("grpo", run_of(tmp_path / "run", *rows), to="nemo-rl", out=tmp_path / "data")
+    assert made.counts["examples"] == {
+        "planned": 2, "cannot be expressed: no agent_ref.name": 1, "written": 1,
+    }  # fmt: skip
+
+
+def test_a_labelled_answer_never_holds_a_tool_result(tmp_path: Path) -> None:
+    rows = [
+        with_output(make_rollout(0, k, float(k)), call(0, f'{{"a": {k}}}'), result(0), tools=[TOOL])
+        for k in range(2)
+    ]
+    made = prepare("kto", run_of(tmp_path / "run", *rows), to="trl", out=tmp_path / "data")
+    for row in read_lines(tmp_path / "data" / "train.jsonl"):
+        assert [message["role"] for message in row["completion"]] == ["assistant"]
+    assert made.untidy["tool results after the labelled message left out"] == 2
+
+
+def test_a_group_whose_written_rollouts_have_one_reward_has_no_signal(tmp_path: Path) -> None:
+    rows = [make_rollout(0, k, 1.0, text=f"t{k}") for k in range(2)] + [with_output(make_rollout(0, 2, 0.0))]
+    rows += [make_rollout(1, k, float(k), text=f"t{k}") for k in range(2)]
+    made = prepare("grpo", run_of(tmp_path / "run", *rows), to="chat", out=tmp_path / "data", shape="groups")
+    assert made.counts["rollouts"]["group without signal"] == 2
+    assert [row["advantage_dr_grpo"] for row in read_lines(tmp_path / "data" / "train.jsonl")] == [-0.5, 0.5]
+
+
+def test_the_band_from_0_to_1_leaves_out_tasks_that_always_or_never_pass(tmp_path: Path) -> None:
+    rewards = [(1.0, 1.0), (0.0, 1.0), (0.0, 0.0)]
+    rows = [make_rollout(t, k, r) for t, both in enumerate(rewards) for k, r in enumerate(both)]
+    made = prepare("ppo", run_of(tmp_path / "run", *rows), to="trl", out=tmp_path / "data", band=(0.0, 1.0))
+    assert made.counts["rollouts"] == {"in": 6, "kept": 2, "outside the difficulty band": 4}
+
+
+@pytest.mark.parametrize(
+    "name", ["verl", "openrlhf", "nemo-rl", "axolotl", "llama-factory", "trl", "chat", "gym"]
+)
+def test_the_card_names_every_shard_and_its_settings_are_yaml(name: str, run: Path, tmp_path: Path) -> None:
+    made = prepare("sft", run, to=name, out=tmp_path / "data", min_reward=0.4, split=(0.8, 0.2), shards=2)
+    card = (tmp_path / "data" / "README.md").read_text(encoding="utf-8")
+    load = card.partition("## Load it")[2].partition("## What")[0]
+    if name == "llama-factory":
+        entries = json.loads((tmp_path / "data" / "dataset_info.json").read_bytes())
+        assert {entry["file_name"] for entry in entries.values()} == {file.path for file in made.files}
+        assert "train_0,train_1" in load
+    else:
+        assert all(file.path in load for file in made.files if file.split == "train")
+    for block in re.findall(r"```yaml\n(.*?)```", load, re.DOTALL):
+        assert isinstance(yaml.safe_load(block), dict)
+    assert yaml.safe_load(card.split("---")[1])["configs"]
+
+
+def test_a_moved_run_is_made_again_and_the_same_bytes_come_out(run: Path, tmp_path: Path) -> None:
+    first = mixed_run(tmp_path / "first")
+    before = prepare("dpo", first, to="trl", out=tmp_path / "a")
+    first.rename(tmp_path / "second")
+    with pytest.raises(UsageError, match="not there any more") as refused:
+        prepare_again(tmp_path / "a", out=tmp_path / "b")
+    assert "--from MANIFEST RUN" in str(refused.value.hint)
+    command(["prepare", "--from", f"{tmp_path}/a/manifest.json", f"{tmp_path}/second", "-o", f"{tmp_path}/b"])
+    for file in before.files:
+        assert (tmp_path / "a" / file.path).read_bytes() == (tmp_path / "b" / file.path).read_bytes()
+
+
+@pytest.mark.parametrize("words", [["sft"], ["--min-gap", "0.5"], ["--to", "trl"], ["--dry-run"]])
+def test_from_takes_no_other_choice_than_the_manifest(words: list[str], run: Path, tmp_path: Path) -> None:
+    prepare("dpo", run, to="trl", out=tmp_path / "a")
+    with pytest.raises(UsageError, match="from the manifest"):
+        command(["prepare", "--from", f"{tmp_path}/a/manifest.json", "-o", f"{tmp_path}/b", *words])
+
+
+def test_a_changed_template_is_a_changed_input(run: Path, tmp_path: Path) -> None:
+    template = tmp_path / "plain.jinja"
+    template.write_text("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}")
+    prepare("sft", run, to="openrlhf", out=tmp_path / "a", min_reward=0.4, template=str(template))
+    prepare_again(tmp_path / "a", out=tmp_path / "b")
+    template.write_text("{% for m in messages %}<{{ m.role }}> {{ m.content }}\n{% endfor %}")
+    with pytest.raises(UsageError, match=r"plain\.jinja"):
+        prepare_again(tmp_path / "a", out=tmp_path / "c")
+
+
+def test_what_described_an_earlier_data_set_goes_with_it(run: Path, tmp_path: Path) -> None:
+    prepare("dpo", run, to="llama-factory", out=tmp_path / "data")
+    prepare("dpo", run, to="trl", out=tmp_path / "data")
+    assert not (tmp_path / "data" / "dataset_info.json").exists()
+
+
+def test_an_example_of_rows_without_numbers_is_found_by_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [make_rollout(None, None, 1.0, prompt=f"q{k}", text=f"answer {k}") for k in range(9)]
+    folder = run_of(tmp_path / "run", *rows)
+    prepare("sft", folder, to="trl", out=tmp_path / "data")
+    command(["show", "--example", f"{tmp_path}/data/train.jsonl:7"])
+    shown = capsys.readouterr().out
+    assert "answer 6" in shown and "answer 5" not in shown
+
+
+def test_best_takes_a_number(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["show", str(run), "--best", "2"], ["show", "--best", "2", str(run)]):
+        command([*words, "--json"])
+        assert len(json.loads(capsys.readouterr().out)["rollouts"]) == 2
+
+
+def test_every_row_is_one_line_for_every_reader(tmp_path: Path) -> None:
+    said = "a\u2028b\u2029c\x85d"
+    prepare(
+        "sft", run_of(tmp_path / "run", make_rollout(0, 0, 1.0, text=said)), to="trl", out=tmp_path / "data"
+    )
+    (row,) = (tmp_path / "data" / "train.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(row)["messages"][-1]["content"] == said
+
+
+def test_a_full_disk_is_told_without_a_traceback_and_leaves_nothing(run: Path, tmp_path: Path) -> None:
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "rollforge", "prepare", "sft", str(run), "-o", str(tmp_path / "data"), "--to", "trl",
+         "--min-reward", "0.1", "--force"],
+        capture_output=True, text=True, preexec_fn=limit, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1 and "cannot be written" in done.stderr and "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
