@@ -157,6 +157,28 @@ def test_the_card_names_every_shard_and_its_settings_are_yaml(name: str, run: Pa
     assert yaml.safe_load(card.split("---")[1])["configs"]
 
 
+@pytest.mark.parametrize(
+    ("recipe", "name", "option", "value"),
+    [
+        ("sft", "verl", "arguments", "object"), ("sft", "verl", "tools", "list"), ("rm", "verl", "reasoning", "field"),
+        ("sft", "openrlhf", "tools", "string"), ("dpo", "openrlhf", "arguments", "string"),
+        ("sft", "llama-factory", "arguments", "string"), ("sft", "llama-factory", "reasoning", "field"),
+        ("dpo", "axolotl", "arguments", "object"), ("dpo", "nemo-rl", "tools", "list"), ("sft", "gym", "keys", "uniform"),
+    ],
+)  # fmt: skip
+def test_a_form_that_would_lose_calls_schemas_or_reasoning_is_refused(
+    recipe: str, name: str, option: str, value: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=f"--{option} {value}: rows of {name} cannot carry it"):
+        prepare(recipe, tmp_path / "no run is opened", to=name, out=tmp_path / "data", **{option: value})
+
+
+@pytest.mark.parametrize("name", ["trl", "axolotl", "chat"])
+def test_tools_can_be_a_list_where_the_loader_takes_one(name: str, run: Path, tmp_path: Path) -> None:
+    prepare("sft", run, to=name, out=tmp_path / "data", min_reward=0.4, tools="list")
+    assert {type(row["tools"]) for row in read_lines(tmp_path / "data" / "train.jsonl")} == {list, type(None)}
+
+
 def test_a_moved_run_is_made_again_and_the_same_bytes_come_out(run: Path, tmp_path: Path) -> None:
     first = mixed_run(tmp_path / "first")
     before = prepare("dpo", first, to="trl", out=tmp_path / "a")

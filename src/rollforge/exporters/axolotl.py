@@ -28,6 +28,16 @@ class AxolotlExporter(Exporter):
     containers = ("jsonl", "parquet")
     pair_form = "step"
 
+    @classmethod
+    def shaping_for(cls, kind: Kind) -> Shaping:
+        return _TEXT if kind == "pair" else cls.shaping
+
+    @classmethod
+    def forms(cls, kind: Kind) -> Mapping[str, tuple[str, ...]]:
+        if kind == "demonstration":
+            return {}
+        return {"arguments": ("text",), "tools": ("system",), "reasoning": ("think", "drop")}
+
     def demonstration(self, example: Demonstration) -> JsonObject:
         return {
             "messages": self.conversation(example.prompt, example.answer, example.tools),
@@ -36,15 +46,15 @@ class AxolotlExporter(Exporter):
 
     def pair(self, example: Pair) -> JsonObject:
         return {
-            "messages": shape(tools_in_system(example.prompt, example.tools, as_text=True), _TEXT),
-            "chosen": shape(example.chosen, _TEXT)[-1],
-            "rejected": shape(example.rejected, _TEXT)[-1],
+            "messages": shape(tools_in_system(example.prompt, example.tools, as_text=True), self.shape_as),
+            "chosen": shape(example.chosen, self.shape_as)[-1],
+            "rejected": shape(example.rejected, self.shape_as)[-1],
         }
 
     def row_type(self, recipe: str, kind: Kind) -> Any:
         if kind == "demonstration":
             message: Any = ReadMessage if self.keys or self.shape_as.keys == "present" else PlainMessage
-            return struct("AxolotlSft", messages=list[message], tools=str | None)
+            return struct("AxolotlSft", messages=list[message], tools=list[Any] | str | None)
         return struct("AxolotlPair", messages=list[PlainMessage], chosen=PlainMessage, rejected=PlainMessage)
 
     def problems(self, recipe: str, kind: Kind, row: Any) -> Iterator[str]:

@@ -187,6 +187,11 @@ class Exporter:
         return cls.shaping
 
     @classmethod
+    def forms(cls, kind: Kind) -> Mapping[str, tuple[str, ...]]:
+        """Field of `Shaping` → the values that rows of this kind can carry; a field that is not here may have any."""
+        return {}
+
+    @classmethod
     def containers_for(cls, kind: Kind) -> tuple[Container, ...]:
         """The file types in which the trainer reads rows of this kind."""
         return cls.containers

@@ -42,6 +42,10 @@ class LlamaFactoryExporter(Exporter):
     policies = Policies(ends_in_tool_result="cut", unanswered_call="keep", assistant_first="refuse")
     pair_form = "step"
 
+    @classmethod
+    def forms(cls, kind: Kind) -> Mapping[str, tuple[str, ...]]:
+        return {"arguments": ("text",), "tools": ("string",), "reasoning": ("think", "drop")}
+
     def demonstration(self, example: Demonstration) -> JsonObject:
         return self._conversation(example.prompt + example.answer, example.tools)
 

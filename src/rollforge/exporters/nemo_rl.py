@@ -17,7 +17,7 @@ from rollforge.exporters.base import Container, Demonstration, Kind, Pair, Promp
 from rollforge.exporters.contract import ReadMessage, message_problems, struct
 from rollforge.exporters.guarded import GuardedExporter
 from rollforge.exporters.messages import Message
-from rollforge.exporters.shape import Shaping, tools_from_system, tools_in_system, unshape
+from rollforge.exporters.shape import Shaping, tools_from_system, unshape
 from rollforge.exporters.snippets import config, fenced
 from rollforge.exporters.tidy import Policies
 from rollforge.records import JsonObject
@@ -41,7 +41,15 @@ class NemoRlExporter(GuardedExporter):
 
     @classmethod
     def shaping_for(cls, kind: Kind) -> Shaping:
-        return msgspec.structs.replace(cls.shaping, keys="uniform") if kind == "pair" else cls.shaping
+        return (
+            msgspec.structs.replace(cls.shaping, keys="uniform", tools="system")
+            if kind == "pair"
+            else cls.shaping
+        )
+
+    @classmethod
+    def forms(cls, kind: Kind) -> Mapping[str, tuple[str, ...]]:
+        return {"tools": ("list", "system") if kind == "demonstration" else ("system",)}
 
     @classmethod
     def containers_for(cls, kind: Kind) -> tuple[Container, ...]:
@@ -58,10 +66,8 @@ class NemoRlExporter(GuardedExporter):
         }
 
     def pair(self, example: Pair) -> JsonObject:
-        as_text = self.shape_as.arguments == "text"
-        context = tools_in_system(example.prompt, example.tools, as_text=as_text)
         return {
-            "context": self.messages(context, column="context"),
+            "context": self.messages(example.prompt, example.tools, column="context"),
             "completions": [
                 {"rank": rank, "completion": self.messages(side, column="completion")}
                 for rank, side in enumerate((example.chosen, example.rejected))

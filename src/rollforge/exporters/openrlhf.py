@@ -28,6 +28,10 @@ class OpenRlhfExporter(Exporter):
     containers = ("jsonl", "parquet")
     pair_form = "step"
 
+    @classmethod
+    def forms(cls, kind: Kind) -> Mapping[str, tuple[str, ...]]:
+        return {"arguments": ("text",), "tools": ("system",), "reasoning": ("think", "drop")}
+
     def demonstration(self, example: Demonstration) -> JsonObject:
         return {"messages": self.conversation(example.prompt, example.answer, example.tools)}
 

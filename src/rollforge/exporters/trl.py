@@ -55,7 +55,7 @@ class TrlExporter(GuardedExporter):
 
     def row_type(self, recipe: str, kind: Kind) -> Any:
         message: Any = ReadMessage if self.keys or self.shape_as.keys == "present" else PlainMessage
-        many, tools = list[message], str | None
+        many, tools = list[message], list[Any] | str | None
         match kind:
             case "demonstration":
                 return struct("TrlSft", messages=many, tools=tools)

@@ -31,21 +31,34 @@ class VerlExporter(Exporter):
     containers = ("parquet",)
     pair_form = "step"
 
+    @classmethod
+    def forms(cls, kind: Kind) -> Mapping[str, tuple[str, ...]]:
+        if kind == "demonstration":
+            return {"arguments": ("text", "string"), "tools": ("system",)}
+        return {"arguments": ("text",), "tools": ("system",), "reasoning": ("think", "drop")}
+
     def demonstration(self, example: Demonstration) -> JsonObject:
         return {"messages": self.conversation(example.prompt, example.answer, example.tools)}
 
     def pair(self, example: Pair) -> JsonObject:
         return {
-            "prompt": _plain_text(tools_in_system(example.prompt, example.tools, as_text=True)),
-            "chosen": shape(example.chosen, _TEXT)[-1]["content"],
-            "rejected": shape(example.rejected, _TEXT)[-1]["content"],
+            "prompt": self._plain_text(tools_in_system(example.prompt, example.tools, as_text=True)),
+            "chosen": shape(example.chosen, self.shape_as)[-1]["content"],
+            "rejected": shape(example.rejected, self.shape_as)[-1]["content"],
         }
+
+    def _plain_text(self, messages: list[Message]) -> str:
+        """A prompt for a loader that applies no template: one user text as it is, anything longer with its roles named."""
+        if len(messages) == 1 and messages[0].role == "user":
+            return messages[0].content
+        rows = shape(messages, self.shape_as)
+        return "\n\n".join(f"{row['role'].capitalize()}: {row['content']}" for row in rows) + "\n\nAssistant:"
 
     def prompt(self, example: Prompt) -> JsonObject:
         columns = prompt_columns(example)
         return {
             "data_source": columns.pop("data_source"),
-            "prompt": shape(example.prompt, _TEXT),
+            "prompt": shape(example.prompt, self.shape_as),
             "ability": example.source,
             "reward_model": {"style": "rule", "ground_truth": columns.pop("ground_truth")},
             "extra_info": {"split": example.split, "index": example.index, **columns},
@@ -135,13 +148,3 @@ def _word(value: object) -> str:
     if isinstance(value, list):
         return str(value[0]) if len(value) == 1 else f"'[{','.join(value)}]'"
     return str(value)
-
-
-def _plain_text(messages: list[Message]) -> str:
-    """A prompt for a loader that applies no template: one user text as it is, anything longer with its roles named."""
-    if len(messages) == 1 and messages[0].role == "user":
-        return messages[0].content
-    return (
-        "\n\n".join(f"{row['role'].capitalize()}: {row['content']}" for row in shape(messages, _TEXT))
-        + "\n\nAssistant:"
-    )

@@ -31,6 +31,7 @@ def shaping_of(exporter: type[Exporter], settings: Settings, kind: Kind, contain
         for name in ("arguments", "tools", "reasoning", "keys")
         if getattr(settings, name) != "auto"
     }
+    _refuse_lost(exporter, asked, kind)
     shaping = msgspec.structs.replace(exporter.shaping_for(kind), **asked)
     if container == "parquet" and exporter.container != "parquet":
         if settings.arguments == "object" or settings.tools == "list":
@@ -41,6 +42,18 @@ def shaping_of(exporter: type[Exporter], settings: Settings, kind: Kind, contain
         tools = "system" if shaping.tools == "system" else "string"
         shaping = msgspec.structs.replace(shaping, arguments=arguments, tools=tools, keys="uniform")
     return shaping
+
+
+def _refuse_lost(exporter: type[Exporter], asked: dict[str, str], kind: Kind) -> None:
+    """Raise for a form that the rows have no place for: calls, schemas or reasoning would be gone."""
+    for name, value in asked.items():
+        known = () if exporter.is_raw else exporter.forms(kind).get(name, (value,))
+        if value not in known:
+            takes = f"they take {' or '.join(known)}" if known else "they are copied as they are"
+            raise UsageError(
+                f"--{name} {value}: rows of {exporter.name} cannot carry it; {takes}",
+                hint=f"leave --{name} out, or write plain messages: --to chat",
+            )
 
 
 def policies_of(exporter: type[Exporter], settings: Settings) -> Policies:

@@ -92,6 +92,10 @@ def refuse_mistakes(
             f"--balance label is for kto; {recipe} has no labels", hint="balance by difficulty or a column"
         )
     refuse_wrong_shape(recipe, settings, exporter_type)
+    kind = KIND_OF_RECIPE[recipe]
+    shaping_of(exporter_type, settings, kind, container_of(exporter_type, settings, kind))
+    if settings.images == "pass" and not exporter_type.takes_images:
+        raise UsageError(f"{exporter_type.name} takes text only", hint="images pass through in --to chat")
     return exporter_type, settings
 
 
@@ -189,8 +193,6 @@ class _Maker:
         )
         self._prover = self._use_template() if settings.template is not None else None
         self._exporter_type = exporter_type
-        if settings.images == "pass" and not exporter_type.takes_images:
-            raise UsageError(f"{exporter_type.name} takes text only", hint="images pass through in --to chat")
         self._changes: list[str] = []
         is_converted = not exporter_type.is_raw and KIND_OF_RECIPE[recipe] != "prompt"
         rule_out_by_text(pool, settings, progress, is_converted=is_converted)
