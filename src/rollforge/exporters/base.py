@@ -172,8 +172,8 @@ class Exporter:
         self.shape_as = shape_as or self.shaping
         self.keys: dict[str, frozenset[str]] = {}
         """Column → the optional keys that its messages all have; columns are typed one by one, so each has its own."""
-        self.fallback: Arguments = "string"
-        """The form of arguments to change to when the loader would damage objects."""
+        self.fallback: Arguments | None = "string"
+        """The form of arguments to change to when the loader would damage objects; None where the template takes no other."""
         self.is_columnar = False
         """Rows go into columns (Parquet), which want values and not encoded text."""
         self._prompt: tuple[list[Message], bytes | None, list[msgspec.Raw], frozenset[str]] | None = None

@@ -35,7 +35,7 @@ class ArgumentsGuard:
     def __init__(self) -> None:
         self.has_risky_number = False
         """A float stands in the arguments, or in a column beside them: it does not survive a `Json` column."""
-        self._shapes: set[Any] = set()
+        self._shapes: set[frozenset[tuple[str, ...]]] = set()
         self._kinds: dict[tuple[str, ...], str] = {}
         """Place in the arguments → the one type that all values there have."""
         self._harmless: dict[Any, tuple[list[str], list[str]]] = {}
@@ -43,7 +43,10 @@ class ArgumentsGuard:
         self._has_mixed_keys = False
 
     def damage(self, arguments: str, position: int) -> str | None:
-        """Why objects would not survive, now that this one has been seen at this byte of the file; None while they would."""
+        """Why objects would not survive, with this one at this byte of the file; None while they would.
+
+        An object that would do damage is not remembered: the caller may leave it out and go on.
+        """
         try:
             value = msgspec.json.decode(arguments)
         except (msgspec.DecodeError, RecursionError):
@@ -62,25 +65,26 @@ class ArgumentsGuard:
 
     def _first_of_its_kind(self, value: dict[str, Any], outline: Any, position: int) -> str | None:
         places = list(_places(value))
-        for place, kind, item in places:
+        for _, kind, item in places:
             if kind == "str" and looks_like_time(item):
                 return _TIME
             if kind == "int" and not -(2**63) <= item < 2**63:
                 return "arguments hold an integer beyond 64 bits, which the loader would make a float"
-            if self._kinds.setdefault(place, kind) != kind:
-                return "arguments of one name have several types, which the loader would make one"
-        shape = tuple(sorted({place for place, _, _ in places}))
-        self.has_risky_number = self.has_risky_number or any(_is_risky(item) for _, _, item in places)
-        if shape not in self._shapes:
-            if self._shapes and not self._has_mixed_keys and position > SURE_BYTES:
-                return "arguments with new keys appear late in the file, which the loader would refuse"
-            self._has_mixed_keys = self._has_mixed_keys or bool(self._shapes)
-            self._shapes.add(shape)
-        self._has_mixed_keys = self._has_mixed_keys or any(
-            item == {} or _is_ragged(item) for _, _, item in places
-        )
-        if self.has_risky_number and self._has_mixed_keys:
+        kinds = {place: kind for place, kind, _ in places}
+        if any(kinds[place] != kind or self._kinds.get(place, kind) != kind for place, kind, _ in places):
+            return "arguments of one name have several types, which the loader would make one"
+        shape = frozenset(kinds)
+        is_new = bool(self._shapes) and shape not in self._shapes
+        if is_new and not self._has_mixed_keys and position > SURE_BYTES:
+            return "arguments with new keys appear late in the file, which the loader would refuse"
+        is_ragged = any(item == {} or _is_ragged(item) for _, _, item in places)
+        has_mixed_keys = self._has_mixed_keys or is_new or is_ragged
+        has_risky_number = self.has_risky_number or any(_is_risky(item) for _, _, item in places)
+        if has_risky_number and has_mixed_keys:
             return "a number in the arguments, or beside them, would be rounded by the loader"
+        self._has_mixed_keys, self.has_risky_number = has_mixed_keys, has_risky_number
+        self._shapes.add(shape)
+        self._kinds |= kinds
         if all(type(item) in (str, bool, int) for item in value.values()):
             # Flat and without fractions: what was found once holds for all its like.
             texts = [key for key, item in value.items() if type(item) is str]

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from rollforge.exporters.base import Example, Exporter, FormChanged, Prompt
 from rollforge.exporters.guard import ArgumentsGuard
-from rollforge.exporters.messages import Message
+from rollforge.exporters.messages import Inexpressible, Message
 from rollforge.exporters.shape import Shaping
 
 
@@ -51,6 +51,9 @@ class GuardedExporter(Exporter):
                 guard = self._guards[column]
                 guard.has_risky_number = guard.has_risky_number or self._has_numbers
                 damage = guard.damage(call.arguments, self._position)
-                if damage is not None:
+                if damage is None:
+                    call.is_checked = True
+                elif self.fallback is None:
+                    raise Inexpressible(f"{damage}; the template takes no other form")
+                else:
                     raise FormChanged(self.fallback, damage)
-                call.is_checked = True

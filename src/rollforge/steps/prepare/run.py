@@ -207,8 +207,8 @@ class _Maker:
         fixed = {name: value for name, value in fixed.items() if value != "auto"}
         if self._container == "parquet" and exporter.shape_as.arguments != "text":
             fixed |= {"keys": "uniform", "arguments": fixed.get("arguments", "string")}
-        exporter.shape_as, exporter.fallback = pick_shaping(template, exporter.shape_as, fixed)
-        return Prover(template)
+        exporter.shape_as, exporter.fallback, shows_tools = pick_shaping(template, exporter.shape_as, fixed)
+        return Prover(template, shows_tools=shows_tools)
 
     def count(self) -> Manifest:
         """The plan as a manifest: what would be written, and what other thresholds would give."""
