@@ -19,7 +19,8 @@ from rollforge.exporters.base import (
     Pair,
     load_exporter,
 )
-from rollforge.exporters.messages import Conversation, Inexpressible, Message, Reader
+from rollforge.exporters.messages import Conversation, Inexpressible, Message
+from rollforge.exporters.reading import Reader
 from rollforge.exporters.tidy import lead, tidy
 from tests.builders import Row
 from tests.exporters.hostile import rollouts

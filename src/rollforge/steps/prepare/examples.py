@@ -14,14 +14,9 @@ from itertools import islice
 from typing import TypeVar
 
 from rollforge.exporters.base import Demonstration, Example, Exporter, Labelled, Pair, Scored
-from rollforge.exporters.messages import (
-    Conversation,
-    Decoded,
-    Inexpressible,
-    Message,
-    Reader,
-    is_spelled_once,
-)
+from rollforge.exporters.chat_rows import ChatRow
+from rollforge.exporters.messages import Conversation, Inexpressible, Message, is_spelled_once
+from rollforge.exporters.reading import Decoded, Reader
 from rollforge.exporters.template import Prover
 from rollforge.exporters.tidy import Policies, lead, tidy
 from rollforge.recipes.base import Ints
@@ -103,7 +98,7 @@ class Converter:
                 row if isinstance(row, Inexpressible) else _try(self._converse, row) for row in decoded
             ]
 
-    def _converse(self, row: Decoded) -> Conversation:
+    def _converse(self, row: Decoded | ChatRow) -> Conversation:
         return tidy(self._reader.converse(row), self.policies)
 
     def _count(self, found: Conversation | Inexpressible) -> Conversation:
@@ -117,6 +112,13 @@ class Converter:
     def read_prompt(self, params: bytes) -> Conversation:
         """A task's parameters as a conversation without an answer."""
         return tidy(self._reader.read_prompt(params), self.policies, needs_answer=False)
+
+    def read_chat_prompt(self, line: bytes) -> Conversation:
+        """The prompt of a rollout in chat form."""
+        found = self._reader.read(line)
+        marks = found.marks - {"empty output"}
+        asked = Conversation(found.prompt, [], found.tools, marks)
+        return tidy(asked, self.policies, needs_answer=False)
 
     def _singles(self, numbers: Ints) -> Iterator[tuple[int, Example | Inexpressible]]:
         conversations = self._read(self.plan.selection.picks[numbers])

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from rollforge.errors import UsageError
-from rollforge.exporters.messages import Conversation, Inexpressible, Reader
+from rollforge.exporters.messages import Conversation, Inexpressible
+from rollforge.exporters.reading import Reader
 from rollforge.recipes.base import Ints, Mask, screen
 from rollforge.steps.prepare.gather import Pool
 from rollforge.steps.prepare.manifest import tokenizer_file
