@@ -252,3 +252,36 @@ def test_a_full_disk_is_told_without_a_traceback_and_leaves_nothing(run: Path, t
     )  # fmt: skip
     assert done.returncode == 1 and "cannot be written" in done.stderr and "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_prompts_that_differ_in_white_space_alone_stay_in_one_split(tmp_path: Path) -> None:
+    rows = [
+        make_rollout(2 * t + v, 0, 1.0, prompt=f"what  is\n{t}?" if v else f"what is {t}?")
+        for t in range(20)
+        for v in (0, 1)
+    ]
+    prepare("sft", run_of(tmp_path / "run", *rows), to="chat", out=tmp_path / "data", split=(0.5, 0.5))
+    asked = [
+        {
+            " ".join(row["messages"][0]["content"].split())
+            for row in read_lines(tmp_path / "data" / f"{name}.jsonl")
+        }
+        for name in ("train", "validation")
+    ]
+    assert len(asked[0]) == len(asked[1]) == 10 and not asked[0] & asked[1]
+
+
+def test_answers_with_equal_calls_are_duplicates(tmp_path: Path) -> None:
+    rows = [
+        with_output(
+            make_rollout(0, k, 1.0), call(0, f'{{"a": {k // 2}}}'), result(0), text("so"), tools=[TOOL]
+        )
+        for k in range(4)
+    ]
+    made = prepare("sft", run_of(tmp_path / "run", *rows), to="chat", out=tmp_path / "data", dedupe="exact")
+    assert made.counts["rollouts"] == {"in": 4, "kept": 2, "duplicate": 2}
+
+
+def test_images_do_not_go_into_a_column_of_texts(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no place for images"):
+        prepare("sft", tmp_path, to="chat", out=tmp_path / "data", images="pass", format="parquet")

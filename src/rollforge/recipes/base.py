@@ -19,6 +19,9 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
+NOISE = 1e-9
+"""Rewards nearer than this are one reward, computed in another order."""
+
 Strategy = Literal["inwards", "all", "best", "hardest"]
 Dedupe = Literal["none", "exact", "near"]
 Order = Literal["file", "shuffled", "easy-first", "hard-first"]
@@ -183,6 +186,10 @@ class GroupStats:
     @property
     def spread(self) -> Floats:
         return self.high - self.low
+
+    def has_signal(self, options: Options) -> Mask:
+        """Whether rewards of the group differ by more than asked, and by more than the last digits of a sum."""
+        return np.asarray(self.spread > max(options.min_spread, NOISE))
 
 
 def group_stats(candidates: Candidates, options: Options) -> GroupStats:

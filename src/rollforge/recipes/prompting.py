@@ -29,7 +29,7 @@ def select_prompts(candidates: Candidates, options: Options, *, needs_spread: bo
     stats = group_stats(candidates, options)
     if needs_spread:
         ledger.drop((stats.count < 2)[candidates.group], "alone in its group")
-        ledger.drop(~(stats.spread > options.min_spread)[candidates.group], "group without signal")
+        ledger.drop(~stats.has_signal(options)[candidates.group], "group without signal")
     alive = np.flatnonzero(ledger.alive)
     _, firsts = np.unique(candidates.group[alive], return_index=True)
     picks = alive[np.sort(firsts)]
@@ -71,7 +71,7 @@ def select_groups(
         usable = replace(candidates, reward=np.where(ledger.alive, candidates.reward, np.nan))
         stats = group_stats(usable, options)
         ledger.drop((stats.count < 2)[candidates.group], "alone in its group")
-        ledger.drop(~(stats.spread > options.min_spread)[candidates.group], "group without signal")
+        ledger.drop(~stats.has_signal(options)[candidates.group], "group without signal")
     alive = np.flatnonzero(ledger.alive)
     firsts = np.unique(candidates.group[alive], return_index=True, return_inverse=True)
     order = alive[np.lexsort((alive, firsts[1][firsts[2]]))]

@@ -50,6 +50,8 @@ class Pool:
     """Line of the run's file, from 1."""
     prompt: Ints
     """Hash of the prompt: what splits and prompt duplicates go by."""
+    has_calls: Mask
+    """The answer calls tools, so that its hash, which covers the text alone, is not used."""
     verifiers: Names
     failed: int
     """Failed attempts on record; they are no rollouts and in no count of them."""
@@ -125,6 +127,7 @@ def load_pool(runs: Sequence[str | Path], settings: Settings) -> Pool:
         rollout=joined["rollout"],
         line=joined["line"],
         prompt=joined["prompt_hash"],
+        has_calls=joined["tool_calls"] > 0,
         verifiers=_names(indexes, "verifier"),
         failed=sum(_count_failures(index) for index in indexes),
         rejected=sum(index.rejected_lines for index in indexes),

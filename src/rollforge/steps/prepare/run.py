@@ -93,7 +93,10 @@ def refuse_mistakes(
         )
     refuse_wrong_shape(recipe, settings, exporter_type)
     kind = KIND_OF_RECIPE[recipe]
-    shaping_of(exporter_type, settings, kind, container_of(exporter_type, settings, kind))
+    container = container_of(exporter_type, settings, kind)
+    shaping_of(exporter_type, settings, kind, container)
+    if settings.images == "pass" and container == "parquet":
+        raise UsageError("a Parquet column of texts has no place for images", hint="--format jsonl")
     if settings.images == "pass" and not exporter_type.takes_images:
         raise UsageError(f"{exporter_type.name} takes text only", hint="images pass through in --to chat")
     return exporter_type, settings

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,10 @@ def rule_out_by_text(pool: Pool, settings: Settings, progress: Progress, *, is_c
         grams = evaluation_grams([Path(path) for path in settings.decontaminate], settings.ngram)
         unusable["prompt overlaps an evaluation"] = _contaminated(pool, grams, progress)
     pool.candidates = replace(pool.candidates, unusable=unusable)
+    if len(settings.split) > 1:
+        pool.prompt = _said_prompts(pool, progress)
+    if settings.dedupe != "none" and pool.has_calls.any():
+        pool.candidates = replace(pool.candidates, answer=_answers_with_calls(pool, settings, progress))
     if settings.max_tokens is not None:
         unusable["too many tokens"] = _too_many_tokens(pool, settings, progress)
         pool.candidates = replace(pool.candidates, unusable=unusable)
@@ -107,6 +112,28 @@ def _repeated_prompts(pool: Pool, settings: Settings, progress: Progress) -> Mas
             is_near[codes[position]] = known.has_near(signature(prompt_text(conversation)))
         repeated |= is_near[codes]
     return np.asarray(repeated)
+
+
+def _said_prompts(pool: Pool, progress: Progress) -> Ints:
+    """A number per rollout, equal where prompts differ in nothing but white space: they must not part in a split."""
+    first, codes = _first_of_each_prompt(pool)
+    number = np.arange(len(first))
+    known: dict[bytes, int] = {}
+    for position, conversation in _conversations(pool, np.sort(first), progress, "compare prompts"):
+        said = sha256(" ".join(prompt_text(conversation).split()).encode("utf-8", "replace")).digest()
+        number[codes[position]] = known.setdefault(said, int(codes[position]))
+    return np.asarray(number[codes])
+
+
+def _answers_with_calls(pool: Pool, settings: Settings, progress: Progress) -> Ints:
+    """`Candidates.answer` in which answers with calls are equal too, when they say and call the same."""
+    answer = pool.candidates.answer.copy()
+    alive = _alive(pool, settings)
+    asked = alive[pool.has_calls[alive]]
+    for position, conversation in _conversations(pool, asked, progress, "compare answers"):
+        said = sha256(answer_text(conversation).encode("utf-8", "replace")).digest()
+        answer[position] = int.from_bytes(said[:8], "little", signed=True)
+    return answer
 
 
 def _contaminated(pool: Pool, grams: Grams, progress: Progress) -> Mask:
