@@ -118,6 +118,33 @@ def test_the_guard_knows_that_new_keys_late_in_a_file_fail_the_load() -> None:
     assert "late" in (guard.damage('{"b": "x"}', SURE_BYTES + 1) or "")
 
 
+@pytest.mark.parametrize("arguments", ["{not json", "[1]", '{"a": "x", "a": "y"}'])
+def test_a_slip_in_one_call_costs_its_own_row_and_not_the_form_of_all(arguments: str, tmp_path: Path) -> None:
+    rows = [
+        with_output(make_rollout(k, 0, 1.0), call(0, written), result(0), text(f"t{k}"), tools=[TOOL])
+        for k, written in enumerate(['{"a": "x"}', arguments, '{"a": "y"}'])
+    ]
+    run = write_rows(tmp_path / "run" / "rollouts.jsonl", rows).parent
+    made = prepare("sft", run, to="trl", out=tmp_path / "data")
+    assert made.form["arguments"] == "object" and made.counts["rollouts"]["kept"] == 2
+    kept = prepare("sft", run, to="trl", out=tmp_path / "strings", arguments="string")
+    assert kept.counts["rollouts"]["kept"] == 3
+
+
+def test_axolotl_gets_no_arguments_that_it_cannot_parse(tmp_path: Path) -> None:
+    rows = [
+        with_output(make_rollout(k, 0, 1.0), call(0, written), result(0), text(f"t{k}"), tools=[TOOL])
+        for k, written in enumerate(['{"a": "x"}', "{not json"])
+    ]
+    made = prepare(
+        "sft",
+        write_rows(tmp_path / "run" / "rollouts.jsonl", rows).parent,
+        to="axolotl",
+        out=tmp_path / "data",
+    )
+    assert made.counts["rollouts"]["cannot be expressed: call arguments are not a JSON object"] == 1
+
+
 def test_a_column_whose_first_value_comes_late_is_moved_to_the_front(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,9 +11,11 @@ from typing import Any
 
 from rollforge.exporters.base import Demonstration, Exporter, Kind, Pair
 from rollforge.exporters.contract import PlainMessage, ReadMessage, message_problems, struct
-from rollforge.exporters.messages import Message
+from rollforge.exporters.guard import NOT_AN_OBJECT
+from rollforge.exporters.messages import Inexpressible, Message, is_object
 from rollforge.exporters.shape import Shaping, shape, tools_from_system, tools_in_system, unshape
 from rollforge.exporters.snippets import config, fenced
+from rollforge.exporters.tidy import Policies
 from rollforge.records import JsonObject
 
 _TEXT = Shaping(arguments="text", tools="system", reasoning="think", keys="uniform")
@@ -26,6 +28,7 @@ class AxolotlExporter(Exporter):
     recipes = ("sft", "dpo")
     shaping = Shaping(arguments="string", tools="string", reasoning="field", keys="uniform")
     containers = ("jsonl", "parquet")
+    policies = Policies(ends_in_tool_result="cut")  # its loader warns of a last turn it cannot train
     pair_form = "step"
 
     @classmethod
@@ -37,6 +40,17 @@ class AxolotlExporter(Exporter):
         if kind == "demonstration":
             return {}
         return {"arguments": ("text",), "tools": ("system",), "reasoning": ("think", "drop")}
+
+    def messages(
+        self, messages: list[Message], tools: bytes | None = None, *, column: str = "messages"
+    ) -> list[Any]:
+        for call in (call for message in messages for call in message.calls):
+            if not call.is_checked and not is_object(call.arguments):
+                raise Inexpressible(
+                    NOT_AN_OBJECT
+                )  # its loader parses every one, and stops at the first it cannot
+            call.is_checked = True
+        return super().messages(messages, tools, column=column)
 
     def demonstration(self, example: Demonstration) -> JsonObject:
         return {

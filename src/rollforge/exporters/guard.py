@@ -29,6 +29,12 @@ _KEY = re.compile(r'"\s*:')
 """Stands at least once for every key of a JSON text."""
 
 
+NOT_AN_OBJECT = "call arguments are not a JSON object"
+REPEATED_KEY = "call arguments name a key twice"
+SLIPS = frozenset({NOT_AN_OBJECT, REPEATED_KEY})
+"""What a model got wrong in one call: no object says it, but that is no reason to write all other calls in another form."""
+
+
 class ArgumentsGuard:
     """Watches every arguments object of a data set, in file order."""
 
@@ -52,9 +58,9 @@ class ArgumentsGuard:
         except (msgspec.DecodeError, RecursionError):
             value = None
         if not isinstance(value, dict):
-            return "a call has arguments that are not a JSON object"
+            return NOT_AN_OBJECT
         if has_repeated_key(arguments, value):
-            return "arguments name a key twice, which the loader would refuse"
+            return REPEATED_KEY
         outline = (*value, *map(type, value.values()))
         known = self._harmless.get(outline)
         if known is not None:

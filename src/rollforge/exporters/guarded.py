@@ -1,7 +1,7 @@
 """This module is an exporter that writes call arguments as objects for as long as the trainer's loader leaves them whole.
 
 Every arguments object is shown to an `ArgumentsGuard` before it is written; the first one that would not survive changes the form of
-the whole data set.
+the whole data set. A slip of the model in one call (arguments that are no object at all) costs only its own row.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import defaultdict
 from typing import Any, ClassVar
 
 from rollforge.exporters.base import Example, Exporter, FormChanged, Prompt
-from rollforge.exporters.guard import ArgumentsGuard
+from rollforge.exporters.guard import SLIPS, ArgumentsGuard
 from rollforge.exporters.messages import Inexpressible, Message
 from rollforge.exporters.shape import Shaping
 
@@ -53,6 +53,8 @@ class GuardedExporter(Exporter):
                 damage = guard.damage(call.arguments, self._position)
                 if damage is None:
                     call.is_checked = True
+                elif damage in SLIPS:
+                    raise Inexpressible(damage)
                 elif self.fallback is None:
                     raise Inexpressible(f"{damage}; the template takes no other form")
                 else:
