@@ -285,3 +285,26 @@ def test_answers_with_equal_calls_are_duplicates(tmp_path: Path) -> None:
 def test_images_do_not_go_into_a_column_of_texts(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no place for images"):
         prepare("sft", tmp_path, to="chat", out=tmp_path / "data", images="pass", format="parquet")
+
+
+def test_messages_that_differ_in_reasoning_alone_are_shared_where_reasoning_is_left_out(
+    tmp_path: Path,
+) -> None:
+    rows = [
+        with_output(
+            make_rollout(0, k, float(k)),
+            reasoning(f"hm {k}"),
+            call(0),
+            result(0),
+            text(f"t{k}"),
+            tools=[TOOL],
+        )
+        for k in range(2)
+    ]
+    folder = run_of(tmp_path / "run", *rows)
+    with pytest.raises(UsageError, match="first differ in reasoning alone"):
+        prepare("dpo", folder, to="trl", out=tmp_path / "kept")
+    prepare("dpo", folder, to="trl", out=tmp_path / "dropped", reasoning="drop")
+    (row,) = read_lines(tmp_path / "dropped" / "train.jsonl")
+    assert [m["role"] for m in row["prompt"]] == ["user", "assistant", "tool"]
+    assert row["chosen"][0]["content"] == "t1" and row["rejected"][0]["content"] == "t0"

@@ -164,7 +164,8 @@ class Converter:
             first, second = next(conversations), next(conversations)
             try:
                 chosen, rejected = self._count(first), self._count(second)
-                sides = make_sides(chosen, rejected, self.form)
+                thinks = self.exporter.shape_as.reasoning != "drop"
+                sides = make_sides(chosen, rejected, self.form, thinks=thinks)
             except Inexpressible as error:
                 yield number, error
                 continue
@@ -185,9 +186,11 @@ def _try(step: Callable[[_Given], _Made], given: _Given) -> _Made | Inexpressibl
 
 
 def make_sides(
-    chosen: Conversation, rejected: Conversation, form: str
+    chosen: Conversation, rejected: Conversation, form: str, *, thinks: bool = True
 ) -> tuple[list[Message], list[Message], list[Message]]:
     """(prompt, chosen, rejected): whole answers, or the first message in which the two differ.
+
+    Where reasoning is not written (`thinks` is false), messages that differ in it alone are the same.
 
     Raises:
         Inexpressible: the two are not answers to one prompt, say the same, or never differ in a message of the model.
@@ -202,7 +205,7 @@ def make_sides(
         return chosen.prompt, chosen.answer, rejected.answer
     shared = 0
     for a, b in zip(chosen.answer, rejected.answer, strict=False):
-        if not _same_message(a, b):
+        if not _same_message(a, b, thinks=thinks):
             break
         shared += 1
     if shared == min(len(chosen.answer), len(rejected.answer)):
@@ -215,15 +218,15 @@ def make_sides(
     return chosen.prompt + chosen.answer[:shared], [a], [b]
 
 
-def _same_message(a: Message, b: Message) -> bool:
+def _same_message(a: Message, b: Message, *, thinks: bool) -> bool:
     """Equal but for the ids of calls, which servers draw at random."""
     raws = (a.raw, a.raw_thought, b.raw, b.raw_thought)
     if all(raw is None or is_spelled_once(raw) for raw in raws):
         if None not in (a.raw, b.raw) and a.raw != b.raw:
             return False  # most messages part ways here, and their texts need not be built
-        if None not in (a.raw_thought, b.raw_thought) and a.raw_thought != b.raw_thought:
+        if thinks and None not in (a.raw_thought, b.raw_thought) and a.raw_thought != b.raw_thought:
             return False
-    said = [(m.role, m.content, m.reasoning, m.name) for m in (a, b)]
+    said = [(m.role, m.content, m.reasoning if thinks else None, m.name) for m in (a, b)]
     return said[0] == said[1] and _same_calls(a, b)
 
 
