@@ -308,3 +308,13 @@ def test_messages_that_differ_in_reasoning_alone_are_shared_where_reasoning_is_l
     (row,) = read_lines(tmp_path / "dropped" / "train.jsonl")
     assert [m["role"] for m in row["prompt"]] == ["user", "assistant", "tool"]
     assert row["chosen"][0]["content"] == "t1" and row["rejected"][0]["content"] == "t0"
+
+
+@pytest.mark.parametrize("order", ["file", "shuffled", "easy-first"])
+def test_groups_are_whole_and_together_in_any_order_and_sample(order: str, tmp_path: Path) -> None:
+    rows = [make_rollout(t, k, float(k % 2), text=f"t{k}") for k in range(4) for t in range(9)]
+    options: dict[str, Any] = {"shape": "groups", "order": order, "limit": 14, "seed": 3}
+    prepare("grpo", run_of(tmp_path / "run", *rows), to="chat", out=tmp_path / "data", **options)
+    tasks = [row["task_id"] for row in read_lines(tmp_path / "data" / "train.jsonl")]
+    assert len(tasks) == 12 and len(set(tasks)) == 3
+    assert all(len(set(tasks[start : start + 4])) == 1 for start in (0, 4, 8))
