@@ -16,7 +16,10 @@ import yaml
 
 from rollforge.cli import run as command
 from rollforge.errors import UsageError
+from rollforge.exporters import EXPORTERS
+from rollforge.exporters.base import load_exporter
 from rollforge.steps.prepare import prepare, prepare_again, trace
+from rollforge.steps.validate import validate_files
 from tests.builders import Row, make_rollout, write_rows
 from tests.prepare_runs import TOOL, call, mixed_run, read_lines, reasoning, result, text, with_output
 
@@ -318,3 +321,20 @@ def test_groups_are_whole_and_together_in_any_order_and_sample(order: str, tmp_p
     tasks = [row["task_id"] for row in read_lines(tmp_path / "data" / "train.jsonl")]
     assert len(tasks) == 12 and len(set(tasks)) == 3
     assert all(len(set(tasks[start : start + 4])) == 1 for start in (0, 4, 8))
+
+
+@pytest.mark.parametrize("name", EXPORTERS.names())
+def test_what_prepare_writes_validate_accepts(name: str, run: Path, tmp_path: Path) -> None:
+    for recipe in load_exporter(name).recipes:
+        made = prepare(recipe, run, to=name, out=tmp_path / recipe, min_reward=0.4)
+        report = validate_files([tmp_path / recipe / file.path for file in made.files])
+        assert report.ok, [bad.text for file in report.files for bad in file.bad][:3]
+
+
+@pytest.mark.parametrize("asked", ["", " ", [], [{"role": "user", "content": ""}]])
+@pytest.mark.parametrize("recipe", ["dpo", "kto", "grpo"])
+def test_a_prompt_that_asks_nothing_is_no_prompt(recipe: str, asked: Any, tmp_path: Path) -> None:
+    rows = [make_rollout(0, k, float(k), text=f"t{k}") for k in range(2)]
+    rows += [with_output(make_rollout(1, k, float(k)), text(f"t{k}"), input=asked) for k in range(2)]
+    made = prepare(recipe, run_of(tmp_path / "run", *rows), to="trl", out=tmp_path / "data")
+    assert made.counts["rollouts"] == {"in": 4, "kept": 2, "cannot be expressed: empty prompt": 2}

@@ -125,6 +125,11 @@ class Conversation(msgspec.Struct, gc=False):
     def messages(self) -> list[Message]:
         return self.prompt + self.answer
 
+    @property
+    def asks_nothing(self) -> bool:
+        """Whether the prompt has no message, or none that says or shows anything."""
+        return all(message.is_blank and not message.images for message in self.prompt)
+
 
 _SAYS = re.compile(rb"[A-Za-z0-9]{3}|[^\x00-\x7f]{6}")
 """Bytes of a JSON text that stand for more than white space, whatever is escaped around them."""

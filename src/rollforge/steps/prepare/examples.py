@@ -137,7 +137,7 @@ class Converter:
         prompt, answer, tools = conversation.prompt, conversation.answer, conversation.tools
         if selection.kind == "demonstration":
             return Demonstration(prompt, answer, tools, reward)
-        if not prompt:
+        if conversation.asks_nothing:
             raise Inexpressible("empty prompt")
         if selection.kind == "labelled":
             if self.form == "step" and len(answer) > 1:
@@ -195,7 +195,7 @@ def make_sides(
     Raises:
         Inexpressible: the two are not answers to one prompt, say the same, or never differ in a message of the model.
     """
-    if not chosen.prompt:
+    if chosen.asks_nothing:
         raise Inexpressible("empty prompt")
     if chosen.prompt != rejected.prompt or chosen.tools != rejected.tools:
         raise Inexpressible("the two prompts differ")

@@ -94,7 +94,7 @@ def _conversation(converter: Converter, row: JsonObject) -> Conversation:
         found = converter.read_chat_prompt(to_json(row))
     else:
         raise Inexpressible("the task has no responses_create_params")
-    if not found.prompt:
+    if found.asks_nothing:
         raise Inexpressible("empty prompt")
     return found
 
