@@ -177,6 +177,25 @@ def test_a_column_that_only_another_split_fills_is_brought_into_the_first(tmp_pa
     pytest.fail("no seed put the two tasks with tools into validation")
 
 
+def test_arguments_whose_keys_only_another_split_has_are_strings(tmp_path: Path) -> None:
+    rows = [
+        with_output(
+            make_rollout(task, 0, 1.0),
+            call(0, '{"b": "y"}' if task == 0 else '{"a": "x"}'),
+            result(0),
+            text(f"t{task}"),
+        )
+        for task in range(10)
+    ]
+    run = write_rows(tmp_path / "run" / "rollouts.jsonl", rows).parent
+    forms = {}
+    for seed in range(12):
+        made = prepare("sft", run, to="trl", out=tmp_path / str(seed), split=(0.5, 0.5), seed=seed)
+        held = read_lines(tmp_path / str(seed) / "validation.jsonl")
+        forms[any("question 0" in row["messages"][0]["content"] for row in held)] = made.form["arguments"]
+    assert forms == {True: "string", False: "object"}
+
+
 def test_a_number_that_is_null_in_all_early_rows_is_shown_at_the_front(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -174,6 +174,8 @@ class Exporter:
         """Column → the optional keys that its messages all have; columns are typed one by one, so each has its own."""
         self.fallback: Arguments | None = "string"
         """The form of arguments to change to when the loader would damage objects; None where the template takes no other."""
+        self.is_first_file = True
+        """Rows go into the file from which the loader learns its types."""
         self.is_columnar = False
         """Rows go into columns (Parquet), which want values and not encoded text."""
         self._prompt: tuple[list[Message], bytes | None, list[msgspec.Raw], frozenset[str]] | None = None

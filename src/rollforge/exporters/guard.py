@@ -22,6 +22,9 @@ SURE_BYTES = 6 << 20
 """Well inside the part of the file from which the loader infers its types."""
 
 
+LATE = 1 << 62
+"""A place after all that the loader learns from: in another file."""
+
 _WHOLE = 2**53
 """Integers below it survive every detour."""
 

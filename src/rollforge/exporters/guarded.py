@@ -10,7 +10,7 @@ from collections import defaultdict
 from typing import Any, ClassVar
 
 from rollforge.exporters.base import Example, Exporter, FormChanged, Prompt
-from rollforge.exporters.guard import SLIPS, ArgumentsGuard
+from rollforge.exporters.guard import LATE, SLIPS, ArgumentsGuard
 from rollforge.exporters.messages import Inexpressible, Message
 from rollforge.exporters.shape import Shaping
 
@@ -50,7 +50,7 @@ class GuardedExporter(Exporter):
             for call in message.calls:
                 guard = self._guards[column]
                 guard.has_risky_number = guard.has_risky_number or self._has_numbers
-                damage = guard.damage(call.arguments, self._position)
+                damage = guard.damage(call.arguments, self._position if self.is_first_file else LATE)
                 if damage is None:
                     call.is_checked = True
                 elif damage in SLIPS:

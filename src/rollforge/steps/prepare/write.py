@@ -140,6 +140,7 @@ def _write_splits(
             ending = f"-{shard:05d}-of-{shards:05d}.{container}" if shards > 1 else f".{container}"
             file = WrittenFile(name + ending, name)
             watched = learning if is_watched else None
+            converter.exporter.is_first_file = learning.is_first_file
             for count in _write_file(converter, folder / file.name, file, part, watched):
                 progress("write", done + count, len(plan.split))
             learning.is_first_file = False
