@@ -338,3 +338,30 @@ def test_a_prompt_that_asks_nothing_is_no_prompt(recipe: str, asked: Any, tmp_pa
     rows += [with_output(make_rollout(1, k, float(k)), text(f"t{k}"), input=asked) for k in range(2)]
     made = prepare(recipe, run_of(tmp_path / "run", *rows), to="trl", out=tmp_path / "data")
     assert made.counts["rollouts"] == {"in": 4, "kept": 2, "cannot be expressed: empty prompt": 2}
+
+
+@pytest.mark.parametrize(
+    ("fields", "fidelity"),
+    [
+        ({}, "text-only"),
+        (
+            {"prompt_token_ids": [1], "generation_token_ids": [2], "generation_log_probs": [-0.5]},
+            "token-exact",
+        ),
+        ({"prompt_token_ids": [1], "generation_token_ids": [2]}, "text-only"),
+        ({"prompt_token_ids": [1], "generation_token_ids": [2], "generation_log_probs": None}, "text-only"),
+        ({"prompt_token_ids": None, "generation_token_ids": None, "generation_log_probs": None}, "text-only"),
+    ],
+)
+def test_tokens_are_exact_only_when_every_model_call_has_all_of_them(
+    fields: Row, fidelity: str, tmp_path: Path
+) -> None:
+    whole = {"prompt_token_ids": [1], "generation_token_ids": [2], "generation_log_probs": [-0.5]}
+    rows = [
+        with_output(
+            make_rollout(0, k, float(k)), call(0) | whole, result(0), text(f"t{k}") | fields, tools=[TOOL]
+        )
+        for k in range(2)
+    ]
+    prepare("grpo", run_of(tmp_path / "run", *rows), to="chat", out=tmp_path / "data", shape="groups")
+    assert {row["fidelity"] for row in read_lines(tmp_path / "data" / "train.jsonl")} == {fidelity}

@@ -233,8 +233,18 @@ def _chat_tool(tool: _Tool) -> dict[str, object]:
 
 
 def tokens_of(items: Sequence[Item]) -> list[TokenRecord]:
+    """What the server returned of each model call, in order; calls without generated tokens have none."""
     return [
-        TokenRecord(item.prompt_token_ids, item.generation_token_ids, item.generation_log_probs)
+        TokenRecord(
+            _array(item.prompt_token_ids),
+            _array(item.generation_token_ids),
+            _array(item.generation_log_probs),
+        )
         for item in items
-        if len(item.generation_token_ids) > 4
+        if len(_array(item.generation_token_ids)) > 2
     ]
+
+
+def _array(raw: msgspec.Raw) -> msgspec.Raw:
+    """The JSON array, or an empty one for nothing and for null."""
+    return raw if len(raw) and memoryview(raw)[0] == ord("[") else msgspec.Raw(b"[]")

@@ -109,6 +109,14 @@ class TokenRecord(msgspec.Struct, gc=False):
     generation_token_ids: msgspec.Raw
     generation_log_probs: msgspec.Raw
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether none of the three is empty."""
+        return all(
+            len(array) > 2
+            for array in (self.prompt_token_ids, self.generation_token_ids, self.generation_log_probs)
+        )
+
 
 class Conversation(msgspec.Struct, gc=False):
     """A rollout as chat messages."""

@@ -250,7 +250,8 @@ def _says_the_same(a: Message, b: Message) -> bool:
 
 
 def _fidelity(conversation: Conversation, exporter: Exporter) -> str:
-    if conversation.tokens:
+    calls = sum(message.role == "assistant" for message in conversation.answer)
+    if len(conversation.tokens) == calls and all(record.is_whole for record in conversation.tokens):
         return "token-exact"
     is_lossy = exporter.shape_as.reasoning == "drop" and any(
         message.reasoning for message in conversation.answer
