@@ -194,6 +194,19 @@ def test_a_moved_run_is_made_again_and_the_same_bytes_come_out(run: Path, tmp_pa
         assert (tmp_path / "a" / file.path).read_bytes() == (tmp_path / "b" / file.path).read_bytes()
 
 
+def test_a_run_named_from_where_one_stood_is_found_from_elsewhere_and_after_both_have_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixed_run(tmp_path / "work" / "runs" / "math")
+    monkeypatch.chdir(tmp_path / "work")
+    before = prepare("dpo", "runs/math", to="trl", out="data/dpo")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "work").rename(tmp_path / "moved")
+    assert trace(f"{tmp_path}/moved/data/dpo/train.jsonl:1").origins[0].run == f"{tmp_path}/moved/runs/math"
+    again = prepare_again(tmp_path / "moved" / "data" / "dpo" / "manifest.json", out=tmp_path / "again")
+    assert again.files == before.files
+
+
 @pytest.mark.parametrize("words", [["sft"], ["--min-gap", "0.5"], ["--to", "trl"], ["--dry-run"]])
 def test_from_takes_no_other_choice_than_the_manifest(words: list[str], run: Path, tmp_path: Path) -> None:
     prepare("dpo", run, to="trl", out=tmp_path / "a")

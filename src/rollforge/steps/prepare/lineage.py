@@ -14,6 +14,7 @@ import numpy as np
 
 from rollforge.errors import UsageError
 from rollforge.steps.prepare.gather import Pool
+from rollforge.steps.prepare.manifest import find_run
 from rollforge.steps.prepare.plan import Plan
 from rollforge.steps.prepare.write import Written
 
@@ -92,6 +93,8 @@ def trace(place: str) -> Lineage:
         raise UsageError(f"{path} has no line {line} in its lineage", hint="lines are counted from 1")
     row = rows[0]
     prefixes = [prefix for prefix in ("", "rejected_") if f"{prefix}run" in row]
+    for prefix in prefixes:
+        row[f"{prefix}run"] = find_run(row[f"{prefix}run"], path)
     return Lineage(
         path.name,
         line,

@@ -162,6 +162,18 @@ def runs_of(manifest: Manifest) -> list[str]:
     return list(dict.fromkeys(i.run for i in manifest.inputs if i.is_of_run and i.run not in others))
 
 
+def find_run(name: str, near: Path) -> str:
+    """Where a run is that a data set was made from, by the name it had then.
+
+    A relative name was relative to where the command was given, most often a folder above the data set: so it is found from
+    anywhere, and after both have moved together.
+    """
+    if RunFiles(name).rollouts.is_file():
+        return name
+    places = (folder / name for folder in near.resolve().parents)
+    return str(next((place for place in places if RunFiles(place).rollouts.is_file()), name))
+
+
 def refuse_changed_inputs(manifest: Manifest, runs: Sequence[str]) -> None:
     """Raise when the files behind a manifest are not the ones it was made from; `runs` is where its runs are now."""
     moved = dict(zip(runs_of(manifest), runs, strict=True))

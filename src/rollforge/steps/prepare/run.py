@@ -28,6 +28,7 @@ from rollforge.steps.prepare.manifest import (
     Manifest,
     describe_inputs,
     files_beside,
+    find_run,
     read_manifest,
     refuse_changed_inputs,
     runs_of,
@@ -132,7 +133,7 @@ def prepare_again(
     named = runs_of(before)
     if runs and len(runs) != len(named):
         raise UsageError(f"{manifest} names {len(named)} runs, {len(runs)} were given", hint=", ".join(named))
-    runs = list(runs) or named
+    runs = list(runs) or [find_run(name, Path(manifest)) for name in named]
     refuse_changed_inputs(before, runs)
     options = msgspec.to_builtins(before.options)
     again = prepare(
