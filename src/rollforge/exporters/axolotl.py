@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rollforge.exporters.base import Demonstration, Exporter, Kind, Pair
+from rollforge.exporters.base import Exporter
 from rollforge.exporters.contract import PlainMessage, ReadMessage, message_problems, struct
+from rollforge.exporters.examples import Demonstration, Kind, Pair
 from rollforge.exporters.guard import NOT_AN_OBJECT
 from rollforge.exporters.messages import Inexpressible, Message, is_object
 from rollforge.exporters.shape import Shaping, shape, tools_from_system, tools_in_system, unshape

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any, ClassVar
 
-from rollforge.exporters.base import Example, Exporter, FormChanged, Prompt
+from rollforge.exporters.base import Exporter, FormChanged
+from rollforge.exporters.examples import Example, Prompt
 from rollforge.exporters.guard import LATE, SLIPS, ArgumentsGuard
 from rollforge.exporters.messages import Inexpressible, Message
 from rollforge.exporters.shape import Shaping

@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from rollforge.exporters.base import Example, Exporter, Kind, Prompt
+from rollforge.exporters.base import Exporter
+from rollforge.exporters.examples import Example, Kind, Prompt
 from rollforge.exporters.nemo_rl import task_row_problems
 from rollforge.exporters.snippets import fenced, files_of
 from rollforge.records import to_json

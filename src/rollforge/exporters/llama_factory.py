@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from rollforge.exporters.base import Demonstration, Exporter, Kind, Labelled, Pair
+from rollforge.exporters.base import Exporter
 from rollforge.exporters.contract import struct
+from rollforge.exporters.examples import Demonstration, Kind, Labelled, Pair
 from rollforge.exporters.messages import Call, Inexpressible, Message
 from rollforge.exporters.shape import Shaping, object_bytes, shape, unshape
 from rollforge.exporters.snippets import config, fenced, files_of

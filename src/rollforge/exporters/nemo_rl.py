@@ -13,8 +13,9 @@ from typing import Any
 
 import msgspec
 
-from rollforge.exporters.base import Container, Demonstration, Kind, Pair, Prompt
+from rollforge.exporters.base import Container
 from rollforge.exporters.contract import ReadMessage, message_problems, struct
+from rollforge.exporters.examples import Demonstration, Kind, Pair, Prompt
 from rollforge.exporters.guarded import GuardedExporter
 from rollforge.exporters.messages import Message
 from rollforge.exporters.shape import Shaping, tools_from_system, unshape

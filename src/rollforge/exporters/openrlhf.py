@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rollforge.exporters.base import Demonstration, Exporter, Kind, Pair, Prompt
+from rollforge.exporters.base import Exporter
 from rollforge.exporters.contract import PlainMessage, struct
+from rollforge.exporters.examples import Demonstration, Kind, Pair, Prompt
 from rollforge.exporters.prompts import PROMPT_COLUMNS, prompt_columns
 from rollforge.exporters.shape import Shaping
 from rollforge.exporters.snippets import fenced, files_of

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rollforge.exporters.base import Demonstration, Kind, Labelled, Pair, Prompt
 from rollforge.exporters.contract import PlainMessage, ReadMessage, struct
+from rollforge.exporters.examples import Demonstration, Kind, Labelled, Pair, Prompt
 from rollforge.exporters.guarded import GuardedExporter
 from rollforge.exporters.prompts import PROMPT_COLUMNS, prompt_columns
 from rollforge.exporters.shape import Shaping

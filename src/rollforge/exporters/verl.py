@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rollforge.exporters.base import Demonstration, Exporter, Kind, Pair, Prompt
+from rollforge.exporters.base import Exporter
 from rollforge.exporters.contract import PlainMessage, ReadMessage, struct
+from rollforge.exporters.examples import Demonstration, Kind, Pair, Prompt
 from rollforge.exporters.messages import Message
 from rollforge.exporters.prompts import PROMPT_COLUMNS, prompt_columns
 from rollforge.exporters.shape import Shaping, shape, tools_in_system

@@ -13,8 +13,9 @@ from functools import partial
 from itertools import islice
 from typing import TypeVar
 
-from rollforge.exporters.base import Demonstration, Example, Exporter, Labelled, Pair, Scored
+from rollforge.exporters.base import Exporter
 from rollforge.exporters.chat_rows import ChatRow
+from rollforge.exporters.examples import Demonstration, Example, Labelled, Pair, Scored
 from rollforge.exporters.messages import Conversation, Inexpressible, Message, is_spelled_once
 from rollforge.exporters.reading import Decoded, Reader
 from rollforge.exporters.template import Prover

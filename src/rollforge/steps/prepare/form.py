@@ -8,7 +8,8 @@ from __future__ import annotations
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.exporters.base import Exporter, Kind
+from rollforge.exporters.base import Exporter
+from rollforge.exporters.examples import Kind
 from rollforge.exporters.shape import Shaping
 from rollforge.exporters.tidy import Policies, Policy
 from rollforge.steps.prepare.settings import Settings

@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 
 from rollforge.errors import RollforgeError, UsageError
-from rollforge.exporters.base import KIND_OF_RECIPE, Exporter, load_exporter, refuse_unsupported
+from rollforge.exporters.base import Exporter, load_exporter, refuse_unsupported
+from rollforge.exporters.examples import KIND_OF_RECIPE
 from rollforge.exporters.template import Prover, load_template, pick_shaping
 from rollforge.index.sources import find_runs
 from rollforge.recipes import RECIPES

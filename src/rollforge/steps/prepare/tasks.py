@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollforge.errors import UsageError
-from rollforge.exporters.base import Example, Prompt
+from rollforge.exporters.examples import Example, Prompt
 from rollforge.exporters.messages import Conversation, Inexpressible
 from rollforge.records import PARAMS_KEY, JsonObject, from_json, to_json
 

@@ -18,7 +18,8 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from rollforge.exporters.base import Example, Exporter, FormChanged, KeysGrew
+from rollforge.exporters.base import Exporter, FormChanged, KeysGrew
+from rollforge.exporters.examples import Example
 from rollforge.exporters.guard import SURE_BYTES
 from rollforge.exporters.messages import Inexpressible
 from rollforge.exporters.template import Prover
