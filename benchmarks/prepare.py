@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import shutil
 import statistics
 import subprocess
@@ -54,21 +53,21 @@ def script_dpo(rollouts: Path, out: Path) -> int:
     return len(pairs)
 
 
-def part(words: list[str], folder: Path) -> dict[str, float]:
-    """One measured part, in this process; children's CPU counts too."""
+def rows_written(words: tuple[str, ...], folder: Path) -> int:
+    """How many rows the part has written."""
     if words[0] == "script":
-        rows = {"sft": script_sft, "dpo": script_dpo}[words[1]](
-            folder / "rollouts.jsonl", folder / "script.jsonl"
-        )
-    else:
-        from rollforge.cli import run
+        with (folder / "script.jsonl").open("rb") as file:
+            return sum(1 for _ in file)
+    manifest = json.loads((folder / "out" / "manifest.json").read_text())
+    return int(sum(file["rows"] for file in manifest["files"]))
 
-        run(["prepare", words[1], str(folder), "--to", words[2], "-o", str(folder / "out"), "--json"])
-        manifest = json.loads((folder / "out" / "manifest.json").read_text())
-        rows = sum(file["rows"] for file in manifest["files"])
-    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
-    return {"cpu_s": cpu, "peak_mb": max(own.ru_maxrss, children.ru_maxrss) / 1024, "rows": rows}
+
+def command_of(words: tuple[str, ...], folder: Path) -> list[str]:
+    """The script, or the command a person would type."""
+    if words[0] == "script":
+        return [sys.executable, "-m", "benchmarks.prepare", "--folder", str(folder), "--script", words[1]]
+    ours = [sys.executable, "-m", "rollforge", "prepare", words[1], str(folder), "--to", words[2]]
+    return [*ours, "-o", str(folder / "out"), "--json"]
 
 
 def measure(folder: Path, *words: str, repeats: int = 1) -> dict[str, float]:
@@ -79,14 +78,18 @@ def measure(folder: Path, *words: str, repeats: int = 1) -> dict[str, float]:
         "PYTHONDONTWRITEBYTECODE": "",
         "PYTHONPYCACHEPREFIX": str(folder / "compiled"),
     }
-    command = [sys.executable, "-m", "benchmarks.prepare", "--folder", str(folder), "--part", *words]
+    command = command_of(words, folder)
     for _ in range(repeats):
         shutil.rmtree(folder / "out", ignore_errors=True)
         (folder / "script.jsonl").unlink(missing_ok=True)
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-        if done.returncode:
-            raise SystemExit(done.stderr)
-        found.append(json.loads(done.stdout.splitlines()[-1]))
+        with (folder / "errors.txt").open("w+") as errors:
+            child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=environment)
+            _, status, used = os.wait4(child.pid, 0)
+            if status:
+                errors.seek(0)
+                raise SystemExit(errors.read())
+        cost = {"cpu_s": used.ru_utime + used.ru_stime, "peak_mb": used.ru_maxrss / 1024}
+        found.append(cost | {"rows": rows_written(words, folder)})
     return {key: statistics.median(item[key] for item in found) for key in found[0]}
 
 
@@ -97,10 +100,11 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--part", nargs="+")
+    parser.add_argument("--script", choices=["sft", "dpo"])
     chosen = parser.parse_args()
-    if chosen.part:
-        print(json.dumps(part(chosen.part, chosen.folder)))
+    if chosen.script:
+        script = {"sft": script_sft, "dpo": script_dpo}[chosen.script]
+        script(chosen.folder / "rollouts.jsonl", chosen.folder / "script.jsonl")
         return
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)

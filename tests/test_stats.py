@@ -94,6 +94,20 @@ def test_a_histogram_counts_every_value_the_greatest_too(values: list[float]) ->
     assert stats.histogram([1.0, 1.0, 0.0]).counts[-1] == 2
 
 
+def test_a_value_on_an_edge_is_in_the_bin_that_begins_there() -> None:
+    for tenth in range(10):
+        counts = stats.histogram([tenth / 10, 0.0, 1.0]).counts
+        assert counts[tenth] == (2 if tenth in (0, 9) else 1)
+
+
+@pytest.mark.parametrize(
+    "values", [[5.0, 5.000000000000001], [1e308, -1e308], [1.79e308], [-3.0, -3.0], [2**60, 2**60 + 1]]
+)
+def test_a_histogram_is_there_for_values_of_any_size_and_nearness(values: list[float]) -> None:
+    found = stats.histogram(values)
+    assert sum(found.counts) == len(values) and np.isfinite(found.edges).all()
+
+
 @given(st.lists(small, min_size=1, max_size=5))
 def test_best_and_worst_are_the_average_over_every_choice(groups: list[list[float]]) -> None:
     flat = np.array([value for group in groups for value in group])

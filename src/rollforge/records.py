@@ -83,7 +83,7 @@ class Task(dict[str, Any]):
         items = self.params.get("input")
         if isinstance(items, str):
             return items
-        for item in reversed(items or []):
+        for item in reversed(items) if isinstance(items, list) else ():
             if isinstance(item, dict) and item.get("role") == "user":
                 return content_text(item.get("content"))
         return ""

@@ -146,8 +146,7 @@ class TaskFields:
 
     @staticmethod
     def _find(files: RunFiles) -> Path | None:
-        stem = files.rollouts.name.split(".")[0]
-        for path in (files.tasks, files.rollouts.with_name(f"{stem}_materialized_inputs.jsonl")):
+        for path in (files.tasks, files.materialized_inputs):
             if path.exists():
                 return path
         return None

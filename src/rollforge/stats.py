@@ -8,7 +8,7 @@ values come sorted by group, with `starts` naming where each group begins.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +18,12 @@ Ints = NDArray[np.int64]
 
 LEVEL = 0.95
 """The share of intervals that hold the truth."""
+
+
+def distinct(values: NDArray[Any]) -> NDArray[Any]:
+    """The distinct values, ascending: `np.unique`, which first loads numpy's masked arrays to see whether it was given one."""
+    ordered = np.sort(values)
+    return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
 
 
 class Summary(NamedTuple):
@@ -47,11 +53,11 @@ def summarize(values: ArrayLike) -> Summary:
         std=float(known.std(ddof=1)) if n > 1 else None,
         min=float(known.min()),
         max=float(known.max()),
-        median=_median(known),
+        median=median(known),
     )
 
 
-def _median(values: Floats) -> float:
+def median(values: Floats | Ints) -> float:
     """As numpy's, which would load its masked arrays to look for NaN; there are none here."""
     middle = len(values) // 2
     if len(values) % 2:
@@ -74,12 +80,12 @@ class Groups(NamedTuple):
 def summarize_groups(values: Floats, starts: Ints) -> Groups:
     """Per-group statistics of values sorted by group; `starts` are the first places of the groups."""
     sizes = np.diff(np.append(starts, len(values)))
-    group = np.repeat(np.arange(len(starts)), sizes)
     known = ~np.isnan(values)
     if len(sizes) and known.all() and (sizes == sizes[0]).all():
         return _equal_groups(values.reshape(len(sizes), -1))
     if 0 < len(sizes) <= FEW_GROUPS:
         return _few_groups([summarize(part) for part in np.split(values, starts[1:])])
+    group = np.repeat(np.arange(len(starts)), sizes)
     if not known.all():
         values, group = values[known], group[known]
     n = np.bincount(group, minlength=len(starts)).astype(np.int64)
@@ -295,6 +301,8 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
 
 # Distributions
 
+LARGEST = float(np.finfo(np.float64).max)
+
 
 class Histogram(NamedTuple):
     """Counts between edges; every bin holds its lower edge, the last one its upper edge too."""
@@ -312,8 +320,15 @@ def histogram(values: ArrayLike, bins: int = 10) -> Histogram:
     low, high = float(known.min()), float(known.max())
     if low >= 0 and high <= 1:
         low, high = 0.0, 1.0
-    counts, edges = np.histogram(known, bins=bins, range=(low, high))
-    return Histogram([round(edge, 12) for edge in edges.tolist()], counts.tolist())
+    elif high / 2 - low / 2 <= 1e-9 * max(abs(low), abs(high)):  # all the same, but for float noise
+        pad = max(0.5, abs(low) / 1000)
+        low, high = max(low - pad, -LARGEST), min(high + pad, LARGEST)
+    steps = np.arange(bins + 1) / bins
+    # Halves, because the whole width of numbers this large may be no number.
+    edges = [float(f"{2 * edge:.12g}") for edge in (low / 2 * (1 - steps) + high / 2 * steps).tolist()]
+    edges[0], edges[-1] = min(edges[0], low), max(edges[-1], high)
+    counts, _ = np.histogram(known, bins=np.array(edges))
+    return Histogram(edges, counts.tolist())
 
 
 class Variance(NamedTuple):

@@ -163,3 +163,47 @@ def test_show_finds_the_rollout_behind_a_training_row(
     found = Called(capsys, "show", "--example", f"{tmp_path / 'sft' / 'train.jsonl'}:1", "--raw")
     assert json.loads(found.out)["reward"] == 1
     assert Called(capsys, "show").code == 2
+
+
+@pytest.mark.parametrize("words", [("metrics",), ("profile",), ("query", "select 1"), ("show",)])
+def test_every_reading_command_counts_bad_lines_and_exits_2_under_strict(
+    run: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    with (run / "rollouts.jsonl").open("ab") as file:
+        file.write(b"{bad\n" + json.dumps(make_rollout(0, 0)).encode() + b"\n")
+    verb, *rest = words
+    plain = Called(capsys, verb, run, *rest)
+    assert plain.code == 0 and "1 lines rejected" in plain.err and "1 duplicates" in plain.err
+    assert "rollouts.jsonl:13: " in plain.err and "rollouts.jsonl:1: " in plain.err
+    assert Called(capsys, verb, run, *rest, "--strict").code == 2
+
+
+def test_a_query_answers_in_numbers_whatever_the_database_calls_them(
+    run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    sql = "select sum(turns) as a, 1.5::decimal(9, 2) as b, [1, 2] as c, 'nan'::double as d, interval 1 day as e from rollouts"
+    assert Called(capsys, "query", run, sql, "--json").json["rows"] == [[12, 1.5, [1, 2], None, [0, 1, 0]]]
+    assert Called(capsys, "query", run, sql, "-f", "csv").out.splitlines()[1].startswith('12,1.50,"[1,2]"')
+    assert Called(capsys, "query", run, sql).code == 0
+    refused = Called(capsys, "query", run, sql, "--out", tmp_path / "x.parquet")
+    assert refused.code == 2 and "cast" in refused.err
+
+
+def test_show_prints_and_lays_out_a_row_that_is_not_quite_json(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = json.dumps(make_rollout(9, 0, text="half \ud800 a character")).replace("1.0", "NaN")
+    with (run / "rollouts.jsonl").open("ab") as file:
+        file.write(line.encode() + b"\n")
+    assert Called(capsys, "show", run, "--task", 9, "--raw").out == line + "\n"
+    assert "half ? a character" in Called(capsys, "show", run, "--task", 9).out
+    shown = Called(capsys, "show", run, "--task", 9, "--json").json["rollouts"]
+    assert isinstance(shown, list) and shown[0]["raw"] == line
+
+
+def test_the_peers_numbers_are_written_too(
+    run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for peer in ("nemo-gym", "trinity"):
+        printed = Called(capsys, "metrics", run, "--compat", peer, "--out", tmp_path / "o.json")
+        assert json.loads((tmp_path / "o.json").read_text()) == json.loads(printed.out)

@@ -59,3 +59,40 @@ def test_a_plain_run_is_profiled_without_starting_the_database(tmp_path: Path) -
     )
     subprocess.run([sys.executable, "-c", code, str(path)], check=True)
     assert len((tmp_path / "rollouts_reward_profiling.jsonl").read_bytes().splitlines()) == 4
+
+
+STACK = "\n".join(f"    at com.example.Service.call(Service.java:{line})" for line in range(20))
+LONG = " and so on" * 60
+
+ERRORS = [
+    "ERROR", "Failed.", "error: no route to host", "502 Bad Gateway", "[FATAL] worker lost", "The request timed out",
+    "requests.exceptions.ConnectionError: refused", '{"type": "error", "message": "overloaded"}', '{"error": "quota"}',
+    'Traceback (most recent call last):\n  File "a.py", line 1, in f\n' * 20,
+    "<!DOCTYPE html>\n<html><head><meta charset='utf-8'>\n<title>502 Bad Gateway</title></head>" + LONG,
+    '{\n  "error": {\n    "message": "Rate limit reached' + LONG + '"}}',
+    '{"type":"error","error":{"message":"overloaded' + LONG + '"}}',
+    "java.lang.NullPointerException: nothing there\n" + STACK, "TypeError: f is not a function\n" + STACK,
+]  # fmt: skip
+ANSWERS = [
+    "It failed, so we try again", "Error bars show the spread", "42", "", "Traceback" + LONG, "The error is 3 %",
+    "<!DOCTYPE html>\n<html><head><title>My shop</title></head>" + LONG, '{"error": 0.3, "loss": 1}' + LONG,
+    "TypeError is raised when the types differ" + LONG, "To fix the 502 Bad Gateway, restart it" + LONG,
+]  # fmt: skip
+
+
+def test_error_messages_are_told_from_answers_that_speak_of_errors(tmp_path: Path) -> None:
+    rows = [make_rollout(n, text=text) for n, text in enumerate([*ERRORS, *ANSWERS])]
+    found = (
+        open_index(write_rows(tmp_path / "rollouts.jsonl", rows)).table(["error_text"]).column(0).to_pylist()
+    )
+    assert found == [True] * len(ERRORS) + [False] * len(ANSWERS)
+
+
+def test_an_error_message_is_told_however_it_is_escaped(tmp_path: Path) -> None:
+    rows = [make_rollout(n, text=text) for n, text in enumerate(ERRORS)]
+    lines = [json.dumps(row).replace("/", "\\/").replace("r", "\\u0072").encode() for row in rows]
+    lines = [line.replace(b"\\u0072", b"r", 1) for line in lines]
+    path = tmp_path / "rollouts.jsonl"
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    found = open_index(path).table(["error_text"]).column(0).to_pylist()
+    assert found == [True] * len(ERRORS)

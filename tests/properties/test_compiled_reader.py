@@ -18,7 +18,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rollforge.index import fast
-from rollforge.index.kinds import Kind
+from rollforge.index.kinds import PIECES, Kind
+from rollforge.index.prompts import hash_spelled, prompt_hash
 from rollforge.index.scan import Scanned, scan_range
 
 pytestmark = pytest.mark.skipif(not fast.IS_THERE, reason="rollforge was installed without a compiler")
@@ -78,8 +79,19 @@ RESPONSE = some_of(
     ),
     model=mostly(st.sampled_from(["a", "b/c"])),
 )
+ASKED = some_of(
+    role=mostly(st.sampled_from(["user", "system"])),
+    content=mostly(
+        st.one_of(TEXT, TEXT, st.lists(some_of(type=st.just("input_text"), text=TEXT), max_size=2))
+    ),
+    type=mostly(st.sampled_from(["message", None])),
+)
+PARAMS = some_of(
+    input=mostly(st.one_of(TEXT, st.lists(mostly(ASKED), max_size=3))),
+    instructions=mostly(st.one_of(st.none(), st.none(), TEXT)),
+)
 ROW = some_of(
-    responses_create_params=mostly(some_of(input=mostly(TEXT), instructions=mostly(TEXT))),
+    responses_create_params=mostly(PARAMS),
     response=mostly(RESPONSE),
     reward=mostly(NUMBER),
     _ng_task_index=mostly(st.integers(0, 3)),
@@ -118,7 +130,23 @@ def scan(path: Path, kind: Kind, *, is_fast: bool) -> tuple[Scanned, dict[str, l
     if not tables:
         return found, {}
     table = pa.concat_tables(tables, promote_options="default")
+    if is_fast and kind == "rollouts":
+        check_pieces(path.read_bytes(), table)
+    table = table.select([name for name in table.column_names if name not in PIECES])
     return found, {str(field): table.column(field.name).to_pylist() for field in table.schema}
+
+
+def check_pieces(text: bytes, table: pa.Table) -> None:
+    """What only the compiled reader tells: where the prompt and the agent stand, or nothing."""
+    if "params_at" not in table.column_names:  # it took none of the lines
+        return
+    for row in table.select(["offset", "length", *PIECES]).to_pylist():
+        line = text[row["offset"] : row["offset"] + row["length"]]
+        for name, key in (("params", "responses_create_params"), ("agent", "agent_ref")):
+            if row[f"{name}_size"]:
+                start = row[f"{name}_at"]
+                piece = line[start : start + row[f"{name}_size"]]
+                assert repr(json.loads(piece)) == repr(json.loads(line)[key])
 
 
 def compare(text: bytes) -> None:
@@ -179,6 +207,35 @@ def test_the_compiled_reader_takes_ordinary_rows_itself() -> None:
     assert len(rows) == 4
 
 
+def test_the_compiled_reader_tells_where_the_prompt_stands() -> None:
+    rows = fast.Rows()
+    line = b'{"reward": 1, "responses_create_params": {"input": "q"}, "agent_ref":{"name":"x"}}'
+    rows.take(line, 1, 0)
+    raw = rows.finish()[-1]
+    start, size, agent_start, agent_size = (int.from_bytes(raw[name], "little") for name in PIECES)
+    assert line[start : start + size] == b'{"input": "q"}'
+    assert line[agent_start : agent_start + agent_size] == b'{"name":"x"}'
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "q",
+        "",
+        [{"role": "user", "content": 'a\nb \\ " / é 😀'}],
+        [
+            {"content": "a", "role": "system", "type": "message"},
+            {"type": None, "role": "user", "content": "b"},
+        ],
+    ],
+)
+def test_the_compiled_reader_spells_a_plain_prompt_itself(asked: Any) -> None:
+    rows = fast.Rows()
+    rows.take(msgspec.json.encode({"responses_create_params": {"input": asked, "tools": []}}), 1, 0)
+    *_, prompts, _, are_spelled = rows.drain()
+    assert (hash_spelled(prompts), are_spelled) == (prompt_hash(asked), b"\x01")
+
+
 def test_every_row_with_an_odd_prompt_is_told() -> None:
     row = {"responses_create_params": {"input": "q", "instructions": [0]}, "reward": 1}
     compare((spell(row, 1) + b"\n") * 3)
@@ -200,3 +257,18 @@ def test_rows_beyond_one_chunk_and_block_stay_in_order(monkeypatch: pytest.Monke
         for n in range(200)
     ]
     compare(b"\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"response":{"output":[{"type":"message","content":[{"type":"output_text","text":"\\ud800 x"}]}]}}',
+        b'{"responses_create_params":{"input":"\\ud800 x"}}',
+        b'{"verdict":"\\ud800 x","reward":NaN}',
+        b'\xef\xbb\xbf{"reward":1}',
+    ],
+)
+def test_half_a_character_or_a_byte_order_mark_costs_no_row_either_way(line: bytes, tmp_path: Path) -> None:
+    compare(line + b"\n")
+    (tmp_path / "r.jsonl").write_bytes(line + b"\n")
+    assert scan(tmp_path / "r.jsonl", "rollouts", is_fast=True)[0].rows == 1

@@ -156,3 +156,45 @@ def test_trinity_numbers_are_its_own(tmp_path: Path) -> None:
     }  # fmt: skip
     for name, value in expected.items():
         assert found[name] == pytest.approx(value, abs=1e-6), name
+
+
+def test_a_run_without_verdicts_still_has_a_reward_that_is_missing_everywhere(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "r.jsonl", [make_rollout(0, n, None) for n in range(2)])
+    field = summarize_run(path).fields["reward"]
+    assert (field.n, field.missing, field.mean) == (0, 2, None)
+
+
+def test_fields_and_differences_keep_the_names_the_rows_give_them(tmp_path: Path) -> None:
+    one, two = (
+        write_rows(
+            tmp_path / f"{name}.jsonl", [make_rollout(task, 0, turns=task + name) for task in range(3)]
+        )
+        for name in (0, 1)
+    )
+    assert summarize_run(one).fields["turns"].mean == 1.0
+    with open_index(one) as first, open_index(two) as second:
+        assert compare_runs(first, second).fields["turns"].difference == -1.0
+        assert nemo_gym_metrics(first)[0]["agent_metrics"]["mean/turns"] == 1.0
+
+
+def test_a_condition_may_end_in_a_comment_for_the_peers_too(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "r.jsonl", [make_rollout(0, n, float(n)) for n in range(3)])
+    with open_index(path) as index:
+        assert (
+            nemo_gym_metrics(index, "reward > 0 -- the good ones")[0]["agent_metrics"]["mean/reward"] == 1.5
+        )
+
+
+def test_bad_lines_are_listed_with_their_place(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "r.jsonl", [make_rollout(0, 0), b'{"torn', make_rollout(0.5, 1, prompt="x")])  # type: ignore[arg-type]
+    found = [(bad.line, bad.is_kept) for bad in summarize_run(path).bad_lines]
+    assert found == [(2, False), (3, True)]
+
+
+def test_the_mean_with_failures_as_zero_is_told_when_everything_failed(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "r.jsonl", [])
+    write_rows(
+        tmp_path / "r_failures.jsonl", [{"_ng_task_index": 0, "_ng_rollout_index": 0, "class": "timeout"}]
+    )
+    zero = summarize_run(path).failures_as_zero
+    assert zero is not None and (zero.mean, zero.n) == (0.0, 1)

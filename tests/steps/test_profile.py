@@ -57,6 +57,21 @@ def _plain_statistics(members: list[dict[str, float]], names: set[str]) -> dict[
     return found
 
 
+def test_a_profile_too_large_for_memory_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        make_rollout(task, sample, reward=(task * sample) % 3 / 2, style=None if task % 2 else sample / 7)
+        for task in range(700)
+        for sample in range(1 + task % 3)
+    ]
+    path = write_rows(tmp_path / "rollouts.jsonl", rows)
+    small = written(path, parquet=True)
+    table = (tmp_path / "rollouts_reward_profiling.parquet").read_bytes()
+    monkeypatch.setattr("rollforge.steps.profile.shelf.BUDGET", 0)
+    assert written(path, parquet=True) == small
+    assert (tmp_path / "rollouts_reward_profiling.parquet").read_bytes() == table
+    assert not list((tmp_path / "rollouts_index").glob("tmp*"))
+
+
 numbers = st.one_of(st.none(), st.booleans(), st.floats(-100, 100), st.integers(-5, 5))
 
 
@@ -194,3 +209,41 @@ def test_a_table_for_python(tmp_path: Path) -> None:
 def test_unjudged_groups_have_no_difficulty(tmp_path: Path) -> None:
     tasks, _ = written(write_rows(tmp_path / "r.jsonl", [make_rollout(0, 0, None)]))
     assert "difficulty" not in tasks[0] and "pass_rate" not in tasks[0] and tasks[0]["num_judged"] == 0
+
+
+def test_fields_keep_the_names_the_rows_give_them(tmp_path: Path) -> None:
+    rows = [
+        make_rollout(0, 0, 1.0, turns=3, length=7, Task=2, _ng_attempt_index=1),
+        make_rollout(0, 1, 0.0, turns=5, length=9, Task=4, _ng_attempt_index=2),
+        make_rollout(1, 0, 0.0, turns=1, length=1, Task=1, _ng_attempt_index=1),
+    ]
+    tasks, agents = written(write_rows(tmp_path / "r.jsonl", rows), rollout_infos=True)
+    for name, value in {"turns": 4, "length": 8, "Task": 3, "_ng_attempt_index": 1.5}.items():
+        assert tasks[0][f"mean/{name}"] == value and tasks[1][f"std/{name}"] == 0
+        assert f"median/{name}" in agents[0] and f"histogram/{name}" in agents[0]
+    assert tasks[0]["rollout_infos"][1]["turns"] == 5
+    assert not any("fields." in key for key in (*tasks[0], *agents[0]))
+
+
+def test_a_key_that_needs_escaping_is_a_field_like_any_other(tmp_path: Path) -> None:
+    rows = [make_rollout(0, 0, 1.0, **{'say "x"\n': 2})]
+    assert written(write_rows(tmp_path / "r.jsonl", rows))[0][0]['mean/say "x"\n'] == 2
+
+
+@pytest.mark.parametrize(
+    "rewards", [(5.0, 5.000000000000001), (1e308, -1e308), (1.79e308, 1.79e308), (5e-324, -5e-324)]
+)
+def test_rewards_of_any_size_and_nearness_are_profiled(tmp_path: Path, rewards: tuple[float, float]) -> None:
+    rows = [make_rollout(0, n, reward) for n, reward in enumerate(rewards)]
+    tasks, _ = written(write_rows(tmp_path / "r.jsonl", rows))
+    assert sum(tasks[0]["histogram/reward"]["counts"]) == 2
+    is_noise = abs(rewards[0] / 2 - rewards[1] / 2) < 1e-9
+    profile = profile_run(tmp_path / "r.jsonl")
+    assert profile.tasks.column("has_signal").to_pylist() == [not is_noise]
+    assert bool(profile.summary.look["highest_variance"]) is not is_noise
+
+
+def test_several_agents_without_a_single_verdict_are_told(tmp_path: Path) -> None:
+    rows = [make_rollout(0, n, None, agent=f"agent {n}") for n in range(2)]
+    profile = profile_run(write_rows(tmp_path / "r.jsonl", rows))
+    assert profile.agents.column("mean/reward").to_pylist() == [None, None]

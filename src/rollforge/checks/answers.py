@@ -9,7 +9,7 @@ import numpy as np
 from rollforge.checks.base import Finding, Limits, check, settle_text, share
 from rollforge.checks.columns import Bools
 from rollforge.checks.evidence import Evidence
-from rollforge.checks.samples import is_error_message
+from rollforge.index.answers import begins_like_error
 
 
 def _share_of(
@@ -45,9 +45,10 @@ def error_answers(run: Evidence, limits: Limits) -> Iterator[Finding]:
     yield from _share_of(run, run.error_text, limits, "look like error messages", "error_text", advice)
     if run.error_text.any():
         return
-    drawn = run.spread[~run.is_empty[run.spread]]
-    samples = run.texts.read(run.row[drawn].tolist(), run.task_id[drawn].tolist())
-    is_error = np.asarray([is_error_message(item.answer) for item in samples], dtype=np.bool_)
+    is_full = ~run.is_empty[run.spread]
+    drawn = run.spread[is_full]
+    begins_so = [begins_like_error(item.answer) for item in run.spread_samples]
+    is_error = np.asarray(begins_so, dtype=np.bool_)[is_full]
     found = share(int(is_error.sum()), len(drawn))
     level = found.level_above(warning=limits["warn_share"], error=limits["max_share"])
     if level is None or (found.count < 2 and level == "warning"):

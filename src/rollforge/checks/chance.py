@@ -75,7 +75,7 @@ def rank_correlation_within(x: Floats, y: Floats, group: Ints, *, level: float =
     x, y, group = x[known], y[known], group[known]
     if len(x) < 3:
         return None
-    group = np.unique(group, return_inverse=True)[1]
+    group = (np.cumsum(np.bincount(group) > 0) - 1)[group]  # numbered without gaps
     rank_x, rank_y = _centred_ranks(x, group), _centred_ranks(y, group)
     products = np.bincount(group, weights=rank_x * rank_y)
     spread_x, spread_y = np.bincount(group, weights=rank_x**2), np.bincount(group, weights=rank_y**2)

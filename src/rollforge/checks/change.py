@@ -11,7 +11,7 @@ import numpy as np
 
 from rollforge.checks.base import Finding, Limits, check
 from rollforge.checks.chance import best_split, superiority
-from rollforge.checks.columns import Bools
+from rollforge.checks.columns import Bools, Names
 from rollforge.checks.evidence import Evidence
 from rollforge.checks.order import honest_reason, most_at_end, place_of, task_means, timed, when
 from rollforge.stats import Floats, Ints, clustered_mean, paired_difference
@@ -240,8 +240,9 @@ def _error_fields(run: Evidence) -> Iterator[tuple[str, Bools]]:
     """Fields that say that something failed, each with where it did."""
     for name in run.source.texts:
         if ERROR.search(name):
-            column = run.source.table([name])[name]
-            yield name, np.asarray(column.combine_chunks().fill_null("").to_numpy(zero_copy_only=False) != "")
+            said = Names(run.source.table([name])[name])
+            is_said = np.array([bool(text) for text in said.names] + [False])
+            yield name, is_said[said.codes]
     for name in run.metrics:
         if ERROR.search(name):
             yield name, np.nan_to_num(run.number(name)) > 0

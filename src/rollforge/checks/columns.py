@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rollforge.stats import Floats, Ints
+from rollforge.index.arrays import codes
+from rollforge.stats import Floats
 
 Bools = NDArray[np.bool_]
 
@@ -25,9 +25,7 @@ class Names:
     """A text column as codes: -1 where it is missing."""
 
     def __init__(self, column: pa.ChunkedArray) -> None:
-        encoded = column.combine_chunks().dictionary_encode()
-        self.names: list[str] = [str(name) for name in encoded.dictionary.to_pylist()]
-        self.codes: Ints = np.asarray(encoded.indices.fill_null(-1), dtype=np.int64)
+        self.codes, self.names = codes(column)
 
     def counts(self, among: Bools | None = None) -> dict[str, int]:
         """How many rows have each name, most first."""
@@ -44,7 +42,7 @@ def has_one_each(names: Names, values: Names, among: Bools) -> bool:
     width = len(values.names) + 1
     pairs = np.bincount((names.codes[among] + 1) * width + values.codes[among] + 1)
     present = np.flatnonzero(pairs) // width
-    return len(present) == len(np.unique(present))
+    return bool((np.diff(present) > 0).all())
 
 
 @dataclass(frozen=True)
@@ -80,20 +78,6 @@ def ends_of(values: Floats) -> tuple[float, float]:
         if 0 < few <= STRAY * len(values) and is_full:
             values = values[inside]
     return float(values.min()), float(values.max())
-
-
-def as_ints(column: pa.ChunkedArray) -> Ints:
-    return np.asarray(column.combine_chunks().cast(pa.int64()).fill_null(0), dtype=np.int64)
-
-
-def as_floats(column: pa.ChunkedArray) -> Floats:
-    return np.asarray(column.combine_chunks().cast(pa.float64()).fill_null(math.nan), dtype=np.float64)
-
-
-def as_flags(column: pa.ChunkedArray) -> Bools:
-    flags = column.combine_chunks().cast(pa.bool_()).fill_null(False)
-    known: Bools = flags.to_numpy(zero_copy_only=False).astype(np.bool_)
-    return known
 
 
 def about_text(counts: Mapping[str, int], *, most: int = 3) -> str:

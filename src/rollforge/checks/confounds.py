@@ -15,7 +15,7 @@ from rollforge.checks.base import Finding, Level, Limits, check, share
 from rollforge.checks.chance import Correlation, chance_of_more, rank_correlation_within
 from rollforge.checks.evidence import Evidence
 from rollforge.checks.samples import BUDGET, concludes
-from rollforge.stats import Floats, Ints
+from rollforge.stats import Floats, Ints, distinct
 
 FORMATS = {
     "a code block": re.compile(r"```"),
@@ -61,8 +61,15 @@ def length_bias(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 def _hollow_winners(run: Evidence) -> str | None:
     """A second signal: rewarded answers mostly do not end in the expected answer, although wrong ones differ from it too."""
+    if "hollow winners" not in run.shared:
+        run.shared["hollow winners"] = _read_winners(run)
+    found: str | None = run.shared["hollow winners"]
+    return found
+
+
+def _read_winners(run: Evidence) -> str | None:
     drawn = run.draw(run.succeeded & ~run.is_empty & ~run.is_refusal, BUDGET)
-    samples = run.texts.read(run.row[drawn].tolist(), run.task_id[drawn].tolist())
+    samples = run.read(drawn)
     known = [item for item in samples if item.expected is not None]
     if len(known) < 20:
         return None
@@ -98,7 +105,7 @@ def format_bias(run: Evidence, limits: Limits) -> Iterator[Finding]:
     drawn = _some_whole_tasks(run)
     if len(drawn) < 40:
         return
-    samples = run.texts.read(run.row[drawn].tolist(), run.task_id[drawn].tolist())
+    samples = run.read(drawn)
     for what, pattern in FORMATS.items():
         has = np.asarray([pattern.search(item.answer) is not None for item in samples], dtype=np.float64)
         found = (
@@ -122,7 +129,7 @@ def format_bias(run: Evidence, limits: Limits) -> Iterator[Finding]:
 def _some_whole_tasks(run: Evidence) -> Ints:
     """All judged rollouts of a few tasks whose rewards differ, within the budget for text."""
     positions = run.mixed_positions
-    groups = np.unique(run.group[positions])
+    groups = distinct(run.group[positions])
     chosen = np.zeros(run.groups, dtype=np.bool_)
     chosen[run.draw(groups, max(1, BUDGET // max(run.samples, 1)))] = True
     return positions[chosen[run.group[positions]]][: 2 * BUDGET]
@@ -199,7 +206,7 @@ def _winners(run: Evidence, positions: Ints, usual: float, limits: Limits) -> li
 def _are_right(run: Evidence, winners: Ints) -> bool:
     """Whether most of these answers end in the expected one, so that they win with reason; not where that is unknown."""
     drawn = run.draw(winners, 50)
-    samples = run.texts.read(run.row[drawn].tolist(), run.task_id[drawn].tolist())
+    samples = run.read(drawn)
     known = [item for item in samples if item.expected is not None]
     return bool(known) and sum(concludes(item.answer, item.expected or "") for item in known) > len(known) / 2
 

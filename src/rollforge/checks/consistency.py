@@ -83,7 +83,7 @@ def missed_answers(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Answers that hold the expected answer score 0: it may not have been extracted."""
     lost = run.judged & (run.scaled <= 0.0) & ~run.is_empty & ~run.is_truncated & (run.answer_chars > 0)
     drawn = run.draw(lost, BUDGET)
-    samples = run.texts.read(run.row[drawn].tolist(), run.task_id[drawn].tolist())
+    samples = run.read(drawn)
     # Wrong answers, too, speak of what the prompt speaks of: there only the end counts.
     ends = [place for place, item in enumerate(samples) if item.expected is not None]
     own = [place for place in ends if _is_own(samples[place])]
@@ -153,14 +153,20 @@ def _held_by_chance(samples: list[Sample], group: Ints, way: _Way, worth: float)
 @check("contradicting-metric", "verification", max_share=0.1, min_correlation=-0.2)
 def contradicting_metric(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """A number that means the same as the reward says the opposite, or differs where all rewards are equal."""
-    for name in run.metrics:
-        is_goodness = GOODNESS.search(name) is not None
-        if is_goodness or (LIKELY_GOODNESS.search(name) and not OTHER_SCORES.search(name)):
-            yield from _contradiction(run, name, is_goodness, limits)
+    names = [name for name in run.metrics if _is_goodness(name) or _is_likely_goodness(name)]
+    for name, metric in run.each_number(names):
+        yield from _contradiction(run, name, metric, limits)
 
 
-def _contradiction(run: Evidence, name: str, is_goodness: bool, limits: Limits) -> Iterator[Finding]:
-    metric = run.number(name)
+def _is_goodness(name: str) -> bool:
+    return GOODNESS.search(name) is not None
+
+
+def _is_likely_goodness(name: str) -> bool:
+    return LIKELY_GOODNESS.search(name) is not None and OTHER_SCORES.search(name) is None
+
+
+def _contradiction(run: Evidence, name: str, metric: Floats, limits: Limits) -> Iterator[Finding]:
     among = run.judged & ~np.isnan(metric)
     n = int(among.sum())
     if n < 20 or np.ptp(metric[among]) == 0:
@@ -177,7 +183,7 @@ def _contradiction(run: Evidence, name: str, is_goodness: bool, limits: Limits) 
     # A reward may be withheld for reasons of its own, as for a bad format, but not always.
     is_opposite = correlation + half < limits["min_correlation"]
     is_ignored = len(run.levels) == 1 and withheld.low > limits["max_share"]
-    if is_opposite or (is_goodness and (is_ignored or wrong.low > limits["max_share"])):
+    if is_opposite or (_is_goodness(name) and (is_ignored or wrong.low > limits["max_share"])):
         level: Level = "error"
     elif wrong.value > limits["max_share"] or withheld.low > limits["max_share"]:
         level = "warning"

@@ -14,10 +14,11 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from rollforge.checks.columns import Bools, Names, Range, as_flags, as_floats, as_ints, ends_of
-from rollforge.checks.samples import Texts
+from rollforge.checks.columns import Bools, Names, Range, ends_of
+from rollforge.checks.samples import Sample, Texts
+from rollforge.index.arrays import flags, floats, ints
 from rollforge.records import JsonObject
-from rollforge.stats import Estimate, Floats, Groups, Ints, clustered_mean, summarize_groups
+from rollforge.stats import Estimate, Floats, Groups, Ints, clustered_mean, distinct, summarize_groups
 
 SEED = 5
 """Of every sample a check draws: the same run gives the same findings."""
@@ -34,8 +35,8 @@ MIXED_TASKS = 4000
 SPREAD = 400
 FEW_LEVELS = 16
 
-USAGE = ("total_tokens", "output_tokens")
-MOST_TOGETHER = 24
+TOGETHER = 8
+"""Number columns read at a time."""
 
 MOST_NUMBERED = 4
 """Rollouts may be numbered up to so many times what most tasks have, when many are missing."""
@@ -55,6 +56,10 @@ class Source(Protocol):
     @property
     def numbers(self) -> Sequence[str]:
         """Number columns that rows brought along, `reward` among them."""
+
+    @property
+    def whole_numbers(self) -> frozenset[str]:
+        """Those that are known, unread, to be missing in no row."""
 
     @property
     def texts(self) -> Sequence[str]:
@@ -110,20 +115,20 @@ class Evidence:
         self.source = source
         self.about = about
         self.places_limit = places_limit
-        table = source.table(USED)
-        self.n = table.num_rows
+        columns = _columns(source, USED)
         self.row, self.line, self.task_id, self.rollout, self.answer_hash = (
-            as_ints(table[name]) for name in _INTS
+            ints(columns.pop(name)) for name in _INTS
         )
         self.reward, self.answer_chars, self.turns, self.tool_calls, self.started, self.verify_seconds = (
-            as_floats(table[name]) for name in _FLOATS
+            floats(columns.pop(name)) for name in _FLOATS
         )
         self.is_truncated, self.is_empty, self.is_refusal, self.error_text, self.has_token_ids = (
-            as_flags(table[name]) for name in _FLAGS
+            flags(columns.pop(name)) for name in _FLAGS
         )
         self.agent, self.model, self.verifier, self.fingerprint, self.mode = (
-            Names(table[name]) for name in _NAMES
+            Names(columns.pop(name)) for name in _NAMES
         )
+        self.n = len(self.row)
         self.texts = Texts(source)
         self.shared: dict[str, Any] = {}
         """What one check worked out and another may use."""
@@ -218,13 +223,13 @@ class Evidence:
         """The distinct rewards, at most 1,000 of them looked for."""
         if not self.judged_n:
             return np.zeros(0)
-        first = np.unique(self.values[:20_000])
+        first = distinct(self.values[:20_000])
         if len(first) > 1000:
             return first
         others = self.values[20_000:]
         for value in first[:FEW_LEVELS].tolist():
             others = others[others != value]
-        return np.union1d(first, others) if len(others) else first
+        return distinct(np.concatenate([first, others])) if len(others) else first
 
     @property
     def is_binary(self) -> bool:
@@ -316,19 +321,15 @@ class Evidence:
     # Other columns
 
     def number(self, name: str) -> Floats:
-        """A number column that rows brought along; those that checks ask for are read together."""
-        if name not in self._numbers:
-            together = [
-                item for item in (*self.metrics[:MOST_TOGETHER], *USAGE) if item in self.source.numbers
-            ]
-            wanted = together if name in together else [name]
-            table = self.source.table(wanted)
-            self._numbers.update({item: as_floats(table[item]) for item in wanted})
-        return self._numbers[name]
+        """A number column that rows brought along."""
+        return next(self.each_number([name]))[1]
 
-    @cached_property
-    def _numbers(self) -> dict[str, Floats]:
-        return {}
+    def each_number(self, names: Sequence[str]) -> Iterator[tuple[str, Floats]]:
+        """Number columns, one after another: a few are read together, and none is kept, for a run may have hundreds."""
+        for first in range(0, len(names), TOGETHER):
+            columns = _columns(self.source, names[first : first + TOGETHER])
+            for name in list(columns):
+                yield name, floats(columns.pop(name))
 
     @cached_property
     def metrics(self) -> list[str]:
@@ -360,6 +361,10 @@ class Evidence:
             return usual  # numbers that go on from task to task
         return max(usual, int(np.bincount(last).argmax()))
 
+    def read(self, positions: Ints | Sequence[int]) -> list[Sample]:
+        """The text of these rollouts; a check may ask for a few hundred."""
+        return self.texts.read(self.row[positions].tolist(), self.task_id[positions].tolist())
+
     def draw(self, among: Bools | Ints, count: int) -> Ints:
         """At most `count` of the chosen positions, spread evenly by chance; the same ones every time."""
         positions = _positions(among)
@@ -377,7 +382,12 @@ class Evidence:
     @cached_property
     def spread(self) -> Ints:
         """Some positions, spread evenly over the file: those whose text checks read that look for anything odd."""
-        return np.unique(np.linspace(0, max(self.n - 1, 0), min(self.n, SPREAD)).astype(np.int64))
+        return distinct(np.linspace(0, max(self.n - 1, 0), min(self.n, SPREAD)).astype(np.int64))
+
+    @cached_property
+    def spread_samples(self) -> list[Sample]:
+        """The text of those; several checks look at it."""
+        return self.read(self.spread)
 
     @cached_property
     def groups_with_different_answers(self) -> Bools:
@@ -403,7 +413,7 @@ class Evidence:
         names = self.source.task_table(["task", field])
         family = Names(names[field])
         codes = np.full(self.groups, -1, dtype=np.int64)
-        tasks = as_ints(names["task"])
+        tasks = ints(names["task"])
         place = np.searchsorted(self.task_ids, tasks)
         found = (place < self.groups) & (self.task_ids[np.minimum(place, self.groups - 1)] == tasks)
         codes[place[found]] = family.codes[found]
@@ -442,6 +452,12 @@ class Evidence:
         """Offending tasks."""
         numbers = _positions(groups)
         return [{"task": int(task)} for task in self.task_ids[numbers[: self.places_limit]].tolist()]
+
+
+def _columns(source: Source, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
+    """Columns to be taken one by one: each is let go when it has become an array, so that a run is not held twice."""
+    table = source.table(names)
+    return {name: table[name] for name in names}
 
 
 def _positions(chosen: Bools | Ints) -> Ints:

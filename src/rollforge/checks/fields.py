@@ -41,19 +41,19 @@ def late_fields(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 
 def _numbers(run: Evidence) -> Iterator[tuple[str, Bools, Ints]]:
-    """Of each number: which judged rollouts have it, and their positions."""
+    """Of each number that some lack: which judged rollouts have it, and their positions."""
     judged = np.flatnonzero(run.judged)
-    for name in run.metrics:
-        yield name, ~np.isnan(run.number(name))[judged], judged
+    names = [name for name in run.metrics if name not in run.source.whole_numbers]
+    for name, values in run.each_number(names):
+        yield name, ~np.isnan(values[judged]), judged
 
 
 def _others(run: Evidence) -> Iterator[tuple[str, Bools, Ints]]:
     """The same of all other fields, of some rollouts spread evenly over the run."""
     positions = run.spread
-    samples = run.texts.read(run.row[positions].tolist(), run.task_id[positions].tolist())
-    names = frozenset().union(*(item.fields for item in samples)) - {"reward", *run.metrics}
-    for name in sorted(names):
-        yield name, np.asarray([name in item.fields for item in samples]), positions
+    found = run.texts.fields(run.row[positions].tolist())
+    for name in sorted(frozenset().union(*found) - {"reward", *run.metrics}):
+        yield name, np.asarray([name in fields for fields in found]), positions
 
 
 def _beginning(known: Bools, least: int, min_share: float) -> int | None:

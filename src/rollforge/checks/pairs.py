@@ -209,10 +209,7 @@ def format_only_pairs(run: Evidence, limits: Limits) -> Iterator[Finding]:
     drawn = run.draw(np.arange(len(pairs.gaps)), LOOKED_AT)
     if len(drawn) < 10:
         return
-    chosen, rejected = (
-        run.texts.read(run.row[places].tolist(), run.task_id[places].tolist())
-        for places in (pairs.chosen[drawn], pairs.rejected[drawn])
-    )
+    chosen, rejected = (run.read(places) for places in (pairs.chosen[drawn], pairs.rejected[drawn]))
     same = np.asarray(
         [bare(one.answer) == bare(two.answer) for one, two in zip(chosen, rejected, strict=True)]
     )

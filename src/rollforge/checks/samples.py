@@ -1,18 +1,18 @@
 """This module reads the text of a few rollouts: the only place where a check touches text, within a fixed budget.
 
-What is read is kept for the other checks of the same run.
+Nothing is kept here: most checks look at rollouts of their own.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import cache, cached_property
+from typing import Any, Protocol, TypedDict, cast
 
 import msgspec
 
-from rollforge.records import PARAMS_KEY, JsonObject, Response, Task
+from rollforge.records import PARAMS_KEY, JsonObject, Response, Task, from_json
 
 BUDGET = 400
 """Rollouts whose text one check may read."""
@@ -34,46 +34,107 @@ class TextSource(Protocol):
     def task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, JsonObject]]: ...
 
 
-@dataclass(frozen=True)
+class _Part(TypedDict, total=False):
+    type: Any
+    text: Any
+
+
+class _Item(TypedDict, total=False):
+    type: Any
+    role: Any
+    name: Any
+    content: str | list[_Part] | None
+
+
+class _Params(TypedDict, total=False):
+    input: str | list[_Item] | None
+    tools: Any
+    model: Any
+
+
+class _Response(TypedDict, total=False):
+    output: list[_Item] | None
+
+
+_LOOKED_AT: dict[str, Any] = {PARAMS_KEY: _Params | None, "response": _Response | None}
+_LOOKED_AT |= dict.fromkeys((*METADATA, *EXPECTED), Any)
+"""What is looked at of a row: hardly half of it, and the rest need not become objects."""
+
+_Row = cast(Any, TypedDict)("_Row", _LOOKED_AT, total=False)
+_usual_row = msgspec.json.Decoder(_Row).decode
+_field_names = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_NULL = msgspec.Raw(b"null")
+
+
 class Sample:
     """The text of one rollout."""
 
-    prompt: str
-    answer: str
-    calls: tuple[str, ...]
-    """Names of the tools called."""
-    tools: tuple[str, ...] | None
-    """Names of the tools offered; None when the row does not say."""
-    expected: str | None
-    asked: str | None = None
-    """The model that the request named."""
-    fields: frozenset[str] = frozenset()
-    """Names of the row's own fields that are not null."""
+    def __init__(self, row: JsonObject, task: JsonObject) -> None:
+        self._row, self._task = row, task
+
+    @cached_property
+    def _params(self) -> JsonObject:
+        params = self._row.get(PARAMS_KEY)
+        return params if isinstance(params, dict) else {}
+
+    @cached_property
+    def _response(self) -> Response:
+        response = self._row.get("response")
+        return Response(response if isinstance(response, dict) else {})
+
+    @property
+    def prompt(self) -> str:
+        return Task({PARAMS_KEY: self._params}).prompt
+
+    @property
+    def answer(self) -> str:
+        return self._response.text
+
+    @property
+    def calls(self) -> list[str]:
+        """Names of the tools called."""
+        return [
+            str(item.get("name") or "")
+            for item in self._response.output
+            if item.get("type") == "function_call"
+        ]
+
+    @property
+    def tools(self) -> list[str] | None:
+        """Names of the tools offered; None when the row does not say."""
+        tools = self._params.get("tools")
+        return [_tool_name(tool) for tool in tools] if isinstance(tools, list) else None
+
+    @property
+    def asked(self) -> str | None:
+        """The model that the request named."""
+        model = self._params.get("model")
+        return model if isinstance(model, str) else None
+
+    @cached_property
+    def expected(self) -> str | None:
+        """The right answer, as the task says it, else the row."""
+        return expected_answer(self._task) or expected_answer(self._row)
 
 
 class Texts:
-    """Samples of text, read at most once each."""
+    """Reads samples of text."""
 
     def __init__(self, source: TextSource) -> None:
         self._source = source
-        self._sample_by_row: dict[int, Sample] = {}
         self._fields_by_task: dict[int, JsonObject] = {}
 
     def read(self, rows: Sequence[int], tasks: Sequence[int]) -> list[Sample]:
         """The text of these rows, whose tasks are given beside them."""
-        missing = [
-            (row, task) for row, task in zip(rows, tasks, strict=True) if row not in self._sample_by_row
-        ]
-        self._load_tasks([task for _, task in missing])
-        lines = self._source.read([row for row, _ in missing])
-        for (row, task), line in zip(missing, lines, strict=True):
-            self._sample_by_row[row] = _sample(line, self._fields_by_task.get(task, {}))
-        return [self._sample_by_row[row] for row in rows]
-
-    def expected(self, tasks: Sequence[int]) -> list[str | None]:
-        """The right answers of these tasks."""
         self._load_tasks(tasks)
-        return [expected_answer(self._fields_by_task.get(task, {})) for task in tasks]
+        lines = self._source.read(rows)
+        return [
+            _sample(line, self._fields_by_task.get(task, {})) for line, task in zip(lines, tasks, strict=True)
+        ]
+
+    def fields(self, rows: Sequence[int]) -> list[frozenset[str]]:
+        """The names of each row's own fields that are not null."""
+        return [frozenset(_known_fields(line)) for line in self._source.read(rows)]
 
     def _load_tasks(self, tasks: Sequence[int]) -> None:
         unknown = [task for task in dict.fromkeys(tasks) if task not in self._fields_by_task]
@@ -82,25 +143,28 @@ class Texts:
         self._fields_by_task.update(self._source.task_rows(unknown) if unknown else ())
 
 
-def _sample(line: bytes, fields: JsonObject) -> Sample:
+def _known_fields(line: bytes) -> Iterator[str]:
     try:
-        row = msgspec.json.decode(line)
-    except msgspec.DecodeError:
-        return Sample("", "", (), None, None)
-    response = row.get("response")
-    answer = Response(response if isinstance(response, dict) else {})
-    params = row.get(PARAMS_KEY)
-    params = params if isinstance(params, dict) else {}
-    tools = params.get("tools")
-    return Sample(
-        prompt=Task({PARAMS_KEY: params}).prompt,
-        answer=answer.text,
-        calls=tuple(call.name for call in answer.tool_calls),
-        tools=tuple(_tool_name(tool) for tool in tools) if isinstance(tools, list) else None,
-        expected=expected_answer(fields) or expected_answer(row),
-        asked=params["model"] if isinstance(params.get("model"), str) else None,
-        fields=frozenset(name for name, value in row.items() if value is not None),
-    )
+        row = _field_names(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return
+    yield from (name for name, value in row.items() if value != _NULL)
+
+
+def _sample(line: bytes, task: JsonObject) -> Sample:
+    try:
+        row = _read_row(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        row = None
+    return Sample(row, task) if isinstance(row, dict) else Sample({}, {})
+
+
+def _read_row(line: bytes) -> Any:
+    """What is looked at of a row that is as it should be; an odd one is read whole, for only a part of it may be odd."""
+    try:
+        return _usual_row(line)
+    except msgspec.ValidationError:
+        return from_json(line)
 
 
 def _tool_name(tool: object) -> str:
@@ -168,25 +232,21 @@ def repeats(answer: str, prompt: str) -> bool:
     return len(wanted) >= SHORTEST_PROMPT and wanted in said and len(said) <= 1.2 * len(wanted) + 10
 
 
-_ERROR = re.compile(
-    r"""\s*(?:
-        \{\s*["'](?:type|object)["']\s*:\s*["']error["']                     # errors of Anthropic and vLLM
-      | \[?(?:fatal|critical|error|exception)\]?\s*[:\]]
-      | [a-z_.]+\.[a-z]*(?:error|exception)\b                               # a class of a library
-      | (?:panic|fatal\ error|segmentation\ fault|cuda\ error)\b
-      | (?:the\ )?(?:request|connection|operation|generation)\ (?:timed\ out|failed|error|aborted|was\ cancelled)\b
-      | [^\n]{0,200}\n\s+at\ [\w.$<>]+\(                                    # a stack of Java or JavaScript
-    )""",
-    re.IGNORECASE | re.VERBOSE,
-)
-"""How error messages begin that the index does not tell."""
-
-
-def is_error_message(answer: str) -> bool:
-    """Whether an answer is an error message, by more patterns than the index looks for in every row."""
-    return _ERROR.match(answer[:400]) is not None
+_ASCII = bytes(range(128))
+_ASCII_FORM = bytes(code for code in _ASCII if not chr(code).isalnum())
 
 
 def bare(text: str) -> str:
     """The text without what is mere formatting: case, white space, punctuation and mark-up."""
-    return re.sub(r"[\W_]+", "", text.casefold())
+    # As bytes, because nearly all of it is ASCII; of what is not, each character is looked at once.
+    said = text.encode("utf-8", "surrogatepass").lower().translate(None, _ASCII_FORM)
+    for other in set(said.translate(None, _ASCII).decode("utf-8", "surrogatepass")):
+        left = _bare_character(other)
+        if left != other:
+            said = said.replace(other.encode("utf-8", "surrogatepass"), left.encode("utf-8", "surrogatepass"))
+    return said.decode("utf-8", "surrogatepass")
+
+
+@cache
+def _bare_character(character: str) -> str:
+    return re.sub(r"[\W_]+", "", character.casefold())

@@ -65,7 +65,7 @@ def near_identical_samples(run: Evidence, limits: Limits) -> Iterator[Finding]:
     groups = run.draw(np.flatnonzero(eligible), LOOKED_AT)
     pairs = [_two_of(run, int(group)) for group in groups]
     places = [place for pair in pairs for place in pair]
-    samples = run.texts.read(run.row[places].tolist(), run.task_id[places].tolist())
+    samples = run.read(places)
     alike = [
         _is_alike(one.answer, other.answer, limits["likeness"])
         for one, other in zip(samples[::2], samples[1::2], strict=True)
@@ -146,9 +146,7 @@ def wrong_model(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 def _asked_models(run: Evidence) -> list[str]:
     """The models that requests name, where no manifest says which one was asked."""
-    drawn = run.spread
-    samples = run.texts.read(run.row[drawn].tolist(), run.task_id[drawn].tolist())
-    return sorted({item.asked for item in samples if item.asked})
+    return sorted({item.asked for item in run.spread_samples if item.asked})
 
 
 def is_same_model(asked: str, answered: str) -> bool:
@@ -168,6 +166,8 @@ def _has_word_in_common(asked: str, answered: str) -> bool:
 def missing_usage(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Some answers come without token counts."""
     name = next((item for item in ("total_tokens", "output_tokens") if item in run.source.numbers), None)
+    if name in run.source.whole_numbers:
+        return
     missing = np.isnan(run.number(name)) if name is not None else np.ones(run.n, dtype=np.bool_)
     found = share(int(missing.sum()), run.n)
     if not run.n or found.value <= limits["warn_share"]:
@@ -190,7 +190,7 @@ def unknown_tools(run: Evidence, limits: Limits) -> Iterator[Finding]:
     drawn = run.draw(run.tool_calls > 0, 200)
     if not len(drawn):
         return
-    samples = run.texts.read(run.row[drawn].tolist(), run.task_id[drawn].tolist())
+    samples = run.read(drawn)
     offered = [place for place, item in enumerate(samples) if item.tools]
     unknown = [place for place in offered if set(samples[place].calls) - set(samples[place].tools or ())]
     found = share(len(unknown), len(offered))

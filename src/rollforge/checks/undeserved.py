@@ -111,6 +111,6 @@ def _echoes(run: Evidence, is_rewarded: bool) -> tuple[Ints, float]:
     """Positions of echoes among the rollouts looked at, and how many of the run each stands for."""
     among = run.judged & (run.succeeded == is_rewarded) & (run.answer_chars >= SHORTEST_PROMPT)
     drawn = run.draw(among, BUDGET)
-    samples = run.texts.read(run.row[drawn].tolist(), run.task_id[drawn].tolist())
+    samples = run.read(drawn)
     is_echo = np.asarray([repeats(item.answer, item.prompt) for item in samples], dtype=np.bool_)
     return drawn[is_echo], int(among.sum()) / max(len(drawn), 1)

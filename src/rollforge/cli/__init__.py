@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import ctypes
 import gc
 import os
 import sys
+import threading
 from collections.abc import Sequence
+from typing import Never
 
 RUN_OTHERS_CODE = frozenset({"collect", "verify", "eval", "bench", "serve-verifier", "check", "demo"})
 """Commands that run a user's functions, whose process is left as it was found."""
 
 
+_MMAP_THRESHOLD = -3
+"""glibc's number for the size from which memory is mapped on its own."""
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    is_light = _travel_light(words)
     from rollforge.cli.output import report_error
     from rollforge.errors import Exit, RollforgeError
 
     try:
-        code = run(list(sys.argv[1:] if argv is None else argv))
+        code = run(words)
     except RollforgeError as error:
         report_error(error)
         sys.exit(error.exit_code)
@@ -26,13 +37,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has gone; there is no one to tell
         sys.exit(Exit.DONE)
-    sys.exit(int(code) if isinstance(code, int) else Exit.DONE)
+    code = int(code) if isinstance(code, int) else Exit.DONE
+    if is_light and argv is None:
+        _leave(code)
+    sys.exit(code)
 
 
 def run(words: list[str]) -> object:
     """What the command returns: flags over environment over config file over defaults."""
-    from cyclopts.config import Dict, Env
-
     from rollforge.cli.app import build_app
     from rollforge.cli.output import say
 
@@ -43,11 +55,15 @@ def run(words: list[str]) -> object:
         words, notes = translate_gym_words(words)
         for note in notes:
             say(f"note: {note}")
-    if words and words[0] not in RUN_OTHERS_CODE:
-        _travel_light()
     app = build_app(words[0] if words else None)
-    sources: list[object] = [Env("ROLLFORGE_", command=True, show=False)]
+    sources: list[object] = []
+    if any(name.startswith("ROLLFORGE_") for name in os.environ):
+        from cyclopts.config import Env
+
+        sources.append(Env("ROLLFORGE_", command=True, show=False))
     if config_path is not None:
+        from cyclopts.config import Dict
+
         from rollforge.config import read_config
 
         sources.append(Dict(read_config(config_path), source=config_path))
@@ -55,13 +71,32 @@ def run(words: list[str]) -> object:
     return app(words, result_action="return_value")
 
 
-def _travel_light() -> None:
+def _travel_light(words: list[str]) -> bool:
     """Spare a short command what libraries do for long ones; whatever the user has chosen stays."""
+    verb = next(iter(_take_config(words)[0]), None)
+    if verb is None or verb in RUN_OTHERS_CODE:
+        return False
     # Threads for matrices that are never large: they spin while they wait, from the moment numpy is imported.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # Arrow's own pool keeps more memory than the columns of most runs take.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    # Large arrays go back to the system when they are let go of, instead of waiting for others of their size.
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 1 << 20)
+    # What is imported stays, and rows have no cycles: looking for some takes a tenth of a short command's time.
     gc.set_threshold(200_000, 20, 20)
+    return True
+
+
+def _leave(code: int) -> Never:
+    """Exit without taking the interpreter apart, object by object, just before the system frees it all at once."""
+    if threading.active_count() > 1:
+        sys.exit(code)
+    atexit._run_exitfuncs()
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
 
 
 def _take_config(words: list[str]) -> tuple[list[str], str | None]:

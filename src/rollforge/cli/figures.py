@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 
 
 def short(value: float | None) -> str:
     """A number in a few characters; a dash for missing."""
     if value is None:
         return "–"
+    if not isfinite(value):
+        return str(value)
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     if abs(value) >= 1000:

@@ -72,27 +72,52 @@ def metrics(
 
     with open_index(run, verifier=reading.verifier, workers=reading.workers) as index:
         if compat is not None:
-            _print_compat(index, compat, reading.where)
+            _print_compat(index, compat, reading.where, out)
         else:
             _print_metrics(index, against, threshold, answer_field, out, reading, json=json)
         return strict_exit(index, is_strict=reading.strict)
 
 
 def strict_exit(index: Index, *, is_strict: bool) -> Exit:
-    """Exit code 2 under --strict when lines are bad, each named; else done."""
-    if not is_strict or not index.rejects:
+    """What every reading command ends with: bad lines are counted and the first ones named; under --strict they exit 2."""
+    bad = index.rejects
+    if not bad and not index.duplicate_count:
         return Exit.DONE
-    for bad in index.rejects[:20]:
-        say(f"{bad.file}:{bad.line}: {bad.reason} (offset {bad.offset})")
-    count = index.rejected_lines + index.noted_lines
-    say(f"error: {count:,} bad or odd lines, and --strict was given")
+    counted = {
+        "lines rejected": index.rejected_lines,
+        "odd rows": index.noted_lines,
+        "duplicates": index.duplicate_count,
+    }
+    say("note: " + ", ".join(f"{count:,} {what}" for what, count in counted.items() if count))
+    shown = bad[: 20 if is_strict else 3]
+    for one in shown:
+        say(f"  {one.file}:{one.line}: {one.reason} (offset {one.offset})")
+    if bad and len(shown) < index.rejected_lines + index.noted_lines:
+        say("  … more under bad_lines in: rollforge metrics RUN --json")
+    for double in index.duplicates[:3]:
+        say(
+            f"  {double.file}:{double.line}: a later row is task {double.task}, rollout {double.rollout}, too, and counts"
+        )
+    if not is_strict or not bad:
+        return Exit.DONE
+    say(f"error: {index.rejected_lines + index.noted_lines:,} bad or odd lines, and --strict was given")
     return Exit.USAGE
 
 
-def _print_compat(index: Index, compat: str, where: str | None) -> None:
+def _print_compat(index: Index, compat: str, where: str | None, out: Path | None) -> None:
     from rollforge.steps.metrics import nemo_gym_metrics, trinity_metrics
 
-    print_json(nemo_gym_metrics(index, where) if compat == "nemo-gym" else trinity_metrics(index, where))
+    found: object = nemo_gym_metrics(index, where) if compat == "nemo-gym" else trinity_metrics(index, where)
+    _write(found, out)
+    print_json(found)
+
+
+def _write(found: object, out: Path | None) -> None:
+    import msgspec
+
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
 
 
 def _print_metrics(
@@ -119,9 +144,7 @@ def _print_metrics(
     record = msgspec.to_builtins(found)
     if comparison is not None:
         record["against"] = msgspec.to_builtins(comparison)
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
+    _write(record, out)
     if json:
         print_json(record)
         return

@@ -50,6 +50,7 @@ def counts_line(metrics: RunMetrics) -> str:
         (counts.unjudged, "unjudged"),
         (counts.failed, "failed"),
         (counts.rejected_lines, "lines rejected"),
+        (counts.noted_lines, "odd rows"),
         (counts.duplicates, "duplicates"),
     ):
         if number:

@@ -30,9 +30,13 @@ def err() -> Console:
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
+encode_json = msgspec.json.Encoder(decimal_format="number").encode
+"""JSON as commands write it: a number is a number, also when a database calls it a decimal."""
+
+
 def print_json(value: object) -> None:
     """One JSON object on stdout, and nothing else."""
-    data = msgspec.json.format(msgspec.json.encode(value), indent=2)
+    data = msgspec.json.format(encode_json(value), indent=2)
     sys.stdout.buffer.write(data + b"\n")
     sys.stdout.buffer.flush()
 

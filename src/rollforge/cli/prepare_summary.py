@@ -42,7 +42,7 @@ def watcher(
             record = {"phase": phase, "done": done, "total": total, "elapsed_s": round(now - began, 1)}
             sys.stderr.write(msgspec.json.encode(record).decode() + "\n")
         else:
-            say(f"{phase}: {done:,} of {total:,}")
+            sys.stderr.write(f"{phase}: {done:,} of {total:,}\n")  # plain: no need of rich for it
 
     yield report_line
 

@@ -54,6 +54,8 @@ def _counts(summary: ProfileSummary) -> str:
         parts[1] = f"{summary.rollouts:,} of {summary.expected:,} rollouts"
     if summary.rejected_lines:
         parts.append(f"{summary.rejected_lines:,} lines rejected")
+    if summary.noted_lines:
+        parts.append(f"{summary.noted_lines:,} odd rows")
     if summary.duplicates:
         parts.append(f"{summary.duplicates:,} duplicates")
     return " · ".join(parts)

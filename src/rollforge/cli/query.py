@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from rollforge.cli.metrics import Flag
-from rollforge.cli.output import out, print_json, say
+from rollforge.cli.metrics import Flag, strict_exit
+from rollforge.cli.output import encode_json, out, print_json, say
 from rollforge.errors import Exit, UsageError
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def query(
     out: Annotated[Path | None, Parameter(name=["--out", "-o"])] = None,
     limit: Annotated[int, Parameter(name=["--limit", "-n"])] = 200,
     verifier: str | None = None,
+    strict: Flag = False,
     workers: int | None = None,
     json: Flag = False,
 ) -> Exit:
@@ -51,21 +52,24 @@ def query(
         Rows shown in a table; csv, json and parquet are always whole.
     verifier
         Whose verdicts count. Default: the run's verdict of record, else the inline ones.
+    strict
+        Exit with code 2 when a line cannot be read or is odd.
     workers
         Readers at once for the first pass over the text.
     json
         The same as --format json.
     """
-    from rollforge.steps.query import query_run
+    from rollforge.index import open_index
 
     chosen = _format(format, out, json=json)
-    result = query_run(run, sql, verifier=verifier, workers=workers)
-    if out is not None:
-        _write(result, out, chosen)
-        say(f"wrote {result.num_rows:,} rows to {out}")
-    else:
-        _print(result, chosen, limit)
-    return Exit.DONE
+    with open_index(run, verifier=verifier, workers=workers) as index:
+        result = index.select(sql)
+        if out is not None:
+            _write(result, out, chosen)
+            say(f"wrote {result.num_rows:,} rows to {out}")
+        else:
+            _print(result, chosen, limit)
+        return strict_exit(index, is_strict=strict)
 
 
 def _format(format: Format | None, out: Path | None, *, json: bool) -> Format:
@@ -99,11 +103,9 @@ def _print(result: pa.Table, chosen: Format, limit: int) -> None:
 
 
 def _write(result: pa.Table, path: Path, chosen: Format) -> None:
-    import msgspec
-
     path.parent.mkdir(parents=True, exist_ok=True)
     if chosen in ("json", "table"):
-        path.write_bytes(msgspec.json.encode(_as_json(result)) + b"\n")
+        path.write_bytes(encode_json(_as_json(result)) + b"\n")
         return
     with path.open("wb") as file:
         _dump(result, file, chosen)
@@ -111,13 +113,30 @@ def _write(result: pa.Table, path: Path, chosen: Format) -> None:
 
 def _dump(result: pa.Table, file: object, chosen: Format) -> None:
     if chosen == "parquet":
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
-        pq.write_table(result, file)
+        try:
+            pq.write_table(result, file)
+        except pa.ArrowNotImplementedError as error:
+            raise UsageError(f"parquet: {error}", hint="cast that column to text in the query") from error
         return
     import pyarrow.csv
 
-    pyarrow.csv.write_csv(result, file)
+    pyarrow.csv.write_csv(_flat(result), file)
+
+
+def _flat(result: pa.Table) -> pa.Table:
+    """The result with lists, records and the like as JSON texts: CSV has no other way to hold them."""
+    import pyarrow as pa
+
+    kinds = pa.types
+    for place, field in enumerate(result.schema):
+        if kinds.is_nested(field.type) or kinds.is_interval(field.type) or kinds.is_binary(field.type):
+            values = result.column(place).to_pylist()
+            texts = [None if value is None else encode_json(value).decode() for value in values]
+            result = result.set_column(place, field.name, pa.array(texts, pa.string()))
+    return result
 
 
 def _print_table(result: pa.Table, limit: int) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from rollforge.cli.figures import short
-from rollforge.cli.metrics import Flag
+from rollforge.cli.metrics import Flag, strict_exit
 from rollforge.cli.output import out, print_json
 from rollforge.errors import Exit, UsageError
 
@@ -81,6 +81,7 @@ def show(
     raw: Flag = False,
     full: Flag = False,
     verifier: str | None = None,
+    strict: Flag = False,
     workers: int | None = None,
     json: Flag = False,
 ) -> Exit:
@@ -98,6 +99,8 @@ def show(
         Do not fold long texts.
     verifier
         Whose verdicts count. Default: the run's verdict of record, else the inline ones.
+    strict
+        Exit with code 2 when a line cannot be read or is odd.
     workers
         Readers at once for the first pass over the text.
     json
@@ -116,7 +119,8 @@ def show(
             seen = show_line(index, choice.line)
             if seen.reason is not None or raw:
                 return _print_line(seen, raw=raw, json=json)
-        return _print(show_rollouts(index, choice.options()), raw=raw, full=full, json=json)
+        _print(show_rollouts(index, choice.options()), raw=raw, full=full, json=json)
+        return strict_exit(index, is_strict=strict)
 
 
 def _take_number(words: tuple[str, ...], choice: Choice) -> tuple[list[str], Choice]:
@@ -147,7 +151,9 @@ def _behind(example: str) -> list[Shown]:
 
 def _print(shown: list[Shown], *, raw: bool, full: bool, json: bool) -> Exit:
     if json:
-        print_json({"rollouts": shown})
+        from rollforge.steps.show import as_json
+
+        print_json({"rollouts": [as_json(one) for one in shown]})
     elif raw:
         for one in shown:
             sys.stdout.buffer.write(bytes(one.raw) + b"\n")

@@ -5,6 +5,7 @@ to be ordinary. What the facts mean is told in `answers.py`. */
 
 #include "_json.h"
 #include "_memory.h"
+#include "_prompt.h"
 
 typedef struct {
     int32_t column; /* number of the key */
@@ -23,8 +24,9 @@ typedef struct {
     Buffer besides;  /* Beside: the numbers of usage and reward_components */
     Buffer said;     /* String: the pieces of the answer's text */
     Buffer parts;    /* String: those of the item being read */
+    Prompt prompt;
     int has_params, has_chat, has_response;
-    String params; /* as it stands in the line */
+    String params, agent_ref; /* as they stand in the line */
     String agent, status, reason, model;
     String verifier, fingerprint, mode;
     double started, seconds, verify_seconds;

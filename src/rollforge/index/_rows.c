@@ -17,6 +17,7 @@ Python object and runs without the interpreter's lock. */
 
 #include "_json.h"
 #include "_memory.h"
+#include "_prompt.h"
 #include "_row.h"
 
 enum {
@@ -48,25 +49,27 @@ typedef struct {
     Buffer started, seconds, verify_seconds;                  /* double */
     Buffer turns, calls, prompt;                              /* int32; prompt: which one since the start, or -1 */
     Buffer flags;                                             /* byte */
+    Buffer params_at, params_size, agent_at, agent_size;      /* int32: the values as they stand in the line; size 0: not told */
     Buffer characters;    /* int32 of each answer; -1: to be counted from its text */
     Buffer said, said_ends;
-    Buffer prompts, prompt_ends;
+    Buffer prompts, prompt_ends, are_spelled; /* a byte: canonically, or else as the parameters stand in the line */
     Buffer last_params;
     int32_t prompt_count;
 } Rows;
 
 enum { HAS_RESPONSE = 1, HAS_REFUSED = 2, HAS_TOKEN_IDS = 4 };
 
-enum { BUFFERS = 34 };
+enum { BUFFERS = 40 };
 
 /* Every buffer that outlives a line, for making, emptying and freeing them alike. */
 static size_t each_buffer(Rows *rows, Buffer **found) {
     Buffer *all[] = {
         &rows->columns, &rows->besides, &rows->line, &rows->offset, &rows->length, &rows->agent, &rows->finish, &rows->model,
         &rows->verifier, &rows->fingerprint, &rows->mode, &rows->started, &rows->seconds, &rows->verify_seconds, &rows->turns,
-        &rows->calls, &rows->prompt, &rows->flags, &rows->characters, &rows->said, &rows->said_ends, &rows->prompts,
-        &rows->prompt_ends, &rows->last_params, &rows->keys.text, &rows->keys.ends, &rows->words.text, &rows->words.ends,
+        &rows->calls, &rows->prompt, &rows->flags, &rows->params_at, &rows->params_size, &rows->agent_at, &rows->agent_size, &rows->characters, &rows->said, &rows->said_ends, &rows->prompts,
+        &rows->prompt_ends, &rows->are_spelled, &rows->last_params, &rows->keys.text, &rows->keys.ends, &rows->words.text, &rows->words.ends,
         &rows->dotted.text, &rows->dotted.ends, &rows->row.fields, &rows->row.besides, &rows->row.said, &rows->row.parts,
+        &rows->row.prompt.messages,
     };
     _Static_assert(sizeof all / sizeof *all == BUFFERS, "as many as callers have room for");
     memcpy(found, all, sizeof all);
@@ -148,11 +151,15 @@ static int read_top_member(void *context, const String *key, Cursor *c) {
         return read_object(c, read_response_member, row);
     case PARAMS:
         row->has_params = 1;
-        if (*c->at != '{' || skip_value(c) < 0) return LEFT;
+        if (read_object(c, read_params_member, &row->prompt) < 0) return LEFT;
         row->params.text = start;
         row->params.size = (size_t)(c->at - start);
         return TAKEN;
-    case AGENT: return read_object(c, read_agent_member, row);
+    case AGENT:
+        if (read_object(c, read_agent_member, row) < 0) return LEFT;
+        row->agent_ref.text = start;
+        row->agent_ref.size = (size_t)(c->at - start);
+        return TAKEN;
     case OWN: return read_object(c, read_own_member, row);
     case COMPONENTS: {
         row->outer = *key;
@@ -317,7 +324,10 @@ static void commit_prompt(Rows *rows) {
     if (!is_same) { /* the rollouts of a task mostly follow each other */
         rows->last_params.size = 0;
         buffer_add(&rows->last_params, params->text, params->size);
-        buffer_add(&rows->prompts, params->text, params->size);
+        int is_spelled = !rows->row.prompt.is_odd && rows->row.prompt.messages.size;
+        if (is_spelled) add_spelled(&rows->prompts, &rows->row.prompt);
+        else buffer_add(&rows->prompts, params->text, params->size);
+        add_byte(&rows->are_spelled, (uint8_t)is_spelled);
         add_int64(&rows->prompt_ends, (int64_t)rows->prompts.size);
         rows->prompt_count++;
     }
@@ -338,7 +348,21 @@ static void commit_answer(Rows *rows) {
     add_int32(&rows->characters, is_respelled ? -1 : (int32_t)characters);
 }
 
-static void commit(Rows *rows, int64_t line, int64_t offset, int64_t length) {
+/* Where a value stands in its line, so that it can be cut out without reading the line again. */
+static void add_piece(Buffer *at, Buffer *size, const String *value, const char *line) {
+    int is_told = value->text && value->size <= INT32_MAX && value->text - line <= INT32_MAX;
+    add_int32(at, is_told ? (int32_t)(value->text - line) : 0);
+    add_int32(size, is_told ? (int32_t)value->size : 0);
+}
+
+static void commit_pieces(Rows *rows, const char *line) {
+    const String none = {0};
+    int is_whole = !rows->row.has_chat; /* else other values say what was asked, too */
+    add_piece(&rows->params_at, &rows->params_size, is_whole ? &rows->row.params : &none, line);
+    add_piece(&rows->agent_at, &rows->agent_size, is_whole ? &rows->row.agent_ref : &none, line);
+}
+
+static void commit(Rows *rows, int64_t line, int64_t offset, const char *start, int64_t length) {
     const Row *row = &rows->row;
     String finish = finish_of(row);
     add_int64(&rows->line, line);
@@ -348,6 +372,7 @@ static void commit(Rows *rows, int64_t line, int64_t offset, int64_t length) {
     commit_besides(rows);
     commit_prompt(rows);
     commit_answer(rows);
+    commit_pieces(rows, start);
     add_word(rows, &rows->agent, &row->agent);
     add_word(rows, &rows->finish, &finish);
     add_word(rows, &rows->model, &row->model);
@@ -367,9 +392,10 @@ static void commit(Rows *rows, int64_t line, int64_t offset, int64_t length) {
 static int read_row(Rows *rows, const char *start, const char *end, int64_t line) {
     Row *row = &rows->row;
     Row empty = {.fields = row->fields, .besides = row->besides, .said = row->said, .parts = row->parts,
+                 .prompt = {.messages = row->prompt.messages},
                  .started = NAN, .seconds = NAN, .verify_seconds = NAN};
     *row = empty;
-    row->fields.size = row->besides.size = row->said.size = row->parts.size = 0;
+    row->fields.size = row->besides.size = row->said.size = row->parts.size = row->prompt.messages.size = 0;
     Cursor c = {start, end, 0};
     Reading reading = {rows, line};
     skip_space(&c);
@@ -395,7 +421,7 @@ static int64_t read_block(Rows *rows, const Py_buffer *block, int64_t line, int6
         const char *stop = newline ? newline : end;
         int64_t begin = start - (const char *)block->buf, size = stop - start;
         if (read_row(rows, start, stop, line + lines) == TAKEN) {
-            commit(rows, line + lines, offset + begin, size);
+            commit(rows, line + lines, offset + begin, start, size);
         } else if (!is_blank(start, stop)) {
             add_int64(left, line + lines);
             add_int64(left, begin);
@@ -436,8 +462,8 @@ static PyObject *rows_take(PyObject *self, PyObject *arguments) {
 static PyObject *rows_drain(PyObject *self, PyObject *nothing) {
     Rows *rows = (Rows *)self;
     (void)nothing;
-    return Py_BuildValue("NNNNN", take_bytes(&rows->said), take_bytes(&rows->said_ends), take_bytes(&rows->characters),
-                         take_bytes(&rows->prompts), take_bytes(&rows->prompt_ends));
+    return Py_BuildValue("NNNNNN", take_bytes(&rows->said), take_bytes(&rows->said_ends), take_bytes(&rows->characters),
+                         take_bytes(&rows->prompts), take_bytes(&rows->prompt_ends), take_bytes(&rows->are_spelled));
 }
 
 static int has_number(const Buffer *numbers) {
@@ -492,7 +518,8 @@ static PyObject *fixed_of(Rows *rows) {
         {"finish_reason", &rows->finish}, {"model", &rows->model}, {"verifier", &rows->verifier},
         {"fingerprint", &rows->fingerprint}, {"mode", &rows->mode}, {"started", &rows->started}, {"seconds", &rows->seconds},
         {"verify_seconds", &rows->verify_seconds}, {"turns", &rows->turns}, {"tool_calls", &rows->calls},
-        {"prompt", &rows->prompt}, {"flags", &rows->flags},
+        {"prompt", &rows->prompt}, {"flags", &rows->flags}, {"params_at", &rows->params_at},
+        {"params_size", &rows->params_size}, {"agent_at", &rows->agent_at}, {"agent_size", &rows->agent_size},
     };
     PyObject *fixed = PyDict_New();
     for (size_t i = 0; fixed && i < sizeof all / sizeof *all; i++) {

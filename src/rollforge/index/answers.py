@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 from msgspec import Raw, Struct
+from numpy.typing import NDArray
 
 from rollforge.records import JsonObject, content_text
 
@@ -85,15 +86,47 @@ _REFUSAL = re.compile(
     r" ?(?:to )?(?:help|assist|comply|provide|fulfil|answer|continue|do that|discuss|create|share)",
     re.IGNORECASE,
 )
+_BEGINNINGS = r"""
+        \{\s*["'](?:type|object)["']\s*:\s*["']error["']                     # errors of Anthropic and vLLM
+      | \[?(?:fatal|critical|error|exception)\]?\s*[:\]]
+      | [a-z_.]+\.[a-z]*(?:error|exception)\b                               # a class of a library
+      | (?:panic|fatal\ error|segmentation\ fault|cuda\ error)\b
+      | (?:the\ )?(?:request|connection|operation|generation)\ (?:timed\ out|failed|error|aborted|was\ cancelled)\b
+      | [^\n]{0,200}\n\s+at\ [\w.$<>]+\ ?\(                                  # a stack of Java or JavaScript
+"""
+_BEGINNING = re.compile(rf"\s*(?:{_BEGINNINGS})", re.IGNORECASE | re.VERBOSE)
 _ERROR = re.compile(
-    r"\s*(?:traceback \(most recent call last\)|\{\s*\"(?:error|detail)\"\s*:|<!doctype html|<html"
-    r"|(?:http |error )*[45]\d\d[: ]+(?:internal|bad|service|gateway|too many|not found|unauthorized|forbidden)"
-    r"|internal server error|bad gateway|service unavailable|gateway time-?out|too many requests"
-    r"|error code: \d|error: |exception: |connection (?:refused|error|reset)|rate limit|(?:error|failed|failure)[.!]*\s*$)",
-    re.IGNORECASE,
+    rf"""\s*(?:traceback\ \(most\ recent\ call\ last\) | \{{\s*"(?:error|detail)"\s*: | <!doctype\ html | <html
+      | (?:http\ |error\ )*[45]\d\d[:\ ]+(?:internal|bad|service|gateway|too\ many|not\ found|unauthorized|forbidden)
+      | internal\ server\ error | bad\ gateway | service\ unavailable | gateway\ time-?out | too\ many\ requests
+      | error\ code:\ \d | error:\  | exception:\  | connection\ (?:refused|error|reset) | rate\ limit
+      | (?:error|failed|failure)[.!]*\s*$
+      | {_BEGINNINGS}
+    )""",
+    re.IGNORECASE | re.VERBOSE,
 )
+_LONG_ERROR = re.compile(
+    r"""(?:traceback\ \(most\ recent\ call\ last\)
+      | \{\s*"error"\s*:\s*\{\s*"(?:message|type|code|status)"
+      | \{\s*["'](?:type|object)["']\s*:\s*["']error["']
+      | (?:<!doctype\ html|<html)[^<]*(?:<(?!title|h1)[^<]*){0,40}<(?:title|h1)[^>]*>[^<]{0,100}
+        (?:\b[45]\d\d\b|(?:>\s*|server\ |gateway\ |application\ )error\b|bad\ gateway|unavailable|too\ many\ requests|access\ denied
+        |just\ a\ moment)
+      | (?:exception\ in\ thread|(?:[a-z]+\.)*[a-z]*(?:error|exception):)[^\n]{0,300}\n\s+at\ [\w.$<>]+\ ?\(
+    )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_LONG_STARTS = b'trac{|"e{|"t{|"o{|n { |"<!do<htmexcejavatypereferangerro'
+"""The first four bytes of long error messages, as they are escaped and folded."""
+_LONG_START_NUMBERS = np.frombuffer(_LONG_STARTS, np.uint32)
+_LONG_START_SET = frozenset(_LONG_STARTS[place : place + 4] for place in range(0, len(_LONG_STARTS), 4))
+_FOLD = 0x20
+"""The bit that makes letters small; a backslash becomes a bar by it."""
+_FOLDED = bytes(byte | _FOLD for byte in range(256))
 LOOKED_AT = 400
-"""A refusal or an error message shows itself at the start; a long text that mentions one is neither."""
+"""A refusal or an error message shows itself at the start; a long text that merely mentions one is neither."""
+LOOKED_INTO = 1200
+"""Characters of a longer answer in which a stack trace or a server's error page must show itself."""
 
 _BY_MODEL = frozenset({"message", "reasoning", "function_call"})
 _LENGTH = frozenset({"max_output_tokens", "length", "max_tokens"})
@@ -178,6 +211,8 @@ def _facts(seen: list[Seen]) -> list[tuple[object, ...]]:
         if length <= LOOKED_AT:
             is_blank, refuses, is_error = look_at_text(text)
             is_refusal = is_refusal or refuses
+        else:
+            is_error = is_long_error(text)
         answers.append(
             (
                 digest if length else None, length, turns, calls, finish, finish == "length", is_blank and not calls,
@@ -192,6 +227,26 @@ def look_at_text(text: bytes) -> tuple[bool, bool, bool]:
     plain = _plain(text)
     is_blank = not plain or plain.isspace()
     return is_blank, _REFUSAL.match(plain) is not None, _ERROR.match(plain) is not None
+
+
+def begins_like_error(answer: str) -> bool:
+    """Whether an answer of any length begins as error messages do: too weak a sign to tell one by, unless many have it."""
+    return _BEGINNING.match(answer[:LOOKED_AT]) is not None
+
+
+def is_long_error(text: bytes | memoryview) -> bool:
+    """Whether a longer answer, as it is escaped, is a stack trace, an error page or a provider's error object."""
+    if bytes(text[:4]).translate(_FOLDED) not in _LONG_START_SET:
+        return False
+    head = bytes(text[: 4 * LOOKED_INTO]).decode("utf-8", "ignore")[:LOOKED_INTO]
+    return _LONG_ERROR.match(head.replace("\\n", "\n").replace("\\t", "\t").replace('\\"', '"')) is not None
+
+
+def may_be_long_errors(data: NDArray[np.uint8], starts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether the answers that begin there are worth a look: hardly any are."""
+    heads = (data[starts[:, None] + np.arange(4)] | _FOLD).view(np.uint32)
+    found: NDArray[np.bool_] = (heads == _LONG_START_NUMBERS).any(axis=1)
+    return found
 
 
 def respell(text: bytes) -> tuple[bytes, int]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +22,7 @@ from rollforge.index.lines import is_compressed, last_line_start
 from rollforge.index.parallel import scan_parallel
 from rollforge.index.scan import BadLineAt, Scanned, scan_range
 
-VERSION = 3
+VERSION = 4
 """Raised when the columns change: an index of another version is made anew."""
 
 PROBE = 64 << 10
@@ -37,14 +36,27 @@ class Tail(msgspec.Struct, kw_only=True):
     parts: list[str]
 
 
+class FileId(msgspec.Struct, frozen=True):
+    """What tells a file from itself after any change: writing moves `changed_ns` even where the other two are put back."""
+
+    size: int
+    inode: int
+    written_ns: int
+    changed_ns: int
+
+
+def _file_id(path: Path) -> FileId:
+    stat = path.stat()
+    return FileId(stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
+
+
 class State(msgspec.Struct, kw_only=True):
     """What was indexed."""
 
     version: int = VERSION
     build: str
     """Differs for every build: what is derived from an index is keyed to it."""
-    size: int
-    mtime_ns: int
+    made_of: FileId
     end: int = 0
     """Bytes of whole lines indexed."""
     head_digest: str = ""
@@ -93,17 +105,16 @@ class Cache:
     def refresh(self, workers: int | None = None) -> State:
         """The state, after building or extending whatever is not up to date."""
         state = self._load()
-        stat = self.path.stat()
-        if state is not None and (state.size, state.mtime_ns) == (stat.st_size, stat.st_mtime_ns):
+        if state is not None and state.made_of == _file_id(self.path):
             return state
         with self._lock("build.lock"):
             state = self._load()  # another command may have built it while this one waited
-            stat = self.path.stat()
-            if state is not None and (state.size, state.mtime_ns) == (stat.st_size, stat.st_mtime_ns):
+            found = _file_id(self.path)
+            if state is not None and state.made_of == found:
                 return state
-            is_grown = state is not None and self._has_grown(state, stat.st_size)
-            base = state if state is not None and is_grown else State(build="", size=0, mtime_ns=0)
-            state = self._extend(base, stat, workers)
+            if state is None or not self._has_grown(state, found):
+                state = State(build="", made_of=found)
+            state = self._extend(state, found, workers)
             self._save(state)
             self._sweep(state)
         return state
@@ -129,7 +140,7 @@ class Cache:
         except (OSError, msgspec.DecodeError):
             return None
         is_whole = state.version == VERSION and all(
-            (self.folder / part).exists() for part in state.all_parts()
+            _has_bytes(self.folder / part) for part in state.all_parts()
         )
         return state if is_whole else None
 
@@ -138,8 +149,15 @@ class Cache:
         partial.write_bytes(msgspec.json.encode(state))
         partial.replace(self.folder / "state.json")
 
-    def _has_grown(self, state: State, size: int) -> bool:
-        if is_compressed(self.path) or size < state.end:
+    def _has_grown(self, state: State, found: FileId) -> bool:
+        """Whether what was indexed stands there as it was, and only more follows (or a last line that was torn is gone)."""
+        was = state.made_of
+        if (
+            is_compressed(self.path)
+            or found.inode != was.inode
+            or found.size == was.size
+            or found.size < state.end
+        ):
             return False
         return self._digests(state.end) == (state.head_digest, state.tail_digest)
 
@@ -152,20 +170,20 @@ class Cache:
             tail = file.read(min(PROBE, end))
         return hashlib.sha256(head).hexdigest(), hashlib.sha256(tail).hexdigest()
 
-    def _extend(self, base: State, stat: os.stat_result, workers: int | None) -> State:
+    def _extend(self, base: State, found: FileId, workers: int | None) -> State:
         """`base` and what follows it in the file."""
         build = uuid4().hex[:12]
         fresh = self.folder / f"new-{build}"
         fresh.mkdir(parents=True, exist_ok=True)
         state = msgspec.structs.replace(
-            base, build=build, size=stat.st_size, mtime_ns=stat.st_mtime_ns, tail=None,
+            base, build=build, made_of=found, tail=None,
             parts=list(base.parts), listed=list(base.listed), numbers=dict(base.numbers), texts=dict(base.texts),
         )  # fmt: skip
-        whole_end = None if is_compressed(self.path) else last_line_start(self.path, stat.st_size)
+        whole_end = None if is_compressed(self.path) else last_line_start(self.path, found.size)
         for scanned in scan_parallel(self.path, self.kind, base.end, whole_end, fresh, workers):
             self._add(state, scanned, build)
-        if whole_end is not None and whole_end < stat.st_size:
-            tail = scan_range(self.path, self.kind, whole_end, stat.st_size, fresh / "tail")
+        if whole_end is not None and whole_end < found.size:
+            tail = scan_range(self.path, self.kind, whole_end, found.size, fresh / "tail")
             parts = self._file_parts(tail, state, f"{build}-tail")
             _shift(tail, state.lines)
             state.tail = Tail(scanned=tail, parts=parts)
@@ -219,6 +237,14 @@ class Cache:
                     empty.rmdir()
 
 
+def _has_bytes(path: Path) -> bool:
+    """Whether the part is there; a machine that stopped may leave it empty."""
+    try:
+        return path.stat().st_size > 0
+    except OSError:
+        return False
+
+
 def _shift(scanned: Scanned, lines: int) -> None:
     """Line numbers of a range become line numbers of the file."""
     for bad in scanned.listed:
@@ -233,5 +259,7 @@ def _writable(folder: Path, path: Path) -> Path:
             return folder
     except OSError:
         pass
+    import tempfile
+
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"rollforge-index-{os.getuid()}" / digest

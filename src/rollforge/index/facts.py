@@ -105,8 +105,7 @@ class Reader:
         if seen in self.hash_by_params:
             return self.hash_by_params[seen]
         try:
-            params = _params(data)
-            asked = _any(params.input) if len(params.input) else None
+            params, asked = _read_params(data)
         except msgspec.DecodeError as error:
             note(f"{PARAMS_KEY}: {error}")
             return None
@@ -115,6 +114,23 @@ class Reader:
         found = prompts.prompt_hash(asked, params.instructions) if asked is not None else None
         self.hash_by_params[seen] = found
         return found
+
+
+def _read_params(data: bytes) -> tuple[_Params, Any]:
+    """The parameters, and what was asked; half a character in them is replaced, as it is in answers."""
+    try:
+        params = _params(data)
+        return params, _any(params.input) if len(params.input) else None
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        params = _params(_encoded(json.loads(data)))
+        return params, _any(params.input) if len(params.input) else None
+
+
+def _encoded(value: Any) -> bytes:
+    """A value as JSON that every reader takes: half a surrogate pair is replaced."""
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def split_line(line: Line) -> tuple[dict[str, Raw], list[str]]:
@@ -128,7 +144,7 @@ def split_line(line: Line) -> tuple[dict[str, Raw], list[str]]:
     except UnicodeDecodeError:
         raise BadLine("invalid UTF-8") from None
     except msgspec.DecodeError as error:
-        repaired, notes = _without_constants(bytes(line), str(error))
+        repaired, notes = _repaired(bytes(line), str(error))
         return split_raw(repaired), notes
     if len(line) == _compact_size(values) or len(line) == _compact_size(values) + 2 * len(values) - 1:
         return values, []
@@ -147,8 +163,8 @@ def repeated_notes(line: Line) -> list[str]:
     ]
 
 
-def _without_constants(line: bytes, reason: str) -> tuple[bytes, list[str]]:
-    """The line with NaN and Infinity as null; raises `BadLine` when they are not what is wrong with it."""
+def _repaired(line: bytes, reason: str) -> tuple[bytes, list[str]]:
+    """The line with NaN and Infinity as null, without halves of characters; raises `BadLine` when more is wrong with it."""
     found: list[str] = []
 
     def missing(word: str) -> None:
@@ -156,9 +172,10 @@ def _without_constants(line: bytes, reason: str) -> tuple[bytes, list[str]]:
 
     try:
         value = json.loads(line, parse_constant=missing)
-        if not found or not isinstance(value, dict):
-            raise BadLine(reason)
-        return msgspec.json.encode(value), [f"{', '.join(sorted(set(found)))} is no JSON; taken as missing"]
+        if not isinstance(value, dict):
+            raise BadLine("not an object")
+        notes = [f"{', '.join(sorted(set(found)))} is no JSON; taken as missing"] if found else []
+        return _encoded(value), notes
     except UnicodeError:
         raise BadLine("invalid UTF-8") from None
     except RecursionError:
@@ -199,7 +216,9 @@ def sort_scalars(
         kind = type(value)
         if kind is float or kind is int or kind is bool:
             if key in KEYS:
-                if abs(value) < 2**53:  # type: ignore[arg-type]  # beyond, neighbours are one and the same
+                if value % 1:  # type: ignore[operator]
+                    notes.append(f"{key}: expected a whole number, got {value:g}")
+                elif abs(value) < 2**53:  # type: ignore[arg-type]  # beyond, neighbours are one and the same
                     keys[key] = int(value)  # type: ignore[arg-type]
             else:
                 numbers.append((key, value))  # type: ignore[arg-type]

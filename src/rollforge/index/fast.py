@@ -14,10 +14,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rollforge.index.answers import LOOKED_AT, look_at_text, respell
+from rollforge.index.answers import LOOKED_AT, is_long_error, look_at_text, may_be_long_errors, respell
+from rollforge.index.arrow import arrow_array, arrow_floats
 from rollforge.index.facts import Reader
-from rollforge.index.kinds import PLACES, Kind
+from rollforge.index.kinds import PIECES, PLACES, Kind
 from rollforge.index.lines import Batch
+from rollforge.index.prompts import hash_spelled
 
 try:
     from rollforge.index._rows import Rows
@@ -61,15 +63,9 @@ class FastRollouts:
         """Read the lines, the first of which has this number; how many there are, and (number, start, end) of those left."""
         first = len(self._rows)
         lines, left = self._rows.take(batch.data, line, batch.offset)
-        said, said_ends, characters, prompts, prompt_ends = self._rows.drain()
+        said, said_ends, characters, prompts, prompt_ends, are_spelled = self._rows.drain()
         self._read_answers(first, memoryview(said), _ints(said_ends), np.frombuffer(characters, np.int32))
-        start = 0
-        for end in _ints(prompt_ends).tolist():
-            notes: list[str] = []
-            self._prompts.append(self._reader.prompt_hash(prompts[start:end], notes.append))
-            if notes:
-                self._noted[len(self._prompts) - 1] = notes
-            start = end
+        self._read_prompts(prompts, _ints(prompt_ends).tolist(), are_spelled)
         return lines, list(zip(*_ints(left).reshape(-1, 3).T.tolist(), strict=True))
 
     def _read_answers(self, first: int, said: memoryview, ends: Ints, found: NDArray[np.int32]) -> None:
@@ -84,22 +80,44 @@ class FastRollouts:
         digests = b"".join([sha256(text).digest() for text in texts])
         self._digests.append(np.frombuffer(digests, "<i8")[::4])
         self._characters.append(characters)
-        for place in np.flatnonzero(characters <= LOOKED_AT).tolist():
+        is_short = characters <= LOOKED_AT
+        for place in np.flatnonzero(is_short).tolist():
             self._looks.append((first + place, *look_at_text(bytes(texts[place]))))
+        places = np.flatnonzero(~is_short)
+        may_be = may_be_long_errors(np.frombuffer(said, np.uint8), starts[places]) | (found[places] < 0)
+        for place in places[may_be].tolist():
+            if is_long_error(texts[place]):
+                self._looks.append((first + place, False, False, True))
+
+    def _read_prompts(self, prompts: bytes, ends: list[int], are_spelled: bytes) -> None:
+        start = 0
+        for end, is_spelled in zip(ends, are_spelled, strict=True):
+            data = prompts[start:end]
+            start = end
+            if is_spelled:
+                self._prompts.append(hash_spelled(data))
+                continue
+            notes: list[str] = []
+            self._prompts.append(self._reader.prompt_hash(data, notes.append))
+            if notes:
+                self._noted[len(self._prompts) - 1] = notes
 
     def finish(
         self, note: Note, *, has_usage: bool
     ) -> tuple[dict[str, Any], dict[str, NDArray[np.float64]], dict[str, pa.Array]]:
         """The fixed columns, the discovered numbers (NaN where missing) and the discovered texts; this is empty afterwards."""
         count, numbers, texts, besides, words, raw = self._rows.finish()
-        fixed: dict[str, Any] = {name: pa.array(_ints(raw[name])) for name in PLACES}
+        fixed: dict[str, Any] = {name: arrow_array(_ints(raw[name])) for name in PLACES}
+        fixed |= {name: arrow_array(np.frombuffer(raw[name], np.int32)) for name in PIECES}
         fixed |= self._hashes(np.frombuffer(raw["prompt"], np.int32), raw, note)
         fixed |= self._answers(count, raw, words)
-        labels = np.array([*words, None], dtype=object)
+        labels = [*words, None]  # −1 is the last
         for name in _WORDS:
-            fixed[name] = pa.array(labels[np.frombuffer(raw[name], np.int32)], pa.string())
+            fixed[name] = pa.array(
+                [labels[word] for word in np.frombuffer(raw[name], np.int32).tolist()], pa.string()
+            )
         for name in _SECONDS:
-            fixed[name] = pa.array(np.frombuffer(raw[name], np.float64), from_pandas=True)
+            fixed[name] = arrow_floats(np.frombuffer(raw[name], np.float64))
         found = {name: np.frombuffer(values, np.float64) for name, values in numbers}
         for name, values in sorted(besides if has_usage else [], key=lambda pair: "." in pair[0]):
             # Usage overrides a field of the same name, as in NeMo Gym.
@@ -113,7 +131,7 @@ class FastRollouts:
                 note(int(_ints(raw["line"])[row]), int(_ints(raw["offset"])[row]), "; ".join(notes))
         hashes = np.array([0 if found is None else found for found in self._prompts] + [0], dtype=np.int64)
         unknown = np.array([found is None for found in self._prompts] + [True])
-        return {"prompt_hash": pa.array(hashes[prompt], mask=unknown[prompt])}
+        return {"prompt_hash": arrow_array(hashes[prompt], unknown[prompt])}
 
     def _answers(self, count: int, raw: dict[str, bytes], words: list[str]) -> dict[str, pa.Array]:
         flags = np.frombuffer(raw["flags"], np.uint8)
@@ -130,7 +148,7 @@ class FastRollouts:
             finish == words.index("length") if "length" in words else np.zeros(count, dtype=np.bool_)
         )
         found = {
-            "answer_hash": pa.array(_joined(self._digests), mask=missing | (characters == 0)),
+            "answer_hash": arrow_array(_joined(self._digests), missing | (characters == 0)),
             "answer_chars": characters,
             "turns": np.frombuffer(raw["turns"], np.int32).astype(np.int64),
             "tool_calls": calls.astype(np.int64),
@@ -141,7 +159,7 @@ class FastRollouts:
             "has_token_ids": (flags & _HAS_TOKEN_IDS) != 0,
         }
         return {
-            name: values if isinstance(values, pa.Array) else pa.array(values, mask=missing)
+            name: values if isinstance(values, pa.Array) else arrow_array(values, missing)
             for name, values in found.items()
         }
 

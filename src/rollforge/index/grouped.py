@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rollforge.index import arrays
+from rollforge.index.arrow import arrow_array
 from rollforge.index.keys import packed_keys
 from rollforge.index.view import Index
 
@@ -34,6 +36,7 @@ class ByTask:
         self.task: Ints
         """The task of each rollout."""
         self.order, self.task = _by_task(index, where)
+        self._is_in_order = bool((self.order[1:] > self.order[:-1]).all())
         is_first = np.ones(len(self.task), dtype=np.bool_)
         np.not_equal(self.task[1:], self.task[:-1], out=is_first[1:])
         self.starts: Ints = np.flatnonzero(is_first)
@@ -50,20 +53,15 @@ class ByTask:
             some = list(names[first : first + at_once])
             table = self.index.table(some, self.where)
             for name in some:
-                yield name, table.column(name).take(pa.array(self.order))
+                yield name, table.column(name).take(arrow_array(self.order))
 
     def codes(self, name: str) -> tuple[Ints, list[str | None]]:
         """A text column as numbers, in the order of (task, rollout), and the text of each number (None for missing)."""
         if name in self._codes:
             return self._codes[name]
-        label: dict[str | None, int] = {}
-        found = [np.zeros(0, dtype=np.int64)]
-        for chunk in self.index.table([name], self.where).column(name).chunks:
-            words = chunk.to_numpy(zero_copy_only=False).tolist()
-            for word in dict.fromkeys(words):
-                label.setdefault(word, len(label))
-            found.append(np.array([label[word] for word in words], dtype=np.int64))
-        self._codes[name] = np.concatenate(found)[self.order], list(label)
+        codes, words = arrays.codes(self.index.table([name], self.where, may_code=True).column(0))
+        codes[codes < 0] = len(words)
+        self._codes[name] = codes if self._is_in_order else codes[self.order], [*words, None]
         return self._codes[name]
 
     def hashes(self, name: str) -> Ints:
@@ -85,7 +83,8 @@ class ByTask:
             for name in some:
                 found = self._kept.get(name)
                 if found is None:
-                    found = floats(table, name)[self.order]
+                    found = floats(table, name)
+                    found = found if self._is_in_order else found[self.order]
                     self._keep(name, found)
                 yield name, found
 

@@ -30,6 +30,10 @@ class Keys(NamedTuple):
     """The row that counts instead, or -1."""
     is_plain: bool
     """Every row keeps the numbers it came with, and every row counts."""
+    renamed: dict[int, dict[int, int]]
+    """Per file the task numbers that mean another task elsewhere, each with the one it has here."""
+    joins_tasks: bool
+    """The rows name the tasks by the numbers that the tasks files have."""
 
 
 def packed_keys(task: Ints, rollout: Ints) -> Ints | None:
@@ -55,8 +59,12 @@ def are_plain(task: pa.ChunkedArray, rollout: pa.ChunkedArray) -> bool:
     return not bool((key[1:] == key[:-1]).any())
 
 
-def resolve(table: pa.Table) -> Keys:
-    """Keys for a table of row, file_no, task, rollout, prompt_hash."""
+def resolve(table: pa.Table, tasks: pa.Table | None = None) -> Keys:
+    """Keys for a table of row, file_no, task, rollout, prompt_hash.
+
+    Args:
+        tasks: file_no, task, prompt_hash of the tasks files, which may name tasks that no rollout has; only for several files.
+    """
     order = np.argsort(_ints(table, "row"), kind="stable")
     row, file = _ints(table, "row")[order], _ints(table, "file_no")[order]
     prompt, has_prompt = _ints(table, "prompt_hash")[order], _known(table, "prompt_hash")[order]
@@ -71,8 +79,14 @@ def resolve(table: pa.Table) -> Keys:
             local_task[mine] = _fill_tasks(task[mine], has_task[mine], prompt[mine])
             local_rollout[mine] = _fill_rollouts(local_task[mine], rollout[mine], has_rollout[mine])
     merged_task, merged_rollout = local_task, local_rollout
+    joins_tasks = files == 1 or bool(has_task.all())
+    renamed: dict[int, dict[int, int]] = {}
     if files > 1:
-        merged_task = _merge_tasks(file, local_task, has_task, prompt)
+        rows = _Rows(file, local_task, has_task, prompt, has_prompt)
+        rows = rows.followed_by(tasks) if tasks is not None and joins_tasks else rows
+        merged = _merge_tasks(rows)
+        renamed = _renamed(rows, merged)
+        merged_task = merged[: len(row)]
         merged_rollout = _fill_rollouts(merged_task, local_rollout, has_rollout)
     overruled_by = _overruled(merged_task, merged_rollout, row)
     is_plain = bool(
@@ -81,7 +95,33 @@ def resolve(table: pa.Table) -> Keys:
         and (overruled_by < 0).all()
         and (merged_task is local_task or (merged_task == task).all())
     )
-    return Keys(row, file, local_task, local_rollout, merged_task, merged_rollout, overruled_by, is_plain)
+    return Keys(
+        row, file, local_task, local_rollout, merged_task, merged_rollout, overruled_by, is_plain, renamed, joins_tasks
+    )  # fmt: skip
+
+
+class _Rows(NamedTuple):
+    """What says which tasks of several files are the same: one row per rollout, then one per row of a tasks file."""
+
+    file: Ints
+    task: Ints
+    has_task: Bools
+    prompt: Ints
+    has_prompt: Bools
+
+    def followed_by(self, tasks: pa.Table) -> _Rows:
+        more = (
+            _ints(tasks, "file_no"), _ints(tasks, "task"), _known(tasks, "task"),
+            _ints(tasks, "prompt_hash"), _known(tasks, "prompt_hash"),
+        )  # fmt: skip
+        return _Rows(*(np.concatenate(both) for both in zip(self, more, strict=True)))
+
+
+def _renamed(rows: _Rows, merged: Ints) -> dict[int, dict[int, int]]:
+    found: dict[int, dict[int, int]] = {}
+    for place in np.flatnonzero((merged != rows.task) & rows.has_task).tolist():
+        found.setdefault(int(rows.file[place]), {})[int(rows.task[place])] = int(merged[place])
+    return found
 
 
 def _ints(table: pa.Table, name: str) -> Ints:
@@ -130,8 +170,12 @@ def _fill_rollouts(task: Ints, rollout: Ints, has_rollout: Bools) -> Ints:
     return filled
 
 
-def _merge_tasks(file: Ints, task: Ints, has_task: Bools, prompt: Ints) -> Ints:
-    """One numbering over several files: a number means one prompt, and rows without a number share by prompt."""
+def _merge_tasks(rows: _Rows) -> Ints:
+    """One numbering over several files: a number means one prompt, and rows without a number share by prompt.
+
+    Where a file does not say the prompt of a number, it means what the other files mean by it.
+    """
+    file, task, has_task, prompt, has_prompt = rows
     merged = task.copy()
     next_free = int(task[has_task].max()) + 1 if has_task.any() else 0
     prompt_by_task: dict[int, int] = {}
@@ -142,6 +186,8 @@ def _merge_tasks(file: Ints, task: Ints, has_task: Bools, prompt: Ints) -> Ints:
         renamed = tasks.copy()
         for place, (one, where) in enumerate(zip(tasks.tolist(), first.tolist(), strict=True)):
             asked = int(prompt[mine[where]])
+            if not has_prompt[mine[where]]:
+                continue
             if prompt_by_task.setdefault(one, asked) != asked:
                 if (one, asked) not in number_by_pair:
                     number_by_pair[one, asked] = next_free

@@ -35,6 +35,9 @@ ARROW_TYPES: dict[ColumnType, pa.DataType] = {
 PLACES: dict[str, ColumnType] = {"line": "int", "offset": "int", "length": "int"}
 """Columns of every kind: where the line stands."""
 
+PIECES = ("params_at", "params_size", "agent_at", "agent_size")
+"""Where in the line `responses_create_params` and `agent_ref` stand: told by the compiled reader only, and not shown to people."""
+
 _ROLLOUTS: dict[str, ColumnType] = {
     "task": "int", "rollout": "int", "attempt": "int", "agent": "text", "prompt_hash": "int",
     "answer_hash": "int", "answer_chars": "int", "turns": "int", "tool_calls": "int", "finish_reason": "text",
@@ -51,6 +54,20 @@ _VERDICTS: dict[str, ColumnType] = {
     "task": "int", "rollout": "int", "verifier": "text", "fingerprint": "text", "mode": "text", "error": "text",
     "at": "float", "seconds": "float",
 }  # fmt: skip
+
+
+def stored_name(prefix: str, name: str) -> str:
+    """The column of a discovered number (`n`) or text (`t`) in the parts; SQL does not tell `Accuracy` from `accuracy`."""
+    name = name.replace("\0", "\N{SYMBOL FOR NULL}")  # what ends a name elsewhere
+    capitals = ",".join(str(place) for place, one in enumerate(name) if "A" <= one <= "Z")
+    return f"{prefix}^{capitals}:{name}" if capitals else f"{prefix}:{name}"
+
+
+def discovered_name(column: str) -> tuple[str, str] | None:
+    """The prefix and the name behind a column of the parts; None for a fixed column."""
+    prefix, colon, name = column.partition(":")
+    return (prefix[0], name) if colon else None
+
 
 COLUMNS: dict[Kind, dict[str, ColumnType]] = {
     "rollouts": _ROLLOUTS,

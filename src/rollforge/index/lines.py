@@ -9,9 +9,12 @@ import gzip
 import io
 import os
 import sys
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple, cast
+
+from rollforge.errors import DataError
 
 BLOCK = 1 << 20
 """Bytes read at a time: large enough that the reads cost nothing, small enough to stay in the processor's cache."""
@@ -30,12 +33,16 @@ def open_bytes(path: Path) -> BinaryIO:
     if path.suffix == ".gz":
         return cast(BinaryIO, gzip.open(path, "rb"))
     if path.suffix == ".zst":
-        if sys.version_info >= (3, 14):
-            from compression import zstd
-        else:
-            from backports import zstd
-        return cast(BinaryIO, zstd.open(path, "rb"))
+        return cast(BinaryIO, _zstd().open(path, "rb"))
     return path.open("rb", buffering=0)
+
+
+def _zstd() -> Any:
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+    return zstd
 
 
 class Batch(NamedTuple):
@@ -49,6 +56,8 @@ class Batch(NamedTuple):
     """The last one ended with a newline."""
     first: int = 0
     """Where `data` begins in the buffer."""
+    broken: str = ""
+    """Why an archive cannot be unpacked any further; `data` is empty then."""
 
     def spans(self) -> Iterator[tuple[int, int]]:
         """Where each line begins and ends in `data`, without its newline."""
@@ -68,11 +77,15 @@ def read_batches(path: Path, start: int = 0, end: int | None = None) -> Iterator
     `start` may be any byte: the line it falls into is left to whoever reads the range before.
     """
     with open_bytes(path) as file:
+        read: Callable[[memoryview], int] = file.readinto  # type: ignore[attr-defined]
+        unpacking = _Unpacking(path, file) if is_compressed(path) else None
+        if unpacking is not None:
+            read = unpacking.readinto
         offset, is_first = max(0, start - 1), start > 0
         if offset:
             file.seek(offset)
         buffer, filled = bytearray(BLOCK), 0
-        while (end is None or offset < end) and (more := file.readinto(memoryview(buffer)[filled:])):  # type: ignore[attr-defined]
+        while (end is None or offset < end) and (more := read(memoryview(buffer)[filled:])):
             filled += more
             last = buffer.rfind(b"\n", 0, filled) + 1
             if last:
@@ -89,8 +102,34 @@ def read_batches(path: Path, start: int = 0, end: int | None = None) -> Iterator
                 longer = bytearray(2 * filled)  # one long line: doubling copies it only a few times
                 longer[:filled] = buffer
                 buffer = longer
-        if filled and not is_first and (end is None or offset < end):
+        if unpacking is not None and unpacking.broken:
+            yield Batch(offset, memoryview(buffer)[:0], False, 0, unpacking.broken)
+        elif filled and not is_first and (end is None or offset < end):
             yield Batch(offset, memoryview(buffer)[:filled], False, 0)
+
+
+class _Unpacking:
+    """An archive as far as it can be unpacked: where it is cut off or damaged, its text ends and `broken` says why."""
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self._read: Callable[[memoryview], int] = file.readinto1  # type: ignore[attr-defined]
+        kind = gzip.BadGzipFile if path.suffix == ".gz" else _zstd().ZstdError
+        self._errors = (EOFError, zlib.error, kind)
+        self.broken = ""
+
+    def readinto(self, view: memoryview) -> int:
+        """Fill the view, or as much of it as there is."""
+        filled = 0
+        while filled < len(view) and not self.broken:
+            try:
+                more = self._read(view[filled:])
+            except self._errors as error:
+                self.broken = f"torn: the archive cannot be unpacked beyond here ({error})"
+                break
+            if not more:
+                break
+            filled += more
+        return filled
 
 
 def _limit(buffer: bytearray, size: int, offset: int, end: int | None) -> int:
@@ -101,8 +140,10 @@ def _limit(buffer: bytearray, size: int, offset: int, end: int | None) -> int:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Every line of the file, without its newline."""
+    """Every line of the file, without its newline; raises where an archive is cut off, after the lines before."""
     for batch in read_batches(path):
+        if batch.broken:
+            raise DataError(f"{path}: {batch.broken}")
         for start, end in batch.spans():
             yield bytes(batch.data[start:end])
 

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from rollforge.errors import UsageError
 from rollforge.index.keys import Keys, resolve
+from rollforge.index.kinds import stored_name
 from rollforge.index.sql import literal, quoted
 from rollforge.registry import did_you_mean
 
@@ -55,10 +56,16 @@ class Overlay(msgspec.Struct, kw_only=True):
     texts: list[str] = []
     duplicates: list[Duplicate] = []
     duplicate_count: int = 0
+    renamed: dict[int, dict[int, int]] = {}
+    """Per file, of several, the task numbers that mean another task elsewhere, each with the one it has here."""
+    joins_tasks: bool = True
+    """The rows name the tasks by the numbers that the tasks files have."""
 
     def join(self) -> str:
         """The join that brings the decisions to the rows `b`."""
-        return f"JOIN read_parquet({literal(self.path)}) o ON b.row = o.row" if self.path else ""
+        if self.path is None:
+            return ""
+        return f"JOIN read_parquet({literal(self.path)}, hive_partitioning = false) o ON b.row = o.row"
 
     def fixed(self, name: str) -> str:
         """The SQL for a fixed column."""
@@ -70,11 +77,11 @@ class Overlay(msgspec.Struct, kw_only=True):
 
     def value(self, prefix: str, name: str, is_in_rows: bool) -> str:
         """The SQL for a discovered column: the verdict's value where one applies, else the row's."""
-        inline = f"b.{quoted(f'{prefix}:{name}')}" if is_in_rows else "NULL"
+        inline = f"b.{quoted(stored_name(prefix, name))}" if is_in_rows else "NULL"
         known = self.numbers if prefix == "n" else self.texts
         is_judged = bool(self.path) and self.has_verdicts
         if is_judged and name in known:
-            later = f"o.{quoted(f'{prefix}:{name}')}"
+            later = f"o.{quoted(stored_name(prefix, name))}"
             kept = later if name == "reward" else f"coalesce({later}, {inline})"
             return f"CASE WHEN o.applies THEN {kept} ELSE {inline} END"
         if is_judged and name == "reward":
@@ -85,6 +92,7 @@ class Overlay(msgspec.Struct, kw_only=True):
 def make_overlay(
     connect: Callable[[], duckdb.DuckDBPyConnection],
     read_keys: Callable[[], pa.Table],
+    read_task_keys: Callable[[], pa.Table],
     *,
     are_keys_plain: Callable[[], bool],
     folder: Path,
@@ -98,11 +106,14 @@ def make_overlay(
     """The overlay for these builds and this verifier, made now or found beside the parts."""
     if verifier is not None:
         _check_verifier(connect(), verifier)
-    digest = hashlib.sha256(f"{state_digest}/{verifier}/2".encode()).hexdigest()[:16]
+    digest = hashlib.sha256(f"{state_digest}/{verifier}/4".encode()).hexdigest()[:16]
     stored = folder / "views" / f"{digest}.json"
     try:
         overlay = msgspec.json.decode(stored.read_bytes(), type=Overlay)
-        if overlay.path is None or Path(overlay.path).is_file():
+        if overlay.path is None:
+            return overlay
+        overlay.path = str(stored.with_suffix(".parquet").resolve())  # the run may have been copied since
+        if Path(overlay.path).is_file():
             return overlay
     except (OSError, msgspec.DecodeError):
         pass
@@ -114,7 +125,8 @@ def make_overlay(
     )
     stored.parent.mkdir(parents=True, exist_ok=True)
     if overlay.has_verdicts or not are_keys_plain():
-        keys = resolve(read_keys())
+        keys = resolve(read_keys(), read_task_keys())
+        overlay.renamed, overlay.joins_tasks = keys.renamed, keys.joins_tasks
         _note_duplicates(connect, keys, overlay)
         if not keys.is_plain or overlay.has_verdicts:
             overlay.path = str(stored.with_suffix(".parquet").resolve())
@@ -193,7 +205,8 @@ def _write(
 
 def _verdict_sql(overlay: Overlay, *, has_inline_reward: bool) -> str:
     """Each kept row with the verdict that counts, if one from the verdicts file does."""
-    columns = [f"n:{name}" for name in overlay.numbers] + [f"t:{name}" for name in overlay.texts]
+    columns = [stored_name("n", name) for name in overlay.numbers]
+    columns += [stored_name("t", name) for name in overlay.texts]
     later = "".join(f", v.{quoted(column)}" for column in columns)
     chosen = f"WHERE verifier = {literal(overlay.verifier)}" if overlay.verifier else ""
     inline = "b.verifier"

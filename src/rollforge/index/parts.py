@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Container, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from rollforge.index.arrow import arrow_array
 from rollforge.index.keys import are_plain
-from rollforge.index.kinds import ARROW_TYPES, COLUMNS, PLACES, Kind
-from rollforge.index.tables import Source, column_name
+from rollforge.index.kinds import ARROW_TYPES, COLUMNS, PIECES, PLACES, stored_name
+from rollforge.index.tables import Source
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 
-def stored_names(
-    kind: Kind, numbers: Sequence[str], texts: Sequence[str]
-) -> dict[str, tuple[str, pa.DataType]]:
-    """The columns that can be read so: name → name and type in the parts."""
-    fixed = {"row": "int", **PLACES, **COLUMNS[kind]}
+CODED = pa.dictionary(pa.int32(), pa.string())
+"""The type of a text column that is read as numbers and a dictionary: most texts of a run are the same few."""
+
+MOST_FOOTERS = 64
+"""A run of a million rollouts has as many parts; those of a larger one are few beside its rows."""
+
+
+def stored_names(fields: Mapping[str, str], numbers: Container[str]) -> dict[str, tuple[str, pa.DataType]]:
+    """The columns of rollouts that can be read so: name → name and type in the parts."""
+    fixed = {"row": "int", **PLACES, **COLUMNS["rollouts"]}
     known = {name: (name, ARROW_TYPES[column]) for name, column in fixed.items()}
-    known |= {column_name(name): (f"t:{name}", pa.string()) for name in texts if name not in numbers}
-    known |= {column_name(name): (f"n:{name}", pa.float64()) for name in numbers}
-    return {"reward": ("n:reward", pa.float64()), **known} if kind == "rollouts" else known
+    for name, column in fields.items():
+        is_number = name in numbers or name == "reward"
+        known[column] = (
+            (stored_name("n", name), pa.float64()) if is_number else (stored_name("t", name), pa.string())
+        )
+    return known
 
 
 def read_columns(sources: Sequence[Source], columns: dict[str, tuple[str, pa.DataType]]) -> pa.Table:
@@ -36,10 +48,9 @@ def read_columns(sources: Sequence[Source], columns: dict[str, tuple[str, pa.Dat
 
 def _read_part(source: Source, part: str, columns: dict[str, tuple[str, pa.DataType]]) -> pa.Table:
     """One part; rows and lines are counted from the start of the range it was read from, which its path tells."""
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(str(source.folder / part)) as file:
-        present = set(file.schema_arrow.names)
+    coded = [name for name, kind in columns.values() if kind == CODED]
+    with _open_part(source, part, coded) as file:
+        present = set(file.metadata.schema.names)
         stored = [name for name, _ in columns.values() if name in present]
         table = file.read(columns=stored, use_threads=False)
         count = file.metadata.num_rows
@@ -47,14 +58,25 @@ def _read_part(source: Source, part: str, columns: dict[str, tuple[str, pa.DataT
     arrays = []
     for name, kind in columns.values():
         if name == "row":
-            arrays.append(pa.chunked_array([np.arange(count, dtype=np.int64) + (source.first_row + row0)]))
+            arrays.append(arrow_array(np.arange(count, dtype=np.int64) + (source.first_row + row0)))
         elif name == "line":
-            arrays.append(pa.chunked_array([table.column(name).to_numpy() + line0]))
+            arrays.append(arrow_array(table.column(name).to_numpy() + line0))
         elif name in present:
             arrays.append(table.column(name))
         else:
-            arrays.append(pa.chunked_array([pa.nulls(count, kind)]))
+            arrays.append(pa.nulls(count, kind))
     return pa.table(arrays, names=list(columns))
+
+
+def _open_part(source: Source, part: str, texts: Sequence[str] = ()) -> pq.ParquetFile:
+    """A part to be read, these text columns as numbers and a dictionary."""
+    import pyarrow.parquet as pq
+
+    footer = source.footers.get(part)
+    file = pq.ParquetFile(str(source.folder / part), metadata=footer, read_dictionary=texts)
+    if footer is None and len(source.footers) < MOST_FOOTERS:
+        source.footers[part] = file.metadata
+    return file
 
 
 def spans(sources: Sequence[Source]) -> tuple[np.ndarray, np.ndarray]:
@@ -64,6 +86,13 @@ def spans(sources: Sequence[Source]) -> tuple[np.ndarray, np.ndarray]:
         np.asarray(found.column("offset").to_numpy(), dtype=np.int64),
         np.asarray(found.column("length").to_numpy(), dtype=np.int64),
     )
+
+
+def pieces(sources: Sequence[Source]) -> np.ndarray:
+    """One row per rollout: where its prompt and agent stand in its line; zeros where the reader did not tell."""
+    found = read_columns(sources, {name: (name, pa.int32()) for name in PIECES})
+    columns = [np.nan_to_num(found.column(name).to_numpy()).astype(np.int32) for name in PIECES]
+    return np.stack(columns, axis=1)
 
 
 class TaskPlaces(NamedTuple):
@@ -85,13 +114,31 @@ class TaskPlaces(NamedTuple):
         return self.tasks[place], self.first_row[place]
 
 
-def task_places(sources: Sequence[Source]) -> TaskPlaces:
-    """Where each task stands; a row without a number has that of its place."""
-    found = read_columns(sources, {"task": ("task", pa.int64())}).column("task").to_numpy()
-    is_known = ~np.isnan(found)  # whole numbers come as floats where some are missing
-    values = np.where(is_known, found, np.arange(len(found))).astype(np.int64)
+def task_places(sources: Sequence[Source], renamed: Mapping[int, Mapping[int, int]]) -> TaskPlaces:
+    """Where each task stands; a row without a number has that of its place, and of several files some are renumbered."""
+    found = task_keys(sources)
+    values = np.array(found.column("task").to_numpy())
+    files = found.column("file_no").to_numpy()
+    for number, named in renamed.items():
+        mine = np.flatnonzero(files == number)
+        values[mine] = [named.get(task, task) for task in values[mine].tolist()]
     tasks, first, place = np.unique(values, return_index=True, return_inverse=True)
-    return TaskPlaces(tasks, first, np.bincount(place[is_known], minlength=len(tasks)))
+    is_named = found.column("is_named").to_numpy()
+    return TaskPlaces(tasks, first, np.bincount(place[is_named], minlength=len(tasks)))
+
+
+def task_keys(sources: Sequence[Source]) -> pa.Table:
+    """What the rows of tasks files are known by: file_no, task (its place in the file, where it has no number), prompt_hash."""
+    found = read_columns(sources, {name: (name, pa.int64()) for name in ("task", "prompt_hash")})
+    sizes = [source.state.counts("rows") for source in sources]
+    empty = np.zeros(0, dtype=np.int64)
+    places = np.concatenate([empty, *(np.arange(size) for size in sizes)])
+    is_named = found.column("task").is_valid().to_numpy()
+    tasks = np.where(is_named, found.column("task").fill_null(-1).to_numpy(), places)
+    files = np.repeat(np.array([source.file_no for source in sources], dtype=np.int64), sizes)
+    return pa.table(
+        {"file_no": files, "task": tasks, "is_named": is_named, "prompt_hash": found.column("prompt_hash")}
+    )
 
 
 def have_plain_keys(sources: Sequence[Source]) -> bool:
@@ -107,6 +154,6 @@ def keys(sources: Sequence[Source]) -> pa.Table:
     names = ("task", "rollout", "prompt_hash")
     found = read_columns(sources, {name: (name, pa.int64()) for name in names})
     files = [np.full(source.state.counts("rows"), source.file_no, dtype=np.int64) for source in sources]
-    found = found.append_column("row", pa.array(np.arange(found.num_rows, dtype=np.int64)))
+    found = found.append_column("row", arrow_array(np.arange(found.num_rows, dtype=np.int64)))
     numbers = np.concatenate(files) if files else np.zeros(0, dtype=np.int64)
-    return found.append_column("file_no", pa.array(numbers))
+    return found.append_column("file_no", arrow_array(numbers))

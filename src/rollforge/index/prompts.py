@@ -22,8 +22,12 @@ def prompt_hash(prompt: object, instructions: str | None = None) -> int | None:
     plain = [_plain(item) for item in items]
     if instructions:
         plain.insert(0, {"role": "system", "content": instructions})
-    digest = hashlib.sha256(_canonical(plain)).digest()
-    return int.from_bytes(digest[:8], "little", signed=True)
+    return hash_spelled(_canonical(plain))
+
+
+def hash_spelled(canonical: bytes) -> int:
+    """The hash of a prompt spelled canonically: a list of messages as JSON without nulls and white space, keys in order."""
+    return int.from_bytes(hashlib.sha256(canonical).digest()[:8], "little", signed=True)
 
 
 def _plain(item: object) -> object:

@@ -17,9 +17,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rollforge.index import fast
+from rollforge.index.arrow import arrow_array, arrow_floats
 from rollforge.index.columns import Columns
 from rollforge.index.facts import BadLine, Line, Reader, Row
-from rollforge.index.kinds import ARROW_TYPES, COLUMNS, PLACES, ColumnType, Kind, reader_of
+from rollforge.index.kinds import (
+    ARROW_TYPES,
+    COLUMNS,
+    PIECES,
+    PLACES,
+    ColumnType,
+    Kind,
+    discovered_name,
+    reader_of,
+    stored_name,
+)
 from rollforge.index.lines import Batch, read_batches
 from rollforge.index.rollouts import Rollouts
 from rollforge.records import ATTEMPT_KEY, ROLLOUT_KEY, TASK_KEY
@@ -29,6 +40,9 @@ if TYPE_CHECKING:
 
 CHUNK = 16_384
 """Rows per part: what is held in memory before it is written."""
+
+LONG = 32 << 20
+"""A line of so many bytes is noted."""
 
 MAX_LISTED = 1_000
 """Bad lines listed with their place per range; all of them are counted."""
@@ -121,7 +135,9 @@ class _Scan:
     def batch(self, batch: Batch) -> None:
         """Take in neighbouring lines; a bad one is listed, a blank one only counted."""
         first = self.scanned.lines + 1
-        if self._fast is not None:
+        if batch.broken:
+            self._list(first, batch.offset, batch.broken, is_kept=False)
+        elif self._fast is not None:
             count, left = self._fast.take(batch, first)
             self.scanned.lines += count
             self._take(batch, left, is_utf8=not left)
@@ -129,9 +145,19 @@ class _Scan:
             left = [(number, *span) for number, span in enumerate(batch.spans(), first)]
             self.scanned.lines += len(left)
             self._take(batch, left, is_utf8=_is_utf8(batch.data))
+        if len(batch.data) >= LONG:
+            self._list_long(batch, first)
         self._rollouts.read()
         if len(self._places) + (len(self._fast) if self._fast is not None else 0) >= CHUNK:
             self.flush()
+
+    def _list_long(self, batch: Batch, first: int) -> None:
+        """A row of this size counts, but somebody should know of it."""
+        rejected = {bad.line for bad in self.scanned.listed}
+        for number, (start, end) in enumerate(batch.spans(), first):
+            if end - start >= LONG and number not in rejected:
+                reason = f"the line is {(end - start) / 1e6:,.0f} MB long"
+                self._list(number, batch.offset + start, reason, is_kept=True)
 
     def _take(self, batch: Batch, lines: list[tuple[int, int, int]], *, is_utf8: bool) -> None:
         """Take in these lines of a batch, each with its number, start and end, one by one."""
@@ -185,9 +211,10 @@ class _Scan:
         if len(tables) > 1:
             table = pa.concat_tables(tables, promote_options="default").sort_by("line")
         for name in table.column_names:
-            counts = {"n:": self.scanned.numbers, "t:": self.scanned.texts}.get(name[:2])
-            if counts is not None:
-                _count(counts, name[2:], table.num_rows - table.column(name).null_count)
+            found = discovered_name(name)
+            if found is not None:
+                counts = self.scanned.numbers if found[0] == "n" else self.scanned.texts
+                _count(counts, found[1], table.num_rows - table.column(name).null_count)
         path = f"{self._stem}-{len(self.scanned.parts)}.parquet"
         pq.write_table(table, path, compression="lz4", use_dictionary=_REPEATING)
         self.scanned.parts.append(Part(path, self.scanned.rows, table.num_rows))
@@ -199,24 +226,33 @@ class _Scan:
         numbers, texts = self._columns.finish(len(self._places), self._note)
         columns: dict[str, pa.Array] = {}
         for name, values in zip(PLACES, zip(*self._places, strict=True), strict=True):
-            columns[name] = pa.array(np.array(values, dtype=np.int64))
+            columns[name] = arrow_array(np.array(values, dtype=np.int64))
         columns |= self._rollout_columns() if self._read is None else self._other_columns()
+        for row, text in _no_keys(numbers):
+            self._note(row, text)
         for row, notes in self._notes.items():
             line, offset, _ = self._places[row]
-            self._list(line, offset, "; ".join(notes), is_kept=True)
+            self._list(line, offset, "; ".join(sorted(notes)), is_kept=True)
         words = {name: pa.array(values, pa.string()) for name, values in texts.items()}
         return _named(columns, numbers, words)
 
     def _fast_table(self, rows: fast.FastRollouts) -> pa.Table:
         """The ordinary rollouts; or the ordinary tasks, which have fewer columns."""
 
+        notes: dict[tuple[int, int], list[str]] = {}
+
         def note(line: int, offset: int, text: str) -> None:
-            self._list(line, offset, text, is_kept=True)
+            notes.setdefault((line, offset), []).append(text)
 
         count = len(rows)
         made, numbers, texts = rows.finish(note, has_usage=self._kind == "rollouts")
+        for row, text in _no_keys(numbers):
+            note(made["line"][row].as_py(), made["offset"][row].as_py(), text)
+        for (line, offset), told in notes.items():
+            self._list(line, offset, "; ".join(sorted(told)), is_kept=True)
         columns = {name: pa.nulls(count, ARROW_TYPES[kind]) for name, kind in COLUMNS[self._kind].items()}
-        known = {name: values for name, values in made.items() if name in columns or name in PLACES}
+        wanted = {*columns, *PLACES, *(PIECES if self._kind == "rollouts" else ())}
+        known = {name: values for name, values in made.items() if name in wanted}
         return _named(columns | known, numbers, texts)
 
     def _rollout_columns(self) -> dict[str, pa.Array]:
@@ -243,8 +279,8 @@ def _named(
         if key in named:
             named[key] = _whole_numbers(values)
         elif key is None:
-            named[f"n:{name}"] = pa.array(values, from_pandas=True)
-    named |= {f"t:{name}": words for name, words in texts.items() if name not in _KEY_COLUMNS}
+            named[stored_name("n", name)] = arrow_floats(values)
+    named |= {stored_name("t", name): words for name, words in texts.items() if name not in _KEY_COLUMNS}
     return pa.table(named)
 
 
@@ -256,9 +292,19 @@ def _count(counts: dict[str, int], name: str, more: int) -> None:
     counts[name] = counts.get(name, 0) + more
 
 
+def _no_keys(numbers: Mapping[str, NDArray[np.float64]]) -> list[tuple[int, str]]:
+    """Rows with a key that is no whole number, and what to say of them; the key is missing there."""
+    found = [(name, numbers[name]) for name in _KEY_COLUMNS if name in numbers]
+    return [
+        (row, f"{name}: expected a whole number, got {values[row]:g}")
+        for name, values in found
+        for row in np.flatnonzero(values % 1 > 0).tolist()
+    ]
+
+
 def _whole_numbers(found: NDArray[np.float64]) -> pa.Array:
-    missing = np.isnan(found) | (np.abs(found) >= 2**53)
-    return pa.array(np.where(missing, 0, found).astype(np.int64), mask=missing)
+    missing = np.isnan(found) | (np.abs(found) >= 2**53) | (found % 1 > 0)
+    return arrow_array(np.where(missing, 0, found).astype(np.int64), missing)
 
 
 def _check_utf8(line: memoryview) -> None:

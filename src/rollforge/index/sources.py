@@ -11,9 +11,13 @@ import msgspec
 from rollforge.errors import DataError, UsageError
 from rollforge.records import JsonObject
 from rollforge.store import RunFiles
+from rollforge.store.files import file_stem
 
 ENDINGS = (".jsonl", ".json", ".jsonl.gz", ".jsonl.zst")
-SIBLINGS = ("_tasks", "_failures", "_verdicts", "_materialized_inputs", "_reward_profiling")
+SIBLINGS = (
+    "_tasks", "_failures", "_verdicts", "_materialized_inputs", "_reward_profiling", "_run", "_agent_metrics",
+    "_aggregate_metrics", "_metrics", "_experiences", "_eval", ".rejects",
+)  # fmt: skip
 """What a glob over a folder also matches, and is no rollouts file."""
 
 
@@ -37,15 +41,19 @@ def _expand(item: str | Path) -> list[Path]:
     if path.exists() or not has_magic(str(item)):
         return [path]
     matches = [Path(match) for match in sorted(glob(str(item), recursive=True))]  # noqa: PTH207  (Path.glob takes no absolute pattern)
-    kept = [match for match in matches if match.is_dir() or _is_rollouts(match)]
+    kept = [match for match in matches if _is_run(match)]
     if not kept:
         raise UsageError(f"{item}: nothing matches")
     return kept
 
 
-def _is_rollouts(path: Path) -> bool:
-    stem = path.name.split(".")[0]
-    return path.name.endswith(ENDINGS) and not stem.endswith(SIBLINGS) and not path.name.endswith("_run.json")
+def _is_run(path: Path) -> bool:
+    """Whether a match is a rollouts file, or a folder with one: a glob finds their siblings and indexes, too."""
+    if path.is_dir():
+        return RunFiles(path).rollouts.is_file()
+    if path.suffix == ".json" and any(folder.name.endswith("_index") for folder in path.parents):
+        return False
+    return path.name.endswith(ENDINGS) and not file_stem(path).endswith(SIBLINGS)
 
 
 def _missing(item: str | Path, files: RunFiles) -> str:
@@ -56,8 +64,7 @@ def _missing(item: str | Path, files: RunFiles) -> str:
 
 def tasks_file(files: RunFiles) -> Path | None:
     """The tasks as sent: rollforge's file, else NeMo Gym's materialized inputs."""
-    stem = files.rollouts.name.split(".")[0]
-    for path in (files.tasks, files.rollouts.with_name(f"{stem}_materialized_inputs.jsonl")):
+    for path in (files.tasks, files.materialized_inputs):
         if path.is_file():
             return path
     return None

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from rollforge.index.cache import State
-from rollforge.index.kinds import COLUMNS, PLACES, ColumnType, Kind
+from rollforge.index.kinds import COLUMNS, PLACES, ColumnType, Kind, stored_name
 from rollforge.index.overlay import Overlay
 from rollforge.index.sql import literal, quoted
 
 _SQL_TYPES: dict[ColumnType, str] = {"int": "BIGINT", "float": "DOUBLE", "bool": "BOOLEAN", "text": "VARCHAR"}
 _RESERVED = frozenset({"row", "file", "file_no", *PLACES, *COLUMNS["rollouts"]})
+_TASK_COLUMNS = ("task", "agent", "prompt_hash", "source_row")
 
 
 class Source(msgspec.Struct):
@@ -26,6 +29,8 @@ class Source(msgspec.Struct):
     state: State
     first_row: int
     """Rows of the files before it."""
+    footers: dict[str, Any] = {}
+    """What parts read before say about themselves, for a few of them: finding out takes longer than reading a column."""
 
 
 class Sources:
@@ -57,6 +62,17 @@ class Sources:
         later: list[str] = getattr(overlay, columns)
         return dict.fromkeys(later, 0) | self.discovered("rollouts", columns)
 
+    def fields(self, overlay: Overlay) -> dict[str, str]:
+        """Every discovered field of rollouts and its column: `reward` first, then numbers, then texts."""
+        names = {"reward": 0} | self.with_verdicts("numbers", overlay) | self.with_verdicts("texts", overlay)
+        return _columns_of(names, _RESERVED)
+
+    def task_fields(self) -> dict[str, str]:
+        """The same for the tasks file."""
+        return _columns_of(
+            self.discovered("tasks", "numbers") | self.discovered("tasks", "texts"), _TASK_COLUMNS
+        )
+
     def folders(self) -> list[Path]:
         """Where the parts are."""
         return list(dict.fromkeys(source.folder.parent for source in self.by_kind["rollouts"]))
@@ -75,75 +91,92 @@ class Sources:
             return " UNION ALL BY NAME ".join(selects)
         columns = (PLACES | COLUMNS[kind]).items()
         fixed = ", ".join(f"CAST(NULL AS {_SQL_TYPES[column]}) AS {quoted(name)}" for name, column in columns)
-        return f"SELECT CAST(NULL AS BIGINT) AS row, 0 AS file_no, '' AS file, {fixed} WHERE false"
+        return f"SELECT CAST(NULL AS BIGINT) AS row, 0 AS first_row, 0 AS file_no, '' AS file, {fixed} WHERE false"
 
     def column_names(self, table: str, overlay: Overlay) -> list[str]:
         """Columns of `rollouts`, `tasks` or `failures`, in the order in which the SQL below makes them."""
         if table == "failures":
             return ["row", "file", *PLACES, *COLUMNS["failures"]]
         if table == "tasks":
-            fixed = ["task", "agent", "prompt_hash", "source_row"]
-            extra = [*self.discovered("tasks", "numbers"), *self.discovered("tasks", "texts")]
-            return list(dict.fromkeys([*fixed, *extra])) if self.has_tasks_file() else fixed
-        numbers, texts = self.with_verdicts("numbers", overlay), self.with_verdicts("texts", overlay)
-        found = [
-            column_name(name) for name in sorted({"reward": 0} | numbers, key=lambda name: name != "reward")
-        ]
-        found += [column_name(name) for name in texts if name not in numbers]
-        return list(dict.fromkeys(["row", "file", *PLACES, *COLUMNS["rollouts"], *found]))
+            return [*_TASK_COLUMNS, *(self.task_fields().values() if self.has_tasks_file(overlay) else ())]
+        return ["row", "file", *PLACES, *COLUMNS["rollouts"], *self.fields(overlay).values()]
 
-    def has_tasks_file(self) -> bool:
-        """There is one for the whole run, not none, and not one per file of several."""
-        is_one = len(self.by_kind["tasks"]) == 1 and len(self.by_kind["rollouts"]) == 1
-        return is_one and self.count("tasks") > 0
+    def has_tasks_file(self, overlay: Overlay) -> bool:
+        """There are tasks as they were sent, and the rollouts name them by number."""
+        return self.count("tasks") > 0 and overlay.joins_tasks
 
     def rollouts_sql(self, overlay: Overlay) -> str:
         """The rollouts that count, with the verdicts that count."""
         columns = ["b.row", "b.file", "b.line", 'b."offset"', "b.length"]
         columns += [f"{overlay.fixed(name)} AS {quoted(name)}" for name in COLUMNS["rollouts"]]
-        numbers, texts = self.with_verdicts("numbers", overlay), self.with_verdicts("texts", overlay)
-        if "reward" not in numbers:
-            columns.append("CAST(NULL AS DOUBLE) AS reward")
-        in_rows = self.discovered("rollouts", "numbers")
-        for name in sorted(numbers, key=lambda name: name != "reward"):
-            columns.append(f"{overlay.value('n', name, name in in_rows)} AS {quoted(column_name(name))}")
-        in_rows = self.discovered("rollouts", "texts")
-        for name in texts:
-            if name not in numbers:
-                columns.append(f"{overlay.value('t', name, name in in_rows)} AS {quoted(column_name(name))}")
+        numbers = {"reward": 0} | self.with_verdicts("numbers", overlay)
+        in_rows = {"n": self.discovered("rollouts", "numbers"), "t": self.discovered("rollouts", "texts")}
+        for name, column in self.fields(overlay).items():
+            prefix = "n" if name in numbers else "t"
+            value = overlay.value(prefix, name, name in in_rows[prefix])
+            columns.append(f"{value} AS {quoted(column)}")
         return f"SELECT {', '.join(columns)} FROM base_rollouts b {overlay.join()}"
 
-    def tasks_sql(self) -> str:
-        """One row per task: from the tasks file, or from the rollouts when there is none (or one per file of several)."""
-        if not self.has_tasks_file():
-            return (
-                "SELECT task, first(agent ORDER BY row) AS agent, first(prompt_hash ORDER BY row) AS prompt_hash, "
-                "CAST(NULL AS BIGINT) AS source_row FROM rollouts GROUP BY task"
-            )
-        taken = {"task", "agent", "prompt_hash", "source_row"}
-        numbers, texts = self.discovered("tasks", "numbers"), self.discovered("tasks", "texts")
-        extra = [f"{quoted('n:' + name)} AS {quoted(name)}" for name in numbers if name not in taken]
-        extra += [
-            f"{quoted('t:' + name)} AS {quoted(name)}" for name in texts if name not in {*taken, *numbers}
-        ]
-        columns = ", ".join(
-            ["coalesce(task, row) AS task", "agent", "prompt_hash", "row AS source_row", *extra]
+    def tasks_sql(self, overlay: Overlay) -> str:
+        """One row per task: from the tasks files; from the rollouts for tasks that none of them has."""
+        from_rollouts = (
+            "SELECT task, first(agent ORDER BY row) AS agent, first(prompt_hash ORDER BY row) AS prompt_hash, "
+            "CAST(NULL AS BIGINT) AS source_row FROM rollouts"
         )
-        first = "row_number() OVER (PARTITION BY coalesce(task, row) ORDER BY row) = 1"
-        return f"SELECT {columns} FROM base_tasks QUALIFY {first}"
+        if not self.has_tasks_file(overlay):
+            return f"{from_rollouts} GROUP BY task"
+        numbers = self.discovered("tasks", "numbers")
+        extra = [
+            f"{quoted(stored_name('n' if name in numbers else 't', name))} AS {quoted(column)}"
+            for name, column in self.task_fields().items()
+        ]
+        number = self.number_sql("tasks", "coalesce(base_tasks.task, row - first_row)")
+        columns = ", ".join([f"{number} AS task", "agent", "prompt_hash", "row AS source_row", *extra])
+        first = f"row_number() OVER (PARTITION BY {number} ORDER BY row) = 1"
+        from_files = f"SELECT {columns} FROM base_tasks QUALIFY {first}"
+        if len(self.by_kind["rollouts"]) == len(self.by_kind["tasks"]):
+            return from_files
+        return (
+            f"WITH sent AS ({from_files}) SELECT * FROM sent UNION ALL BY NAME "
+            f"{from_rollouts} WHERE task NOT IN (SELECT task FROM sent) GROUP BY task"
+        )
+
+    def failures_sql(self) -> str:
+        """The failures under the task numbers of the whole run."""
+        fixed = {name: quoted(name) for name in ("row", "file", *PLACES, *COLUMNS["failures"])}
+        fixed["task"] = f"{self.number_sql('failures', 'base_failures.task')} AS task"
+        return f"SELECT {', '.join(fixed.values())} FROM base_failures"
+
+    def number_sql(self, kind: Kind, local: str) -> str:
+        """The number a task has in the whole run, from the one it has in its file."""
+        if len(self.by_kind["rollouts"]) == 1:
+            return local
+        renamed = f"SELECT n.task FROM renamed n WHERE n.file_no = base_{kind}.file_no AND n.local = {local}"
+        return f"coalesce(({renamed}), {local})"
 
 
 def _select(source: Source) -> str:
     """One file's rows; the path of each part says at which row and line it starts."""
     parts = ", ".join(literal(str((source.folder / part).resolve())) for part in source.state.all_parts())
+    # Not hive_partitioning: it would take a folder `task=math` further up for a column, too.
+    start = "CAST(regexp_extract(filename, 'row0=(\\d+)/line0=(\\d+)/[^/]+$', {}) AS BIGINT)"
     return (
-        f"SELECT CAST({source.first_row} + row0 + file_row_number AS BIGINT) AS row, {source.file_no} AS file_no, "
-        f"{literal(str(source.path))} AS file, * EXCLUDE (line, line0, row0, file_row_number), line0 + line AS line "
-        f"FROM read_parquet([{parts}], union_by_name = true, file_row_number = true, hive_partitioning = true, "
-        "hive_types = {'row0': BIGINT, 'line0': BIGINT})"
+        f"SELECT {source.first_row} + {start.format(1)} + file_row_number AS row, "
+        f"{source.first_row} AS first_row, {source.file_no} AS file_no, "
+        f"{literal(str(source.path))} AS file, * EXCLUDE (line, filename, file_row_number), "
+        f"{start.format(2)} + line AS line FROM read_parquet([{parts}], "
+        "union_by_name = true, file_row_number = true, filename = true, hive_partitioning = false)"
     )
 
 
-def column_name(name: str) -> str:
-    """The column of a discovered field: its own name, unless a column of the index is called that."""
-    return f"fields.{name}" if name in _RESERVED else name
+def _columns_of(names: Collection[str], taken: Iterable[str]) -> dict[str, str]:
+    """The column of each field: its own name, or `fields.NAME` where there is a column of that name, but for capitals."""
+    used = set(taken)
+    columns = dict.fromkeys(names, "")
+    for name in sorted(names, key=lambda name: (name != "reward", name != name.lower(), name)):
+        column = name
+        while not column or column.lower() in used:
+            column = f"fields.{column}"
+        used.add(column.lower())
+        columns[name] = column
+    return columns

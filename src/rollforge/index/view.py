@@ -18,14 +18,15 @@ import pyarrow as pa
 
 from rollforge.errors import UsageError
 from rollforge.index import parts
+from rollforge.index.arrow import arrow_array
 from rollforge.index.cache import Cache
-from rollforge.index.kinds import COLUMNS, PLACES, Kind
+from rollforge.index.kinds import Kind
 from rollforge.index.lines import read_spans
 from rollforge.index.overlay import Duplicate, Overlay, make_overlay
 from rollforge.index.scan import BadLineAt
 from rollforge.index.sources import find_runs, read_manifest, tasks_file
 from rollforge.index.sql import check_where, fetch, literal, lock_down, quoted, run_select
-from rollforge.index.tables import Sources, column_name
+from rollforge.index.tables import Sources
 from rollforge.records import TASK_KEY, JsonObject
 from rollforge.store import RunFiles
 
@@ -81,15 +82,27 @@ class Index:
         """The rows that count; from here on nothing but the parts can be read."""
         sources, connection = self._sources, self._base
         connection.execute(f"CREATE VIEW rollouts AS {sources.rollouts_sql(self._overlay)}")
-        connection.execute(f"CREATE VIEW tasks AS {sources.tasks_sql()}")
-        names = ["row", "file", *PLACES, *COLUMNS["failures"]]
-        connection.execute(
-            f"CREATE VIEW failures AS SELECT {', '.join(map(quoted, names))} FROM base_failures"
-        )
+        self._create_renamed()
+        connection.execute(f"CREATE VIEW tasks AS {sources.tasks_sql(self._overlay)}")
+        connection.execute(f"CREATE VIEW failures AS {sources.failures_sql()}")
         folders = sources.folders()
         connection.execute(f"SET temp_directory = {literal(str(folders[0] / 'spill'))}")
         lock_down(connection, [str(folder.resolve()) for folder in folders])
         return connection
+
+    def _create_renamed(self) -> None:
+        """The task numbers that mean another task in another file of the run, as a table."""
+        found = [
+            (file, local, task)
+            for file, named in self._overlay.renamed.items()
+            for local, task in named.items()
+        ]
+        columns = zip(*found, strict=True) if found else ((), (), ())
+        names = ("file_no", "local", "task")
+        given = pa.table([pa.array(column, pa.int64()) for column in columns], names=list(names))
+        self._base.register("given", given)
+        self._base.execute("CREATE TABLE renamed AS SELECT * FROM given")
+        self._base.unregister("given")
 
     def _make_overlay(self, verifier: str | None) -> Overlay:
         sources = self._sources
@@ -97,6 +110,7 @@ class Index:
         return make_overlay(
             lambda: self._base,
             lambda: parts.keys(sources.by_kind["rollouts"]),
+            lambda: parts.task_keys(sources.by_kind["tasks"]),
             are_keys_plain=lambda: parts.have_plain_keys(sources.by_kind["rollouts"]),
             folder=sources.folders()[0],
             state_digest=sources.digest(),
@@ -135,7 +149,11 @@ class Index:
     @property
     def rejects(self) -> list[BadLineAt]:
         """Lines that are no rows, and rows with something odd, each with its place (`is_kept` tells them apart)."""
-        return [bad for source in self._sources.by_kind["rollouts"] for bad in source.state.all_listed()]
+        return [
+            msgspec.structs.replace(bad, file=str(source.path))  # it may have been indexed under another path
+            for source in self._sources.by_kind["rollouts"]
+            for bad in source.state.all_listed()
+        ]
 
     @property
     def rejected_lines(self) -> int:
@@ -177,20 +195,33 @@ class Index:
         return {str(kind): int(count) for kind, count in found}
 
     @cached_property
+    def _fields(self) -> dict[str, str]:
+        return self._sources.fields(self._overlay)
+
+    @cached_property
     def numbers(self) -> list[str]:
         """Discovered number columns of `rollouts`: `reward` first, then in order of appearance."""
-        found = [column_name(name) for name in self._sources.with_verdicts("numbers", self._overlay)]
-        return sorted(found, key=lambda name: name != "reward")
+        found = self._sources.with_verdicts("numbers", self._overlay)
+        return [column for name, column in self._fields.items() if name in found]
+
+    @cached_property
+    def whole_numbers(self) -> frozenset[str]:
+        """Those that every rollout is known to have; none where later verdicts or repeated rows decide what counts."""
+        if not self._is_plain:
+            return frozenset()
+        rows, found = self._sources.count("rollouts"), self._sources.discovered("rollouts", "numbers")
+        return frozenset(self._fields[name] for name, count in found.items() if count == rows)
 
     @cached_property
     def texts(self) -> list[str]:
         """Discovered text columns of `rollouts`."""
-        numbers = self._sources.with_verdicts("numbers", self._overlay)
-        return [
-            column_name(name)
-            for name in self._sources.with_verdicts("texts", self._overlay)
-            if name not in numbers
-        ]
+        numbers = {"reward": 0} | self._sources.with_verdicts("numbers", self._overlay)
+        return [column for name, column in self._fields.items() if name not in numbers]
+
+    @cached_property
+    def name_by_column(self) -> dict[str, str]:
+        """What the rows call a discovered column: `fields.turns` is their `turns`."""
+        return {column: name for name, column in self._fields.items()}
 
     @property
     def mixed(self) -> dict[str, int]:
@@ -210,6 +241,11 @@ class Index:
         """Rollouts that count."""
         return self._sources.count("rollouts") - self._overlay.duplicate_count
 
+    @property
+    def scratch(self) -> Path:
+        """A folder for files that end with the process, on the disk that holds the index."""
+        return self._sources.folders()[0]
+
     # Reading it
 
     def connection(self) -> duckdb.DuckDBPyConnection:
@@ -217,11 +253,21 @@ class Index:
         return self._connection.cursor()
 
     def table(
-        self, columns: Sequence[str] | None = None, where: str | None = None, order_by: str | None = None
+        self,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        order_by: str | None = None,
+        *,
+        may_code: bool = False,
     ) -> pa.Table:
-        """Rollouts as an Arrow table: the columns asked for, filtered by an expression, in the order of the file."""
+        """Rollouts as an Arrow table: the columns asked for, filtered by an expression, in the order of the file.
+
+        With `may_code`, texts come as numbers and a dictionary where that is how they are stored, which takes less of everything.
+        """
         if columns is not None and where is None and order_by is None and self._is_plain:
-            stored = self._stored
+            stored = {
+                name: (at, _coded(kind) if may_code else kind) for name, (at, kind) in self._stored.items()
+            }
             if all(name in stored for name in columns):
                 return parts.read_columns(
                     self._sources.by_kind["rollouts"], {name: stored[name] for name in columns}
@@ -243,10 +289,7 @@ class Index:
 
     @cached_property
     def _stored(self) -> dict[str, tuple[str, pa.DataType]]:
-        found = self._sources.discovered
-        return parts.stored_names(
-            "rollouts", list(found("rollouts", "numbers")), list(found("rollouts", "texts"))
-        )
+        return parts.stored_names(self._fields, self._sources.discovered("rollouts", "numbers"))
 
     def checked(self, where: str) -> str:
         """A user's expression over `rollouts`, in parentheses; raises when it is not one expression over known columns."""
@@ -260,6 +303,15 @@ class Index:
     def read(self, rows: Sequence[int]) -> Iterator[bytes]:
         """The lines of these rows, in the order asked; neighbouring ones are read together."""
         yield from self._read("rollouts", np.asarray(rows, dtype=np.int64))
+
+    def pieces(self, rows: Sequence[int]) -> list[list[int]]:
+        """Where in the line of each of these rows the prompt and the agent stand: start and size of both, size 0 where unknown."""
+        wanted = np.asarray(rows, dtype=np.int64)
+        return self._pieces[wanted].tolist()  # type: ignore[no-any-return]
+
+    @cached_property
+    def _pieces(self) -> np.ndarray:
+        return parts.pieces(self._sources.by_kind["rollouts"])
 
     def task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, JsonObject]]:
         """The task rows as sent, for those of `tasks` that the run has a row for."""
@@ -278,9 +330,10 @@ class Index:
 
     @cached_property
     def task_places(self) -> parts.TaskPlaces | None:
-        """Where each task stands in the run's tasks file; None when there is none, or one per file of several."""
-        sources = self._sources
-        return parts.task_places(sources.by_kind["tasks"]) if sources.has_tasks_file() else None
+        """Where each task stands in the run's tasks files; None when there are none."""
+        if not self._sources.has_tasks_file(self._overlay):
+            return None
+        return parts.task_places(self._sources.by_kind["tasks"], self._overlay.renamed)
 
     def first_rows(self, tasks: Sequence[int]) -> pa.Table:
         """The first row of each of these tasks (task, row), in the order of the file."""
@@ -288,7 +341,7 @@ class Index:
             known, first = self._first_rows
             place = np.searchsorted(known, np.unique(np.asarray(tasks, dtype=np.int64)))
             place = np.sort(first[place])
-            return pa.table({"task": self._tasks_of_rows[place], "row": place})
+            return pa.table({"task": arrow_array(self._tasks_of_rows[place]), "row": arrow_array(place)})
         return self._join(
             tasks,
             "SELECT r.task, min(r.row) AS row FROM rollouts r JOIN wanted w ON r.task = w.task GROUP BY 1 ORDER BY 2",
@@ -306,7 +359,10 @@ class Index:
     def inputs_per_task(self) -> tuple[np.ndarray, np.ndarray] | None:
         """The tasks of NeMo Gym's materialized inputs and how often each stands there; None when there are none."""
         places = self.task_places
-        if places is None or "materialized" not in self._sources.by_kind["tasks"][0].path.name:
+        if places is None or not all(
+            source.path == self.runs[source.file_no].materialized_inputs
+            for source in self._sources.by_kind["tasks"]
+        ):
             return None
         return places.tasks[places.named > 0], places.named[places.named > 0]
 
@@ -340,6 +396,10 @@ class Index:
         if missing:
             raise UsageError(f"{missing} of the rows asked for are not in the index")
         return list(zip(offset[rows].tolist(), length[rows].tolist(), strict=True))
+
+
+def _coded(kind: pa.DataType) -> pa.DataType:
+    return parts.CODED if pa.types.is_string(kind) else kind
 
 
 def _files(files: RunFiles) -> list[tuple[Kind, Path]]:

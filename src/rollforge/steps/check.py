@@ -239,6 +239,10 @@ class IndexSource:
         return self._index.numbers
 
     @property
+    def whole_numbers(self) -> frozenset[str]:
+        return self._index.whole_numbers
+
+    @property
     def texts(self) -> Sequence[str]:
         return self._index.texts
 
@@ -247,7 +251,7 @@ class IndexSource:
         return self._index.columns("tasks")
 
     def table(self, columns: Sequence[str]) -> pa.Table:
-        return self._index.table(columns)
+        return self._index.table(columns, may_code=True)
 
     def task_table(self, columns: Sequence[str]) -> pa.Table:
         chosen = ", ".join(f'"{name}"' for name in columns)

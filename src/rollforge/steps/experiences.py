@@ -116,9 +116,8 @@ def _source(options: ExperienceOptions, files: RunFiles) -> RowSource:
 
 def run_name(files: RunFiles) -> str:
     """What tells this run's ids from another's: its directory, or its file when it has another name."""
-    stem = files.rollouts.name.split(".")[0]
     folder = files.rollouts.absolute().parent.name
-    return folder if stem == "rollouts" else f"{folder}-{stem}"
+    return folder if files.stem == "rollouts" else f"{folder}-{files.stem}"
 
 
 def _open_sinks(options: ExperienceOptions, files: RunFiles) -> Sinks:

@@ -5,6 +5,7 @@ It prints nothing; `cli/show.py` does. A line that is no row can still be seen, 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
@@ -72,6 +73,7 @@ class Shown(Struct, kw_only=True):
     task_fields: JsonObject
     turns: list[Turn]
     raw: msgspec.Raw
+    """The line as it stands."""
 
 
 def show_rollouts(index: Index, options: ShowOptions) -> list[Shown]:
@@ -143,17 +145,28 @@ def _lay_out(index: Index, facts: JsonObject, line: bytes, task_fields: JsonObje
         facts={name: facts[name] for name in (*_FACTS, *index.texts) if facts.get(name) not in (None, False)},
         why=[reason for place, reason in enumerate(SUSPICION) if facts[f"why_{place}"]],
         task_fields={key: value for key, value in task_fields.items() if key not in (PARAMS_KEY, "agent_ref")},
-        turns=turns_of(msgspec.json.decode(line)) if _is_json(line) else [Turn("other", line.decode("utf-8", "replace"))],
-        raw=msgspec.Raw(line) if _is_json(line) else msgspec.Raw(b"null"),
+        turns=turns_of(_decode(line)), raw=msgspec.Raw(line),
     )  # fmt: skip
 
 
-def _is_json(line: bytes) -> bool:
+def _decode(line: bytes) -> JsonObject:
+    """A row; one with NaN or half a character in it is read all the same, without them."""
     try:
-        msgspec.json.decode(line)
+        row: JsonObject = msgspec.json.decode(line)
     except msgspec.DecodeError:
-        return False
-    return True
+        value = json.loads(line, parse_constant=lambda _: None)
+        row = msgspec.json.decode(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+    return row
+
+
+def as_json(shown: Shown) -> Shown:
+    """The same for JSON: a line that is none stands there as a text."""
+    try:
+        msgspec.json.decode(shown.raw)
+    except msgspec.DecodeError:
+        text = bytes(shown.raw).decode("utf-8", "replace")
+        return msgspec.structs.replace(shown, raw=msgspec.Raw(msgspec.json.encode(text)))
+    return shown
 
 
 def turns_of(row: JsonObject) -> list[Turn]:

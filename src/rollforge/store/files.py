@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+ENDINGS = (".gz", ".zst", ".jsonl", ".json", ".parquet")
+"""What is no part of a run's name; packed files have two of them."""
+
+
+def file_stem(path: Path) -> str:
+    """The name without what tells the format; a dot inside it stays (`qwen2.5-7b`), as in NeMo Gym."""
+    stem = path.name
+    for ending in ENDINGS:
+        stem = stem.removesuffix(ending)
+    return stem
+
 
 class RunFiles:
     """The paths of one run: a rollouts file and its siblings, all sharing its stem.
@@ -16,14 +27,23 @@ class RunFiles:
         is_file = path.is_file() or (not path.is_dir() and path.suffix in {".jsonl", ".json", ".gz", ".zst"})
         self.rollouts = path if is_file else path / "rollouts.jsonl"
 
+    @property
+    def stem(self) -> str:
+        """What all names of the run's files begin with."""
+        return file_stem(self.rollouts)
+
     def _sibling(self, ending: str) -> Path:
-        stem = self.rollouts.name.split(".")[0]
-        return self.rollouts.with_name(stem + ending)
+        return self.rollouts.with_name(self.stem + ending)
 
     @property
     def tasks(self) -> Path:
         """The tasks as sent, one line per task."""
         return self._sibling("_tasks.jsonl")
+
+    @property
+    def materialized_inputs(self) -> Path:
+        """NeMo Gym's own tasks as sent, one line per rollout."""
+        return self._sibling("_materialized_inputs.jsonl")
 
     @property
     def failures(self) -> Path:

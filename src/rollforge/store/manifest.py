@@ -9,7 +9,6 @@ import msgspec
 
 from rollforge.errors import DataError
 from rollforge.records import JsonObject
-from rollforge.store.durable import write_atomically
 from rollforge.store.files import RunFiles
 from rollforge.store.lock import is_held
 
@@ -64,6 +63,10 @@ class Manifest(msgspec.Struct, kw_only=True):
 
     def write(self, files: RunFiles) -> None:
         """Replace the manifest on disk as a whole."""
+        from rollforge.store.durable import (
+            write_atomically,
+        )  # readers do without asyncio, which comes with it
+
         write_atomically(files.manifest, msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n")
 
 

@@ -94,6 +94,10 @@ class MadeRun:
         return ["reward", "total_tokens", *self.metrics]
 
     @property
+    def whole_numbers(self) -> frozenset[str]:
+        return frozenset()
+
+    @property
     def texts(self) -> Sequence[str]:
         return []
 

@@ -353,14 +353,13 @@ def _order(options: CollectOptions, count: int) -> NDArray[np.int64]:
 
 def move_aside(files: RunFiles) -> Path | None:
     """Move the run's files into a directory of their own; nothing is deleted."""
-    stem = files.rollouts.name.split(".")[0]
     siblings = [files.rollouts, files.tasks, files.failures, files.verdicts, files.manifest, files.index]
     siblings += [files.reward_profiling, files.agent_metrics, files.aggregate_metrics]
     siblings += [files.metrics, files.experiences, files.evaluation]
     present = [path for path in siblings if path.exists()]
     if not present:
         return None
-    target = files.rollouts.parent / f"{stem}_{time.strftime('%Y%m%d-%H%M%S')}"
+    target = files.rollouts.parent / f"{files.stem}_{time.strftime('%Y%m%d-%H%M%S')}"
     while target.exists():
         target = target.with_name(target.name + "x")
     target.mkdir(parents=True)

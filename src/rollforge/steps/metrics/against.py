@@ -53,7 +53,9 @@ def compare_runs(first: Index, second: Index, *, where: str | None = None) -> Co
     names = [name for name in first.numbers if name in set(second.numbers)]
     fields: dict[str, FieldDifference] = {}
     for (name, here), (_, there) in zip(one.floats(names), two.floats(names), strict=True):
-        fields[name] = _difference(_task_means(one, here)[place_one], _task_means(two, there)[place_two])
+        fields[first.name_by_column[name]] = _difference(
+            _task_means(one, here)[place_one], _task_means(two, there)[place_two]
+        )
     names_of_runs = [str(index.runs[0].rollouts) for index in (first, second)]
     return Comparison(
         run=names_of_runs[0],

@@ -15,7 +15,7 @@ import numpy as np
 from rollforge import at_k, stats
 from rollforge.index import Index
 from rollforge.index.grouped import ByTask, Floats
-from rollforge.records import JsonObject
+from rollforge.records import ATTEMPT_KEY, JsonObject
 
 ANSWERS = "extracted_answer"
 
@@ -25,19 +25,23 @@ def nemo_gym_metrics(index: Index, where: str | None = None) -> list[JsonObject]
     entries = []
     for agent in _agents(index, where):
         chosen = "agent IS NULL" if agent is None else "agent = '" + agent.replace("'", "''") + "'"
-        rows = ByTask(index, f"({where}) and {chosen}" if where else chosen)
+        rows = ByTask(index, f"{index.checked(where)} and {chosen}" if where else chosen)
         metrics: JsonObject = {}
-        for name, values in rows.floats(nemo_fields(index)):
-            metrics |= nemo_statistics(name, values)
+        fields = nemo_fields(index)
+        if not np.isnan(rows.one("attempt")).all():
+            fields["attempt"] = ATTEMPT_KEY
+        for column, values in rows.floats(list(fields)):
+            metrics |= nemo_statistics(fields[column], values)
         metrics |= _nemo_at_k(rows)
         key_metrics = {name: value for name, value in metrics.items() if name.startswith("mean/")}
         entries.append({"agent_ref": {"name": agent}, "agent_metrics": metrics, "key_metrics": key_metrics})
     return entries
 
 
-def nemo_fields(index: Index) -> list[str]:
-    """Top-level numbers and those of usage; nested ones are not among NeMo Gym's."""
-    return [name for name in index.numbers if "." not in name]
+def nemo_fields(index: Index) -> dict[str, str]:
+    """Columns of top-level numbers and those of usage, with their names; nested ones are not among NeMo Gym's."""
+    names = index.name_by_column
+    return {column: names[column] for column in index.numbers if "." not in names[column]}
 
 
 def nemo_statistics(name: str, values: Floats) -> JsonObject:
@@ -83,10 +87,14 @@ def _nemo_at_k(rows: ByTask) -> JsonObject:
             ]
             found[f"majority@{k}/accuracy"] = 100 * float(np.mean(votes))
     found["per_sample_aggregate"] = {
-        name: [100 * float(np.mean([group[i] for group in groups if i < len(group)])) for i in range(widest)]
+        name: [100 * float(np.mean(drawn)) for i in range(widest) if (drawn := _nth(groups, i))]
         for name, groups in scores.items()
     }
     return found
+
+
+def _nth(groups: list[list[float]], place: int) -> list[float]:
+    return [group[place] for group in groups if place < len(group)]
 
 
 def _nemo_pass(name: str, groups: list[list[float]], k: int) -> JsonObject:
@@ -97,7 +105,7 @@ def _nemo_pass(name: str, groups: list[list[float]], k: int) -> JsonObject:
     averages = [float(np.mean(group[:k])) for group in groups if group]
     if averages:
         found[f"pass@1[avg-of-{k}]/{name}"] = 100 * float(np.mean(averages))
-    runs = [[group[i] for group in groups if i < len(group)] for i in range(k)]
+    runs = [_nth(groups, i) for i in range(k)]
     if k > 1 and all(runs):
         spread = float(np.std([100 * float(np.mean(run)) for run in runs], ddof=1))
         found[f"pass@1[avg-of-{k}]/{name}/std_dev_across_runs"] = spread
@@ -128,9 +136,11 @@ def trinity_metrics(
 ) -> dict[str, float]:
     """`rollout/…` as during training and `eval/<taskset>/…` as in evaluation, over all tasks."""
     rows = ByTask(index, where)
-    name_of_set = taskset or index.runs[0].rollouts.name.split(".")[0]
+    name_of_set = taskset or index.runs[0].stem
     found: dict[str, float] = {}
-    for name, values in rows.floats(nemo_fields(index)):
+    fields = nemo_fields(index)
+    for column, values in rows.floats(list(fields)):
+        name = fields[column]
         by_size = dict(_in_order(values, rows))
         means = np.concatenate([drawn.mean(axis=1) for drawn in by_size.values()]) if by_size else np.zeros(0)
         if not len(means):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from rollforge.index.scan import BadLineAt
+
 
 class Counts(Struct, kw_only=True):
     """What the numbers are over."""
@@ -125,4 +127,6 @@ class RunMetrics(Struct, kw_only=True):
     """None when no task has two samples, or under a condition."""
     mixed_types: dict[str, int]
     """Number fields that are text in some rows, where they count as missing."""
+    bad_lines: list[BadLineAt]
+    """The first lines that are rejected or odd, each with its place; `counts` tells how many there are."""
     flags: list[Flag]

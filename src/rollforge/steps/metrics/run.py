@@ -37,6 +37,8 @@ FACTS = (
     "error_text",
 )
 ANSWER_FIELDS = ("extracted_answer", "extracted_model_output", "predicted_answer", "parsed_answer", "answer")
+MOST_BAD_LINES = 100
+"""Bad lines named with their place."""
 MAJORITY_EVERY_K = 32
 """Up to this many samples majority@k is told for every k; beyond, for 1, 2, 4, 8, … and the most there are."""
 
@@ -64,12 +66,13 @@ def summarize_run(
         return summarize_index(index, options)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # rewards near the greatest number have no mean: it is null
 def summarize_index(index: Index, options: MetricsOptions | None = None) -> RunMetrics:
     """The metrics of an open index."""
     options = options or MetricsOptions()
     rows = ByTask(index, options.where)
     reward = rows.one("reward")
-    fields, agents = _fields(rows, index.numbers or ["reward"])
+    fields, agents = _fields(rows)
     failures = index.failed() if options.where is None else {}
     judged = int((~np.isnan(reward)).sum())
     failed = sum(failures.values())
@@ -81,9 +84,7 @@ def summarize_index(index: Index, options: MetricsOptions | None = None) -> RunM
     )  # fmt: skip
     known = reward[~np.isnan(reward)]
     as_zero = (
-        FailuresAsZero(mean=float(known.sum() / (judged + failed)), n=judged + failed)
-        if failed and judged
-        else None
+        FailuresAsZero(mean=float(known.sum() / (judged + failed)), n=judged + failed) if failed else None
     )
     answer_field = options.answer_field or _answer_field(index)
     metrics = RunMetrics(
@@ -103,6 +104,7 @@ def summarize_index(index: Index, options: MetricsOptions | None = None) -> RunM
         histogram=HistogramCounts(*stats.histogram(known)),
         throughput=_throughput(rows),
         mixed_types=index.mixed,
+        bad_lines=index.rejects[:MOST_BAD_LINES],
         flags=[],
     )
     metrics.flags = find_flags(metrics)
@@ -134,15 +136,19 @@ def describe(rows: ByTask, name: str, values: Floats) -> Field:
     )  # fmt: skip
 
 
-def _fields(rows: ByTask, names: Sequence[str]) -> tuple[dict[str, Field], dict[str, AgentMetrics]]:
-    """Every field over all rollouts and per agent, in one reading of each column."""
+def _fields(rows: ByTask) -> tuple[dict[str, Field], dict[str, AgentMetrics]]:
+    """Every field over all rollouts and per agent, in one reading of each column; `reward` even when nothing is judged."""
+    names = {"reward": "reward"} | {
+        column: rows.index.name_by_column[column] for column in rows.index.numbers
+    }
     codes, labels = rows.codes("agent")
     masks = {name: codes == code for code, name in enumerate(labels) if name is not None}
     agents = {
         name: AgentMetrics(n=int(mask.sum()), judged=0, fields={}) for name, mask in sorted(masks.items())
     }
     fields: dict[str, Field] = {}
-    for name, values in rows.floats(names):
+    for column, values in rows.floats(list(names)):
+        name = names[column]
         fields[name] = describe(rows, name, values)
         for agent, metrics in agents.items():
             mine = (

@@ -12,6 +12,7 @@ import numpy as np
 
 from rollforge.recipes.base import Ints, Mask, Selection
 from rollforge.records import JsonObject
+from rollforge.stats import distinct
 from rollforge.steps.prepare.gather import Pool
 from rollforge.steps.prepare.plan import Plan
 
@@ -32,7 +33,7 @@ def counts_of(pool: Pool, plan: Plan, numbers: Ints, lost: dict[int, str]) -> Js
             **dict(sorted(reasons.items())),
             "written": len(numbers),
         },
-        "tasks": {"in": len(np.unique(candidates.group)), "kept": len(np.unique(kept_groups))},
+        "tasks": {"in": len(distinct(candidates.group)), "kept": len(distinct(kept_groups))},
         "failed_attempts": pool.failed,
         "rejected_lines": pool.rejected,
         "overruled_rows": pool.overruled,

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
 from rollforge.errors import UsageError
+from rollforge.index.arrow import arrow_array, arrow_floats
+from rollforge.recipes.base import Ints
 from rollforge.steps.prepare.gather import Pool
 from rollforge.steps.prepare.manifest import find_run
 from rollforge.steps.prepare.plan import Plan
@@ -43,32 +46,31 @@ class Lineage(msgspec.Struct, frozen=True):
 
 def write_lineage(folder: Path, written: Written, plan: Plan, pool: Pool, runs: list[str]) -> None:
     """The sidecar of the files just written."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     numbers = np.concatenate([np.frombuffer(file.examples, dtype=np.int64) for file in written.files])
     lines = np.concatenate([np.arange(1, len(file.examples) + 1) for file in written.files])
     codes = np.repeat(np.arange(len(written.files)), [len(file.examples) for file in written.files])
     names = pa.array([file.name for file in written.files], pa.string())
-    columns = {"file": pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), names), "line": lines}
+    columns = {"file": _coded(codes, names), "line": arrow_array(lines)}
     picks = plan.selection.picks[numbers]
     sides = [("", picks)] if picks.ndim == 1 else [("", picks[:, 0]), ("rejected_", picks[:, 1])]
     run_names = pa.array(runs, pa.string())
     for prefix, positions in sides:
         task, rollout = pool.task[positions], pool.rollout[positions]
         reward, verifier = pool.candidates.reward[positions], pool.verifiers.codes[positions]
-        columns[f"{prefix}source_line"] = pool.line[positions]
-        columns[f"{prefix}run"] = pa.DictionaryArray.from_arrays(
-            pa.array(pool.run[positions], pa.int32()), run_names
-        )
-        columns[f"{prefix}task"] = pa.array(task, pa.int64(), mask=task < 0)
-        columns[f"{prefix}rollout"] = pa.array(rollout, pa.int64(), mask=rollout < 0)
-        columns[f"{prefix}reward"] = pa.array(reward, pa.float64(), mask=np.isnan(reward))
-        verifier_codes = pa.array(verifier, pa.int32(), mask=verifier < 0)
-        columns[f"{prefix}verifier"] = pa.DictionaryArray.from_arrays(
-            verifier_codes, pa.array(pool.verifiers.names, pa.string())
-        )
+        columns[f"{prefix}source_line"] = arrow_array(pool.line[positions])
+        columns[f"{prefix}run"] = _coded(pool.run[positions], run_names)
+        columns[f"{prefix}task"] = arrow_array(task, task < 0)
+        columns[f"{prefix}rollout"] = arrow_array(rollout, rollout < 0)
+        columns[f"{prefix}reward"] = arrow_floats(reward)
+        columns[f"{prefix}verifier"] = _coded(verifier, pa.array(pool.verifiers.names, pa.string()))
     pq.write_table(pa.table(columns), folder / NAME)
+
+
+def _coded(codes: Ints, names: pa.Array) -> pa.DictionaryArray:
+    """Names by their numbers; none where the number is negative."""
+    return pa.DictionaryArray.from_arrays(arrow_array(codes.astype(np.int32), codes < 0), names)
 
 
 def trace(place: str) -> Lineage:

@@ -19,6 +19,7 @@ from rollforge.errors import RollforgeError
 from rollforge.exporters.base import Exporter
 from rollforge.exporters.times import place_of_times
 from rollforge.records import to_json
+from rollforge.stats import distinct
 from rollforge.steps.prepare.manifest import FileRecord
 from rollforge.steps.prepare.plan import Plan
 from rollforge.steps.prepare.write import Progress, Written, WrittenFile
@@ -26,7 +27,6 @@ from rollforge.steps.prepare.write import Progress, Written, WrittenFile
 SHOWN = 5
 READ_AHEAD = 256 << 10
 """Small enough to stay in the processor's cache while it is digested, checked and decoded."""
-_NEWLINE = ord("\n")
 
 
 class ContractBroken(RollforgeError):
@@ -59,7 +59,7 @@ def _refuse_leaks(written: Written, prompts: np.ndarray) -> None:
     by_split: dict[str, list[np.ndarray]] = {}
     for file in written.files:
         by_split.setdefault(file.split, []).append(prompts[np.frombuffer(file.examples, dtype=np.int64)])
-    joined = {split: np.unique(np.concatenate(parts)) for split, parts in by_split.items()}
+    joined = {split: distinct(np.concatenate(parts)) for split, parts in by_split.items()}
     for (a, first), (b, second) in combinations(joined.items(), 2):
         shared = np.intersect1d(first, second)
         if len(shared):
@@ -139,7 +139,7 @@ class _Checker:
             while size := file.readinto(buffer):
                 block = memoryview(buffer)[:size]
                 digest.update(block)
-                rows += int(np.count_nonzero(np.frombuffer(block, dtype=np.uint8) == _NEWLINE))
+                rows += _count_newlines(buffer, size)
                 last = bytes(block[-1:])
         return rows, [] if last == b"\n" else ["the last row has no end"]
 
@@ -162,6 +162,15 @@ class _Checker:
             if not self._exporter.is_raw and not is_utf8(lines):
                 raise NotUnicode(path.name)
             yield lines
+
+
+def _count_newlines(buffer: bytearray, size: int) -> int:
+    """In the first `size` bytes. Rollouts are long: to jump from one newline to the next is faster than to compare every byte."""
+    count, place = 0, buffer.find(b"\n", 0, size)
+    while place >= 0:
+        count += 1
+        place = buffer.find(b"\n", place + 1, size)
+    return count
 
 
 def _whole_lines(path: Path, digest: Any) -> Iterator[memoryview | bytes]:

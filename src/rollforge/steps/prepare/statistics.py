@@ -8,6 +8,7 @@ import numpy as np
 
 from rollforge.recipes.base import Ints, Options, Selection, success_threshold
 from rollforge.records import JsonObject
+from rollforge.stats import distinct, median
 from rollforge.steps.prepare.gather import Pool
 
 FEW = 100
@@ -25,7 +26,7 @@ def summary(values: np.ndarray) -> JsonObject | None:
         "mean": float(np.mean(values)),
         "std": float(np.std(values, ddof=1)) if len(values) > 1 else None,
         "min": float(np.min(values)),
-        "median": float(np.median(values)),
+        "median": median(values),
         "max": float(np.max(values)),
     }
 
@@ -57,9 +58,9 @@ def describe(pool: Pool, selection: Selection, numbers: Ints) -> JsonObject:
             "chosen_chars": summary(candidates.chars[chosen]),
             "rejected_chars": summary(candidates.chars[rejected]),
             "share_chosen_longer": _share(longer),
-            "tasks": len(np.unique(candidates.group[chosen])),
+            "tasks": len(distinct(candidates.group[chosen])),
         }
-    found: JsonObject = {"tasks": len(np.unique(candidates.group[picks]))}
+    found: JsonObject = {"tasks": len(distinct(candidates.group[picks.ravel()]))}
     if selection.kind == "prompt":
         for name in ("mean_reward", "std_reward", "pass_rate", "difficulty"):
             found[name] = summary(selection.values[name][numbers])

@@ -6,42 +6,62 @@ other group a field with a single value has no std at all. These are NeMo Gym's 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollforge import stats
 from rollforge.index.grouped import ByTask, Floats, Ints
+from rollforge.records import ATTEMPT_KEY
+from rollforge.steps.profile.shelf import Shelf
+
+Bools = NDArray[np.bool_]
 
 STATISTICS = ("mean", "max", "min", "median", "std")
 
 
 def group_statistics(
-    rows: ByTask, names: Sequence[str], order: Ints | None, starts: Ints
+    rows: ByTask,
+    fields: Mapping[str, str],
+    order: Ints | None,
+    starts: Ints,
+    look: Callable[[str, Floats], None] | None = None,
+    shelf: Shelf | None = None,
 ) -> dict[str, Floats]:
     """One array per `statistic/field`, one value per group, NaN for what is undefined.
 
     Args:
+        fields: column → name, as `profile_fields` gives them.
         order: places of the rollouts (which come by task) sorted by group; None when tasks are the groups.
         starts: where each group begins.
+        look: is shown every field's values, sorted by group, as they pass by.
+        shelf: takes the arrays that are made, when there may be many groups.
     """
     sizes = np.diff(np.append(starts, len(rows)))
     columns: dict[str, Floats] = {}
-    counts: dict[str, Ints] = {}
+    is_whole: dict[str, Bools] = {}
     has_spread = np.zeros(len(starts), dtype=np.bool_)
-    for name, values in rows.floats(names):
-        found = stats.summarize_groups(values if order is None else values[order], starts)
-        counts[name] = found.n
-        for statistic in STATISTICS:
-            columns[f"{statistic}/{name}"] = getattr(found, statistic)
+    for column, values in rows.floats(list(fields)):
+        name = fields[column]
+        ordered = values if order is None else values[order]
+        if look is not None:
+            look(name, ordered)
+        found = stats.summarize_groups(ordered, starts)
+        is_whole[name] = found.n == sizes
         has_spread |= ~np.isnan(found.std)
-    for name in names:
-        is_zero = ~has_spread & (counts[name] == sizes)
-        if is_zero.any():
-            columns[f"std/{name}"] = np.where(is_zero, 0.0, columns[f"std/{name}"])
+        for statistic in STATISTICS:
+            values = getattr(found, statistic)
+            columns[f"{statistic}/{name}"] = values if shelf is None else shelf.put(values)
+    for name in fields.values():
+        columns[f"std/{name}"][~has_spread & is_whole[name]] = 0.0
     return columns
 
 
-def profile_fields(rows: ByTask) -> list[str]:
-    """The number fields, and `_ng_attempt_index` under NeMo Gym's name when some rollout was retried (added by the caller)."""
-    return rows.index.numbers
+def profile_fields(rows: ByTask) -> dict[str, str]:
+    """The number columns, each with what the rows call it; `_ng_attempt_index` is among them when a rollout was retried."""
+    names = rows.index.name_by_column
+    fields = {"reward": "reward"} | {column: names[column] for column in rows.index.numbers}
+    if not np.isnan(rows.one("attempt")).all():
+        fields["attempt"] = ATTEMPT_KEY
+    return fields

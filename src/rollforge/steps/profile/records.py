@@ -57,6 +57,8 @@ class ProfileSummary(Struct, kw_only=True):
     judged: int
     expected: int | None
     rejected_lines: int
+    noted_lines: int
+    """Rows that count although something about them is odd."""
     duplicates: int
     threshold: float
     bands: dict[str, int]

@@ -5,7 +5,7 @@ It reads numbers only; text is touched when the profile is written, for each tas
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ from msgspec import Struct
 
 from rollforge import stats
 from rollforge.index import Index, open_index
+from rollforge.index.arrow import arrow_array, arrow_floats
 from rollforge.index.grouped import ByTask, Floats, Ints
 from rollforge.records import JsonObject
-from rollforge.steps.profile.fields import STATISTICS, group_statistics
+from rollforge.steps.profile.fields import group_statistics, profile_fields
 from rollforge.steps.profile.records import BANDS, ProfileSummary
+from rollforge.steps.profile.shelf import Shelf
 from rollforge.steps.profile.summary import summarize
 
 HARD, EASY = 0.25, 0.75
@@ -48,6 +50,8 @@ class Profile:
         self.fields = fields
         self.rows: ByTask | None = None
         """The rollouts it was made of, for what is written beside the statistics."""
+        self.shelf: Shelf | None = None
+        """What holds the columns of `tasks` when there are very many."""
 
     def __repr__(self) -> str:
         return f"Profile({self.tasks.num_rows:,} tasks, {self.agents.num_rows} agents, {len(self.fields)} fields)"
@@ -65,41 +69,36 @@ def profile_run(
         return profile_index(index, options)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # rewards near the greatest number have no mean: it is null
 def profile_index(index: Index, options: ProfileOptions | None = None) -> Profile:
     """The profile of an open index."""
     options = options or ProfileOptions()
     rows = ByTask(index, options.where)
-    names = index.numbers or ["reward"]
-    rows.keep([*names, "attempt", "answer_chars"])
-    tasks = _task_table(rows, names, options)
-    agents = _agent_table(rows, names, options)
+    rows.keep(list(dict.fromkeys(["reward", *index.numbers, "attempt", "answer_chars"])))
+    fields = profile_fields(rows)
+    shelf = Shelf(index.scratch)
+    tasks = _task_table(rows, fields, options, shelf)
+    agents = _agent_table(rows, fields)
     summary = summarize(rows, tasks, options.threshold, options.tolerance, options.look)
-    profile = Profile(tasks, agents, summary, list(names))
-    profile.rows = rows
+    profile = Profile(tasks, agents, summary, list(fields.values()))
+    profile.rows, profile.shelf = rows, shelf
     return profile
 
 
 def _column(values: Any) -> pa.Array:
     """An array without copying; NaN is null."""
     array = np.asarray(values)
-    if array.dtype.kind != "f":
-        return pa.array(array)
-    missing = np.isnan(array)
-    return pa.array(array, mask=missing) if missing.any() else pa.array(array)
+    return arrow_floats(array) if array.dtype.kind == "f" else arrow_array(array)
 
 
-def _task_table(rows: ByTask, names: Sequence[str], options: ProfileOptions) -> pa.Table:
-    columns: dict[str, pa.Array] = {"task": pa.array(rows.tasks), "agent": _first(rows, "agent")}
+def _task_table(rows: ByTask, fields: Mapping[str, str], options: ProfileOptions, shelf: Shelf) -> pa.Table:
+    columns: dict[str, pa.Array] = {"task": arrow_array(rows.tasks), "agent": _first(rows, "agent")}
     columns |= {name: _column(values) for name, values in _counts(rows).items()}
     columns |= _reward_columns(rows, options)
-    statistics = group_statistics(rows, names, None, rows.starts)
-    attempts = rows.one("attempt")
-    if not np.isnan(attempts).all():
-        found = stats.summarize_groups(attempts, rows.starts)
-        statistics |= {
-            f"{statistic}/_ng_attempt_index": getattr(found, statistic) for statistic in STATISTICS
-        }
-    columns |= {name: _column(values) for name, values in statistics.items()}
+    statistics = group_statistics(rows, fields, None, rows.starts, shelf=shelf)
+    for name, values in statistics.items():
+        columns[name] = _column(values)
+        shelf.rest()
     table = pa.table(columns)
     return _with_absent_tasks(rows, table) if options.where is None else table
 
@@ -153,13 +152,13 @@ def _reward_columns(rows: ByTask, options: ProfileOptions) -> dict[str, pa.Array
     low, high = _wilson(rate, judged)
     has_signal = (found.max - found.min) > options.tolerance
     return {
-        "num_judged": pa.array(judged.astype(np.int64)),
-        "num_solved": pa.array(solved.astype(np.int64)),
+        "num_judged": arrow_array(judged.astype(np.int64)),
+        "num_solved": arrow_array(solved.astype(np.int64)),
         "pass_rate": _column(rate),
         "pass_rate_low": _column(low),
         "pass_rate_high": _column(high),
         "difficulty": pa.array(_bands(rate), pa.string()),
-        "has_signal": pa.array(has_signal, mask=judged < 2),
+        "has_signal": arrow_array(has_signal, judged < 2),
     }
 
 
@@ -189,27 +188,33 @@ def _with_absent_tasks(rows: ByTask, table: pa.Table) -> pa.Table:
     return pa.concat_tables([table, pa.table(nothing)], promote_options="default").sort_by("task")
 
 
-def _agent_table(rows: ByTask, names: Sequence[str], options: ProfileOptions) -> pa.Table:
+def _agent_table(rows: ByTask, fields: Mapping[str, str]) -> pa.Table:
     codes, labels = _sorted(*rows.codes("agent"))
     order = np.argsort(codes, kind="stable")
     starts = (
         np.flatnonzero(np.r_[True, np.diff(codes[order]) != 0]) if len(codes) else np.zeros(0, dtype=np.int64)
     )
-    statistics = group_statistics(rows, names, order, starts)
+    histograms: dict[str, list[JsonObject]] = {f"histogram/{name}": [] for name in fields.values()}
+
+    def draw(name: str, values: Floats) -> None:
+        for one in np.split(values, starts[1:]) if len(starts) else ():
+            histograms[f"histogram/{name}"].append(stats.histogram(one)._asdict())
+
+    statistics = group_statistics(rows, fields, order, starts, draw)
     sizes = np.diff(np.append(starts, len(codes)))
     task = rows.task[order]
     tasks = [
         len(np.unique(task[first : first + size]))
         for first, size in zip(starts.tolist(), sizes.tolist(), strict=True)
     ]
-    histograms = _agent_histograms(rows, names, order, starts, sizes)
     columns: dict[str, pa.Array] = {
         "agent": pa.array([labels[code] for code in codes[order][starts].tolist()], pa.string()),
-        "num_rollouts": pa.array(sizes.astype(np.int64)),
+        "num_rollouts": arrow_array(sizes.astype(np.int64)),
         "num_tasks": pa.array(tasks, pa.int64()),
     }
     columns |= {name: _column(values) for name, values in statistics.items()}
-    columns |= histograms
+    kind = pa.struct([("edges", pa.list_(pa.float64())), ("counts", pa.list_(pa.int64()))])
+    columns |= {name: pa.array(found, kind) for name, found in histograms.items()}
     return pa.table(columns)
 
 
@@ -219,15 +224,3 @@ def _sorted(codes: Ints, labels: list[str | None]) -> tuple[Ints, list[str | Non
     place = {name: number for number, name in enumerate(names)}
     renamed = np.array([place.get(label or "", len(names)) for label in labels], dtype=np.int64)
     return renamed[codes] if len(codes) else codes, [*names, None]
-
-
-def _agent_histograms(
-    rows: ByTask, names: Sequence[str], order: Ints, starts: Ints, sizes: Ints
-) -> dict[str, pa.Array]:
-    kind = pa.struct([("edges", pa.list_(pa.float64())), ("counts", pa.list_(pa.int64()))])
-    found: dict[str, list[JsonObject]] = {f"histogram/{name}": [] for name in names}
-    for name, values in rows.floats(names):
-        ordered = values[order]
-        for first, size in zip(starts.tolist(), sizes.tolist(), strict=True):
-            found[f"histogram/{name}"].append(stats.histogram(ordered[first : first + size])._asdict())
-    return {name: pa.array(histograms, kind) for name, histograms in found.items()}

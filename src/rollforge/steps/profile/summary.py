@@ -24,7 +24,8 @@ def summarize(rows: ByTask, tasks: pa.Table, threshold: float, tolerance: float,
     difficulty = tasks.column("difficulty").to_pylist()
     signal = tasks.column("has_signal")
     of = len(signal) - signal.null_count
-    without = of - signal.to_pylist().count(True)
+    has_signal = (found.max - found.min > tolerance) & (found.n > 1)
+    without = of - int(has_signal.sum())
     length = rows.one("answer_chars")
     within = _within_correlation(rows, reward, length)
     parts = stats.variance_parts(found.mean, found.std, found.n)
@@ -35,6 +36,7 @@ def summarize(rows: ByTask, tasks: pa.Table, threshold: float, tolerance: float,
         judged=int(found.n.sum()),
         expected=index.expected if rows.where is None else None,
         rejected_lines=index.rejected_lines,
+        noted_lines=index.noted_lines,
         duplicates=index.duplicate_count,
         threshold=threshold,
         bands={band: difficulty.count(band) for band in BANDS},
@@ -46,7 +48,9 @@ def summarize(rows: ByTask, tasks: pa.Table, threshold: float, tolerance: float,
         ),
         tokens_per_success=_tokens_per_success(rows, reward, threshold),
         reward_against_length=within[0],
-        look=_looks(rows, found, reward, length, within[1], threshold, look),
+        look=_looks(
+            rows, found, reward, length, within[1], threshold=threshold, tolerance=tolerance, most=look
+        ),
     )
 
 
@@ -112,7 +116,15 @@ def _within_correlation(rows: ByTask, reward: Floats, length: Floats) -> tuple[f
 
 
 def _looks(
-    rows: ByTask, found: Any, reward: Floats, length: Floats, correlation: Floats, threshold: float, most: int
+    rows: ByTask,
+    found: Any,
+    reward: Floats,
+    length: Floats,
+    correlation: Floats,
+    *,
+    threshold: float,
+    tolerance: float,
+    most: int,
 ) -> dict[str, list[Look]]:
     """The tasks that deserve a look, by reason, the most deserving first."""
     hits = np.where(np.isnan(reward), np.nan, (reward >= threshold).astype(np.float64))
@@ -122,7 +134,7 @@ def _looks(
         mean_chars, rate = chars / counted, solved / judged
     usual = float(np.nanmedian(mean_chars)) if (counted > 0).any() else 0.0
     picks: dict[str, tuple[str, Floats, Any]] = {
-        "highest_variance": ("rewards differ most", found.std, found.std > 0),
+        "highest_variance": ("rewards differ most", found.std, found.max - found.min > tolerance),
         "never_solved_long": (
             "never solved, answers are long", mean_chars, (judged > 0) & (solved == 0) & (mean_chars > usual),
         ),

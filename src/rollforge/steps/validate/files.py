@@ -23,6 +23,7 @@ from rollforge.steps.validate.file_metrics import FileMetrics
 from rollforge.steps.validate.params import kind_of
 from rollforge.steps.validate.records import FileKind, FileReport, Finding, Problem, Report
 from rollforge.steps.validate.rows import check_row, kind_of_row
+from rollforge.store.files import file_stem
 
 LISTED = 1000
 _canonical = msgspec.json.Encoder(order="sorted").encode
@@ -160,7 +161,7 @@ class _File:
     def _write_clean(self, report: FileReport) -> None:
         folder = Path(self._options.out) if self._options.out else self.path.parent
         folder.mkdir(parents=True, exist_ok=True)
-        stem = self.path.name.split(".")[0]
+        stem = file_stem(self.path)
         clean, rejects = folder / f"{stem}.clean.jsonl", folder / f"{stem}.rejects.jsonl"
         reasons: dict[int, list[str]] = {}
         for problem in self._bad:

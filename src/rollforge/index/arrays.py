@@ -1,0 +1,68 @@
+"""This module turns columns of Arrow into arrays of numpy, exactly, with a value of the caller's where one is missing.
+
+It does without `pyarrow.compute`: to import that, which documents every one of its functions, takes longer than the columns of
+most runs. Nothing here knows what a column means.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rollforge.stats import Floats, Ints
+
+
+def ints(column: pa.ChunkedArray, missing: int = 0) -> Ints:
+    """A column of whole numbers. Arrow would make floats of those that have missing ones, and hashes do not survive that."""
+    found = [np.zeros(0, dtype=np.int64)]
+    for chunk in column.chunks:
+        if chunk.null_count == len(chunk):
+            found.append(np.full(len(chunk), missing, dtype=np.int64))
+        elif chunk.null_count:
+            stored = np.frombuffer(chunk.buffers()[1], dtype=chunk.type.to_pandas_dtype())
+            values = stored[chunk.offset : chunk.offset + len(chunk)]
+            found.append(np.where(_is_known(chunk), values, missing).astype(np.int64, copy=False))
+        else:
+            found.append(chunk.to_numpy(zero_copy_only=False))
+    return np.concatenate(found, dtype=np.int64, casting="unsafe")
+
+
+def floats(column: pa.ChunkedArray) -> Floats:
+    """A column of numbers or truth values; NaN where one is missing."""
+    found = [np.zeros(0)]
+    for chunk in column.chunks:
+        is_blank = chunk.null_count == len(chunk)
+        found.append(np.full(len(chunk), math.nan) if is_blank else chunk.to_numpy(zero_copy_only=False))
+    return np.concatenate(found, dtype=np.float64, casting="unsafe")
+
+
+def flags(column: pa.ChunkedArray) -> NDArray[np.bool_]:
+    """A column of truth values; no where one is missing."""
+    found = [np.zeros(0, dtype=np.bool_)]
+    for chunk in column.chunks:
+        found.append(chunk.to_numpy(zero_copy_only=False).astype(np.bool_))
+    return np.concatenate(found)
+
+
+def codes(column: pa.ChunkedArray) -> tuple[Ints, list[str]]:
+    """A column of texts: the number of each row's text, -1 where it is missing, and the texts in the order they first appear."""
+    number: dict[str | None, int] = {None: -1}
+    found = [np.zeros(0, dtype=np.int64)]
+    for chunk in column.chunks:
+        is_coded = pa.types.is_dictionary(chunk.type)
+        texts = (chunk.dictionary if is_coded else chunk).to_pylist()
+        for text in dict.fromkeys(texts):
+            number.setdefault(text, len(number) - 1)
+        numbers = np.array([*(number[text] for text in texts), -1], dtype=np.int64)
+        found.append(numbers[ints(pa.chunked_array([chunk.indices]), -1)] if is_coded else numbers[:-1])
+    return np.concatenate(found), [text for text in number if text is not None]
+
+
+def _is_known(array: pa.Array) -> NDArray[np.bool_]:
+    bits = np.frombuffer(array.buffers()[0], dtype=np.uint8)
+    known = np.unpackbits(bits, bitorder="little", count=array.offset + len(array))
+    is_known: NDArray[np.bool_] = known[array.offset :].astype(np.bool_)
+    return is_known

@@ -1,0 +1,51 @@
+"""This module keeps the columns of a large profile in a file instead of memory: a million tasks have a gigabyte of statistics.
+
+Most profiles are small and never touch it. What is put away stays an ordinary array, whose pages the system fetches when they are
+looked at.
+"""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+
+BUDGET = 32 << 20
+"""Bytes of columns that stay in memory."""
+
+
+class Shelf:
+    """Columns beyond `BUDGET`, in a file without a name that ends with the process."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._size = 0
+        self._file: IO[bytes] | None = None
+        self._end = 0
+        self._maps: list[mmap.mmap] = []
+
+    def put(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The same values, which may be written to, in memory or in the file."""
+        self._size += values.nbytes
+        if self._size <= BUDGET or not values.nbytes:
+            return values
+        if self._file is None:
+            self._file = TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115  (closed with its last array)
+        self._file.seek(self._end)
+        data = np.ascontiguousarray(values).view(np.uint8).data
+        while data:
+            data = data[self._file.write(data) :]
+        pages = mmap.mmap(self._file.fileno(), values.nbytes, offset=self._end)
+        self._end += -(-values.nbytes // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+        self._maps.append(pages)
+        return np.frombuffer(pages, dtype=np.float64)
+
+    def rest(self) -> None:
+        """Let go of the pages that were looked at."""
+        for pages in self._maps:
+            if hasattr(pages, "madvise"):
+                pages.madvise(mmap.MADV_DONTNEED)
