@@ -78,7 +78,8 @@ class Run:
         from rollforge.steps.prepare import prepare
 
         force = bool(options.pop("force", False))
-        checked = gate(recipe, [str(path) for path in self.paths], force=force)
+        names = [str(path) for path in self.paths]
+        checked = gate(recipe, names, force=force, verifier=options.get("verifier"))
         return prepare(recipe, self.paths, to=to, out=out, check=checked, **options)
 
     def status(self) -> Status:

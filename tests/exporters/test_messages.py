@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from rollforge.exporters.messages import Call, Conversation, Inexpressible, Message, Reader
+from rollforge.exporters.messages import Call, Conversation, Inexpressible, Message
+from rollforge.exporters.reading import Reader
 from tests.builders import Row, make_rollout
 from tests.prepare_runs import TOOL, call, reasoning, result, text, with_output
 

@@ -10,16 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from rollforge.exporters import EXPORTERS
-from rollforge.exporters.base import (
-    Demonstration,
-    Exporter,
-    FormChanged,
-    KeysGrew,
-    Labelled,
-    Pair,
-    load_exporter,
-)
-from rollforge.exporters.messages import Conversation, Inexpressible, Message, Reader
+from rollforge.exporters.base import Exporter, FormChanged, KeysGrew, load_exporter
+from rollforge.exporters.examples import Demonstration, Labelled, Pair
+from rollforge.exporters.messages import Conversation, Inexpressible, Message
+from rollforge.exporters.reading import Reader
 from rollforge.exporters.tidy import lead, tidy
 from tests.builders import Row
 from tests.exporters.hostile import rollouts

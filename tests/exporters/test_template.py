@@ -36,14 +36,14 @@ TEXT_ONLY = "{%- if message.role not in ('user', 'assistant') %}{{ raise_excepti
     ],
 )
 def test_the_first_form_that_the_template_shows_whole_is_picked(body: str, wanted: tuple[str, ...]) -> None:
-    shaping, _ = pick_shaping(Template(HEAD + body + TAIL, "t"), TrlExporter.shaping, {})
+    shaping, *_ = pick_shaping(Template(HEAD + body + TAIL, "t"), TrlExporter.shaping, {})
     assert (shaping.arguments, shaping.keys, shaping.reasoning, shaping.tools) == wanted
 
 
 def test_what_the_user_asked_for_is_proved_and_not_changed() -> None:
     with pytest.raises(UsageError, match="in any form"):
         pick_shaping(Template("{{ raise_exception('no') }}", "t"), TrlExporter.shaping, {})
-    shaping, _ = pick_shaping(
+    shaping, *_ = pick_shaping(
         Template(HEAD + OBJECTS + TAIL, "t"), TrlExporter.shaping, {"reasoning": "drop"}
     )
     assert shaping.reasoning == "drop"

@@ -93,6 +93,17 @@ def test_uniform_arguments_stay_objects(tmp_path: Path) -> None:
         (['{"a": 1}', '{"a": 1.5}'], "several types"),
         (['{"a": "x"}', "not json"], "not a JSON object"),
         (['{"a": "x"}', "[1]"], "not a JSON object"),
+        (['{"a": "x", "a": "y"}'], "twice"),
+        (['{"a": {"b": 1, "b" : 2}}'], "twice"),
+        (['{"a": "\\"b\\": \\"b\\":"}'], None),
+        (['{"day": "2024-01-31"}'], "date"),
+        (['{"a": "x"}', '{"a": "2024-01-31T10:00:00Z"}'], "date"),
+        (['{"a": [1, 2.5]}'], "several types"),
+        (['{"a": ["x", {"b": 1}]}'], "several types"),
+        (['{"a": [{"b": 0.5}, {"c": 0.5}]}'], "rounded"),
+        (['{"a": 0.3, "b": {}}'], "rounded"),
+        (['{"a": 9223372036854775808}'], "64 bits"),
+        (['{"a": "x"}', '{"b": 1}', '{"a": {"c": 1}}'], "several types"),
     ],
 )
 def test_the_guard_knows_what_the_loader_would_damage(seen: list[str], reason: str | None) -> None:
@@ -107,6 +118,33 @@ def test_the_guard_knows_that_new_keys_late_in_a_file_fail_the_load() -> None:
     assert "late" in (guard.damage('{"b": "x"}', SURE_BYTES + 1) or "")
 
 
+@pytest.mark.parametrize("arguments", ["{not json", "[1]", '{"a": "x", "a": "y"}'])
+def test_a_slip_in_one_call_costs_its_own_row_and_not_the_form_of_all(arguments: str, tmp_path: Path) -> None:
+    rows = [
+        with_output(make_rollout(k, 0, 1.0), call(0, written), result(0), text(f"t{k}"), tools=[TOOL])
+        for k, written in enumerate(['{"a": "x"}', arguments, '{"a": "y"}'])
+    ]
+    run = write_rows(tmp_path / "run" / "rollouts.jsonl", rows).parent
+    made = prepare("sft", run, to="trl", out=tmp_path / "data")
+    assert made.form["arguments"] == "object" and made.counts["rollouts"]["kept"] == 2
+    kept = prepare("sft", run, to="trl", out=tmp_path / "strings", arguments="string")
+    assert kept.counts["rollouts"]["kept"] == 3
+
+
+def test_axolotl_gets_no_arguments_that_it_cannot_parse(tmp_path: Path) -> None:
+    rows = [
+        with_output(make_rollout(k, 0, 1.0), call(0, written), result(0), text(f"t{k}"), tools=[TOOL])
+        for k, written in enumerate(['{"a": "x"}', "{not json"])
+    ]
+    made = prepare(
+        "sft",
+        write_rows(tmp_path / "run" / "rollouts.jsonl", rows).parent,
+        to="axolotl",
+        out=tmp_path / "data",
+    )
+    assert made.counts["rollouts"]["cannot be expressed: call arguments are not a JSON object"] == 1
+
+
 def test_a_column_whose_first_value_comes_late_is_moved_to_the_front(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +156,101 @@ def test_a_column_whose_first_value_comes_late_is_moved_to_the_front(
     found = read_lines(tmp_path / "data" / "train.jsonl")
     assert len(found) == 31 and found[0]["tools"] and found[0]["messages"][-1]["content"] == "last"
     assert "moved to the front" in made.form["changes"][-1]
+
+
+def test_a_column_that_only_another_split_fills_is_brought_into_the_first(tmp_path: Path) -> None:
+    rows = [make_rollout(task, 0, 1.0, text=f"t{task}") for task in range(12)]
+    for task in (12, 13):
+        rows.append(
+            with_output(make_rollout(task, 0, 1.0), call(0), result(0), text(f"t{task}"), tools=[TOOL])
+        )
+    run = write_rows(tmp_path / "run" / "rollouts.jsonl", rows).parent
+    for seed in range(12):
+        out = tmp_path / f"data{seed}"
+        made = prepare("sft", run, to="trl", out=out, split=(0.5, 0.5), seed=seed)
+        train, held = read_lines(out / "train.jsonl"), read_lines(out / "validation.jsonl")
+        assert len(train) == len(held) == 7 and any(row["tools"] for row in train)
+        asked = [{row["messages"][0]["content"] for row in rows} for rows in (train, held)]
+        assert not asked[0] & asked[1]
+        if any("moved to train" in change for change in made.form["changes"]):
+            return
+    pytest.fail("no seed put the two tasks with tools into validation")
+
+
+def test_arguments_whose_keys_only_another_split_has_are_strings(tmp_path: Path) -> None:
+    rows = [
+        with_output(
+            make_rollout(task, 0, 1.0),
+            call(0, '{"b": "y"}' if task == 0 else '{"a": "x"}'),
+            result(0),
+            text(f"t{task}"),
+        )
+        for task in range(10)
+    ]
+    run = write_rows(tmp_path / "run" / "rollouts.jsonl", rows).parent
+    forms = {}
+    for seed in range(12):
+        made = prepare("sft", run, to="trl", out=tmp_path / str(seed), split=(0.5, 0.5), seed=seed)
+        held = read_lines(tmp_path / str(seed) / "validation.jsonl")
+        forms[any("question 0" in row["messages"][0]["content"] for row in held)] = made.form["arguments"]
+    assert forms == {True: "string", False: "object"}
+
+
+def test_a_number_that_is_null_in_all_early_rows_is_shown_at_the_front(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollforge.steps.prepare.write.SURE_BYTES", 500)
+    rows = [make_rollout(task, 0, 0.5) for task in range(30)]
+    rows += [make_rollout(30, sample, float(sample)) for sample in range(2)]
+    run = write_rows(tmp_path / "run" / "rollouts.jsonl", rows).parent
+    prepare("ppo", run, to="trl", out=tmp_path / "data")
+    found = read_lines(tmp_path / "data" / "train.jsonl")
+    assert found[0]["std_reward"] is not None and all(row["std_reward"] is None for row in found[1:])
+
+
+@pytest.mark.parametrize("name", ["trl", "openrlhf", "nemo-rl", "llama-factory", "axolotl"])
+def test_texts_that_are_all_dates_are_written_where_no_loader_makes_times_of_them(
+    name: str, tmp_path: Path
+) -> None:
+    rows = [
+        make_rollout(task, sample, float(sample), text=f"2024-0{task + 1}-0{sample + 1}")
+        for task in range(3)
+        for sample in range(2)
+    ]
+    run = write_rows(tmp_path / "run" / "rollouts.jsonl", rows).parent
+    made = prepare("dpo", run, to=name, out=tmp_path / "data")
+    assert [file.path for file in made.files] == ["train.parquet"]
+    assert "looks like a date" in made.form["changes"][0]
+    assert "2024-01-02" in str(pq.read_table(tmp_path / "data" / "train.parquet").to_pylist()[0])
+
+
+def test_numbers_beside_arguments_with_different_keys_are_not_rounded(tmp_path: Path) -> None:
+    def asked(arguments: str) -> list[Row]:
+        return [
+            {"role": "user", "content": "q"},
+            call(0, arguments),
+            result(0),
+            {"role": "user", "content": "?"},
+        ]
+
+    rows = [
+        with_output(
+            make_rollout(task, k, float(k == 0)), text(f"t{k}"), input=asked(f'{{"{"ab"[task]}": "x"}}')
+        )
+        for task in range(2)
+        for k in range(3)
+    ]
+    run = write_rows(tmp_path / "run" / "rollouts.jsonl", rows).parent
+    made = prepare("grpo", run, to="trl", out=tmp_path / "data")
+    assert made.form["arguments"] == "string"
+
+
+def test_nemo_rl_pairs_are_read_by_a_loader_that_infers_and_keep_their_numbers(
+    run: Path, tmp_path: Path
+) -> None:
+    rows_of(run, tmp_path / "data", "dpo", "nemo-rl")
+    loaded = paj.read_json(tmp_path / "data" / "train.jsonl").to_pylist()
+    assert loaded == read_lines(tmp_path / "data" / "train.jsonl")
 
 
 def test_no_column_of_a_prompt_set_has_a_name_that_trl_gives_a_meaning() -> None:

@@ -138,6 +138,11 @@ def test_grpo_drops_groups_without_signal_by_max_minus_min() -> None:
     assert len(select("ppo", given)) == 3
 
 
+def test_rewards_that_differ_in_the_last_digits_of_a_sum_are_no_signal() -> None:
+    chosen = select("grpo", candidates([0, 0, 0], [0.3, 0.1 + 0.2, 0.3]))
+    assert len(chosen) == 0 and chosen.fates["group without signal"] == 3
+
+
 def test_statistics_of_a_task_are_over_its_judged_rollouts() -> None:
     stats = group_stats(candidates([0, 0, 0, 1], [1.0, 0.0, NAN, NAN]), Options())
     assert stats.count.tolist() == [2, 0]

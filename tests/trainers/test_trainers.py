@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from rollforge.steps.prepare import prepare
-from tests.prepare_runs import mixed_run, read_lines
+from tests.builders import Row, make_rollout, write_rows
+from tests.prepare_runs import TOOL, call, mixed_run, read_lines, result, text, with_output
 
 HERE = Path(__file__).parent
 PYTHON = HERE.parents[1] / ".venv-trainers" / "bin" / "python"
@@ -105,3 +106,46 @@ def test_llama_factory_skips_no_row_and_changes_no_number(folder: Path) -> None:
         assert seen[recipe]["rows"] == seen[recipe]["kept"] == rows
         assert seen[recipe]["numbers"] and seen[recipe]["tools"]
     assert seen["sft"]["sides"] == [1] and seen["dpo"]["sides"] == seen["kto"]["sides"] == [2]
+
+
+ARGUMENTS = {
+    "dates": ['{"day": "2024-01-31"}', '{"day": "2024-02-29"}'],
+    "repeated-key": ['{"a": "x"}', '{"a": "x", "a": "y"}'],
+    "ragged-list": ['{"a": [{"b": 0.3}, {"c": 6.674e-11}]}', '{"a": [{"b": 0.1}]}'],
+    "empty-object": ['{"a": {}, "b": 0.3}', '{"a": {}, "b": 0.6}'],
+    "several-types": ['{"a": "0.3"}', '{"a": {"b": 1}}'],
+    "large-integers": ['{"a": 9223372036854775808}', '{"a": 18446744073709551616}'],
+    "different-keys": ['{"a": "x", "n": 9007199254740993}', '{"b": true}'],
+    "not-json": ['{"a": "x"}', "{nothing"],
+}
+
+
+def call_run(folder: Path, arguments: list[str]) -> Path:
+    rows = [
+        with_output(make_rollout(task, k, float(k)), call(0, written), result(0), text(f"t{k}"), tools=[TOOL])
+        for task, written in enumerate(arguments)
+        for k in range(2)
+    ]
+    return write_rows(folder / "rollouts.jsonl", rows).parent
+
+
+def test_the_loader_changes_nothing_whatever_the_arguments_and_texts_look_like(tmp_path: Path) -> None:
+    for name, arguments in ARGUMENTS.items():
+        run = call_run(tmp_path / "runs" / name, arguments)
+        for exporter, recipe in (("trl", "sft"), ("trl", "dpo"), ("axolotl", "sft"), ("nemo-rl", "dpo")):
+            prepare(recipe, run, to=exporter, out=tmp_path / "made" / f"{name}-{recipe}-{exporter}")
+    dated: list[Row] = [
+        make_rollout(task, k, float(k), text=f"2024-0{task + 1}-0{k + 1}", expected_answer="2024-01-01")
+        for task in range(3)
+        for k in range(2)
+    ]
+    run = write_rows(tmp_path / "runs" / "dated" / "rollouts.jsonl", dated).parent
+    for exporter, recipe in (("trl", "dpo"), ("trl", "grpo"), ("openrlhf", "ppo"), ("llama-factory", "dpo")):
+        prepare(recipe, run, to=exporter, out=tmp_path / "made" / f"dated-{recipe}-{exporter}")
+    rows = [make_rollout(task, 0, 1.0, text=f"t{task}") for task in range(12)]
+    rows += [with_output(make_rollout(12, 0, 1.0), call(0), result(0), text("t"), tools=[TOOL])]
+    run = write_rows(tmp_path / "runs" / "split" / "rollouts.jsonl", rows).parent
+    for seed in range(4):
+        prepare("sft", run, to="trl", out=tmp_path / "made" / f"split-{seed}", split=(0.5, 0.5), seed=seed)
+    seen = seen_by("load_datasets.py", tmp_path / "made")
+    assert seen and {name: what for name, what in seen.items() if what != "exact"} == {}

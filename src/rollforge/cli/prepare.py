@@ -36,7 +36,7 @@ class WhichFlags:
     per_task: Annotated[int | None, Parameter(group=_WHICH)] = None
     """Keep the best N rollouts of each task."""
     band: Annotated[str | None, Parameter(group=_WHICH)] = None
-    """Keep tasks with a pass rate in this range: 0.1-0.9."""
+    """Keep tasks with a pass rate in this range: 0.1-0.9; 0-1 leaves out those that always or never pass."""
     dedupe: Annotated[Literal["none", "exact", "near"], Parameter(group=_WHICH)] = "none"
     """Drop answers equal, or nearly equal, to a better one of the same task."""
     dedupe_prompts: Annotated[Literal["none", "exact", "near"], Parameter(group=_WHICH)] = "none"
@@ -173,7 +173,7 @@ def prepare(
     to
         Exporter: trl, verl, openrlhf, nemo-rl, llama-factory, axolotl, chat or gym.
     from_
-        A manifest.json: make the same bytes again.
+        A manifest.json: make the same bytes again. Give its runs only if they have moved.
     dry_run
         Count only, also at other thresholds; write nothing.
     force
@@ -190,7 +190,9 @@ def prepare(
         if from_ is not None:
             if out is None:
                 raise UsageError("--from needs a folder to write to", hint="give -o DIR")
-            manifest = step.prepare_again(from_, out=out, progress=report)
+            moved = [word for word in (recipe, *runs) if word is not None]
+            _refuse_beside_from(moved, to, (which, pairs, rows, files), dry_run=dry_run)
+            manifest = step.prepare_again(from_, out=out, runs=moved, progress=report)
         else:
             _require(recipe, runs, to)
             options = _options(which, pairs, rows, files)
@@ -211,6 +213,20 @@ def prepare(
     else:
         show_manifest(manifest, out)
     return Exit.DONE
+
+
+def _refuse_beside_from(
+    moved: Sequence[str], to: str | None, flags: tuple[object, ...], *, dry_run: bool
+) -> None:
+    """The manifest has the recipe and every option; whoever gives others wants another data set."""
+    from rollforge.recipes import RECIPES
+
+    has_flags = flags != (WhichFlags(), PairFlags(), RowFlags(), FileFlags())
+    if has_flags or dry_run or to is not None or any(word in RECIPES.names() for word in moved):
+        raise UsageError(
+            "--from takes recipe, exporter and options from the manifest; others cannot be given beside it",
+            hint="only where the runs are now: rollforge prepare --from MANIFEST RUN… -o DIR",
+        )
 
 
 def _checked(

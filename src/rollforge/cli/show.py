@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -45,9 +46,9 @@ class Choice:
     seed: int = 0
     """Another seed draws another sample."""
     best: Flag = False
-    """Highest reward first."""
+    """Highest reward first; `--best 5` shows five."""
     worst: Flag = False
-    """Lowest reward first."""
+    """Lowest reward first; `--worst 5` shows five."""
     suspicious: Flag = False
     """Those that look wrong first: rewarded though empty or cut off, one answer with two rewards, error texts."""
     limit: Annotated[int, Parameter(name=["--limit", "-n"])] = 5
@@ -74,9 +75,7 @@ class Choice:
 
 
 def show(
-    run: Annotated[list[str] | None, Parameter(name="run")] = None,
-    /,
-    *,
+    *run: Annotated[str, Parameter(name="run")],
     example: str | None = None,
     choice: Choice = Choice(),  # noqa: B008  (a record of defaults, never changed)
     raw: Flag = False,
@@ -109,18 +108,27 @@ def show(
     """
     if example is not None:
         return _print(_behind(example), raw=raw, full=full, json=json)
-    if not run:
+    runs, choice = _take_number(run, choice)
+    if not runs:
         raise UsageError("no run given", hint="rollforge show RUN, or rollforge show --example FILE:LINE")
     from rollforge.index import open_index
     from rollforge.steps.show import show_line, show_rollouts
 
-    with open_index(run, verifier=verifier, workers=workers) as index:
+    with open_index(runs, verifier=verifier, workers=workers) as index:
         if choice.line is not None:
             seen = show_line(index, choice.line)
             if seen.reason is not None or raw:
                 return _print_line(seen, raw=raw, json=json)
         _print(show_rollouts(index, choice.options()), raw=raw, full=full, json=json)
         return strict_exit(index, is_strict=strict)
+
+
+def _take_number(words: tuple[str, ...], choice: Choice) -> tuple[list[str], Choice]:
+    """The runs, and the choice with its limit: `--best 5` is short for `--best --limit 5`."""
+    numbers = [word for word in words if word.isdigit() and not Path(word).exists()]
+    if len(numbers) != 1 or choice.pick() is None:
+        return list(words), choice
+    return [word for word in words if word != numbers[0]], replace(choice, limit=int(numbers[0]))
 
 
 def _behind(example: str) -> list[Shown]:
@@ -132,8 +140,12 @@ def _behind(example: str) -> list[Shown]:
     shown = []
     for origin in trace(example).origins:
         with open_index(origin.run, verifier=origin.verifier) as index:
-            tasks = () if origin.task is None else (origin.task,)
-            shown += show_rollouts(index, ShowOptions(tasks=tasks, rollout=origin.rollout))
+            if origin.source_line is not None:
+                chosen = ShowOptions(where=f"line = {origin.source_line}")
+            else:  # a data set made before lines were kept
+                tasks = () if origin.task is None else (origin.task,)
+                chosen = ShowOptions(tasks=tasks, rollout=origin.rollout)
+            shown += show_rollouts(index, chosen)
     return shown
 
 

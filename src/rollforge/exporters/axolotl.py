@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rollforge.exporters.base import Demonstration, Exporter, Kind, Pair
+from rollforge.exporters.base import Exporter
 from rollforge.exporters.contract import PlainMessage, ReadMessage, message_problems, struct
-from rollforge.exporters.messages import Message
+from rollforge.exporters.examples import Demonstration, Kind, Pair
+from rollforge.exporters.guard import NOT_AN_OBJECT
+from rollforge.exporters.messages import Inexpressible, Message, is_object
 from rollforge.exporters.shape import Shaping, shape, tools_from_system, tools_in_system, unshape
-from rollforge.exporters.snippets import fenced, first_file
+from rollforge.exporters.snippets import config, fenced
+from rollforge.exporters.tidy import Policies
 from rollforge.records import JsonObject
 
 _TEXT = Shaping(arguments="text", tools="system", reasoning="think", keys="uniform")
@@ -26,7 +29,29 @@ class AxolotlExporter(Exporter):
     recipes = ("sft", "dpo")
     shaping = Shaping(arguments="string", tools="string", reasoning="field", keys="uniform")
     containers = ("jsonl", "parquet")
+    policies = Policies(ends_in_tool_result="cut")  # its loader warns of a last turn it cannot train
     pair_form = "step"
+
+    @classmethod
+    def shaping_for(cls, kind: Kind) -> Shaping:
+        return _TEXT if kind == "pair" else cls.shaping
+
+    @classmethod
+    def forms(cls, kind: Kind) -> Mapping[str, tuple[str, ...]]:
+        if kind == "demonstration":
+            return {}
+        return {"arguments": ("text",), "tools": ("system",), "reasoning": ("think", "drop")}
+
+    def messages(
+        self, messages: list[Message], tools: bytes | None = None, *, column: str = "messages"
+    ) -> list[Any]:
+        for call in (call for message in messages for call in message.calls):
+            if not call.is_checked and not is_object(call.arguments):
+                raise Inexpressible(
+                    NOT_AN_OBJECT
+                )  # its loader parses every one, and stops at the first it cannot
+            call.is_checked = True
+        return super().messages(messages, tools, column=column)
 
     def demonstration(self, example: Demonstration) -> JsonObject:
         return {
@@ -36,15 +61,15 @@ class AxolotlExporter(Exporter):
 
     def pair(self, example: Pair) -> JsonObject:
         return {
-            "messages": shape(tools_in_system(example.prompt, example.tools, as_text=True), _TEXT),
-            "chosen": shape(example.chosen, _TEXT)[-1],
-            "rejected": shape(example.rejected, _TEXT)[-1],
+            "messages": shape(tools_in_system(example.prompt, example.tools, as_text=True), self.shape_as),
+            "chosen": shape(example.chosen, self.shape_as)[-1],
+            "rejected": shape(example.rejected, self.shape_as)[-1],
         }
 
     def row_type(self, recipe: str, kind: Kind) -> Any:
         if kind == "demonstration":
             message: Any = ReadMessage if self.keys or self.shape_as.keys == "present" else PlainMessage
-            return struct("AxolotlSft", messages=list[message], tools=str | None)
+            return struct("AxolotlSft", messages=list[message], tools=list[Any] | str | None)
         return struct("AxolotlPair", messages=list[PlainMessage], chosen=PlainMessage, rejected=PlainMessage)
 
     def problems(self, recipe: str, kind: Kind, row: Any) -> Iterator[str]:
@@ -74,21 +99,25 @@ class AxolotlExporter(Exporter):
         return schema(messages=plain, chosen=plain.value_type, rejected=plain.value_type)
 
     def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:
-        name = first_file(files)
-        lines = ["rl: dpo"] if kind == "pair" else []
-        lines += [
-            "datasets:",
-            f"  - path: {name}",
-            f"    ds_type: {'parquet' if name.endswith('.parquet') else 'json'}",
-            f"    type: {'chat_template.default' if kind == 'pair' else 'chat_template'}",
-            "    field_messages: messages",
-        ]
+        entry: JsonObject = {"type": "chat_template.default" if kind == "pair" else "chat_template"}
+        entry["field_messages"] = "messages"
         if kind == "pair":
-            lines += ["    field_chosen: chosen", "    field_rejected: rejected"]
+            entry |= {"field_chosen": "chosen", "field_rejected": "rejected"}
         else:
-            lines += [
-                "    field_tools: tools",
-                "    field_thinking: reasoning_content",
-                "    roles_to_train: [assistant]",
-            ]
-        return fenced("yaml", lines)
+            entry |= {
+                "field_tools": "tools",
+                "field_thinking": "reasoning_content",
+                "roles_to_train": ["assistant"],
+            }
+        wanted: JsonObject = {"rl": "dpo"} if kind == "pair" else {}
+        for key, split in (("datasets", "train"), ("test_datasets", "validation")):
+            if split in files:
+                wanted[key] = [
+                    {"path": name, "ds_type": name.rpartition(".")[2].replace("jsonl", "json"), **entry}
+                    for name in files[split]
+                ]
+        return (
+            config(wanted)
+            + "\n\n"
+            + fenced("sh", ["axolotl train config.yaml  # the lines above, and your model"])
+        )

@@ -16,7 +16,8 @@ import msgspec
 from rollforge.errors import UsageError
 from rollforge.exporters import EXPORTERS
 from rollforge.exporters.contract import message_problems
-from rollforge.exporters.messages import Message, TokenRecord
+from rollforge.exporters.examples import Demonstration, Example, Kind, Labelled, Pair, Prompt, Scored
+from rollforge.exporters.messages import Message
 from rollforge.exporters.shape import (
     Arguments,
     Shaping,
@@ -30,20 +31,7 @@ from rollforge.exporters.shape import (
 from rollforge.exporters.tidy import Policies
 from rollforge.records import JsonObject
 
-Kind = Literal["demonstration", "pair", "labelled", "prompt", "scored", "raw"]
-"""What one example is."""
-
 Container = Literal["jsonl", "parquet"]
-
-KIND_OF_RECIPE: Mapping[str, Kind] = {
-    "sft": "demonstration",
-    "dpo": "pair",
-    "kto": "labelled",
-    "rm": "pair",
-    "ppo": "prompt",
-    "grpo": "prompt",
-}
-
 
 _MESSAGE_COLUMNS: Mapping[Kind, tuple[str, ...]] = {
     "demonstration": ("messages",),
@@ -53,75 +41,6 @@ _MESSAGE_COLUMNS: Mapping[Kind, tuple[str, ...]] = {
     "scored": ("prompt", "completion"),
     "raw": (),
 }
-
-
-class Demonstration(msgspec.Struct, gc=False):
-    """An answer to imitate."""
-
-    prompt: list[Message]
-    answer: list[Message]
-    tools: bytes | None
-    reward: float | None = None
-
-
-class Pair(msgspec.Struct, gc=False):
-    """Two answers to one prompt, the better one first."""
-
-    prompt: list[Message]
-    chosen: list[Message]
-    rejected: list[Message]
-    tools: bytes | None
-    chosen_reward: float
-    rejected_reward: float
-
-    @property
-    def gap(self) -> float:
-        """Rounded so that no loader's ten-digit detour through text can change it."""
-        return round(self.chosen_reward - self.rejected_reward, 9)
-
-
-class Labelled(msgspec.Struct, gc=False):
-    """An answer and whether it is wanted."""
-
-    prompt: list[Message]
-    answer: list[Message]
-    tools: bytes | None
-    label: bool
-    reward: float
-
-
-class Prompt(msgspec.Struct, gc=False):
-    """A task to sample from: what reinforcement learning reads."""
-
-    prompt: list[Message]
-    tools: bytes | None
-    ground_truth: str
-    """What the verifier compares with; JSON text when it is not a text, empty when the task has none."""
-    numbers: dict[str, float | int | None]
-    """Reward statistics of the task: n_rollouts, mean_reward, pass_rate, difficulty …"""
-    task: str
-    index: int
-    source: str
-    split: str
-    fields: bytes
-    """The task row as JSON text, without what a rollout adds."""
-
-
-class Scored(msgspec.Struct, gc=False):
-    """One rollout of a group with its reward and what follows from it."""
-
-    prompt: list[Message]
-    answer: list[Message]
-    tools: bytes | None
-    numbers: dict[str, float | int | None]
-    task: str
-    rollout: int
-    tokens: list[TokenRecord]
-    fidelity: str
-    """`token-exact`, `text-only` or `lossy`."""
-
-
-Example = Demonstration | Pair | Labelled | Prompt | Scored
 
 
 _NO_KEYS: frozenset[str] = frozenset()
@@ -162,6 +81,8 @@ class Exporter:
     """`step` where the trainer would otherwise learn tool results, or the last message only."""
     is_raw: ClassVar[bool] = False
     """Rows are copied, not converted."""
+    has_task_rows: ClassVar[bool] = False
+    """A prompt is written as its task row, not as messages."""
     takes_images: ClassVar[bool] = False
     takes_groups: ClassVar[bool] = False
     """Offline scored groups are a row of this exporter."""
@@ -170,14 +91,36 @@ class Exporter:
         self.shape_as = shape_as or self.shaping
         self.keys: dict[str, frozenset[str]] = {}
         """Column → the optional keys that its messages all have; columns are typed one by one, so each has its own."""
-        self.fallback: Arguments = "string"
-        """The form of arguments to change to when the loader would damage objects."""
+        self.fallback: Arguments | None = "string"
+        """The form of arguments to change to when the loader would damage objects; None where the template takes no other."""
+        self.is_first_file = True
+        """Rows go into the file from which the loader learns its types."""
         self.is_columnar = False
         """Rows go into columns (Parquet), which want values and not encoded text."""
         self._prompt: tuple[list[Message], bytes | None, list[msgspec.Raw], frozenset[str]] | None = None
         self._tools: tuple[bytes, msgspec.Raw] | None = None
         self.kinds: set[str] = set()
         """What the last row used that not every row has; the writer keeps rows with each of them near the front."""
+
+    @classmethod
+    def shaping_for(cls, kind: Kind) -> Shaping:
+        """How messages of this kind of row are written, unless the user asks for another form."""
+        return cls.shaping
+
+    @classmethod
+    def forms(cls, kind: Kind) -> Mapping[str, tuple[str, ...]]:
+        """Field of `Shaping` → the values that rows of this kind can carry; a field that is not here may have any."""
+        return {}
+
+    @classmethod
+    def containers_for(cls, kind: Kind) -> tuple[Container, ...]:
+        """The file types in which the trainer reads rows of this kind."""
+        return cls.containers
+
+    @classmethod
+    def is_inferred(cls, kind: Kind) -> bool:
+        """Whether the trainer's loader infers types from JSON rows of this kind, and so may change what they hold."""
+        return not cls.is_raw
 
     def start_over(self) -> None:
         """Forget what earlier rows looked like."""
@@ -195,9 +138,17 @@ class Exporter:
             case Labelled():
                 return self.labelled(example)
             case Prompt():
+                self._note_numbers(example.numbers)
                 return self.prompt(example)
             case Scored():
+                self._note_numbers(example.numbers)
+                if example.tokens:
+                    self.kinds.add("tokens")
                 return self.scored(example)
+
+    def _note_numbers(self, numbers: dict[str, float | int | None]) -> None:
+        """A column of which the loader has seen nothing but null takes no number later."""
+        self.kinds.update(name for name, value in numbers.items() if value is not None)
 
     def line(self, example: Example) -> bytes:
         """The example as one JSONL line, without its end."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rollforge.exporters.base import Demonstration, Exporter, Kind, Labelled, Pair, Prompt, Scored
+from rollforge.exporters.base import Exporter
 from rollforge.exporters.contract import ReadMessage, struct
+from rollforge.exporters.examples import Demonstration, Kind, Labelled, Pair, Prompt, Scored
 from rollforge.exporters.prompts import PROMPT_COLUMNS, prompt_columns
 from rollforge.exporters.shape import Shaping
 from rollforge.exporters.snippets import fenced, load_lines

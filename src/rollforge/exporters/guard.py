@@ -1,88 +1,148 @@
 """This module foresees what the `datasets` JSON loader would do to call arguments written as objects.
 
-The loader types a column from its first ten megabytes. Objects with one set of keys become a struct, which is exact; objects with
-different keys become a `Json` column, whose floats pass through a ten-digit text. A column that looked uniform and then changes
-fails the load; an integer that meets a float under the same key becomes a float. Where any of this would happen, arguments are
-written as strings instead, which no loader changes.
+The loader types a column from its first ten megabytes. Objects with one set of keys become a struct, which is exact as long as every
+place holds one type; objects with different keys, and empty ones, become a `Json` column, whose floats pass through a ten-digit text
+together with those of the columns beside it. A column that looked uniform and then changes fails the load; so does a key that
+stands twice in one object. Texts that look like dates become times, and integers beyond 64 bits floats. Where any of this would
+happen, arguments are written as strings instead, which no loader changes.
 """
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+
+from rollforge.exporters.times import looks_like_time
 
 SURE_BYTES = 6 << 20
 """Well inside the part of the file from which the loader infers its types."""
 
 
+LATE = 1 << 62
+"""A place after all that the loader learns from: in another file."""
+
 _WHOLE = 2**53
 """Integers below it survive every detour."""
+
+_KEY = re.compile(r'"\s*:')
+"""Stands at least once for every key of a JSON text."""
+
+
+NOT_AN_OBJECT = "call arguments are not a JSON object"
+REPEATED_KEY = "call arguments name a key twice"
+SLIPS = frozenset({NOT_AN_OBJECT, REPEATED_KEY})
+"""What a model got wrong in one call: no object says it, but that is no reason to write all other calls in another form."""
 
 
 class ArgumentsGuard:
     """Watches every arguments object of a data set, in file order."""
 
     def __init__(self) -> None:
-        self._shapes: set[Any] = set()
-        self._harmless: dict[Any, list[str]] = {}
-        """Outline of flat objects → which of their values are whole numbers, to be looked at all the same."""
+        self.has_risky_number = False
+        """A float stands in the arguments, or in a column beside them: it does not survive a `Json` column."""
+        self._shapes: set[frozenset[tuple[str, ...]]] = set()
+        self._kinds: dict[tuple[str, ...], str] = {}
+        """Place in the arguments → the one type that all values there have."""
+        self._harmless: dict[Any, tuple[list[str], list[str]]] = {}
+        """Outline of flat objects → which of their values are texts and whole numbers, to be looked at all the same."""
         self._has_mixed_keys = False
-        self._has_risky_number = False
 
     def damage(self, arguments: str, position: int) -> str | None:
-        """Why objects would not survive, now that this one has been seen at this byte of the file; None while they would."""
+        """Why objects would not survive, with this one at this byte of the file; None while they would.
+
+        An object that would do damage is not remembered: the caller may leave it out and go on.
+        """
         try:
             value = msgspec.json.decode(arguments)
         except (msgspec.DecodeError, RecursionError):
             value = None
         if not isinstance(value, dict):
-            return "a call has arguments that are not a JSON object"
+            return NOT_AN_OBJECT
+        if has_repeated_key(arguments, value):
+            return REPEATED_KEY
         outline = (*value, *map(type, value.values()))
-        whole = self._harmless.get(outline)
-        if whole is not None and all(-_WHOLE < value[key] < _WHOLE for key in whole):
-            return None
-        self._has_risky_number = self._has_risky_number or _has_risky_number(value)
-        seen = _shape(value)
-        if seen not in self._shapes:
-            if self._shapes and not self._has_mixed_keys:
-                first = next(iter(self._shapes))
-                if _keys(seen) == _keys(first):
-                    return "arguments of one name have several types, which the loader would make one"
-                if position > SURE_BYTES:
-                    return "arguments with new keys appear late in the file, which the loader would refuse"
-                self._has_mixed_keys = True
-            self._shapes.add(seen)
-            if all(type(item) in (str, bool, int) for item in value.values()):
-                # Flat and without fractions: what was found once holds for all its like.
-                self._harmless[outline] = [key for key, item in value.items() if type(item) is int]
-        if self._has_risky_number and self._has_mixed_keys:
-            return "a number in the arguments would be rounded by the loader"
+        known = self._harmless.get(outline)
+        if known is not None:
+            texts, whole = known
+            if all(-_WHOLE < value[key] < _WHOLE for key in whole):
+                return _TIME if any(looks_like_time(value[key]) for key in texts) else None
+        return self._first_of_its_kind(value, outline, position)
+
+    def _first_of_its_kind(self, value: dict[str, Any], outline: Any, position: int) -> str | None:
+        places = list(_places(value))
+        for _, kind, item in places:
+            if kind == "str" and looks_like_time(item):
+                return _TIME
+            if kind == "int" and not -(2**63) <= item < 2**63:
+                return "arguments hold an integer beyond 64 bits, which the loader would make a float"
+        kinds = {place: kind for place, kind, _ in places}
+        if any(kinds[place] != kind or self._kinds.get(place, kind) != kind for place, kind, _ in places):
+            return "arguments of one name have several types, which the loader would make one"
+        shape = frozenset(kinds)
+        is_new = bool(self._shapes) and shape not in self._shapes
+        if is_new and not self._has_mixed_keys and position > SURE_BYTES:
+            return "arguments with new keys appear late in the file, which the loader would refuse"
+        is_ragged = any(item == {} or _is_ragged(item) for _, _, item in places)
+        has_mixed_keys = self._has_mixed_keys or is_new or is_ragged
+        has_risky_number = self.has_risky_number or any(_is_risky(item) for _, _, item in places)
+        if has_risky_number and has_mixed_keys:
+            return "a number in the arguments, or beside them, would be rounded by the loader"
+        self._has_mixed_keys, self.has_risky_number = has_mixed_keys, has_risky_number
+        self._shapes.add(shape)
+        self._kinds |= kinds
+        if all(type(item) in (str, bool, int) for item in value.values()):
+            # Flat and without fractions: what was found once holds for all its like.
+            texts = [key for key, item in value.items() if type(item) is str]
+            self._harmless[outline] = texts, [key for key, item in value.items() if type(item) is int]
         return None
 
 
-def _shape(value: Any) -> Any:
-    if isinstance(value, dict):
-        return ("object", tuple(sorted((key, _shape(item)) for key, item in value.items())))
-    if isinstance(value, list):
-        return ("list", tuple(sorted({_shape(item) for item in value}, key=repr)))
-    return type(value).__name__
+_TIME = "arguments hold a text that looks like a date, which the loader would make a time"
 
 
-def _keys(shape: Any) -> Any:
-    """Key sets at every depth, blind to the types of the leaves."""
-    if isinstance(shape, tuple) and shape[0] == "object":
-        return ("object", tuple((key, _keys(item)) for key, item in shape[1]))
-    return "leaf"
-
-
-def _has_risky_number(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(_has_risky_number(item) for item in value.values())
-    if isinstance(value, list):
-        return any(_has_risky_number(item) for item in value)
-    if isinstance(value, bool):
+def has_repeated_key(arguments: str, value: dict[str, Any]) -> bool:
+    """Whether some object in the JSON text names a key twice; `value` is what the text was decoded to."""
+    if len(_KEY.findall(arguments)) == _count_keys(value):
         return False
-    if isinstance(value, int):
-        return not -(2**63) <= value < 2**63
-    return isinstance(value, float) and not (value.is_integer() and abs(value) < 2**53 and value != 0.0)
+    repeated = False
+
+    def note(pairs: list[tuple[str, Any]]) -> None:
+        nonlocal repeated
+        repeated = repeated or len({key for key, _ in pairs}) < len(pairs)
+
+    json.loads(arguments, object_pairs_hook=note)
+    return repeated
+
+
+def _count_keys(value: Any) -> int:
+    if isinstance(value, dict):
+        return len(value) + sum(map(_count_keys, value.values()))
+    return sum(map(_count_keys, value)) if isinstance(value, list) else 0
+
+
+def _places(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str, Any]]:
+    """Every place in the value, the name of its type and what is there; the items of a list share one place."""
+    yield place, type(value).__name__, value
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _places(item, (*place, f".{key}"))
+    elif isinstance(value, list):
+        if not value:
+            yield (*place, "[]"), "nothing", None
+        for item in value:
+            yield from _places(item, (*place, "[]"))
+
+
+def _is_ragged(value: Any) -> bool:
+    """Whether a list holds objects with different keys."""
+    if not isinstance(value, list):
+        return False
+    return len({frozenset(place for place, _, _ in _places(item)) for item in value}) > 1
+
+
+def _is_risky(value: Any) -> bool:
+    return isinstance(value, float) and not (value.is_integer() and abs(value) < _WHOLE and value != 0.0)

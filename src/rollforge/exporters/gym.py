@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
-from rollforge.exporters.base import Example, Exporter, Kind, Prompt
+from rollforge.exporters.base import Exporter
+from rollforge.exporters.examples import Example, Kind, Prompt
 from rollforge.exporters.nemo_rl import task_row_problems
-from rollforge.exporters.snippets import fenced, first_file
+from rollforge.exporters.snippets import fenced, files_of
 from rollforge.records import to_json
 
 
@@ -39,6 +40,7 @@ class GymExporter(Exporter):
     name = "gym"
     recipes = ("sft", "dpo", "kto", "rm", "ppo", "grpo")
     is_raw = True
+    has_task_rows = True
 
     def line(self, example: Example) -> bytes:
         self.kinds = set()
@@ -67,6 +69,5 @@ class GymExporter(Exporter):
                 yield "reward_gap is not above zero"
 
     def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:
-        return fenced(
-            "python", ["import json", f'rows = [json.loads(line) for line in open("{first_file(files)}")]']
-        )
+        read = f"rows = [json.loads(line) for name in {files_of(files)!r} for line in open(name, encoding='utf-8')]"
+        return fenced("python", ["import json", read])

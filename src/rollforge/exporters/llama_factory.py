@@ -11,11 +11,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from rollforge.exporters.base import Demonstration, Exporter, Kind, Labelled, Pair
+from rollforge.exporters.base import Exporter
 from rollforge.exporters.contract import struct
+from rollforge.exporters.examples import Demonstration, Kind, Labelled, Pair
 from rollforge.exporters.messages import Call, Inexpressible, Message
 from rollforge.exporters.shape import Shaping, object_bytes, shape, unshape
-from rollforge.exporters.snippets import fenced
+from rollforge.exporters.snippets import config, fenced, files_of
 from rollforge.exporters.tidy import Policies
 from rollforge.records import JsonObject, to_json
 
@@ -38,8 +39,13 @@ class LlamaFactoryExporter(Exporter):
     name = "llama-factory"
     recipes = ("sft", "dpo", "kto", "rm")
     shaping = Shaping(arguments="text", tools="string", reasoning="think", keys="present")
+    containers = ("jsonl", "parquet")
     policies = Policies(ends_in_tool_result="cut", unanswered_call="keep", assistant_first="refuse")
     pair_form = "step"
+
+    @classmethod
+    def forms(cls, kind: Kind) -> Mapping[str, tuple[str, ...]]:
+        return {"arguments": ("text",), "tools": ("string",), "reasoning": ("think", "drop")}
 
     def demonstration(self, example: Demonstration) -> JsonObject:
         return self._conversation(example.prompt + example.answer, example.tools)
@@ -115,15 +121,28 @@ class LlamaFactoryExporter(Exporter):
             }
         return found
 
+    def arrow_schema(self, recipe: str, kind: Kind) -> Any:
+        import pyarrow as pa
+
+        from rollforge.exporters.arrow import schema
+
+        turn = pa.struct([("from", pa.string()), ("value", pa.string())])
+        columns: dict[str, Any] = {"conversations": pa.list_(turn), "system": "string", "tools": "string"}
+        if kind == "pair":
+            columns |= {"chosen": turn, "rejected": turn}
+        if kind == "labelled":
+            columns["label"] = "bool"
+        return schema(**columns)
+
     def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:
-        stage = {"sft": "sft", "dpo": "dpo", "rm": "rm", "kto": "kto"}[recipe]
-        lines = [
-            f"stage: {stage}",
-            "dataset_dir: .   # this directory, with its dataset_info.json",
-            f"dataset: {next(iter(files), 'train')}",
-            "template: YOUR_TEMPLATE",
-        ]
-        return fenced("yaml", lines)
+        wanted = {
+            "stage": recipe,
+            "dataset_dir": ".",
+            "dataset": ",".join(_entry_names("train", files_of(files))),
+            "template": "YOUR_TEMPLATE",
+        }
+        command = "llamafactory-cli train config.yaml  # the lines above, and your model; dataset_info.json is beside the data"
+        return config(wanted) + "\n\n" + fenced("sh", [command])
 
     def companions(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> dict[str, str]:
         columns = {"messages": "conversations", "system": "system", "tools": "tools"}
@@ -133,12 +152,17 @@ class LlamaFactoryExporter(Exporter):
             columns["kto_tag"] = "label"
         entries: JsonObject = {}
         for split, names in files.items():
-            for number, name in enumerate(names):
+            for entry_name, name in zip(_entry_names(split, names), names, strict=True):
                 entry: JsonObject = {"file_name": name, "formatting": "sharegpt", "columns": columns}
                 if kind == "pair":
                     entry["ranking"] = True
-                entries[split if len(names) == 1 else f"{split}_{number}"] = entry
+                entries[entry_name] = entry
         return {"dataset_info.json": msgspec.json.format(to_json(entries), indent=2).decode() + "\n"}
+
+
+def _entry_names(split: str, names: list[str]) -> list[str]:
+    """What `dataset_info.json` calls the files of a split."""
+    return [split] if len(names) == 1 else [f"{split}_{number}" for number in range(len(names))]
 
 
 def _raw(call: Call) -> str:

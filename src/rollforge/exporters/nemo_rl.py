@@ -1,8 +1,9 @@
 """NeMo-RL: SFT messages, preference pairs by rank, and NeMo Gym task rows for GRPO and PPO, as JSONL.
 
-Its preserving loader reads lines with plain JSON, so arguments are objects and `tools` a list, nothing damaged. A preference trains
-only the last message of a side, so pairs are step pairs, and it ignores tools, so their schemas stand in the system text. A column
-called `task_name` would break its loaders and is never written.
+Its preserving loader reads SFT lines with plain JSON, so arguments are objects and `tools` a list, nothing damaged. Preferences are
+read by `datasets`, which infers types: their messages have the same keys everywhere, and arguments become strings when an object
+would be damaged. A preference trains only the last message of a side, so pairs are step pairs, and it ignores tools, so their
+schemas stand in the system text. A column called `task_name` would break its loaders and is never written.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from typing import Any
 
 import msgspec
 
-from rollforge.exporters.base import Demonstration, Exporter, Kind, Pair, Prompt
+from rollforge.exporters.base import Container
 from rollforge.exporters.contract import ReadMessage, message_problems, struct
+from rollforge.exporters.examples import Demonstration, Kind, Pair, Prompt
+from rollforge.exporters.guarded import GuardedExporter
 from rollforge.exporters.messages import Message
-from rollforge.exporters.shape import Shaping, tools_from_system, tools_in_system, unshape
-from rollforge.exporters.snippets import fenced, first_file
+from rollforge.exporters.shape import Shaping, tools_from_system, unshape
+from rollforge.exporters.snippets import config, fenced
 from rollforge.exporters.tidy import Policies
 from rollforge.records import JsonObject
 
@@ -26,7 +29,7 @@ class _Completion(msgspec.Struct, forbid_unknown_fields=True):
     completion: list[ReadMessage]
 
 
-class NemoRlExporter(Exporter):
+class NemoRlExporter(GuardedExporter):
     """Rows for `openai_format`, `PreferenceDataset` and `NemoGymDataset`."""
 
     name = "nemo-rl"
@@ -34,19 +37,41 @@ class NemoRlExporter(Exporter):
     shaping = Shaping(arguments="object", tools="list", reasoning="field", keys="present")
     policies = Policies(ends_in_tool_result="cut", unanswered_call="cut")
     pair_form = "step"
+    unguarded = frozenset({"messages"})
+    has_task_rows = True
+
+    @classmethod
+    def shaping_for(cls, kind: Kind) -> Shaping:
+        return (
+            msgspec.structs.replace(cls.shaping, keys="uniform", tools="system")
+            if kind == "pair"
+            else cls.shaping
+        )
+
+    @classmethod
+    def forms(cls, kind: Kind) -> Mapping[str, tuple[str, ...]]:
+        return {"tools": ("list", "system") if kind == "demonstration" else ("system",)}
+
+    @classmethod
+    def containers_for(cls, kind: Kind) -> tuple[Container, ...]:
+        return ("jsonl", "parquet") if kind == "pair" else cls.containers
+
+    @classmethod
+    def is_inferred(cls, kind: Kind) -> bool:
+        return kind == "pair"
 
     def demonstration(self, example: Demonstration) -> JsonObject:
-        row: JsonObject = {"messages": self.conversation(example.prompt, example.answer, example.tools)}
-        if example.tools is not None and self.shape_as.tools != "system":
-            row["tools"] = self.tools(example.tools)
-        return row
+        return {
+            "messages": self.conversation(example.prompt, example.answer, example.tools),
+            "tools": self.tools(example.tools),
+        }
 
     def pair(self, example: Pair) -> JsonObject:
         return {
-            "context": self.messages(tools_in_system(example.prompt, example.tools, as_text=False)),
+            "context": self.messages(example.prompt, example.tools, column="context"),
             "completions": [
-                {"rank": 0, "completion": self.messages(example.chosen, column="chosen")},
-                {"rank": 1, "completion": self.messages(example.rejected, column="rejected")},
+                {"rank": rank, "completion": self.messages(side, column="completion")}
+                for rank, side in enumerate((example.chosen, example.rejected))
             ],
         }
 
@@ -62,11 +87,7 @@ class NemoRlExporter(Exporter):
     def row_type(self, recipe: str, kind: Kind) -> Any:
         many = list[ReadMessage]
         if kind == "demonstration":
-            return msgspec.defstruct(
-                "NemoRlSft",
-                [("messages", many), ("tools", list[Any] | None, None)],
-                forbid_unknown_fields=True,
-            )
+            return struct("NemoRlSft", messages=many, tools=list[Any] | str | None)
         if kind == "pair":
             return struct("NemoRlPair", context=many, completions=list[_Completion])
         return dict[str, Any]
@@ -94,31 +115,37 @@ class NemoRlExporter(Exporter):
         context, _ = tools_from_system(unshape(row["context"], self.shape_as))
         return {"prompt": context, "chosen": chosen, "rejected": rejected}
 
+    def arrow_schema(self, recipe: str, kind: Kind) -> Any:
+        import pyarrow as pa
+
+        from rollforge.exporters.arrow import columns_of, schema
+
+        columns = columns_of(self.keys, "context", "completion")
+        side = pa.struct([("rank", pa.int64()), ("completion", columns["completion"])])
+        return schema(context=columns["context"], completions=pa.list_(side))
+
     def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:
-        train, validation = first_file(files), first_file(files, "validation")
-        dataset, more = _DATASETS[kind]
+        entries = {
+            split: [
+                {"dataset_name": _DATASETS[kind], "data_path": name, **_MORE.get(kind, {})}
+                for name in files[split]
+            ]
+            for split in ("train", "validation")
+            if split in files
+        }
+        data = {split: found if len(found) > 1 else found[0] for split, found in entries.items()}
+        load = "load_preference_dataset" if kind == "pair" else "load_response_dataset"
         lines = [
-            "data:",
-            "  shuffle: false" if kind == "prompt" else "  shuffle: true",
-            "  train:",
-            f"    dataset_name: {dataset}",
-            f"    data_path: {train}",
-            *more,
-            "  validation:",
-            f"    dataset_name: {dataset}",
-            f"    data_path: {validation}",
-            *more,
+            f"from nemo_rl.data.datasets import {load}",
+            f"parts = [{load}(part) for part in {next(iter(entries.values()), [])!r}]",
         ]
-        return fenced("yaml", lines)
+        wanted = {"data": {"shuffle": kind != "prompt", **data}}
+        return fenced("python", lines) + "\n\n" + config(wanted)
 
 
-_DATASETS: dict[str, tuple[str, list[str]]] = {
-    "demonstration": (
-        "openai_format",
-        ["    chat_key: messages", "    tool_key: tools", "    use_preserving_dataset: true"],
-    ),
-    "pair": ("PreferenceDataset", []),
-    "prompt": ("NemoGymDataset", []),
+_DATASETS = {"demonstration": "openai_format", "pair": "PreferenceDataset", "prompt": "NemoGymDataset"}
+_MORE: dict[str, JsonObject] = {
+    "demonstration": {"chat_key": "messages", "tool_key": "tools", "use_preserving_dataset": True}
 }
 
 

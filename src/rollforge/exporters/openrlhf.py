@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rollforge.exporters.base import Demonstration, Exporter, Kind, Pair, Prompt
+from rollforge.exporters.base import Exporter
 from rollforge.exporters.contract import PlainMessage, struct
+from rollforge.exporters.examples import Demonstration, Kind, Pair, Prompt
 from rollforge.exporters.prompts import PROMPT_COLUMNS, prompt_columns
 from rollforge.exporters.shape import Shaping
-from rollforge.exporters.snippets import fenced, first_file
+from rollforge.exporters.snippets import fenced, files_of
 from rollforge.exporters.tidy import Policies
 from rollforge.records import JsonObject
 
@@ -25,7 +26,12 @@ class OpenRlhfExporter(Exporter):
     recipes = ("sft", "dpo", "rm", "ppo", "grpo")
     shaping = Shaping(arguments="text", tools="system", reasoning="think", keys="uniform")
     policies = Policies(ends_in_tool_result="cut", assistant_first="refuse")
+    containers = ("jsonl", "parquet")
     pair_form = "step"
+
+    @classmethod
+    def forms(cls, kind: Kind) -> Mapping[str, tuple[str, ...]]:
+        return {"arguments": ("text",), "tools": ("system",), "reasoning": ("think", "drop")}
 
     def demonstration(self, example: Demonstration) -> JsonObject:
         return {"messages": self.conversation(example.prompt, example.answer, example.tools)}
@@ -68,8 +74,19 @@ class OpenRlhfExporter(Exporter):
         ):
             yield f"{first} has no message beside the system text"
 
+    def arrow_schema(self, recipe: str, kind: Kind) -> Any:
+        from rollforge.exporters.arrow import columns_of, prompt_fields, schema
+
+        if kind == "demonstration":
+            return schema(**columns_of({}, "messages"))
+        if kind == "pair":
+            return schema(**columns_of({}, "prompt", "chosen", "rejected"), margin="double")
+        fields = prompt_fields()
+        first = {"label": fields.pop("ground_truth"), "datasource": fields.pop("data_source")}
+        return schema(**columns_of({}, "input"), **first, **fields)
+
     def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:
-        file = first_file(files)
+        file = ",".join(files_of(files))
         module, flags = _COMMANDS[kind if recipe != "rm" else "rm"]
         return fenced("sh", [f"python -m openrlhf.cli.{module} {flags.format(file=file)}"])
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollforge.exporters.base import Prompt
+from rollforge.exporters.examples import Prompt
 from rollforge.records import JsonObject
 
 NUMBERS = ("n_rollouts", "mean_reward", "std_reward", "min_reward", "max_reward", "pass_rate", "difficulty")

@@ -15,6 +15,7 @@ from typing import Literal
 
 import msgspec
 
+from rollforge.exporters.guard import NOT_AN_OBJECT
 from rollforge.exporters.messages import Call, Inexpressible, Message, is_object
 from rollforge.records import JsonObject, from_json, to_json
 
@@ -183,7 +184,7 @@ def object_bytes(call: Call) -> msgspec.Raw:
     """
     arguments = call.arguments
     if not call.is_checked and not is_object(arguments):
-        raise Inexpressible("call arguments are not a JSON object")
+        raise Inexpressible(NOT_AN_OBJECT)
     if "\n" in arguments or "\r" in arguments:  # legal white space in JSON, the end of a row in JSONL
         arguments = arguments.replace("\r", " ").replace("\n", " ")
     return msgspec.Raw(arguments.encode())

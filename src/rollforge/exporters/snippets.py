@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import msgspec
+import yaml
+
 
 def fenced(language: str, lines: Iterable[str]) -> str:
     """The lines as a Markdown code block."""
@@ -18,7 +21,14 @@ def load_lines(files: Mapping[str, list[str]]) -> list[str]:
     return ["from datasets import load_dataset", f"data = load_dataset({kind!r}, data_files={wanted!r})"]
 
 
-def first_file(files: Mapping[str, list[str]], split: str = "train") -> str:
-    """The first file of a split, or of the first split there is."""
-    group = files.get(split) or next(iter(files.values()), ["train.jsonl"])
-    return group[0]
+def files_of(files: Mapping[str, list[str]], split: str = "train") -> list[str]:
+    """Every file of a split, or of the first split there is: a loader given one shard of several would not say so."""
+    return files.get(split) or next(iter(files.values()), ["train.jsonl"])
+
+
+def config(value: object) -> str:
+    """A piece of a configuration file, as a Markdown code block."""
+    plain = msgspec.json.decode(
+        msgspec.json.encode(value)
+    )  # no two places share an object: YAML would write a reference
+    return fenced("yaml", [yaml.safe_dump(plain, sort_keys=False, width=120).rstrip()])

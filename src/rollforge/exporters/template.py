@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from itertools import product
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
@@ -92,8 +92,8 @@ def _environment() -> Any:
     return environment
 
 
-def load_template(path: str) -> Template:
-    """The template in a file, a `tokenizer_config.json`, or a model's folder."""
+def template_file(path: str) -> Path:
+    """The file that `--template` names: itself, or the one with the chat template in a model's folder."""
     place = Path(path)
     if place.is_dir():
         names = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
@@ -102,6 +102,12 @@ def load_template(path: str) -> Template:
         raise UsageError(
             f"--template {path}: no chat template there", hint="give a .jinja file or tokenizer_config.json"
         )
+    return place
+
+
+def load_template(path: str) -> Template:
+    """The template in a file, a `tokenizer_config.json`, or a model's folder."""
+    place = template_file(path)
     text = place.read_text(encoding="utf-8")
     if place.suffix == ".json":
         found = msgspec.json.decode(text).get("chat_template")
@@ -116,8 +122,18 @@ def load_template(path: str) -> Template:
     return Template(text, place.name)
 
 
-def pick_shaping(template: Template, own: Shaping, fixed: dict[str, str]) -> tuple[Shaping, Arguments]:
-    """The first shaping near the exporter's own that the template shows whole, and what to fall back to for arguments.
+class Picked(NamedTuple):
+    """What a template takes."""
+
+    shaping: Shaping
+    fallback: Arguments | None
+    """Another form of arguments that it shows whole, if there is one."""
+    shows_tools: bool
+    """Whether calls and their results show at all."""
+
+
+def pick_shaping(template: Template, own: Shaping, fixed: dict[str, str]) -> Picked:
+    """The first shaping near the exporter's own that the template shows whole.
 
     Args:
         fixed: what the user asked for; it is not changed, only proved.
@@ -136,8 +152,9 @@ def pick_shaping(template: Template, own: Shaping, fixed: dict[str, str]) -> tup
     for probe in (_PROBE, _PLAIN_PROBE):  # a template without tools still takes rollouts without calls
         fitting = [candidate for candidate in candidates if _shows(template, candidate, probe)]
         if fitting:
-            has_string = any(candidate.arguments == "string" for candidate in fitting)
-            return fitting[0], "string" if has_string else "text"
+            others = {candidate.arguments for candidate in fitting}
+            fallback = next((form for form in _FALLBACKS if form in others), None)
+            return Picked(fitting[0], fallback, probe is _PROBE)
     raise UsageError(
         f"the template {template.name} shows no conversation whole in any form that fits",
         hint="leave --arguments, --reasoning, --tools and --keys out to let the template pick",
@@ -184,11 +201,16 @@ def conversations(row: JsonObject) -> Iterator[list[JsonObject]]:
         yield context + (answer if isinstance(answer, list) else [answer])
 
 
+_FALLBACKS: tuple[Arguments, ...] = ("string", "text")
+"""Forms of arguments that no loader damages."""
+
+
 class Prover:
     """Renders every row with the template before it is written."""
 
-    def __init__(self, template: Template) -> None:
+    def __init__(self, template: Template, *, shows_tools: bool = True) -> None:
         self._template = template
+        self._shows_tools = shows_tools
 
     def prove(self, row: JsonObject) -> None:
         """Raise `Inexpressible` when the template refuses the row or shows nothing of its last message."""
@@ -196,6 +218,8 @@ class Prover:
         tools = json.loads(tools) if isinstance(tools, str) and tools else tools or None
         for messages in conversations(row):
             text = self._template.render(messages, tools)
+            if not self._shows_tools and any(m["role"] == "tool" or m.get("tool_calls") for m in messages):
+                raise Inexpressible("the template shows no tool calls and results")
             last = messages[-1]
             said = last["content"] if isinstance(last["content"], str) else ""
             tail = said.strip().rpartition("\n")[2].strip()

@@ -6,30 +6,19 @@ are objects, which most templates want, until a row shows that `datasets` would 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rollforge.exporters.base import (
-    Demonstration,
-    Example,
-    Exporter,
-    FormChanged,
-    Kind,
-    Labelled,
-    Pair,
-    Prompt,
-)
 from rollforge.exporters.contract import PlainMessage, ReadMessage, struct
-from rollforge.exporters.guard import ArgumentsGuard
-from rollforge.exporters.messages import Message
+from rollforge.exporters.examples import Demonstration, Kind, Labelled, Pair, Prompt
+from rollforge.exporters.guarded import GuardedExporter
 from rollforge.exporters.prompts import PROMPT_COLUMNS, prompt_columns
 from rollforge.exporters.shape import Shaping
 from rollforge.exporters.snippets import fenced, load_lines
 from rollforge.records import JsonObject
 
 
-class TrlExporter(Exporter):
+class TrlExporter(GuardedExporter):
     """Rows for `SFTTrainer`, `DPOTrainer`, `KTOTrainer`, `RewardTrainer`, `GRPOTrainer` and `RLOOTrainer`."""
 
     name = "trl"
@@ -37,36 +26,6 @@ class TrlExporter(Exporter):
     shaping = Shaping(arguments="object", tools="string", reasoning="field", keys="uniform")
     containers = ("jsonl", "parquet")
     pair_form = "step"
-
-    def __init__(self, shape_as: Shaping | None = None) -> None:
-        super().__init__(shape_as)
-        self._guards: dict[str, ArgumentsGuard] = defaultdict(ArgumentsGuard)
-        self._position = 0
-
-    def start_over(self) -> None:
-        super().start_over()
-        self._guards.clear()
-        self._position = 0
-
-    def line(self, example: Example) -> bytes:
-        line = super().line(example)
-        self._position += len(line) + 1
-        return line
-
-    def messages(
-        self, messages: list[Message], tools: bytes | None = None, *, column: str = "messages"
-    ) -> list[Any]:
-        if self.shape_as.arguments == "object":
-            self._watch(messages, column)
-        return super().messages(messages, tools, column=column)
-
-    def _watch(self, messages: list[Message], column: str) -> None:
-        for message in messages:
-            for call in message.calls:
-                damage = self._guards[column].damage(call.arguments, self._position)
-                if damage is not None:
-                    raise FormChanged(self.fallback, damage)
-                call.is_checked = True
 
     def demonstration(self, example: Demonstration) -> JsonObject:
         return {
@@ -96,7 +55,7 @@ class TrlExporter(Exporter):
 
     def row_type(self, recipe: str, kind: Kind) -> Any:
         message: Any = ReadMessage if self.keys or self.shape_as.keys == "present" else PlainMessage
-        many, tools = list[message], str | None
+        many, tools = list[message], list[Any] | str | None
         match kind:
             case "demonstration":
                 return struct("TrlSft", messages=many, tools=tools)

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rollforge.exporters.base import Demonstration, Exporter, Kind, Pair, Prompt
+from rollforge.exporters.base import Exporter
 from rollforge.exporters.contract import PlainMessage, ReadMessage, struct
+from rollforge.exporters.examples import Demonstration, Kind, Pair, Prompt
 from rollforge.exporters.messages import Message
 from rollforge.exporters.prompts import PROMPT_COLUMNS, prompt_columns
 from rollforge.exporters.shape import Shaping, shape, tools_in_system
-from rollforge.exporters.snippets import fenced, first_file
+from rollforge.exporters.snippets import config, fenced, files_of
 from rollforge.records import JsonObject
 
 _TEXT = Shaping(arguments="text", tools="system", reasoning="think", keys="uniform")
@@ -31,21 +32,34 @@ class VerlExporter(Exporter):
     containers = ("parquet",)
     pair_form = "step"
 
+    @classmethod
+    def forms(cls, kind: Kind) -> Mapping[str, tuple[str, ...]]:
+        if kind == "demonstration":
+            return {"arguments": ("text", "string"), "tools": ("system",)}
+        return {"arguments": ("text",), "tools": ("system",), "reasoning": ("think", "drop")}
+
     def demonstration(self, example: Demonstration) -> JsonObject:
         return {"messages": self.conversation(example.prompt, example.answer, example.tools)}
 
     def pair(self, example: Pair) -> JsonObject:
         return {
-            "prompt": _plain_text(tools_in_system(example.prompt, example.tools, as_text=True)),
-            "chosen": shape(example.chosen, _TEXT)[-1]["content"],
-            "rejected": shape(example.rejected, _TEXT)[-1]["content"],
+            "prompt": self._plain_text(tools_in_system(example.prompt, example.tools, as_text=True)),
+            "chosen": shape(example.chosen, self.shape_as)[-1]["content"],
+            "rejected": shape(example.rejected, self.shape_as)[-1]["content"],
         }
+
+    def _plain_text(self, messages: list[Message]) -> str:
+        """A prompt for a loader that applies no template: one user text as it is, anything longer with its roles named."""
+        if len(messages) == 1 and messages[0].role == "user":
+            return messages[0].content
+        rows = shape(messages, self.shape_as)
+        return "\n\n".join(f"{row['role'].capitalize()}: {row['content']}" for row in rows) + "\n\nAssistant:"
 
     def prompt(self, example: Prompt) -> JsonObject:
         columns = prompt_columns(example)
         return {
             "data_source": columns.pop("data_source"),
-            "prompt": shape(example.prompt, _TEXT),
+            "prompt": shape(example.prompt, self.shape_as),
             "ability": example.source,
             "reward_model": {"style": "rule", "ground_truth": columns.pop("ground_truth")},
             "extra_info": {"split": example.split, "index": example.index, **columns},
@@ -101,33 +115,37 @@ class VerlExporter(Exporter):
         )
 
     def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:
-        train, validation = first_file(files), first_file(files, "validation")
+        train, validation = files_of(files), files_of(files, "validation")
         if kind == "pair":
             return fenced(
                 "python",
                 [
                     "from verl.utils.dataset.rm_dataset import RMDataset",
-                    f'data = RMDataset("{train}", tokenizer="YOUR_MODEL", prompt_key="prompt",',
+                    f'data = RMDataset({train!r}, tokenizer="YOUR_MODEL", prompt_key="prompt",',
                     '                 chosen_key="chosen", rejected_key="rejected")',
                 ],
             )
-        program = "sft_trainer" if kind == "demonstration" else "main_ppo"
-        lines = [
-            f"python -m verl.trainer.{program} data.train_files={train} data.val_files={validation} \\",
-            "  data.messages_key=messages data.truncation=right data.ignore_input_ids_mismatch=True"
-            if kind == "demonstration"
-            else "  data.prompt_key=prompt data.reward_fn_key=data_source data.shuffle=False \\",
-        ]
-        if kind == "prompt":
-            lines.append("  custom_reward_function.path=your_reward.py custom_reward_function.name=score")
-        return fenced("sh", lines)
+        wanted: JsonObject = {"train_files": train, "val_files": validation}
+        if kind == "demonstration":
+            wanted |= {"messages_key": "messages", "truncation": "right", "ignore_input_ids_mismatch": True}
+            return _command("sft_trainer", {"data": wanted})
+        wanted |= {"prompt_key": "prompt", "reward_fn_key": "data_source", "shuffle": False}
+        scoring = {"path": "your_reward.py", "name": "score"}
+        return _command("main_ppo", {"data": wanted, "custom_reward_function": scoring})
 
 
-def _plain_text(messages: list[Message]) -> str:
-    """A prompt for a loader that applies no template: one user text as it is, anything longer with its roles named."""
-    if len(messages) == 1 and messages[0].role == "user":
-        return messages[0].content
-    return (
-        "\n\n".join(f"{row['role'].capitalize()}: {row['content']}" for row in shape(messages, _TEXT))
-        + "\n\nAssistant:"
-    )
+def _command(program: str, wanted: JsonObject) -> str:
+    """A command that starts a trainer with these settings, and the same as a piece of its configuration file."""
+    words = [
+        f"{section}.{key}={_word(value)}"
+        for section, values in wanted.items()
+        for key, value in values.items()
+    ]
+    lines = [f"python -m verl.trainer.{program} {words[0]} {words[1]} \\", "  " + " ".join(words[2:])]
+    return fenced("sh", lines) + "\n\n" + config(wanted)
+
+
+def _word(value: object) -> str:
+    if isinstance(value, list):
+        return str(value[0]) if len(value) == 1 else f"'[{','.join(value)}]'"
+    return str(value)

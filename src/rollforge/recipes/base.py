@@ -19,6 +19,9 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
+NOISE = 1e-9
+"""Rewards nearer than this are one reward, computed in another order."""
+
 Strategy = Literal["inwards", "all", "best", "hardest"]
 Dedupe = Literal["none", "exact", "near"]
 Order = Literal["file", "shuffled", "easy-first", "hard-first"]
@@ -32,7 +35,7 @@ class Options:
     """None: 1.0 when rewards are only 0 and 1, else 0.95."""
     per_task: int | None = None
     band: tuple[float, float] | None = None
-    """Keep tasks whose pass rate lies in this closed range."""
+    """Keep tasks whose pass rate lies in this closed range; 0 to 1 means those that neither always nor never pass."""
     dedupe: Dedupe = "none"
     min_gap: float = 0.2
     strategy: Strategy = "inwards"
@@ -95,6 +98,8 @@ class Selection:
     """Further numbers, one per example."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Thresholds that the data decided."""
+    members: Mask | None = None
+    """Where an example stands for a whole group: the rollouts that are kept with it."""
 
     def __len__(self) -> int:
         return len(self.picks)
@@ -107,7 +112,7 @@ class Selection:
     def take(self, chosen: NDArray[Any]) -> Selection:
         """The examples with these numbers, in this order."""
         values = {name: column[chosen] for name, column in self.values.items()}
-        return Selection(self.kind, self.picks[chosen], self.fates, values, self.settings)
+        return Selection(self.kind, self.picks[chosen], self.fates, values, self.settings, self.members)
 
 
 Recipe = Callable[[Candidates, Options], Selection]
@@ -182,6 +187,10 @@ class GroupStats:
     def spread(self) -> Floats:
         return self.high - self.low
 
+    def has_signal(self, options: Options) -> Mask:
+        """Whether rewards of the group differ by more than asked, and by more than the last digits of a sum."""
+        return np.asarray(self.spread > max(options.min_spread, NOISE))
+
 
 def group_stats(candidates: Candidates, options: Options) -> GroupStats:
     """Statistics per group, unjudged rollouts left out."""
@@ -208,6 +217,8 @@ def in_band(candidates: Candidates, options: Options) -> Mask:
     """Whether each rollout's task has a pass rate within the band."""
     low, high = options.band or (0.0, 1.0)
     rate = group_stats(candidates, options).pass_rate[candidates.group]
+    if (low, high) == (0.0, 1.0):  # closed, it would leave out nothing
+        return np.asarray((rate > low) & (rate < high))
     return np.asarray((rate >= low) & (rate <= high))
 
 

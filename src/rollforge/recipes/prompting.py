@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from rollforge.recipes.base import (
@@ -11,6 +13,7 @@ from rollforge.recipes.base import (
     Options,
     Selection,
     balanced,
+    drop_duplicates,
     group_stats,
     screen,
     success_threshold,
@@ -26,7 +29,7 @@ def select_prompts(candidates: Candidates, options: Options, *, needs_spread: bo
     stats = group_stats(candidates, options)
     if needs_spread:
         ledger.drop((stats.count < 2)[candidates.group], "alone in its group")
-        ledger.drop(~(stats.spread > options.min_spread)[candidates.group], "group without signal")
+        ledger.drop(~stats.has_signal(options)[candidates.group], "group without signal")
     alive = np.flatnonzero(ledger.alive)
     _, firsts = np.unique(candidates.group[alive], return_index=True)
     picks = alive[np.sort(firsts)]
@@ -35,7 +38,8 @@ def select_prompts(candidates: Candidates, options: Options, *, needs_spread: bo
         chosen = np.isin(candidates.group, candidates.group[picks])
         ledger.drop(~chosen, "left out for balance")
     settings = {"success_from": success_threshold(candidates.reward, options.min_reward)}
-    return Selection("prompt", picks, ledger.counts(), task_numbers(stats, candidates.group[picks]), settings)
+    numbers = task_numbers(stats, candidates.group[picks])
+    return Selection("prompt", picks, ledger.counts(), numbers, settings, ledger.alive)
 
 
 def task_numbers(stats: GroupStats, groups: np.ndarray) -> dict[str, np.ndarray]:
@@ -56,13 +60,18 @@ def task_numbers(stats: GroupStats, groups: np.ndarray) -> dict[str, np.ndarray]
     }
 
 
-def select_groups(candidates: Candidates, options: Options, *, needs_spread: bool) -> Selection:
+def select_groups(
+    candidates: Candidates, options: Options, *, needs_spread: bool, drop_truncated: bool = False
+) -> Selection:
     """Every usable rollout of the chosen tasks, groups together, with advantages."""
-    ledger = screen(candidates, options, drop_truncated=False)
-    stats = group_stats(candidates, options)
+    ledger = screen(candidates, options, drop_truncated=drop_truncated)
+    drop_duplicates(ledger, candidates, options)
     if needs_spread:
+        # A rollout that is not written gives its group no signal.
+        usable = replace(candidates, reward=np.where(ledger.alive, candidates.reward, np.nan))
+        stats = group_stats(usable, options)
         ledger.drop((stats.count < 2)[candidates.group], "alone in its group")
-        ledger.drop(~(stats.spread > options.min_spread)[candidates.group], "group without signal")
+        ledger.drop(~stats.has_signal(options)[candidates.group], "group without signal")
     alive = np.flatnonzero(ledger.alive)
     firsts = np.unique(candidates.group[alive], return_index=True, return_inverse=True)
     order = alive[np.lexsort((alive, firsts[1][firsts[2]]))]

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import yaml
 
-from rollforge.exporters.base import Exporter, Kind
+from rollforge.exporters.base import Exporter
+from rollforge.exporters.examples import Kind
 from rollforge.records import JsonObject
 from rollforge.steps.prepare.manifest import Manifest
 

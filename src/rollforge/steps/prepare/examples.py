@@ -13,15 +13,11 @@ from functools import partial
 from itertools import islice
 from typing import TypeVar
 
-from rollforge.exporters.base import Demonstration, Example, Exporter, Labelled, Pair, Scored
-from rollforge.exporters.messages import (
-    Conversation,
-    Decoded,
-    Inexpressible,
-    Message,
-    Reader,
-    is_spelled_once,
-)
+from rollforge.exporters.base import Exporter
+from rollforge.exporters.chat_rows import ChatRow
+from rollforge.exporters.examples import Demonstration, Example, Labelled, Pair, Scored
+from rollforge.exporters.messages import Conversation, Inexpressible, Message, is_spelled_once
+from rollforge.exporters.reading import Decoded, Reader
 from rollforge.exporters.template import Prover
 from rollforge.exporters.tidy import Policies, lead, tidy
 from rollforge.recipes.base import Ints
@@ -43,7 +39,8 @@ TOGETHER = 64
 class Tally:
     """What happened on the way from plan to rows."""
 
-    inexpressible: Counter[str] = field(default_factory=Counter)
+    lost: dict[int, str] = field(default_factory=dict)
+    """Number of each example that cannot be expressed → why."""
     marks: Counter[str] = field(default_factory=Counter)
 
 
@@ -102,7 +99,7 @@ class Converter:
                 row if isinstance(row, Inexpressible) else _try(self._converse, row) for row in decoded
             ]
 
-    def _converse(self, row: Decoded) -> Conversation:
+    def _converse(self, row: Decoded | ChatRow) -> Conversation:
         return tidy(self._reader.converse(row), self.policies)
 
     def _count(self, found: Conversation | Inexpressible) -> Conversation:
@@ -116,6 +113,13 @@ class Converter:
     def read_prompt(self, params: bytes) -> Conversation:
         """A task's parameters as a conversation without an answer."""
         return tidy(self._reader.read_prompt(params), self.policies, needs_answer=False)
+
+    def read_chat_prompt(self, line: bytes) -> Conversation:
+        """The prompt of a rollout in chat form."""
+        found = self._reader.read(line)
+        marks = found.marks - {"empty output"}
+        asked = Conversation(found.prompt, [], found.tools, marks)
+        return tidy(asked, self.policies, needs_answer=False)
 
     def _singles(self, numbers: Ints) -> Iterator[tuple[int, Example | Inexpressible]]:
         conversations = self._read(self.plan.selection.picks[numbers])
@@ -134,11 +138,14 @@ class Converter:
         prompt, answer, tools = conversation.prompt, conversation.answer, conversation.tools
         if selection.kind == "demonstration":
             return Demonstration(prompt, answer, tools, reward)
-        if not prompt:
+        if conversation.asks_nothing:
             raise Inexpressible("empty prompt")
         if selection.kind == "labelled":
-            if self.form == "step" and len(answer) > 1 and answer[-1].role == "assistant":
-                prompt, answer = prompt + answer[:-1], answer[-1:]
+            if self.form == "step" and len(answer) > 1:
+                last = max(place for place, message in enumerate(answer) if message.role == "assistant")
+                if last + 1 < len(answer):
+                    self.tally.marks["tool results after the labelled message left out"] += 1
+                prompt, answer = prompt + answer[:last], answer[last : last + 1]
             return Labelled(prompt, answer, tools, bool(selection.values["label"][number]), reward)
         return Scored(
             prompt=prompt,
@@ -158,7 +165,8 @@ class Converter:
             first, second = next(conversations), next(conversations)
             try:
                 chosen, rejected = self._count(first), self._count(second)
-                sides = make_sides(chosen, rejected, self.form)
+                thinks = self.exporter.shape_as.reasoning != "drop"
+                sides = make_sides(chosen, rejected, self.form, thinks=thinks)
             except Inexpressible as error:
                 yield number, error
                 continue
@@ -179,14 +187,16 @@ def _try(step: Callable[[_Given], _Made], given: _Given) -> _Made | Inexpressibl
 
 
 def make_sides(
-    chosen: Conversation, rejected: Conversation, form: str
+    chosen: Conversation, rejected: Conversation, form: str, *, thinks: bool = True
 ) -> tuple[list[Message], list[Message], list[Message]]:
     """(prompt, chosen, rejected): whole answers, or the first message in which the two differ.
+
+    Where reasoning is not written (`thinks` is false), messages that differ in it alone are the same.
 
     Raises:
         Inexpressible: the two are not answers to one prompt, say the same, or never differ in a message of the model.
     """
-    if not chosen.prompt:
+    if chosen.asks_nothing:
         raise Inexpressible("empty prompt")
     if chosen.prompt != rejected.prompt or chosen.tools != rejected.tools:
         raise Inexpressible("the two prompts differ")
@@ -196,7 +206,7 @@ def make_sides(
         return chosen.prompt, chosen.answer, rejected.answer
     shared = 0
     for a, b in zip(chosen.answer, rejected.answer, strict=False):
-        if not _same_message(a, b):
+        if not _same_message(a, b, thinks=thinks):
             break
         shared += 1
     if shared == min(len(chosen.answer), len(rejected.answer)):
@@ -205,19 +215,19 @@ def make_sides(
     if a.role != "assistant" or b.role != "assistant":
         raise Inexpressible("the answers first differ in what a tool or user said")
     if say_the_same([a], [b]):
-        raise Inexpressible("same answer after normalisation")
+        raise Inexpressible("the answers first differ in reasoning alone")
     return chosen.prompt + chosen.answer[:shared], [a], [b]
 
 
-def _same_message(a: Message, b: Message) -> bool:
+def _same_message(a: Message, b: Message, *, thinks: bool) -> bool:
     """Equal but for the ids of calls, which servers draw at random."""
     raws = (a.raw, a.raw_thought, b.raw, b.raw_thought)
     if all(raw is None or is_spelled_once(raw) for raw in raws):
         if None not in (a.raw, b.raw) and a.raw != b.raw:
             return False  # most messages part ways here, and their texts need not be built
-        if None not in (a.raw_thought, b.raw_thought) and a.raw_thought != b.raw_thought:
+        if thinks and None not in (a.raw_thought, b.raw_thought) and a.raw_thought != b.raw_thought:
             return False
-    said = [(m.role, m.content, m.reasoning, m.name) for m in (a, b)]
+    said = [(m.role, m.content, m.reasoning if thinks else None, m.name) for m in (a, b)]
     return said[0] == said[1] and _same_calls(a, b)
 
 
@@ -241,7 +251,8 @@ def _says_the_same(a: Message, b: Message) -> bool:
 
 
 def _fidelity(conversation: Conversation, exporter: Exporter) -> str:
-    if conversation.tokens:
+    calls = sum(message.role == "assistant" for message in conversation.answer)
+    if len(conversation.tokens) == calls and all(record.is_whole for record in conversation.tokens):
         return "token-exact"
     is_lossy = exporter.shape_as.reasoning == "drop" and any(
         message.reasoning for message in conversation.answer

@@ -46,11 +46,19 @@ class Pool:
     task: Ints
     """-1 where a row has no task number."""
     rollout: Ints
+    line: Ints
+    """Line of the run's file, from 1."""
     prompt: Ints
     """Hash of the prompt: what splits and prompt duplicates go by."""
+    has_calls: Mask
+    """The answer calls tools, so that its hash, which covers the text alone, is not used."""
     verifiers: Names
     failed: int
     """Failed attempts on record; they are no rollouts and in no count of them."""
+    rejected: int
+    """Lines that are no rollout rows at all."""
+    overruled: int
+    """Rows that a later one with the same task, rollout and attempt replaces."""
 
     @cached_property
     def agents(self) -> Names:
@@ -117,9 +125,13 @@ def load_pool(runs: Sequence[str | Path], settings: Settings) -> Pool:
         run=run,
         task=joined["task"],
         rollout=joined["rollout"],
+        line=joined["line"],
         prompt=joined["prompt_hash"],
+        has_calls=joined["tool_calls"] > 0,
         verifiers=_names(indexes, "verifier"),
         failed=sum(_count_failures(index) for index in indexes),
+        rejected=sum(index.rejected_lines for index in indexes),
+        overruled=sum(index.duplicate_count for index in indexes),
     )
     unusable = _length_limits(candidates, settings)
     pool.candidates = replace(candidates, unusable=unusable)
@@ -131,6 +143,7 @@ def load_pool(runs: Sequence[str | Path], settings: Settings) -> Pool:
 _NUMBERS: dict[str, tuple[str, int]] = {
     "task": ("task", -1),
     "rollout": ("rollout", -1),
+    "line": ("line", -1),
     "prompt_hash": ("prompt_hash", 0),
     "answer_hash": ("answer_hash", 0),
     "answer_chars": ("answer_chars", 0),
@@ -138,6 +151,7 @@ _NUMBERS: dict[str, tuple[str, int]] = {
     "reward": ("reward", 0),
     "truncated": ("is_truncated", 0),
     "empty": ("is_empty", 0),
+    "refusal": ("is_refusal", 0),
     "error_text": ("error_text", 0),
 }
 """Name here → name in the index, and what stands for null; a missing reward is NaN, a missing flag is no."""
@@ -152,6 +166,7 @@ def _columns(index: Index, settings: Settings) -> dict[str, np.ndarray]:
         if table.num_rows
     } or {name: np.zeros(0, dtype=np.int64) for name in _NUMBERS}
     found["has_answer"] = _is_known(table.column("answer_hash"))
+    found["empty"] = found["empty"] & ~found.pop("refusal")  # a refusal says something, if not as text
     if index.duplicate_count:
         found["row"] = np.asarray(index.table(["row"]).column("row").to_numpy(), dtype=np.int64)
     else:

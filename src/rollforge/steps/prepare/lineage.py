@@ -1,8 +1,8 @@
 """This module keeps, beside the data, which rollouts are behind each row, and finds them again from `FILE:LINE`.
 
-The sidecar is `lineage.parquet`: one row per example with its file, its line (from 1), its run, task, rollout, reward and
-verifier; a pair also has the rejected rollout. It stands beside the rows and not in them, because every extra column changes what
-some loader does.
+The sidecar is `lineage.parquet`: one row per example with its file, its line (from 1), its run, task, rollout, reward, verifier and
+line in the run; a pair also has the rejected rollout. It stands beside the rows and not in them, because every extra column changes
+what some loader does.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from rollforge.errors import UsageError
 from rollforge.index.arrow import arrow_array, arrow_floats
 from rollforge.recipes.base import Ints
 from rollforge.steps.prepare.gather import Pool
+from rollforge.steps.prepare.manifest import find_run
 from rollforge.steps.prepare.plan import Plan
 from rollforge.steps.prepare.write import Written
 
@@ -31,6 +32,8 @@ class Origin(msgspec.Struct, frozen=True):
     rollout: int | None
     reward: float | None
     verifier: str | None = None
+    source_line: int | None = None
+    """Line of the rollouts file, from 1; it finds rows that have no task or rollout number."""
 
 
 class Lineage(msgspec.Struct, frozen=True):
@@ -56,6 +59,7 @@ def write_lineage(folder: Path, written: Written, plan: Plan, pool: Pool, runs: 
     for prefix, positions in sides:
         task, rollout = pool.task[positions], pool.rollout[positions]
         reward, verifier = pool.candidates.reward[positions], pool.verifiers.codes[positions]
+        columns[f"{prefix}source_line"] = arrow_array(pool.line[positions])
         columns[f"{prefix}run"] = _coded(pool.run[positions], run_names)
         columns[f"{prefix}task"] = arrow_array(task, task < 0)
         columns[f"{prefix}rollout"] = arrow_array(rollout, rollout < 0)
@@ -91,11 +95,18 @@ def trace(place: str) -> Lineage:
         raise UsageError(f"{path} has no line {line} in its lineage", hint="lines are counted from 1")
     row = rows[0]
     prefixes = [prefix for prefix in ("", "rejected_") if f"{prefix}run" in row]
+    for prefix in prefixes:
+        row[f"{prefix}run"] = find_run(row[f"{prefix}run"], path)
     return Lineage(
         path.name,
         line,
         [
-            Origin(*(row[prefix + key] for key in ("run", "task", "rollout", "reward", "verifier")))
+            Origin(
+                *(
+                    row.get(prefix + key)
+                    for key in ("run", "task", "rollout", "reward", "verifier", "source_line")
+                )
+            )
             for prefix in prefixes
         ],
     )

@@ -11,12 +11,12 @@ import platform
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from rollforge import __version__
 from rollforge.errors import DataError, UsageError
+from rollforge.exporters.template import template_file
 from rollforge.index.sources import tasks_file
 from rollforge.records import JsonObject
 from rollforge.steps.prepare.settings import Settings
@@ -44,6 +44,8 @@ class Input(msgspec.Struct):
     file: str
     bytes: int
     sha256: str
+    is_of_run: bool = True
+    """False for a file that an option names: evaluation prompts, a chat template, a tokenizer."""
 
 
 class Manifest(msgspec.Struct, kw_only=True):
@@ -94,7 +96,23 @@ def read_manifest(path: str | Path) -> Manifest:
         raise DataError(f"{place}: not a manifest of rollforge prepare: {error}") from error
 
 
-def describe_inputs(runs: Sequence[str | Path], extra: Sequence[str | Path] = ()) -> list[Input]:
+def files_beside(settings: Settings) -> list[Path]:
+    """Files other than the runs' that decide the result: evaluation prompts, chat template, tokenizer."""
+    found = [Path(path) for path in settings.decontaminate]
+    found += [template_file(settings.template)] if settings.template is not None else []
+    return found + ([tokenizer_file(settings.tokenizer)] if settings.tokenizer is not None else [])
+
+
+def tokenizer_file(path: str) -> Path:
+    """The file that `--tokenizer` names: itself, or the one in a model's folder."""
+    place = Path(path)
+    place = place / "tokenizer.json" if place.is_dir() else place
+    if not place.is_file():
+        raise UsageError(f"{place}: no such tokenizer", hint="give the tokenizer.json of the model")
+    return place
+
+
+def describe_inputs(runs: Sequence[str | Path], beside: Sequence[Path] = ()) -> list[Input]:
     """Every file that decides the result, with its digest."""
     found = []
     for run in runs:
@@ -102,8 +120,8 @@ def describe_inputs(runs: Sequence[str | Path], extra: Sequence[str | Path] = ()
         for path in (files.rollouts, tasks_file(files), files.verdicts):
             if path is not None and path.is_file():
                 found.append(Input(str(run), path.name, path.stat().st_size, _digest(path, files.index)))
-    for path in map(Path, extra):
-        found.append(Input(str(path), path.name, path.stat().st_size, _digest(path)))
+    for path in beside:
+        found.append(Input(str(path), path.name, path.stat().st_size, _digest(path), is_of_run=False))
     return found
 
 
@@ -138,9 +156,35 @@ def versions() -> dict[str, str]:
     return found
 
 
-def refuse_changed_inputs(manifest: Manifest, inputs: list[Input]) -> None:
-    """Raise when the files behind a manifest are not the ones it was made from."""
-    before: dict[tuple[str, str], Any] = {(item.run, item.file): item.sha256 for item in manifest.inputs}
+def runs_of(manifest: Manifest) -> list[str]:
+    """The runs a manifest names, in order."""
+    others = manifest.options.decontaminate
+    return list(dict.fromkeys(i.run for i in manifest.inputs if i.is_of_run and i.run not in others))
+
+
+def find_run(name: str, near: Path) -> str:
+    """Where a run is that a data set was made from, by the name it had then.
+
+    A relative name was relative to where the command was given, most often a folder above the data set: so it is found from
+    anywhere, and after both have moved together.
+    """
+    if RunFiles(name).rollouts.is_file():
+        return name
+    places = (folder / name for folder in near.resolve().parents)
+    return str(next((place for place in places if RunFiles(place).rollouts.is_file()), name))
+
+
+def refuse_changed_inputs(manifest: Manifest, runs: Sequence[str]) -> None:
+    """Raise when the files behind a manifest are not the ones it was made from; `runs` is where its runs are now."""
+    moved = dict(zip(runs_of(manifest), runs, strict=True))
+    missing = [run for run in runs if not RunFiles(run).rollouts.is_file()]
+    if missing:
+        raise UsageError(
+            f"{', '.join(missing)}: not there any more",
+            hint="say where the runs are now, in the manifest's order: rollforge prepare --from MANIFEST RUN… -o DIR",
+        )
+    before = {(moved.get(item.run, item.run), item.file): item.sha256 for item in manifest.inputs}
+    inputs = describe_inputs(runs, files_beside(manifest.options))
     now = {(item.run, item.file): item.sha256 for item in inputs}
     changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
     if changed:

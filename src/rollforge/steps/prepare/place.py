@@ -13,6 +13,9 @@ from pathlib import Path
 from rollforge.errors import UsageError
 from rollforge.steps.prepare.manifest import NAME, read_manifest
 
+COMPANIONS = ("dataset_info.json",)
+"""What exporters write beside the data; of an earlier data set it would describe files that are gone."""
+
 
 class Place:
     """The hidden folder; on leaving without `settle` it is gone."""
@@ -34,6 +37,11 @@ class Place:
 
     def __exit__(self, *_: object) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def clear(self) -> None:
+        """Begin again with an empty folder."""
+        for path in self.folder.iterdir():
+            path.unlink()
 
     def settle(self, data_files: list[str]) -> None:
         """Give everything in the folder its final name."""
@@ -67,4 +75,6 @@ def _earlier_files(target: Path) -> list[str]:
             f"{target} holds files that no manifest names ({', '.join(sorted(present)[:5])})",
             hint="choose another folder with -o; a prepared data set has its own",
         )
-    return [file.path for file in read_manifest(target / NAME).files]
+    return [file.path for file in read_manifest(target / NAME).files] + [
+        name for name in COMPANIONS if name in present
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +28,18 @@ class Plan:
     planned: int
     """Examples before `--limit`."""
 
+    def swap_into_first(self, number: int, keep: Sequence[int], prompts: Ints) -> None:
+        """Move the prompt of example `number` into the first split, and one of its prompts into that example's.
+
+        Shares stay what they were. Prompts of the examples in `keep` stay; with no other to give, the first split grows.
+        """
+        prompt = prompts[self.selection.first]
+        left, moved = self.split[number], prompt == prompt[number]
+        is_free = (self.split == 0) & ~np.isin(prompt, prompt[np.array(keep, dtype=np.int64)])
+        self.split[moved] = 0
+        if is_free.any():
+            self.split[prompt == prompt[is_free][-1]] = left
+
 
 def make_plan(recipe: str, pool: Pool, settings: Settings) -> Plan:
     """Select, order, limit and split."""
@@ -34,18 +47,31 @@ def make_plan(recipe: str, pool: Pool, settings: Settings) -> Plan:
     planned = len(selection)
     order = _order(selection, pool, settings)
     if settings.limit is not None and settings.limit < len(order):
-        # A seeded sample, not the head of the file: a small trial should look like the whole.
-        keys = scrambled(pool.candidates.row[selection.first[order]], settings.seed + 1)
-        order = order[np.sort(np.argsort(keys, kind="stable")[: settings.limit])]
+        order = order[_sample(selection.take(order), pool, settings)]
     selection = selection.take(order)
     split = _split(pool.prompt[selection.first], settings)
     return Plan(selection, split, SPLIT_NAMES[: len(settings.split)], planned)
 
 
+def _sample(selection: Selection, pool: Pool, settings: Settings) -> Ints:
+    """A seeded sample, not the head of the file: a small trial should look like the whole. Groups are taken whole."""
+    first = selection.first
+    if selection.kind != "scored":
+        keys = scrambled(pool.candidates.row[first], settings.seed + 1)
+        return np.sort(np.argsort(keys, kind="stable")[: settings.limit])
+    groups, codes, counts = np.unique(pool.candidates.group[first], return_inverse=True, return_counts=True)
+    drawn = np.argsort(scrambled(groups, settings.seed + 1), kind="stable")
+    fits = np.cumsum(counts[drawn]) <= (settings.limit or 0)
+    fits[0] = True
+    return np.flatnonzero(np.isin(codes, drawn[fits]))
+
+
 def _select(recipe: str, pool: Pool, settings: Settings) -> Selection:
     options = settings.recipe_options()
     if settings.shape in ("groups", "scored"):
-        return select_groups(pool.candidates, options, needs_spread=recipe == "grpo")
+        return select_groups(
+            pool.candidates, options, needs_spread=recipe == "grpo", drop_truncated=recipe in PAIRED
+        )
     return load_recipe(recipe)(pool.candidates, options)
 
 
@@ -74,6 +100,12 @@ def refuse_wrong_shape(recipe: str, settings: Settings, exporter: type[Exporter]
 def _order(selection: Selection, pool: Pool, settings: Settings) -> Ints:
     """Example numbers in writing order; examples of one task stay together where the file has them so."""
     first = selection.first
+    # The rollouts of a group stay together, whatever the order of the groups.
+    group = (
+        pool.candidates.group[first] if selection.kind == "scored" else np.zeros(len(first), dtype=np.int64)
+    )
+    if settings.order == "shuffled" and selection.kind == "scored":
+        return np.lexsort((first, scrambled(group, settings.seed)))
     if settings.order == "shuffled":
         keys = scrambled(pool.candidates.row[first] * 2 + pool.run[first], settings.seed)
         return np.argsort(keys, kind="stable")
@@ -82,7 +114,7 @@ def _order(selection: Selection, pool: Pool, settings: Settings) -> Ints:
             return np.arange(len(first))
         return np.lexsort((pool.candidates.row[first], pool.run[first]))
     rate = _difficulty(selection, pool, settings)
-    return np.lexsort((first, rate if settings.order == "easy-first" else -rate))
+    return np.lexsort((first, group, rate if settings.order == "easy-first" else -rate))
 
 
 def _difficulty(selection: Selection, pool: Pool, settings: Settings) -> np.ndarray:

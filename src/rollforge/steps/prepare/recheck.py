@@ -17,6 +17,7 @@ import numpy as np
 
 from rollforge.errors import RollforgeError
 from rollforge.exporters.base import Exporter
+from rollforge.exporters.times import place_of_times
 from rollforge.records import to_json
 from rollforge.stats import distinct
 from rollforge.steps.prepare.manifest import FileRecord
@@ -69,6 +70,10 @@ class NotUnicode(Exception):
     """Some text that was passed on as it stands is not UTF-8."""
 
 
+class OnlyTimes(Exception):
+    """Every text in one place of a JSONL file looks like a time; a loader that infers types would make times of them."""
+
+
 class _Checker:
     def __init__(self, recipe: str, plan: Plan, exporter: Exporter) -> None:
         self._recipe = recipe
@@ -83,12 +88,20 @@ class _Checker:
         rows, problems = self._copied(path, digest) if self._is_copy else self._read(path, digest)
         if not problems and rows != len(file.examples):
             problems = [f"{rows} rows on disk, {len(file.examples)} were written"]
+        if not problems and path.suffix == ".jsonl" and self._exporter.is_inferred(self._kind):
+            self._refuse_times(path)
         if problems:
             raise ContractBroken(
                 f"{file.name} breaks the contract of {self._exporter.name}: {'; '.join(problems[:SHOWN])}",
                 hint="nothing was left behind; try --arguments string or --untidy refuse, and please report it",
             )
         return FileRecord(file.name, file.split, rows, path.stat().st_size, digest.hexdigest())
+
+    def _refuse_times(self, path: Path) -> None:
+        with path.open("rb") as file:
+            place = place_of_times(map(msgspec.json.decode, file))
+        if place is not None:
+            raise OnlyTimes(place)
 
     def _read(self, path: Path, digest: Any) -> tuple[int, list[str]]:
         """Rows, and what is wrong with the first of them."""

@@ -10,17 +10,17 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from rollforge.errors import UsageError
+from rollforge.errors import RollforgeError, UsageError
 from rollforge.exporters.base import Exporter, load_exporter, refuse_unsupported
-from rollforge.exporters.shape import Shaping
+from rollforge.exporters.examples import KIND_OF_RECIPE
 from rollforge.exporters.template import Prover, load_template, pick_shaping
-from rollforge.exporters.tidy import Policies, Policy
 from rollforge.index.sources import find_runs
 from rollforge.recipes import RECIPES
 from rollforge.records import JsonObject
-from rollforge.stats import distinct
 from rollforge.steps.prepare.card import files_by_split, write_card
+from rollforge.steps.prepare.counts import counts_of
 from rollforge.steps.prepare.examples import Converter
+from rollforge.steps.prepare.form import container_of, policies_of, shaping_of
 from rollforge.steps.prepare.gather import Pool, load_pool
 from rollforge.steps.prepare.lineage import write_lineage
 from rollforge.steps.prepare.manifest import (
@@ -28,13 +28,16 @@ from rollforge.steps.prepare.manifest import (
     FileRecord,
     Manifest,
     describe_inputs,
+    files_beside,
+    find_run,
     read_manifest,
     refuse_changed_inputs,
+    runs_of,
     versions,
 )
 from rollforge.steps.prepare.place import Place
 from rollforge.steps.prepare.plan import Plan, make_plan, refuse_wrong_shape
-from rollforge.steps.prepare.recheck import ContractBroken, NotUnicode, recheck
+from rollforge.steps.prepare.recheck import ContractBroken, NotUnicode, OnlyTimes, recheck
 from rollforge.steps.prepare.settings import Settings, make_settings
 from rollforge.steps.prepare.statistics import describe, outlook, red_flags
 from rollforge.steps.prepare.text import rule_out_by_text
@@ -91,6 +94,13 @@ def refuse_mistakes(
             f"--balance label is for kto; {recipe} has no labels", hint="balance by difficulty or a column"
         )
     refuse_wrong_shape(recipe, settings, exporter_type)
+    kind = KIND_OF_RECIPE[recipe]
+    container = container_of(exporter_type, settings, kind)
+    shaping_of(exporter_type, settings, kind, container)
+    if settings.images == "pass" and container == "parquet":
+        raise UsageError("a Parquet column of texts has no place for images", hint="--format jsonl")
+    if settings.images == "pass" and not exporter_type.takes_images:
+        raise UsageError(f"{exporter_type.name} takes text only", hint="images pass through in --to chat")
     return exporter_type, settings
 
 
@@ -108,14 +118,24 @@ def _name_runs(given: Sequence[str | Path]) -> list[str]:
 
 
 def prepare_again(
-    manifest: str | Path, *, out: str | Path, check: JsonObject | None = None, progress: Progress = _silent
+    manifest: str | Path,
+    *,
+    out: str | Path,
+    runs: Sequence[str] = (),
+    check: JsonObject | None = None,
+    progress: Progress = _silent,
 ) -> Manifest:
-    """The data set of a manifest once more; refuses when an input has changed, raises when a byte differs."""
+    """The data set of a manifest once more; refuses when an input has changed, raises when a byte differs.
+
+    Args:
+        runs: where the runs of the manifest are now, in its order, if they have moved.
+    """
     before = read_manifest(manifest)
-    runs = list(
-        dict.fromkeys(item.run for item in before.inputs if item.run not in before.options.decontaminate)
-    )
-    refuse_changed_inputs(before, describe_inputs(runs, before.options.decontaminate))
+    named = runs_of(before)
+    if runs and len(runs) != len(named):
+        raise UsageError(f"{manifest} names {len(named)} runs, {len(runs)} were given", hint=", ".join(named))
+    runs = list(runs) or [find_run(name, Path(manifest)) for name in named]
+    refuse_changed_inputs(before, runs)
     options = msgspec.to_builtins(before.options)
     again = prepare(
         before.recipe, runs, to=before.to, out=out, check=check or before.check, progress=progress, **options
@@ -132,6 +152,18 @@ def prepare_again(
             hint=f"versions that changed: {', '.join(changed) or 'none'}",
         )
     return again
+
+
+@contextmanager
+def naming_the_place(out: Path) -> Iterator[None]:
+    """A full or read-only disk is told as what it is; nothing half-made is left."""
+    try:
+        yield
+    except OSError as error:
+        raise RollforgeError(
+            f"{out}: cannot be written: {error.strerror or error}",
+            hint="nothing was left behind; make room, or choose -o DIR",
+        ) from error
 
 
 @contextmanager
@@ -160,13 +192,15 @@ class _Maker:
     ) -> None:
         self._recipe, self._runs, self._pool = recipe, runs, pool
         self._settings, self._check, self._progress = settings, check, progress
-        self._container = _container(exporter_type, settings)
-        self._exporter = exporter_type(_shaping(exporter_type, settings, self._container))
+        self._container = container_of(exporter_type, settings, KIND_OF_RECIPE[recipe])
+        self._exporter = exporter_type(
+            shaping_of(exporter_type, settings, KIND_OF_RECIPE[recipe], self._container)
+        )
         self._prover = self._use_template() if settings.template is not None else None
         self._exporter_type = exporter_type
-        if settings.images == "pass" and not exporter_type.takes_images:
-            raise UsageError(f"{exporter_type.name} takes text only", hint="images pass through in --to chat")
-        rule_out_by_text(recipe, pool, settings, progress)
+        self._changes: list[str] = []
+        is_converted = not exporter_type.is_raw and KIND_OF_RECIPE[recipe] != "prompt"
+        rule_out_by_text(pool, settings, progress, is_converted=is_converted)
 
     def _use_template(self) -> Prover:
         """Let the template pick the form, as far as the user left it open."""
@@ -178,8 +212,8 @@ class _Maker:
         fixed = {name: value for name, value in fixed.items() if value != "auto"}
         if self._container == "parquet" and exporter.shape_as.arguments != "text":
             fixed |= {"keys": "uniform", "arguments": fixed.get("arguments", "string")}
-        exporter.shape_as, exporter.fallback = pick_shaping(template, exporter.shape_as, fixed)
-        return Prover(template)
+        exporter.shape_as, exporter.fallback, shows_tools = pick_shaping(template, exporter.shape_as, fixed)
+        return Prover(template, shows_tools=shows_tools)
 
     def count(self) -> Manifest:
         """The plan as a manifest: what would be written, and what other thresholds would give."""
@@ -196,28 +230,48 @@ class _Maker:
         """Write, read back, describe, put in place."""
         plan = make_plan(self._recipe, self._pool, self._settings)
         form = self._settings.pairs if self._settings.pairs != "auto" else self._exporter_type.pair_form
-        policies = _policies(self._exporter_type, self._settings)
+        policies = policies_of(self._exporter_type, self._settings)
         converter = Converter(self._pool, plan, self._settings, self._exporter, policies, form, self._prover)
-        with Place(out) as place:
-            try:
-                written, files = self._write(converter, plan, place)
-            except NotUnicode:
-                converter.start_over(is_careful=True)
-                written, files = self._write(converter, plan, place)
+        with naming_the_place(out), Place(out) as place:
+            written, files = self._write(converter, plan, place)
             self._pool.close()  # what follows needs columns only, and memory of its own
             write_lineage(place.folder, written, plan, self._pool, self._runs)
             numbers = np.concatenate([np.frombuffer(file.examples, dtype=np.int64) for file in written.files])
-            manifest = self._manifest(plan, numbers, dict(written.dropped), files)
+            manifest = self._manifest(plan, numbers, written.lost, files)
             manifest.untidy = dict(sorted(converter.tally.marks.items()))
-            manifest.form |= {"changes": written.changes, "answers": form}
+            manifest.form |= {"changes": self._changes + written.changes, "answers": form}
             self._write_beside(place, manifest)
             place.settle([file.path for file in files])
         return manifest
 
     def _write(self, converter: Converter, plan: Plan, place: Place) -> tuple[Written, list[FileRecord]]:
-        """Write, and read back."""
+        """Write, and read back; again where the texts turn out to need another way."""
         with rarely_collecting():
-            return self._write_and_check(converter, plan, place)
+            try:
+                return self._write_and_check(converter, plan, place)
+            except NotUnicode:
+                converter.start_over(is_careful=True)
+            except OnlyTimes as found:
+                self._use_parquet(converter, str(found))
+            place.clear()
+            return self._write(converter, plan, place)
+
+    def _use_parquet(self, converter: Converter, column: str) -> None:
+        """Change to a file that says what is a text, so that no loader takes texts for times."""
+        exporter_type, settings = self._exporter_type, self._settings
+        kind = KIND_OF_RECIPE[self._recipe]
+        if settings.format != "auto" or "parquet" not in exporter_type.containers_for(kind):
+            raise UsageError(
+                f"every text of {column} looks like a date, and the loader of {exporter_type.name} would make times of them",
+                hint="--format parquet, or --to chat --format parquet, keeps them texts",
+            )
+        self._container = "parquet"
+        self._changes.append(
+            f"written as Parquet: every text of {column} looks like a date, which JSON cannot say is a text"
+        )
+        shaping = shaping_of(exporter_type, settings, kind, self._container)
+        converter.exporter = self._exporter = exporter_type(shaping)
+        self._prover = converter.prover = self._use_template() if settings.template is not None else None
 
     def _write_and_check(
         self, converter: Converter, plan: Plan, place: Place
@@ -241,7 +295,7 @@ class _Maker:
         (place.folder / NAME).write_bytes(manifest.to_json())
 
     def _manifest(
-        self, plan: Plan, numbers: np.ndarray, dropped: dict[str, int], files: list[FileRecord]
+        self, plan: Plan, numbers: np.ndarray, lost: dict[int, str], files: list[FileRecord]
     ) -> Manifest:
         pool, selection = self._pool, plan.selection
         statistics = describe(pool, selection, numbers)
@@ -255,10 +309,10 @@ class _Maker:
             kind=selection.kind,
             options=self._settings,
             seed=self._settings.seed,
-            inputs=describe_inputs(self._runs, self._settings.decontaminate),
+            inputs=describe_inputs(self._runs, files_beside(self._settings)),
             versions=versions(),
             thresholds=selection.settings,
-            counts=_counts(pool, plan, numbers, dropped),
+            counts=counts_of(pool, plan, numbers, lost),
             untidy={},
             form=form,
             statistics=statistics,
@@ -273,77 +327,9 @@ def _split_counts(plan: Plan, files: list[FileRecord]) -> dict[str, int]:
     return {name: sum(file.rows for file in files if file.split == name) for name in plan.splits}
 
 
-def _counts(pool: Pool, plan: Plan, numbers: np.ndarray, dropped: dict[str, int]) -> JsonObject:
-    """Every rollout once, every example once."""
-    selection, candidates = plan.selection, pool.candidates
-    fates = dict(selection.fates)
-    limited = plan.planned - len(selection)
-    if selection.kind in ("demonstration", "labelled", "scored"):
-        # One rollout is one example here, so what happened to examples later is also its fate.
-        fates["kept"] -= limited + sum(dropped.values())
-        later = {"beyond the limit": limited} if limited else {}
-        fates |= later | {f"cannot be expressed: {reason}": count for reason, count in dropped.items()}
-    kept_groups = candidates.group[selection.picks[numbers].ravel()]
-    return {
-        "rollouts": {"in": len(candidates), **fates},
-        "examples": {
-            "planned": plan.planned,
-            **({"beyond the limit": limited} if limited else {}),
-            **{f"cannot be expressed: {reason}": count for reason, count in sorted(dropped.items())},
-            "written": len(numbers),
-        },
-        "tasks": {"in": len(distinct(candidates.group)), "kept": len(distinct(kept_groups))},
-        "failed_attempts": pool.failed,
-    }
-
-
 def _nothing(plan: Plan, written: Written) -> str:
     fates = ", ".join(
         f"{count:,} {reason}" for reason, count in plan.selection.fates.items() if reason != "kept" and count
     )
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in written.dropped.items())
     return f"no example is left: {'; '.join(part for part in (fates, reasons) if part) or 'there are no rollouts'}"
-
-
-def _container(exporter: type[Exporter], settings: Settings) -> str:
-    if settings.format == "auto":
-        return exporter.container
-    if settings.format not in exporter.containers:
-        raise UsageError(f"{exporter.name} reads {' or '.join(exporter.containers)}, not {settings.format}")
-    return settings.format
-
-
-def _shaping(exporter: type[Exporter], settings: Settings, container: str) -> Shaping:
-    """The exporter's own shaping, where the user did not ask for another."""
-    asked = {
-        name: getattr(settings, name)
-        for name in ("arguments", "tools", "reasoning", "keys")
-        if getattr(settings, name) != "auto"
-    }
-    shaping = msgspec.structs.replace(exporter.shaping, **asked)
-    if container == "parquet" and exporter.container != "parquet":
-        if settings.arguments == "object" or settings.tools == "list":
-            raise UsageError(
-                "Parquet fills missing keys with null: objects and lists of tools cannot be kept in it"
-            )
-        arguments = "text" if shaping.arguments == "text" else "string"
-        tools = "system" if shaping.tools == "system" else "string"
-        shaping = msgspec.structs.replace(shaping, arguments=arguments, tools=tools, keys="uniform")
-    return shaping
-
-
-def _policies(exporter: type[Exporter], settings: Settings) -> Policies:
-    if settings.untidy == "auto":
-        return exporter.policies
-    policy: Policy = settings.untidy
-    inner: Policy = "refuse" if policy == "refuse" else "keep"
-    return msgspec.structs.replace(
-        exporter.policies,
-        ends_in_tool_result=policy,
-        ends_in_user_message=policy,
-        unanswered_call=policy,
-        bare_reasoning=policy,
-        inner_unanswered_call=inner,
-        orphan_result=inner,
-        assistant_first="refuse" if policy == "refuse" else exporter.policies.assistant_first,
-    )

@@ -104,6 +104,10 @@ def make_settings(options: dict[str, object]) -> Settings:
             raise UsageError(f"--{name.replace('_', '-')} {value}: must be at least 1")
     if settings.high is not None and settings.low is not None and settings.low >= settings.high:
         raise UsageError(f"--low {settings.low} is not below --high {settings.high}")
+    if settings.band is not None and not settings.band[0] <= settings.band[1]:
+        raise UsageError(
+            f"--band {settings.band}: the first number is above the second", hint="--band 0.1-0.9"
+        )
     if settings.max_tokens is not None and settings.tokenizer is None:
         raise UsageError("--max-tokens needs --tokenizer FILE", hint="or limit characters: --max-chars 20000")
     return settings

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollforge.errors import UsageError
-from rollforge.exporters.base import Example, Prompt
-from rollforge.exporters.messages import Inexpressible
+from rollforge.exporters.examples import Example, Prompt
+from rollforge.exporters.messages import Conversation, Inexpressible
 from rollforge.records import PARAMS_KEY, JsonObject, from_json, to_json
 
 if TYPE_CHECKING:
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 GROUND_TRUTHS = ("expected_answer", "ground_truth", "answer", "solution", "label", "target", "gold")
 """Task fields taken as the ground truth, the first that is there."""
+
+_CHAT = ("messages", "prompt", "completion")
+"""Where a rollout in chat form has its prompt, and its answer."""
 
 _OF_A_ROLLOUT = ("response", "reward", "reward_components", "mask_sample", "verification_skipped")
 
@@ -59,11 +62,13 @@ def _task_rows(converter: Converter, positions: np.ndarray) -> list[JsonObject]:
 
 def _prompt(converter: Converter, number: int, position: int, row: JsonObject) -> Prompt:
     plan, pool = converter.plan, converter.pool
-    if not isinstance(row.get(PARAMS_KEY), dict):
-        raise Inexpressible("the task has no responses_create_params")
-    conversation = converter.read_prompt(to_json(row[PARAMS_KEY]))
-    if not conversation.prompt:
-        raise Inexpressible("empty prompt")
+    if converter.exporter.has_task_rows:
+        conversation = Conversation([], [])  # the row goes out as it is, whatever messages could say of it
+        for problem in converter.exporter.problems("", "prompt", row):
+            raise Inexpressible(problem)
+    else:
+        conversation = _conversation(converter, row)
+    row = {key: value for key, value in row.items() if key not in _CHAT}
     converter.tally.marks.update(conversation.marks)
     truth = ground_truth(row, converter.settings.ground_truth)
     if truth is None:
@@ -79,6 +84,19 @@ def _prompt(converter: Converter, number: int, position: int, row: JsonObject) -
         split=plan.splits[int(plan.split[number])],
         fields=to_json(row),
     )
+
+
+def _conversation(converter: Converter, row: JsonObject) -> Conversation:
+    """The prompt of a task row; of a rollout in chat form where there is no other."""
+    if isinstance(row.get(PARAMS_KEY), dict):
+        found = converter.read_prompt(to_json(row[PARAMS_KEY]))
+    elif any(key in row for key in _CHAT):
+        found = converter.read_chat_prompt(to_json(row))
+    else:
+        raise Inexpressible("the task has no responses_create_params")
+    if found.asks_nothing:
+        raise Inexpressible("empty prompt")
+    return found
 
 
 def ground_truth(row: JsonObject, field: str | None) -> str | None:

@@ -1,21 +1,24 @@
 """This module rules rollouts out by their text: near duplicates, token lengths, prompts that an evaluation also asks.
 
-Text is read only when one of these is asked for, and only of rollouts that could still be chosen. Results are masks, which the recipe
-counts like every other reason.
+Text is read only when one of these is asked for, and only of rollouts that could still be chosen; and of those without an answer, to
+say what they hold instead. Results are masks, which the recipe counts like every other reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 
 from rollforge.errors import UsageError
-from rollforge.exporters.messages import Conversation, Inexpressible, Reader
+from rollforge.exporters.messages import Conversation, Inexpressible
+from rollforge.exporters.reading import Reader
 from rollforge.recipes.base import Ints, Mask, screen
 from rollforge.steps.prepare.gather import Pool
+from rollforge.steps.prepare.manifest import tokenizer_file
 from rollforge.steps.prepare.overlap import Grams, SignatureIndex, evaluation_grams, signature, similarity
 from rollforge.steps.prepare.settings import Settings
 from rollforge.steps.prepare.write import Progress
@@ -23,15 +26,24 @@ from rollforge.steps.prepare.write import Progress
 CHUNK = 1024
 
 
-def rule_out_by_text(recipe: str, pool: Pool, settings: Settings, progress: Progress) -> None:
-    """Add the masks that the settings ask for to the pool's candidates."""
+def rule_out_by_text(pool: Pool, settings: Settings, progress: Progress, *, is_converted: bool) -> None:
+    """Add the masks that the settings ask for to the pool's candidates; `is_converted`: answers must be said as messages."""
     unusable = dict(pool.candidates.unusable)
+    if (empty := _empty(pool)).any():
+        unusable |= _reasons_of_empty(pool, np.flatnonzero(empty), progress, is_converted=is_converted)
+        pool.candidates = replace(
+            pool.candidates, flags={**pool.candidates.flags, "empty": np.zeros_like(empty)}
+        )
     if settings.dedupe_prompts != "none":
         unusable["duplicate prompt"] = _repeated_prompts(pool, settings, progress)
     if settings.decontaminate:
         grams = evaluation_grams([Path(path) for path in settings.decontaminate], settings.ngram)
         unusable["prompt overlaps an evaluation"] = _contaminated(pool, grams, progress)
     pool.candidates = replace(pool.candidates, unusable=unusable)
+    if len(settings.split) > 1:
+        pool.prompt = _said_prompts(pool, progress)
+    if settings.dedupe != "none" and pool.has_calls.any():
+        pool.candidates = replace(pool.candidates, answer=_answers_with_calls(pool, settings, progress))
     if settings.max_tokens is not None:
         unusable["too many tokens"] = _too_many_tokens(pool, settings, progress)
         pool.candidates = replace(pool.candidates, unusable=unusable)
@@ -54,6 +66,32 @@ def _conversations(
                 continue
 
 
+def _empty(pool: Pool) -> Mask:
+    """Judged rollouts without an answer: what they hold instead only their text can say."""
+    return np.asarray(pool.candidates.flag("empty") & ~np.isnan(pool.candidates.reward))
+
+
+def _reasons_of_empty(
+    pool: Pool, positions: Ints, progress: Progress, *, is_converted: bool
+) -> dict[str, Mask]:
+    """Why each of these has no answer: nothing at all, reasoning alone, or something that is no list of items."""
+    reader = Reader(images="pass")
+    found: dict[str, Mask] = {}
+    for number, (position, line) in enumerate(zip(positions, pool.read(positions), strict=True)):
+        if number % CHUNK == 0:
+            progress("look at empty answers", number, len(positions))
+        try:
+            answer = reader.read(line).answer
+            reason = "ends in bare reasoning" if any(m.has_reasoning for m in answer) else "empty output"
+        except Inexpressible as error:
+            if not is_converted:
+                continue  # something is there, and nobody has to understand it
+            reason = str(error)
+        reason = f"cannot be expressed: {reason}"
+        found.setdefault(reason, np.zeros(len(pool.candidates), dtype=bool))[position] = True
+    return found
+
+
 def _first_of_each_prompt(pool: Pool) -> tuple[Ints, Ints]:
     """(positions of one rollout per prompt in file order, number of each rollout's prompt)."""
     _, first, codes = np.unique(pool.prompt, return_index=True, return_inverse=True)
@@ -74,6 +112,28 @@ def _repeated_prompts(pool: Pool, settings: Settings, progress: Progress) -> Mas
             is_near[codes[position]] = known.has_near(signature(prompt_text(conversation)))
         repeated |= is_near[codes]
     return np.asarray(repeated)
+
+
+def _said_prompts(pool: Pool, progress: Progress) -> Ints:
+    """A number per rollout, equal where prompts differ in nothing but white space: they must not part in a split."""
+    first, codes = _first_of_each_prompt(pool)
+    number = np.arange(len(first))
+    known: dict[bytes, int] = {}
+    for position, conversation in _conversations(pool, np.sort(first), progress, "compare prompts"):
+        said = sha256(" ".join(prompt_text(conversation).split()).encode("utf-8", "replace")).digest()
+        number[codes[position]] = known.setdefault(said, int(codes[position]))
+    return np.asarray(number[codes])
+
+
+def _answers_with_calls(pool: Pool, settings: Settings, progress: Progress) -> Ints:
+    """`Candidates.answer` in which answers with calls are equal too, when they say and call the same."""
+    answer = pool.candidates.answer.copy()
+    alive = _alive(pool, settings)
+    asked = alive[pool.has_calls[alive]]
+    for position, conversation in _conversations(pool, asked, progress, "compare answers"):
+        said = sha256(answer_text(conversation).encode("utf-8", "replace")).digest()
+        answer[position] = int.from_bytes(said[:8], "little", signed=True)
+    return answer
 
 
 def _contaminated(pool: Pool, grams: Grams, progress: Progress) -> Mask:
@@ -106,11 +166,7 @@ def token_counter(path: str) -> Callable[[str], int]:
             "--max-tokens needs the tokenizers package",
             hint="pip install 'rollforge[tokenizer]', or use --max-chars",
         ) from error
-    place = Path(path)
-    place = place / "tokenizer.json" if place.is_dir() else place
-    if not place.is_file():
-        raise UsageError(f"{place}: no such tokenizer", hint="give the tokenizer.json of the model")
-    tokenizer = Tokenizer.from_file(str(place))
+    tokenizer = Tokenizer.from_file(str(tokenizer_file(path)))
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
 
 

@@ -2,7 +2,7 @@
 
 Files here are not yet a data set: they get their final place only after they have been read back (`recheck`). Starting over happens
 when a message needs a key no earlier row has, when the loader would damage the chosen form, or when a column's first value
-comes too late in the file for the loader to learn its type; each can happen a few times at most.
+comes too late in the file, or only in another split, for the loader to learn its type; each can happen a few times at most.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from rollforge.exporters.base import Example, Exporter, FormChanged, KeysGrew
+from rollforge.exporters.base import Exporter, FormChanged, KeysGrew
+from rollforge.exporters.examples import Example
 from rollforge.exporters.guard import SURE_BYTES
 from rollforge.exporters.messages import Inexpressible
 from rollforge.exporters.template import Prover
@@ -51,7 +52,13 @@ class Written:
     files: list[WrittenFile]
     changes: list[str]
     """Why the form is not the one that was meant first."""
-    dropped: Counter[str]
+    lost: dict[int, str]
+    """Number of each example that was not written → why."""
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """Why examples were not written, and how many for each reason."""
+        return Counter(self.lost.values())
 
     @property
     def rows(self) -> int:
@@ -78,7 +85,7 @@ def write_dataset(
         converter.tally = Tally()
         try:
             files = list(_write_splits(converter, folder, container, shards, front, progress))
-            return Written(files, changes, converter.tally.inexpressible)
+            return Written(files, changes, converter.tally.lost)
         except KeysGrew as grown:
             exporter.keys = grown.keys
         except FormChanged as changed:
@@ -87,6 +94,12 @@ def write_dataset(
                 exporter.shape_as = msgspec.structs.replace(exporter.shape_as, tools="system")
             changes.append(f"arguments are written as {changed.arguments}: {changed}")
         except _Late as late:
+            if converter.plan.split[late.number] != 0:
+                converter.plan.swap_into_first(late.number, front, converter.pool.prompt)
+                changes.append(
+                    f"the prompt of example {late.number} was moved to {converter.plan.splits[0]}, the only one of its kind:"
+                    " the loader learns all columns there"
+                )
             front.insert(0, late.number)
             changes.append(
                 f"example {late.number} was moved to the front, so that the loader learns its columns"
@@ -102,7 +115,10 @@ class _Learning:
         self.is_first_file = True
 
     def watch(self, kinds: set[str], number: int, start: int) -> None:
-        """Raise `_Late` when example `number`, at byte `start` of its file, is the first to have one of these and comes too late."""
+        """Raise `_Late` when example `number`, at byte `start` of its file, is the first to have one of these and comes too late.
+
+        A later split is always too late: its types are those of the first.
+        """
         if kinds <= self._seen:
             return
         if (start > SURE_BYTES or not self.is_first_file) and number not in self._front:
@@ -115,6 +131,7 @@ def _write_splits(
 ) -> Iterator[WrittenFile]:
     plan = converter.plan
     learning = _Learning(front)
+    is_watched = container == "jsonl" and converter.exporter.is_inferred(plan.selection.kind)
     done = 0
     for split, name in enumerate(plan.splits):
         numbers = np.flatnonzero(plan.split == split)
@@ -123,7 +140,8 @@ def _write_splits(
         for shard, part in enumerate(np.array_split(numbers, shards)):
             ending = f"-{shard:05d}-of-{shards:05d}.{container}" if shards > 1 else f".{container}"
             file = WrittenFile(name + ending, name)
-            watched = learning if container == "jsonl" and split == 0 else None
+            watched = learning if is_watched else None
+            converter.exporter.is_first_file = learning.is_first_file
             for count in _write_file(converter, folder / file.name, file, part, watched):
                 progress("write", done + count, len(plan.split))
             learning.is_first_file = False
@@ -165,12 +183,12 @@ def _write_rows(
         done += len(some)
         for number, example in some:
             if isinstance(example, Inexpressible):
-                tally.inexpressible[str(example)] += 1
+                tally.lost[number] = str(example)
                 continue
             try:
                 start = sink.add(exporter, example)
             except Inexpressible as error:
-                tally.inexpressible[str(error)] += 1
+                tally.lost[number] = str(error)
                 continue
             file.examples.append(number)
             if learning is not None and exporter.kinds:
@@ -201,7 +219,7 @@ class _Lines:
         self._file.close()
 
     def add(self, exporter: Exporter, example: Example) -> int:
-        line = exporter.line(example)
+        line = _on_one_line(exporter.line(example))
         if self._prover is not None:
             self._prover.prove(msgspec.json.decode(line))
         self._file.write(line)
@@ -209,6 +227,17 @@ class _Lines:
         start = self._size
         self._size += len(line) + 1
         return start
+
+
+_SEPARATORS = {"\u2028": b"\\u2028", "\u2029": b"\\u2029", "\x85": b"\\u0085"}
+
+
+def _on_one_line(line: bytes) -> bytes:
+    """The line with what some readers take for the end of a line escaped; JSON has such characters inside texts only."""
+    if b"\xe2\x80" in line or b"\xc2\x85" in line:
+        for character, escape in _SEPARATORS.items():
+            line = line.replace(character.encode(), escape)
+    return line
 
 
 class _Columns:

@@ -1,0 +1,127 @@
+"""This module turns rows in chat form into messages: `messages`, or `prompt` and `completion`, as scripts and chat APIs write them.
+
+Where `messages` hold both, the answer is what follows the last message that is not the model's or a tool's, as the index counts
+it. Arguments given as an object keep their digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from rollforge.exporters.items import ImagePolicy, Part, chat_tools, text_of
+from rollforge.exporters.messages import Call, Conversation, Inexpressible, Message, is_text
+
+_NULL = msgspec.Raw(b"null")
+_ASKING = ("user", "system", "developer")
+
+
+class _Function(msgspec.Struct, gc=False, frozen=True):
+    name: str = ""
+    arguments: msgspec.Raw = _NULL
+
+
+class _ChatCall(msgspec.Struct, gc=False):
+    id: str | None = None
+    function: _Function = _Function()
+
+
+class ChatMessage(msgspec.Struct, gc=False):
+    """A message of a row in chat form, as far as it is read."""
+
+    role: str
+    content: str | list[Part | str] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: list[_ChatCall] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
+class ChatRow(msgspec.Struct, gc=False):
+    """A rollout in chat form, as far as it is read."""
+
+    messages: list[ChatMessage] | None = None
+    prompt: str | list[ChatMessage] | None = None
+    completion: str | list[ChatMessage] | None = None
+    tools: msgspec.Raw = _NULL
+
+    @property
+    def is_one(self) -> bool:
+        """Whether the row has a conversation at all."""
+        return self.messages is not None or self.prompt is not None
+
+
+def read_chat_row(row: ChatRow, images: ImagePolicy = "refuse") -> Conversation:
+    """The conversation in the row.
+
+    Raises:
+        Inexpressible: with the reason to count.
+    """
+    asked, answered = _sides(row)
+    marks: set[str] = set()
+    call_names: dict[str, str] = {}
+    prompt = [_message(message, call_names, marks, images) for message in asked]
+    answer = [_message(message, call_names, marks, images) for message in answered]
+    if not answer:
+        marks.add("empty output")
+    try:
+        tools = chat_tools(
+            msgspec.json.decode(row.tools, type=str).encode() if is_text(row.tools) else row.tools
+        )
+    except msgspec.DecodeError as error:
+        raise Inexpressible("tools that are no list of schemas") from error
+    return Conversation(prompt, answer, tools, frozenset(marks))
+
+
+def _sides(row: ChatRow) -> tuple[Sequence[ChatMessage], Sequence[ChatMessage]]:
+    """What was asked and what was answered."""
+    if row.messages is None:
+        return _as_messages(row.prompt, "user"), _as_messages(row.completion, "assistant")
+    places = [place for place, message in enumerate(row.messages, 1) if message.role in _ASKING]
+    last = places[-1] if places else 0
+    return row.messages[:last], row.messages[last:]
+
+
+def _as_messages(said: str | list[ChatMessage] | None, role: str) -> Sequence[ChatMessage]:
+    if isinstance(said, str):
+        return [ChatMessage(role, said)]
+    return said or []
+
+
+def _message(
+    message: ChatMessage, call_names: dict[str, str], marks: set[str], images: ImagePolicy
+) -> Message:
+    if message.role not in (*_ASKING, "assistant", "tool"):
+        raise Inexpressible(f"message role {message.role}")
+    if message.role == "developer":
+        marks.add("developer role")
+    text, urls = text_of(message.content, marks, images if message.role == "user" else "refuse")
+    if message.refusal:
+        marks.add("refusal kept as text")
+        text += message.refusal
+    if message.role == "tool":
+        call_id = message.tool_call_id or ""
+        if call_id not in call_names:
+            marks.add("tool result without its call")
+        return Message("tool", text, call_id=call_id, name=message.name or call_names.get(call_id))
+    calls = [
+        _call(call, len(call_names) + place, marks) for place, call in enumerate(message.tool_calls or [])
+    ]
+    call_names |= {call.id: call.name for call in calls}
+    return Message(
+        message.role, text, message.reasoning_content or message.reasoning or None, calls, images=urls
+    )
+
+
+def _call(call: _ChatCall, number: int, marks: set[str]) -> Call:
+    if not call.function.name:
+        raise Inexpressible("function call without a name")
+    raw = call.function.arguments
+    arguments = msgspec.json.decode(raw, type=str) if is_text(raw) else bytes(raw).decode()
+    if arguments in ("", "null"):
+        marks.add("empty arguments written as {}")
+        arguments = "{}"
+    return Call(call.id or f"call_{number}", call.function.name, arguments)

@@ -1,0 +1,91 @@
+"""This module says what an example is: what a recipe chose, as messages and numbers, before any trainer's row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from rollforge.exporters.messages import Message, TokenRecord
+
+Kind = Literal["demonstration", "pair", "labelled", "prompt", "scored", "raw"]
+"""What one example is."""
+
+KIND_OF_RECIPE: Mapping[str, Kind] = {
+    "sft": "demonstration",
+    "dpo": "pair",
+    "kto": "labelled",
+    "rm": "pair",
+    "ppo": "prompt",
+    "grpo": "prompt",
+}
+
+
+class Demonstration(msgspec.Struct, gc=False):
+    """An answer to imitate."""
+
+    prompt: list[Message]
+    answer: list[Message]
+    tools: bytes | None
+    reward: float | None = None
+
+
+class Pair(msgspec.Struct, gc=False):
+    """Two answers to one prompt, the better one first."""
+
+    prompt: list[Message]
+    chosen: list[Message]
+    rejected: list[Message]
+    tools: bytes | None
+    chosen_reward: float
+    rejected_reward: float
+
+    @property
+    def gap(self) -> float:
+        """Rounded so that no loader's ten-digit detour through text can change it."""
+        return round(self.chosen_reward - self.rejected_reward, 9)
+
+
+class Labelled(msgspec.Struct, gc=False):
+    """An answer and whether it is wanted."""
+
+    prompt: list[Message]
+    answer: list[Message]
+    tools: bytes | None
+    label: bool
+    reward: float
+
+
+class Prompt(msgspec.Struct, gc=False):
+    """A task to sample from: what reinforcement learning reads."""
+
+    prompt: list[Message]
+    tools: bytes | None
+    ground_truth: str
+    """What the verifier compares with; JSON text when it is not a text, empty when the task has none."""
+    numbers: dict[str, float | int | None]
+    """Reward statistics of the task: n_rollouts, mean_reward, pass_rate, difficulty …"""
+    task: str
+    index: int
+    source: str
+    split: str
+    fields: bytes
+    """The task row as JSON text, without what a rollout adds."""
+
+
+class Scored(msgspec.Struct, gc=False):
+    """One rollout of a group with its reward and what follows from it."""
+
+    prompt: list[Message]
+    answer: list[Message]
+    tools: bytes | None
+    numbers: dict[str, float | int | None]
+    task: str
+    rollout: int
+    tokens: list[TokenRecord]
+    fidelity: str
+    """`token-exact`, `text-only` or `lossy`."""
+
+
+Example = Demonstration | Pair | Labelled | Prompt | Scored
