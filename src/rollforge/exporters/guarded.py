@@ -7,7 +7,7 @@ the whole data set. A slip of the model in one call (arguments that are no objec
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Never
 
 from rollforge.exporters.base import Exporter, FormChanged
 from rollforge.exporters.examples import Example, Prompt
@@ -47,16 +47,23 @@ class GuardedExporter(Exporter):
         return super().messages(messages, tools, column=column)
 
     def _watch(self, messages: list[Message], column: str) -> None:
+        position = self._position if self.is_first_file else LATE
         for message in messages:
+            if not message.calls:
+                continue
+            guard = self._guards[column]
+            guard.has_risky_number = guard.has_risky_number or self._has_numbers
             for call in message.calls:
-                guard = self._guards[column]
-                guard.has_risky_number = guard.has_risky_number or self._has_numbers
-                damage = guard.damage(call.arguments, self._position if self.is_first_file else LATE)
+                damage = guard.damage(call.arguments, position)
                 if damage is None:
                     call.is_checked = True
-                elif damage in SLIPS:
-                    raise Inexpressible(damage)
-                elif self.fallback is None:
-                    raise Inexpressible(f"{damage}; the template takes no other form")
                 else:
-                    raise FormChanged(self.fallback, damage)
+                    self._refuse(damage)
+
+    def _refuse(self, damage: str) -> Never:
+        """Leave the row out for the model's own slip; else change the form of the whole data set, where there is another."""
+        if damage in SLIPS:
+            raise Inexpressible(damage)
+        if self.fallback is None:
+            raise Inexpressible(f"{damage}; the template takes no other form")
+        raise FormChanged(self.fallback, damage)
