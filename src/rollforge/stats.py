@@ -327,8 +327,20 @@ def histogram(values: ArrayLike, bins: int = 10) -> Histogram:
     # Halves, because the whole width of numbers this large may be no number.
     edges = [float(f"{2 * edge:.12g}") for edge in (low / 2 * (1 - steps) + high / 2 * steps).tolist()]
     edges[0], edges[-1] = min(edges[0], low), max(edges[-1], high)
-    places = np.minimum(np.searchsorted(edges, known, side="right") - 1, bins - 1)
-    return Histogram(edges, np.bincount(places, minlength=bins).tolist())
+    return Histogram(edges, np.bincount(_bins_of(known, np.array(edges)), minlength=bins).tolist())
+
+
+def _bins_of(values: Floats, edges: Floats) -> Ints:
+    """The bin of each value between edges that are, but for rounding, equally far apart."""
+    last = len(edges) - 2
+    width = float(edges[-1] / 2 - edges[0] / 2) * 2
+    if not 1e-300 < width < 1e300:
+        found: Ints = np.minimum(np.searchsorted(edges, values, side="right") - 1, last)
+        return found
+    guess: Ints = np.minimum(((values - edges[0]) * ((last + 1) / width)).astype(np.int64), last)
+    guess -= values < edges[guess]  # rounding puts a value at an edge at most one bin off
+    guess += (values >= edges[guess + 1]) & (guess < last)
+    return guess
 
 
 class Variance(NamedTuple):
