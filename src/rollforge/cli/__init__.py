@@ -21,7 +21,6 @@ NOT_WRITABLE = frozenset(
 )
 """What the system says when files cannot be written where they should be."""
 
-
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
 """glibc's numbers for the size from which memory is mapped on its own, and for how much of the rest may lie idle."""
 
@@ -46,7 +45,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     except OSError as error:
         if error.errno not in NOT_WRITABLE or error.filename is None:
             raise
-        report_error(RollforgeError(f"{error.filename}: {error.strerror}", hint="write elsewhere: --out"))
+        hint = "make room or get permission there, or write elsewhere: --out"
+        report_error(RollforgeError(f"{error.filename}: {error.strerror}", hint=hint))
         sys.exit(Exit.USAGE)
     code = int(code) if isinstance(code, int) else Exit.DONE
     if is_light and argv is None:

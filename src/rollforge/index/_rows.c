@@ -602,7 +602,7 @@ static void rows_dealloc(PyObject *self) {
 
 static PyMethodDef rows_methods[] = {
     {"take", rows_take, METH_VARARGS, "take(block, first_line, offset) -> (lines, left): read whole lines"},
-    {"drain", rows_drain, METH_NOARGS, "drain() -> (said, ends, characters, prompts, ends): texts since the last time"},
+    {"drain", rows_drain, METH_NOARGS, "drain() -> (said, ends, characters, prompts, ends, are_spelled): texts since the last time"},
     {"finish", rows_finish, METH_NOARGS, "finish() -> (count, numbers, texts, besides, words, fixed): all columns; empties it"},
     {NULL, NULL, 0, NULL},
 };

@@ -1,12 +1,14 @@
-"""This module turns columns of Arrow into arrays of numpy, exactly, with a value of the caller's where one is missing.
+"""This module turns columns of Arrow into arrays of numpy and back, exactly, whatever is missing.
 
-It does without `pyarrow.compute`: to import that, which documents every one of its functions, takes longer than the columns of
-most runs. Nothing here knows what a column means.
+It does without `pyarrow.compute`, which documents every one of its functions on import, and without `pa.array`, which loads numpy's
+masked arrays to see whether it was given one: either takes longer than the columns of most runs. Nothing here knows what a
+column means.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -66,3 +68,20 @@ def _is_known(array: pa.Array) -> NDArray[np.bool_]:
     known = np.unpackbits(bits, bitorder="little", count=array.offset + len(array))
     is_known: NDArray[np.bool_] = known[array.offset :].astype(np.bool_)
     return is_known
+
+
+def arrow_array(values: NDArray[Any], missing: NDArray[np.bool_] | None = None) -> pa.Array:
+    """Numbers or truth values as an Arrow array, null where `missing` says so."""
+    known = None
+    if missing is not None and missing.any():
+        known = pa.py_buffer(np.packbits(~missing, bitorder="little"))
+    if values.dtype == np.bool_:
+        kind, data = pa.bool_(), np.packbits(values, bitorder="little")
+    else:
+        kind, data = pa.from_numpy_dtype(values.dtype), np.ascontiguousarray(values)
+    return pa.Array.from_buffers(kind, len(values), [known, pa.py_buffer(data)])
+
+
+def arrow_floats(values: NDArray[np.float64]) -> pa.Array:
+    """Floats as an Arrow array, null where they are NaN."""
+    return arrow_array(values, np.isnan(values))

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rollforge.index.answers import LOOKED_AT, is_long_error, look_at_text, may_be_long_errors, respell
-from rollforge.index.arrow import arrow_array, arrow_floats
+from rollforge.index.arrays import arrow_array, arrow_floats
 from rollforge.index.facts import Reader
 from rollforge.index.kinds import PIECES, PLACES, Kind
 from rollforge.index.lines import Batch

@@ -13,7 +13,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rollforge.index import arrays
-from rollforge.index.arrow import arrow_array
 from rollforge.index.keys import packed_keys
 from rollforge.index.view import Index
 
@@ -53,7 +52,7 @@ class ByTask:
             some = list(names[first : first + at_once])
             table = self.index.table(some, self.where)
             for name in some:
-                yield name, table.column(name).take(arrow_array(self.order))
+                yield name, table.column(name).take(arrays.arrow_array(self.order))
 
     def codes(self, name: str) -> tuple[Ints, list[str | None]]:
         """A text column as numbers, in the order of (task, rollout), and the text of each number (None for missing)."""
@@ -79,11 +78,11 @@ class ByTask:
         for first in range(0, len(names), at_once):
             some = list(names[first : first + at_once])
             unread = [name for name in some if name not in self._kept]
-            table = self.index.table(unread, self.where) if unread else None
+            table = self.index.table(unread, self.where) if unread else pa.table({})
             for name in some:
                 found = self._kept.get(name)
                 if found is None:
-                    found = floats(table, name)
+                    found = arrays.floats(table.column(name))
                     found = found if self._is_in_order else found[self.order]
                     self._keep(name, found)
                 yield name, found
@@ -116,7 +115,7 @@ class ByTask:
 def _by_task(index: Index, where: str | None) -> tuple[Ints, Ints]:
     """The order by (task, rollout), and the tasks in it; no more than two numbers per rollout stay."""
     keys = index.table(["task", "rollout"], where)
-    task, rollout = ints(keys, "task"), ints(keys, "rollout")
+    task, rollout = arrays.ints(keys.column("task")), arrays.ints(keys.column("rollout"))
     del keys
     if len(task) and (key := packed_keys(task, rollout)) is not None:
         del rollout
@@ -124,16 +123,3 @@ def _by_task(index: Index, where: str | None) -> tuple[Ints, Ints]:
     else:
         order = np.lexsort((rollout, task))
     return order, task[order]
-
-
-def floats(table: pa.Table, name: str) -> Floats:
-    """A number or truth column as floats, NaN for missing."""
-    column = table.column(name)
-    if pa.types.is_boolean(column.type):
-        column = column.cast(pa.int8())
-    return np.asarray(column.to_numpy(), dtype=np.float64)
-
-
-def ints(table: pa.Table, name: str) -> Ints:
-    """A whole-number column; it must have no missing values."""
-    return np.asarray(table.column(name).to_numpy(), dtype=np.int64)

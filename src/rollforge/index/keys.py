@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rollforge.index.arrays import ints
+
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
@@ -125,7 +127,7 @@ def _renamed(rows: _Rows, merged: Ints) -> dict[int, dict[int, int]]:
 
 
 def _ints(table: pa.Table, name: str) -> Ints:
-    return np.asarray(table.column(name).combine_chunks().fill_null(-1), dtype=np.int64)
+    return ints(table.column(name), missing=-1)
 
 
 def _known(table: pa.Table, name: str) -> Bools:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from rollforge.index.arrow import arrow_array
+from rollforge.index.arrays import arrow_array, ints
 from rollforge.index.keys import are_plain
 from rollforge.index.kinds import ARROW_TYPES, COLUMNS, PIECES, PLACES, stored_name
 from rollforge.index.tables import Source
@@ -91,8 +91,7 @@ def spans(sources: Sequence[Source]) -> tuple[np.ndarray, np.ndarray]:
 def pieces(sources: Sequence[Source]) -> np.ndarray:
     """One row per rollout: where its prompt and agent stand in its line; zeros where the reader did not tell."""
     found = read_columns(sources, {name: (name, pa.int32()) for name in PIECES})
-    columns = [np.nan_to_num(found.column(name).to_numpy()).astype(np.int32) for name in PIECES]
-    return np.stack(columns, axis=1)
+    return np.stack([ints(found.column(name)).astype(np.int32) for name in PIECES], axis=1)
 
 
 class TaskPlaces(NamedTuple):

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rollforge.index import fast
-from rollforge.index.arrow import arrow_array, arrow_floats
+from rollforge.index.arrays import arrow_array, arrow_floats
 from rollforge.index.columns import Columns
 from rollforge.index.facts import BadLine, Line, Reader, Row
 from rollforge.index.kinds import (

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from rollforge.errors import UsageError
 from rollforge.index import parts
-from rollforge.index.arrow import arrow_array
+from rollforge.index.arrays import arrow_array
 from rollforge.index.cache import Cache
 from rollforge.index.kinds import Kind
 from rollforge.index.lines import read_spans
@@ -265,13 +265,11 @@ class Index:
         With `may_code`, texts come as numbers and a dictionary where that is how they are stored, which takes less of everything.
         """
         if columns is not None and where is None and order_by is None and self._is_plain:
-            stored = {
-                name: (at, _coded(kind) if may_code else kind) for name, (at, kind) in self._stored.items()
-            }
-            if all(name in stored for name in columns):
-                return parts.read_columns(
-                    self._sources.by_kind["rollouts"], {name: stored[name] for name in columns}
-                )
+            stored = {name: self._stored[name] for name in columns if name in self._stored}
+            if len(stored) == len(set(columns)):
+                if may_code:
+                    stored = {name: (at, _coded(kind)) for name, (at, kind) in stored.items()}
+                return parts.read_columns(self._sources.by_kind["rollouts"], stored)
         known = self.columns()
         chosen = "*" if columns is None else ", ".join(quoted(name) for name in columns)
         sql = f"SELECT {chosen} FROM rollouts"

@@ -63,9 +63,8 @@ class Manifest(msgspec.Struct, kw_only=True):
 
     def write(self, files: RunFiles) -> None:
         """Replace the manifest on disk as a whole."""
-        from rollforge.store.durable import (
-            write_atomically,
-        )  # readers do without asyncio, which comes with it
+        # Here, because asyncio comes with it, and readers do without.
+        from rollforge.store.durable import write_atomically
 
         write_atomically(files.manifest, msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n")
 

@@ -12,7 +12,8 @@ from msgspec import Struct
 from rollforge import stats
 from rollforge.errors import UsageError
 from rollforge.index import Index
-from rollforge.index.grouped import ByTask, Floats, Ints, ints
+from rollforge.index.arrays import ints
+from rollforge.index.grouped import ByTask, Floats, Ints
 
 
 class FieldDifference(Struct, kw_only=True):
@@ -76,7 +77,9 @@ def _pair_keys(one: ByTask, two: ByTask) -> tuple[Ints, Ints, str]:
         table = rows.index.table(["prompt_hash"], rows.where)
         if table.column("prompt_hash").null_count:
             return one.tasks, two.tasks, "task number"
-        prompts.append(ints(table, "prompt_hash")[rows.order][rows.starts] if len(rows) else rows.tasks)
+        prompts.append(
+            ints(table.column("prompt_hash"))[rows.order][rows.starts] if len(rows) else rows.tasks
+        )
     if any(len(np.unique(found)) < len(found) for found in prompts):
         return one.tasks, two.tasks, "task number"
     return prompts[0], prompts[1], "prompt"

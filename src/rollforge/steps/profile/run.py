@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from rollforge import stats
 from rollforge.index import Index, open_index
-from rollforge.index.arrow import arrow_array, arrow_floats
+from rollforge.index.arrays import arrow_array, arrow_floats
 from rollforge.index.grouped import ByTask, Floats, Ints
 from rollforge.records import JsonObject
 from rollforge.steps.profile.fields import group_statistics, profile_fields
