@@ -35,8 +35,14 @@ def test_missing_values_are_counted_and_never_averaged(values: list[float | None
         assert summary.std is None
 
 
-@given(st.lists(rewards, min_size=1, max_size=8))
-def test_groups_at_once_equal_groups_one_by_one(groups: list[list[float | None]]) -> None:
+@pytest.mark.parametrize(
+    "beside", [[], [[0.5]] * 16, [[0.5]] * 16 + [[0.25] * 400]]
+)  # few, alike, very unlike
+@given(groups=st.lists(rewards, min_size=1, max_size=8))
+def test_groups_at_once_equal_groups_one_by_one(
+    beside: list[list[float | None]], groups: list[list[float | None]]
+) -> None:
+    groups = [*groups, *beside]
     flat = as_floats([value for group in groups for value in group])
     starts = np.cumsum([0, *map(len, groups)])[:-1]
     found = stats.summarize_groups(flat, starts)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollforge.stats import Floats, Ints
+from rollforge.stats import Floats, Ints, distinct
 
 AT_ONCE = 65_536
 """Groups looked at together: what is made of their values on the way is several times their size."""
@@ -30,14 +30,17 @@ def groups_by_size(values: Floats, starts: Ints) -> Iterator[tuple[int, Ints, Fl
     Values come sorted by group; a NaN does not count towards the size.
     """
     sizes = np.diff(np.append(starts, len(values)))
-    group = np.repeat(np.arange(len(starts)), sizes)
     known = ~np.isnan(values)
+    if len(sizes) and known.all() and (sizes == sizes[0]).all():
+        yield int(sizes[0]), np.arange(len(sizes)), np.sort(values.reshape(len(sizes), -1), axis=1)
+        return
+    group = np.repeat(np.arange(len(starts)), sizes)
     values, group = values[known], group[known]
     order = np.lexsort((values, group))
     values = values[order]
     counts = np.bincount(group, minlength=len(starts))
     begins = np.cumsum(counts) - counts
-    for size in np.unique(counts[counts > 0]).tolist():
+    for size in distinct(counts[counts > 0]).tolist():
         members = np.flatnonzero(counts == size)
         yield size, members, values[begins[members][:, None] + np.arange(size)]
 

@@ -19,7 +19,7 @@ def out() -> Console:
     """Where results for people go."""
     from rich.console import Console
 
-    return Console(highlight=False, soft_wrap=True)
+    return Console(highlight=False, soft_wrap=True, emoji=False)
 
 
 @cache
@@ -27,7 +27,7 @@ def err() -> Console:
     """Where talk goes: progress, notes, errors."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 encode_json = msgspec.json.Encoder(decimal_format="number").encode

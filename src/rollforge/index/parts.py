@@ -12,6 +12,7 @@ from rollforge.index.arrays import arrow_array, ints
 from rollforge.index.keys import are_plain
 from rollforge.index.kinds import ARROW_TYPES, COLUMNS, PIECES, PLACES, stored_name
 from rollforge.index.tables import Source
+from rollforge.stats import distinct
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -104,7 +105,7 @@ class TaskPlaces(NamedTuple):
 
     def rows(self, tasks: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Those of these tasks that the file has, and the row of each, in the order of the file."""
-        wanted = np.unique(np.asarray(tasks, dtype=np.int64))
+        wanted = distinct(np.asarray(tasks, dtype=np.int64))
         place = np.searchsorted(self.tasks, wanted)
         is_there = place < len(self.tasks)
         is_there[is_there] = self.tasks[place[is_there]] == wanted[is_there]

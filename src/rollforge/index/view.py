@@ -16,18 +16,18 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from rollforge.errors import UsageError
 from rollforge.index import parts
 from rollforge.index.arrays import arrow_array
 from rollforge.index.cache import Cache
+from rollforge.index.fetching import Fetcher, PromptPlaces
 from rollforge.index.kinds import Kind
-from rollforge.index.lines import read_spans
 from rollforge.index.overlay import Duplicate, Overlay, make_overlay
 from rollforge.index.scan import BadLineAt
 from rollforge.index.sources import find_runs, read_manifest, tasks_file
 from rollforge.index.sql import check_where, fetch, literal, lock_down, quoted, run_select
 from rollforge.index.tables import Sources
 from rollforge.records import TASK_KEY, JsonObject
+from rollforge.stats import Ints, distinct, first_places
 from rollforge.store import RunFiles
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Index:
         self.manifests = [read_manifest(files) for files in self.runs]
         self._held = ExitStack()
         self._sources = Sources()
-        self._spans_by_kind: dict[Kind, tuple[np.ndarray, np.ndarray]] = {}
+        self._lines = Fetcher(self._sources)
         for number, files in enumerate(self.runs):
             for kind, path in _files(files):
                 self._open(number, kind, path, files.index, workers)
@@ -300,16 +300,11 @@ class Index:
 
     def read(self, rows: Sequence[int]) -> Iterator[bytes]:
         """The lines of these rows, in the order asked; neighbouring ones are read together."""
-        yield from self._read("rollouts", np.asarray(rows, dtype=np.int64))
+        yield from self._lines.lines("rollouts", np.asarray(rows, dtype=np.int64))
 
-    def pieces(self, rows: Sequence[int]) -> list[list[int]]:
-        """Where in the line of each of these rows the prompt and the agent stand: start and size of both, size 0 where unknown."""
-        wanted = np.asarray(rows, dtype=np.int64)
-        return self._pieces[wanted].tolist()  # type: ignore[no-any-return]
-
-    @cached_property
-    def _pieces(self) -> np.ndarray:
-        return parts.pieces(self._sources.by_kind["rollouts"])
+    def prompt_places(self, rows: Ints) -> PromptPlaces | None:
+        """Where the prompts of these rows stand in the text; None when that is not known of all, or they are not in one plain file."""
+        return self._lines.prompt_places(rows)
 
     def task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, JsonObject]]:
         """The task rows as sent, for those of `tasks` that the run has a row for."""
@@ -324,7 +319,7 @@ class Index:
         if places is None:
             return
         found, rows = places.rows(tasks)
-        yield from zip(found.tolist(), self._read("tasks", rows), strict=True)
+        yield from zip(found.tolist(), self._lines.lines("tasks", rows), strict=True)
 
     @cached_property
     def task_places(self) -> parts.TaskPlaces | None:
@@ -337,7 +332,7 @@ class Index:
         """The first row of each of these tasks (task, row), in the order of the file."""
         if self._is_plain:
             known, first = self._first_rows
-            place = np.searchsorted(known, np.unique(np.asarray(tasks, dtype=np.int64)))
+            place = np.searchsorted(known, distinct(np.asarray(tasks, dtype=np.int64)))
             place = np.sort(first[place])
             return pa.table({"task": arrow_array(self._tasks_of_rows[place]), "row": arrow_array(place)})
         return self._join(
@@ -352,7 +347,7 @@ class Index:
     @cached_property
     def _first_rows(self) -> tuple[np.ndarray, np.ndarray]:
         """The tasks, ascending, and the first row of each."""
-        return np.unique(self._tasks_of_rows, return_index=True)
+        return first_places(self._tasks_of_rows)
 
     def inputs_per_task(self) -> tuple[np.ndarray, np.ndarray] | None:
         """The tasks of NeMo Gym's materialized inputs and how often each stands there; None when there are none."""
@@ -372,28 +367,6 @@ class Index:
             return fetch(cursor, sql)
         finally:
             cursor.unregister("wanted")
-
-    def _read(self, kind: Kind, rows: np.ndarray) -> Iterator[bytes]:
-        if not len(rows):
-            return
-        sources = self._sources.by_kind[kind]
-        for first in range(0, len(rows), 65_536):
-            some = rows[first : first + 65_536]
-            spans = self._spans(kind, some)
-            owner = np.searchsorted([source.first_row for source in sources], some, side="right") - 1
-            cuts = np.flatnonzero(np.diff(owner)) + 1
-            for piece in np.split(np.arange(len(some)), cuts):
-                path = sources[int(owner[piece[0]])].path
-                yield from read_spans(path, [spans[int(place)] for place in piece])
-
-    def _spans(self, kind: Kind, rows: np.ndarray) -> list[tuple[int, int]]:
-        if kind not in self._spans_by_kind:
-            self._spans_by_kind[kind] = parts.spans(self._sources.by_kind[kind])
-        offset, length = self._spans_by_kind[kind]
-        missing = int(((rows < 0) | (rows >= len(offset))).sum())
-        if missing:
-            raise UsageError(f"{missing} of the rows asked for are not in the index")
-        return list(zip(offset[rows].tolist(), length[rows].tolist(), strict=True))
 
 
 def _coded(kind: pa.DataType) -> pa.DataType:

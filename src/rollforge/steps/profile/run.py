@@ -191,9 +191,8 @@ def _with_absent_tasks(rows: ByTask, table: pa.Table) -> pa.Table:
 def _agent_table(rows: ByTask, fields: Mapping[str, str]) -> pa.Table:
     codes, labels = _sorted(*rows.codes("agent"))
     order = np.argsort(codes, kind="stable")
-    starts = (
-        np.flatnonzero(np.r_[True, np.diff(codes[order]) != 0]) if len(codes) else np.zeros(0, dtype=np.int64)
-    )
+    steps = np.diff(codes[order], prepend=-1)
+    starts = np.flatnonzero(steps)
     histograms: dict[str, list[JsonObject]] = {f"histogram/{name}": [] for name in fields.values()}
 
     def draw(name: str, values: Floats) -> None:
@@ -204,7 +203,7 @@ def _agent_table(rows: ByTask, fields: Mapping[str, str]) -> pa.Table:
     sizes = np.diff(np.append(starts, len(codes)))
     task = rows.task[order]
     tasks = [
-        len(np.unique(task[first : first + size]))
+        len(stats.distinct(task[first : first + size]))
         for first, size in zip(starts.tolist(), sizes.tolist(), strict=True)
     ]
     columns: dict[str, pa.Array] = {

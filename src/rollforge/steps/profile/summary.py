@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -88,10 +89,11 @@ def _class_counts(ascending: Floats, tolerance: float) -> list[tuple[tuple[int, 
     if size == 1:
         return [((1,), len(ascending))]
     steps = np.diff(ascending, axis=1) > tolerance
-    distinct, times = np.unique(np.packbits(steps, axis=1), axis=0, return_counts=True)
+    packed = np.packbits(steps, axis=1)
+    times = Counter(packed.view(f"V{packed.shape[1]}").ravel().tolist())
     found = []
-    for bits, count in zip(distinct, times.tolist(), strict=True):
-        cuts = np.flatnonzero(np.unpackbits(bits, count=size - 1)) + 1
+    for bits, count in sorted(times.items()):
+        cuts = np.flatnonzero(np.unpackbits(np.frombuffer(bits, np.uint8), count=size - 1)) + 1
         found.append((tuple(sorted(np.diff(np.r_[0, cuts, size]).tolist(), reverse=True)), count))
     return found
 
@@ -132,7 +134,7 @@ def _looks(
     chars, counted = rows.sums(length)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean_chars, rate = chars / counted, solved / judged
-    usual = float(np.nanmedian(mean_chars)) if (counted > 0).any() else 0.0
+    usual = stats.median(mean_chars[counted > 0]) if (counted > 0).any() else 0.0
     picks: dict[str, tuple[str, Floats, Any]] = {
         "highest_variance": ("rewards differ most", found.std, found.max - found.min > tolerance),
         "never_solved_long": (

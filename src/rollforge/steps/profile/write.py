@@ -5,29 +5,30 @@ Rows are made and written a slice at a time; what is undefined is left out of a 
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from msgspec import Raw
+from numpy.typing import NDArray
 
-from rollforge import stats
+from rollforge.errors import DataError
 from rollforge.index import Index
 from rollforge.index.grouped import ByTask
 from rollforge.records import ROLLOUT_KEY, TASK_KEY, JsonObject
 from rollforge.steps.profile.run import Profile
+from rollforge.steps.profile.samples import Histograms, Samples
+from rollforge.steps.profile.weave import Column, column, weave
 from rollforge.store import RunFiles
 
 SLICE = 512
 """Tasks at a time: the rollouts that their samples come from are held that long."""
 
-_split = msgspec.json.Decoder(dict[str, Raw]).decode
-_encoder = msgspec.json.Encoder()
+_encode = msgspec.json.Encoder().encode
 
 
 def write_profile(
@@ -46,14 +47,15 @@ def write_profile(
         files = RunFiles(out / files.rollouts.name)
     infos = _rollout_infos(index, where) if rollout_infos else None
     partial = files.reward_profiling.with_suffix(".partial")
-    with partial.open("wb") as file:
-        for rows in _task_rows(profile, index, infos, where):
-            file.write(_encoder.encode_lines(rows))
-            if profile.shelf is not None:
-                profile.shelf.rest()
+    try:
+        with partial.open("wb") as file, Samples(index) as samples:
+            _write_tasks(file, profile, samples, Histograms(profile.rows or ByTask(index, where)), infos)
+    except EOFError as error:
+        where_told = ", ".join(str(run.rollouts) for run in index.runs)
+        raise DataError(f"{where_told}: {error} while it was read", hint="run the command again") from None
     partial.replace(files.reward_profiling)
     files.agent_metrics.write_bytes(
-        msgspec.json.format(_encoder.encode(agent_entries(profile.agents)), indent=2) + b"\n"
+        msgspec.json.format(_encode(agent_entries(profile.agents)), indent=2) + b"\n"
     )
     written = {"tasks": str(files.reward_profiling), "agents": str(files.agent_metrics)}
     if parquet:
@@ -77,128 +79,58 @@ _RENAMED = {"task": TASK_KEY}
 _LEFT_OUT = {"agent", "pass_rate_low", "pass_rate_high"}
 
 
-def _task_rows(
-    profile: Profile, index: Index, infos: dict[int, list[JsonObject]] | None, where: str | None
-) -> Iterator[Iterable[object]]:
-    """The table as records that leave out what is undefined, a slice at a time."""
-    names = [name for name in profile.tasks.column_names if name not in _LEFT_OUT]
-    extra = ["pass_rate_ci", "histogram/reward", "sample", *(["rollout_infos"] if infos is not None else [])]
-    keys = [_RENAMED.get(name, name) for name in names] + extra
-    record = _record_type(keys)
-    histograms = _Histograms(profile.rows or ByTask(index, where))
+def _write_tasks(
+    file: IO[bytes],
+    profile: Profile,
+    samples: Samples,
+    histograms: Histograms,
+    infos: dict[int, list[JsonObject]] | None,
+) -> None:
+    """Write the table as JSON lines that leave out what is undefined, a slice at a time."""
+    table = {name: _whole(profile.tasks.column(name)) for name in profile.tasks.column_names}
+    block = bytearray()
     for first in range(0, profile.tasks.num_rows, SLICE):
-        part = profile.tasks.slice(first, SLICE)
-        tasks: list[int] = part.column("task").to_pylist()
-        samples = _samples(index, tasks)
-        low, high = part.column("pass_rate_low").to_pylist(), part.column("pass_rate_high").to_pylist()
-        columns: list[list[Any]] = [_values(part.column(name)) for name in names]
-        columns.append([None if a is None else [a, b] for a, b in zip(low, high, strict=True)])
-        columns.append(histograms.get(tasks))
-        columns.append([samples.get(task) for task in tasks])
+        part = {name: values.slice(first, SLICE) for name, values in table.items()}
+        tasks: list[int] = part["task"].to_pylist()
+        columns = [*_statistics(part), histograms.column(tasks), samples.column(tasks)]
         if infos is not None:
-            columns.append([infos.get(task, []) for task in tasks])
-        yield itertools.starmap(record, zip(*columns, strict=True))
+            columns.append(column("rollout_infos", _encode([infos.get(task, []) for task in tasks])))
+        size = weave(len(tasks), columns, block)
+        with memoryview(block) as lines:
+            file.write(lines[:size])
+        if profile.shelf is not None:
+            profile.shelf.rest()
 
 
-def _record_type(keys: list[str]) -> Callable[..., object]:
-    """What makes a record of one value per key and leaves out what is undefined."""
-    try:
-        return msgspec.defstruct(
-            "TaskProfile",
-            [(f"f{place}", Any, None) for place in range(len(keys))],
-            rename={f"f{place}": key for place, key in enumerate(keys)},
-            omit_defaults=True,
-        )
-    except ValueError:  # a key with a quote or a line break in it
-        return lambda *values: {
-            key: value for key, value in zip(keys, values, strict=True) if value is not None
-        }
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _values(column: pa.ChunkedArray) -> list[Any]:
-    """The values, None for missing: what `to_pylist` gives, several times faster for numbers."""
-    if not pa.types.is_floating(column.type) and (column.null_count or not pa.types.is_integer(column.type)):
-        return column.to_pylist()  # type: ignore[no-any-return]
-    numbers = column.to_numpy()
-    values: list[Any] = numbers.tolist()
-    if column.null_count:
-        for place in np.flatnonzero(np.isnan(numbers)).tolist():
-            values[place] = None
-    return values
+def _statistics(part: Mapping[str, pa.Array]) -> Iterator[Column]:
+    """A slice of the table as columns of text."""
+    known: dict[tuple[str, bytes], bytes] = {}
+    for name, values in part.items():
+        if name not in _LEFT_OUT:
+            yield column(_RENAMED.get(name, name), _json_array(values, known))
+    ends = np.stack([_numbers(part["pass_rate_low"]), _numbers(part["pass_rate_high"])], axis=1)
+    told = [None if math.isnan(low) else [low, high] for low, high in ends.tolist()]
+    yield column("pass_rate_ci", _encode(told))
 
 
-class _Histograms:
-    """The reward histogram of each task, over the same edges for all of them."""
-
-    def __init__(self, rows: ByTask) -> None:
-        reward = rows.one("reward")
-        edges = stats.histogram(reward).edges
-        self._edges = Raw(_encoder.encode(edges))
-        self._tasks = rows.tasks
-        bins = max(len(edges) - 1, 1)
-        sizes = np.diff(np.append(rows.starts, len(rows)))
-        self._counts = np.zeros((len(rows.tasks), bins), dtype=np.min_scalar_type(sizes.max(initial=0)))
-        known = ~np.isnan(reward)
-        if edges and known.any():
-            group = np.repeat(np.arange(len(rows.tasks)), sizes)[known]
-            where_in = np.searchsorted(edges, reward[known], side="right") - 1
-            place = group * bins + np.clip(where_in, 0, bins - 1)
-            np.add.at(self._counts.reshape(-1), place, 1)
-
-    def get(self, tasks: list[int]) -> list[JsonObject | None]:
-        """Those of some tasks; None for one without a judged rollout."""
-        if not len(self._tasks):
-            return [None] * len(tasks)
-        wanted = np.asarray(tasks, dtype=np.int64)
-        place = np.minimum(np.searchsorted(self._tasks, wanted), len(self._tasks) - 1)
-        counts = np.where((self._tasks[place] == wanted)[:, None], self._counts[place], 0)
-        return [{"edges": self._edges, "counts": one} if any(one) else None for one in counts.tolist()]
+def _json_array(values: pa.Array, known: dict[tuple[str, bytes], bytes]) -> bytes:
+    """The values as JSON; `known` remembers those of other columns, which for tasks with one rollout are mostly the same."""
+    if not pa.types.is_floating(values.type) and (values.null_count or not pa.types.is_integer(values.type)):
+        return _encode(values.to_pylist())
+    numbers = _numbers(values)
+    key = numbers.dtype.str, numbers.tobytes()
+    if key not in known:
+        known[key] = _encode(numbers.tolist())  # NaN is null
+    return known[key]
 
 
-def _samples(index: Index, tasks: list[int]) -> dict[int, Any]:
-    """For each task the row as sent, without its indices; from the first rollout when no tasks file is there."""
-    samples: dict[int, Any] = {task: _without_indices(line) for task, line in index.raw_task_rows(tasks)}
-    missing = [task for task in tasks if task not in samples]
-    if missing:
-        samples |= dict(_samples_from_rollouts(index, missing))
-    return samples
-
-
-def _without_indices(line: bytes) -> dict[str, Raw]:
-    row = _split(line)
-    row.pop(TASK_KEY, None)
-    row.pop(ROLLOUT_KEY, None)
-    return row
-
-
-def _samples_from_rollouts(index: Index, tasks: list[int]) -> Iterator[tuple[int, Any]]:
-    """The prompt (and agent) of each task's first rollout: all that a rollout row still says of its task."""
-    found = index.first_rows(tasks)
-    rows = found.column("row").to_pylist()
-    lines, pieces = index.read(rows), index.pieces(rows)
-    for task, line, (start, size, agent_start, agent_size) in zip(
-        found.column("task").to_pylist(), lines, pieces, strict=True
-    ):
-        if size:
-            agent = Raw(line[agent_start : agent_start + agent_size]) if agent_size else msgspec.UNSET
-            yield task, _Sample(responses_create_params=Raw(line[start : start + size]), agent_ref=agent)
-            continue
-        try:
-            yield task, _sample(line)
-        except msgspec.DecodeError:
-            continue
-
-
-class _Sample(msgspec.Struct, omit_defaults=True):
-    """What a rollout row still says of its task, unread."""
-
-    responses_create_params: Raw | msgspec.UnsetType = msgspec.UNSET
-    messages: Raw | msgspec.UnsetType = msgspec.UNSET
-    prompt: Raw | msgspec.UnsetType = msgspec.UNSET
-    agent_ref: Raw | msgspec.UnsetType = msgspec.UNSET
-
-
-_sample = msgspec.json.Decoder(_Sample).decode
+def _numbers(values: pa.Array) -> NDArray[Any]:
+    numbers: NDArray[Any] = values.to_numpy(zero_copy_only=False)
+    return numbers
 
 
 def _rollout_infos(index: Index, where: str | None) -> dict[int, list[JsonObject]]:

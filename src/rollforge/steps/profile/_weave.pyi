@@ -1,0 +1,3 @@
+from rollforge.steps.profile.weave import Column
+
+def weave(rows: int, columns: list[Column], into: bytearray, /) -> int: ...
