@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import mmap
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import IO
 
 import numpy as np
@@ -34,6 +33,8 @@ class Shelf:
         if self._size <= BUDGET or not values.nbytes:
             return values
         if self._file is None:
+            from tempfile import TemporaryFile  # with all it loads, only for the few runs this large
+
             self._file = TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115  (closed with its last array)
         self._file.seek(self._end)
         data = np.ascontiguousarray(values).view(np.uint8).data
