@@ -333,21 +333,17 @@ class Index:
         if self._is_plain:
             known, first = self._first_rows
             place = np.searchsorted(known, distinct(np.asarray(tasks, dtype=np.int64)))
-            place = np.sort(first[place])
-            return pa.table({"task": arrow_array(self._tasks_of_rows[place]), "row": arrow_array(place)})
+            place = place[np.argsort(first[place])]
+            return pa.table({"task": arrow_array(known[place]), "row": arrow_array(first[place])})
         return self._join(
             tasks,
             "SELECT r.task, min(r.row) AS row FROM rollouts r JOIN wanted w ON r.task = w.task GROUP BY 1 ORDER BY 2",
         )
 
     @cached_property
-    def _tasks_of_rows(self) -> np.ndarray:
-        return np.asarray(self.table(["task"]).column(0).to_numpy(), dtype=np.int64)
-
-    @cached_property
-    def _first_rows(self) -> tuple[np.ndarray, np.ndarray]:
+    def _first_rows(self) -> tuple[Ints, Ints]:
         """The tasks, ascending, and the first row of each."""
-        return first_places(self._tasks_of_rows)
+        return first_places(np.asarray(self.table(["task"]).column(0).to_numpy(), dtype=np.int64))
 
     def inputs_per_task(self) -> tuple[np.ndarray, np.ndarray] | None:
         """The tasks of NeMo Gym's materialized inputs and how often each stands there; None when there are none."""

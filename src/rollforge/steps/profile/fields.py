@@ -53,8 +53,12 @@ def group_statistics(
         for statistic in STATISTICS:
             values = getattr(found, statistic)
             columns[f"{statistic}/{name}"] = values if shelf is None else shelf.put(values)
+        if shelf is not None:
+            shelf.rest()
     for name in fields.values():
         columns[f"std/{name}"][~has_spread & is_whole[name]] = 0.0
+        if shelf is not None:
+            shelf.rest()
     return columns
 
 

@@ -15,15 +15,13 @@ from msgspec import Struct
 
 from rollforge import stats
 from rollforge.index import Index, open_index
-from rollforge.index.arrays import arrow_array, arrow_floats
+from rollforge.index.arrays import arrow_array, arrow_floats, texts
 from rollforge.index.grouped import ByTask, Floats, Ints
 from rollforge.records import JsonObject
 from rollforge.steps.profile.fields import group_statistics, profile_fields
 from rollforge.steps.profile.records import BANDS, ProfileSummary
 from rollforge.steps.profile.shelf import Shelf
-from rollforge.steps.profile.summary import summarize
-
-HARD, EASY = 0.25, 0.75
+from rollforge.steps.profile.summary import band_numbers, summarize
 
 
 class ProfileOptions(Struct, frozen=True, kw_only=True):
@@ -93,8 +91,8 @@ def _column(values: Any) -> pa.Array:
 
 def _task_table(rows: ByTask, fields: Mapping[str, str], options: ProfileOptions, shelf: Shelf) -> pa.Table:
     columns: dict[str, pa.Array] = {"task": arrow_array(rows.tasks), "agent": _first(rows, "agent")}
-    columns |= {name: _column(values) for name, values in _counts(rows).items()}
-    columns |= _reward_columns(rows, options)
+    columns |= {name: _column(shelf.put(values)) for name, values in _counts(rows).items()}
+    columns |= _reward_columns(rows, options, shelf)
     statistics = group_statistics(rows, fields, None, rows.starts, shelf=shelf)
     for name, values in statistics.items():
         columns[name] = _column(values)
@@ -106,7 +104,7 @@ def _task_table(rows: ByTask, fields: Mapping[str, str], options: ProfileOptions
 def _first(rows: ByTask, name: str) -> pa.Array:
     """The value of each task's first rollout."""
     codes, labels = rows.codes(name)
-    return pa.array([labels[code] for code in codes[rows.starts].tolist()], pa.string())
+    return texts(codes[rows.starts], [label for label in labels if label is not None])
 
 
 def _counts(rows: ByTask) -> dict[str, Ints | Floats]:
@@ -141,7 +139,7 @@ def _expected_per_task(rows: ByTask) -> Ints | None:
     return np.where(is_known, counts[np.minimum(place, len(tasks) - 1)], 0) if len(tasks) else None
 
 
-def _reward_columns(rows: ByTask, options: ProfileOptions) -> dict[str, pa.Array]:
+def _reward_columns(rows: ByTask, options: ProfileOptions, shelf: Shelf) -> dict[str, pa.Array]:
     """Pass rate with its interval, difficulty, and whether the group can teach anything."""
     reward = rows.one("reward")
     found = stats.summarize_groups(reward, rows.starts)
@@ -152,12 +150,12 @@ def _reward_columns(rows: ByTask, options: ProfileOptions) -> dict[str, pa.Array
     low, high = _wilson(rate, judged)
     has_signal = (found.max - found.min) > options.tolerance
     return {
-        "num_judged": arrow_array(judged.astype(np.int64)),
-        "num_solved": arrow_array(solved.astype(np.int64)),
-        "pass_rate": _column(rate),
-        "pass_rate_low": _column(low),
-        "pass_rate_high": _column(high),
-        "difficulty": pa.array(_bands(rate), pa.string()),
+        "num_judged": _column(shelf.put(judged.astype(np.int64))),
+        "num_solved": _column(shelf.put(solved.astype(np.int64))),
+        "pass_rate": _column(shelf.put(rate)),
+        "pass_rate_low": _column(shelf.put(low)),
+        "pass_rate_high": _column(shelf.put(high)),
+        "difficulty": texts(band_numbers(rate), BANDS),
         "has_signal": arrow_array(has_signal, judged < 2),
     }
 
@@ -169,12 +167,6 @@ def _wilson(rate: Floats, n: Floats) -> tuple[Floats, Floats]:
         centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
         half = z / (1 + z * z / n) * np.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
     return np.clip(centre - half, 0, 1), np.clip(centre + half, 0, 1)
-
-
-def _bands(rate: Floats) -> list[str | None]:
-    edges = [rate == 0, rate <= HARD, rate < EASY, rate < 1, rate == 1]
-    number = np.select(edges, range(5), default=-1)
-    return [None if place < 0 else BANDS[place] for place in number.tolist()]
 
 
 def _with_absent_tasks(rows: ByTask, table: pa.Table) -> pa.Table:

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import mmap
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-BUDGET = 32 << 20
+BUDGET = 16 << 20
 """Bytes of columns that stay in memory."""
+
+PIECE = 64 << 10
+"""Bytes written at a time: what is written together may stay together, and looking at one number would bring it all back."""
+
+Number = TypeVar("Number", np.float64, np.int64)
 
 
 class Shelf:
@@ -27,7 +32,7 @@ class Shelf:
         self._end = 0
         self._maps: list[mmap.mmap] = []
 
-    def put(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def put(self, values: NDArray[Number]) -> NDArray[Number]:
         """The same values, which may be written to, in memory or in the file."""
         self._size += values.nbytes
         if self._size <= BUDGET or not values.nbytes:
@@ -39,11 +44,11 @@ class Shelf:
         self._file.seek(self._end)
         data = np.ascontiguousarray(values).view(np.uint8).data
         while data:
-            data = data[self._file.write(data) :]
+            data = data[self._file.write(data[:PIECE]) :]
         pages = mmap.mmap(self._file.fileno(), values.nbytes, offset=self._end)
         self._end += -(-values.nbytes // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         self._maps.append(pages)
-        return np.frombuffer(pages, dtype=np.float64)
+        return np.frombuffer(pages, dtype=values.dtype)
 
     def rest(self) -> None:
         """Let go of the pages that were looked at."""

@@ -9,12 +9,20 @@ import numpy as np
 import pyarrow as pa
 
 from rollforge import at_k, stats
+from rollforge.index.arrays import floats
 from rollforge.index.grouped import ByTask, Floats, Ints
 from rollforge.steps.profile.records import BANDS, Look, NoSignal, ProfileSummary, VarianceParts, Yield
 
+HARD, EASY = 0.25, 0.75
 YIELD_K = (2, 4, 8, 16, 32, 64)
 FEW = 4
 """Fewer samples than this say nothing about how reward goes with length."""
+
+
+def band_numbers(rate: Floats) -> Ints:
+    """Which of `BANDS` each pass rate falls into; as many as there are bands where it is unknown."""
+    edges = [rate == 0, rate <= HARD, rate < EASY, rate < 1, rate == 1]
+    return np.select(edges, range(len(BANDS)), default=len(BANDS))
 
 
 def summarize(rows: ByTask, tasks: pa.Table, threshold: float, tolerance: float, look: int) -> ProfileSummary:
@@ -22,7 +30,7 @@ def summarize(rows: ByTask, tasks: pa.Table, threshold: float, tolerance: float,
     index = rows.index
     reward = rows.one("reward")
     found = stats.summarize_groups(reward, rows.starts)
-    difficulty = tasks.column("difficulty").to_pylist()
+    bands = np.bincount(band_numbers(floats(tasks.column("pass_rate"))), minlength=len(BANDS) + 1).tolist()
     signal = tasks.column("has_signal")
     of = len(signal) - signal.null_count
     has_signal = (found.max - found.min > tolerance) & (found.n > 1)
@@ -40,8 +48,8 @@ def summarize(rows: ByTask, tasks: pa.Table, threshold: float, tolerance: float,
         noted_lines=index.noted_lines,
         duplicates=index.duplicate_count,
         threshold=threshold,
-        bands={band: difficulty.count(band) for band in BANDS},
-        unjudged_tasks=difficulty.count(None),
+        bands=dict(zip(BANDS, bands[:-1], strict=True)),
+        unjudged_tasks=bands[-1],
         no_signal=NoSignal(tasks=without, share=without / of if of else None, of=of, tolerance=tolerance),
         group_yield=_yields(rows, reward, tolerance),
         variance=VarianceParts(
@@ -100,21 +108,43 @@ def _class_counts(ascending: Floats, tolerance: float) -> list[tuple[tuple[int, 
 
 def _within_correlation(rows: ByTask, reward: Floats, length: Floats) -> tuple[float | None, Floats]:
     """Correlation inside tasks: over all of them, and of each one (NaN where it cannot be told)."""
-    known = ~np.isnan(reward) & ~np.isnan(length)
-    one, two = np.where(known, reward, np.nan), np.where(known, length, np.nan)
-    sums_one, counts = rows.sums(one)
-    sums_two, _ = rows.sums(two)
-    sizes = np.diff(np.append(rows.starts, len(rows)))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        centred_one = one - np.repeat(sums_one / counts, sizes)
-        centred_two = two - np.repeat(sums_two / counts, sizes)
-        product, _ = rows.sums(centred_one * centred_two)
-        square_one, _ = rows.sums(centred_one**2)
-        square_two, _ = rows.sums(centred_two**2)
-        each = np.where(counts >= FEW, product / np.sqrt(square_one * square_two), np.nan)
-        spread = float(np.sqrt(square_one.sum() * square_two.sum()))
+    each = np.full(len(rows.tasks), np.nan)
+    products = squares_one = squares_two = 0.0
+    ends = np.append(rows.starts, len(rows))
+    for first in range(0, len(each), at_k.AT_ONCE):
+        last = min(first + at_k.AT_ONCE, len(each))
+        some = slice(ends[first], ends[last])
+        product, square_one, square_two, counts = _centred_sums(
+            reward[some], length[some], rows.starts[first:last] - ends[first], np.diff(ends[first : last + 1])
+        )
+        products += float(product.sum())
+        squares_one += float(square_one.sum())
+        squares_two += float(square_two.sum())
+        with np.errstate(invalid="ignore", divide="ignore"):
+            each[first:last] = np.where(counts >= FEW, product / np.sqrt(square_one * square_two), np.nan)
     each[~np.isfinite(each)] = np.nan
-    return (float(product.sum()) / spread if spread > 0 else None), each
+    spread = float(np.sqrt(squares_one * squares_two))
+    return (products / spread if spread > 0 else None), each
+
+
+def _centred_sums(
+    reward: Floats, length: Floats, starts: Ints, sizes: Ints
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Of each group: the products and the squares of what is above or below its means, summed, and how many have both values."""
+    known = ~np.isnan(reward) & ~np.isnan(length)
+    counts = np.add.reduceat(known.astype(np.float64), starts)
+
+    def centred(values: Floats) -> Floats:
+        values = np.where(known, values, 0.0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means = np.add.reduceat(values, starts) / counts
+        return np.where(known, values - np.repeat(means, sizes), 0.0)
+
+    one, two = centred(reward), centred(length)
+    product, square_one, square_two = (
+        np.add.reduceat(each, starts) for each in (one * two, one * one, two * two)
+    )
+    return product, square_one, square_two, counts
 
 
 def _looks(
