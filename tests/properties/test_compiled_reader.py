@@ -18,8 +18,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rollforge.index import fast
+from rollforge.index.answers import LONG_STARTS, LOOKED_AT
+from rollforge.index.hashes import PRIME, hash_in_python, hash_text
 from rollforge.index.kinds import PIECES, Kind
-from rollforge.index.prompts import hash_spelled, prompt_hash
+from rollforge.index.prompts import prompt_hash
 from rollforge.index.scan import Scanned, scan_range
 
 pytestmark = pytest.mark.skipif(not fast.IS_THERE, reason="rollforge was installed without a compiler")
@@ -200,7 +202,7 @@ def test_the_compiled_reader_takes_ordinary_rows_itself() -> None:
         "agent_ref": {"name": "x"},
         "verdict": "café \u2028 😀",
     }
-    rows = fast.Rows()
+    rows = fast.Rows(LOOKED_AT, LONG_STARTS)
     for style in range(4):
         assert rows.take(spell(row, style), style + 1, 0) == (1, b"")
     assert rows.take(b'{"reward": NaN}\n\n{"a":1,"a":2}', 5, 0)[0] == 3
@@ -208,7 +210,7 @@ def test_the_compiled_reader_takes_ordinary_rows_itself() -> None:
 
 
 def test_the_compiled_reader_tells_where_the_prompt_stands() -> None:
-    rows = fast.Rows()
+    rows = fast.Rows(LOOKED_AT, LONG_STARTS)
     line = b'{"reward": 1, "responses_create_params": {"input": "q"}, "agent_ref":{"name":"x"}}'
     rows.take(line, 1, 0)
     raw = rows.finish()[-1]
@@ -230,10 +232,19 @@ def test_the_compiled_reader_tells_where_the_prompt_stands() -> None:
     ],
 )
 def test_the_compiled_reader_spells_a_plain_prompt_itself(asked: Any) -> None:
-    rows = fast.Rows()
+    rows = fast.Rows(LOOKED_AT, LONG_STARTS)
     rows.take(msgspec.json.encode({"responses_create_params": {"input": asked, "tools": []}}), 1, 0)
-    *_, prompts, _, are_spelled = rows.drain()
-    assert (hash_spelled(prompts), are_spelled) == (prompt_hash(asked), b"\x01")
+    assert rows.drain()[4] == b""
+    assert int.from_bytes(rows.finish()[-1]["prompt_hash"], "little") == prompt_hash(asked)
+
+
+@SEARCH
+@given(st.binary(max_size=1100))
+@example(b"")
+@example(b"\xff" * 5000)
+@example(bytes(7) + b"a")
+def test_both_ways_of_hashing_agree(text: bytes) -> None:
+    assert hash_text(text) == hash_in_python(text) < PRIME < 2**63
 
 
 def test_every_row_with_an_odd_prompt_is_told() -> None:

@@ -4,10 +4,13 @@ It is optional and never decides anything alone: a line is taken only when it is
 shape; every other one (torn, a key twice, NaN, a number too large, chat form, a wrong type, ...) is left to the Python code in
 `rollouts.py`, which says what is odd about it. For the lines that are taken, both must make the same columns: the tests compare them.
 
-    rows = Rows()
+    rows = Rows(looked_at, starts)                        which answers are handed out: see below
     lines, left = rows.take(block, first_line, offset)    whole lines; those left as (line, start, end)
-    rows.drain()                                          the answers' texts and the prompts since the last time
+    rows.drain()                                          the texts that Python must see, since the last time
     rows.finish()                                         the columns of all rows taken; empties it
+
+Python sees the answers that are short, that begin like an error message (with one of `starts`, four bytes each, letters small) or
+that equal texts may spell otherwise, and the prompts that are odd. Of all others it gets the hash.
 
 Nothing is written to the columns before the whole line has been read, so a line that is left leaves no trace. Parsing holds no
 Python object and runs without the interpreter's lock. */
@@ -15,6 +18,7 @@ Python object and runs without the interpreter's lock. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "_hash.h"
 #include "_json.h"
 #include "_memory.h"
 #include "_prompt.h"
@@ -47,27 +51,36 @@ typedef struct {
     Buffer line, offset, length;                              /* int64 */
     Buffer agent, finish, model, verifier, fingerprint, mode; /* int32: a word, or -1 */
     Buffer started, seconds, verify_seconds;                  /* double */
-    Buffer turns, calls, prompt;                              /* int32; prompt: which one since the start, or -1 */
+    Buffer turns, calls;                                      /* int32 */
     Buffer flags;                                             /* byte */
     Buffer params_at, params_size, agent_at, agent_size;      /* int32: the values as they stand in the line; size 0: not told */
-    Buffer characters;    /* int32 of each answer; -1: to be counted from its text */
-    Buffer said, said_ends;
-    Buffer prompts, prompt_ends, are_spelled; /* a byte: canonically, or else as the parameters stand in the line */
-    Buffer last_params;
-    int32_t prompt_count;
+    Buffer answer_hash, characters; /* int64, int32; characters -1: Python finds out both */
+    Buffer prompt_hash, prompt;     /* int64, int32; which odd prompt since the start, else IS_HASHED or HAS_NONE */
+    Buffer said, said_ends, said_rows, said_characters; /* answers that Python must see: text, int64, int32, int32 */
+    Buffer odd_prompts, odd_ends;      /* parameters as they stand in the line, int64 */
+    Buffer scratch;
+    Buffer last_params; /* of the row before, */
+    int64_t last_hash;  /* whose hash this is, */
+    int32_t last_prompt; /* and whose number */
+    int32_t odd_count;
+    int32_t looked_at;
+    Buffer starts; /* uint32 each */
 } Rows;
 
 enum { HAS_RESPONSE = 1, HAS_REFUSED = 2, HAS_TOKEN_IDS = 4 };
 
-enum { BUFFERS = 40 };
+enum { HAS_NONE = -1, IS_HASHED = -2 };
+
+enum { BUFFERS = 44 };
 
 /* Every buffer that outlives a line, for making, emptying and freeing them alike. */
 static size_t each_buffer(Rows *rows, Buffer **found) {
     Buffer *all[] = {
         &rows->columns, &rows->besides, &rows->line, &rows->offset, &rows->length, &rows->agent, &rows->finish, &rows->model,
         &rows->verifier, &rows->fingerprint, &rows->mode, &rows->started, &rows->seconds, &rows->verify_seconds, &rows->turns,
-        &rows->calls, &rows->prompt, &rows->flags, &rows->params_at, &rows->params_size, &rows->agent_at, &rows->agent_size, &rows->characters, &rows->said, &rows->said_ends, &rows->prompts,
-        &rows->prompt_ends, &rows->are_spelled, &rows->last_params, &rows->keys.text, &rows->keys.ends, &rows->words.text, &rows->words.ends,
+        &rows->calls, &rows->flags, &rows->params_at, &rows->params_size, &rows->agent_at, &rows->agent_size, &rows->answer_hash,
+        &rows->characters, &rows->prompt_hash, &rows->prompt, &rows->said, &rows->said_ends, &rows->said_rows, &rows->said_characters,
+        &rows->odd_prompts, &rows->odd_ends, &rows->scratch, &rows->last_params, &rows->keys.text, &rows->keys.ends, &rows->words.text, &rows->words.ends,
         &rows->dotted.text, &rows->dotted.ends, &rows->row.fields, &rows->row.besides, &rows->row.said, &rows->row.parts,
         &rows->row.prompt.messages,
     };
@@ -149,12 +162,17 @@ static int read_top_member(void *context, const String *key, Cursor *c) {
         if (*c->at == 'n') return read_word(c, "null");
         row->has_response = 1;
         return read_object(c, read_response_member, row);
-    case PARAMS:
+    case PARAMS: {
+        const Buffer *last = &reading->rows->last_params;
         row->has_params = 1;
-        if (read_object(c, read_params_member, &row->prompt) < 0) return LEFT;
+        /* The rollouts of a task mostly follow each other: the same bytes are the same object again. */
+        row->has_same_params = last->size && (size_t)(c->end - start) > last->size && !memcmp(start, last->data, last->size);
+        if (row->has_same_params) c->at += last->size;
+        else if (read_object(c, read_params_member, &row->prompt) < 0) return LEFT;
         row->params.text = start;
         row->params.size = (size_t)(c->at - start);
         return TAKEN;
+    }
     case AGENT:
         if (read_object(c, read_agent_member, row) < 0) return LEFT;
         row->agent_ref.text = start;
@@ -314,38 +332,73 @@ static String finish_of(const Row *row) {
 }
 
 static void commit_prompt(Rows *rows) {
-    const String *params = &rows->row.params;
-    if (!rows->row.has_params) {
-        add_int32(&rows->prompt, -1);
+    const Row *row = &rows->row;
+    if (!row->has_params) {
+        add_int64(&rows->prompt_hash, 0);
+        add_int32(&rows->prompt, HAS_NONE);
         return;
     }
-    int is_same = rows->prompt_count && rows->last_params.size == params->size &&
-                  memcmp(rows->last_params.data, params->text, params->size) == 0;
-    if (!is_same) { /* the rollouts of a task mostly follow each other */
+    if (!row->has_same_params) {
         rows->last_params.size = 0;
-        buffer_add(&rows->last_params, params->text, params->size);
-        int is_spelled = !rows->row.prompt.is_odd && rows->row.prompt.messages.size;
-        if (is_spelled) add_spelled(&rows->prompts, &rows->row.prompt);
-        else buffer_add(&rows->prompts, params->text, params->size);
-        add_byte(&rows->are_spelled, (uint8_t)is_spelled);
-        add_int64(&rows->prompt_ends, (int64_t)rows->prompts.size);
-        rows->prompt_count++;
+        buffer_add(&rows->last_params, row->params.text, row->params.size);
+        if (row->prompt.is_odd || !row->prompt.messages.size) {
+            buffer_add(&rows->odd_prompts, row->params.text, row->params.size);
+            add_int64(&rows->odd_ends, (int64_t)rows->odd_prompts.size);
+            rows->last_hash = 0;
+            rows->last_prompt = rows->odd_count++;
+        } else {
+            rows->scratch.size = 0;
+            add_spelled(&rows->scratch, &row->prompt);
+            if (rows->has_failed) return;
+            rows->last_hash = (int64_t)hash_of_text(rows->scratch.data, rows->scratch.size);
+            rows->last_prompt = IS_HASHED;
+        }
     }
-    add_int32(&rows->prompt, rows->prompt_count - 1);
+    add_int64(&rows->prompt_hash, rows->last_hash);
+    add_int32(&rows->prompt, rows->last_prompt);
+}
+
+/* The answer's text: its only piece where it stands, or all of them joined. */
+static String answer_of(Rows *rows) {
+    const String *pieces = (const String *)rows->row.said.data;
+    size_t count = rows->row.said.size / sizeof(String);
+    if (count == 1) return *pieces;
+    String answer = {.text = ""};
+    rows->scratch.size = 0;
+    for (size_t i = 0; i < count; i++) {
+        buffer_add(&rows->scratch, pieces[i].text, pieces[i].size);
+        answer.characters += pieces[i].characters;
+        answer.is_respelled |= pieces[i].is_respelled;
+    }
+    if (rows->scratch.size && !rows->has_failed) {
+        answer.text = rows->scratch.data;
+        answer.size = rows->scratch.size;
+    }
+    return answer;
+}
+
+/* Whether a text begins with one of the four bytes that error messages begin with, whatever the size of the letters. */
+static int may_be_error(const Rows *rows, const String *text) {
+    uint32_t start;
+    const uint32_t *starts = (const uint32_t *)rows->starts.data;
+    if (text->size < sizeof start) return 0;
+    memcpy(&start, text->text, sizeof start);
+    start |= 0x20202020;
+    for (size_t i = 0; i < rows->starts.size / sizeof start; i++)
+        if (starts[i] == start) return 1;
+    return 0;
 }
 
 static void commit_answer(Rows *rows) {
-    const Row *row = &rows->row;
-    const String *pieces = (const String *)row->said.data;
-    size_t count = row->said.size / sizeof(String), characters = 0;
-    int is_respelled = 0;
-    for (size_t i = 0; i < count; i++) {
-        buffer_add(&rows->said, pieces[i].text, pieces[i].size);
-        characters += pieces[i].characters;
-        is_respelled |= pieces[i].is_respelled;
-    }
+    String answer = answer_of(rows);
+    int32_t characters = answer.is_respelled ? -1 : (int32_t)answer.characters;
+    add_int64(&rows->answer_hash, answer.is_respelled ? 0 : (int64_t)hash_of_text(answer.text, answer.size));
+    add_int32(&rows->characters, characters);
+    if (!rows->row.has_response || (characters > rows->looked_at && !may_be_error(rows, &answer))) return;
+    buffer_add(&rows->said, answer.text, answer.size);
     add_int64(&rows->said_ends, (int64_t)rows->said.size);
-    add_int32(&rows->characters, is_respelled ? -1 : (int32_t)characters);
+    add_int32(&rows->said_rows, rows->count);
+    add_int32(&rows->said_characters, characters);
 }
 
 /* Where a value stands in its line, so that it can be cut out without reading the line again. */
@@ -462,8 +515,8 @@ static PyObject *rows_take(PyObject *self, PyObject *arguments) {
 static PyObject *rows_drain(PyObject *self, PyObject *nothing) {
     Rows *rows = (Rows *)self;
     (void)nothing;
-    return Py_BuildValue("NNNNNN", take_bytes(&rows->said), take_bytes(&rows->said_ends), take_bytes(&rows->characters),
-                         take_bytes(&rows->prompts), take_bytes(&rows->prompt_ends), take_bytes(&rows->are_spelled));
+    return Py_BuildValue("NNNNNN", take_bytes(&rows->said), take_bytes(&rows->said_ends), take_bytes(&rows->said_rows),
+                         take_bytes(&rows->said_characters), take_bytes(&rows->odd_prompts), take_bytes(&rows->odd_ends));
 }
 
 static int has_number(const Buffer *numbers) {
@@ -518,7 +571,8 @@ static PyObject *fixed_of(Rows *rows) {
         {"finish_reason", &rows->finish}, {"model", &rows->model}, {"verifier", &rows->verifier},
         {"fingerprint", &rows->fingerprint}, {"mode", &rows->mode}, {"started", &rows->started}, {"seconds", &rows->seconds},
         {"verify_seconds", &rows->verify_seconds}, {"turns", &rows->turns}, {"tool_calls", &rows->calls},
-        {"prompt", &rows->prompt}, {"flags", &rows->flags}, {"params_at", &rows->params_at},
+        {"prompt_hash", &rows->prompt_hash}, {"prompt", &rows->prompt}, {"answer_hash", &rows->answer_hash},
+        {"answer_chars", &rows->characters}, {"flags", &rows->flags}, {"params_at", &rows->params_at},
         {"params_size", &rows->params_size}, {"agent_at", &rows->agent_at}, {"agent_size", &rows->agent_size},
     };
     PyObject *fixed = PyDict_New();
@@ -556,7 +610,7 @@ static void rows_clear(Rows *rows) {
     names_free(&rows->keys);
     names_free(&rows->words);
     names_free(&rows->dotted);
-    rows->count = rows->prompt_count = 0;
+    rows->count = rows->odd_count = 0;
     rows->has_failed = 0;
 }
 
@@ -587,22 +641,36 @@ static PyObject *rows_finish(PyObject *self, PyObject *nothing) {
 static Py_ssize_t rows_length(PyObject *self) { return ((Rows *)self)->count; }
 
 static PyObject *rows_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
-    (void)arguments, (void)keywords;
+    int looked_at;
+    Py_buffer starts;
+    (void)keywords;
+    if (!PyArg_ParseTuple(arguments, "iy*", &looked_at, &starts)) return NULL;
     Rows *rows = (Rows *)type->tp_alloc(type, 0); /* all zero */
-    if (rows) rows_clear(rows);
+    if (rows) {
+        rows_clear(rows);
+        rows->looked_at = looked_at;
+        rows->starts.has_failed = &rows->has_failed;
+        buffer_add(&rows->starts, starts.buf, (size_t)starts.len);
+    }
+    PyBuffer_Release(&starts);
+    if (rows && rows->has_failed) {
+        Py_DECREF(rows);
+        return PyErr_NoMemory();
+    }
     return (PyObject *)rows;
 }
 
 static void rows_dealloc(PyObject *self) {
     PyTypeObject *type = Py_TYPE(self);
     rows_clear((Rows *)self);
+    free(((Rows *)self)->starts.data);
     type->tp_free(self);
     Py_DECREF(type);
 }
 
 static PyMethodDef rows_methods[] = {
     {"take", rows_take, METH_VARARGS, "take(block, first_line, offset) -> (lines, left): read whole lines"},
-    {"drain", rows_drain, METH_NOARGS, "drain() -> (said, ends, characters, prompts, ends, are_spelled): texts since the last time"},
+    {"drain", rows_drain, METH_NOARGS, "drain() -> (said, ends, rows, characters, odd prompts, ends): what Python must see, since the last time"},
     {"finish", rows_finish, METH_NOARGS, "finish() -> (count, numbers, texts, besides, words, fixed): all columns; empties it"},
     {NULL, NULL, 0, NULL},
 };
@@ -618,14 +686,30 @@ static PyType_Spec rows_spec = {
 static int add_types(PyObject *module) {
     if (!plain_locale) plain_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     if (!plain_locale) return PyErr_SetFromErrno(PyExc_OSError), -1;
+    prepare_hash();
     PyObject *type = PyType_FromSpec(&rows_spec);
     int result = type ? PyModule_AddObjectRef(module, "Rows", type) : -1;
     Py_XDECREF(type);
     return result;
 }
 
+static PyObject *py_hash_text(PyObject *module, PyObject *given) {
+    Py_buffer text;
+    (void)module;
+    if (PyObject_GetBuffer(given, &text, PyBUF_SIMPLE) < 0) return NULL;
+    uint64_t hash = hash_of_text(text.buf, (size_t)text.len);
+    PyBuffer_Release(&text);
+    return PyLong_FromUnsignedLongLong(hash);
+}
+
+static PyMethodDef functions[] = {
+    {"hash_text", py_hash_text, METH_O, "hash_text(text) -> int: as hashes.py defines it"},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, add_types}, {0, NULL}};
 static PyModuleDef module = {
-    .m_base = PyModuleDef_HEAD_INIT, .m_name = "_rows", .m_doc = "Ordinary rollout lines as columns.", .m_slots = slots};
+    .m_base = PyModuleDef_HEAD_INIT, .m_name = "_rows", .m_doc = "Ordinary rollout lines as columns.", .m_methods = functions,
+    .m_slots = slots};
 
 PyMODINIT_FUNC PyInit__rows(void) { return PyModuleDef_Init(&module); }

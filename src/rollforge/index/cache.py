@@ -22,7 +22,7 @@ from rollforge.index.lines import is_compressed, last_line_start
 from rollforge.index.parallel import scan_parallel
 from rollforge.index.scan import BadLineAt, Scanned, scan_range
 
-VERSION = 4
+VERSION = 5
 """Raised when the columns change: an index of another version is made anew."""
 
 PROBE = 64 << 10
