@@ -40,18 +40,24 @@ def scan_parallel(
         if end is None or end > start:
             yield scan_range(path, kind, start, end, folder / "0")
         return
-    bounds = [*range(start, end, RANGE), end]
+    count = workers or _default_workers(end - start)
     orders = [
         Order(str(path), kind, low, high, str(folder / str(number)))
-        for number, (low, high) in enumerate(pairwise(bounds))
+        for number, (low, high) in enumerate(pairwise(_bounds(start, end, count)))
     ]
-    count = min(len(orders), workers or _default_workers(end - start))
+    count = min(len(orders), count)
     if count <= 1:
         yield from map(_scan, orders)
     elif fast.reads(kind):
         yield from _scan_in_threads(orders, count)
     else:
         yield from _scan_in_children(orders, count)
+
+
+def _bounds(start: int, end: int, count: int) -> list[int]:
+    """Ranges of one size, as many for every worker."""
+    ranges = -(-(end - start) // (RANGE * count)) * count
+    return [start + (end - start) * number // ranges for number in range(ranges + 1)]
 
 
 def _scan(order: Order) -> Scanned:
