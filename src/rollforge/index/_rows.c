@@ -41,15 +41,20 @@ typedef struct {
 } Column;
 
 typedef struct {
+    Names names;
+    Buffer numbers; /* int32: which name, or -1 */
+} Words;
+
+typedef struct {
     PyObject_HEAD
     int has_failed;
-    Names keys, words, dotted;
+    Names keys, dotted;
     Buffer columns; /* Column of each key */
     Buffer besides; /* Buffer of double of each dotted name */
     Row row;
     int32_t count;
     Buffer line, offset, length;                              /* int64 */
-    Buffer agent, finish, model, verifier, fingerprint, mode; /* int32: a word, or -1 */
+    Words agent, finish, model, verifier, fingerprint, mode;
     Buffer started, seconds, verify_seconds;                  /* double */
     Buffer turns, calls;                                      /* int32 */
     Buffer flags;                                             /* byte */
@@ -71,22 +76,28 @@ enum { HAS_RESPONSE = 1, HAS_REFUSED = 2, HAS_TOKEN_IDS = 4 };
 
 enum { HAS_NONE = -1, IS_HASHED = -2 };
 
-enum { BUFFERS = 44 };
+enum { BUFFERS = 36, WORDS_COLUMNS = 6 };
 
 /* Every buffer that outlives a line, for making, emptying and freeing them alike. */
 static size_t each_buffer(Rows *rows, Buffer **found) {
     Buffer *all[] = {
-        &rows->columns, &rows->besides, &rows->line, &rows->offset, &rows->length, &rows->agent, &rows->finish, &rows->model,
-        &rows->verifier, &rows->fingerprint, &rows->mode, &rows->started, &rows->seconds, &rows->verify_seconds, &rows->turns,
+        &rows->columns, &rows->besides, &rows->line, &rows->offset, &rows->length, &rows->started, &rows->seconds, &rows->verify_seconds, &rows->turns,
         &rows->calls, &rows->flags, &rows->params_at, &rows->params_size, &rows->agent_at, &rows->agent_size, &rows->answer_hash,
         &rows->characters, &rows->prompt_hash, &rows->prompt, &rows->said, &rows->said_ends, &rows->said_rows, &rows->said_characters,
-        &rows->odd_prompts, &rows->odd_ends, &rows->scratch, &rows->last_params, &rows->keys.text, &rows->keys.ends, &rows->words.text, &rows->words.ends,
-        &rows->dotted.text, &rows->dotted.ends, &rows->row.fields, &rows->row.besides, &rows->row.said, &rows->row.parts,
+        &rows->odd_prompts, &rows->odd_ends, &rows->scratch, &rows->last_params, &rows->keys.text, &rows->keys.ends, &rows->dotted.text, &rows->dotted.ends, &rows->row.fields, &rows->row.besides, &rows->row.said, &rows->row.parts,
         &rows->row.prompt.messages,
     };
     _Static_assert(sizeof all / sizeof *all == BUFFERS, "as many as callers have room for");
     memcpy(found, all, sizeof all);
     return BUFFERS;
+}
+
+/* Likewise every column of words, under its name. */
+static void each_words(Rows *rows, Words **found, const char **names) {
+    Words *all[] = {&rows->agent, &rows->finish, &rows->model, &rows->verifier, &rows->fingerprint, &rows->mode};
+    const char *known[] = {"agent", "finish_reason", "model", "verifier", "fingerprint", "mode"};
+    memcpy(found, all, sizeof all);
+    if (names) memcpy(names, known, sizeof known);
 }
 
 static Role role_of(const String *key) {
@@ -316,8 +327,8 @@ static void commit_besides(Rows *rows) {
     }
 }
 
-static void add_word(Rows *rows, Buffer *column, const String *word) {
-    add_int32(column, word->text ? names_number(&rows->words, word->text, word->size) : -1);
+static void add_word(Words *words, const String *word) {
+    add_int32(&words->numbers, word->text ? names_number(&words->names, word->text, word->size) : -1);
 }
 
 static String finish_of(const Row *row) {
@@ -426,12 +437,12 @@ static void commit(Rows *rows, int64_t line, int64_t offset, const char *start, 
     commit_prompt(rows);
     commit_answer(rows);
     commit_pieces(rows, start);
-    add_word(rows, &rows->agent, &row->agent);
-    add_word(rows, &rows->finish, &finish);
-    add_word(rows, &rows->model, &row->model);
-    add_word(rows, &rows->verifier, &row->verifier);
-    add_word(rows, &rows->fingerprint, &row->fingerprint);
-    add_word(rows, &rows->mode, &row->mode);
+    add_word(&rows->agent, &row->agent);
+    add_word(&rows->finish, &finish);
+    add_word(&rows->model, &row->model);
+    add_word(&rows->verifier, &row->verifier);
+    add_word(&rows->fingerprint, &row->fingerprint);
+    add_word(&rows->mode, &row->mode);
     add_double(&rows->started, row->started);
     add_double(&rows->seconds, row->seconds);
     add_double(&rows->verify_seconds, row->verify_seconds);
@@ -552,7 +563,7 @@ static int append_texts(Rows *rows, PyObject *list, int32_t number, Column *colu
                                           take_bytes(&column->ends), take_bytes(&column->text)));
 }
 
-static PyObject *words_of(const Names *names) {
+static PyObject *texts_of(const Names *names) {
     PyObject *list = PyList_New(0);
     for (int32_t number = 0; number < names->count; number++)
         if (append_new(list, text_of(names, number)) < 0) {
@@ -562,14 +573,27 @@ static PyObject *words_of(const Names *names) {
     return list;
 }
 
+/* name -> (its words, which of them each row has) */
+static PyObject *words_of(Rows *rows) {
+    Words *all[WORDS_COLUMNS];
+    const char *names[WORDS_COLUMNS];
+    each_words(rows, all, names);
+    PyObject *words = PyDict_New();
+    for (int i = 0; words && i < WORDS_COLUMNS; i++) {
+        PyObject *pair = Py_BuildValue("NN", texts_of(&all[i]->names), take_bytes(&all[i]->numbers));
+        if (!pair || PyDict_SetItemString(words, names[i], pair) < 0) Py_CLEAR(words);
+        Py_XDECREF(pair);
+    }
+    return words;
+}
+
 static PyObject *fixed_of(Rows *rows) {
     struct {
         const char *name;
         Buffer *buffer;
     } all[] = {
-        {"line", &rows->line}, {"offset", &rows->offset}, {"length", &rows->length}, {"agent", &rows->agent},
-        {"finish_reason", &rows->finish}, {"model", &rows->model}, {"verifier", &rows->verifier},
-        {"fingerprint", &rows->fingerprint}, {"mode", &rows->mode}, {"started", &rows->started}, {"seconds", &rows->seconds},
+        {"line", &rows->line}, {"offset", &rows->offset}, {"length", &rows->length},
+        {"started", &rows->started}, {"seconds", &rows->seconds},
         {"verify_seconds", &rows->verify_seconds}, {"turns", &rows->turns}, {"tool_calls", &rows->calls},
         {"prompt_hash", &rows->prompt_hash}, {"prompt", &rows->prompt}, {"answer_hash", &rows->answer_hash},
         {"answer_chars", &rows->characters}, {"flags", &rows->flags}, {"params_at", &rows->params_at},
@@ -607,8 +631,17 @@ static void rows_clear(Rows *rows) {
         free(buffers[i]->data);
         *buffers[i] = (Buffer){.has_failed = &rows->has_failed};
     }
+    Words *words[WORDS_COLUMNS];
+    each_words(rows, words, NULL);
+    for (int i = 0; i < WORDS_COLUMNS; i++) {
+        Buffer *own[] = {&words[i]->numbers, &words[i]->names.text, &words[i]->names.ends};
+        for (int k = 0; k < 3; k++) {
+            free(own[k]->data);
+            *own[k] = (Buffer){.has_failed = &rows->has_failed};
+        }
+        names_free(&words[i]->names);
+    }
     names_free(&rows->keys);
-    names_free(&rows->words);
     names_free(&rows->dotted);
     rows->count = rows->odd_count = 0;
     rows->has_failed = 0;
@@ -628,7 +661,7 @@ static PyObject *rows_finish(PyObject *self, PyObject *nothing) {
         has_failed = append_numbers(rows, besides, &rows->dotted, i, (Buffer *)rows->besides.data + i) < 0;
     PyObject *found = NULL;
     if (!has_failed && !rows->has_failed)
-        found = Py_BuildValue("iOOONN", rows->count, numbers, texts, besides, words_of(&rows->words), fixed_of(rows));
+        found = Py_BuildValue("iOOONN", rows->count, numbers, texts, besides, words_of(rows), fixed_of(rows));
     else if (!PyErr_Occurred())
         PyErr_NoMemory();
     Py_XDECREF(numbers);

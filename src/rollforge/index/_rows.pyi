@@ -11,7 +11,7 @@ class Rows:
         list[tuple[str, bytes]],
         list[tuple[str, bytes, bytes, bytes]],
         list[tuple[str, bytes]],
-        list[str],
+        dict[str, tuple[list[str], bytes]],
         dict[str, bytes],
     ]: ...
     def __len__(self) -> int: ...

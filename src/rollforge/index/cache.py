@@ -16,7 +16,10 @@ from pathlib import Path
 from uuid import uuid4
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 
+from rollforge.index.keys import KeySpan, key_span, meeting
 from rollforge.index.kinds import Kind
 from rollforge.index.lines import is_compressed, last_line_start
 from rollforge.index.parallel import scan_parallel
@@ -34,6 +37,10 @@ class Tail(msgspec.Struct, kw_only=True):
 
     scanned: Scanned
     parts: list[str]
+
+    def keys(self) -> list[KeySpan | None]:
+        """Of each part."""
+        return [part.keys for part in self.scanned.parts]
 
 
 class FileId(msgspec.Struct, frozen=True):
@@ -65,6 +72,10 @@ class State(msgspec.Struct, kw_only=True):
     lines: int = 0
     parts: list[str] = []
     """Paths below the folder, in the order of the file."""
+    keys: list[KeySpan | None] = []
+    """Of each part: where no two spans meet, every rollout has a key of its own."""
+    has_plain_keys: bool = True
+    """Every rollout has a key of its own, with the unfinished last line's."""
     rejected: int = 0
     noted: int = 0
     listed: list[BadLineAt] = []
@@ -177,7 +188,7 @@ class Cache:
         fresh.mkdir(parents=True, exist_ok=True)
         state = msgspec.structs.replace(
             base, build=build, made_of=found, tail=None,
-            parts=list(base.parts), listed=list(base.listed), numbers=dict(base.numbers), texts=dict(base.texts),
+            parts=list(base.parts), keys=list(base.keys), listed=list(base.listed), numbers=dict(base.numbers), texts=dict(base.texts),
         )  # fmt: skip
         whole_end = None if is_compressed(self.path) else last_line_start(self.path, found.size)
         for scanned in scan_parallel(self.path, self.kind, base.end, whole_end, fresh, workers):
@@ -187,12 +198,29 @@ class Cache:
             parts = self._file_parts(tail, state, f"{build}-tail")
             _shift(tail, state.lines)
             state.tail = Tail(scanned=tail, parts=parts)
+        state.has_plain_keys = self._has_plain_keys(base, state)
         state.head_digest, state.tail_digest = self._digests(state.end)
         fresh.rmdir()
         return state
 
+    def _has_plain_keys(self, base: State, state: State) -> bool:
+        """Whether every rollout has a key of its own: only parts that may share keys with new ones are read again."""
+        if not base.has_plain_keys and base.tail is None:
+            return False
+        spans = [*state.keys, *(state.tail.keys() if state.tail else ())]
+        known = [span for span in spans if span is not None]
+        if len(known) < len(spans):
+            return False
+        doubtful = meeting(known, len(base.parts) if base.has_plain_keys else 0)
+        if not doubtful:
+            return True
+        paths = [self.folder / state.all_parts()[place] for place in doubtful]
+        found = pa.concat_tables([_read_keys(path) for path in paths])
+        return key_span(found.column("task"), found.column("rollout")) is not None
+
     def _add(self, state: State, scanned: Scanned, build: str) -> None:
         state.parts += self._file_parts(scanned, state, build)
+        state.keys += [part.keys for part in scanned.parts]
         _shift(scanned, state.lines)
         state.rows += scanned.rows
         state.lines += scanned.lines
@@ -235,6 +263,11 @@ class Cache:
             ]:
                 if not any(empty.iterdir()):
                     empty.rmdir()
+
+
+def _read_keys(path: Path) -> pa.Table:
+    with pq.ParquetFile(path) as file:
+        return file.read(columns=["task", "rollout"], use_threads=False)
 
 
 def _has_bytes(path: Path) -> bool:

@@ -32,7 +32,6 @@ Bools = NDArray[np.bool_]
 
 _HAS_RESPONSE, _HAS_REFUSED, _HAS_TOKEN_IDS = 1, 2, 4
 _NO_PROMPT = -1
-_WORDS = ("agent", "finish_reason", "model", "verifier", "fingerprint", "mode")
 _SECONDS = ("started", "seconds", "verify_seconds")
 
 Note = Callable[[int, int, str], None]
@@ -94,12 +93,8 @@ class FastRollouts:
         fixed: dict[str, Any] = {name: arrow_array(_ints(raw[name])) for name in PLACES}
         fixed |= {name: arrow_array(_int32s(raw[name])) for name in PIECES}
         fixed["prompt_hash"] = self._prompt_hashes(raw, note)
-        fixed |= self._answers(count, raw, words)
-        labels = [*words, None]  # −1 is the last
-        for name in _WORDS:
-            fixed[name] = pa.array(
-                [labels[word] for word in np.frombuffer(raw[name], np.int32).tolist()], pa.string()
-            )
+        fixed |= self._answers(count, raw, *words["finish_reason"])
+        fixed |= {name: _word_column(*found) for name, found in words.items()}
         for name in _SECONDS:
             fixed[name] = arrow_floats(np.frombuffer(raw[name], np.float64))
         found = {name: np.frombuffer(values, np.float64) for name, values in numbers}
@@ -123,27 +118,27 @@ class FastRollouts:
                     note(line, offset, "; ".join(self._noted[number]))
         return arrow_array(hashes, missing)
 
-    def _answers(self, count: int, raw: dict[str, bytes], words: list[str]) -> dict[str, pa.Array]:
+    def _answers(
+        self, count: int, raw: dict[str, bytes], finishes: list[str], finish: bytes
+    ) -> dict[str, pa.Array]:
         flags = np.frombuffer(raw["flags"], np.uint8)
         missing = (flags & _HAS_RESPONSE) == 0
         hashes, characters = _ints(raw["answer_hash"]).copy(), _int32s(raw["answer_chars"]).astype(np.int64)
         for row, found, many in self._respelled:
             hashes[row], characters[row] = found, many
-        calls, finish = _int32s(raw["tool_calls"]), _int32s(raw["finish_reason"])
+        calls = _int32s(raw["tool_calls"])
         is_blank, is_error = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
         is_refusal: Bools = (flags & _HAS_REFUSED) != 0
         for row, blank, refusal, error in self._looks:
             is_blank[row], is_error[row] = blank, error
             is_refusal[row] |= refusal
-        is_truncated = (
-            finish == words.index("length") if "length" in words else np.zeros(count, dtype=np.bool_)
-        )
+        length = finishes.index("length") if "length" in finishes else len(finishes)
         found = {
             "answer_hash": arrow_array(hashes, missing | (characters == 0)),
             "answer_chars": characters,
             "turns": _int32s(raw["turns"]).astype(np.int64),
             "tool_calls": calls.astype(np.int64),
-            "is_truncated": is_truncated,
+            "is_truncated": _int32s(finish) == length,
             "is_empty": is_blank & (calls == 0),
             "is_refusal": is_refusal,
             "error_text": is_error,
@@ -169,6 +164,11 @@ def _pieces(data: bytes, ends: bytes) -> Iterator[bytes]:
     for end in _ints(ends).tolist():
         yield data[start:end]
         start = end
+
+
+def _word_column(words: list[str], numbers: bytes) -> pa.DictionaryArray:
+    found = _int32s(numbers)
+    return pa.DictionaryArray.from_arrays(arrow_array(found, found < 0), pa.array(words, pa.string()))
 
 
 def _text_column(count: int, is_valid: bytes, ends: bytes, text: bytes) -> pa.Array:

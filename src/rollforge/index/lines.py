@@ -152,7 +152,7 @@ def last_line_start(path: Path, size: int) -> int:
     """The offset after the last newline before `size`: what follows is a line still being written, or nothing."""
     with path.open("rb", buffering=0) as file:
         while size > 0:
-            begin = max(0, size - BLOCK)
+            begin = max(0, size - GAP)
             file.seek(begin)
             newline = file.read(size - begin).rfind(b"\n")
             if newline >= 0:

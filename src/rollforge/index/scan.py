@@ -20,6 +20,7 @@ from rollforge.index import fast
 from rollforge.index.arrays import arrow_array, arrow_floats
 from rollforge.index.columns import Columns
 from rollforge.index.facts import BadLine, Line, Reader, Row
+from rollforge.index.keys import KeySpan, key_span
 from rollforge.index.kinds import (
     ARROW_TYPES,
     COLUMNS,
@@ -68,6 +69,8 @@ class Part(msgspec.Struct):
     path: str
     first_row: int
     rows: int
+    keys: KeySpan | None = None
+    """Of rollouts, where each has a key of its own."""
 
 
 class Scanned(msgspec.Struct, kw_only=True):
@@ -212,15 +215,18 @@ class _Scan:
             return
         table = tables[0]
         if len(tables) > 1:
-            table = pa.concat_tables(tables, promote_options="default").sort_by("line")
+            spelled = [_spelled_out(table) for table in tables]
+            table = pa.concat_tables(spelled, promote_options="default").sort_by("line")
         for name in table.column_names:
             found = discovered_name(name)
             if found is not None:
                 counts = self.scanned.numbers if found[0] == "n" else self.scanned.texts
                 _count(counts, found[1], table.num_rows - table.column(name).null_count)
         path = f"{self._stem}-{len(self.scanned.parts)}.parquet"
-        pq.write_table(table, path, compression="lz4", use_dictionary=_REPEATING)
-        self.scanned.parts.append(Part(path, self.scanned.rows, table.num_rows))
+        # Without Arrow's own schema, words are read as texts again, however they were written.
+        pq.write_table(table, path, compression="lz4", use_dictionary=_REPEATING, store_schema=False)
+        keys = key_span(table.column("task"), table.column("rollout")) if self._kind == "rollouts" else None
+        self.scanned.parts.append(Part(path, self.scanned.rows, table.num_rows, keys))
         self.scanned.rows += table.num_rows
         self._clear()
 
@@ -285,6 +291,14 @@ def _named(
             named[stored_name("n", name)] = arrow_floats(values)
     named |= {stored_name("t", name): words for name, words in texts.items() if name not in _KEY_COLUMNS}
     return pa.table(named)
+
+
+def _spelled_out(table: pa.Table) -> pa.Table:
+    """Words as texts instead of numbers and a dictionary, so that tables that number them differently can be joined."""
+    for place, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            table = table.set_column(place, field.name, table.column(place).cast(pa.string()))
+    return table
 
 
 _KEY_COLUMNS = {TASK_KEY: "task", ROLLOUT_KEY: "rollout", ATTEMPT_KEY: "attempt"}
