@@ -251,18 +251,20 @@ class Cache:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return
-            for path in self.folder.glob("row0=*/line0=*/*.parquet"):
-                if str(path.relative_to(self.folder)) not in named:
-                    path.unlink(missing_ok=True)
-            for leftover in [*self.folder.glob("new-*/*"), *self.folder.glob("state-*.tmp")]:
-                leftover.unlink(missing_ok=True)
-            for empty in [
-                *self.folder.glob("row0=*/line0=*"),
-                *self.folder.glob("row0=*"),
-                *self.folder.glob("new-*"),
-            ]:
-                if not any(empty.iterdir()):
-                    empty.rmdir()
+            _remove_unnamed(str(self.folder), named)
+
+
+def _remove_unnamed(folder: str, named: set[str]) -> None:
+    """Remove the parts that are not named, what a build that was stopped left behind, and folders that are empty then."""
+    for path, _, files in os.walk(folder, topdown=False):
+        below = path[len(folder) + 1 :]
+        is_ours = below.startswith(("row0=", "new-"))
+        for name in files:
+            is_part = is_ours and f"{below}/{name}" not in named
+            if is_part or (not below and name.startswith("state-") and name.endswith(".tmp")):
+                Path(path, name).unlink(missing_ok=True)
+        if is_ours and not os.listdir(path):  # noqa: PTH208  (a folder per part: paths would take longer than the rest)
+            Path(path).rmdir()
 
 
 def _read_keys(path: Path) -> pa.Table:

@@ -71,8 +71,8 @@ class Batch(NamedTuple):
             position = end + 1
 
 
-def read_batches(path: Path, start: int = 0, end: int | None = None, *, blocks: int = 1) -> Iterator[Batch]:
-    """The lines that begin in [start, end), whole, wherever they end; about so many blocks at a time.
+def read_batches(path: Path, start: int = 0, end: int | None = None) -> Iterator[Batch]:
+    """The lines that begin in [start, end), whole, wherever they end.
 
     `start` may be any byte: the line it falls into is left to whoever reads the range before.
     """
@@ -84,7 +84,7 @@ def read_batches(path: Path, start: int = 0, end: int | None = None, *, blocks: 
         offset, is_first = max(0, start - 1), start > 0
         if offset:
             file.seek(offset)
-        buffer, filled = bytearray(blocks * BLOCK), 0
+        buffer, filled = bytearray(BLOCK), 0
         while (end is None or offset < end) and (more := read(memoryview(buffer)[filled:])):
             filled += more
             last = buffer.rfind(b"\n", 0, filled) + 1

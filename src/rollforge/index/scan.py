@@ -42,9 +42,6 @@ if TYPE_CHECKING:
 CHUNK = 16_384
 """Rows per part: what is held in memory before it is written."""
 
-TOGETHER = 4
-"""Blocks that the compiled reader is given at a time: the more, the less often threads wait for each other between them."""
-
 LONG = 32 << 20
 """A line of so many bytes is noted."""
 
@@ -97,7 +94,7 @@ def scan_range(path: Path, kind: Kind, start: int, end: int | None, stem: Path) 
     was_collecting = gc.isenabled()
     gc.disable()  # nothing here makes cycles, and looking for them among millions of small objects doubles the time
     try:
-        for batch in read_batches(path, start, end, blocks=TOGETHER if fast.reads(kind) else 1):
+        for batch in read_batches(path, start, end):
             scan.batch(batch)
             scanned.end = batch.offset + len(batch.data)
         scan.flush()
