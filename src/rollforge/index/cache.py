@@ -151,7 +151,7 @@ class Cache:
         except (OSError, msgspec.DecodeError):
             return None
         is_whole = state.version == VERSION and all(
-            _has_bytes(self.folder / part) for part in state.all_parts()
+            _has_bytes(f"{self.folder}/{part}") for part in state.all_parts()
         )
         return state if is_whole else None
 
@@ -185,7 +185,6 @@ class Cache:
         """`base` and what follows it in the file."""
         build = uuid4().hex[:12]
         fresh = self.folder / f"new-{build}"
-        fresh.mkdir(parents=True, exist_ok=True)
         state = msgspec.structs.replace(
             base, build=build, made_of=found, tail=None,
             parts=list(base.parts), keys=list(base.keys), listed=list(base.listed), numbers=dict(base.numbers), texts=dict(base.texts),
@@ -194,13 +193,12 @@ class Cache:
         for scanned in scan_parallel(self.path, self.kind, base.end, whole_end, fresh, workers):
             self._add(state, scanned, build)
         if whole_end is not None and whole_end < found.size:
-            tail = scan_range(self.path, self.kind, whole_end, found.size, fresh / "tail")
+            tail = scan_range(self.path, self.kind, whole_end, found.size, Path(f"{fresh}-tail"))
             parts = self._file_parts(tail, state, f"{build}-tail")
             _shift(tail, state.lines)
             state.tail = Tail(scanned=tail, parts=parts)
         state.has_plain_keys = self._has_plain_keys(base, state)
         state.head_digest, state.tail_digest = self._digests(state.end)
-        fresh.rmdir()
         return state
 
     def _has_plain_keys(self, base: State, state: State) -> bool:
@@ -258,12 +256,12 @@ def _remove_unnamed(folder: str, named: set[str]) -> None:
     """Remove the parts that are not named, what a build that was stopped left behind, and folders that are empty then."""
     for path, _, files in os.walk(folder, topdown=False):
         below = path[len(folder) + 1 :]
-        is_ours = below.startswith(("row0=", "new-"))
+        is_of_parts = below.startswith("row0=")
         for name in files:
-            is_part = is_ours and f"{below}/{name}" not in named
-            if is_part or (not below and name.startswith("state-") and name.endswith(".tmp")):
+            is_part = is_of_parts and f"{below}/{name}" not in named
+            if is_part or (not below and name.startswith(("new-", "state-"))):
                 Path(path, name).unlink(missing_ok=True)
-        if is_ours and not os.listdir(path):  # noqa: PTH208  (a folder per part: paths would take longer than the rest)
+        if is_of_parts and not os.listdir(path):  # noqa: PTH208  (a folder per part: a Path takes longer)
             Path(path).rmdir()
 
 
@@ -272,10 +270,10 @@ def _read_keys(path: Path) -> pa.Table:
         return file.read(columns=["task", "rollout"], use_threads=False)
 
 
-def _has_bytes(path: Path) -> bool:
+def _has_bytes(path: str) -> bool:
     """Whether the part is there; a machine that stopped may leave it empty."""
     try:
-        return path.stat().st_size > 0
+        return os.stat(path).st_size > 0  # noqa: PTH116  (a run may have thousands, and every command looks)
     except OSError:
         return False
 

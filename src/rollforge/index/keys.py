@@ -51,14 +51,22 @@ def packed_keys(task: Ints, rollout: Ints) -> Ints | None:
 
 
 class KeySpan(msgspec.Struct, frozen=True):
-    """The first and the last (task, rollout) among rows that all have both numbers, no two the same."""
+    """Where the keys of rows lie that all have both numbers, no two the same."""
 
     first: tuple[int, int]
+    """(task, rollout)"""
     last: tuple[int, int]
+    least_rollout: int
+    largest_rollout: int
 
     def meets(self, other: KeySpan) -> bool:
         """Whether the same key may stand in both."""
-        return self.first <= other.last and other.first <= self.last
+        return (
+            self.first <= other.last
+            and other.first <= self.last
+            and self.least_rollout <= other.largest_rollout
+            and other.least_rollout <= self.largest_rollout
+        )
 
 
 def key_span(task: pa.ChunkedArray, rollout: pa.ChunkedArray) -> KeySpan | None:
@@ -72,8 +80,8 @@ def key_span(task: pa.ChunkedArray, rollout: pa.ChunkedArray) -> KeySpan | None:
     key.sort()
     if bool((key[1:] == key[:-1]).any()):
         return None
-    width = int(rollouts.max()) + 1
-    return KeySpan(divmod(int(key[0]), width), divmod(int(key[-1]), width))
+    least, largest = int(rollouts.min()), int(rollouts.max())
+    return KeySpan(divmod(int(key[0]), largest + 1), divmod(int(key[-1]), largest + 1), least, largest)
 
 
 def meeting(spans: Sequence[KeySpan], known: int) -> list[int]:
