@@ -171,6 +171,64 @@ def test_rows_of_any_shape_and_spelling_make_the_same_columns(rows: list[tuple[A
     compare(b"\n".join([spell(row, style) for row, style in rows]) + b"\n")
 
 
+VALID = [
+    *(b"\\n", b"\\\\", b'\\"', b"\\u00e9", b"\\/", b"\\ud83d\\ude00"),
+    *(
+        "é".encode(),
+        "\u07ff".encode(),
+        "\u0800".encode(),
+        "\ud7ff".encode(),
+        "\uffff".encode(),
+        "😀".encode(),
+    ),
+]
+INVALID = [
+    *(b"\x80", b"\xc3", b"\xc0\x80", b"\xe0\x9f\xbf", b"\xed\xa0\x80", b"\xe4\xbd", b"\xf0\x8f\xbf\xbf"),
+    *(
+        b"\xf4\x90\x80\x80",
+        b"\xf5\x80\x80\x80",
+        b"\xc3\\n",
+        b"\xe4\\n",
+        b"\x1f",
+        b"\\x",
+        b"\\u12",
+        b"\\",
+        b'"',
+    ),
+]
+
+
+def answer_line(text: bytes) -> bytes:
+    """A row whose answer is this text as it stands, with enough behind it that it is not read near the end of the line."""
+    opening = b'{"response":{"output":[{"type":"message","content":[{"type":"output_text","text":"'
+    return opening + text + b'"}]}]},"verdict":"' + text[-200:] + b'","rest":"' + b"-" * 100 + b'"}\n'
+
+
+@SEARCH
+@given(
+    st.lists(
+        st.one_of(
+            st.integers(0, 70).map(lambda count: b"a" * count),
+            st.sampled_from(VALID),
+            st.sampled_from(VALID),
+            st.sampled_from([*VALID, *INVALID]),
+        ),
+        max_size=12,
+    )
+)
+def test_long_texts_are_read_alike(pieces: list[bytes]) -> None:
+    compare(answer_line(b"".join(pieces)))
+
+
+@pytest.mark.parametrize("pieces", [VALID, INVALID], ids=["valid", "invalid"])
+def test_a_character_may_stand_anywhere_in_a_text(pieces: list[bytes]) -> None:
+    """Texts are read 64 bytes at a time; what begins in one of these blocks may end in the next."""
+    lines = [answer_line(b"\xc3\xa9" + b"a" * n + piece + b"a" * 70) for piece in pieces for n in range(66)]
+    compare(b"".join(lines))
+    if pieces is VALID:
+        assert fast.Rows(LOOKED_AT, LONG_STARTS).take(b"".join(lines), 1, 0) == (len(lines), b"")
+
+
 @SEARCH
 @given(st.lists(ROW, min_size=1, max_size=2), st.randoms(use_true_random=False), st.integers(0, 15))
 def test_damaged_lines_are_told_alike(rows: list[Any], chance: random.Random, style: int) -> None:

@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 from msgspec import Raw, Struct
-from numpy.typing import NDArray
 
 from rollforge.index.hashes import hash_text
 from rollforge.records import JsonObject, content_text

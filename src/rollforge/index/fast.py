@@ -124,8 +124,8 @@ class FastRollouts:
         flags = np.frombuffer(raw["flags"], np.uint8)
         missing = (flags & _HAS_RESPONSE) == 0
         hashes, characters = _ints(raw["answer_hash"]).copy(), _int32s(raw["answer_chars"]).astype(np.int64)
-        for row, found, many in self._respelled:
-            hashes[row], characters[row] = found, many
+        for row, respelled, many in self._respelled:
+            hashes[row], characters[row] = respelled, many
         calls = _int32s(raw["tool_calls"])
         is_blank, is_error = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
         is_refusal: Bools = (flags & _HAS_REFUSED) != 0
