@@ -66,7 +66,7 @@ static const char *name_at(const Names *names, int32_t number, size_t *size) {
 static int is_name(const Names *names, int32_t number, const char *text, size_t size) {
     size_t known_size;
     const char *known = name_at(names, number, &known_size);
-    return known_size == size && memcmp(known, text, size) == 0;
+    return known_size == size && (!size || memcmp(known, text, size) == 0);
 }
 
 static int names_grow(Names *names) {
