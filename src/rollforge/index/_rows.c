@@ -503,6 +503,15 @@ static PyObject *take_bytes(Buffer *buffer) {
     return bytes;
 }
 
+/* The same of a buffer that is not used again: what is held twice is never more than one column. */
+static PyObject *last_bytes(Buffer *buffer) {
+    PyObject *bytes = take_bytes(buffer);
+    free(buffer->data);
+    buffer->data = NULL;
+    buffer->room = 0;
+    return bytes;
+}
+
 static PyObject *rows_take(PyObject *self, PyObject *arguments) {
     Rows *rows = (Rows *)self;
     Py_buffer block;
@@ -553,14 +562,14 @@ static int append_new(PyObject *list, PyObject *item) {
 static int append_numbers(Rows *rows, PyObject *list, const Names *names, int32_t number, Buffer *numbers) {
     if (!has_number(numbers)) return 0;
     pad_doubles(numbers, rows->count);
-    return append_new(list, Py_BuildValue("NN", text_of(names, number), take_bytes(numbers)));
+    return append_new(list, Py_BuildValue("NN", text_of(names, number), last_bytes(numbers)));
 }
 
 static int append_texts(Rows *rows, PyObject *list, int32_t number, Column *column) {
     if (!column->is_valid.size) return 0;
     pad_texts(column, rows->count);
-    return append_new(list, Py_BuildValue("NNNN", text_of(&rows->keys, number), take_bytes(&column->is_valid),
-                                          take_bytes(&column->ends), take_bytes(&column->text)));
+    return append_new(list, Py_BuildValue("NNNN", text_of(&rows->keys, number), last_bytes(&column->is_valid),
+                                          last_bytes(&column->ends), last_bytes(&column->text)));
 }
 
 static PyObject *texts_of(const Names *names) {
@@ -580,7 +589,7 @@ static PyObject *words_of(Rows *rows) {
     each_words(rows, all, names);
     PyObject *words = PyDict_New();
     for (int i = 0; words && i < WORDS_COLUMNS; i++) {
-        PyObject *pair = Py_BuildValue("NN", texts_of(&all[i]->names), take_bytes(&all[i]->numbers));
+        PyObject *pair = Py_BuildValue("NN", texts_of(&all[i]->names), last_bytes(&all[i]->numbers));
         if (!pair || PyDict_SetItemString(words, names[i], pair) < 0) Py_CLEAR(words);
         Py_XDECREF(pair);
     }
@@ -601,7 +610,7 @@ static PyObject *fixed_of(Rows *rows) {
     };
     PyObject *fixed = PyDict_New();
     for (size_t i = 0; fixed && i < sizeof all / sizeof *all; i++) {
-        PyObject *bytes = take_bytes(all[i].buffer);
+        PyObject *bytes = last_bytes(all[i].buffer);
         if (!bytes || PyDict_SetItemString(fixed, all[i].name, bytes) < 0) Py_CLEAR(fixed);
         Py_XDECREF(bytes);
     }
