@@ -453,7 +453,8 @@ static void commit(Rows *rows, int64_t line, int64_t offset, const char *start, 
     rows->count++;
 }
 
-static int read_row(Rows *rows, const char *start, const char *end, int64_t line) {
+/* Reads the line that begins there; `stop` is where it ends. No newline is part of valid JSON here, so that none need be looked for. */
+static int read_row(Rows *rows, const char *start, const char *end, int64_t line, const char **stop) {
     Row *row = &rows->row;
     Row empty = {.fields = row->fields, .besides = row->besides, .said = row->said, .parts = row->parts,
                  .prompt = {.messages = row->prompt.messages},
@@ -465,7 +466,8 @@ static int read_row(Rows *rows, const char *start, const char *end, int64_t line
     skip_space(&c);
     if (read_object(&c, read_top_member, &reading) < 0) return LEFT;
     skip_space(&c);
-    if (c.at != end || (row->has_chat && !row->has_params)) return LEFT;
+    if ((c.at < end && *c.at != '\n') || (row->has_chat && !row->has_params)) return LEFT;
+    *stop = c.at;
     return respell(rows, &row->parts);
 }
 
@@ -481,15 +483,18 @@ static int64_t read_block(Rows *rows, const Py_buffer *block, int64_t line, int6
     const char *start = block->buf, *end = start + block->len;
     int64_t lines = 0;
     while (start < end && !rows->has_failed) {
-        const char *newline = memchr(start, '\n', (size_t)(end - start));
-        const char *stop = newline ? newline : end;
-        int64_t begin = start - (const char *)block->buf, size = stop - start;
-        if (read_row(rows, start, stop, line + lines) == TAKEN) {
-            commit(rows, line + lines, offset + begin, start, size);
-        } else if (!is_blank(start, stop)) {
-            add_int64(left, line + lines);
-            add_int64(left, begin);
-            add_int64(left, begin + size);
+        const char *stop = NULL;
+        int64_t begin = start - (const char *)block->buf;
+        if (read_row(rows, start, end, line + lines, &stop) == TAKEN) {
+            commit(rows, line + lines, offset + begin, start, stop - start);
+        } else {
+            stop = memchr(start, '\n', (size_t)(end - start));
+            if (!stop) stop = end;
+            if (!is_blank(start, stop)) {
+                add_int64(left, line + lines);
+                add_int64(left, begin);
+                add_int64(left, stop - (const char *)block->buf);
+            }
         }
         lines++;
         start = stop + 1;

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -220,8 +220,7 @@ class _Scan:
                 counts = self.scanned.numbers if found[0] == "n" else self.scanned.texts
                 _count(counts, found[1], table.num_rows - table.column(name).null_count)
         path = f"{self._stem}-{len(self.scanned.parts)}.parquet"
-        # Without Arrow's own schema, words are read as texts again, however they were written.
-        pq.write_table(table, path, compression="lz4", use_dictionary=_REPEATING, store_schema=False)
+        pq.write_table(table, path, **_WRITING)
         keys = key_span(table.column("task"), table.column("rollout")) if self._kind == "rollouts" else None
         self.scanned.parts.append(Part(path, self.scanned.rows, table.num_rows, keys))
         self.scanned.rows += table.num_rows
@@ -299,7 +298,14 @@ def _spelled_out(table: pa.Table) -> pa.Table:
 
 
 _KEY_COLUMNS = {TASK_KEY: "task", ROLLOUT_KEY: "rollout", ATTEMPT_KEY: "attempt"}
-_REPEATING = ["agent", "model", "finish_reason", "verifier", "fingerprint", "mode"]
+_WRITING: dict[str, Any] = {
+    "compression": "lz4",
+    "use_dictionary": ["agent", "model", "finish_reason", "verifier", "fingerprint", "mode"],
+    # A query may skip parts by the tasks they hold, hardly by anything else.
+    "write_statistics": ["task", "rollout"],
+    # Without Arrow's own schema, words are read as texts again, however they were written.
+    "store_schema": False,
+}
 
 
 def _count(counts: dict[str, int], name: str, more: int) -> None:
