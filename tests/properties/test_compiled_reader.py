@@ -18,8 +18,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rollforge.index import fast
+from rollforge.index.answers import LONG_STARTS, LOOKED_AT
+from rollforge.index.hashes import PRIME, hash_in_python, hash_text
 from rollforge.index.kinds import PIECES, Kind
-from rollforge.index.prompts import hash_spelled, prompt_hash
+from rollforge.index.prompts import prompt_hash
 from rollforge.index.scan import Scanned, scan_range
 
 pytestmark = pytest.mark.skipif(not fast.IS_THERE, reason="rollforge was installed without a compiler")
@@ -169,6 +171,64 @@ def test_rows_of_any_shape_and_spelling_make_the_same_columns(rows: list[tuple[A
     compare(b"\n".join([spell(row, style) for row, style in rows]) + b"\n")
 
 
+VALID = [
+    *(b"\\n", b"\\\\", b'\\"', b"\\u00e9", b"\\/", b"\\ud83d\\ude00"),
+    *(
+        "é".encode(),
+        "\u07ff".encode(),
+        "\u0800".encode(),
+        "\ud7ff".encode(),
+        "\uffff".encode(),
+        "😀".encode(),
+    ),
+]
+INVALID = [
+    *(b"\x80", b"\xc3", b"\xc0\x80", b"\xe0\x9f\xbf", b"\xed\xa0\x80", b"\xe4\xbd", b"\xf0\x8f\xbf\xbf"),
+    *(
+        b"\xf4\x90\x80\x80",
+        b"\xf5\x80\x80\x80",
+        b"\xc3\\n",
+        b"\xe4\\n",
+        b"\x1f",
+        b"\\x",
+        b"\\u12",
+        b"\\",
+        b'"',
+    ),
+]
+
+
+def answer_line(text: bytes) -> bytes:
+    """A row whose answer is this text as it stands, with enough behind it that it is not read near the end of the line."""
+    opening = b'{"response":{"output":[{"type":"message","content":[{"type":"output_text","text":"'
+    return opening + text + b'"}]}]},"verdict":"' + text[-200:] + b'","rest":"' + b"-" * 100 + b'"}\n'
+
+
+@SEARCH
+@given(
+    st.lists(
+        st.one_of(
+            st.integers(0, 70).map(lambda count: b"a" * count),
+            st.sampled_from(VALID),
+            st.sampled_from(VALID),
+            st.sampled_from([*VALID, *INVALID]),
+        ),
+        max_size=12,
+    )
+)
+def test_long_texts_are_read_alike(pieces: list[bytes]) -> None:
+    compare(answer_line(b"".join(pieces)))
+
+
+@pytest.mark.parametrize("pieces", [VALID, INVALID], ids=["valid", "invalid"])
+def test_a_character_may_stand_anywhere_in_a_text(pieces: list[bytes]) -> None:
+    """Texts are read 64 bytes at a time; what begins in one of these blocks may end in the next."""
+    lines = [answer_line(b"\xc3\xa9" + b"a" * n + piece + b"a" * 70) for piece in pieces for n in range(66)]
+    compare(b"".join(lines))
+    if pieces is VALID:
+        assert fast.Rows(LOOKED_AT, LONG_STARTS).take(b"".join(lines), 1, 0) == (len(lines), b"")
+
+
 @SEARCH
 @given(st.lists(ROW, min_size=1, max_size=2), st.randoms(use_true_random=False), st.integers(0, 15))
 def test_damaged_lines_are_told_alike(rows: list[Any], chance: random.Random, style: int) -> None:
@@ -200,7 +260,7 @@ def test_the_compiled_reader_takes_ordinary_rows_itself() -> None:
         "agent_ref": {"name": "x"},
         "verdict": "café \u2028 😀",
     }
-    rows = fast.Rows()
+    rows = fast.Rows(LOOKED_AT, LONG_STARTS)
     for style in range(4):
         assert rows.take(spell(row, style), style + 1, 0) == (1, b"")
     assert rows.take(b'{"reward": NaN}\n\n{"a":1,"a":2}', 5, 0)[0] == 3
@@ -208,7 +268,7 @@ def test_the_compiled_reader_takes_ordinary_rows_itself() -> None:
 
 
 def test_the_compiled_reader_tells_where_the_prompt_stands() -> None:
-    rows = fast.Rows()
+    rows = fast.Rows(LOOKED_AT, LONG_STARTS)
     line = b'{"reward": 1, "responses_create_params": {"input": "q"}, "agent_ref":{"name":"x"}}'
     rows.take(line, 1, 0)
     raw = rows.finish()[-1]
@@ -230,10 +290,19 @@ def test_the_compiled_reader_tells_where_the_prompt_stands() -> None:
     ],
 )
 def test_the_compiled_reader_spells_a_plain_prompt_itself(asked: Any) -> None:
-    rows = fast.Rows()
+    rows = fast.Rows(LOOKED_AT, LONG_STARTS)
     rows.take(msgspec.json.encode({"responses_create_params": {"input": asked, "tools": []}}), 1, 0)
-    *_, prompts, _, are_spelled = rows.drain()
-    assert (hash_spelled(prompts), are_spelled) == (prompt_hash(asked), b"\x01")
+    assert rows.drain()[4] == b""
+    assert int.from_bytes(rows.finish()[-1]["prompt_hash"], "little") == prompt_hash(asked)
+
+
+@SEARCH
+@given(st.binary(max_size=1100))
+@example(b"")
+@example(b"\xff" * 5000)
+@example(bytes(7) + b"a")
+def test_both_ways_of_hashing_agree(text: bytes) -> None:
+    assert hash_text(text) == hash_in_python(text) < PRIME < 2**63
 
 
 def test_every_row_with_an_odd_prompt_is_told() -> None:

@@ -11,110 +11,16 @@ certainly valid JSON and UTF-8 makes it say LEFT, without saying why. */
 #ifdef __APPLE__
 #include <xlocale.h>
 #endif
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
 
-enum { TAKEN = 0, LEFT = -1 }; /* what every reading function returns */
+#include "_string.h"
 
 enum {
     MAX_DEPTH = 200,
     MAX_NUMBER = 300, /* bytes of a number */
 };
 
-typedef struct {
-    const char *at, *end;
-    int depth;
-} Cursor;
-
-typedef struct {
-    const char *text; /* between the quotes, as it is escaped; NULL: there was none */
-    size_t size;
-    size_t characters; /* when not is_respelled */
-    int has_escapes;
-    int is_respelled; /* has an escape that equal texts may spell otherwise: \u or \/ */
-} String;
-
 static void skip_space(Cursor *c) {
     while (c->at < c->end && (*c->at == ' ' || *c->at == '\t' || *c->at == '\r')) c->at++;
-}
-
-/* The bytes of one character of more than a byte; 0 when it is not valid UTF-8. */
-static size_t utf8_size(const uint8_t *at, const uint8_t *end) {
-    size_t size = at[0] >= 0xf0 ? 4 : at[0] >= 0xe0 ? 3 : 2;
-    if (at[0] < 0xc2 || at[0] > 0xf4 || (size_t)(end - at) < size) return 0;
-    for (size_t i = 1; i < size; i++)
-        if ((at[i] & 0xc0) != 0x80) return 0;
-    if ((at[0] == 0xe0 && at[1] < 0xa0) || (at[0] == 0xed && at[1] > 0x9f)) return 0;
-    if ((at[0] == 0xf0 && at[1] < 0x90) || (at[0] == 0xf4 && at[1] > 0x8f)) return 0;
-    return size;
-}
-
-static int hex_value(const char *at) {
-    int value = 0;
-    for (int i = 0; i < 4; i++) {
-        int digit = at[i];
-        if (digit >= '0' && digit <= '9') digit -= '0';
-        else if (digit >= 'a' && digit <= 'f') digit -= 'a' - 10;
-        else if (digit >= 'A' && digit <= 'F') digit -= 'A' - 10;
-        else return -1;
-        value = value * 16 + digit;
-    }
-    return value;
-}
-
-static int is_escape(char after) {
-    switch (after) {
-    case '"': case '\\': case '/': case 'b': case 'f': case 'n': case 'r': case 't': case 'u': return 1;
-    default: return 0;
-    }
-}
-
-/* The next byte that is not plain text: a quote, a backslash, a control character or a part of a longer character. */
-static const char *next_special(const char *at, const char *end) {
-#ifdef __SSE2__
-    const __m128i quote = _mm_set1_epi8('"'), backslash = _mm_set1_epi8('\\'), space = _mm_set1_epi8(' ');
-    for (; end - at >= 16; at += 16) {
-        __m128i bytes = _mm_loadu_si128((const __m128i *)at);
-        __m128i special = _mm_or_si128(_mm_cmpeq_epi8(bytes, quote), _mm_cmpeq_epi8(bytes, backslash));
-        int mask = _mm_movemask_epi8(_mm_or_si128(special, _mm_cmplt_epi8(bytes, space))); /* >= 0x80 is negative */
-        if (mask) return at + __builtin_ctz((unsigned)mask);
-    }
-#endif
-    for (; at < end; at++)
-        if (*at == '"' || *at == '\\' || (signed char)*at < ' ') break;
-    return at;
-}
-
-/* A string; the cursor stands at its opening quote. */
-static int read_string(Cursor *c, String *found) {
-    const char *start = ++c->at, *at = start;
-    size_t beyond = 0; /* bytes that are not a character of their own */
-    found->has_escapes = found->is_respelled = 0;
-    for (;;) {
-        at = next_special(at, c->end);
-        if (at >= c->end) return LEFT;
-        if (*at == '"') break;
-        if (*at == '\\') {
-            if (c->end - at < 2 || !is_escape(at[1])) return LEFT;
-            found->has_escapes = 1;
-            found->is_respelled |= at[1] == 'u' || at[1] == '/';
-            if (at[1] == 'u' && (c->end - at < 6 || hex_value(at + 2) < 0)) return LEFT;
-            at += at[1] == 'u' ? 6 : 2;
-            beyond++;
-        } else {
-            if ((uint8_t)*at < 0x80) return LEFT; /* a control character */
-            size_t size = utf8_size((const uint8_t *)at, (const uint8_t *)c->end);
-            if (!size) return LEFT;
-            at += size;
-            beyond += size - 1;
-        }
-    }
-    found->text = start;
-    found->size = (size_t)(at - start);
-    found->characters = found->size - beyond;
-    c->at = at + 1;
-    return TAKEN;
 }
 
 static int is_digit(const Cursor *c) { return c->at < c->end && *c->at >= '0' && *c->at <= '9'; }

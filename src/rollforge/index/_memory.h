@@ -47,6 +47,7 @@ typedef struct {
     int32_t *slots;    /* number of the name, or -1 */
     size_t mask;
     int32_t count;
+    int32_t next; /* the one that probably follows: rows name the same things in the same order */
 } Names;
 
 static uint64_t hash_of(const char *text, size_t size) {
@@ -60,6 +61,12 @@ static const char *name_at(const Names *names, int32_t number, size_t *size) {
     int64_t start = number ? ends[number - 1] : 0;
     *size = (size_t)(ends[number] - start);
     return names->text.data + start;
+}
+
+static int is_name(const Names *names, int32_t number, const char *text, size_t size) {
+    size_t known_size;
+    const char *known = name_at(names, number, &known_size);
+    return known_size == size && (!size || memcmp(known, text, size) == 0);
 }
 
 static int names_grow(Names *names) {
@@ -85,12 +92,17 @@ static int names_grow(Names *names) {
 
 /* The number of a name, which is a new one when it has not been seen; -1 when memory has run out. */
 static int32_t names_number(Names *names, const char *text, size_t size) {
+    int32_t number = names->next < names->count ? names->next : 0;
+    if (names->count && is_name(names, number, text, size)) {
+        names->next = number + 1;
+        return number;
+    }
     if ((!names->slots || (size_t)names->count * 2 > names->mask) && names_grow(names) < 0) return -1;
     size_t slot = hash_of(text, size) & names->mask;
     for (; names->slots[slot] >= 0; slot = (slot + 1) & names->mask) {
-        size_t known_size;
-        const char *known = name_at(names, names->slots[slot], &known_size);
-        if (known_size == size && memcmp(known, text, size) == 0) return names->slots[slot];
+        if (!is_name(names, names->slots[slot], text, size)) continue;
+        names->next = names->slots[slot] + 1;
+        return names->slots[slot];
     }
     buffer_add(&names->text, text, size);
     add_int64(&names->ends, (int64_t)names->text.size);

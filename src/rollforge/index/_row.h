@@ -26,6 +26,7 @@ typedef struct {
     Buffer parts;    /* String: those of the item being read */
     Prompt prompt;
     int has_params, has_chat, has_response;
+    int has_same_params; /* as the row before: `prompt` was not read */
     String params, agent_ref; /* as they stand in the line */
     String agent, status, reason, model;
     String verifier, fingerprint, mode;

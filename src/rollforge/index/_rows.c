@@ -4,10 +4,13 @@ It is optional and never decides anything alone: a line is taken only when it is
 shape; every other one (torn, a key twice, NaN, a number too large, chat form, a wrong type, ...) is left to the Python code in
 `rollouts.py`, which says what is odd about it. For the lines that are taken, both must make the same columns: the tests compare them.
 
-    rows = Rows()
+    rows = Rows(looked_at, starts)                        which answers are handed out: see below
     lines, left = rows.take(block, first_line, offset)    whole lines; those left as (line, start, end)
-    rows.drain()                                          the answers' texts and the prompts since the last time
+    rows.drain()                                          the texts that Python must see, since the last time
     rows.finish()                                         the columns of all rows taken; empties it
+
+Python sees the answers that are short, that begin like an error message (with one of `starts`, four bytes each, letters small) or
+that equal texts may spell otherwise, and the prompts that are odd. Of all others it gets the hash.
 
 Nothing is written to the columns before the whole line has been read, so a line that is left leaves no trace. Parsing holds no
 Python object and runs without the interpreter's lock. */
@@ -15,397 +18,7 @@ Python object and runs without the interpreter's lock. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include "_json.h"
-#include "_memory.h"
-#include "_prompt.h"
-#include "_row.h"
-
-enum {
-    MAX_TEXT = 256, /* characters of a top-level text that becomes a column, as in facts.py */
-    MAX_RAW = 1000, /* bytes of one; a longer text of few characters is left */
-};
-
-/* ---- all rows of a chunk -------------------------------------------------------------------------------------------------- */
-
-typedef enum { PLAIN, MUST_BE_NUMBER, RESPONSE, PARAMS, AGENT, OWN, COMPONENTS, CHAT } Role;
-
-typedef struct {
-    Role role;
-    int64_t last_line; /* where it was seen last: twice in one line is a key twice */
-    Buffer numbers;    /* double per row, up to the last that has one */
-    Buffer is_valid, ends, text; /* per row: a byte and an int32, likewise */
-} Column;
-
-typedef struct {
-    PyObject_HEAD
-    int has_failed;
-    Names keys, words, dotted;
-    Buffer columns; /* Column of each key */
-    Buffer besides; /* Buffer of double of each dotted name */
-    Row row;
-    int32_t count;
-    Buffer line, offset, length;                              /* int64 */
-    Buffer agent, finish, model, verifier, fingerprint, mode; /* int32: a word, or -1 */
-    Buffer started, seconds, verify_seconds;                  /* double */
-    Buffer turns, calls, prompt;                              /* int32; prompt: which one since the start, or -1 */
-    Buffer flags;                                             /* byte */
-    Buffer params_at, params_size, agent_at, agent_size;      /* int32: the values as they stand in the line; size 0: not told */
-    Buffer characters;    /* int32 of each answer; -1: to be counted from its text */
-    Buffer said, said_ends;
-    Buffer prompts, prompt_ends, are_spelled; /* a byte: canonically, or else as the parameters stand in the line */
-    Buffer last_params;
-    int32_t prompt_count;
-} Rows;
-
-enum { HAS_RESPONSE = 1, HAS_REFUSED = 2, HAS_TOKEN_IDS = 4 };
-
-enum { BUFFERS = 40 };
-
-/* Every buffer that outlives a line, for making, emptying and freeing them alike. */
-static size_t each_buffer(Rows *rows, Buffer **found) {
-    Buffer *all[] = {
-        &rows->columns, &rows->besides, &rows->line, &rows->offset, &rows->length, &rows->agent, &rows->finish, &rows->model,
-        &rows->verifier, &rows->fingerprint, &rows->mode, &rows->started, &rows->seconds, &rows->verify_seconds, &rows->turns,
-        &rows->calls, &rows->prompt, &rows->flags, &rows->params_at, &rows->params_size, &rows->agent_at, &rows->agent_size, &rows->characters, &rows->said, &rows->said_ends, &rows->prompts,
-        &rows->prompt_ends, &rows->are_spelled, &rows->last_params, &rows->keys.text, &rows->keys.ends, &rows->words.text, &rows->words.ends,
-        &rows->dotted.text, &rows->dotted.ends, &rows->row.fields, &rows->row.besides, &rows->row.said, &rows->row.parts,
-        &rows->row.prompt.messages,
-    };
-    _Static_assert(sizeof all / sizeof *all == BUFFERS, "as many as callers have room for");
-    memcpy(found, all, sizeof all);
-    return BUFFERS;
-}
-
-static Role role_of(const String *key) {
-    static const struct {
-        const char *name;
-        Role role;
-    } known[] = {
-        {"reward", MUST_BE_NUMBER}, {"_ng_task_index", MUST_BE_NUMBER}, {"_ng_rollout_index", MUST_BE_NUMBER},
-        {"_ng_attempt_index", MUST_BE_NUMBER}, {"response", RESPONSE}, {"responses_create_params", PARAMS},
-        {"agent_ref", AGENT}, {"_rf", OWN}, {"reward_components", COMPONENTS}, {"messages", CHAT},
-        {"prompt", CHAT}, {"completion", CHAT},
-    };
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (is_text(key, known[i].name)) return known[i].role;
-    return PLAIN;
-}
-
-static Column *column_of(Rows *rows, const String *key, int32_t *number) {
-    *number = names_number(&rows->keys, key->text, key->size);
-    if (*number < 0) return NULL;
-    if ((size_t)*number * sizeof(Column) == rows->columns.size) {
-        Column column = {.role = role_of(key), .last_line = -1};
-        Buffer *buffers[] = {&column.numbers, &column.is_valid, &column.ends, &column.text};
-        for (int i = 0; i < 4; i++) buffers[i]->has_failed = &rows->has_failed;
-        buffer_add(&rows->columns, &column, sizeof column);
-        if (rows->has_failed) return NULL;
-    }
-    return (Column *)rows->columns.data + *number;
-}
-
-static int read_scalar(Row *row, Column *column, int32_t number, Cursor *c) {
-    Field field = {.column = number};
-    switch (*c->at) {
-    case '"':
-        if (column->role == MUST_BE_NUMBER || read_string(c, &field.text) < 0) return LEFT;
-        if (field.text.characters > MAX_TEXT && !field.text.is_respelled) return TAKEN;
-        if (field.text.size > MAX_RAW) return LEFT;
-        field.is_text = 1;
-        break;
-    case '{':
-    case '[': return column->role == MUST_BE_NUMBER ? LEFT : skip_value(c);
-    case 'n': return read_word(c, "null");
-    case 't':
-        field.number = 1;
-        if (read_word(c, "true") < 0) return LEFT;
-        break;
-    case 'f':
-        if (read_word(c, "false") < 0) return LEFT;
-        break;
-    default:
-        if (read_number(c, &field.number) < 0) return LEFT;
-    }
-    buffer_add(&row->fields, &field, sizeof field);
-    return TAKEN;
-}
-
-typedef struct {
-    Rows *rows;
-    int64_t line;
-} Reading;
-
-static int read_top_member(void *context, const String *key, Cursor *c) {
-    Reading *reading = context;
-    Row *row = &reading->rows->row;
-    int32_t number;
-    if (key->has_escapes) return LEFT;
-    Column *column = column_of(reading->rows, key, &number);
-    if (!column || column->last_line == reading->line) return LEFT;
-    column->last_line = reading->line;
-    const char *start = c->at;
-    switch (column->role) {
-    case RESPONSE:
-        if (*c->at == 'n') return read_word(c, "null");
-        row->has_response = 1;
-        return read_object(c, read_response_member, row);
-    case PARAMS:
-        row->has_params = 1;
-        if (read_object(c, read_params_member, &row->prompt) < 0) return LEFT;
-        row->params.text = start;
-        row->params.size = (size_t)(c->at - start);
-        return TAKEN;
-    case AGENT:
-        if (read_object(c, read_agent_member, row) < 0) return LEFT;
-        row->agent_ref.text = start;
-        row->agent_ref.size = (size_t)(c->at - start);
-        return TAKEN;
-    case OWN: return read_object(c, read_own_member, row);
-    case COMPONENTS: {
-        row->outer = *key;
-        int result = read_object(c, read_component, row);
-        row->outer.text = NULL;
-        return result;
-    }
-    case CHAT: row->has_chat = 1; /* fall through */
-    default: return read_scalar(row, column, number, c);
-    }
-}
-
-static void pad_doubles(Buffer *buffer, int32_t count) {
-    while (buffer->size < (size_t)count * sizeof(double) && !*buffer->has_failed) add_double(buffer, NAN);
-}
-
-static void pad_texts(Column *column, int32_t count) {
-    while (column->is_valid.size < (size_t)count && !*column->is_valid.has_failed) {
-        add_byte(&column->is_valid, 0);
-        add_int32(&column->ends, (int32_t)column->text.size);
-    }
-}
-
-static int add_utf8(Buffer *buffer, int code) {
-    char bytes[4];
-    size_t size;
-    if (code < 0x80) {
-        bytes[0] = (char)code;
-        size = 1;
-    } else if (code < 0x800) {
-        bytes[0] = (char)(0xc0 | code >> 6);
-        bytes[1] = (char)(0x80 | (code & 0x3f));
-        size = 2;
-    } else if (code < 0x10000) {
-        bytes[0] = (char)(0xe0 | code >> 12);
-        bytes[1] = (char)(0x80 | (code >> 6 & 0x3f));
-        bytes[2] = (char)(0x80 | (code & 0x3f));
-        size = 3;
-    } else {
-        bytes[0] = (char)(0xf0 | code >> 18);
-        bytes[1] = (char)(0x80 | (code >> 12 & 0x3f));
-        bytes[2] = (char)(0x80 | (code >> 6 & 0x3f));
-        bytes[3] = (char)(0x80 | (code & 0x3f));
-        size = 4;
-    }
-    buffer_add(buffer, bytes, size);
-    return 1;
-}
-
-/* Adds a text without its escapes and returns its characters; -1 for half a surrogate pair. */
-static int add_unescaped(Buffer *buffer, const String *text) {
-    int characters = 0;
-    const char *at = text->text, *end = at + text->size;
-    while (at < end) {
-        if (*at != '\\') {
-            characters += ((uint8_t)*at & 0xc0) != 0x80;
-            add_byte(buffer, (uint8_t)*at++);
-            continue;
-        }
-        static const char spelled[] = "bfnrt", meant[] = "\b\f\n\r\t";
-        const char *place = strchr(spelled, at[1]);
-        if (at[1] != 'u') {
-            characters += add_utf8(buffer, place ? meant[place - spelled] : at[1]);
-            at += 2;
-            continue;
-        }
-        int code = hex_value(at + 2);
-        at += 6;
-        if (code >= 0xd800 && code < 0xe000) {
-            int low = code < 0xdc00 && end - at >= 6 && at[0] == '\\' && at[1] == 'u' ? hex_value(at + 2) : 0;
-            if (low < 0xdc00 || low >= 0xe000) return -1;
-            code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
-            at += 6;
-        }
-        characters += add_utf8(buffer, code);
-    }
-    return characters;
-}
-
-/* Texts whose length is known only without their escapes: those too long are dropped; a broken one leaves the row. */
-static int respell(Rows *rows, Buffer *scratch) {
-    Field *fields = (Field *)rows->row.fields.data;
-    size_t count = rows->row.fields.size / sizeof(Field);
-    for (size_t i = 0; i < count; i++) {
-        if (!fields[i].is_text || !fields[i].text.is_respelled) continue;
-        scratch->size = 0;
-        int characters = add_unescaped(scratch, &fields[i].text);
-        if (characters < 0) return LEFT;
-        if (characters > MAX_TEXT) fields[i].column = -1;
-    }
-    return TAKEN;
-}
-
-static void commit_fields(Rows *rows) {
-    Field *fields = (Field *)rows->row.fields.data;
-    size_t count = rows->row.fields.size / sizeof(Field);
-    for (size_t i = 0; i < count; i++) {
-        if (fields[i].column < 0) continue;
-        Column *column = (Column *)rows->columns.data + fields[i].column;
-        if (!fields[i].is_text) {
-            pad_doubles(&column->numbers, rows->count);
-            add_double(&column->numbers, fields[i].number);
-            continue;
-        }
-        pad_texts(column, rows->count);
-        if (fields[i].text.has_escapes) add_unescaped(&column->text, &fields[i].text);
-        else buffer_add(&column->text, fields[i].text.text, fields[i].text.size);
-        add_byte(&column->is_valid, 1);
-        add_int32(&column->ends, (int32_t)column->text.size);
-    }
-}
-
-static void commit_besides(Rows *rows) {
-    Beside *besides = (Beside *)rows->row.besides.data;
-    size_t count = rows->row.besides.size / sizeof(Beside);
-    Buffer *name = &rows->row.parts;
-    for (size_t i = 0; i < count; i++) {
-        name->size = 0;
-        if (besides[i].outer.text) {
-            buffer_add(name, besides[i].outer.text, besides[i].outer.size);
-            add_byte(name, '.');
-        }
-        buffer_add(name, besides[i].inner.text, besides[i].inner.size);
-        if (rows->has_failed) return;
-        int32_t number = names_number(&rows->dotted, name->data, name->size);
-        if (number < 0) return;
-        if ((size_t)number * sizeof(Buffer) == rows->besides.size) {
-            Buffer numbers = {.has_failed = &rows->has_failed};
-            buffer_add(&rows->besides, &numbers, sizeof numbers);
-            if (rows->has_failed) return;
-        }
-        Buffer *numbers = (Buffer *)rows->besides.data + number;
-        pad_doubles(numbers, rows->count);
-        if (numbers->size == (size_t)(rows->count + 1) * sizeof(double)) numbers->size -= sizeof(double); /* the last counts */
-        add_double(numbers, besides[i].number);
-    }
-}
-
-static void add_word(Rows *rows, Buffer *column, const String *word) {
-    add_int32(column, word->text ? names_number(&rows->words, word->text, word->size) : -1);
-}
-
-static String finish_of(const Row *row) {
-    String length = {.text = "length", .size = 6}, stop = {.text = "stop", .size = 4}, none = {0};
-    String calls = {.text = "tool_calls", .size = 10};
-    if (row->reason.text && row->reason.size) {
-        int is_length = is_text(&row->reason, "max_output_tokens") || is_text(&row->reason, "max_tokens");
-        return is_length ? length : row->reason;
-    }
-    if (!is_text(&row->status, "completed")) return none;
-    return row->is_last_call ? calls : stop;
-}
-
-static void commit_prompt(Rows *rows) {
-    const String *params = &rows->row.params;
-    if (!rows->row.has_params) {
-        add_int32(&rows->prompt, -1);
-        return;
-    }
-    int is_same = rows->prompt_count && rows->last_params.size == params->size &&
-                  memcmp(rows->last_params.data, params->text, params->size) == 0;
-    if (!is_same) { /* the rollouts of a task mostly follow each other */
-        rows->last_params.size = 0;
-        buffer_add(&rows->last_params, params->text, params->size);
-        int is_spelled = !rows->row.prompt.is_odd && rows->row.prompt.messages.size;
-        if (is_spelled) add_spelled(&rows->prompts, &rows->row.prompt);
-        else buffer_add(&rows->prompts, params->text, params->size);
-        add_byte(&rows->are_spelled, (uint8_t)is_spelled);
-        add_int64(&rows->prompt_ends, (int64_t)rows->prompts.size);
-        rows->prompt_count++;
-    }
-    add_int32(&rows->prompt, rows->prompt_count - 1);
-}
-
-static void commit_answer(Rows *rows) {
-    const Row *row = &rows->row;
-    const String *pieces = (const String *)row->said.data;
-    size_t count = row->said.size / sizeof(String), characters = 0;
-    int is_respelled = 0;
-    for (size_t i = 0; i < count; i++) {
-        buffer_add(&rows->said, pieces[i].text, pieces[i].size);
-        characters += pieces[i].characters;
-        is_respelled |= pieces[i].is_respelled;
-    }
-    add_int64(&rows->said_ends, (int64_t)rows->said.size);
-    add_int32(&rows->characters, is_respelled ? -1 : (int32_t)characters);
-}
-
-/* Where a value stands in its line, so that it can be cut out without reading the line again. */
-static void add_piece(Buffer *at, Buffer *size, const String *value, const char *line) {
-    int is_told = value->text && value->size <= INT32_MAX && value->text - line <= INT32_MAX;
-    add_int32(at, is_told ? (int32_t)(value->text - line) : 0);
-    add_int32(size, is_told ? (int32_t)value->size : 0);
-}
-
-static void commit_pieces(Rows *rows, const char *line) {
-    const String none = {0};
-    int is_whole = !rows->row.has_chat; /* else other values say what was asked, too */
-    add_piece(&rows->params_at, &rows->params_size, is_whole ? &rows->row.params : &none, line);
-    add_piece(&rows->agent_at, &rows->agent_size, is_whole ? &rows->row.agent_ref : &none, line);
-}
-
-static void commit(Rows *rows, int64_t line, int64_t offset, const char *start, int64_t length) {
-    const Row *row = &rows->row;
-    String finish = finish_of(row);
-    add_int64(&rows->line, line);
-    add_int64(&rows->offset, offset);
-    add_int64(&rows->length, length);
-    commit_fields(rows);
-    commit_besides(rows);
-    commit_prompt(rows);
-    commit_answer(rows);
-    commit_pieces(rows, start);
-    add_word(rows, &rows->agent, &row->agent);
-    add_word(rows, &rows->finish, &finish);
-    add_word(rows, &rows->model, &row->model);
-    add_word(rows, &rows->verifier, &row->verifier);
-    add_word(rows, &rows->fingerprint, &row->fingerprint);
-    add_word(rows, &rows->mode, &row->mode);
-    add_double(&rows->started, row->started);
-    add_double(&rows->seconds, row->seconds);
-    add_double(&rows->verify_seconds, row->verify_seconds);
-    add_int32(&rows->turns, row->turns);
-    add_int32(&rows->calls, row->calls);
-    add_byte(&rows->flags, (uint8_t)((row->has_response ? HAS_RESPONSE : 0) | (row->has_refused ? HAS_REFUSED : 0) |
-                                     (row->has_token_ids ? HAS_TOKEN_IDS : 0)));
-    rows->count++;
-}
-
-static int read_row(Rows *rows, const char *start, const char *end, int64_t line) {
-    Row *row = &rows->row;
-    Row empty = {.fields = row->fields, .besides = row->besides, .said = row->said, .parts = row->parts,
-                 .prompt = {.messages = row->prompt.messages},
-                 .started = NAN, .seconds = NAN, .verify_seconds = NAN};
-    *row = empty;
-    row->fields.size = row->besides.size = row->said.size = row->parts.size = row->prompt.messages.size = 0;
-    Cursor c = {start, end, 0};
-    Reading reading = {rows, line};
-    skip_space(&c);
-    if (read_object(&c, read_top_member, &reading) < 0) return LEFT;
-    skip_space(&c);
-    if (c.at != end || (row->has_chat && !row->has_params)) return LEFT;
-    return respell(rows, &row->parts);
-}
-
-/* ---- for Python ----------------------------------------------------------------------------------------------------------- */
+#include "_chunk.h"
 
 static int is_blank(const char *start, const char *end) {
     for (; start < end; start++)
@@ -417,15 +30,18 @@ static int64_t read_block(Rows *rows, const Py_buffer *block, int64_t line, int6
     const char *start = block->buf, *end = start + block->len;
     int64_t lines = 0;
     while (start < end && !rows->has_failed) {
-        const char *newline = memchr(start, '\n', (size_t)(end - start));
-        const char *stop = newline ? newline : end;
-        int64_t begin = start - (const char *)block->buf, size = stop - start;
-        if (read_row(rows, start, stop, line + lines) == TAKEN) {
-            commit(rows, line + lines, offset + begin, start, size);
-        } else if (!is_blank(start, stop)) {
-            add_int64(left, line + lines);
-            add_int64(left, begin);
-            add_int64(left, begin + size);
+        const char *stop = NULL;
+        int64_t begin = start - (const char *)block->buf;
+        if (read_row(rows, start, end, line + lines, &stop) == TAKEN) {
+            commit(rows, line + lines, offset + begin, start, stop - start);
+        } else {
+            stop = memchr(start, '\n', (size_t)(end - start));
+            if (!stop) stop = end;
+            if (!is_blank(start, stop)) {
+                add_int64(left, line + lines);
+                add_int64(left, begin);
+                add_int64(left, stop - (const char *)block->buf);
+            }
         }
         lines++;
         start = stop + 1;
@@ -436,6 +52,15 @@ static int64_t read_block(Rows *rows, const Py_buffer *block, int64_t line, int6
 static PyObject *take_bytes(Buffer *buffer) {
     PyObject *bytes = PyBytes_FromStringAndSize(buffer->data, (Py_ssize_t)buffer->size);
     buffer->size = 0;
+    return bytes;
+}
+
+/* The same of a buffer that is not used again: what is held twice is never more than one column. */
+static PyObject *last_bytes(Buffer *buffer) {
+    PyObject *bytes = take_bytes(buffer);
+    free(buffer->data);
+    buffer->data = NULL;
+    buffer->room = 0;
     return bytes;
 }
 
@@ -462,8 +87,8 @@ static PyObject *rows_take(PyObject *self, PyObject *arguments) {
 static PyObject *rows_drain(PyObject *self, PyObject *nothing) {
     Rows *rows = (Rows *)self;
     (void)nothing;
-    return Py_BuildValue("NNNNNN", take_bytes(&rows->said), take_bytes(&rows->said_ends), take_bytes(&rows->characters),
-                         take_bytes(&rows->prompts), take_bytes(&rows->prompt_ends), take_bytes(&rows->are_spelled));
+    return Py_BuildValue("NNNNNN", take_bytes(&rows->said), take_bytes(&rows->said_ends), take_bytes(&rows->said_rows),
+                         take_bytes(&rows->said_characters), take_bytes(&rows->odd_prompts), take_bytes(&rows->odd_ends));
 }
 
 static int has_number(const Buffer *numbers) {
@@ -489,17 +114,17 @@ static int append_new(PyObject *list, PyObject *item) {
 static int append_numbers(Rows *rows, PyObject *list, const Names *names, int32_t number, Buffer *numbers) {
     if (!has_number(numbers)) return 0;
     pad_doubles(numbers, rows->count);
-    return append_new(list, Py_BuildValue("NN", text_of(names, number), take_bytes(numbers)));
+    return append_new(list, Py_BuildValue("NN", text_of(names, number), last_bytes(numbers)));
 }
 
 static int append_texts(Rows *rows, PyObject *list, int32_t number, Column *column) {
     if (!column->is_valid.size) return 0;
     pad_texts(column, rows->count);
-    return append_new(list, Py_BuildValue("NNNN", text_of(&rows->keys, number), take_bytes(&column->is_valid),
-                                          take_bytes(&column->ends), take_bytes(&column->text)));
+    return append_new(list, Py_BuildValue("NNNN", text_of(&rows->keys, number), last_bytes(&column->is_valid),
+                                          last_bytes(&column->ends), last_bytes(&column->text)));
 }
 
-static PyObject *words_of(const Names *names) {
+static PyObject *texts_of(const Names *names) {
     PyObject *list = PyList_New(0);
     for (int32_t number = 0; number < names->count; number++)
         if (append_new(list, text_of(names, number)) < 0) {
@@ -509,21 +134,35 @@ static PyObject *words_of(const Names *names) {
     return list;
 }
 
+/* name -> (its words, which of them each row has) */
+static PyObject *words_of(Rows *rows) {
+    Words *all[WORDS_COLUMNS];
+    const char *names[WORDS_COLUMNS];
+    each_words(rows, all, names);
+    PyObject *words = PyDict_New();
+    for (int i = 0; words && i < WORDS_COLUMNS; i++) {
+        PyObject *pair = Py_BuildValue("NN", texts_of(&all[i]->names), last_bytes(&all[i]->numbers));
+        if (!pair || PyDict_SetItemString(words, names[i], pair) < 0) Py_CLEAR(words);
+        Py_XDECREF(pair);
+    }
+    return words;
+}
+
 static PyObject *fixed_of(Rows *rows) {
     struct {
         const char *name;
         Buffer *buffer;
     } all[] = {
-        {"line", &rows->line}, {"offset", &rows->offset}, {"length", &rows->length}, {"agent", &rows->agent},
-        {"finish_reason", &rows->finish}, {"model", &rows->model}, {"verifier", &rows->verifier},
-        {"fingerprint", &rows->fingerprint}, {"mode", &rows->mode}, {"started", &rows->started}, {"seconds", &rows->seconds},
+        {"line", &rows->line}, {"offset", &rows->offset}, {"length", &rows->length},
+        {"started", &rows->started}, {"seconds", &rows->seconds},
         {"verify_seconds", &rows->verify_seconds}, {"turns", &rows->turns}, {"tool_calls", &rows->calls},
-        {"prompt", &rows->prompt}, {"flags", &rows->flags}, {"params_at", &rows->params_at},
+        {"prompt_hash", &rows->prompt_hash}, {"prompt", &rows->prompt}, {"answer_hash", &rows->answer_hash},
+        {"answer_chars", &rows->characters}, {"flags", &rows->flags}, {"params_at", &rows->params_at},
         {"params_size", &rows->params_size}, {"agent_at", &rows->agent_at}, {"agent_size", &rows->agent_size},
     };
     PyObject *fixed = PyDict_New();
     for (size_t i = 0; fixed && i < sizeof all / sizeof *all; i++) {
-        PyObject *bytes = take_bytes(all[i].buffer);
+        PyObject *bytes = last_bytes(all[i].buffer);
         if (!bytes || PyDict_SetItemString(fixed, all[i].name, bytes) < 0) Py_CLEAR(fixed);
         Py_XDECREF(bytes);
     }
@@ -553,10 +192,19 @@ static void rows_clear(Rows *rows) {
         free(buffers[i]->data);
         *buffers[i] = (Buffer){.has_failed = &rows->has_failed};
     }
+    Words *words[WORDS_COLUMNS];
+    each_words(rows, words, NULL);
+    for (int i = 0; i < WORDS_COLUMNS; i++) {
+        Buffer *own[] = {&words[i]->numbers, &words[i]->names.text, &words[i]->names.ends};
+        for (int k = 0; k < 3; k++) {
+            free(own[k]->data);
+            *own[k] = (Buffer){.has_failed = &rows->has_failed};
+        }
+        names_free(&words[i]->names);
+    }
     names_free(&rows->keys);
-    names_free(&rows->words);
     names_free(&rows->dotted);
-    rows->count = rows->prompt_count = 0;
+    rows->count = rows->odd_count = 0;
     rows->has_failed = 0;
 }
 
@@ -574,7 +222,7 @@ static PyObject *rows_finish(PyObject *self, PyObject *nothing) {
         has_failed = append_numbers(rows, besides, &rows->dotted, i, (Buffer *)rows->besides.data + i) < 0;
     PyObject *found = NULL;
     if (!has_failed && !rows->has_failed)
-        found = Py_BuildValue("iOOONN", rows->count, numbers, texts, besides, words_of(&rows->words), fixed_of(rows));
+        found = Py_BuildValue("iOOONN", rows->count, numbers, texts, besides, words_of(rows), fixed_of(rows));
     else if (!PyErr_Occurred())
         PyErr_NoMemory();
     Py_XDECREF(numbers);
@@ -587,22 +235,36 @@ static PyObject *rows_finish(PyObject *self, PyObject *nothing) {
 static Py_ssize_t rows_length(PyObject *self) { return ((Rows *)self)->count; }
 
 static PyObject *rows_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
-    (void)arguments, (void)keywords;
+    int looked_at;
+    Py_buffer starts;
+    (void)keywords;
+    if (!PyArg_ParseTuple(arguments, "iy*", &looked_at, &starts)) return NULL;
     Rows *rows = (Rows *)type->tp_alloc(type, 0); /* all zero */
-    if (rows) rows_clear(rows);
+    if (rows) {
+        rows_clear(rows);
+        rows->looked_at = looked_at;
+        rows->starts.has_failed = &rows->has_failed;
+        buffer_add(&rows->starts, starts.buf, (size_t)starts.len);
+    }
+    PyBuffer_Release(&starts);
+    if (rows && rows->has_failed) {
+        Py_DECREF(rows);
+        return PyErr_NoMemory();
+    }
     return (PyObject *)rows;
 }
 
 static void rows_dealloc(PyObject *self) {
     PyTypeObject *type = Py_TYPE(self);
     rows_clear((Rows *)self);
+    free(((Rows *)self)->starts.data);
     type->tp_free(self);
     Py_DECREF(type);
 }
 
 static PyMethodDef rows_methods[] = {
     {"take", rows_take, METH_VARARGS, "take(block, first_line, offset) -> (lines, left): read whole lines"},
-    {"drain", rows_drain, METH_NOARGS, "drain() -> (said, ends, characters, prompts, ends, are_spelled): texts since the last time"},
+    {"drain", rows_drain, METH_NOARGS, "drain() -> (said, ends, rows, characters, odd prompts, ends): what Python must see, since the last time"},
     {"finish", rows_finish, METH_NOARGS, "finish() -> (count, numbers, texts, besides, words, fixed): all columns; empties it"},
     {NULL, NULL, 0, NULL},
 };
@@ -618,14 +280,30 @@ static PyType_Spec rows_spec = {
 static int add_types(PyObject *module) {
     if (!plain_locale) plain_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     if (!plain_locale) return PyErr_SetFromErrno(PyExc_OSError), -1;
+    prepare_hash();
     PyObject *type = PyType_FromSpec(&rows_spec);
     int result = type ? PyModule_AddObjectRef(module, "Rows", type) : -1;
     Py_XDECREF(type);
     return result;
 }
 
+static PyObject *py_hash_text(PyObject *module, PyObject *given) {
+    Py_buffer text;
+    (void)module;
+    if (PyObject_GetBuffer(given, &text, PyBUF_SIMPLE) < 0) return NULL;
+    uint64_t hash = hash_of_text(text.buf, (size_t)text.len);
+    PyBuffer_Release(&text);
+    return PyLong_FromUnsignedLongLong(hash);
+}
+
+static PyMethodDef functions[] = {
+    {"hash_text", py_hash_text, METH_O, "hash_text(text) -> int: as hashes.py defines it"},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, add_types}, {0, NULL}};
 static PyModuleDef module = {
-    .m_base = PyModuleDef_HEAD_INIT, .m_name = "_rows", .m_doc = "Ordinary rollout lines as columns.", .m_slots = slots};
+    .m_base = PyModuleDef_HEAD_INIT, .m_name = "_rows", .m_doc = "Ordinary rollout lines as columns.", .m_methods = functions,
+    .m_slots = slots};
 
 PyMODINIT_FUNC PyInit__rows(void) { return PyModuleDef_Init(&module); }

@@ -9,15 +9,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from hashlib import sha256
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 from msgspec import Raw, Struct
-from numpy.typing import NDArray
 
+from rollforge.index.hashes import hash_text
 from rollforge.records import JsonObject, content_text
 
 Number = int | float | bool | None
@@ -116,10 +115,9 @@ _LONG_ERROR = re.compile(
     )""",
     re.IGNORECASE | re.VERBOSE,
 )
-_LONG_STARTS = b'trac{|"e{|"t{|"o{|n { |"<!do<htmexcejavatypereferangerro'
+LONG_STARTS = b'trac{|"e{|"t{|"o{|n { |"<!do<htmexcejavatypereferangerro'
 """The first four bytes of long error messages, as they are escaped and folded."""
-_LONG_START_NUMBERS = np.frombuffer(_LONG_STARTS, np.uint32)
-_LONG_START_SET = frozenset(_LONG_STARTS[place : place + 4] for place in range(0, len(_LONG_STARTS), 4))
+_LONG_START_SET = frozenset(LONG_STARTS[place : place + 4] for place in range(0, len(LONG_STARTS), 4))
 _FOLD = 0x20
 """The bit that makes letters small; a backslash becomes a bar by it."""
 _FOLDED = bytes(byte | _FOLD for byte in range(256))
@@ -203,9 +201,8 @@ def _facts(seen: list[Seen]) -> list[tuple[object, ...]]:
     if not seen:
         return []
     texts, lengths = measure([one[0] for one in seen])
-    digests = np.frombuffer(b"".join([sha256(text).digest() for text in texts]), "<i8")[::4].tolist()
     answers: list[tuple[object, ...]] = []
-    for one, text, length, digest in zip(seen, texts, lengths, digests, strict=True):
+    for one, text, length in zip(seen, texts, lengths, strict=True):
         _, turns, calls, finish, is_refusal, has_token_ids, model = one
         is_error = is_blank = False
         if length <= LOOKED_AT:
@@ -215,7 +212,7 @@ def _facts(seen: list[Seen]) -> list[tuple[object, ...]]:
             is_error = is_long_error(text)
         answers.append(
             (
-                digest if length else None, length, turns, calls, finish, finish == "length", is_blank and not calls,
+                hash_text(text) if length else None, length, turns, calls, finish, finish == "length", is_blank and not calls,
                 is_refusal, is_error, has_token_ids, model,
             )
         )  # fmt: skip
@@ -234,19 +231,12 @@ def begins_like_error(answer: str) -> bool:
     return _BEGINNING.match(answer[:LOOKED_AT]) is not None
 
 
-def is_long_error(text: bytes | memoryview) -> bool:
+def is_long_error(text: bytes) -> bool:
     """Whether a longer answer, as it is escaped, is a stack trace, an error page or a provider's error object."""
-    if bytes(text[:4]).translate(_FOLDED) not in _LONG_START_SET:
+    if text[:4].translate(_FOLDED) not in _LONG_START_SET:
         return False
-    head = bytes(text[: 4 * LOOKED_INTO]).decode("utf-8", "ignore")[:LOOKED_INTO]
+    head = text[: 4 * LOOKED_INTO].decode("utf-8", "ignore")[:LOOKED_INTO]
     return _LONG_ERROR.match(head.replace("\\n", "\n").replace("\\t", "\t").replace('\\"', '"')) is not None
-
-
-def may_be_long_errors(data: NDArray[np.uint8], starts: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether the answers that begin there are worth a look: hardly any are."""
-    heads = (data[starts[:, None] + np.arange(4)] | _FOLD).view(np.uint32)
-    found: NDArray[np.bool_] = (heads == _LONG_START_NUMBERS).any(axis=1)
-    return found
 
 
 def respell(text: bytes) -> tuple[bytes, int]:

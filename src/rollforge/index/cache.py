@@ -16,13 +16,16 @@ from pathlib import Path
 from uuid import uuid4
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 
+from rollforge.index.keys import KeySpan, key_span, meeting
 from rollforge.index.kinds import Kind
 from rollforge.index.lines import is_compressed, last_line_start
 from rollforge.index.parallel import scan_parallel
 from rollforge.index.scan import BadLineAt, Scanned, scan_range
 
-VERSION = 4
+VERSION = 5
 """Raised when the columns change: an index of another version is made anew."""
 
 PROBE = 64 << 10
@@ -34,6 +37,10 @@ class Tail(msgspec.Struct, kw_only=True):
 
     scanned: Scanned
     parts: list[str]
+
+    def keys(self) -> list[KeySpan | None]:
+        """Of each part."""
+        return [part.keys for part in self.scanned.parts]
 
 
 class FileId(msgspec.Struct, frozen=True):
@@ -65,6 +72,10 @@ class State(msgspec.Struct, kw_only=True):
     lines: int = 0
     parts: list[str] = []
     """Paths below the folder, in the order of the file."""
+    keys: list[KeySpan | None] = []
+    """Of each part: where no two spans meet, every rollout has a key of its own."""
+    has_plain_keys: bool = True
+    """Every rollout has a key of its own, with the unfinished last line's."""
     rejected: int = 0
     noted: int = 0
     listed: list[BadLineAt] = []
@@ -140,7 +151,7 @@ class Cache:
         except (OSError, msgspec.DecodeError):
             return None
         is_whole = state.version == VERSION and all(
-            _has_bytes(self.folder / part) for part in state.all_parts()
+            _has_bytes(f"{self.folder}/{part}") for part in state.all_parts()
         )
         return state if is_whole else None
 
@@ -174,25 +185,40 @@ class Cache:
         """`base` and what follows it in the file."""
         build = uuid4().hex[:12]
         fresh = self.folder / f"new-{build}"
-        fresh.mkdir(parents=True, exist_ok=True)
         state = msgspec.structs.replace(
             base, build=build, made_of=found, tail=None,
-            parts=list(base.parts), listed=list(base.listed), numbers=dict(base.numbers), texts=dict(base.texts),
+            parts=list(base.parts), keys=list(base.keys), listed=list(base.listed), numbers=dict(base.numbers), texts=dict(base.texts),
         )  # fmt: skip
         whole_end = None if is_compressed(self.path) else last_line_start(self.path, found.size)
         for scanned in scan_parallel(self.path, self.kind, base.end, whole_end, fresh, workers):
             self._add(state, scanned, build)
         if whole_end is not None and whole_end < found.size:
-            tail = scan_range(self.path, self.kind, whole_end, found.size, fresh / "tail")
+            tail = scan_range(self.path, self.kind, whole_end, found.size, Path(f"{fresh}-tail"))
             parts = self._file_parts(tail, state, f"{build}-tail")
             _shift(tail, state.lines)
             state.tail = Tail(scanned=tail, parts=parts)
+        state.has_plain_keys = self._has_plain_keys(base, state)
         state.head_digest, state.tail_digest = self._digests(state.end)
-        fresh.rmdir()
         return state
+
+    def _has_plain_keys(self, base: State, state: State) -> bool:
+        """Whether every rollout has a key of its own: only parts that may share keys with new ones are read again."""
+        if not base.has_plain_keys and base.tail is None:
+            return False
+        spans = [*state.keys, *(state.tail.keys() if state.tail else ())]
+        known = [span for span in spans if span is not None]
+        if len(known) < len(spans):
+            return False
+        doubtful = meeting(known, len(base.parts) if base.has_plain_keys else 0)
+        if not doubtful:
+            return True
+        paths = [self.folder / state.all_parts()[place] for place in doubtful]
+        found = pa.concat_tables([_read_keys(path) for path in paths])
+        return key_span(found.column("task"), found.column("rollout")) is not None
 
     def _add(self, state: State, scanned: Scanned, build: str) -> None:
         state.parts += self._file_parts(scanned, state, build)
+        state.keys += [part.keys for part in scanned.parts]
         _shift(scanned, state.lines)
         state.rows += scanned.rows
         state.lines += scanned.lines
@@ -223,24 +249,31 @@ class Cache:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return
-            for path in self.folder.glob("row0=*/line0=*/*.parquet"):
-                if str(path.relative_to(self.folder)) not in named:
-                    path.unlink(missing_ok=True)
-            for leftover in [*self.folder.glob("new-*/*"), *self.folder.glob("state-*.tmp")]:
-                leftover.unlink(missing_ok=True)
-            for empty in [
-                *self.folder.glob("row0=*/line0=*"),
-                *self.folder.glob("row0=*"),
-                *self.folder.glob("new-*"),
-            ]:
-                if not any(empty.iterdir()):
-                    empty.rmdir()
+            _remove_unnamed(str(self.folder), named)
 
 
-def _has_bytes(path: Path) -> bool:
+def _remove_unnamed(folder: str, named: set[str]) -> None:
+    """Remove the parts that are not named, what a build that was stopped left behind, and folders that are empty then."""
+    for path, _, files in os.walk(folder, topdown=False):
+        below = path[len(folder) + 1 :]
+        is_of_parts = below.startswith("row0=")
+        for name in files:
+            is_part = is_of_parts and f"{below}/{name}" not in named
+            if is_part or (not below and name.startswith(("new-", "state-"))):
+                Path(path, name).unlink(missing_ok=True)
+        if is_of_parts and not os.listdir(path):  # noqa: PTH208  (a folder per part: a Path takes longer)
+            Path(path).rmdir()
+
+
+def _read_keys(path: Path) -> pa.Table:
+    with pq.ParquetFile(path) as file:
+        return file.read(columns=["task", "rollout"], use_threads=False)
+
+
+def _has_bytes(path: str) -> bool:
     """Whether the part is there; a machine that stopped may leave it empty."""
     try:
-        return path.stat().st_size > 0
+        return os.stat(path).st_size > 0  # noqa: PTH116  (a run may have thousands, and every command looks)
     except OSError:
         return False
 

@@ -6,20 +6,19 @@ that is not ordinary to it as well, so that what is odd about a line is said in 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from hashlib import sha256
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rollforge.index.answers import LOOKED_AT, is_long_error, look_at_text, may_be_long_errors, respell
+from rollforge.index.answers import LONG_STARTS, LOOKED_AT, is_long_error, look_at_text, respell
 from rollforge.index.arrays import arrow_array, arrow_floats
 from rollforge.index.facts import Reader
+from rollforge.index.hashes import hash_text
 from rollforge.index.kinds import PIECES, PLACES, Kind
 from rollforge.index.lines import Batch
-from rollforge.index.prompts import hash_spelled
 
 try:
     from rollforge.index._rows import Rows
@@ -32,7 +31,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 _HAS_RESPONSE, _HAS_REFUSED, _HAS_TOKEN_IDS = 1, 2, 4
-_WORDS = ("agent", "finish_reason", "model", "verifier", "fingerprint", "mode")
+_NO_PROMPT = -1
 _SECONDS = ("started", "seconds", "verify_seconds")
 
 Note = Callable[[int, int, str], None]
@@ -49,11 +48,10 @@ class FastRollouts:
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._rows = Rows()
-        self._digests: list[Ints] = []
-        self._characters: list[Ints] = []
+        self._rows = Rows(LOOKED_AT, LONG_STARTS)
+        self._respelled: list[tuple[int, int, int]] = []
         self._looks: list[tuple[int, bool, bool, bool]] = []
-        self._prompts: list[int | None] = []
+        self._odd_prompts: list[int | None] = []
         self._noted: dict[int, list[str]] = {}
 
     def __len__(self) -> int:
@@ -61,46 +59,31 @@ class FastRollouts:
 
     def take(self, batch: Batch, line: int) -> tuple[int, list[tuple[int, int, int]]]:
         """Read the lines, the first of which has this number; how many there are, and (number, start, end) of those left."""
-        first = len(self._rows)
         lines, left = self._rows.take(batch.data, line, batch.offset)
-        said, said_ends, characters, prompts, prompt_ends, are_spelled = self._rows.drain()
-        self._read_answers(first, memoryview(said), _ints(said_ends), np.frombuffer(characters, np.int32))
-        self._read_prompts(prompts, _ints(prompt_ends).tolist(), are_spelled)
+        said, said_ends, rows, characters, prompts, prompt_ends = self._rows.drain()
+        for row, count, text in zip(
+            _int32s(rows).tolist(), _int32s(characters).tolist(), _pieces(said, said_ends), strict=True
+        ):
+            self._look(row, count, text)
+        for params in _pieces(prompts, prompt_ends):
+            self._read_prompt(params)
         return lines, list(zip(*_ints(left).reshape(-1, 3).T.tolist(), strict=True))
 
-    def _read_answers(self, first: int, said: memoryview, ends: Ints, found: NDArray[np.int32]) -> None:
-        """Hash the answers, and look at the short ones: `first` is the row of the first."""
-        starts = np.append(0, ends[:-1]) if len(ends) else ends
-        texts: list[memoryview | bytes] = [
-            said[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
-        ]
-        characters = found.astype(np.int64)
-        for place in np.flatnonzero(found < 0).tolist():
-            texts[place], characters[place] = respell(bytes(texts[place]))
-        digests = b"".join([sha256(text).digest() for text in texts])
-        self._digests.append(np.frombuffer(digests, "<i8")[::4])
-        self._characters.append(characters)
-        is_short = characters <= LOOKED_AT
-        for place in np.flatnonzero(is_short).tolist():
-            self._looks.append((first + place, *look_at_text(bytes(texts[place]))))
-        places = np.flatnonzero(~is_short)
-        may_be = may_be_long_errors(np.frombuffer(said, np.uint8), starts[places]) | (found[places] < 0)
-        for place in places[may_be].tolist():
-            if is_long_error(texts[place]):
-                self._looks.append((first + place, False, False, True))
+    def _look(self, row: int, characters: int, text: bytes) -> None:
+        """Look at an answer that is short, may be an error message, or may be spelled otherwise than an equal one."""
+        if characters < 0:
+            text, characters = respell(text)
+            self._respelled.append((row, hash_text(text), characters))
+        if characters <= LOOKED_AT:
+            self._looks.append((row, *look_at_text(text)))
+        elif is_long_error(text):
+            self._looks.append((row, False, False, True))
 
-    def _read_prompts(self, prompts: bytes, ends: list[int], are_spelled: bytes) -> None:
-        start = 0
-        for end, is_spelled in zip(ends, are_spelled, strict=True):
-            data = prompts[start:end]
-            start = end
-            if is_spelled:
-                self._prompts.append(hash_spelled(data))
-                continue
-            notes: list[str] = []
-            self._prompts.append(self._reader.prompt_hash(data, notes.append))
-            if notes:
-                self._noted[len(self._prompts) - 1] = notes
+    def _read_prompt(self, params: bytes) -> None:
+        notes: list[str] = []
+        self._odd_prompts.append(self._reader.prompt_hash(params, notes.append))
+        if notes:
+            self._noted[len(self._odd_prompts) - 1] = notes
 
     def finish(
         self, note: Note, *, has_usage: bool
@@ -108,14 +91,10 @@ class FastRollouts:
         """The fixed columns, the discovered numbers (NaN where missing) and the discovered texts; this is empty afterwards."""
         count, numbers, texts, besides, words, raw = self._rows.finish()
         fixed: dict[str, Any] = {name: arrow_array(_ints(raw[name])) for name in PLACES}
-        fixed |= {name: arrow_array(np.frombuffer(raw[name], np.int32)) for name in PIECES}
-        fixed |= self._hashes(np.frombuffer(raw["prompt"], np.int32), raw, note)
-        fixed |= self._answers(count, raw, words)
-        labels = [*words, None]  # −1 is the last
-        for name in _WORDS:
-            fixed[name] = pa.array(
-                [labels[word] for word in np.frombuffer(raw[name], np.int32).tolist()], pa.string()
-            )
+        fixed |= {name: arrow_array(_int32s(raw[name])) for name in PIECES}
+        fixed["prompt_hash"] = self._prompt_hashes(raw, note)
+        fixed |= self._answers(count, raw, *words["finish_reason"])
+        fixed |= {name: _word_column(*found) for name, found in words.items()}
         for name in _SECONDS:
             fixed[name] = arrow_floats(np.frombuffer(raw[name], np.float64))
         found = {name: np.frombuffer(values, np.float64) for name, values in numbers}
@@ -125,34 +104,41 @@ class FastRollouts:
             found[name] = np.where(np.isnan(beside), found[name], beside) if name in found else beside
         return fixed, found, {name: _text_column(count, *parts) for name, *parts in texts}
 
-    def _hashes(self, prompt: NDArray[np.int32], raw: dict[str, bytes], note: Note) -> dict[str, pa.Array]:
-        for number, notes in self._noted.items():
-            for row in np.flatnonzero(prompt == number).tolist():
-                note(int(_ints(raw["line"])[row]), int(_ints(raw["offset"])[row]), "; ".join(notes))
-        hashes = np.array([0 if found is None else found for found in self._prompts] + [0], dtype=np.int64)
-        unknown = np.array([found is None for found in self._prompts] + [True])
-        return {"prompt_hash": arrow_array(hashes[prompt], unknown[prompt])}
+    def _prompt_hashes(self, raw: dict[str, bytes], note: Note) -> pa.Array:
+        prompt, hashes = _int32s(raw["prompt"]), _ints(raw["prompt_hash"])
+        missing = prompt == _NO_PROMPT
+        if self._odd_prompts:
+            hashes = hashes.copy()
+            for row in np.flatnonzero(prompt >= 0).tolist():
+                number = int(prompt[row])
+                found = self._odd_prompts[number]
+                hashes[row], missing[row] = found or 0, found is None
+                if number in self._noted:
+                    line, offset = (int(_ints(raw[name])[row]) for name in ("line", "offset"))
+                    note(line, offset, "; ".join(self._noted[number]))
+        return arrow_array(hashes, missing)
 
-    def _answers(self, count: int, raw: dict[str, bytes], words: list[str]) -> dict[str, pa.Array]:
+    def _answers(
+        self, count: int, raw: dict[str, bytes], finishes: list[str], finish: bytes
+    ) -> dict[str, pa.Array]:
         flags = np.frombuffer(raw["flags"], np.uint8)
         missing = (flags & _HAS_RESPONSE) == 0
-        characters = _joined(self._characters)
-        calls = np.frombuffer(raw["tool_calls"], np.int32)
-        finish = np.frombuffer(raw["finish_reason"], np.int32)
+        hashes, characters = _ints(raw["answer_hash"]).copy(), _int32s(raw["answer_chars"]).astype(np.int64)
+        for row, respelled, many in self._respelled:
+            hashes[row], characters[row] = respelled, many
+        calls = _int32s(raw["tool_calls"])
         is_blank, is_error = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
         is_refusal: Bools = (flags & _HAS_REFUSED) != 0
         for row, blank, refusal, error in self._looks:
             is_blank[row], is_error[row] = blank, error
             is_refusal[row] |= refusal
-        is_truncated = (
-            finish == words.index("length") if "length" in words else np.zeros(count, dtype=np.bool_)
-        )
+        length = finishes.index("length") if "length" in finishes else len(finishes)
         found = {
-            "answer_hash": arrow_array(_joined(self._digests), missing | (characters == 0)),
+            "answer_hash": arrow_array(hashes, missing | (characters == 0)),
             "answer_chars": characters,
-            "turns": np.frombuffer(raw["turns"], np.int32).astype(np.int64),
+            "turns": _int32s(raw["turns"]).astype(np.int64),
             "tool_calls": calls.astype(np.int64),
-            "is_truncated": is_truncated,
+            "is_truncated": _int32s(finish) == length,
             "is_empty": is_blank & (calls == 0),
             "is_refusal": is_refusal,
             "error_text": is_error,
@@ -168,8 +154,21 @@ def _ints(data: bytes) -> Ints:
     return np.frombuffer(data, np.int64)
 
 
-def _joined(parts: list[Ints]) -> Ints:
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+def _int32s(data: bytes) -> NDArray[np.int32]:
+    return np.frombuffer(data, np.int32)
+
+
+def _pieces(data: bytes, ends: bytes) -> Iterator[bytes]:
+    """Texts that stand one after another, each up to its end."""
+    start = 0
+    for end in _ints(ends).tolist():
+        yield data[start:end]
+        start = end
+
+
+def _word_column(words: list[str], numbers: bytes) -> pa.DictionaryArray:
+    found = _int32s(numbers)
+    return pa.DictionaryArray.from_arrays(arrow_array(found, found < 0), pa.array(words, pa.string()))
 
 
 def _text_column(count: int, is_valid: bytes, ends: bytes, text: bytes) -> pa.Array:

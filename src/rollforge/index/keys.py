@@ -6,8 +6,10 @@ are read as one run, the same task number with another prompt is another task, a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -48,17 +50,48 @@ def packed_keys(task: Ints, rollout: Ints) -> Ints | None:
     return key
 
 
-def are_plain(task: pa.ChunkedArray, rollout: pa.ChunkedArray) -> bool:
-    """Whether every row of one file has both numbers and no two have the same: the usual case, told with little memory."""
-    if task.null_count or rollout.null_count:
-        return False
-    if not len(task):
-        return True
-    key = packed_keys(task.to_numpy(), rollout.to_numpy())
+class KeySpan(msgspec.Struct, frozen=True):
+    """Where the keys of rows lie that all have both numbers, no two the same."""
+
+    first: tuple[int, int]
+    """(task, rollout)"""
+    last: tuple[int, int]
+    least_rollout: int
+    largest_rollout: int
+
+    def meets(self, other: KeySpan) -> bool:
+        """Whether the same key may stand in both."""
+        return (
+            self.first <= other.last
+            and other.first <= self.last
+            and self.least_rollout <= other.largest_rollout
+            and other.least_rollout <= self.largest_rollout
+        )
+
+
+def key_span(task: pa.ChunkedArray, rollout: pa.ChunkedArray) -> KeySpan | None:
+    """The span of the rows' keys; None when some have no key, or not one of their own. Told with little memory."""
+    if task.null_count or rollout.null_count or not len(task):
+        return None
+    rollouts = rollout.to_numpy()
+    key = packed_keys(task.to_numpy(), rollouts)
     if key is None:
-        return False
+        return None
     key.sort()
-    return not bool((key[1:] == key[:-1]).any())
+    if bool((key[1:] == key[:-1]).any()):
+        return None
+    least, largest = int(rollouts.min()), int(rollouts.max())
+    return KeySpan(divmod(int(key[0]), largest + 1), divmod(int(key[-1]), largest + 1), least, largest)
+
+
+def meeting(spans: Sequence[KeySpan], known: int) -> list[int]:
+    """The places of those that meet another one; what the first `known` have among themselves is known not to."""
+    found: set[int] = set()
+    for place in range(known, len(spans)):
+        others = [other for other in range(place) if spans[other].meets(spans[place])]
+        if others:
+            found |= {place, *others}
+    return sorted(found)
 
 
 def resolve(table: pa.Table, tasks: pa.Table | None = None) -> Keys:

@@ -71,8 +71,8 @@ class Batch(NamedTuple):
             position = end + 1
 
 
-def read_batches(path: Path, start: int = 0, end: int | None = None, *, blocks: int = 1) -> Iterator[Batch]:
-    """The lines that begin in [start, end), whole, wherever they end; about so many blocks at a time.
+def read_batches(path: Path, start: int = 0, end: int | None = None) -> Iterator[Batch]:
+    """The lines that begin in [start, end), whole, wherever they end.
 
     `start` may be any byte: the line it falls into is left to whoever reads the range before.
     """
@@ -84,7 +84,7 @@ def read_batches(path: Path, start: int = 0, end: int | None = None, *, blocks: 
         offset, is_first = max(0, start - 1), start > 0
         if offset:
             file.seek(offset)
-        buffer, filled = bytearray(blocks * BLOCK), 0
+        buffer, filled = bytearray(BLOCK), 0
         while (end is None or offset < end) and (more := read(memoryview(buffer)[filled:])):
             filled += more
             last = buffer.rfind(b"\n", 0, filled) + 1
@@ -152,7 +152,7 @@ def last_line_start(path: Path, size: int) -> int:
     """The offset after the last newline before `size`: what follows is a line still being written, or nothing."""
     with path.open("rb", buffering=0) as file:
         while size > 0:
-            begin = max(0, size - BLOCK)
+            begin = max(0, size - GAP)
             file.seek(begin)
             newline = file.read(size - begin).rfind(b"\n")
             if newline >= 0:

@@ -33,25 +33,31 @@ WORTH_A_WORKER = 256 << 20
 
 
 def scan_parallel(
-    path: Path, kind: Kind, start: int, end: int | None, folder: Path, workers: int | None
+    path: Path, kind: Kind, start: int, end: int | None, stem: Path, workers: int | None
 ) -> Iterator[Scanned]:
-    """What each range held, in order; `end` None means a compressed file, which only one process can read."""
+    """What each range held, in order, in parts named `stem` + numbers; `end` None means a compressed file, which one must read."""
     if end is None or end - start <= RANGE:
         if end is None or end > start:
-            yield scan_range(path, kind, start, end, folder / "0")
+            yield scan_range(path, kind, start, end, stem)
         return
-    bounds = [*range(start, end, RANGE), end]
+    count = workers or _default_workers(end - start)
     orders = [
-        Order(str(path), kind, low, high, str(folder / str(number)))
-        for number, (low, high) in enumerate(pairwise(bounds))
+        Order(str(path), kind, low, high, f"{stem}-{number}")
+        for number, (low, high) in enumerate(pairwise(_bounds(start, end, count)))
     ]
-    count = min(len(orders), workers or _default_workers(end - start))
+    count = min(len(orders), count)
     if count <= 1:
         yield from map(_scan, orders)
     elif fast.reads(kind):
         yield from _scan_in_threads(orders, count)
     else:
         yield from _scan_in_children(orders, count)
+
+
+def _bounds(start: int, end: int, count: int) -> list[int]:
+    """Ranges of one size, as many for every worker."""
+    ranges = -(-(end - start) // (RANGE * count)) * count
+    return [start + (end - start) * number // ranges for number in range(ranges + 1)]
 
 
 def _scan(order: Order) -> Scanned:

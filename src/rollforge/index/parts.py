@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from rollforge.index.arrays import arrow_array, ints
-from rollforge.index.keys import are_plain
 from rollforge.index.kinds import ARROW_TYPES, COLUMNS, PIECES, PLACES, stored_name
 from rollforge.index.tables import Source
 from rollforge.stats import distinct
@@ -143,10 +142,7 @@ def task_keys(sources: Sequence[Source]) -> pa.Table:
 
 def have_plain_keys(sources: Sequence[Source]) -> bool:
     """Whether the rows are one file's, each with a key of its own."""
-    if len(sources) != 1:
-        return False
-    found = read_columns(sources, {name: (name, pa.int64()) for name in ("task", "rollout")})
-    return are_plain(found.column("task"), found.column("rollout"))
+    return len(sources) == 1 and sources[0].state.has_plain_keys
 
 
 def keys(sources: Sequence[Source]) -> pa.Table:

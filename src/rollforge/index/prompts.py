@@ -5,11 +5,12 @@ A prompt given as text, as Responses items or as chat messages hashes alike when
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import msgspec
 from msgspec import Raw
+
+from rollforge.index.hashes import hash_text
 
 _canonical = msgspec.json.Encoder(order="sorted").encode
 
@@ -22,12 +23,7 @@ def prompt_hash(prompt: object, instructions: str | None = None) -> int | None:
     plain = [_plain(item) for item in items]
     if instructions:
         plain.insert(0, {"role": "system", "content": instructions})
-    return hash_spelled(_canonical(plain))
-
-
-def hash_spelled(canonical: bytes) -> int:
-    """The hash of a prompt spelled canonically: a list of messages as JSON without nulls and white space, keys in order."""
-    return int.from_bytes(hashlib.sha256(canonical).digest()[:8], "little", signed=True)
+    return hash_text(_canonical(plain))
 
 
 def _plain(item: object) -> object:

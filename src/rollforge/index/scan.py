@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -20,6 +20,7 @@ from rollforge.index import fast
 from rollforge.index.arrays import arrow_array, arrow_floats
 from rollforge.index.columns import Columns
 from rollforge.index.facts import BadLine, Line, Reader, Row
+from rollforge.index.keys import KeySpan, key_span
 from rollforge.index.kinds import (
     ARROW_TYPES,
     COLUMNS,
@@ -40,9 +41,6 @@ if TYPE_CHECKING:
 
 CHUNK = 16_384
 """Rows per part: what is held in memory before it is written."""
-
-TOGETHER = 4
-"""Blocks that the compiled reader is given at a time: the more, the less often threads wait for each other between them."""
 
 LONG = 32 << 20
 """A line of so many bytes is noted."""
@@ -68,6 +66,8 @@ class Part(msgspec.Struct):
     path: str
     first_row: int
     rows: int
+    keys: KeySpan | None = None
+    """Of rollouts, where each has a key of its own."""
 
 
 class Scanned(msgspec.Struct, kw_only=True):
@@ -94,7 +94,7 @@ def scan_range(path: Path, kind: Kind, start: int, end: int | None, stem: Path) 
     was_collecting = gc.isenabled()
     gc.disable()  # nothing here makes cycles, and looking for them among millions of small objects doubles the time
     try:
-        for batch in read_batches(path, start, end, blocks=TOGETHER if fast.reads(kind) else 1):
+        for batch in read_batches(path, start, end):
             scan.batch(batch)
             scanned.end = batch.offset + len(batch.data)
         scan.flush()
@@ -212,15 +212,17 @@ class _Scan:
             return
         table = tables[0]
         if len(tables) > 1:
-            table = pa.concat_tables(tables, promote_options="default").sort_by("line")
+            spelled = [_spelled_out(table) for table in tables]
+            table = pa.concat_tables(spelled, promote_options="default").sort_by("line")
         for name in table.column_names:
             found = discovered_name(name)
             if found is not None:
                 counts = self.scanned.numbers if found[0] == "n" else self.scanned.texts
                 _count(counts, found[1], table.num_rows - table.column(name).null_count)
         path = f"{self._stem}-{len(self.scanned.parts)}.parquet"
-        pq.write_table(table, path, compression="lz4", use_dictionary=_REPEATING)
-        self.scanned.parts.append(Part(path, self.scanned.rows, table.num_rows))
+        pq.write_table(table, path, **_WRITING)
+        keys = key_span(table.column("task"), table.column("rollout")) if self._kind == "rollouts" else None
+        self.scanned.parts.append(Part(path, self.scanned.rows, table.num_rows, keys))
         self.scanned.rows += table.num_rows
         self._clear()
 
@@ -287,8 +289,23 @@ def _named(
     return pa.table(named)
 
 
+def _spelled_out(table: pa.Table) -> pa.Table:
+    """Words as texts instead of numbers and a dictionary, so that tables that number them differently can be joined."""
+    for place, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            table = table.set_column(place, field.name, table.column(place).cast(pa.string()))
+    return table
+
+
 _KEY_COLUMNS = {TASK_KEY: "task", ROLLOUT_KEY: "rollout", ATTEMPT_KEY: "attempt"}
-_REPEATING = ["agent", "model", "finish_reason", "verifier", "fingerprint", "mode"]
+_WRITING: dict[str, Any] = {
+    "compression": "lz4",
+    "use_dictionary": ["agent", "model", "finish_reason", "verifier", "fingerprint", "mode"],
+    # A query may skip parts by the tasks they hold, hardly by anything else.
+    "write_statistics": ["task", "rollout"],
+    # Without Arrow's own schema, words are read as texts again, however they were written.
+    "store_schema": False,
+}
 
 
 def _count(counts: dict[str, int], name: str, more: int) -> None:
