@@ -54,7 +54,7 @@ def group_statistics(
             values = getattr(found, statistic)
             columns[f"{statistic}/{name}"] = values if shelf is None else shelf.put(values)
         if shelf is not None:
-            shelf.rest()
+            shelf.settle()
     for name in fields.values():
         columns[f"std/{name}"][~has_spread & is_whole[name]] = 0.0
         if shelf is not None:

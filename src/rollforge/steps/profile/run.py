@@ -76,8 +76,11 @@ def profile_index(index: Index, options: ProfileOptions | None = None) -> Profil
     fields = profile_fields(rows)
     shelf = Shelf(index.scratch)
     tasks = _task_table(rows, fields, options, shelf)
+    shelf.settle()
     agents = _agent_table(rows, fields)
+    shelf.settle()
     summary = summarize(rows, tasks, options.threshold, options.tolerance, options.look)
+    shelf.settle()
     profile = Profile(tasks, agents, summary, list(fields.values()))
     profile.rows, profile.shelf = rows, shelf
     return profile

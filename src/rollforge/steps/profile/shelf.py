@@ -6,6 +6,7 @@ looked at.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 from pathlib import Path
 from typing import IO, TypeVar
@@ -18,6 +19,8 @@ BUDGET = 16 << 20
 
 PIECE = 64 << 10
 """Bytes written at a time: what is written together may stay together, and looking at one number would bring it all back."""
+
+_libc = ctypes.CDLL(None)
 
 Number = TypeVar("Number", np.float64, np.int64)
 
@@ -49,6 +52,12 @@ class Shelf:
         self._end += -(-values.nbytes // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         self._maps.append(pages)
         return np.frombuffer(pages, dtype=values.dtype)
+
+    def settle(self) -> None:
+        """Give back what the making of large columns left behind in small pieces, before more are made."""
+        self.rest()
+        if self._maps and hasattr(_libc, "malloc_trim"):
+            _libc.malloc_trim(0)
 
     def rest(self) -> None:
         """Let go of the pages that were looked at."""
