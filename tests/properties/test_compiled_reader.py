@@ -22,7 +22,8 @@ from rollforge.index.answers import LONG_STARTS, LOOKED_AT
 from rollforge.index.hashes import PRIME, hash_in_python, hash_text
 from rollforge.index.kinds import PIECES, Kind
 from rollforge.index.prompts import prompt_hash
-from rollforge.index.scan import Scanned, scan_range
+from rollforge.index.scan import scan_range
+from rollforge.index.scanned import Scanned
 
 pytestmark = pytest.mark.skipif(not fast.IS_THERE, reason="rollforge was installed without a compiler")
 

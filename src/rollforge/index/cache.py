@@ -22,8 +22,7 @@ import pyarrow.parquet as pq
 from rollforge.index.keys import KeySpan, key_span, meeting
 from rollforge.index.kinds import Kind
 from rollforge.index.lines import is_compressed, last_line_start
-from rollforge.index.parallel import scan_parallel
-from rollforge.index.scan import BadLineAt, Scanned, scan_range
+from rollforge.index.scanned import BadLineAt, Scanned
 
 VERSION = 5
 """Raised when the columns change: an index of another version is made anew."""
@@ -183,6 +182,9 @@ class Cache:
 
     def _extend(self, base: State, found: FileId, workers: int | None) -> State:
         """`base` and what follows it in the file."""
+        from rollforge.index.parallel import scan_parallel  # what reads text, which most commands find read
+        from rollforge.index.scan import scan_range
+
         build = uuid4().hex[:12]
         fresh = self.folder / f"new-{build}"
         state = msgspec.structs.replace(

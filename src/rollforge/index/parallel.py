@@ -19,7 +19,8 @@ import msgspec
 from rollforge.errors import RollforgeError
 from rollforge.index import fast
 from rollforge.index.kinds import Kind
-from rollforge.index.scan import Scanned, scan_range
+from rollforge.index.scan import scan_range
+from rollforge.index.scanned import Scanned
 from rollforge.index.worker import Order
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,7 +19,7 @@ from rollforge.index import fast
 from rollforge.index.arrays import arrow_array, arrow_floats
 from rollforge.index.columns import Columns
 from rollforge.index.facts import BadLine, Line, Reader, Row
-from rollforge.index.keys import KeySpan, key_span
+from rollforge.index.keys import key_span
 from rollforge.index.kinds import (
     ARROW_TYPES,
     COLUMNS,
@@ -29,11 +28,12 @@ from rollforge.index.kinds import (
     ColumnType,
     Kind,
     discovered_name,
-    reader_of,
     stored_name,
 )
 from rollforge.index.lines import Batch, read_batches
+from rollforge.index.others import reader_of
 from rollforge.index.rollouts import Rollouts
+from rollforge.index.scanned import BadLineAt, Part, Scanned
 from rollforge.records import ATTEMPT_KEY, ROLLOUT_KEY, TASK_KEY
 
 if TYPE_CHECKING:
@@ -47,43 +47,6 @@ LONG = 32 << 20
 
 MAX_LISTED = 1_000
 """Bad lines listed with their place per range; all of them are counted."""
-
-
-class BadLineAt(msgspec.Struct, kw_only=True):
-    """A line that is no row (or, when `is_kept`, a row with something odd about it), and where it stands."""
-
-    file: str
-    line: int
-    offset: int
-    reason: str
-    is_kept: bool = False
-    """The row counts; only what the reason names is missing."""
-
-
-class Part(msgspec.Struct):
-    """One Parquet file and where its rows stand in the range."""
-
-    path: str
-    first_row: int
-    rows: int
-    keys: KeySpan | None = None
-    """Of rollouts, where each has a key of its own."""
-
-
-class Scanned(msgspec.Struct, kw_only=True):
-    """What a range held."""
-
-    parts: list[Part] = []
-    rows: int = 0
-    lines: int = 0
-    end: int = 0
-    """The offset after the last line."""
-    rejected: int = 0
-    noted: int = 0
-    listed: list[BadLineAt] = []
-    numbers: dict[str, int] = {}
-    """Discovered number columns, each with how many rows have it, in order of appearance."""
-    texts: dict[str, int] = {}
 
 
 def scan_range(path: Path, kind: Kind, start: int, end: int | None, stem: Path) -> Scanned:

@@ -22,7 +22,7 @@ from rollforge.index.cache import Cache
 from rollforge.index.fetching import Fetcher, PromptPlaces
 from rollforge.index.kinds import Kind
 from rollforge.index.overlay import Duplicate, Overlay, make_overlay
-from rollforge.index.scan import BadLineAt
+from rollforge.index.scanned import BadLineAt
 from rollforge.index.sources import find_runs, read_manifest, tasks_file
 from rollforge.index.sql import check_where, fetch, literal, lock_down, quoted, run_select
 from rollforge.index.tables import Sources
