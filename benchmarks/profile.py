@@ -48,6 +48,7 @@ open_index(sys.argv[1], workers=int(sys.argv[2])).close()
 
 OPEN = """
 import sys, time
+import rollforge.index.parallel  # loaded with the first line that is read
 from rollforge.index import open_index
 before = time.process_time()
 open_index(sys.argv[1], workers=1).close()
