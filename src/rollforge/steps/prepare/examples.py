@@ -16,9 +16,10 @@ from typing import TypeVar
 from rollforge.exporters.base import Exporter
 from rollforge.exporters.chat_rows import ChatRow
 from rollforge.exporters.examples import Demonstration, Example, Labelled, Pair, Scored
-from rollforge.exporters.messages import Conversation, Inexpressible, Message, is_spelled_once
+from rollforge.exporters.messages import Conversation, Inexpressible, Message
 from rollforge.exporters.reading import Decoded, Reader
 from rollforge.exporters.template import Prover
+from rollforge.exporters.texts import is_spelled_once
 from rollforge.exporters.tidy import Policies, lead, tidy
 from rollforge.recipes.base import Ints
 from rollforge.steps.prepare.gather import Pool
