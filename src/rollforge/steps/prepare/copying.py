@@ -20,7 +20,7 @@ from rollforge.index.lines import is_compressed
 from rollforge.recipes.base import Ints, Selection
 from rollforge.steps.prepare.gather import Pool
 
-BLOCK = 256 << 10
+BLOCK = 1 << 20
 AT_ONCE = 4096
 """Rows between two reports of progress."""
 

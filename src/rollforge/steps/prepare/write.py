@@ -210,7 +210,7 @@ class _Lines:
 
     def __init__(self, path: Path, prover: Prover | None) -> None:
         self._prover = prover
-        self._file = path.open("wb", buffering=256 << 10)
+        self._file = path.open("wb", buffering=1 << 20)
         self._size = 0
 
     def __enter__(self) -> _Lines:
