@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test quick lint fix docs bench torture trainers shape
 
-$(VENV)/.installed: pyproject.toml $(wildcard src/rollforge/index/_*.[ch] src/rollforge/steps/profile/_*.c)
+$(VENV)/.installed: pyproject.toml $(wildcard src/rollforge/*/_*.[ch] src/rollforge/*/*/_*.c)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	touch $@

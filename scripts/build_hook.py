@@ -15,7 +15,11 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-MODULES = ("src/rollforge/index/_rows", "src/rollforge/steps/profile/_weave")
+MODULES = (
+    "src/rollforge/index/_rows",
+    "src/rollforge/exporters/_texts",
+    "src/rollforge/steps/profile/_weave",
+)
 """Where they stand, without suffix; whoever imports one of them can do without."""
 
 

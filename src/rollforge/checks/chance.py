@@ -6,6 +6,7 @@ Everything is vectorised over tasks; nothing here knows a run, only arrays sorte
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -65,18 +66,46 @@ class Correlation(NamedTuple):
     n: int
 
 
-def rank_correlation_within(x: Floats, y: Floats, group: Ints, *, level: float = 0.99) -> Correlation | None:
-    """Spearman's correlation of x and y within groups, pooled; None when no group has both varying.
+class Ranked:
+    """Values as ranks within groups, made once for all that they are correlated with."""
 
-    Ranks are centred in each group, so that what differs between tasks (hard tasks need longer answers) does not count. The
-    interval comes from the spread over groups.
-    """
-    known = ~np.isnan(x) & ~np.isnan(y)
-    x, y, group = x[known], y[known], group[known]
-    if len(x) < 3:
-        return None
-    group = (np.cumsum(np.bincount(group) > 0) - 1)[group]  # numbered without gaps
-    rank_x, rank_y = _centred_ranks(x, group), _centred_ranks(y, group)
+    def __init__(self, values: Floats, group: Ints) -> None:
+        self._values, self._is_known = values, ~np.isnan(values)
+        self._group = group
+
+    @cached_property
+    def _ranks(self) -> tuple[Floats, Ints]:
+        """The ranks of the known values, and their groups, numbered without gaps."""
+        group = _without_gaps(self._group[self._is_known])
+        return _centred_ranks(self._values[self._is_known], group), group
+
+    def correlation(self, others: Floats, *, level: float = 0.99) -> Correlation | None:
+        """Spearman's correlation with other values within groups, pooled; None when no group has both varying.
+
+        Ranks are centred in each group, so that what differs between tasks (hard tasks need longer answers) does not count. The
+        interval comes from the spread over groups.
+        """
+        known = self._is_known & ~np.isnan(others)
+        if int(known.sum()) < 3:
+            return None
+        if bool((known == self._is_known).all()):
+            ranks, group = self._ranks
+        else:
+            group = _without_gaps(self._group[known])
+            ranks = _centred_ranks(self._values[known], group)
+        return _correlation(ranks, _centred_ranks(others[known], group), group, level)
+
+
+def rank_correlation_within(x: Floats, y: Floats, group: Ints, *, level: float = 0.99) -> Correlation | None:
+    """The same of two that are correlated with no other."""
+    return Ranked(x, group).correlation(y, level=level)
+
+
+def _without_gaps(group: Ints) -> Ints:
+    return np.asarray((np.cumsum(np.bincount(group) > 0) - 1)[group])
+
+
+def _correlation(rank_x: Floats, rank_y: Floats, group: Ints, level: float) -> Correlation | None:
     products = np.bincount(group, weights=rank_x * rank_y)
     spread_x, spread_y = np.bincount(group, weights=rank_x**2), np.bincount(group, weights=rank_y**2)
     useful = (spread_x > 1e-9) & (spread_y > 1e-9)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rollforge.checks.base import Finding, Level, Limits, check, share
-from rollforge.checks.chance import Correlation, chance_of_more, rank_correlation_within
+from rollforge.checks.chance import Correlation, Ranked, chance_of_more, rank_correlation_within
 from rollforge.checks.evidence import Evidence
 from rollforge.checks.samples import BUDGET, concludes
 from rollforge.stats import Floats, Ints, distinct
@@ -29,7 +29,10 @@ FORMATS = {
 
 def _correlation(run: Evidence, values: Floats) -> Correlation | None:
     drawn = run.mixed_positions
-    return rank_correlation_within(run.reward[drawn], values[drawn], run.group[drawn])
+    if "ranked rewards" not in run.shared:
+        run.shared["ranked rewards"] = Ranked(run.reward[drawn], run.group[drawn])
+    ranked: Ranked = run.shared["ranked rewards"]
+    return ranked.correlation(values[drawn])
 
 
 def _is_clear(found: Correlation, limit: float) -> bool:

@@ -195,6 +195,9 @@ def expected_answer(fields: Mapping[str, Any]) -> str | None:
 SHORTEST_PROMPT = 16
 """Letters and digits of a prompt whose repetition is no coincidence."""
 
+_OPENING = 100
+"""Characters at the beginning of a prompt that an answer which repeats it has too."""
+
 _FINAL = 160
 """Characters at the end of an answer in which a conclusion stands."""
 
@@ -228,7 +231,10 @@ def _joins_after(after: str) -> bool:
 
 def repeats(answer: str, prompt: str) -> bool:
     """Whether the answer is the prompt and hardly anything else."""
-    wanted, said = bare(prompt), bare(answer)
+    said = bare(answer)
+    if bare(prompt[:_OPENING]) not in said:
+        return False  # most answers do not even begin to repeat it, and the rest of a long prompt need not be read
+    wanted = bare(prompt)
     return len(wanted) >= SHORTEST_PROMPT and wanted in said and len(said) <= 1.2 * len(wanted) + 10
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from rollforge.exporters.base import Exporter
 from rollforge.exporters.contract import PlainMessage, ReadMessage, message_problems, struct
 from rollforge.exporters.examples import Demonstration, Kind, Pair
@@ -69,7 +71,7 @@ class AxolotlExporter(Exporter):
     def row_type(self, recipe: str, kind: Kind) -> Any:
         if kind == "demonstration":
             message: Any = ReadMessage if self.keys or self.shape_as.keys == "present" else PlainMessage
-            return struct("AxolotlSft", messages=list[message], tools=list[Any] | str | None)
+            return struct("AxolotlSft", messages=list[message], tools=list[msgspec.Raw] | str | None)
         return struct("AxolotlPair", messages=list[PlainMessage], chosen=PlainMessage, rejected=PlainMessage)
 
     def problems(self, recipe: str, kind: Kind, row: Any) -> Iterator[str]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from rollforge.exporters.base import Exporter
 from rollforge.exporters.contract import ReadMessage, struct
 from rollforge.exporters.examples import Demonstration, Kind, Labelled, Pair, Prompt, Scored
@@ -85,7 +87,7 @@ class ChatExporter(Exporter):
         }
 
     def row_type(self, recipe: str, kind: Kind) -> Any:
-        many, tools, number = list[ReadMessage], list[Any] | str | None, float | None
+        many, tools, number = list[ReadMessage], list[msgspec.Raw] | str | None, float | None
         match kind:
             case "demonstration":
                 return struct("ChatSft", messages=many, tools=tools, reward=number)

@@ -10,6 +10,8 @@ import re
 
 import msgspec
 
+from rollforge.exporters.texts import is_spelled_once
+
 
 class Inexpressible(Exception):
     """The rollout cannot be said in chat messages; `str(error)` is the reason under which it is counted."""
@@ -148,12 +150,6 @@ _QUOTE = ord('"')
 def is_text(raw: msgspec.Raw) -> bool:
     """Whether the JSON is a string."""
     return memoryview(raw)[0] == _QUOTE
-
-
-def is_spelled_once(raw: msgspec.Raw) -> bool:
-    """Whether the JSON string has no escape that could be written otherwise: then equal texts are equal bytes."""
-    data = bytes(raw)
-    return b"\\u" not in data and b"\\/" not in data
 
 
 def is_object(arguments: str) -> bool:

@@ -87,7 +87,7 @@ class NemoRlExporter(GuardedExporter):
     def row_type(self, recipe: str, kind: Kind) -> Any:
         many = list[ReadMessage]
         if kind == "demonstration":
-            return struct("NemoRlSft", messages=many, tools=list[Any] | str | None)
+            return struct("NemoRlSft", messages=many, tools=list[msgspec.Raw] | str | None)
         if kind == "pair":
             return struct("NemoRlPair", context=many, completions=list[_Completion])
         return dict[str, Any]

@@ -84,8 +84,9 @@ def shape_for_lines(
     written = []
     for message in messages:
         thought, calls, call_id, name = absent
-        if has_field and message.has_reasoning:
-            thought = message.raw_thought if message.thought is None else message.thought
+        if has_field:
+            said = message.raw_thought if message.thought is None else message.thought
+            thought = said if said is not None and message.has_reasoning else thought
         if has_calls:
             if message.calls:
                 calls = [_written_call(call, shaping.arguments) for call in message.calls]

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from rollforge.exporters.contract import PlainMessage, ReadMessage, struct
 from rollforge.exporters.examples import Demonstration, Kind, Labelled, Pair, Prompt
 from rollforge.exporters.guarded import GuardedExporter
@@ -55,7 +57,7 @@ class TrlExporter(GuardedExporter):
 
     def row_type(self, recipe: str, kind: Kind) -> Any:
         message: Any = ReadMessage if self.keys or self.shape_as.keys == "present" else PlainMessage
-        many, tools = list[message], list[Any] | str | None
+        many, tools = list[message], list[msgspec.Raw] | str | None
         match kind:
             case "demonstration":
                 return struct("TrlSft", messages=many, tools=tools)

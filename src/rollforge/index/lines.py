@@ -19,8 +19,11 @@ from rollforge.errors import DataError
 BLOCK = 1 << 20
 """Bytes read at a time: large enough that the reads cost nothing, small enough to stay in the processor's cache."""
 
-GAP = 64 << 10
-"""Rows closer together than this are read in one go: reading through the gap is cheaper than another call."""
+GAP = 4 << 10
+"""Rows closer together than this are read in one go: reading through a longer gap costs more than another call."""
+
+STRETCH = 64 << 10
+"""Bytes of rows that are read in one go: they are taken apart while they are in the processor's cache."""
 
 
 def is_compressed(path: Path) -> bool:
@@ -191,7 +194,7 @@ def _run_end(spans: Sequence[tuple[int, int]], first: int) -> int:
         end = spans[last][0] + spans[last][1]
         following = spans[last + 1]
         is_near = end <= following[0] <= end + GAP
-        if not is_near or following[0] + following[1] - spans[first][0] > BLOCK:
+        if not is_near or following[0] + following[1] - spans[first][0] > STRETCH:
             break
         last += 1
     return last

@@ -16,9 +16,10 @@ from typing import TypeVar
 from rollforge.exporters.base import Exporter
 from rollforge.exporters.chat_rows import ChatRow
 from rollforge.exporters.examples import Demonstration, Example, Labelled, Pair, Scored
-from rollforge.exporters.messages import Conversation, Inexpressible, Message, is_spelled_once
+from rollforge.exporters.messages import Conversation, Inexpressible, Message
 from rollforge.exporters.reading import Decoded, Reader
 from rollforge.exporters.template import Prover
+from rollforge.exporters.texts import is_spelled_once
 from rollforge.exporters.tidy import Policies, lead, tidy
 from rollforge.recipes.base import Ints
 from rollforge.steps.prepare.gather import Pool
@@ -122,19 +123,19 @@ class Converter:
         return tidy(asked, self.policies, needs_answer=False)
 
     def _singles(self, numbers: Ints) -> Iterator[tuple[int, Example | Inexpressible]]:
-        conversations = self._read(self.plan.selection.picks[numbers])
-        for number, found in zip(numbers.tolist(), conversations, strict=True):
+        positions = self.plan.selection.picks[numbers]
+        rewards = map(float, self.pool.candidates.reward[positions])
+        conversations = self._read(positions)
+        for number, reward, found in zip(numbers.tolist(), rewards, conversations, strict=True):
             try:
-                example = self._single(number, self._count(found))
+                example = self._single(number, reward, self._count(found))
             except Inexpressible as error:
                 yield number, error
             else:
                 yield number, example
 
-    def _single(self, number: int, conversation: Conversation) -> Example:
+    def _single(self, number: int, reward: float, conversation: Conversation) -> Example:
         selection = self.plan.selection
-        position = int(selection.picks[number])
-        reward = float(self.pool.candidates.reward[position])
         prompt, answer, tools = conversation.prompt, conversation.answer, conversation.tools
         if selection.kind == "demonstration":
             return Demonstration(prompt, answer, tools, reward)
@@ -147,6 +148,7 @@ class Converter:
                     self.tally.marks["tool results after the labelled message left out"] += 1
                 prompt, answer = prompt + answer[:last], answer[last : last + 1]
             return Labelled(prompt, answer, tools, bool(selection.values["label"][number]), reward)
+        position = int(selection.picks[number])
         return Scored(
             prompt=prompt,
             answer=answer,
@@ -159,19 +161,19 @@ class Converter:
         )
 
     def _pairs(self, numbers: Ints) -> Iterator[tuple[int, Example | Inexpressible]]:
-        picks, reward = self.plan.selection.picks, self.pool.candidates.reward
-        conversations = self._read(picks[numbers].ravel())
-        for number in numbers.tolist():
+        picks = self.plan.selection.picks[numbers]
+        rewards = self.pool.candidates.reward[picks]
+        conversations = self._read(picks.ravel())
+        thinks = self.exporter.shape_as.reasoning != "drop"
+        for number, two in zip(numbers.tolist(), rewards, strict=True):
             first, second = next(conversations), next(conversations)
             try:
                 chosen, rejected = self._count(first), self._count(second)
-                thinks = self.exporter.shape_as.reasoning != "drop"
                 sides = make_sides(chosen, rejected, self.form, thinks=thinks)
             except Inexpressible as error:
                 yield number, error
                 continue
-            rewards = (float(reward[position]) for position in picks[number])
-            yield number, Pair(*sides, chosen.tools, *rewards)
+            yield number, Pair(*sides, chosen.tools, *two.tolist())
 
     def task_id(self, position: int) -> str:
         """The task as a text: its number, or its group where the rows have none."""
@@ -216,7 +218,8 @@ def make_sides(
         raise Inexpressible("the answers first differ in what a tool or user said")
     if say_the_same([a], [b]):
         raise Inexpressible("the answers first differ in reasoning alone")
-    return chosen.prompt + chosen.answer[:shared], [a], [b]
+    # Most part ways at once: the prompt of the task itself, which is written only once for all its pairs.
+    return chosen.prompt + chosen.answer[:shared] if shared else chosen.prompt, [a], [b]
 
 
 def _same_message(a: Message, b: Message, *, thinks: bool) -> bool:

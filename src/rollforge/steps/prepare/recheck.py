@@ -17,6 +17,7 @@ import numpy as np
 
 from rollforge.errors import RollforgeError
 from rollforge.exporters.base import Exporter
+from rollforge.exporters.texts import is_utf8, shorten
 from rollforge.exporters.times import place_of_times
 from rollforge.records import to_json
 from rollforge.stats import distinct
@@ -120,9 +121,15 @@ class _Checker:
         return rows, problems
 
     def _fine(self, lines: memoryview | bytes) -> int | None:
-        """How many rows these lines are, or None when one of them is not as it should be."""
+        """How many rows these lines are, or None when one of them may not be as it should be.
+
+        No rule looks at what a long text says, so that they are checked as texts and left out of the rows.
+        """
+        short = shorten(lines)
+        if short is None and not self._exporter.is_raw and not is_utf8(lines):
+            raise NotUnicode
         try:
-            rows = self._decode_lines(lines)
+            rows = self._decode_lines(lines if short is None else short)
         except msgspec.DecodeError:
             return None
         for row in rows:
@@ -157,11 +164,8 @@ class _Checker:
                 while block := file.read(READ_AHEAD):
                     digest.update(block)
             yield from _parquet_rows(path)
-            return
-        for lines in _whole_lines(path, digest):
-            if not self._exporter.is_raw and not is_utf8(lines):
-                raise NotUnicode(path.name)
-            yield lines
+        else:
+            yield from _whole_lines(path, digest)
 
 
 def _count_newlines(buffer: bytearray, size: int) -> int:
@@ -189,18 +193,6 @@ def _whole_lines(path: Path, digest: Any) -> Iterator[memoryview | bytes]:
                 buffer = buffer + bytearray(filled)
     if filled:
         yield bytes(buffer[:filled]) + b" (no newline at the end)"
-
-
-def is_utf8(block: memoryview | bytes) -> bool:
-    """Whether the bytes are UTF-8, at the speed of reading them."""
-    import pyarrow as pa
-
-    ends = pa.array([0, len(block)], pa.int32()).buffers()[1]
-    try:
-        pa.StringArray.from_buffers(1, ends, pa.py_buffer(block)).validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
 
 
 def _parquet_rows(path: Path) -> Iterator[bytes]:

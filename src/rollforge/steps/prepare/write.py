@@ -23,6 +23,7 @@ from rollforge.exporters.examples import Example
 from rollforge.exporters.guard import SURE_BYTES
 from rollforge.exporters.messages import Inexpressible
 from rollforge.exporters.template import Prover
+from rollforge.exporters.texts import on_one_line
 from rollforge.recipes.base import Ints
 from rollforge.records import JsonObject
 from rollforge.steps.prepare.copying import copy_rows
@@ -219,7 +220,7 @@ class _Lines:
         self._file.close()
 
     def add(self, exporter: Exporter, example: Example) -> int:
-        line = _on_one_line(exporter.line(example))
+        line = on_one_line(exporter.line(example))
         if self._prover is not None:
             self._prover.prove(msgspec.json.decode(line))
         self._file.write(line)
@@ -227,22 +228,6 @@ class _Lines:
         start = self._size
         self._size += len(line) + 1
         return start
-
-
-_SEPARATORS = [
-    (b"\xa8", "\u2028".encode(), b"\\u2028"),
-    (b"\xa9", "\u2029".encode(), b"\\u2029"),
-    (b"\x85", "\x85".encode(), b"\\u0085"),
-]
-"""Last byte (one byte is found many times faster than several), spelling and escape of each."""
-
-
-def _on_one_line(line: bytes) -> bytes:
-    """The line with what some readers take for the end of a line escaped; JSON has such characters inside texts only."""
-    for last, spelled, escape in _SEPARATORS:
-        if last in line and spelled in line:
-            line = line.replace(spelled, escape)
-    return line
 
 
 class _Columns:
