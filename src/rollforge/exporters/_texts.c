@@ -9,7 +9,7 @@ It judges strings only: whether the rest is JSON, and of the right shape, is for
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include "../index/_json.h"
+#include "../index/_string.h"
 
 enum {
     KEPT = 64, /* bytes of a string that is left as it is: roles, names, ids and most call arguments */
