@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rollforge.exporters import texts
+from rollforge.exporters import guard, texts
 from rollforge.exporters.texts import (
     is_utf8,
     python_is_spelled_once,
@@ -121,3 +122,55 @@ def test_short_strings_and_what_the_decoder_must_judge_stay() -> None:
 def test_the_compiled_ones_are_used_where_they_are() -> None:
     assert texts.shorten is compiled.shorten
     assert texts.on_one_line is compiled.on_one_line
+
+
+FLAT = st.dictionaries(
+    st.sampled_from(["a", "b", "é", 'q"', "t:"]),
+    st.one_of(
+        st.sampled_from(
+            [
+                "2020-01-01",
+                "1234-",
+                "x",
+                "é\n",
+                True,
+                False,
+                None,
+                0,
+                -7,
+                10**15,
+                2**53,
+                2**70,
+                0.5,
+                1e300,
+                {},
+                [],
+            ]
+        ),
+        TEXT,
+    ),
+    max_size=3,
+)
+WRITTEN = st.one_of(
+    st.builds(spelled, FLAT, st.booleans()).map(lambda data: data.decode(errors="replace")),
+    st.builds(lambda one, two: f'{{"a": {json.dumps(one)} , "a":{json.dumps(two)}}}', st.integers(), st.text(max_size=3)),
+    st.sampled_from(["01", "-", "-0", "1.", "1e3", "9" * 15, "9" * 16, "tru", "true"]).map(lambda one: f"\n{{\"a\":{one}}} "),
+    st.text(st.sampled_from('{}":,a1 \\'), max_size=12),
+)  # fmt: skip
+
+
+@SEARCH
+@given(st.lists(WRITTEN, max_size=8))
+@example(['{"a":1}', '{"a":1}x', '{"a":1,"a":2}', '{"a":"2020-01-01"}'])
+def test_a_guard_sees_the_same_damage(calls: list[str]) -> None:
+    found = []
+    for outline in (compiled.flat_outline, texts.python_flat_outline, lambda text: None):
+        with patch.object(guard, "flat_outline", outline):
+            watching = guard.ArgumentsGuard()
+            found.append([watching.damage(call, 0) for call in calls])
+    assert found[0] == found[1] == found[2]
+
+
+def test_what_is_no_text_has_no_outline() -> None:
+    assert compiled.flat_outline(None) is None and compiled.flat_outline("\ud800") is None
+    assert compiled.flat_outline('{"' + "k" * 600 + '":1}') is None

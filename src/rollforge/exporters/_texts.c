@@ -3,6 +3,7 @@
     shorten(lines)    JSON lines with every long string replaced by a short one, when all strings are valid JSON and UTF-8; else None
     on_one_line(line) the line with the characters escaped that some readers take for the end of a line
     is_spelled_once(string) whether equal texts are equal bytes
+    flat_outline(text) the keys of a JSON object and the types behind them, when all its values are harmless; else None
 
 It judges strings only: whether the rest is JSON, and of the right shape, is for the decoder to say, which then has little to read. */
 
@@ -131,10 +132,83 @@ static PyObject *is_spelled_once(PyObject *module, PyObject *given) {
     return PyBool_FromLong(is_once);
 }
 
+enum { MOST_OUTLINE = 512, MOST_DIGITS = 15 /* below 2^53 */, DATE = 10, DASH = 4 /* where a date has its first */ };
+
+static void skip_space(Cursor *c) {
+    while (c->at < c->end && (*c->at == ' ' || *c->at == '\n' || *c->at == '\r' || *c->at == '\t')) c->at++;
+}
+
+static int skip_mark(Cursor *c, char mark) {
+    skip_space(c);
+    if (c->at == c->end || *c->at != mark) return LEFT;
+    c->at++;
+    skip_space(c);
+    return TAKEN;
+}
+
+static int skip_digits(Cursor *c) {
+    if (c->at < c->end && *c->at == '-') c->at++;
+    const char *first = c->at;
+    while (c->at < c->end && *c->at >= '0' && *c->at <= '9') c->at++;
+    size_t digits = (size_t)(c->at - first);
+    return digits && digits <= MOST_DIGITS && (digits == 1 || *first != '0') ? TAKEN : LEFT;
+}
+
+/* The type of a harmless value (a text that is no date, a small whole number, a truth value), or 0. */
+static char harmless_type(Cursor *c) {
+    String text;
+    if (c->at == c->end) return 0;
+    switch (*c->at) {
+    case '"':
+        if (read_string(c, &text) < 0 || text.is_respelled) return 0;
+        return text.size >= DATE && text.text[DASH] == '-' ? 0 : 's';
+    case 't':
+        if (c->end - c->at < 4 || memcmp(c->at, "true", 4) != 0) return 0;
+        c->at += 4;
+        return 'b';
+    case 'f':
+        if (c->end - c->at < 5 || memcmp(c->at, "false", 5) != 0) return 0;
+        c->at += 5;
+        return 'b';
+    default: return skip_digits(c) < 0 ? 0 : 'i';
+    }
+}
+
+/* The size of the outline, or -1 when the object is not flat and harmless, or has too long keys. */
+static Py_ssize_t outline_into(char *target, Cursor c) {
+    char *start = target;
+    if (skip_mark(&c, '{') < 0) return -1;
+    do {
+        String key;
+        if (c.at == c.end || *c.at != '"' || read_string(&c, &key) < 0 || key.is_respelled) return -1;
+        if (skip_mark(&c, ':') < 0 || key.size + 3 > (size_t)(start + MOST_OUTLINE - target)) return -1;
+        memcpy(target, key.text, key.size);
+        target += key.size;
+        *target++ = '"'; /* which is in no key */
+        if (!(*target++ = harmless_type(&c))) return -1;
+    } while (skip_mark(&c, ',') == TAKEN);
+    return skip_mark(&c, '}') == TAKEN && c.at == c.end ? target - start : -1;
+}
+
+static PyObject *flat_outline(PyObject *module, PyObject *given) {
+    (void)module;
+    char outline[MOST_OUTLINE];
+    Py_ssize_t size = 0;
+    const char *text = PyUnicode_Check(given) ? PyUnicode_AsUTF8AndSize(given, &size) : NULL;
+    if (!text) { /* half a character: the decoder will say so */
+        PyErr_Clear();
+        Py_RETURN_NONE;
+    }
+    size = outline_into(outline, (Cursor){.at = text, .end = text + size});
+    if (size < 0) Py_RETURN_NONE;
+    return PyBytes_FromStringAndSize(outline, size);
+}
+
 static PyMethodDef functions[] = {
     {"shorten", shorten, METH_O, NULL},
     {"on_one_line", on_one_line, METH_O, NULL},
     {"is_spelled_once", is_spelled_once, METH_O, NULL},
+    {"flat_outline", flat_outline, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 import msgspec
 
+from rollforge.exporters.texts import flat_outline
 from rollforge.exporters.times import looks_like_time
 
 SURE_BYTES = 6 << 20
@@ -47,8 +48,8 @@ class ArgumentsGuard:
         self._shapes: set[frozenset[tuple[str, ...]]] = set()
         self._kinds: dict[tuple[str, ...], str] = {}
         """Place in the arguments → the one type that all values there have."""
-        self._harmless: dict[Any, tuple[list[str], list[str]]] = {}
-        """Outline of flat objects → which of their values are texts and whole numbers, to be looked at all the same."""
+        self._harmless: set[Hashable] = set()
+        """Outlines of flat objects without fractions: what was found of one holds for all its like."""
         self._has_mixed_keys = False
 
     def damage(self, arguments: str, position: int) -> str | None:
@@ -56,26 +57,23 @@ class ArgumentsGuard:
 
         An object that would do damage is not remembered: the caller may leave it out and go on.
         """
+        outline = flat_outline(arguments)
+        if outline is not None and outline in self._harmless:
+            return None
         try:
             value = msgspec.json.decode(arguments)
         except (msgspec.DecodeError, RecursionError):
             value = None
         if not isinstance(value, dict):
             return NOT_AN_OBJECT
-        outline = (*value, *map(type, value.values()))
-        known = self._harmless.get(outline)
-        keys = len(value) if known is not None else _count_keys(value)
-        # Colons are counted first, because that is quicker and nearly always enough.
-        if arguments.count(":") != keys != len(_KEY.findall(arguments)) and has_repeated_key(arguments):
+        if len(_KEY.findall(arguments)) != _count_keys(value) and has_repeated_key(arguments):
             return REPEATED_KEY
-        if known is None or not _are_small(value, known[1]):
-            return self._first_of_its_kind(value, outline, position)
-        for key in known[0]:
-            if looks_like_time(value[key]):
-                return _TIME
-        return None
+        damage = self._first_of_its_kind(value, position)
+        if damage is None and outline is not None:
+            self._harmless.add(outline)
+        return damage
 
-    def _first_of_its_kind(self, value: dict[str, Any], outline: Any, position: int) -> str | None:
+    def _first_of_its_kind(self, value: dict[str, Any], position: int) -> str | None:
         places = list(_places(value))
         for _, kind, item in places:
             if kind == "str" and looks_like_time(item):
@@ -97,18 +95,7 @@ class ArgumentsGuard:
         self._has_mixed_keys, self.has_risky_number = has_mixed_keys, has_risky_number
         self._shapes.add(shape)
         self._kinds |= kinds
-        if all(type(item) in (str, bool, int) for item in value.values()):
-            # Flat and without fractions: what was found once holds for all its like.
-            texts = [key for key, item in value.items() if type(item) is str]
-            self._harmless[outline] = texts, [key for key, item in value.items() if type(item) is int]
         return None
-
-
-def _are_small(value: dict[str, int], keys: list[str]) -> bool:
-    for key in keys:  # noqa: SIM110  (a generator costs more than the comparison, and there is one per call)
-        if not -_WHOLE < value[key] < _WHOLE:
-            return False
-    return True
 
 
 _TIME = "arguments hold a text that looks like a date, which the loader would make a time"

@@ -6,9 +6,13 @@ Python functions here write the same bytes and find the same faults, more slowly
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
+
 import msgspec
 
-__all__ = ["is_spelled_once", "is_utf8", "on_one_line", "shorten"]
+from rollforge.exporters.times import looks_like_time
+
+__all__ = ["flat_outline", "is_spelled_once", "is_utf8", "on_one_line", "shorten"]
 
 _SEPARATORS = [
     (b"\xa8", "\u2028".encode(), b"\\u2028"),
@@ -41,10 +45,34 @@ def python_is_spelled_once(raw: msgspec.Raw) -> bool:
     return b"\\u" not in data and b"\\/" not in data
 
 
+def python_flat_outline(text: str) -> Hashable | None:
+    """The keys of a JSON object and the types behind them, when it has no object in it and all its values are harmless; else None.
+
+    Harmless are texts that are no dates, whole numbers that survive any detour, and truth values. None says nothing about the object.
+    """
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return None
+    if not isinstance(value, dict) or not value or text.count(":") != len(value):
+        return None  # a colon more may be a key that stands twice
+    if not all(_is_harmless(item) for item in value.values()):
+        return None
+    return (*value, *map(type, value.values()))
+
+
+def _is_harmless(item: object) -> bool:
+    if isinstance(item, str):
+        return not looks_like_time(item)
+    return isinstance(item, int) and -(2**53) < item < 2**53
+
+
+flat_outline: Callable[[str], Hashable | None]
 try:
-    from rollforge.exporters._texts import is_spelled_once, on_one_line, shorten
+    from rollforge.exporters._texts import flat_outline, is_spelled_once, on_one_line, shorten
 except ImportError:
     is_spelled_once, on_one_line, shorten = python_is_spelled_once, python_on_one_line, python_shorten
+    flat_outline = python_flat_outline
 
 
 def is_utf8(block: memoryview | bytes) -> bool:
