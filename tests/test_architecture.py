@@ -10,7 +10,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "rollforge"
 
 ROWS = [
-    {"errors", "records"},
+    {"errors", "records", "installed"},
     {"registry", "stats", "at_k", "loop", "sandbox", "metrics", "tasks", "store"},
     {"rollouts", "index", "endpoint", "simulate", "experience", "buffer"},
     {"agents", "executors", "verifiers", "checks", "recipes", "exporters", "sinks", "operators"},

@@ -11,12 +11,12 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from rollforge.errors import UsageError
+from rollforge.installed import plugins
 
 
 class Registry:
@@ -41,15 +41,7 @@ class Registry:
         return load_target(targets[name])
 
     def _targets(self) -> dict[str, str]:
-        return {**_plugins(self.family), **self._members}
-
-
-@cache
-def _plugins(family: str) -> dict[str, str]:
-    """What installed packages add; looking through all of them takes milliseconds, so it is done once."""
-    from importlib.metadata import entry_points  # it brings the email package along
-
-    return {point.name: point.value for point in entry_points(group=f"rollforge.{family}")}
+        return {**plugins(self.family), **self._members}
 
 
 def did_you_mean(name: str, known: Mapping[str, object] | list[str]) -> str:

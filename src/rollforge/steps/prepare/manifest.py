@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import platform
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
@@ -18,6 +17,7 @@ from rollforge import __version__
 from rollforge.errors import DataError, UsageError
 from rollforge.exporters.template import template_file
 from rollforge.index.sources import tasks_file
+from rollforge.installed import version_of
 from rollforge.records import JsonObject
 from rollforge.steps.prepare.settings import Settings
 from rollforge.store import RunFiles
@@ -148,12 +148,7 @@ def _digest(path: Path, cache: Path | None = None) -> str:
 def versions() -> dict[str, str]:
     """What the bytes may depend on."""
     found = {"rollforge": __version__, "python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "unknown"
-    return found
+    return found | {name: version_of(name) for name in PACKAGES}
 
 
 def runs_of(manifest: Manifest) -> list[str]:
