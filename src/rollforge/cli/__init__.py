@@ -21,8 +21,8 @@ NOT_WRITABLE = frozenset(
 )
 """What the system says when files cannot be written where they should be."""
 
-_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
-"""glibc's numbers for the size from which memory is mapped on its own, and for how much of the rest may lie idle."""
+_MMAP_THRESHOLD, _TRIM_THRESHOLD, _ARENAS = -3, -1, -8
+"""glibc's numbers for the size from which memory is mapped on its own, for how much of the rest may lie idle, and in how many places."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -96,6 +96,7 @@ def _travel_light(words: list[str]) -> bool:
         tune = ctypes.CDLL(None).mallopt
         tune(_MMAP_THRESHOLD, 1 << 20)
         tune(_TRIM_THRESHOLD, 16 << 20)
+        tune(_ARENAS, 1)
     # What is imported stays, and rows have no cycles: looking for some takes a tenth of a short command's time.
     gc.set_threshold(200_000, 20, 20)
     return True
