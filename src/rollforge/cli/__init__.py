@@ -22,7 +22,7 @@ NOT_WRITABLE = frozenset(
 """What the system says when files cannot be written where they should be."""
 
 _MMAP_THRESHOLD, _TRIM_THRESHOLD, _ARENAS = -3, -1, -8
-"""glibc's numbers for the size from which memory is mapped on its own, for how much of the rest may lie idle, and in how many places."""
+"""glibc's numbers for the size from which memory is mapped on its own, how much of the rest may lie idle, and in how many places."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
