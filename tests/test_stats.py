@@ -55,6 +55,11 @@ def test_groups_at_once_equal_groups_one_by_one(
             assert math.isnan(got) if expected is None else got == pytest.approx(expected, abs=1e-9)
 
 
+def test_no_groups_have_no_statistics() -> None:
+    found = stats.summarize_groups(np.zeros(0), np.zeros(0, dtype=np.int64))
+    assert all(len(column) == 0 for column in found)
+
+
 @pytest.mark.parametrize(
     ("p", "degrees", "expected"),
     [(0.975, 1, 12.706204736), (0.975, 4, 2.776445105), (0.975, 30, 2.042272456), (0.95, 7, 1.894578605), (0.995, 2, 9.924843201)],

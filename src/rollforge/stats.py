@@ -90,7 +90,7 @@ def summarize_groups(values: Floats, starts: Ints) -> Groups:
         return _few_groups([summarize(part) for part in np.split(values, starts[1:])])
     sizes = np.diff(np.append(starts, len(values)))
     widest = int(sizes.max(initial=0))
-    if widest * len(sizes) <= MOST_PADDING * len(values):
+    if 0 < widest * len(sizes) <= MOST_PADDING * len(values):
         return _table_groups(_as_table(values, sizes, widest))
     return _ragged_groups(values, sizes)
 
