@@ -56,7 +56,7 @@ def missing_not_at_random(run: Evidence, limits: Limits) -> Iterator[Finding]:
 def _missing_per_task(run: Evidence) -> Ints:
     """Rollouts without a reward: unjudged, or fewer than were asked for."""
     is_known = run.about.samples is not None or bool(
-        run.sizes.max(initial=0) == run.samples and (run.sizes == run.samples).mean() > USUAL
+        len(run.sizes) and run.sizes.max() == run.samples and (run.sizes == run.samples).mean() > USUAL
     )
     return np.maximum(run.sizes, run.samples if is_known else 0) - run.profile.n
 
