@@ -42,8 +42,11 @@ def print_json(value: object) -> None:
 
 
 def say(text: str) -> None:
-    """One line of talk."""
-    err().print(text, markup=False)
+    """One line of talk; above the live display, where there is one."""
+    if "rich.console" in sys.modules:
+        err().print(text, markup=False)
+    else:
+        sys.stderr.write(f"{text}\n")
 
 
 def report_error(error: RollforgeError) -> None:

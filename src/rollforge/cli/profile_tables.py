@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-from rich.text import Text
-
 from rollforge.cli.figures import bar, mean_text, percent, short
-from rollforge.cli.output import out
+from rollforge.cli.grid import GAP, Column, Grid, put
 
 if TYPE_CHECKING:
     from rollforge.steps.profile import Profile
@@ -31,21 +28,21 @@ REASONS = {
 
 def print_profile(profile: Profile) -> None:
     """The whole summary."""
-    console, summary = out(), profile.summary
-    console.print(Text(summary.run, style="bold"))
-    console.print(Text(_counts(summary)))
-    console.print()
-    console.print(_bands(summary))
-    console.print()
+    summary = profile.summary
+    put(summary.run, "bold")
+    put(_counts(summary))
+    put()
+    _bands(summary).put()
+    put()
     _print_signal(summary)
     if profile.agents.num_rows > 1:
-        console.print()
-        console.print(_agents(profile))
+        put()
+        _agents(profile).put()
     if any(summary.look.values()):
-        console.print()
-        console.print(_looks(summary))
+        put()
+        _looks(summary).put()
         first = next(looks[0] for looks in summary.look.values() if looks)
-        console.print(Text(f"read them: rollforge show {summary.run} --task {first.task}", style="dim"))
+        put(f"read them: rollforge show {summary.run} --task {first.task}", "dim")
 
 
 def _counts(summary: ProfileSummary) -> str:
@@ -61,58 +58,53 @@ def _counts(summary: ProfileSummary) -> str:
     return " · ".join(parts)
 
 
-def _bands(summary: ProfileSummary) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("difficulty", no_wrap=True)
-    table.add_column("tasks", justify="right")
-    table.add_column("share", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    table.add_column(f"(solved: reward ≥ {summary.threshold:g})", style="dim")
+def _bands(summary: ProfileSummary) -> Grid:
+    table = Grid(
+        Column("difficulty"),
+        Column("tasks", is_right=True),
+        Column("share", is_right=True),
+        Column(""),
+        Column(f"(solved: reward ≥ {summary.threshold:g})", style="dim"),
+    )
     whole, most = sum(summary.bands.values()), max(summary.bands.values(), default=0)
     for band, count in summary.bands.items():
         share = percent(count / whole) if whole else "–"
-        table.add_row(band, f"{count:,}", share, bar(count, most, 16), MEANING[band])
+        table.add(band, f"{count:,}", share, bar(count, most, 16), MEANING[band])
     if summary.unjudged_tasks:
-        table.add_row("unjudged", f"{summary.unjudged_tasks:,}", "", "", "no verdict for any rollout")
+        table.add("unjudged", f"{summary.unjudged_tasks:,}", "", "", "no verdict for any rollout")
     return table
 
 
 def _print_signal(summary: ProfileSummary) -> None:
-    console, signal = out(), summary.no_signal
+    signal = summary.no_signal
     if signal.of:
-        console.print(
+        put(
             f"no learning signal: {signal.tasks:,} of {signal.of:,} groups ({percent(signal.share)}) have equal rewards"
         )
     else:
-        console.print("no learning signal can be told: no task has two judged rollouts")
+        put("no learning signal can be told: no task has two judged rollouts")
     if summary.group_yield:
-        told = "  ".join(
+        told = GAP.join(
             f"k={y.k}: {percent(y.value)}{'' if y.is_exact else '*'}" for y in summary.group_yield
         )
-        console.print(Text(f"groups with signal at   {told}"))
+        put(f"groups with signal at   {told}")
         if not all(y.is_exact for y in summary.group_yield):
-            console.print(
-                Text("  * more samples than some tasks have: estimated from their own shares", style="dim")
-            )
+            put("  * more samples than some tasks have: estimated from their own shares", "dim")
     variance = summary.variance
     if variance.intraclass is not None:
-        console.print(
+        put(
             f"reward variance: {mean_text(variance.between_tasks)} between tasks, {mean_text(variance.within_tasks)} within "
             f"({percent(variance.intraclass)} is the task)"
         )
     if summary.tokens_per_success is not None:
-        console.print(f"output tokens per success: {summary.tokens_per_success:,.0f}")
+        put(f"output tokens per success: {summary.tokens_per_success:,.0f}")
     if summary.reward_against_length is not None:
-        console.print(
-            f"reward against answer length, inside tasks: correlation {summary.reward_against_length:+.2f}"
-        )
+        put(f"reward against answer length, inside tasks: correlation {summary.reward_against_length:+.2f}")
 
 
-def _agents(profile: Profile) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("agent")
-    for name in ("tasks", "rollouts", "mean reward", "std"):
-        table.add_column(name, justify="right", no_wrap=True)
+def _agents(profile: Profile) -> Grid:
+    numbers = (Column(name, is_right=True) for name in ("tasks", "rollouts", "mean reward", "std"))
+    table = Grid(Column("agent"), *numbers)
     for row in profile.agents.to_pylist():
         cells = (
             f"{row['num_tasks']:,}",
@@ -120,16 +112,13 @@ def _agents(profile: Profile) -> Table:
             mean_text(row["mean/reward"]),
             short(row["std/reward"]),
         )
-        table.add_row(Text(str(row["agent"])), *cells)
+        table.add(str(row["agent"]), *cells)
     return table
 
 
-def _looks(summary: ProfileSummary) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("look at")
-    table.add_column("tasks (pass rate)")
+def _looks(summary: ProfileSummary) -> Grid:
+    table = Grid(Column("look at"), Column("tasks (pass rate)"))
     for reason, looks in summary.look.items():
         if looks:
-            named = "  ".join(f"{look.task} ({percent(look.pass_rate)})" for look in looks)
-            table.add_row(REASONS[reason], Text(named))
+            table.add(REASONS[reason], GAP.join(f"{look.task} ({percent(look.pass_rate)})" for look in looks))
     return table

@@ -25,7 +25,7 @@ from rollforge.steps.profile.samples import Histograms, Samples
 from rollforge.steps.profile.weave import Column, column, weave
 from rollforge.store import RunFiles
 
-SLICE = 512
+SLICE = 1024
 """Tasks at a time: the rollouts that their samples come from are held that long."""
 
 _encode = msgspec.json.Encoder().encode
