@@ -41,7 +41,7 @@ def scan_parallel(
         if end is None or end > start:
             yield scan_range(path, kind, start, end, stem)
         return
-    count = workers or _default_workers(end - start)
+    count = readers(end - start, workers)
     orders = [
         Order(str(path), kind, low, high, f"{stem}-{number}")
         for number, (low, high) in enumerate(pairwise(_bounds(start, end, count)))
@@ -75,9 +75,10 @@ def _scan_in_threads(orders: list[Order], count: int) -> Iterator[Scanned]:
         pool.shutdown(cancel_futures=True)
 
 
-def _default_workers(size: int) -> int:
-    if size < WORTH_A_WORKER:
-        return 1
+def readers(size: int, workers: int | None) -> int:
+    """How many read so many bytes at once: as many as asked for, by default one per core for large files."""
+    if workers or size < WORTH_A_WORKER:
+        return workers or 1
     return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 16)
 
 

@@ -5,8 +5,6 @@ It has no time stamp and no absolute path of ours: the same inputs and options g
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import platform
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +14,7 @@ import msgspec
 from rollforge import __version__
 from rollforge.errors import DataError, UsageError
 from rollforge.exporters.template import template_file
+from rollforge.index.digests import digest_of
 from rollforge.index.sources import tasks_file
 from rollforge.installed import version_of
 from rollforge.records import JsonObject
@@ -119,30 +118,10 @@ def describe_inputs(runs: Sequence[str | Path], beside: Sequence[Path] = ()) -> 
         files = RunFiles(run)
         for path in (files.rollouts, tasks_file(files), files.verdicts):
             if path is not None and path.is_file():
-                found.append(Input(str(run), path.name, path.stat().st_size, _digest(path, files.index)))
+                found.append(Input(str(run), path.name, path.stat().st_size, digest_of(path, files.index)))
     for path in beside:
-        found.append(Input(str(path), path.name, path.stat().st_size, _digest(path), is_of_run=False))
+        found.append(Input(str(path), path.name, path.stat().st_size, digest_of(path), is_of_run=False))
     return found
-
-
-def _digest(path: Path, cache: Path | None = None) -> str:
-    """The file's SHA-256; beside an index it is remembered for as long as the file is unchanged."""
-    stat = path.stat()
-    key = f"{stat.st_size}-{stat.st_mtime_ns}"
-    kept = cache / f"digest-{path.name}.json" if cache is not None and cache.is_dir() else None
-    if kept is not None:
-        try:
-            known = msgspec.json.decode(kept.read_bytes(), type=dict[str, str])
-            if key in known:
-                return known[key]
-        except (OSError, msgspec.DecodeError):
-            pass
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if kept is not None:
-        with contextlib.suppress(OSError):  # a read-only run is digested again next time
-            kept.write_bytes(msgspec.json.encode({key: digest}))
-    return digest
 
 
 def versions() -> dict[str, str]:
