@@ -12,6 +12,9 @@ from pathlib import Path
 
 import msgspec
 
+STEP = 2 << 20
+"""Bytes hashed at a time."""
+
 
 def digest_of(path: Path, folder: Path | None = None) -> str:
     """The file's SHA-256; beside the index in `folder` it is remembered for as long as the file is unchanged."""
@@ -24,14 +27,23 @@ def digest_of(path: Path, folder: Path | None = None) -> str:
                 return known[key]
         except (OSError, msgspec.DecodeError):
             pass
-    with path.open("rb", buffering=0) as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = _sha256(path)
     if kept is not None and _key(path) == key:
         with contextlib.suppress(OSError):  # where nothing can be written it is taken again next time
             partial = kept.with_suffix(f".{os.getpid()}")
             partial.write_bytes(msgspec.json.encode({key: digest}))
             partial.replace(kept)
     return digest
+
+
+def _sha256(path: Path) -> str:
+    """In larger steps than `hashlib.file_digest` takes, because others read beside it and each step waits for the interpreter."""
+    digest, block = hashlib.sha256(), bytearray(STEP)
+    view = memoryview(block)
+    with path.open("rb", buffering=0) as file:
+        while size := file.readinto(block):
+            digest.update(view[:size])
+    return digest.hexdigest()
 
 
 def _key(path: Path) -> str:
