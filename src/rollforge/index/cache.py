@@ -11,9 +11,8 @@ import fcntl
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Thread
 from uuid import uuid4
 
 import msgspec
@@ -184,10 +183,8 @@ class Cache:
 
     def _extend(self, base: State, found: FileId, workers: int | None) -> State:
         """`base` and what follows it in the file."""
-        from rollforge.index.parallel import (
-            readers,
-            scan_parallel,
-        )  # what reads text, which most commands find read
+        # What reads text, which most commands find read.
+        from rollforge.index.parallel import scan_parallel
         from rollforge.index.scan import scan_range
 
         build = uuid4().hex[:12]
@@ -197,9 +194,9 @@ class Cache:
             parts=list(base.parts), keys=list(base.keys), listed=list(base.listed), numbers=dict(base.numbers), texts=dict(base.texts),
         )  # fmt: skip
         whole_end = None if is_compressed(self.path) else last_line_start(self.path, found.size)
-        with self._digesting(is_beside=readers(found.size, workers) > 1) if base.end == 0 else nullcontext():
-            for scanned in scan_parallel(self.path, self.kind, base.end, whole_end, fresh, workers):
-                self._add(state, scanned, build)
+        beside = self._take_digest if base.end == 0 else None
+        for scanned in scan_parallel(self.path, self.kind, base.end, whole_end, fresh, workers, beside):
+            self._add(state, scanned, build)
         if whole_end is not None and whole_end < found.size:
             tail = scan_range(self.path, self.kind, whole_end, found.size, Path(f"{fresh}-tail"))
             parts = self._file_parts(tail, state, f"{build}-tail")
@@ -209,24 +206,10 @@ class Cache:
         state.head_digest, state.tail_digest = self._digests(state.end)
         return state
 
-    @contextmanager
-    def _digesting(self, *, is_beside: bool) -> Iterator[None]:
-        """Take the file's digest while it is read, by a reader of its own where there are several, else afterwards."""
-
-        def take() -> None:
-            with suppress(OSError):
-                digest_of(self.path, self.folder.parent)
-
-        if not is_beside:
-            yield
-            take()
-            return
-        reader = Thread(target=take)
-        reader.start()
-        try:
-            yield
-        finally:
-            reader.join()
+    def _take_digest(self) -> None:
+        """Take the digest of a file that is read whole anyway, for the data sets that will be made from it."""
+        with suppress(OSError):
+            digest_of(self.path, self.folder.parent)
 
     def _has_plain_keys(self, base: State, state: State) -> bool:
         """Whether every rollout has a key of its own: only parts that may share keys with new ones are read again."""
