@@ -1,15 +1,19 @@
-"""The digest of a run's file: taken with the pass that reads it, and never that of another state of the file."""
+"""The digest of a run's file: taken with the pass that reads it, or beside it, and never that of another state of the file."""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import os
+import sys
+import threading
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from rollforge.index import open_index
-from rollforge.index.digests import digest_of
+from rollforge.index.digests import Digests, digest_of
 from tests.builders import make_rollout, write_rows
 
 
@@ -44,3 +48,58 @@ def test_a_damaged_note_is_made_anew(tmp_path: Path) -> None:
     note = tmp_path / "rollouts_index" / "digest-rollouts.jsonl.json"
     note.write_bytes(b"{")
     assert digest_of(path, note.parent) == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_several_files_are_taken_by_one_process(tmp_path: Path) -> None:
+    paths = []
+    for name in ("a", "b"):
+        row = make_rollout(0, 0, reward=1.0)
+        paths.append(write_rows(tmp_path / name / "rollouts.jsonl", [row]))
+    open_index(paths, workers=2).close()
+    for path in paths:
+        assert list(kept_digest(path.parent / "rollouts_index").values()) == [
+            hashlib.sha256(path.read_bytes()).hexdigest()
+        ]
+
+
+def test_a_file_that_was_written_anew_is_taken_anew(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0, reward=1.0)])
+    open_index(path, workers=2).close()
+    write_rows(path, [make_rollout(7, 0, reward=0.0), make_rollout(8, 0, reward=0.0)])
+    open_index(path, workers=2).close()
+    assert list(kept_digest(tmp_path / "rollouts_index").values()) == [
+        hashlib.sha256(path.read_bytes()).hexdigest()
+    ]
+
+
+def test_whoever_needs_a_digest_that_is_being_taken_waits_for_it(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0, reward=1.0)])
+    stat = path.stat()
+    found: list[str] = []
+    with (tmp_path / "digest-rollouts.jsonl.lock").open("a") as taking:
+        fcntl.flock(taking, fcntl.LOCK_EX)
+        asking = threading.Thread(target=lambda: found.append(digest_of(path, tmp_path)))
+        asking.start()
+        note = {f"{stat.st_size}-{stat.st_mtime_ns}": "taken meanwhile"}
+        (tmp_path / "digest-rollouts.jsonl.json").write_bytes(msgspec.json.encode(note))
+    asking.join()
+    assert found == ["taken meanwhile"]
+
+
+def test_what_fails_does_not_wait_for_a_digest(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "endless")  # nobody ever writes to it
+    with pytest.raises(ZeroDivisionError), Digests() as digests:
+        digests.begin([(tmp_path / "endless", tmp_path)])
+        raise ZeroDivisionError
+    assert [child.returncode for child in digests._children] == [-9]
+
+
+def test_without_an_interpreter_to_start_the_digest_is_left_for_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0, reward=1.0)])
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no-such-python"))
+    with open_index(path, workers=2) as index:
+        assert index.table(["task"]).num_rows == 1
+    monkeypatch.undo()
+    assert digest_of(path, tmp_path / "rollouts_index") == hashlib.sha256(path.read_bytes()).hexdigest()

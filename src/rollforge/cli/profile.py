@@ -51,14 +51,15 @@ def profile(
     json
         Print one JSON object on stdout instead of tables.
     """
-    import msgspec
-
     from rollforge.index import open_index
-    from rollforge.steps.profile import ProfileOptions, profile_index, write_profile
-    from rollforge.steps.profile.write import agent_entries
 
-    options = ProfileOptions(threshold=threshold, tolerance=tolerance, where=reading.where, look=look)
     with open_index(run, verifier=reading.verifier, workers=reading.workers) as index:
+        import msgspec
+
+        from rollforge.steps.profile import ProfileOptions, profile_index, write_profile
+        from rollforge.steps.profile.write import agent_entries
+
+        options = ProfileOptions(threshold=threshold, tolerance=tolerance, where=reading.where, look=look)
         found = profile_index(index, options)
         found.summary.files = write_profile(
             found, index, out=out, rollout_infos=rollout_infos, parquet=parquet, where=reading.where

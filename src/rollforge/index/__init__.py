@@ -4,6 +4,22 @@ One pass over the text makes Parquet parts beside the file (`rollouts_index/`); 
 The parts are a cache: safe to delete, extended when the file grows, made anew on any other change.
 """
 
-from rollforge.index.view import Index, open_index
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rollforge.index.opening import open_index
+
+if TYPE_CHECKING:
+    from rollforge.index.view import Index
 
 __all__ = ["Index", "open_index"]
+
+
+def __getattr__(name: str) -> object:
+    """`Index`, with all that it loads, when it is first named: opening one has better things to do before."""
+    if name != "Index":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from rollforge.index.view import Index
+
+    return Index

@@ -11,7 +11,7 @@ import fcntl
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -19,7 +19,6 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rollforge.index.digests import digest_of
 from rollforge.index.keys import KeySpan, key_span, meeting
 from rollforge.index.kinds import Kind
 from rollforge.index.lines import is_compressed, last_line_start
@@ -112,6 +111,8 @@ class Cache:
         # A file and its packed copy share a folder, but not an index.
         packed = path.suffix if is_compressed(path) else ""
         self.folder = _writable(folder, path) / f"{kind}{packed}"
+        self.has_read_all = False
+        """This command read the whole file to build the index."""
 
     def refresh(self, workers: int | None = None) -> State:
         """The state, after building or extending whatever is not up to date."""
@@ -125,6 +126,7 @@ class Cache:
                 return state
             if state is None or not self._has_grown(state, found):
                 state = State(build="", made_of=found)
+                self.has_read_all = True
             state = self._extend(state, found, workers)
             self._save(state)
             self._sweep(state)
@@ -194,8 +196,7 @@ class Cache:
             parts=list(base.parts), keys=list(base.keys), listed=list(base.listed), numbers=dict(base.numbers), texts=dict(base.texts),
         )  # fmt: skip
         whole_end = None if is_compressed(self.path) else last_line_start(self.path, found.size)
-        beside = self._take_digest if base.end == 0 else None
-        for scanned in scan_parallel(self.path, self.kind, base.end, whole_end, fresh, workers, beside):
+        for scanned in scan_parallel(self.path, self.kind, base.end, whole_end, fresh, workers):
             self._add(state, scanned, build)
         if whole_end is not None and whole_end < found.size:
             tail = scan_range(self.path, self.kind, whole_end, found.size, Path(f"{fresh}-tail"))
@@ -205,11 +206,6 @@ class Cache:
         state.has_plain_keys = self._has_plain_keys(base, state)
         state.head_digest, state.tail_digest = self._digests(state.end)
         return state
-
-    def _take_digest(self) -> None:
-        """Take the digest of a file that is read whole anyway, for the data sets that will be made from it."""
-        with suppress(OSError):
-            digest_of(self.path, self.folder.parent)
 
     def _has_plain_keys(self, base: State, state: State) -> bool:
         """Whether every rollout has a key of its own: only parts that may share keys with new ones are read again."""

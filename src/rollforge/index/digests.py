@@ -1,46 +1,117 @@
 """This module remembers the SHA-256 of a run's file beside its index: what is made from the file names it by its digest.
 
-A pass that reads the whole file anyway takes it too, so that the first data set made from an index is as quick as the next.
+Whoever reads the whole file takes it too, so that the first data set made from an index is as quick as the next. Where several may
+read, a process of its own takes it beside them; this file is its program, so nothing but the standard library is imported here.
 """
 
 from __future__ import annotations
 
-import contextlib
+import fcntl
 import hashlib
+import json
+import mmap
 import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import msgspec
+if TYPE_CHECKING:
+    from subprocess import Popen
 
-STEP = 2 << 20
+STEP = 1 << 20
 """Bytes hashed at a time."""
+
+GIVE_WAY = 10
+"""How far the process that hashes steps back when there is other work for every core."""
+
+
+class Digests:
+    """Digests that are taken beside other work; when that fails, they are left to whoever needs them."""
+
+    def __init__(self) -> None:
+        self._children: list[Popen[bytes]] = []
+        self._begun: set[Path] = set()
+
+    def __enter__(self) -> Digests:
+        return self
+
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
+        for child in self._children:
+            if failed is not None:
+                child.kill()
+            child.wait()
+
+    def begin(self, files: Iterable[tuple[Path, Path]]) -> None:
+        """Have the digests of these files, each with the folder that remembers it, taken in a process of their own."""
+        new = [(path, folder) for path, folder in files if path not in self._begun]
+        if not new or not sys.executable:
+            return
+        from subprocess import DEVNULL, Popen
+
+        self._begun.update(path for path, _ in new)
+        words = [str(word.absolute()) for pair in new for word in pair]
+        command = [sys.executable, "-I", "-S", __file__, *words]
+        with suppress(OSError):  # they are taken by whoever needs them
+            self._children.append(Popen(command, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL))
+
+    def take(self, path: Path, folder: Path) -> None:
+        """Take a digest now, unless it is being taken."""
+        if path not in self._begun:
+            with suppress(OSError):
+                digest_of(path, folder)
 
 
 def digest_of(path: Path, folder: Path | None = None) -> str:
     """The file's SHA-256; beside the index in `folder` it is remembered for as long as the file is unchanged."""
-    kept = folder / f"digest-{path.name}.json" if folder is not None and folder.is_dir() else None
-    key = _key(path)
-    if kept is not None:
-        try:
-            known = msgspec.json.decode(kept.read_bytes(), type=dict[str, str])
-            if key in known:
-                return known[key]
-        except (OSError, msgspec.DecodeError):
-            pass
-    digest = _sha256(path)
-    if kept is not None and _key(path) == key:
-        with contextlib.suppress(OSError):  # where nothing can be written it is taken again next time
-            partial = kept.with_suffix(f".{os.getpid()}")
-            partial.write_bytes(msgspec.json.encode({key: digest}))
-            partial.replace(kept)
+    if folder is None or not folder.is_dir():
+        return _sha256(path)
+    kept, key = folder / f"digest-{path.name}.json", _key(path)
+    if (known := _read(kept, key)) is not None:
+        return known
+    with _in_turn(kept.with_suffix(".lock")):
+        digest = _read(kept, key)  # somebody else may have taken it meanwhile
+        if digest is None:
+            digest = _sha256(path)
+            if _key(path) == key:
+                _write(kept, key, digest)
     return digest
 
 
+def _read(kept: Path, key: str) -> str | None:
+    try:
+        known = json.loads(kept.read_bytes())
+    except (OSError, ValueError):
+        return None
+    digest = known.get(key) if isinstance(known, dict) else None
+    return digest if isinstance(digest, str) else None
+
+
+def _write(kept: Path, key: str, digest: str) -> None:
+    with suppress(OSError):  # where nothing can be written it is taken again next time
+        partial = kept.with_suffix(f".{os.getpid()}")
+        partial.write_text(json.dumps({key: digest}))
+        partial.replace(kept)
+
+
+@contextmanager
+def _in_turn(lock: Path) -> Iterator[None]:
+    """Whoever needs a digest that is being taken waits for it, where a file can say so."""
+    try:
+        file = lock.open("a")
+    except OSError:
+        yield
+        return
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def _sha256(path: Path) -> str:
-    """In larger steps than `hashlib.file_digest` takes, because others read beside it and each step waits for the interpreter."""
-    digest, block = hashlib.sha256(), bytearray(STEP)
-    view = memoryview(block)
-    with path.open("rb", buffering=0) as file:
+    # Some processors copy a file to just behind the start of a page, where Python's own buffers lie, four times as slowly.
+    digest, block = hashlib.sha256(), mmap.mmap(-1, STEP)
+    with path.open("rb", buffering=0) as file, memoryview(block) as view:
         while size := file.readinto(block):
             digest.update(view[:size])
     return digest.hexdigest()
@@ -49,3 +120,14 @@ def _sha256(path: Path) -> str:
 def _key(path: Path) -> str:
     stat = path.stat()
     return f"{stat.st_size}-{stat.st_mtime_ns}"
+
+
+def main(words: list[str]) -> None:
+    """Take and remember the digests of files, each followed by the folder of its index."""
+    os.nice(GIVE_WAY)
+    for path, folder in zip(words[::2], words[1::2], strict=True):
+        digest_of(Path(path), Path(folder))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

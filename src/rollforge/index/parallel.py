@@ -6,9 +6,8 @@ come back in the order of the file, whoever finishes first.
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from queue import SimpleQueue
@@ -19,6 +18,7 @@ import msgspec
 from rollforge.errors import RollforgeError
 from rollforge.index import fast
 from rollforge.index.kinds import Kind
+from rollforge.index.readers import readers
 from rollforge.index.scan import scan_range
 from rollforge.index.scanned import Scanned
 from rollforge.index.worker import Order
@@ -29,12 +29,6 @@ if TYPE_CHECKING:
 RANGE = 128 << 20
 """Bytes per range: enough that a worker's parts are not tiny, few enough that workers end at about the same time."""
 
-Beside = Callable[[], None]
-"""What else is to be done with a file that is read."""
-
-WORTH_A_WORKER = 256 << 20
-"""Below this a child process costs more to start than it saves."""
-
 
 def scan_parallel(
     path: Path,
@@ -43,13 +37,9 @@ def scan_parallel(
     end: int | None,
     stem: Path,
     workers: int | None,
-    beside: Beside | None = None,
 ) -> Iterator[Scanned]:
-    """What each range held, in order, in parts named `stem` + numbers; `end` None means a compressed file, which one must read.
-
-    What else is to be done is one more piece of work for the readers.
-    """
-    count = 1 if end is None else _readers(end - start, workers)
+    """What each range held, in order, in parts named `stem` + numbers; `end` None means a compressed file, which one must read."""
+    count = 1 if end is None else readers(end - start, workers)
     if end is None or end - start <= RANGE:
         if end is None or end > start:
             yield scan_range(path, kind, start, end, stem)
@@ -60,11 +50,9 @@ def scan_parallel(
     count = min(len(orders), count)
     if count > 1:
         scan = _scan_in_threads if fast.reads(kind) else _scan_in_children
-        yield from scan(orders, count, beside)
-        return
-    yield from map(_scan, orders)
-    if beside is not None:
-        beside()
+        yield from scan(orders, count)
+    else:
+        yield from map(_scan, orders)
 
 
 def _bounds(start: int, end: int, count: int) -> list[int]:
@@ -77,26 +65,17 @@ def _scan(order: Order) -> Scanned:
     return scan_range(Path(order.path), order.kind, order.start, order.end, Path(order.stem))
 
 
-def _scan_in_threads(orders: list[Order], count: int, beside: Beside | None) -> Iterator[Scanned]:
+def _scan_in_threads(orders: list[Order], count: int) -> Iterator[Scanned]:
     from concurrent.futures import ThreadPoolExecutor
 
     pool = ThreadPoolExecutor(count)
     try:
-        if beside is not None:
-            pool.submit(beside)  # first, because it may take longest
         yield from pool.map(_scan, orders)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _readers(size: int, workers: int | None) -> int:
-    """How many read so many bytes at once: as many as asked for, by default one per core for large files."""
-    if workers or size < WORTH_A_WORKER:
-        return workers or 1
-    return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 16)
-
-
-def _scan_in_children(orders: list[Order], count: int, beside: Beside | None) -> Iterator[Scanned]:
+def _scan_in_children(orders: list[Order], count: int) -> Iterator[Scanned]:
     from concurrent.futures import ThreadPoolExecutor
 
     idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
@@ -121,8 +100,6 @@ def _scan_in_children(orders: list[Order], count: int, beside: Beside | None) ->
     try:
         with ThreadPoolExecutor(count) as pool:
             yield from pool.map(scan, orders)
-            if beside is not None:
-                beside()
     finally:
         for child in children:
             child.kill()

@@ -1,6 +1,6 @@
 """This module opens a run as tables: `rollouts`, `tasks`, `failures`, over the parts and never over the text.
 
-`open_index` brings the parts up to date first. What counts (the last of two rows with one key, the chosen verifier's verdict) is
+The parts are brought up to date first. What counts (the last of two rows with one key, the chosen verifier's verdict) is
 decided here, so that every command sees the same rows.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -19,11 +19,13 @@ import pyarrow as pa
 from rollforge.index import parts
 from rollforge.index.arrays import arrow_array
 from rollforge.index.cache import Cache
+from rollforge.index.digests import Digests
 from rollforge.index.fetching import Fetcher, PromptPlaces
 from rollforge.index.kinds import Kind
 from rollforge.index.overlay import Duplicate, Overlay, make_overlay
+from rollforge.index.readers import readers
 from rollforge.index.scanned import BadLineAt
-from rollforge.index.sources import find_runs, read_manifest, tasks_file
+from rollforge.index.sources import read_manifest, tasks_file
 from rollforge.index.sql import check_where, fetch, literal, lock_down, quoted, run_select
 from rollforge.index.tables import Sources
 from rollforge.records import TASK_KEY, JsonObject
@@ -37,28 +39,21 @@ MEMORY_LIMIT = "256MB"
 """What DuckDB may hold before it spills to disk."""
 
 
-def open_index(
-    runs: str | Path | Sequence[str | Path], *, verifier: str | None = None, workers: int | None = None
-) -> Index:
-    """The run (or several files as one run) as tables; builds or extends what is not up to date.
-
-    Args:
-        verifier: whose verdicts count; else the manifest's verdict of record, else the inline ones and, for rows that have
-            none, the newest later one.
-        workers: readers at once for the pass over the text; by default one per core for large files.
-    """
-    return Index(find_runs(runs), verifier=verifier, workers=workers)
-
-
 class Index:
     """A run as tables. Close it, or use it in a `with` statement, to let go of its files."""
 
     def __init__(
-        self, runs: Sequence[RunFiles], *, verifier: str | None = None, workers: int | None = None
+        self,
+        runs: Sequence[RunFiles],
+        *,
+        verifier: str | None = None,
+        workers: int | None = None,
+        digests: Digests | None = None,
     ) -> None:
         self.runs = list(runs)
         self.manifests = [read_manifest(files) for files in self.runs]
         self._held = ExitStack()
+        self._digests = self._held.enter_context(digests or Digests())
         self._sources = Sources()
         self._lines = Fetcher(self._sources)
         for number, files in enumerate(self.runs):
@@ -124,20 +119,29 @@ class Index:
     def __enter__(self) -> Index:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, *failure: Any) -> None:
+        if "_base" in self.__dict__:
+            self._base.close()
+        self._held.__exit__(*failure)
 
     def close(self) -> None:
         """Let go of the files; the index itself stays."""
-        if "_base" in self.__dict__:
-            self._base.close()
-        self._held.close()
+        self.__exit__(None, None, None)
 
     def _open(self, number: int, kind: Kind, path: Path, folder: Path, workers: int | None) -> None:
         cache = Cache(path, kind, folder)
         cache.refresh(workers)  # builds, and sweeps what it replaced, before this reader stands in its way
         self._held.enter_context(cache.reading())
         self._sources.add(kind, number, path, cache.folder, cache.refresh(workers))
+        if cache.has_read_all:
+            self._take_digest(path, cache.folder.parent, workers)
+
+    def _take_digest(self, path: Path, folder: Path, workers: int | None) -> None:
+        """Take the digest of a file that was read whole anyway, for the data sets that will be made from it."""
+        if readers(path.stat().st_size, workers) > 1:
+            self._digests.begin([(path, folder)])
+        else:
+            self._digests.take(path, folder)
 
     # What the run holds
 

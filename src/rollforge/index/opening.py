@@ -1,0 +1,51 @@
+"""This module opens a run's index, and begins what needs no index before the libraries behind one are loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rollforge.index.digests import Digests
+from rollforge.index.readers import readers
+from rollforge.index.sources import find_runs
+from rollforge.store import RunFiles
+
+if TYPE_CHECKING:
+    from rollforge.index.view import Index
+
+
+def open_index(
+    runs: str | Path | Sequence[str | Path], *, verifier: str | None = None, workers: int | None = None
+) -> Index:
+    """The run (or several files as one run) as tables; builds or extends what is not up to date.
+
+    Args:
+        verifier: whose verdicts count; else the manifest's verdict of record, else the inline ones and, for rows that have
+            none, the newest later one.
+        workers: readers at once for the pass over the text; by default one per core for large files.
+    """
+    files = find_runs(runs)
+    digests = Digests()
+    digests.begin(_never_read(files, workers))
+    from rollforge.index.view import Index
+
+    return Index(files, verifier=verifier, workers=workers, digests=digests)
+
+
+def _never_read(runs: Sequence[RunFiles], workers: int | None) -> list[tuple[Path, Path]]:
+    """The files that several will read whole, each with the folder of its index."""
+    found = []
+    for files in runs:
+        if readers(files.rollouts.stat().st_size, workers) > 1 and _make(files.index):
+            found.append((files.rollouts, files.index))
+    return found
+
+
+def _make(folder: Path) -> bool:
+    """Whether there was no such folder, and now is."""
+    try:
+        folder.mkdir()
+    except OSError:
+        return False
+    return True
