@@ -80,14 +80,29 @@ def measure(command: list[str]) -> Cost:
     return Cost(used.ru_utime + used.ru_stime, wall, used.ru_maxrss / 1024)
 
 
-def best(command: list[str], rounds: int, *, clear: Path | None = None) -> Cost:
-    """The cheapest of several rounds: other work on the machine only ever adds."""
-    found = []
+class Way(NamedTuple):
+    """One way of doing the work."""
+
+    command: list[str]
+    clear: Path | None = None
+    """What is removed before."""
+
+
+def best(ways: dict[str, Way], rounds: int) -> dict[str, Cost]:
+    """The cheapest of several rounds: other work on the machine only ever adds.
+
+    The ways take turns, so that what slows the machine down for a while slows all of them.
+    """
+    found: dict[str, list[Cost]] = {name: [] for name in ways}
     for _ in range(rounds):
-        if clear is not None:
-            shutil.rmtree(clear, ignore_errors=True)
-        found.append(measure(command))
-    return Cost(*(min(getattr(cost, name) for cost in found) for name in Cost._fields))
+        for name, way in ways.items():
+            if way.clear is not None:
+                shutil.rmtree(way.clear, ignore_errors=True)
+            found[name].append(measure(way.command))
+    return {
+        name: Cost(*(min(getattr(cost, field) for cost in costs) for field in Cost._fields))
+        for name, costs in found.items()
+    }
 
 
 def write_inputs(path: Path, tasks: int, samples: int) -> None:
@@ -111,13 +126,16 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     rows.write(text, options.tasks, options.samples)
     index = folder / "rollouts_index"
     ours = [sys.executable, "-m", "rollforge", "profile", str(text)]
-    costs = {"skip": best([sys.executable, "-c", SKIP, str(text)], options.rounds)}
-    costs["from text"] = best([*ours, "--workers", "1"], options.rounds, clear=index)
-    costs["from text, 2 workers"] = best([*ours, "--workers", "2"], options.rounds, clear=index)
     build = [sys.executable, "-c", BUILD, str(text)]
-    costs["pass"] = best([*build, "1"], options.rounds, clear=index)
-    costs["pass, 2 workers"] = best([*build, "2"], options.rounds, clear=index)
-    costs["from index"] = best(ours, options.rounds)
+    ways = {
+        "skip": Way([sys.executable, "-c", SKIP, str(text)]),
+        "pass": Way([*build, "1"], clear=index),
+        "pass, 2 workers": Way([*build, "2"], clear=index),
+        "from text": Way([*ours, "--workers", "1"], clear=index),
+        "from text, 2 workers": Way([*ours, "--workers", "2"], clear=index),
+        "from index": Way(ours),
+    }
+    costs = best(ways, options.rounds)
     extension = extend(text, index, options.rounds)
     if options.baseline_python:
         costs["baseline"] = baseline(options, folder)

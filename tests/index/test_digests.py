@@ -24,7 +24,7 @@ def kept_digest(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_pass_takes_the_digest(tmp_path: Path, workers: int) -> None:
     path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(task, 0, reward=1.0) for task in range(5)])
-    open_index(path, workers=workers).close()
+    open_index(path, workers=workers, with_digests=True).close()
     assert list(kept_digest(tmp_path / "rollouts_index").values()) == [
         hashlib.sha256(path.read_bytes()).hexdigest()
     ]
@@ -32,10 +32,10 @@ def test_the_pass_takes_the_digest(tmp_path: Path, workers: int) -> None:
 
 def test_a_file_that_grew_has_another_digest(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0, reward=1.0)])
-    open_index(path).close()
+    open_index(path, with_digests=True).close()
     with path.open("ab") as file:
         file.write(path.read_bytes().replace(b'"_ng_task_index":0', b'"_ng_task_index":1'))
-    open_index(path).close()
+    open_index(path, with_digests=True).close()
     assert digest_of(path, tmp_path / "rollouts_index") == hashlib.sha256(path.read_bytes()).hexdigest()
     assert list(kept_digest(tmp_path / "rollouts_index").values()) == [
         hashlib.sha256(path.read_bytes()).hexdigest()
@@ -44,7 +44,7 @@ def test_a_file_that_grew_has_another_digest(tmp_path: Path) -> None:
 
 def test_a_damaged_note_is_made_anew(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0, reward=1.0)])
-    open_index(path).close()
+    open_index(path, with_digests=True).close()
     note = tmp_path / "rollouts_index" / "digest-rollouts.jsonl.json"
     note.write_bytes(b"{")
     assert digest_of(path, note.parent) == hashlib.sha256(path.read_bytes()).hexdigest()
@@ -55,7 +55,7 @@ def test_several_files_are_taken_by_one_process(tmp_path: Path) -> None:
     for name in ("a", "b"):
         row = make_rollout(0, 0, reward=1.0)
         paths.append(write_rows(tmp_path / name / "rollouts.jsonl", [row]))
-    open_index(paths, workers=2).close()
+    open_index(paths, workers=2, with_digests=True).close()
     for path in paths:
         assert list(kept_digest(path.parent / "rollouts_index").values()) == [
             hashlib.sha256(path.read_bytes()).hexdigest()
@@ -64,9 +64,9 @@ def test_several_files_are_taken_by_one_process(tmp_path: Path) -> None:
 
 def test_a_file_that_was_written_anew_is_taken_anew(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0, reward=1.0)])
-    open_index(path, workers=2).close()
+    open_index(path, workers=2, with_digests=True).close()
     write_rows(path, [make_rollout(7, 0, reward=0.0), make_rollout(8, 0, reward=0.0)])
-    open_index(path, workers=2).close()
+    open_index(path, workers=2, with_digests=True).close()
     assert list(kept_digest(tmp_path / "rollouts_index").values()) == [
         hashlib.sha256(path.read_bytes()).hexdigest()
     ]
@@ -99,7 +99,7 @@ def test_without_an_interpreter_to_start_the_digest_is_left_for_later(
 ) -> None:
     path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0, reward=1.0)])
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no-such-python"))
-    with open_index(path, workers=2) as index:
+    with open_index(path, workers=2, with_digests=True) as index:
         assert index.table(["task"]).num_rows == 1
     monkeypatch.undo()
     assert digest_of(path, tmp_path / "rollouts_index") == hashlib.sha256(path.read_bytes()).hexdigest()

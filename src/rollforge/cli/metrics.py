@@ -70,7 +70,7 @@ def metrics(
     """
     from rollforge.index import open_index
 
-    with open_index(run, verifier=reading.verifier, workers=reading.workers) as index:
+    with open_index(run, verifier=reading.verifier, workers=reading.workers, with_digests=True) as index:
         if compat is not None:
             _print_compat(index, compat, reading.where, out)
         else:

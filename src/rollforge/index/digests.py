@@ -1,7 +1,7 @@
 """This module remembers the SHA-256 of a run's file beside its index: what is made from the file names it by its digest.
 
-Whoever reads the whole file takes it too, so that the first data set made from an index is as quick as the next. Where several may
-read, a process of its own takes it beside them; this file is its program, so nothing but the standard library is imported here.
+Commands that come before `prepare` and read the whole file take it too, so that the first data set is as quick as the next. Where
+several may read, a process of its own takes it beside them; this file is its program, so only the standard library is imported here.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 STEP = 1 << 20
 """Bytes hashed at a time."""
 
-GIVE_WAY = 10
-"""How far the process that hashes steps back when there is other work for every core."""
+GIVE_WAY = 8
+"""How far the process that hashes steps back when there is other work for every core: it may end with the command, not before."""
 
 
 class Digests:
@@ -56,9 +56,9 @@ class Digests:
         with suppress(OSError):  # they are taken by whoever needs them
             self._children.append(Popen(command, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL))
 
-    def take(self, path: Path, folder: Path) -> None:
-        """Take a digest now, unless it is being taken."""
-        if path not in self._begun:
+    def take(self, files: Iterable[tuple[Path, Path]]) -> None:
+        """Take them now."""
+        for path, folder in files:
             with suppress(OSError):
                 digest_of(path, folder)
 

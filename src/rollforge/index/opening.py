@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 
 def open_index(
-    runs: str | Path | Sequence[str | Path], *, verifier: str | None = None, workers: int | None = None
+    runs: str | Path | Sequence[str | Path],
+    *,
+    verifier: str | None = None,
+    workers: int | None = None,
+    with_digests: bool = False,
 ) -> Index:
     """The run (or several files as one run) as tables; builds or extends what is not up to date.
 
@@ -24,10 +28,12 @@ def open_index(
         verifier: whose verdicts count; else the manifest's verdict of record, else the inline ones and, for rows that have
             none, the newest later one.
         workers: readers at once for the pass over the text; by default one per core for large files.
+        with_digests: a file that must be read whole is hashed too, for the data sets that may be made from it.
     """
     files = find_runs(runs)
-    digests = Digests()
-    digests.begin(_never_read(files, workers))
+    digests = Digests() if with_digests else None
+    if digests is not None:
+        digests.begin(_never_read(files, workers))
     from rollforge.index.view import Index
 
     return Index(files, verifier=verifier, workers=workers, digests=digests)

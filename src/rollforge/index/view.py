@@ -53,7 +53,7 @@ class Index:
         self.runs = list(runs)
         self.manifests = [read_manifest(files) for files in self.runs]
         self._held = ExitStack()
-        self._digests = self._held.enter_context(digests or Digests())
+        self._digests = self._held.enter_context(digests) if digests is not None else None
         self._sources = Sources()
         self._lines = Fetcher(self._sources)
         for number, files in enumerate(self.runs):
@@ -133,15 +133,9 @@ class Index:
         cache.refresh(workers)  # builds, and sweeps what it replaced, before this reader stands in its way
         self._held.enter_context(cache.reading())
         self._sources.add(kind, number, path, cache.folder, cache.refresh(workers))
-        if cache.has_read_all:
-            self._take_digest(path, cache.folder.parent, workers)
-
-    def _take_digest(self, path: Path, folder: Path, workers: int | None) -> None:
-        """Take the digest of a file that was read whole anyway, for the data sets that will be made from it."""
-        if readers(path.stat().st_size, workers) > 1:
-            self._digests.begin([(path, folder)])
-        else:
-            self._digests.take(path, folder)
+        if cache.has_read_all and self._digests is not None:
+            take = self._digests.begin if readers(path.stat().st_size, workers) > 1 else self._digests.take
+            take([(path, cache.folder.parent)])
 
     # What the run holds
 
