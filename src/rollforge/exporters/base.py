@@ -179,13 +179,17 @@ class Exporter:
         """Messages in this trainer's keys; with `tools` given and no column for them, written into the system text."""
         if self.shape_as.tools == "system" and tools is not None:
             messages = tools_in_system(messages, tools, as_text=self.shape_as.arguments == "text")
-        used = keys_used(messages, self.shape_as)
         keys = self.keys.get(column, _NO_KEYS)
+        rows: list[Any]
+        if self.is_columnar:
+            rows, used = shape(messages, self.shape_as, keys), keys_used(messages, self.shape_as)
+        else:
+            rows, used = shape_for_lines(messages, self.shape_as, keys)
         if used:
             self.kinds |= _kinds(column, used)
             if self.shape_as.keys == "uniform" and not used <= keys:
                 raise KeysGrew({**self.keys, column: keys | used})
-        return (shape if self.is_columnar else shape_for_lines)(messages, self.shape_as, keys)
+        return rows
 
     def prompt_messages(
         self, prompt: list[Message], tools: bytes | None = None, *, column: str = "prompt"

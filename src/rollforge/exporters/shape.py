@@ -76,30 +76,38 @@ class WrittenMessage(msgspec.Struct, gc=False):
 
 def shape_for_lines(
     messages: Iterable[Message], shaping: Shaping, keys: frozenset[str] = frozenset()
-) -> list[WrittenMessage]:
-    """What `shape` gives, for rows that are encoded next: texts that are JSON already stay the bytes they were."""
+) -> tuple[list[WrittenMessage], frozenset[str]]:
+    """What `shape` gives, for rows that are encoded next, and what `keys_used` says of them.
+
+    Texts that are JSON already stay the bytes they were.
+    """
     absent = _absent(keys if shaping.keys == "uniform" else frozenset())
     has_field, has_calls = shaping.reasoning == "field", shaping.arguments != "text"
     is_bare = has_calls and shaping.reasoning != "think"
+    thinks = has_called = has_results = False
     written = []
     for message in messages:
         thought, calls, call_id, name = absent
         if has_field:
             said = message.raw_thought if message.thought is None else message.thought
-            thought = said if said is not None and message.has_reasoning else thought
+            if said is not None and message.has_reasoning:
+                thought = said
+                thinks = True
         if has_calls:
             if message.calls:
                 calls = [_written_call(call, shaping.arguments) for call in message.calls]
+                has_called = True
             if message.call_id is not None:
                 call_id = message.call_id
                 name = message.name if message.name is not None else name
+                has_results = True
         content: object
         if is_bare and not message.images:
             content = message.raw if message.text is None else message.text
         else:
             content = _content(message, shaping, is_encoded=True)
         written.append(WrittenMessage(message.role, content, thought, calls, call_id, name))
-    return written
+    return written, _KEYS[thinks, has_called, has_results]
 
 
 @cache

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import msgspec
-import yaml
 
 
 def fenced(language: str, lines: Iterable[str]) -> str:
@@ -28,7 +27,8 @@ def files_of(files: Mapping[str, list[str]], split: str = "train") -> list[str]:
 
 def config(value: object) -> str:
     """A piece of a configuration file, as a Markdown code block."""
-    plain = msgspec.json.decode(
-        msgspec.json.encode(value)
-    )  # no two places share an object: YAML would write a reference
+    import yaml
+
+    # No two places share an object: YAML would write a reference.
+    plain = msgspec.json.decode(msgspec.json.encode(value))
     return fenced("yaml", [yaml.safe_dump(plain, sort_keys=False, width=120).rstrip()])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-
-import yaml
 
 from rollforge.exporters.base import Exporter
 from rollforge.exporters.examples import Kind
@@ -53,7 +52,8 @@ def write_card(manifest: Manifest, exporter: Exporter) -> str:
         ],
     }
     parts = [
-        "---\n" + yaml.safe_dump(head, sort_keys=False, allow_unicode=True) + "---",
+        # A JSON value is a YAML value, and needs no library that takes longer to load than the card to write.
+        "\n".join(["---", *(f"{key}: {json.dumps(value)}" for key, value in head.items()), "---"]),
         f"# {manifest.recipe} data for {manifest.to}",
         f"Made by `rollforge prepare {manifest.recipe}` (rollforge {manifest.versions['rollforge']}) from "
         f"{manifest.counts['rollouts']['in']:,} rollouts; how, to the last option and digest, is in `manifest.json`, and "
