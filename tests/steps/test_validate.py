@@ -154,6 +154,26 @@ def test_fix_writes_the_good_lines_and_the_reasons(tmp_path: Path) -> None:
     assert validate_files([clean]).ok
 
 
+def test_of_a_rollout_that_is_there_twice_fix_keeps_the_last_good_one(tmp_path: Path) -> None:
+    bad = make_rollout(0, 0, reward=0.75) | {"response": {"output": [{}]}}
+    rows = [
+        make_rollout(0, 0, reward=0.25),
+        make_rollout(1, 0, reward=1.0),
+        make_rollout(0, 0, reward=0.5),
+        bad,
+    ]
+    path = write_rows(tmp_path / "rollouts.jsonl", rows)
+    report = validate_files([path], ValidateOptions(fix=True)).files[0]
+    assert [problem.line for problem in report.bad if "same (task, rollout)" in problem.text] == [3, 4]
+    assert [json.loads(line)["reward"] for line in Path(report.fixed or "").read_text().splitlines()] == [
+        1.0,
+        0.5,
+    ]
+    rejected = [json.loads(line) for line in Path(report.rejects or "").read_text().splitlines()]
+    assert [row["line"] for row in rejected] == [1, 4]
+    assert rejected[0]["reasons"] == ["line 3 replaces it"]
+
+
 def test_a_chat_part_slips_through_the_peers_schema_too(tmp_path: Path) -> None:
     item = {"role": "user", "content": [{"type": "text", "text": "hello"}]}
     path = write_rows(tmp_path / "t.jsonl", [{"responses_create_params": {"input": [item]}}])

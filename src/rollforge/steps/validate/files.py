@@ -68,14 +68,14 @@ class _File:
         self._warnings: list[Problem] = []
         self._bad_lines: set[int] = set()
         self._reasons: dict[int, list[str]] = {}
-        """Of every bad line, for the file of rejects."""
+        """Of every line that is left out of the clean copy."""
         self._line_by_row: dict[bytes, int] = {}
         self._line_by_key: dict[tuple[int, int], int] = {}
         self._kinds: dict[str, dict[str, array[int]]] = {}
         self._metrics = FileMetrics()
 
-    def add(self, line: int, finding: Finding) -> None:
-        """Take note of a finding."""
+    def add(self, line: int, finding: Finding, *, instead: int | None = None) -> None:
+        """Take note of a finding; `instead` of this line, an earlier one has to go for it."""
         problem = Problem(
             line=line, path=finding.path, text=finding.text, hint=finding.hint, level=finding.level
         )
@@ -87,7 +87,9 @@ class _File:
         self._bad_lines.add(line)
         if self._options.fix:
             reason = f"{problem.path}: {problem.text}".removeprefix(": ")
-            self._reasons.setdefault(line, []).append(reason)
+            if instead is not None:
+                reason = f"line {line} replaces it"
+            self._reasons.setdefault(instead or line, []).append(reason)
         if len(self._bad) < LISTED:
             self._bad.append(problem)
 
@@ -115,10 +117,7 @@ class _File:
     def _check_duplicate(self, line: int, row: JsonObject) -> None:
         task, rollout = row.get(TASK_KEY), row.get(ROLLOUT_KEY)
         if self.kind == "rollouts" and isinstance(task, int) and isinstance(rollout, int):
-            first = self._line_by_key.setdefault((task, rollout), line)
-            if first != line:
-                text = f"the same (task, rollout) as line {first}: ({task}, {rollout})"
-                self.add(line, Finding(TASK_KEY, text, "the last one counts when the run is read"))
+            self._check_key(line, (task, rollout))
             return
         digest = hashlib.sha256(
             _canonical({k: v for k, v in row.items() if k not in (TASK_KEY, ROLLOUT_KEY)})
@@ -133,6 +132,17 @@ class _File:
             if first != line and self.kind == "tasks":
                 text = f"the same prompt as line {first}, with other fields"
                 self.add(line, Finding(PARAMS_KEY + ".input", text, level="warning"))
+
+    def _check_key(self, line: int, key: tuple[int, int]) -> None:
+        """A rollout that is there twice: the last good row is the one that counts, and that stays."""
+        is_good = line not in self._bad_lines
+        known = self._line_by_key.get(key)
+        if known is not None:
+            text = f"the same (task, rollout) as line {known}: {key}"
+            hint = "the last one counts when the run is read, and --fix keeps it"
+            self.add(line, Finding(TASK_KEY, text, hint), instead=known if is_good else None)
+        if known is None or is_good:
+            self._line_by_key[key] = line
 
     def _note_kinds(self, line: int, row: JsonObject) -> None:
         for name, value in row.items():
@@ -170,7 +180,7 @@ class _File:
         clean, rejects = folder / f"{stem}.clean.jsonl", folder / f"{stem}.rejects.jsonl"
         with clean.open("wb") as good, rejects.open("wb") as bad:
             for number, data in _lines(self.path):
-                if number in self._bad_lines:
+                if number in self._reasons:
                     text = data.decode("utf-8", "replace")
                     record = {"line": number, "reasons": self._reasons[number], "text": text}
                     bad.write(msgspec.json.encode(record) + b"\n")
