@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from rollforge.errors import DataError
 from rollforge.index import open_index
 from rollforge.index.digests import Digests, digest_of
 from tests.builders import make_rollout, write_rows
@@ -103,3 +104,16 @@ def test_without_an_interpreter_to_start_the_digest_is_left_for_later(
         assert index.table(["task"]).num_rows == 1
     monkeypatch.undo()
     assert digest_of(path, tmp_path / "rollouts_index") == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_run_that_cannot_be_opened_leaves_no_process_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[Digests] = []
+    begin = Digests.begin
+    monkeypatch.setattr(Digests, "begin", lambda self, files: (begun.append(self), begin(self, files)))
+    path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0, reward=1.0)])
+    (tmp_path / "rollouts_run.json").write_text("{")
+    with pytest.raises(DataError):
+        open_index(path, workers=2, with_digests=True)
+    assert [child.poll() is not None for digests in begun for child in digests._children] == [True]

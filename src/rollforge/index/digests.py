@@ -124,7 +124,8 @@ def _key(path: Path) -> str:
 
 def main(words: list[str]) -> None:
     """Take and remember the digests of files, each followed by the folder of its index."""
-    os.nice(GIVE_WAY)
+    with suppress(OSError):
+        os.nice(GIVE_WAY)
     for path, folder in zip(words[::2], words[1::2], strict=True):
         digest_of(Path(path), Path(folder))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,12 +32,15 @@ def open_index(
         with_digests: a file that must be read whole is hashed too, for the data sets that may be made from it.
     """
     files = find_runs(runs)
-    digests = Digests() if with_digests else None
-    if digests is not None:
-        digests.begin(_never_read(files, workers))
-    from rollforge.index.view import Index
+    with ExitStack() as held:
+        digests = held.enter_context(Digests()) if with_digests else None
+        if digests is not None:
+            digests.begin(_never_read(files, workers))
+        from rollforge.index.view import Index
 
-    return Index(files, verifier=verifier, workers=workers, digests=digests)
+        index = Index(files, verifier=verifier, workers=workers, digests=digests)
+        held.pop_all()  # the index has them now
+    return index
 
 
 def _never_read(runs: Sequence[RunFiles], workers: int | None) -> list[tuple[Path, Path]]:
