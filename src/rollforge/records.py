@@ -188,8 +188,12 @@ class Response(Mapping[str, Any]):
 
     @property
     def messages(self) -> list[JsonObject]:
-        """The message items."""
-        return [item for item in self.output if item.get("type") == "message"]
+        """The messages of the model; what a simulated user said among them is none of its."""
+        return [
+            item
+            for item in self.output
+            if item.get("type") == "message" and item.get("role") in (None, "assistant")
+        ]
 
     @property
     def last_text(self) -> str:
@@ -268,14 +272,13 @@ class Response(Mapping[str, Any]):
         return not self.text.strip() and not any(item.get("type") == "function_call" for item in self.output)
 
     def _parts(self) -> Iterator[JsonObject]:
-        for item in self.output:
-            if item.get("type") == "message":
-                content = item.get("content")
-                if isinstance(content, str):
-                    yield {"type": "output_text", "text": content}
-                for part in content if isinstance(content, list) else ():
-                    if isinstance(part, dict):
-                        yield part
+        for item in self.messages:
+            content = item.get("content")
+            if isinstance(content, str):
+                yield {"type": "output_text", "text": content}
+            for part in content if isinstance(content, list) else ():
+                if isinstance(part, dict):
+                    yield part
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

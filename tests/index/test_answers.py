@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from rollforge.index import open_index
 from rollforge.index.answers import measure
-from tests.builders import make_rollout, write_rows
+from rollforge.records import Response
+from tests.builders import Row, make_rollout, write_rows
 
 TEXTS = st.lists(
     st.text(
@@ -96,3 +97,20 @@ def test_an_error_message_is_told_however_it_is_escaped(tmp_path: Path) -> None:
     path.write_bytes(b"\n".join(lines) + b"\n")
     found = open_index(path).table(["error_text"]).column(0).to_pylist()
     assert found == [True] * len(ERRORS)
+
+
+def test_what_a_simulated_user_says_is_no_answer(tmp_path: Path) -> None:
+    def said(role: str, content: object) -> Row:
+        return {"type": "message", "role": role, "content": content}
+
+    rows = [make_rollout(0, number, 1.0) for number in range(2)]
+    one, two = ([{"type": "output_text", "text": text}] for text in "ab")
+    rows[0]["response"]["output"] = [said("assistant", one), said("user", "x" * 500), said("assistant", two)]
+    rows[1]["response"]["output"] = [said("assistant", [*one, *two])]
+    with open_index(write_rows(tmp_path / "rollouts.jsonl", rows)) as index:
+        found = index.table(["answer_chars", "answer_hash", "turns"], order_by="row").to_pylist()
+    assert [row["answer_chars"] for row in found] == [2, 2]
+    assert [row["turns"] for row in found] == [2, 1]
+    assert found[0]["answer_hash"] == found[1]["answer_hash"]
+    answer = Response(rows[0]["response"])
+    assert (answer.text, answer.last_text) == ("ab", "b")

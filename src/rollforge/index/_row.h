@@ -107,6 +107,10 @@ static int read_item(void *context, const String *key, Cursor *c) {
     if (read_object(c, read_item_member, &item) < 0) return LEFT;
     row->is_last_call = is_text(&item.type, "function_call");
     if (is_text(&item.type, "message")) {
+        if (item.role.text && !is_text(&item.role, "assistant")) { /* a simulated user spoke */
+            row->in_turn = 0;
+            return TAKEN;
+        }
         buffer_add(&row->said, row->parts.data, row->parts.size);
         row->has_refused |= item.has_refusal;
         if (item.is_content_text && item.content.size) buffer_add(&row->said, &item.content, sizeof item.content);
@@ -117,7 +121,6 @@ static int read_item(void *context, const String *key, Cursor *c) {
         return TAKEN;
     }
     if (!row->in_turn) {
-        if (is_text(&item.role, "user")) return TAKEN;
         row->turns++;
         row->in_turn = 1;
     }

@@ -144,6 +144,9 @@ def look(response: PartlyRead) -> Seen:
     for item in response.output or ():
         last = item.type
         if last == "message":
+            if item.role is not None and item.role != "assistant":
+                in_turn = False  # a simulated user spoke
+                continue
             content = item.content
             if type(content) is list:
                 for part in content:
@@ -159,8 +162,6 @@ def look(response: PartlyRead) -> Seen:
             in_turn = False
             continue
         if not in_turn:
-            if item.role == "user":
-                continue
             turns += 1
             in_turn = True
         if len(item.generation_token_ids) > 2:
