@@ -5,8 +5,10 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import msgspec
@@ -14,7 +16,7 @@ import pytest
 
 from rollforge.errors import DataError
 from rollforge.index import open_index
-from rollforge.index.digests import Digests, digest_of
+from rollforge.index.digests import Digests, _key, digest_of
 from tests.builders import make_rollout, write_rows
 
 
@@ -35,7 +37,7 @@ def test_a_file_that_grew_has_another_digest(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0, reward=1.0)])
     open_index(path, with_digests=True).close()
     with path.open("ab") as file:
-        file.write(path.read_bytes().replace(b'"_ng_task_index":0', b'"_ng_task_index":1'))
+        file.write(path.read_bytes().replace(b'"_ng_task_index": 0', b'"_ng_task_index": 1'))
     open_index(path, with_digests=True).close()
     assert digest_of(path, tmp_path / "rollouts_index") == hashlib.sha256(path.read_bytes()).hexdigest()
     assert list(kept_digest(tmp_path / "rollouts_index").values()) == [
@@ -75,13 +77,12 @@ def test_a_file_that_was_written_anew_is_taken_anew(tmp_path: Path) -> None:
 
 def test_whoever_needs_a_digest_that_is_being_taken_waits_for_it(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0, reward=1.0)])
-    stat = path.stat()
     found: list[str] = []
     with (tmp_path / "digest-rollouts.jsonl.lock").open("a") as taking:
         fcntl.flock(taking, fcntl.LOCK_EX)
         asking = threading.Thread(target=lambda: found.append(digest_of(path, tmp_path)))
         asking.start()
-        note = {f"{stat.st_size}-{stat.st_mtime_ns}": "taken meanwhile"}
+        note = {_key(path): "taken meanwhile"}
         (tmp_path / "digest-rollouts.jsonl.json").write_bytes(msgspec.json.encode(note))
     asking.join()
     assert found == ["taken meanwhile"]
@@ -117,3 +118,33 @@ def test_a_run_that_cannot_be_opened_leaves_no_process_behind(
     with pytest.raises(DataError):
         open_index(path, workers=2, with_digests=True)
     assert [child.poll() is not None for digests in begun for child in digests._children] == [True]
+
+
+def test_a_file_rewritten_at_its_old_time_has_another_digest(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0, reward=0.0)])
+    before = path.stat()
+    first = digest_of(path, tmp_path)
+    path.write_bytes(path.read_bytes().replace(b'"reward": 0.0', b'"reward": 1.0'))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+    assert first != digest_of(path, tmp_path) == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_digest_whose_asker_was_killed_is_not_taken_to_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    with path.open("wb") as file:
+        file.truncate(64 << 30)  # minutes of hashing
+    code = f"from rollforge.index.digests import Digests; from pathlib import Path; d = Digests(); p = Path({str(path)!r})\n"
+    code += "d.begin([(p, p.parent)]); print(d._children[0].pid, flush=True); input()"
+    asker = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert asker.stdout is not None
+    child = int(asker.stdout.readline())
+    asker.kill()
+    asker.communicate()
+    for _ in range(200):
+        if not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text().split()[2]:
+            break
+        time.sleep(0.05)
+    else:
+        os.kill(child, 9)
+        pytest.fail("the process that hashes outlived the one that wanted the digest")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rollforge.errors import UsageError
+from rollforge.errors import DataError, UsageError
 from rollforge.index import open_index
 from tests.builders import make_rollout, write_rows
 
@@ -412,3 +412,51 @@ def test_rows_and_lines_are_numbered_alike_with_and_without_sql(
         assert index.table(names) == index.select(
             'SELECT row, line, "offset", task FROM rollouts ORDER BY row'
         )
+
+
+def test_bad_lines_of_the_files_beside_the_rollouts_are_listed_and_counted(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0, 1.0)])
+    for name in ("tasks", "failures", "verdicts"):
+        write_rows(tmp_path / f"rollouts_{name}.jsonl", [b"{torn"])
+    with open_index(path) as index:
+        assert index.rejected_lines == 3
+        assert [Path(bad.file).name for bad in index.rejects] == [
+            f"rollouts_{name}.jsonl" for name in ("tasks", "failures", "verdicts")
+        ]
+
+
+def test_an_edit_in_the_middle_is_seen_although_the_file_has_grown_too(tmp_path: Path) -> None:
+    rows = [make_rollout(task, 0, 1.0, note="x" * 500) for task in range(400)]
+    path = write_rows(tmp_path / "rollouts.jsonl", rows)
+    open_index(path).close()
+    data = path.read_bytes()
+    lines = data.split(b"\n")
+    lines[200] = lines[200].replace(b'"reward": 1.0', b'"reward": 0.0')
+    with path.open("r+b") as file:
+        file.write(b"\n".join(lines))
+        file.seek(len(data))
+        file.write(lines[0].replace(b'"_ng_task_index": 0', b'"_ng_task_index": 400') + b"\n")
+    with open_index(path) as index:
+        rewards = index.table(["reward"]).column(0).to_pylist()
+    assert (len(rewards), sum(rewards)) == (401, 400)
+
+
+@pytest.mark.parametrize("number", [2**53, 2**60, 2**70])
+def test_a_task_number_too_large_to_be_told_apart_is_noted(tmp_path: Path, number: int) -> None:
+    path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0, 1.0) | {"_ng_task_index": number}])
+    with open_index(path) as index:
+        assert index.noted_lines == 1 and "too large" in index.rejects[0].reason
+
+
+def test_an_index_removed_while_it_is_read_is_told_so(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0, 1.0)])
+    with open_index(path) as index:
+        shutil.rmtree(tmp_path / "rollouts_index")
+        with pytest.raises(DataError, match="removed while it was read"):
+            index.table(["reward"])
+
+
+def test_no_workers_are_refused(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0, 1.0)])
+    with pytest.raises(UsageError, match="-1 workers"):
+        open_index(path, workers=-1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -247,3 +249,34 @@ def test_several_agents_without_a_single_verdict_are_told(tmp_path: Path) -> Non
     rows = [make_rollout(0, n, None, agent=f"agent {n}") for n in range(2)]
     profile = profile_run(write_rows(tmp_path / "r.jsonl", rows))
     assert profile.agents.column("mean/reward").to_pylist() == [None, None]
+
+
+def test_an_odd_row_of_the_tasks_file_is_shown_as_far_as_json_can(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(task, 0, 1.0) for task in range(2)])
+    params = '"responses_create_params":{"input":"q"}'
+    tasks = [
+        f'{{"_ng_task_index":0,{params},"difficulty":NaN}}',
+        f'{{"_ng_task_index":1,{params},"text":"\\ud800"}}',
+    ]
+    write_rows(tmp_path / "rollouts_materialized_inputs.jsonl", [line.encode() for line in tasks])
+    samples = [row["sample"] for row in written(path)[0]]
+    assert samples[0]["difficulty"] is None and samples[1]["text"] == "\ud800"
+
+
+def test_several_profiles_of_one_run_do_not_disturb_each_other(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(task, 0, 1.0) for task in range(3000)])
+    command = [sys.executable, "-m", "rollforge", "profile", str(path)]
+    running = [subprocess.Popen(command, stdout=-3, stderr=-3) for _ in range(4)]
+    assert [one.wait() for one in running] == [0] * 4
+    assert len((tmp_path / "rollouts_reward_profiling.jsonl").read_text().splitlines()) == 3000
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_task_without_a_rollout_misses_all_that_were_expected(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0, 1.0)])
+    rows = [{"_ng_task_index": task, "responses_create_params": {"input": "q"}} for task in (0, 0, 1, 1)]
+    write_rows(tmp_path / "rollouts_materialized_inputs.jsonl", rows)
+    first, second = written(path)[0]
+    assert (first["expected_num_rollouts"], first["missing_num_rollouts"]) == (2, 1)
+    assert (second["expected_num_rollouts"], second["missing_num_rollouts"]) == (2, 2)
+    assert second["reward_profile_completion_pct"] == 0

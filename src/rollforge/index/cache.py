@@ -30,6 +30,12 @@ VERSION = 6
 PROBE = 64 << 10
 """Bytes at the head, and before the end of what was indexed, that must be unchanged for the file to count as grown."""
 
+READ_WHOLE = 32 << 20
+"""Up to so many bytes, all of them must be; of more, blocks all over the file are looked at."""
+
+BLOCK, BLOCKS = 4 << 10, 256
+"""How large those blocks are, and how many."""
+
 
 class Tail(msgspec.Struct, kw_only=True):
     """A last line without a newline: it counts, but is read again once the file has grown."""
@@ -177,11 +183,18 @@ class Cache:
     def _digests(self, end: int) -> tuple[str, str]:
         if is_compressed(self.path):
             return "", ""
+        head, tail = hashlib.sha256(), hashlib.sha256()
         with self.path.open("rb") as file:
-            head = file.read(min(PROBE, end))
-            file.seek(max(0, end - PROBE))
-            tail = file.read(min(PROBE, end))
-        return hashlib.sha256(head).hexdigest(), hashlib.sha256(tail).hexdigest()
+            if end <= READ_WHOLE:
+                head.update(file.read(end))
+            else:
+                head.update(file.read(PROBE))
+                for number in range(1, BLOCKS):
+                    file.seek(end // BLOCKS * number)
+                    head.update(file.read(BLOCK))
+                file.seek(end - PROBE)
+                tail.update(file.read(PROBE))
+        return head.hexdigest(), tail.hexdigest()
 
     def _extend(self, base: State, found: FileId, workers: int | None) -> State:
         """`base` and what follows it in the file."""

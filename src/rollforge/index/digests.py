@@ -52,7 +52,7 @@ class Digests:
 
         self._begun.update(path for path, _ in new)
         words = [str(word.absolute()) for pair in new for word in pair]
-        command = [sys.executable, "-I", "-S", __file__, *words]
+        command = [sys.executable, "-I", "-S", __file__, str(os.getpid()), *words]
         with suppress(OSError):  # they are taken by whoever needs them
             self._children.append(Popen(command, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL))
 
@@ -63,17 +63,20 @@ class Digests:
                 digest_of(path, folder)
 
 
-def digest_of(path: Path, folder: Path | None = None) -> str:
-    """The file's SHA-256; beside the index in `folder` it is remembered for as long as the file is unchanged."""
+def digest_of(path: Path, folder: Path | None = None, *, parent: int | None = None) -> str:
+    """The file's SHA-256; beside the index in `folder` it is remembered for as long as the file is unchanged.
+
+    With `parent` given, it ends the process once another process is its parent.
+    """
     if folder is None or not folder.is_dir():
-        return _sha256(path)
+        return _sha256(path, parent)
     kept, key = folder / f"digest-{path.name}.json", _key(path)
     if (known := _read(kept, key)) is not None:
         return known
     with _in_turn(kept.with_suffix(".lock")):
         digest = _read(kept, key)  # somebody else may have taken it meanwhile
         if digest is None:
-            digest = _sha256(path)
+            digest = _sha256(path, parent)
             if _key(path) == key:
                 _write(kept, key, digest)
     return digest
@@ -108,26 +111,29 @@ def _in_turn(lock: Path) -> Iterator[None]:
         yield
 
 
-def _sha256(path: Path) -> str:
+def _sha256(path: Path, parent: int | None) -> str:
     # Some processors copy a file to just behind the start of a page, where Python's own buffers lie, four times as slowly.
     digest, block = hashlib.sha256(), mmap.mmap(-1, STEP)
     with path.open("rb", buffering=0) as file, memoryview(block) as view:
         while size := file.readinto(block):
             digest.update(view[:size])
+            if parent is not None and os.getppid() != parent:
+                sys.exit("whoever wanted the digest is gone")
     return digest.hexdigest()
 
 
 def _key(path: Path) -> str:
     stat = path.stat()
-    return f"{stat.st_size}-{stat.st_mtime_ns}"
+    return f"{stat.st_size}-{stat.st_ino}-{stat.st_mtime_ns}-{stat.st_ctime_ns}"
 
 
 def main(words: list[str]) -> None:
-    """Take and remember the digests of files, each followed by the folder of its index."""
+    """Take and remember digests for the process of a number: of files, each followed by the folder of its index."""
+    parent = int(words[0])
     with suppress(OSError):
         os.nice(GIVE_WAY)
-    for path, folder in zip(words[::2], words[1::2], strict=True):
-        digest_of(Path(path), Path(folder))
+    for path, folder in zip(words[1::2], words[2::2], strict=True):
+        digest_of(Path(path), Path(folder), parent=parent)
 
 
 if __name__ == "__main__":

@@ -217,9 +217,11 @@ def sort_scalars(
         if kind is float or kind is int or kind is bool:
             if key in KEYS:
                 if value % 1:  # type: ignore[operator]
-                    notes.append(f"{key}: expected a whole number, got {value:g}")
+                    notes.append(NOT_WHOLE.format(name=key, value=value))
                 elif abs(value) < 2**53:  # type: ignore[arg-type]  # beyond, neighbours are one and the same
                     keys[key] = int(value)  # type: ignore[arg-type]
+                else:
+                    notes.append(TOO_LARGE.format(name=key, value=value))
             else:
                 numbers.append((key, value))  # type: ignore[arg-type]
         elif kind is str:
@@ -232,6 +234,8 @@ def sort_scalars(
 
 
 KEYS = frozenset({TASK_KEY, ROLLOUT_KEY, ATTEMPT_KEY})
+NOT_WHOLE = "{name}: expected a whole number, got {value:g}"
+TOO_LARGE = "{name}: {value:g} is too large to be told from its neighbours"
 
 
 def _one_by_one(small: list[tuple[str, Raw]]) -> tuple[list[Any], list[tuple[str, Raw]]]:

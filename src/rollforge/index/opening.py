@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rollforge.errors import UsageError
 from rollforge.index.digests import Digests
 from rollforge.index.readers import readers
 from rollforge.index.sources import find_runs
@@ -31,6 +32,8 @@ def open_index(
         workers: readers at once for the pass over the text; by default one per core for large files.
         with_digests: a file that must be read whole is hashed too, for the data sets that may be made from it.
     """
+    if workers is not None and workers < 1:
+        raise UsageError(f"there cannot be {workers} workers", hint="give 1 or more, or leave it out")
     files = find_runs(runs)
     with ExitStack() as held:
         digests = held.enter_context(Digests()) if with_digests else None

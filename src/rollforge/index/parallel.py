@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 RANGE = 128 << 20
 """Bytes per range: enough that a worker's parts are not tiny, few enough that workers end at about the same time."""
 
+MOST = 64
+"""Workers, however many are asked for: each reads ranges of its own, and a thousand would make a thousand small parts."""
+
 
 def scan_parallel(
     path: Path,
@@ -39,7 +42,7 @@ def scan_parallel(
     workers: int | None,
 ) -> Iterator[Scanned]:
     """What each range held, in order, in parts named `stem` + numbers; `end` None means a compressed file, which one must read."""
-    count = 1 if end is None else readers(end - start, workers)
+    count = 1 if end is None else min(readers(end - start, workers), MOST)
     if end is None or end - start <= RANGE:
         if end is None or end > start:
             yield scan_range(path, kind, start, end, stem)

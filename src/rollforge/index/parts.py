@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from rollforge.errors import DataError
 from rollforge.index.arrays import arrow_array, ints
 from rollforge.index.kinds import ARROW_TYPES, COLUMNS, PIECES, PLACES, stored_name
 from rollforge.index.tables import Source
@@ -73,7 +74,12 @@ def _open_part(source: Source, part: str, texts: Sequence[str] = ()) -> pq.Parqu
     import pyarrow.parquet as pq
 
     footer = source.footers.get(part)
-    file = pq.ParquetFile(str(source.folder / part), metadata=footer, read_dictionary=texts)
+    try:
+        file = pq.ParquetFile(str(source.folder / part), metadata=footer, read_dictionary=texts)
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{source.folder}: the index was removed while it was read", hint="run the command again"
+        ) from error
     if footer is None and len(source.footers) < MOST_FOOTERS:
         source.footers[part] = file.metadata
     return file

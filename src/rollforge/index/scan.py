@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from rollforge.index import fast
 from rollforge.index.arrays import arrow_array, arrow_floats
 from rollforge.index.columns import Columns
-from rollforge.index.facts import BadLine, Line, Reader, Row
+from rollforge.index.facts import NOT_WHOLE, TOO_LARGE, BadLine, Line, Reader, Row
 from rollforge.index.keys import key_span
 from rollforge.index.kinds import (
     ARROW_TYPES,
@@ -279,9 +279,10 @@ def _no_keys(numbers: Mapping[str, NDArray[np.float64]]) -> list[tuple[int, str]
     """Rows with a key that is no whole number, and what to say of them; the key is missing there."""
     found = [(name, numbers[name]) for name in _KEY_COLUMNS if name in numbers]
     return [
-        (row, f"{name}: expected a whole number, got {values[row]:g}")
+        (row, text.format(name=name, value=values[row]))
         for name, values in found
-        for row in np.flatnonzero(values % 1 > 0).tolist()
+        for is_none, text in ((values % 1 > 0, NOT_WHOLE), (np.abs(values) >= 2**53, TOO_LARGE))
+        for row in np.flatnonzero(is_none).tolist()
     ]
 
 

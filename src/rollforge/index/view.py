@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from rollforge.errors import DataError
 from rollforge.index import parts
 from rollforge.index.arrays import arrow_array
 from rollforge.index.cache import Cache
@@ -130,9 +131,17 @@ class Index:
 
     def _open(self, number: int, kind: Kind, path: Path, folder: Path, workers: int | None) -> None:
         cache = Cache(path, kind, folder)
-        cache.refresh(workers)  # builds, and sweeps what it replaced, before this reader stands in its way
-        self._held.enter_context(cache.reading())
-        self._sources.add(kind, number, path, cache.folder, cache.refresh(workers))
+        try:
+            cache.refresh(
+                workers
+            )  # builds, and sweeps what it replaced, before this reader stands in its way
+            self._held.enter_context(cache.reading())
+            self._sources.add(kind, number, path, cache.folder, cache.refresh(workers))
+        except FileNotFoundError as error:
+            what = "it" if not path.exists() else cache.folder.parent
+            raise DataError(
+                f"{path}: {what} was removed while it was read", hint="run the command again"
+            ) from error
         if cache.has_read_all and self._digests is not None:
             take = self._digests.begin if readers(path.stat().st_size, workers) > 1 else self._digests.take
             take([(path, cache.folder.parent)])
@@ -146,22 +155,26 @@ class Index:
 
     @property
     def rejects(self) -> list[BadLineAt]:
-        """Lines that are no rows, and rows with something odd, each with its place (`is_kept` tells them apart)."""
+        """Lines that are no rows, and rows with something odd, each with its place (`is_kept` tells them apart).
+
+        Those of the rollouts first, then those of the tasks, failures and verdicts beside them.
+        """
         return [
             msgspec.structs.replace(bad, file=str(source.path))  # it may have been indexed under another path
-            for source in self._sources.by_kind["rollouts"]
+            for sources in self._sources.by_kind.values()
+            for source in sources
             for bad in source.state.all_listed()
         ]
 
     @property
     def rejected_lines(self) -> int:
-        """How many lines are no rows."""
-        return self._sources.count("rollouts", "rejected")
+        """How many lines of the run's files are no rows."""
+        return sum(self._sources.count(kind, "rejected") for kind in self._sources.by_kind)
 
     @property
     def noted_lines(self) -> int:
-        """How many rows count although something about them is odd."""
-        return self._sources.count("rollouts", "noted")
+        """How many rows of the run's files count although something about them is odd."""
+        return sum(self._sources.count(kind, "noted") for kind in self._sources.by_kind)
 
     @property
     def duplicates(self) -> list[Duplicate]:

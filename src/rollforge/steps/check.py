@@ -276,6 +276,7 @@ def index_evidence(index: Index, options: CheckOptions) -> Evidence:
     is_whole = len(known) == len(index.runs) and bool(known)
     per_task = [] if is_whole else _rollouts_per_task(index)
     samples = {manifest.samples for manifest in known} if is_whole else set(per_task)
+    texts = {str(files.rollouts) for files in index.runs}
     about = About(
         name=" ".join(_run_name(files) for files in index.runs),
         model=next((str(item.config["model"]) for item in known if item.config.get("model")), None),
@@ -286,7 +287,7 @@ def index_evidence(index: Index, options: CheckOptions) -> Evidence:
             for files, manifest in zip(index.runs, manifests, strict=True)
         ),
         rejected_lines=index.rejected_lines,
-        noted=[(bad.line, bad.reason) for bad in index.rejects if bad.is_kept],
+        noted=[(bad.line, bad.reason) for bad in index.rejects if bad.is_kept and bad.file in texts],
         duplicates=index.duplicate_count,
         duplicate_places=[
             {"task": item.task, "rollout": item.rollout, "line": item.line} for item in index.duplicates

@@ -277,7 +277,7 @@ def show_line(index: Index, number: int) -> SeenLine:
     if len(index.runs) != 1:
         raise UsageError("--line needs one file, not several", hint="name the file the line is in")
     path = index.runs[0].rollouts
-    reasons = {bad.line: bad.reason for bad in index.rejects}
+    reasons = {bad.line: bad.reason for bad in index.rejects if bad.file == str(path)}
     offset = passed = 0
     for passed, data in enumerate(read_lines(path), 1):
         if passed == number:

@@ -94,7 +94,8 @@ def _column(values: Any) -> pa.Array:
 
 def _task_table(rows: ByTask, fields: Mapping[str, str], options: ProfileOptions, shelf: Shelf) -> pa.Table:
     columns: dict[str, pa.Array] = {"task": arrow_array(rows.tasks), "agent": _first(rows, "agent")}
-    columns |= {name: _column(shelf.put(values)) for name, values in _counts(rows).items()}
+    found = np.diff(np.append(rows.starts, len(rows))).astype(np.int64)
+    columns |= {name: _column(shelf.put(values)) for name, values in _counts(rows, rows.tasks, found).items()}
     columns |= _reward_columns(rows, options, shelf)
     statistics = group_statistics(rows, fields, None, rows.starts, shelf=shelf)
     for name, values in statistics.items():
@@ -110,9 +111,9 @@ def _first(rows: ByTask, name: str) -> pa.Array:
     return texts(codes[rows.starts], [label for label in labels if label is not None])
 
 
-def _counts(rows: ByTask) -> dict[str, Ints | Floats]:
-    found = np.diff(np.append(rows.starts, len(rows))).astype(np.int64)
-    expected = _expected_per_task(rows)
+def _counts(rows: ByTask, tasks: Ints, found: Ints) -> dict[str, Ints | Floats]:
+    """How many rollouts these tasks have, and how many they should have, where that is known."""
+    expected = _expected_per_task(rows, tasks)
     if expected is None:
         return {"num_rollouts": found}
     wanted = np.maximum(expected, found)
@@ -120,22 +121,22 @@ def _counts(rows: ByTask) -> dict[str, Ints | Floats]:
         "num_rollouts": found,
         "expected_num_rollouts": wanted,
         "missing_num_rollouts": wanted - found,
-        "reward_profile_completion_pct": 100.0 * found / wanted,
+        "reward_profile_completion_pct": 100.0 * found / np.maximum(wanted, 1),
     }
 
 
-def _expected_per_task(rows: ByTask) -> Ints | None:
+def _expected_per_task(rows: ByTask, wanted: Ints) -> Ints | None:
     """From the manifest's samples per task, else from how often NeMo Gym's materialized inputs name the task."""
     samples = {manifest.get("samples") for manifest in rows.index.manifests}
     if len(samples) == 1 and isinstance(number := samples.pop(), int):
-        return np.full(len(rows.tasks), number, dtype=np.int64)
+        return np.full(len(wanted), number, dtype=np.int64)
     named = rows.index.inputs_per_task()
     if named is None:
         return None
     tasks, counts = named
-    place = np.searchsorted(tasks, rows.tasks)
+    place = np.searchsorted(tasks, wanted)
     is_known = (
-        (place < len(tasks)) & (tasks[np.minimum(place, len(tasks) - 1)] == rows.tasks)
+        (place < len(tasks)) & (tasks[np.minimum(place, len(tasks) - 1)] == wanted)
         if len(tasks)
         else np.zeros(0)
     )
@@ -178,7 +179,7 @@ def _with_absent_tasks(rows: ByTask, table: pa.Table) -> pa.Table:
     absent = np.setdiff1d(places.tasks, rows.tasks) if places is not None else np.zeros(0, dtype=np.int64)
     if not len(absent):
         return table
-    nothing: dict[str, Any] = {"task": absent, "num_rollouts": np.zeros(len(absent), dtype=np.int64)}
+    nothing: dict[str, Any] = {"task": absent, **_counts(rows, absent, np.zeros(len(absent), dtype=np.int64))}
     nothing |= {name: np.zeros(len(absent), dtype=np.int64) for name in ("num_judged", "num_solved")}
     return pa.concat_tables([table, pa.table(nothing)], promote_options="default").sort_by("task")
 

@@ -100,10 +100,23 @@ class Samples:
 
 
 def _without_indices(line: bytes) -> bytes:
-    row = _split(line)
+    try:
+        row = _split(line)
+    except msgspec.DecodeError:
+        return _odd_without_indices(line)
     row.pop(TASK_KEY, None)
     row.pop(ROLLOUT_KEY, None)
     return _encode(row)
+
+
+def _odd_without_indices(line: bytes) -> bytes:
+    """The same for a row with NaN, which becomes null, or with half a surrogate pair, which stays the escape it is."""
+    import json
+
+    row = json.loads(line, parse_constant=lambda _: None)
+    return json.dumps(
+        {key: value for key, value in row.items() if key not in (TASK_KEY, ROLLOUT_KEY)}
+    ).encode()
 
 
 class _Sample(msgspec.Struct, omit_defaults=True):

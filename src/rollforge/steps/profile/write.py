@@ -6,6 +6,7 @@ Rows are made and written a slice at a time; what is undefined is left out of a 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -46,14 +47,17 @@ def write_profile(
         out.mkdir(parents=True, exist_ok=True)
         files = RunFiles(out / files.rollouts.name)
     infos = _rollout_infos(index, where) if rollout_infos else None
-    partial = files.reward_profiling.with_suffix(".partial")
+    partial = files.reward_profiling.with_suffix(f".{os.getpid()}.partial")  # two may profile one run at once
     try:
         with partial.open("wb") as file, Samples(index) as samples:
             _write_tasks(file, profile, samples, Histograms(profile.rows or ByTask(index, where)), infos)
     except EOFError as error:
         where_told = ", ".join(str(run.rollouts) for run in index.runs)
         raise DataError(f"{where_told}: {error} while it was read", hint="run the command again") from None
-    partial.replace(files.reward_profiling)
+    else:
+        partial.replace(files.reward_profiling)
+    finally:
+        partial.unlink(missing_ok=True)
     files.agent_metrics.write_bytes(
         msgspec.json.format(_encode(agent_entries(profile.agents)), indent=2) + b"\n"
     )
