@@ -460,3 +460,17 @@ def test_no_workers_are_refused(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0, 1.0)])
     with pytest.raises(UsageError, match="-1 workers"):
         open_index(path, workers=-1)
+
+
+def test_a_number_that_no_float_holds_costs_only_itself(tmp_path: Path) -> None:
+    odd = make_rollout(0, 0, 1.0) | {"x": 1}
+    line = json.dumps(odd).replace('"x": 1', '"x": 1e999').replace('"reward": 1.0', '"reward": -1e400')
+    line = line.replace('"input_tokens": 10', '"input_tokens": 1e999')
+    usage = {"input_tokens": 3, "output_tokens_details": {"reasoning_tokens": 7}}
+    good = make_rollout(1, 0, 1.0) | {"x": 5}
+    good["response"]["usage"] = usage
+    with open_index(write_rows(tmp_path / "rollouts.jsonl", [line.encode(), good])) as index:
+        names = ["reward", "x", "input_tokens", "output_tokens", "output_tokens_details.reasoning_tokens"]
+        found = [list(row.values()) for row in index.table(names, order_by="row").to_pylist()]
+        assert "reward: expected a number" in index.rejects[0].reason
+    assert found == [[None, None, None, 20, None], [1.0, 5, 3, None, 7]]

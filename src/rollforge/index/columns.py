@@ -7,6 +7,7 @@ Rows with the same keys are one batch: their values are joined into one JSON arr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -180,10 +181,25 @@ def _column(texts: dict[str, Objects], name: str, count: int) -> Objects:
 
 
 def _tolerant_usage(usage: bytes) -> Any:
-    value = msgspec.json.decode(usage)
-    if not isinstance(value, dict):
-        return None
-    return {name: number for name, number in value.items() if isinstance(number, int | float)}
+    """What can be read of a usage, number by number: what is odd about one costs no other."""
+    with suppress(msgspec.DecodeError):
+        return _decode_usages(b"[" + usage + b"]")[0]
+    read: dict[str, Any] = {}
+    for name, value in _members(usage).items():
+        if isinstance(number := _tolerant_value(value), int | float):
+            read[name] = number
+        else:
+            inner = {key: _tolerant_value(one) for key, one in _members(value).items()}
+            read[name] = {key: one for key, one in inner.items() if isinstance(one, int | float)}
+    return read
+
+
+def _members(value: bytes | Raw) -> dict[str, Raw]:
+    """Of an object; of anything else none."""
+    try:
+        return msgspec.json.decode(value, type=dict[str, Raw])
+    except msgspec.DecodeError:
+        return {}
 
 
 def _columns_of(payloads: list[bytes], width: int) -> list[tuple[Any, ...]]:
@@ -205,11 +221,15 @@ def _tolerant_row(payload: bytes, width: int) -> list[Any]:
         return [_tolerant_value(raw) for raw in raws]
 
 
+class _Unreadable:
+    """Stands for a value that cannot be read: a number that no float holds, half a surrogate pair."""
+
+
 def _tolerant_value(raw: Raw) -> Any:
     try:
         return _decode_rows(b"[[" + bytes(raw) + b"]]")[0][0]
     except msgspec.DecodeError:
-        return None
+        return _Unreadable()
 
 
 def _scatter(
@@ -242,7 +262,9 @@ def _scatter(
 
 
 def _note_wrong_kinds(key: str, values: tuple[Any, ...], rows: Rows, note: Note) -> None:
-    words: dict[type, str] = {str: "text", list: "an array", dict: "an object"}
+    words: dict[type, str] = {
+        str: "text", list: "an array", dict: "an object", _Unreadable: "one that cannot be read",
+    }  # fmt: skip
     for row, value in zip(rows.tolist(), values, strict=True):
         if type(value) not in _NUMBERS:
             note(row, f"{key}: expected a number, got {words.get(type(value), type(value).__name__)}")
