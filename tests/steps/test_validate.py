@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rollforge.errors import DataError
 from rollforge.steps.validate import ValidateOptions, validate_files
 from tests.builders import Row, make_rollout, write_rows
 
@@ -193,3 +194,70 @@ def test_half_a_surrogate_pair_is_named(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "t.jsonl", [b'{"responses_create_params": {"input": "\\ud800 x"}}'])
     (problem,) = validate_files([path]).files[0].bad
     assert "surrogate" in problem.text
+
+
+@pytest.mark.parametrize(
+    ("row", "path"),
+    [
+        (make_task([{"type": ["message"], "role": "user", "content": "x"}]), "input[0].type"),
+        (make_task([{"type": {}, "role": "user", "content": "x"}]), "input[0].type"),
+        (make_task([{"type": "function_call", "call_id": ["c"], "name": "f", "arguments": "{}"}]), "input[0].call_id"),
+        (make_task([{"type": "function_call_output", "call_id": ["c"], "output": "x"}]), "input[0].call_id"),
+        (make_task(params={"tools": [{**GOOD_TOOL, "name": {"a": 1}}]}), "tools[0].name"),
+        (
+            make_task(params={"tools": [{**GOOD_TOOL, "parameters": {"type": "object", "required": [["a"]]}}]}),
+            "tools[0].parameters.required",
+        ),
+        (
+            make_task(params={"tools": [{**GOOD_TOOL, "parameters": {"type": "object", "required": [{}]}}]}),
+            "tools[0].parameters.required",
+        ),
+    ],
+)  # fmt: skip
+def test_a_value_of_a_wrong_type_is_a_finding_wherever_it_stands(tmp_path: Path, row: Row, path: str) -> None:
+    assert (1, f"responses_create_params.{path}") in problems(tmp_path / "t.jsonl", row)
+
+
+def test_a_reward_that_no_float_holds_is_out_of_range(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "r.jsonl", [make_rollout(0, 0), make_rollout(0, 1, 10**400)])
+    (problem,) = validate_files([path]).files[0].bad
+    assert (problem.line, problem.path) == (2, "reward") and "out of range" in problem.text
+
+
+@pytest.mark.parametrize(
+    ("value", "reasons"),
+    [
+        (b"1e999", ["1e999 is a number out of range"]),
+        (b"1" * 5000, ["5,000 digits is out of range"]),
+        (b'[NaN, "\\ud800"]', ["NaN is no JSON", "surrogate"]),
+        (b'[NaN, "\\ud800", 1e999]', ["NaN is no JSON", "surrogate", "out of range"]),
+        (b"[" * 5000 + b"]" * 5000, ["nested too deeply"]),
+    ],
+)
+def test_what_most_readers_refuse_is_called_what_it_is(
+    tmp_path: Path, value: bytes, reasons: list[str]
+) -> None:
+    line = b'{"responses_create_params": {"input": "a"}, "x": ' + value + b"}"
+    (problem,) = validate_files([write_rows(tmp_path / "t.jsonl", [line])]).files[0].bad
+    assert all(reason in problem.text for reason in reasons)
+    assert ("surrogate" in problem.text) == ("surrogate" in reasons)
+
+
+def test_a_byte_order_mark_is_called_what_it_is(tmp_path: Path) -> None:
+    line = b'\xef\xbb\xbf{"responses_create_params": {"input": "a"}}'
+    (problem,) = validate_files([write_rows(tmp_path / "t.jsonl", [line])]).files[0].bad
+    assert "byte order mark" in problem.text
+
+
+@pytest.mark.parametrize("depth", range(900, 1000, 3))
+def test_a_row_that_can_just_be_read_is_good_or_nested_too_deeply(tmp_path: Path, depth: int) -> None:
+    line = b'{"responses_create_params": {"input": "a"}, "x": ' + b"[" * depth + b"]" * depth + b"}"
+    bad = validate_files([write_rows(tmp_path / "t.jsonl", [line])]).files[0].bad
+    assert all(problem.text == "nested too deeply" for problem in bad)
+
+
+def test_a_file_that_is_not_parquet_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    path.write_text("nope")
+    with pytest.raises(DataError, match=r"t\.parquet: cannot be read as Parquet"):
+        validate_files([path])

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
 from rollforge.errors import UsageError
-from rollforge.index.facts import BadLine, split_line
-from rollforge.index.lines import read_lines
 from rollforge.index.prompts import prompt_hash, split_messages
 from rollforge.records import PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject
 from rollforge.steps.validate.file_metrics import FileMetrics
-from rollforge.steps.validate.params import kind_of
-from rollforge.steps.validate.records import FileKind, FileReport, Finding, Problem, Report
+from rollforge.steps.validate.reading import lines_of, read_rows
+from rollforge.steps.validate.records import FileKind, FileReport, Finding, Problem, Report, kind_of
 from rollforge.steps.validate.rows import check_row, kind_of_row
 from rollforge.store.files import file_stem
 
@@ -100,7 +98,10 @@ class _File:
                 self.add(number, finding)
             if row is not None:
                 self._rows += 1
-                self._check(number, row)
+                try:
+                    self._check(number, row)
+                except RecursionError:  # it could just be read: what looks at it goes some calls deeper
+                    self.add(number, Finding("", "nested too deeply"))
         self._find_mixed_types()
 
     def _check(self, line: int, row: JsonObject) -> None:
@@ -179,7 +180,7 @@ class _File:
         stem = file_stem(self.path)
         clean, rejects = folder / f"{stem}.clean.jsonl", folder / f"{stem}.rejects.jsonl"
         with clean.open("wb") as good, rejects.open("wb") as bad:
-            for number, data in _lines(self.path):
+            for number, data in lines_of(self.path):
                 if number in self._reasons:
                     text = data.decode("utf-8", "replace")
                     record = {"line": number, "reasons": self._reasons[number], "text": text}
@@ -187,58 +188,6 @@ class _File:
                 elif data.strip():
                     good.write(data + b"\n")
         report.fixed, report.rejects = str(clean), str(rejects)
-
-
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    if path.suffix == ".parquet":
-        for number, row in _parquet_rows(path):
-            yield number, msgspec.json.encode(row)
-        return
-    yield from enumerate(read_lines(path), 1)
-
-
-def _parquet_rows(path: Path) -> Iterator[tuple[int, JsonObject]]:
-    import pyarrow.parquet as pq
-
-    number = 0
-    for batch in pq.ParquetFile(path).iter_batches(1024):
-        for row in batch.to_pylist():
-            number += 1
-            yield number, {key: value for key, value in row.items() if value is not None}
-
-
-def read_rows(path: Path) -> Iterator[tuple[int, JsonObject | None, Finding | None]]:
-    """Line number, the row (None when the line is none) and what is wrong with the line itself."""
-    if path.suffix == ".parquet":
-        for number, row in _parquet_rows(path):
-            yield number, row, None
-        return
-    see = f"see it: rollforge show {path} --raw --line"
-    for number, data in _lines(path):
-        if not data.strip():
-            yield number, None, Finding("", "the line is blank", "NeMo Gym stops at it")
-            continue
-        try:
-            data.decode()
-            _, notes = split_line(data)
-            row = msgspec.json.decode(data) if not notes else _last_resort(data)
-        except msgspec.DecodeError:
-            text = "half a surrogate pair (like \\ud800) in a text: most readers refuse the line"
-            yield number, None, Finding("", text, f"{see} {number}")
-        except UnicodeDecodeError as error:
-            yield number, None, Finding("", f"invalid UTF-8 at byte {error.start}", f"{see} {number}")
-        except BadLine as error:
-            yield number, None, Finding("", str(error), f"{see} {number}")
-        else:
-            yield number, row, Finding("", "; ".join(notes), f"{see} {number}") if notes else None
-
-
-def _last_resort(data: bytes) -> JsonObject:
-    """A row with NaN or a repeated key: read as Python reads it, to say what else is wrong."""
-    import json
-
-    row: JsonObject = json.loads(data, parse_constant=lambda _: None)
-    return row
 
 
 def _prompt_of(row: JsonObject) -> int | None:

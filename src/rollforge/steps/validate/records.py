@@ -53,3 +53,18 @@ class Report(Struct, kw_only=True):
 
     ok: bool
     files: list[FileReport]
+
+
+def kind_of(value: object) -> str:
+    """A JSON value's kind in words."""
+    if value is None:
+        return "null"
+    kinds = {
+        bool: "true or false",
+        int: "a number",
+        float: "a number",
+        str: "a text",
+        list: "a list",
+        dict: "an object",
+    }
+    return kinds.get(type(value), type(value).__name__)
