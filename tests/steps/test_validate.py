@@ -10,6 +10,8 @@ import pytest
 
 from rollforge.errors import DataError
 from rollforge.steps.validate import ValidateOptions, validate_files
+from rollforge.verifiers import VERIFIERS
+from rollforge.verifiers.base import load_verifier
 from tests.builders import Row, make_rollout, write_rows
 
 
@@ -261,3 +263,20 @@ def test_a_file_that_is_not_parquet_is_named(tmp_path: Path) -> None:
     path.write_text("nope")
     with pytest.raises(DataError, match=r"t\.parquet: cannot be read as Parquet"):
         validate_files([path])
+
+
+def _with_field(row: Row, path: str) -> Row:
+    outer, _, inner = path.partition(".")
+    return row | {outer: _with_field(row.get(outer, {}), inner) if inner else "x"}
+
+
+@pytest.mark.parametrize("name", VERIFIERS.names())
+def test_the_fields_a_verifier_needs_are_found_where_it_finds_them(tmp_path: Path, name: str) -> None:
+    needs = load_verifier(name).needs
+    for choice in range(2):
+        row = make_task(f"question {choice}")
+        for need in needs:
+            row = _with_field(row, need.split("|")[-choice])
+        assert problems(tmp_path / "t.jsonl", row, needs=needs) == []
+    missing = problems(tmp_path / "t.jsonl", make_task(), needs=needs)
+    assert missing == [(1, need.split("|")[0]) for need in needs]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from sys import float_info
 
-from rollforge.records import ATTEMPT_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject
+from rollforge.records import ATTEMPT_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject, has_field
 from rollforge.steps.validate.datasets import DATASET_KEYS, check_dataset
 from rollforge.steps.validate.params import check_params
 from rollforge.steps.validate.records import FileKind, Finding
@@ -44,11 +44,17 @@ def check_row(row: JsonObject, kind: FileKind, needs: Sequence[str]) -> Iterator
     if claimed == "rollouts":
         yield from check_rollout(row)
     else:
-        for name in needs:
-            if row.get(name) is None:
-                yield Finding(
-                    name, "missing: the verifier needs it", "add the field, or choose another --verifier"
-                )
+        yield from _check_needs(row, needs)
+
+
+def _check_needs(row: JsonObject, needs: Sequence[str]) -> Iterator[Finding]:
+    """What the verifier reads, found as `verify` finds it."""
+    for need in needs:
+        if not has_field(row, need):
+            name, *others = need.split("|")
+            told = f" (or {', '.join(others)})" if others else ""
+            hint = "add the field, or choose another --verifier"
+            yield Finding(name, f"missing: the verifier needs it{told}", hint)
 
 
 def _check_indices(row: JsonObject) -> Iterator[Finding]:
