@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rollforge.errors import DataError
-from rollforge.steps.validate import ValidateOptions, validate_files
+from rollforge.errors import DataError, UsageError
+from rollforge.steps.validate import FileReport, ValidateOptions, validate_files
 from rollforge.verifiers import VERIFIERS
 from rollforge.verifiers.base import load_verifier
 from tests.builders import Row, make_rollout, write_rows
@@ -280,3 +280,42 @@ def test_the_fields_a_verifier_needs_are_found_where_it_finds_them(tmp_path: Pat
         assert problems(tmp_path / "t.jsonl", row, needs=needs) == []
     missing = problems(tmp_path / "t.jsonl", make_task(), needs=needs)
     assert missing == [(1, need.split("|")[0]) for need in needs]
+
+
+def kept_lines(report: FileReport) -> list[Row]:
+    return [json.loads(line) for line in Path(report.fixed or "").read_text().splitlines()]
+
+
+def test_a_rollout_stays_when_the_later_row_of_its_key_proves_bad_only_at_the_end(tmp_path: Path) -> None:
+    rows = [make_rollout(task, 0, note=f"row {task}") for task in range(3)]
+    rows.append(make_rollout(0, 0, note=5))
+    report = validate_files([write_rows(tmp_path / "r.jsonl", rows)], ValidateOptions(fix=True)).files[0]
+    assert [row["note"] for row in kept_lines(report)] == ["row 0", "row 1", "row 2"]
+    assert validate_files([report.fixed or ""]).ok
+
+
+def test_of_equal_rows_the_first_good_one_stays(tmp_path: Path) -> None:
+    rows = [make_task("a", _ng_task_index=index) for index in (-1, 4, 5)]
+    report = validate_files([write_rows(tmp_path / "t.jsonl", rows)], ValidateOptions(fix=True)).files[0]
+    assert [row["_ng_task_index"] for row in kept_lines(report)] == [4]
+
+
+@pytest.mark.parametrize("names", [
+    ("a/train.jsonl", "b/train.jsonl"), ("train.jsonl", "train.jsonl.gz"),
+    ("train.jsonl", "train.parquet"), ("train.jsonl", "train.jsonl"),
+])  # fmt: skip
+def test_two_clean_copies_of_one_name_are_refused_before_anything_is_written(
+    tmp_path: Path, names: tuple[str, str]
+) -> None:
+    paths = [write_rows(tmp_path / name, [make_task(name)]) for name in names]
+    with pytest.raises(UsageError, match="would both be written to") as refused:
+        validate_files(paths, ValidateOptions(fix=True, out=str(tmp_path / "clean")))
+    assert all(str(path) in str(refused.value) for path in paths) and refused.value.hint
+    assert not (tmp_path / "clean").exists()
+
+
+def test_a_clean_copy_never_overwrites_a_file_that_is_validated(tmp_path: Path) -> None:
+    paths = [write_rows(tmp_path / name, [make_task(name)]) for name in ("t.jsonl", "t.clean.jsonl")]
+    with pytest.raises(UsageError, match="would overwrite"):
+        validate_files(paths, ValidateOptions(fix=True))
+    assert "t.clean.jsonl" in paths[1].read_text()
