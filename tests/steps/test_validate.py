@@ -319,3 +319,56 @@ def test_a_clean_copy_never_overwrites_a_file_that_is_validated(tmp_path: Path) 
     with pytest.raises(UsageError, match="would overwrite"):
         validate_files(paths, ValidateOptions(fix=True))
     assert "t.clean.jsonl" in paths[1].read_text()
+
+
+ASKED = [{"role": "user", "content": "p"}]
+
+
+def answers(*texts: str) -> list[Row]:
+    return [{"rank": n, "completion": [{"role": "assistant", "content": t}]} for n, t in enumerate(texts)]
+
+
+def turns(*texts: str) -> list[Row]:
+    return [{"from": ("human", "gpt")[n % 2], "value": t} for n, t in enumerate(texts)]
+
+
+FORMS = {
+    "openrlhf": lambda a: {"input": ASKED, "label": a, "datasource": "d"},
+    "openrlhf-sft": lambda a: {"input": [*ASKED, {"role": "assistant", "content": a}]},
+    "text": lambda a: {"input": "p", "output": a},
+    "nemo-rl": lambda a: {"context": ASKED, "completions": answers(a, "worse")},
+    "sharegpt": lambda a: {"conversations": turns("p", a), "system": "", "tools": ""},
+    "implicit": lambda a: {
+        "chosen": [*ASKED, {"role": "assistant", "content": a}],
+        "rejected": [*ASKED, {"role": "assistant", "content": "worse"}],
+    },
+    "tasks": lambda a: make_task("p", expected_answer=a),
+}
+
+
+@pytest.mark.parametrize("other", FORMS)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_prompt_in_train_and_validation_is_seen_in_every_form(
+    tmp_path: Path, form: str, other: str
+) -> None:
+    train = write_rows(tmp_path / "train.jsonl", [FORMS[form]("a")])
+    validation = write_rows(tmp_path / "validation.jsonl", [FORMS[other]("b")])
+    first, second = validate_files([train, validation]).files
+    assert not first.bad and [problem.text for problem in second.bad] == [f"the same prompt as {train}:1"]
+
+
+def test_shards_of_one_split_may_share_prompts_and_splits_may_not(tmp_path: Path) -> None:
+    names = [f"{split}-0000{n}-of-00002.jsonl" for split in ("train", "validation") for n in range(2)]
+    paths = [write_rows(tmp_path / name, [{"prompt": "p", "completion": name}]) for name in names]
+    assert validate_files(paths[:2]).ok and validate_files(paths[2:]).ok
+    report = validate_files(paths)
+    assert [file.errors for file in report.files] == [0, 0, 1, 1]
+
+
+def test_no_line_of_a_shared_prompt_stays_in_the_clean_copy(tmp_path: Path) -> None:
+    train = write_rows(tmp_path / "train.jsonl", [make_task("p", expected_answer="1")])
+    rows = [make_task("p", expected_answer=answer) for answer in ("1", "1", "2")] + [make_task("q")]
+    validation = write_rows(tmp_path / "validation.jsonl", rows)
+    report = validate_files([train, validation], ValidateOptions(fix=True))
+    assert kept_lines(report.files[1]) == [make_task("q")]
+    assert validate_files([file.fixed or "" for file in report.files]).ok
