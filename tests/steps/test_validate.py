@@ -10,6 +10,8 @@ import pytest
 
 from rollforge.errors import DataError, UsageError
 from rollforge.steps.validate import FileReport, ValidateOptions, validate_files
+from rollforge.steps.validate.params import PARAMS
+from rollforge.steps.validate.tools import HOSTED_TOOLS
 from rollforge.verifiers import VERIFIERS
 from rollforge.verifiers.base import load_verifier
 from tests.builders import Row, make_rollout, write_rows
@@ -372,3 +374,137 @@ def test_no_line_of_a_shared_prompt_stays_in_the_clean_copy(tmp_path: Path) -> N
     report = validate_files([train, validation], ValidateOptions(fix=True))
     assert kept_lines(report.files[1]) == [make_task("q")]
     assert validate_files([file.fixed or "" for file in report.files]).ok
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
+
+
+def with_tool(**changed: Any) -> Row:
+    return {"tools": [{**GOOD_TOOL, **changed}]}
+
+
+def with_property(schema: Any) -> Row:
+    return with_tool(parameters={"type": "object", "properties": {"a": schema}})
+
+
+@pytest.mark.parametrize(
+    ("params", "path"),
+    [
+        ({"instructions": 5}, "instructions"),
+        ({"model": 5}, "model"),
+        ({"store": "x"}, "store"),
+        ({"background": "x"}, "background"),
+        ({"reasoning": "high"}, "reasoning"),
+        ({"text": "x"}, "text"),
+        ({"prompt": "x"}, "prompt"),
+        ({"truncation": "x"}, "truncation"),
+        ({"truncation": ["auto"]}, "truncation"),
+        ({"include": "x"}, "include"),
+        ({"include": [1]}, "include"),
+        ({"user": 3}, "user"),
+        ({"tool_choice": 5}, "tool_choice"),
+        ({"tool_choice": "add"}, "tool_choice"),
+        ({"tool_choice": {"name": "add"}}, "tool_choice"),
+        ({**with_tool(), "tool_choice": {"type": "function", "name": "sub"}}, "tool_choice.name"),
+        ({**with_tool(), "tool_choice": {"type": "function"}}, "tool_choice.name"),
+        ({**with_tool(), "tool_choice": {"type": "function", "function": {"name": "add"}}}, "tool_choice.function"),
+        (
+            {**with_tool(), "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "sub"}]}},
+            "tool_choice.tools[0].name",
+        ),
+        (with_tool(type="fnction"), "tools[0].type"),
+        (with_tool(type=["function"]), "tools[0].type"),
+        (with_tool(strict="yes"), "tools[0].strict"),
+        (with_tool(description=5), "tools[0].description"),
+        (with_property({"type": "string", "enum": "x"}), "tools[0].parameters.properties.a.enum"),
+        (with_property({"anyOf": [{"type": "strng"}]}), "tools[0].parameters.properties.a.anyOf[0].type"),
+        (with_property({"anyOf": {"type": "string"}}), "tools[0].parameters.properties.a.anyOf"),
+        (
+            with_property({"type": "array", "items": {"oneOf": [{"allOf": [{"items": {"type": "strng"}}]}]}}),
+            "tools[0].parameters.properties.a.items.oneOf[0].allOf[0].items.type",
+        ),
+        (
+            with_property({"type": "object", "additionalProperties": {"type": "int"}}),
+            "tools[0].parameters.properties.a.additionalProperties.type",
+        ),
+        (with_tool(parameters=SCHEMA | {"$defs": {"d": {"type": "strng"}}}), "tools[0].parameters.$defs.d.type"),
+    ],
+)  # fmt: skip
+def test_parameters_and_tools_of_a_wrong_kind_are_errors(tmp_path: Path, params: Row, path: str) -> None:
+    assert problems(tmp_path / "t.jsonl", make_task(params=params)) == [
+        (1, f"responses_create_params.{path}")
+    ]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        dict.fromkeys(PARAMS),
+        {"instructions": "i", "model": "m", "store": True, "background": False, "user": "u", "service_tier": "auto"},
+        {"reasoning": {"effort": None}, "text": {"format": {"type": "text"}}, "truncation": "disabled", "include": []},
+        *({"tool_choice": choice, **with_tool()} for choice in ("auto", "none", "required")),
+        *({"tools": [{"type": name}], "tool_choice": {"type": name}} for name in HOSTED_TOOLS),
+        {**with_tool(), "tool_choice": {"type": "function", "name": "add"}},
+        {**with_tool(), "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "add"}]}},
+        {"tools": [{"type": "mcp", "server_label": "s"}], "tool_choice": {"type": "mcp", "server_label": "s", "name": "f"}},
+        with_tool(strict=None, description=None),
+        with_tool(parameters=SCHEMA | {"anyOf": [{"required": ["a"]}, {"required": ["b"]}], "additionalProperties": False}),
+        with_property({"type": ["string", "null"], "enum": ["x", None]}),
+        with_property({"type": "array", "items": True, "prefixItems": [{"$ref": "#/$defs/d"}, {}]}),
+        with_property({"properties": {"enum": {"type": "string"}, "items": {"type": "string"}}, "not": {"type": "null"}}),
+    ],
+)  # fmt: skip
+def test_what_the_responses_api_allows_is_not_accused(tmp_path: Path, params: Row) -> None:
+    row = make_task(params=params | {"input": "why?"})
+    report = validate_files([write_rows(tmp_path / "t.jsonl", [row])]).files[0]
+    assert report.bad == [] and report.warnings == []
+
+
+@pytest.mark.parametrize(
+    ("item", "path"),
+    [
+        ({"role": "user", "content": [{"type": "input_image"}]}, "content[0].image_url"),
+        (
+            {"role": "user", "content": [{"type": "input_image", "image_url": {"url": "u"}}]},
+            "content[0].image_url",
+        ),
+        ({"role": "user", "content": [{"type": "output_text", "text": "x"}]}, "content[0].type"),
+        ({"role": "system", "content": [{"type": "refusal", "refusal": "x"}]}, "content[0].type"),
+        ({"type": "reasoning", "id": "r"}, "summary"),
+        ({"type": "mcp_list_tools"}, "server_label"),
+        ({"type": "mcp_list_tools", "server_label": "s"}, "tools"),
+        ({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{bad"}, "arguments"),
+    ],
+)
+def test_items_that_say_nothing_or_what_their_speaker_cannot_are_errors(
+    tmp_path: Path, item: Row, path: str
+) -> None:
+    assert (1, f"responses_create_params.input[0].{path}") in problems(
+        tmp_path / "t.jsonl", make_task([item])
+    )
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"role": "user", "content": [{"type": "input_image", "image_url": "u"}, {"type": "input_image", "file_id": "f"}]},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "x"}, {"type": "refusal", "refusal": "n"}]},
+        {"role": "assistant", "content": [{"type": "input_text", "text": "x"}]},
+        {"type": "reasoning", "id": "r", "summary": []},
+        {"type": "mcp_list_tools", "id": "m", "server_label": "s", "tools": []},
+        {"type": "web_search_call", "id": "w"},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+    ],
+)  # fmt: skip
+def test_items_of_every_right_form_pass(tmp_path: Path, item: Row) -> None:
+    assert problems(tmp_path / "t.jsonl", make_task([item])) == []
+
+
+def test_arguments_that_a_model_wrote_wrong_are_no_error_of_the_rollout(tmp_path: Path) -> None:
+    row = make_rollout(0, 0)
+    row["response"]["output"].insert(
+        0, {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{bad"}
+    )
+    report = validate_files([write_rows(tmp_path / "r.jsonl", [row])])
+    assert report.ok
+    assert [warning.path for warning in report.files[0].warnings] == ["response.output[0].arguments"]

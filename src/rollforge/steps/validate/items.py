@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from rollforge.records import JsonObject
 from rollforge.registry import did_you_mean
-from rollforge.steps.validate.records import Finding, kind_of
+from rollforge.steps.validate.records import Finding, Level, is_json, kind_of, told
 
 ROLES = ("user", "assistant", "system", "developer")
 PARTS = (
@@ -18,7 +18,7 @@ PARTS = (
 )  # fmt: skip
 HOSTED = frozenset({
     "file_search_call", "computer_call", "computer_call_output", "web_search_call", "image_generation_call", "item_reference",
-    "code_interpreter_call", "local_shell_call", "local_shell_call_output", "mcp_list_tools", "mcp_approval_request",
+    "code_interpreter_call", "local_shell_call", "local_shell_call_output", "mcp_approval_request",
     "mcp_approval_response", "mcp_call", "custom_tool_call", "custom_tool_call_output",
 })  # fmt: skip
 
@@ -39,8 +39,11 @@ def check_input(value: object, path: str) -> Iterator[Finding]:
     yield from _check_calls(value, path)
 
 
-def check_item(item: object, path: str) -> Iterator[Finding]:
-    """One item of a prompt or of a response."""
+def check_item(item: object, path: str, *, odd: Level = "error") -> Iterator[Finding]:
+    """One item of a prompt or of a response.
+
+    `odd` is how bad it is when a model or its server wrote something of a wrong form: in a response, that is what happened.
+    """
     if not isinstance(item, dict):
         yield Finding(path, f"expected an object, got {kind_of(item)}")
         return
@@ -51,25 +54,48 @@ def check_item(item: object, path: str) -> Iterator[Finding]:
     if not isinstance(kind, str):
         yield Finding(f"{path}.type", f"expected the name of an item type, got {kind_of(kind)}", _HOLE)
     elif kind == "message":
-        yield from _check_message(item, path)
+        yield from _check_message(item, path, odd)
     elif kind == "function_call":
-        yield from _need(item, path, {"call_id": str, "name": str, "arguments": str})
+        yield from _check_call(item, path, odd)
     elif kind == "function_call_output":
         yield from _need(item, path, {"call_id": str})
         if item.get("output") is None:
             yield Finding(f"{path}.output", "missing: expected a text")
     elif kind == "reasoning":
-        if not isinstance(item.get("summary", []), list):
-            yield Finding(f"{path}.summary", "expected a list of summary texts")
+        yield from _check_reasoning(item, path)
+    elif kind == "mcp_list_tools":
+        yield from _check_listing(item, path)
     elif kind not in HOSTED:
-        known = ["message", "function_call", "function_call_output", "reasoning", *HOSTED]
-        near = did_you_mean(str(kind), known)
+        known = ["message", "function_call", "function_call_output", "reasoning", "mcp_list_tools", *HOSTED]
+        near = did_you_mean(kind, known)
         yield Finding(
             f"{path}.type", f"no such item type: {kind!r}{near}", "NeMo Gym would take it for another item"
         )
 
 
-def _check_message(item: JsonObject, path: str) -> Iterator[Finding]:
+def _check_call(item: JsonObject, path: str, odd: Level) -> Iterator[Finding]:
+    yield from _need(item, path, {"call_id": str, "name": str, "arguments": str})
+    arguments = item.get("arguments")
+    if isinstance(arguments, str) and not is_json(arguments):
+        hint = "write the arguments as a JSON object; for none: {}"
+        yield Finding(f"{path}.arguments", f"is not JSON: {told(arguments)}", hint, odd)
+
+
+def _check_reasoning(item: JsonObject, path: str) -> Iterator[Finding]:
+    if not isinstance(item.get("summary"), list):
+        got = "missing" if item.get("summary") is None else f"got {kind_of(item['summary'])}"
+        yield Finding(f"{path}.summary", f"expected a list of summary texts, {got}", "for none: []")
+
+
+def _check_listing(item: JsonObject, path: str) -> Iterator[Finding]:
+    """The tools of an MCP server. As any item passes for one in NeMo Gym, it has to show that it is meant as one."""
+    yield from _need(item, path, {"server_label": str})
+    if not isinstance(item.get("tools"), list):
+        got = "missing" if item.get("tools") is None else f"got {kind_of(item['tools'])}"
+        yield Finding(f"{path}.tools", f"expected the list of the server's tools, {got}", "for none: []")
+
+
+def _check_message(item: JsonObject, path: str, odd: Level) -> Iterator[Finding]:
     role = item.get("role")
     if role == "tool":
         yield Finding(
@@ -77,9 +103,9 @@ def _check_message(item: JsonObject, path: str) -> Iterator[Finding]:
             'write {"type": "function_call_output", "call_id": …, "output": …}',
         )  # fmt: skip
     elif role not in ROLES:
-        told = "missing" if role is None else f"got {role!r}"
+        got = "missing" if role is None else f"got {told(role)}"
         near = did_you_mean(str(role), list(ROLES)) if role is not None else ""
-        yield Finding(f"{path}.role", f"expected one of {', '.join(ROLES)}, {told}{near}", _HOLE)
+        yield Finding(f"{path}.role", f"expected one of {', '.join(ROLES)}, {got}{near}", _HOLE)
     if item.get("tool_calls"):
         yield Finding(
             f"{path}.tool_calls",
@@ -92,6 +118,8 @@ def _check_message(item: JsonObject, path: str) -> Iterator[Finding]:
             yield Finding(f"{path}.content", "missing: expected a text or a list of parts", _HOLE)
     elif isinstance(content, list):
         yield from _check_parts(content, f"{path}.content")
+        if role in ("user", "system", "developer"):
+            yield from _check_speaker(content, f"{path}.content", role, odd)
     elif not isinstance(content, str):
         yield Finding(f"{path}.content", f"expected a text or a list of parts, got {kind_of(content)}", _HOLE)
     elif not content.strip() and role == "user":
@@ -112,15 +140,35 @@ def _check_parts(parts: list[object], path: str) -> Iterator[Finding]:
                 place, f"expected a part, got {kind_of(part)}", 'write {"type": "input_text", "text": …}'
             )
             continue
-        kind = part.get("type")
-        if kind not in PARTS:
-            told = f"no such part type: {kind!r}{did_you_mean(str(kind), list(PARTS))}"
-            hint = _CHAT_PART if kind in ("text", "image_url") else _HOLE
-            yield Finding(
-                f"{place}.type", told if kind is not None else "missing: expected a part type", hint
-            )
-        elif kind in ("input_text", "output_text") and not isinstance(part.get("text"), str):
-            yield Finding(f"{place}.text", f"expected a text, got {kind_of(part.get('text'))}")
+        yield from _check_part(part, place)
+
+
+def _check_part(part: JsonObject, path: str) -> Iterator[Finding]:
+    kind = part.get("type")
+    if kind is None:
+        yield Finding(f"{path}.type", "missing: expected a part type", _HOLE)
+    elif kind not in PARTS:
+        near = did_you_mean(str(kind), list(PARTS))
+        hint = _CHAT_PART if kind in ("text", "image_url") else _HOLE
+        yield Finding(f"{path}.type", f"no such part type: {told(kind)}{near}", hint)
+    elif kind in ("input_text", "output_text") and not isinstance(part.get("text"), str):
+        yield Finding(f"{path}.text", f"expected a text, got {kind_of(part.get('text'))}")
+    elif kind == "input_image" and not any(
+        isinstance(part.get(name), str) for name in ("image_url", "file_id")
+    ):
+        got = f"got {kind_of(part['image_url'])}" if part.get("image_url") is not None else "missing"
+        yield Finding(
+            f"{path}.image_url", f"expected the image's address as a text, {got}", "or give its file_id"
+        )
+
+
+def _check_speaker(parts: list[object], path: str, role: str, odd: Level) -> Iterator[Finding]:
+    """What only the assistant can say."""
+    for number, part in enumerate(parts):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind in ("output_text", "refusal"):
+            text = f"{kind} is a part of the assistant's messages, this one is the {role}'s"
+            yield Finding(f"{path}[{number}].type", text, "write it as input_text", odd)
 
 
 def _check_calls(items: list[object], path: str) -> Iterator[Finding]:
@@ -140,6 +188,6 @@ def _check_calls(items: list[object], path: str) -> Iterator[Finding]:
 def _need(item: JsonObject, path: str, fields: dict[str, type]) -> Iterator[Finding]:
     for name, kind in fields.items():
         if not isinstance(item.get(name), kind):
-            told = "missing" if item.get(name) is None else f"got {kind_of(item[name])}"
+            got = "missing" if item.get(name) is None else f"got {kind_of(item[name])}"
             hint = "arguments are a text that holds JSON" if name == "arguments" else ""
-            yield Finding(f"{path}.{name}", f"expected a text, {told}", hint)
+            yield Finding(f"{path}.{name}", f"expected a text, {got}", hint)

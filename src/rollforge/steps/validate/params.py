@@ -8,8 +8,8 @@ from typing import Any
 from rollforge.records import JsonObject
 from rollforge.registry import did_you_mean
 from rollforge.steps.validate.items import check_input
-from rollforge.steps.validate.records import Finding, kind_of
-from rollforge.steps.validate.tools import check_tools
+from rollforge.steps.validate.records import Finding, kind_of, told
+from rollforge.steps.validate.tools import check_tool_choice, check_tools
 
 PARAMS = (
     "background", "include", "input", "instructions", "max_output_tokens", "max_tool_calls", "metadata", "model",
@@ -36,7 +36,9 @@ def check_params(params: object, path: str) -> Iterator[Finding]:
     else:
         yield from check_input(params["input"], f"{path}.input")
     yield from check_tools(params.get("tools"), f"{path}.tools")
+    yield from check_tool_choice(params.get("tool_choice"), params.get("tools"), f"{path}.tool_choice")
     yield from _check_numbers(params, path)
+    yield from _check_kinds(params, path)
     metadata = params.get("metadata")
     if metadata is not None and not (
         isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
@@ -61,7 +63,38 @@ def _check_numbers(params: JsonObject, path: str) -> Iterator[Finding]:
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
-            yield Finding(f"{path}.{name}", f"expected {expected}, got {value!r}")
-    calls = params.get("parallel_tool_calls")
-    if calls is not None and not isinstance(calls, bool):
-        yield Finding(f"{path}.parallel_tool_calls", f"expected true or false, got {calls!r}")
+            yield Finding(f"{path}.{name}", f"expected {expected}, got {told(value)}")
+
+
+_KINDS: dict[str, tuple[type, str]] = {
+    **dict.fromkeys(
+        ("instructions", "model", "previous_response_id", "service_tier", "user"), (str, "a text")
+    ),
+    **dict.fromkeys(("background", "parallel_tool_calls", "store"), (bool, "true or false")),
+    **dict.fromkeys(("prompt", "reasoning", "text"), (dict, "an object")),
+}
+_EXAMPLES = {
+    "reasoning": 'like {"effort": "low"}',
+    "text": 'like {"format": {"type": "text"}}; the prompt goes under `input`',
+    "prompt": "it names a stored prompt; a prompt of your own goes under `input`",
+}
+
+
+def _check_kinds(params: JsonObject, path: str) -> Iterator[Finding]:
+    for name, (kind, expected) in _KINDS.items():
+        value = params.get(name)
+        if value is not None and not isinstance(value, kind):
+            yield Finding(
+                f"{path}.{name}", f"expected {expected}, got {told(value)}", _EXAMPLES.get(name, "")
+            )
+    truncation = params.get("truncation")
+    if truncation is not None and truncation not in ("auto", "disabled"):
+        yield Finding(
+            f"{path}.truncation", f"expected auto or disabled, got {told(truncation)}", "or leave it out"
+        )
+    include = params.get("include")
+    if include is not None and not (
+        isinstance(include, list) and all(isinstance(name, str) for name in include)
+    ):
+        hint = 'like ["reasoning.encrypted_content"]'
+        yield Finding(f"{path}.include", f"expected a list of texts, got {told(include)}", hint)

@@ -28,7 +28,7 @@ def check_rollout(row: JsonObject) -> Iterator[Finding]:
         return
     for number, item in enumerate(output):
         path = f"response.output[{number}]"
-        yield from check_item(item, path)
+        yield from check_item(item, path, odd="warning")
         if isinstance(item, dict):
             yield from _check_tokens(item, path)
     usage = response.get("usage")

@@ -7,8 +7,15 @@ from collections.abc import Iterator
 
 from rollforge.records import JsonObject
 from rollforge.registry import did_you_mean
-from rollforge.steps.validate.records import Finding, kind_of
+from rollforge.steps.validate.json_schemas import check_schema
+from rollforge.steps.validate.records import Finding, kind_of, told
 
+HOSTED_TOOLS = (
+    "apply_patch", "code_interpreter", "computer", "computer_use_preview", "custom", "file_search", "image_generation",
+    "local_shell", "mcp", "namespace", "programmatic_tool_calling", "shell", "tool_search",
+    "web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11",
+)  # fmt: skip
+"""What the model's server does itself; their definitions are its business."""
 _TOOL_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
 
 
@@ -25,9 +32,15 @@ def check_tools(tools: object, path: str) -> Iterator[Finding]:
         if not isinstance(tool, dict):
             yield Finding(place, f"expected a tool, got {kind_of(tool)}")
             continue
-        if tool.get("type") != "function":
-            if tool.get("type") is None:
-                yield Finding(f"{place}.type", "missing: expected `function`")
+        kind = tool.get("type")
+        if kind is None:
+            yield Finding(f"{place}.type", "missing: expected `function`")
+            continue
+        if kind != "function":
+            if kind not in HOSTED_TOOLS:
+                near = did_you_mean(str(kind), ["function", *HOSTED_TOOLS])
+                hint = "a tool of your own is a `function`"
+                yield Finding(f"{place}.type", f"no such tool type: {told(kind)}{near}", hint)
             continue
         if isinstance(tool.get("function"), dict):
             yield Finding(
@@ -47,10 +60,17 @@ def check_tools(tools: object, path: str) -> Iterator[Finding]:
 def _check_tool(tool: JsonObject, path: str) -> Iterator[Finding]:
     if not isinstance(tool.get("name"), str) or not _TOOL_NAME.match(tool["name"]):
         yield Finding(
-            f"{path}.name", f"expected letters, digits, - or _, at most 64, got {tool.get('name')!r}"
+            f"{path}.name", f"expected letters, digits, - or _, at most 64, got {told(tool.get('name'))}"
         )
     if "strict" not in tool:
         yield Finding(f"{path}.strict", "missing: NeMo Gym requires it", "add strict: true or false")
+    elif not isinstance(tool["strict"], bool | None):
+        yield Finding(
+            f"{path}.strict", f"expected true or false, got {told(tool['strict'])}", "write it without quotes"
+        )
+    if not isinstance(tool.get("description"), str | None):
+        text = f"expected a text, got {kind_of(tool['description'])}"
+        yield Finding(f"{path}.description", text, "say in a sentence what the tool does")
     if "parameters" not in tool:
         yield Finding(
             f"{path}.parameters",
@@ -60,39 +80,39 @@ def _check_tool(tool: JsonObject, path: str) -> Iterator[Finding]:
         return
     schema = tool["parameters"]
     if schema is not None:
-        yield from _check_schema(schema, f"{path}.parameters", is_top=True)
+        yield from check_schema(schema, f"{path}.parameters", is_top=True)
 
 
-_TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
-
-
-def _check_schema(schema: object, path: str, *, is_top: bool = False) -> Iterator[Finding]:
-    if not isinstance(schema, dict):
-        yield Finding(path, f"expected a JSON schema, got {kind_of(schema)}")
+def check_tool_choice(choice: object, tools: object, path: str) -> Iterator[Finding]:
+    """Which tool the model must use: a word, or an object that names one of those offered."""
+    if choice is None or choice in ("auto", "none"):
         return
-    kind = schema.get("type")
-    if is_top and kind != "object":
-        yield Finding(f"{path}.type", f"expected 'object', got {kind!r}")
-    for one in kind if isinstance(kind, list) else [kind]:
-        if one is not None and one not in _TYPES:
-            yield Finding(f"{path}.type", f"no such JSON type: {one!r}{did_you_mean(str(one), list(_TYPES))}")
-    properties = schema.get("properties", {})
-    if not isinstance(properties, dict):
-        yield Finding(f"{path}.properties", f"expected an object, got {kind_of(properties)}")
+    if choice == "required":
+        if not tools:
+            yield Finding(path, "a tool is required, but none is offered", level="warning")
         return
-    required = schema.get("required", [])
-    if not isinstance(required, list):
-        yield Finding(f"{path}.required", f"expected a list of names, got {kind_of(required)}")
-        required = []
-    for name in required:
-        if not isinstance(name, str):
-            yield Finding(f"{path}.required", f"expected names of properties, got {kind_of(name)}")
-        elif name not in properties:
-            yield Finding(
-                f"{path}.required",
-                f"{name!r} is required, but is no property{did_you_mean(name, list(properties))}",
-            )
-    for name, inner in properties.items():
-        yield from _check_schema(inner, f"{path}.properties.{name}")
-    if isinstance(schema.get("items"), dict):
-        yield from _check_schema(schema["items"], f"{path}.items")
+    if not isinstance(choice, dict) or not isinstance(choice.get("type"), str):
+        hint = 'to name a tool: {"type": "function", "name": "…"}'
+        yield Finding(
+            path, f"expected auto, none, required or an object with a type, got {told(choice)}", hint
+        )
+        return
+    if isinstance(choice.get("function"), dict):
+        yield Finding(f"{path}.function", "a chat choice; here it is flat", "move the name up one level")
+        return
+    if choice["type"] == "function":
+        yield from _check_offered(choice.get("name"), tools, f"{path}.name")
+    allowed = choice.get("tools") if choice["type"] == "allowed_tools" else None
+    for number, tool in enumerate(allowed if isinstance(allowed, list) else []):
+        if isinstance(tool, dict) and tool.get("type") == "function":
+            yield from _check_offered(tool.get("name"), tools, f"{path}.tools[{number}].name")
+
+
+def _check_offered(name: object, tools: object, path: str) -> Iterator[Finding]:
+    offered = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    names = [tool["name"] for tool in offered if isinstance(tool.get("name"), str)]
+    if not isinstance(name, str):
+        yield Finding(path, f"expected the name of a tool, got {told(name)}")
+    elif name not in names:
+        hint = f"offered: {', '.join(names[:6]) or 'none'}"
+        yield Finding(path, f"no tool is called {name!r}{did_you_mean(name, names)}", hint)
