@@ -508,3 +508,64 @@ def test_arguments_that_a_model_wrote_wrong_are_no_error_of_the_rollout(tmp_path
     report = validate_files([write_rows(tmp_path / "r.jsonl", [row])])
     assert report.ok
     assert [warning.path for warning in report.files[0].warnings] == ["response.output[0].arguments"]
+
+
+CHAT = [*ASKED, {"role": "assistant", "content": "a"}]
+
+
+def called(calls: Any) -> Row:
+    return {"messages": [*ASKED, {"role": "assistant", "content": "", "tool_calls": calls}]}
+
+
+def spoken(*speakers: str, **fields: Any) -> Row:
+    return {"conversations": [{"from": speaker, "value": "x"} for speaker in speakers], **fields}
+
+
+SIDES = {"chosen": {"from": "gpt", "value": "a"}, "rejected": {"from": "gpt", "value": "b"}}
+
+
+@pytest.mark.parametrize(
+    ("row", "path"),
+    [
+        ({"messages": CHAT, "tools": "[{bad"}, "tools"),
+        ({"messages": CHAT, "tools": "{}"}, "tools"),
+        (called("x"), "messages[1].tool_calls"),
+        (called([5]), "messages[1].tool_calls[0]"),
+        (called([{"function": "f"}]), "messages[1].tool_calls[0].function"),
+        (spoken("human", "human"), "conversations[1].from"),
+        (spoken("gpt", "human"), "conversations[0].from"),
+        (spoken("human", "gpt", "human"), "conversations[2].from"),
+        (spoken("human", "function_call", "observation", "observation", "gpt"), "conversations[3].from"),
+        (spoken("human", "gtp"), "conversations[1].from"),
+        (spoken("system"), "conversations[0].from"),
+        (spoken("human", "gpt", **SIDES), "conversations[1].from"),
+        (spoken("human", **SIDES, ) | {"chosen": {"from": "human", "value": "a"}}, "chosen[0].from"),
+    ],
+)  # fmt: skip
+def test_rows_that_a_trainer_drops_or_stops_at_are_errors(tmp_path: Path, row: Row, path: str) -> None:
+    assert problems(tmp_path / "d.jsonl", row) == [(1, path)]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        *({"messages": CHAT, "tools": tools} for tools in ("", "[]", "null", None, '[{"name": "f", "parameters": {}}]')),
+        *(called(calls) for calls in (None, [], [{"id": "c", "function": {"name": "f", "arguments": {"a": 1}}}], [{"name": "f"}])),
+        spoken("human", "gpt"),
+        spoken("system", "human", "function_call", "observation", "gpt"),
+        spoken("user", "assistant", "user", "assistant"),
+        spoken("human", **SIDES),
+        {"conversations": CHAT},
+    ],
+)  # fmt: skip
+def test_rows_in_the_forms_of_the_trainers_pass(tmp_path: Path, row: Row) -> None:
+    assert problems(tmp_path / "d.jsonl", row) == []
+
+
+def test_arguments_that_a_model_wrote_wrong_are_a_warning_in_a_dataset(tmp_path: Path) -> None:
+    row = called([{"function": {"name": "f", "arguments": "{bad"}}])
+    report = validate_files([write_rows(tmp_path / "d.jsonl", [row])])
+    assert report.ok
+    assert [warning.path for warning in report.files[0].warnings] == [
+        "messages[1].tool_calls[0].function.arguments"
+    ]
