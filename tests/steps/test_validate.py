@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from rollforge.errors import DataError, UsageError
+from rollforge.simulate import SimulatedServer, SimulateOptions, example_tasks
+from rollforge.steps.collect import Collection, CollectOptions
+from rollforge.steps.prepare import prepare
 from rollforge.steps.validate import FileReport, ValidateOptions, validate_files
 from rollforge.steps.validate.params import PARAMS
 from rollforge.steps.validate.tools import HOSTED_TOOLS
@@ -569,3 +572,20 @@ def test_arguments_that_a_model_wrote_wrong_are_a_warning_in_a_dataset(tmp_path:
     assert [warning.path for warning in report.files[0].warnings] == [
         "messages[1].tool_calls[0].function.arguments"
     ]
+
+
+async def test_tasks_runs_and_shards_that_rollforge_writes_pass(tmp_path: Path) -> None:
+    tasks = write_rows(tmp_path / "tasks.jsonl", example_tasks(12, 0, "mixed"))
+    run = tmp_path / "run"
+    async with SimulatedServer(SimulateOptions(reasoning=0.5)) as server:
+        options = CollectOptions(
+            input=str(tasks), out=str(run), model="simulated", base_urls=(server.base_url,), verifier="exact", samples=4
+        )  # fmt: skip
+        await Collection(options).run()
+    made = prepare("kto", run, to="trl", out=tmp_path / "data", shards=3)
+    shards = [tmp_path / "data" / file.path for file in made.files]
+    assert len(shards) == 3
+    for paths in ([tasks], [run / "rollouts.jsonl"], [run / "rollouts_tasks.jsonl"], shards):
+        report = validate_files(paths)
+        assert report.ok, [problem for file in report.files for problem in file.bad][:3]
+        assert all(file.rows for file in report.files)
