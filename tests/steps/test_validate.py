@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from rollforge.steps.validate import ValidateOptions, validate_files
+from rollforge.errors import DataError, UsageError
+from rollforge.simulate import SimulatedServer, SimulateOptions, example_tasks
+from rollforge.steps.collect import Collection, CollectOptions
+from rollforge.steps.prepare import prepare
+from rollforge.steps.validate import FileReport, ValidateOptions, validate_files
+from rollforge.steps.validate.params import PARAMS
+from rollforge.steps.validate.tools import HOSTED_TOOLS
+from rollforge.verifiers import VERIFIERS
+from rollforge.verifiers.base import load_verifier
 from tests.builders import Row, make_rollout, write_rows
 
 
@@ -193,3 +201,391 @@ def test_half_a_surrogate_pair_is_named(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "t.jsonl", [b'{"responses_create_params": {"input": "\\ud800 x"}}'])
     (problem,) = validate_files([path]).files[0].bad
     assert "surrogate" in problem.text
+
+
+@pytest.mark.parametrize(
+    ("row", "path"),
+    [
+        (make_task([{"type": ["message"], "role": "user", "content": "x"}]), "input[0].type"),
+        (make_task([{"type": {}, "role": "user", "content": "x"}]), "input[0].type"),
+        (make_task([{"type": "function_call", "call_id": ["c"], "name": "f", "arguments": "{}"}]), "input[0].call_id"),
+        (make_task([{"type": "function_call_output", "call_id": ["c"], "output": "x"}]), "input[0].call_id"),
+        (make_task(params={"tools": [{**GOOD_TOOL, "name": {"a": 1}}]}), "tools[0].name"),
+        (
+            make_task(params={"tools": [{**GOOD_TOOL, "parameters": {"type": "object", "required": [["a"]]}}]}),
+            "tools[0].parameters.required",
+        ),
+        (
+            make_task(params={"tools": [{**GOOD_TOOL, "parameters": {"type": "object", "required": [{}]}}]}),
+            "tools[0].parameters.required",
+        ),
+    ],
+)  # fmt: skip
+def test_a_value_of_a_wrong_type_is_a_finding_wherever_it_stands(tmp_path: Path, row: Row, path: str) -> None:
+    assert (1, f"responses_create_params.{path}") in problems(tmp_path / "t.jsonl", row)
+
+
+def test_a_reward_that_no_float_holds_is_out_of_range(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "r.jsonl", [make_rollout(0, 0), make_rollout(0, 1, 10**400)])
+    (problem,) = validate_files([path]).files[0].bad
+    assert (problem.line, problem.path) == (2, "reward") and "out of range" in problem.text
+
+
+@pytest.mark.parametrize(
+    ("value", "reasons"),
+    [
+        (b"1e999", ["1e999 is a number out of range"]),
+        (b"1" * 5000, ["5,000 digits is out of range"]),
+        (b'[NaN, "\\ud800"]', ["NaN is no JSON", "surrogate"]),
+        (b'[NaN, "\\ud800", 1e999]', ["NaN is no JSON", "surrogate", "out of range"]),
+        (b"[" * 5000 + b"]" * 5000, ["nested too deeply"]),
+    ],
+)
+def test_what_most_readers_refuse_is_called_what_it_is(
+    tmp_path: Path, value: bytes, reasons: list[str]
+) -> None:
+    line = b'{"responses_create_params": {"input": "a"}, "x": ' + value + b"}"
+    (problem,) = validate_files([write_rows(tmp_path / "t.jsonl", [line])]).files[0].bad
+    assert all(reason in problem.text for reason in reasons)
+    assert ("surrogate" in problem.text) == ("surrogate" in reasons)
+
+
+def test_a_byte_order_mark_is_called_what_it_is(tmp_path: Path) -> None:
+    line = b'\xef\xbb\xbf{"responses_create_params": {"input": "a"}}'
+    (problem,) = validate_files([write_rows(tmp_path / "t.jsonl", [line])]).files[0].bad
+    assert "byte order mark" in problem.text
+
+
+@pytest.mark.parametrize("depth", range(900, 1000, 3))
+def test_a_row_that_can_just_be_read_is_good_or_nested_too_deeply(tmp_path: Path, depth: int) -> None:
+    line = b'{"responses_create_params": {"input": "a"}, "x": ' + b"[" * depth + b"]" * depth + b"}"
+    bad = validate_files([write_rows(tmp_path / "t.jsonl", [line])]).files[0].bad
+    assert all(problem.text == "nested too deeply" for problem in bad)
+
+
+def test_a_file_that_is_not_parquet_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    path.write_text("nope")
+    with pytest.raises(DataError, match=r"t\.parquet: cannot be read as Parquet"):
+        validate_files([path])
+
+
+def _with_field(row: Row, path: str) -> Row:
+    outer, _, inner = path.partition(".")
+    return row | {outer: _with_field(row.get(outer, {}), inner) if inner else "x"}
+
+
+@pytest.mark.parametrize("name", VERIFIERS.names())
+def test_the_fields_a_verifier_needs_are_found_where_it_finds_them(tmp_path: Path, name: str) -> None:
+    needs = load_verifier(name).needs
+    for choice in range(2):
+        row = make_task(f"question {choice}")
+        for need in needs:
+            row = _with_field(row, need.split("|")[-choice])
+        assert problems(tmp_path / "t.jsonl", row, needs=needs) == []
+    missing = problems(tmp_path / "t.jsonl", make_task(), needs=needs)
+    assert missing == [(1, need.split("|")[0]) for need in needs]
+
+
+def kept_lines(report: FileReport) -> list[Row]:
+    return [json.loads(line) for line in Path(report.fixed or "").read_text().splitlines()]
+
+
+def test_a_rollout_stays_when_the_later_row_of_its_key_proves_bad_only_at_the_end(tmp_path: Path) -> None:
+    rows = [make_rollout(task, 0, note=f"row {task}") for task in range(3)]
+    rows.append(make_rollout(0, 0, note=5))
+    report = validate_files([write_rows(tmp_path / "r.jsonl", rows)], ValidateOptions(fix=True)).files[0]
+    assert [row["note"] for row in kept_lines(report)] == ["row 0", "row 1", "row 2"]
+    assert validate_files([report.fixed or ""]).ok
+
+
+def test_of_equal_rows_the_first_good_one_stays(tmp_path: Path) -> None:
+    rows = [make_task("a", _ng_task_index=index) for index in (-1, 4, 5)]
+    report = validate_files([write_rows(tmp_path / "t.jsonl", rows)], ValidateOptions(fix=True)).files[0]
+    assert [row["_ng_task_index"] for row in kept_lines(report)] == [4]
+
+
+@pytest.mark.parametrize("names", [
+    ("a/train.jsonl", "b/train.jsonl"), ("train.jsonl", "train.jsonl.gz"),
+    ("train.jsonl", "train.parquet"), ("train.jsonl", "train.jsonl"),
+])  # fmt: skip
+def test_two_clean_copies_of_one_name_are_refused_before_anything_is_written(
+    tmp_path: Path, names: tuple[str, str]
+) -> None:
+    paths = [write_rows(tmp_path / name, [make_task(name)]) for name in names]
+    with pytest.raises(UsageError, match="would both be written to") as refused:
+        validate_files(paths, ValidateOptions(fix=True, out=str(tmp_path / "clean")))
+    assert all(str(path) in str(refused.value) for path in paths) and refused.value.hint
+    assert not (tmp_path / "clean").exists()
+
+
+def test_a_clean_copy_never_overwrites_a_file_that_is_validated(tmp_path: Path) -> None:
+    paths = [write_rows(tmp_path / name, [make_task(name)]) for name in ("t.jsonl", "t.clean.jsonl")]
+    with pytest.raises(UsageError, match="would overwrite"):
+        validate_files(paths, ValidateOptions(fix=True))
+    assert "t.clean.jsonl" in paths[1].read_text()
+
+
+ASKED = [{"role": "user", "content": "p"}]
+
+
+def answers(*texts: str) -> list[Row]:
+    return [{"rank": n, "completion": [{"role": "assistant", "content": t}]} for n, t in enumerate(texts)]
+
+
+def turns(*texts: str) -> list[Row]:
+    return [{"from": ("human", "gpt")[n % 2], "value": t} for n, t in enumerate(texts)]
+
+
+FORMS = {
+    "openrlhf": lambda a: {"input": ASKED, "label": a, "datasource": "d"},
+    "openrlhf-sft": lambda a: {"input": [*ASKED, {"role": "assistant", "content": a}]},
+    "text": lambda a: {"input": "p", "output": a},
+    "nemo-rl": lambda a: {"context": ASKED, "completions": answers(a, "worse")},
+    "sharegpt": lambda a: {"conversations": turns("p", a), "system": "", "tools": ""},
+    "implicit": lambda a: {
+        "chosen": [*ASKED, {"role": "assistant", "content": a}],
+        "rejected": [*ASKED, {"role": "assistant", "content": "worse"}],
+    },
+    "tasks": lambda a: make_task("p", expected_answer=a),
+}
+
+
+@pytest.mark.parametrize("other", FORMS)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_prompt_in_train_and_validation_is_seen_in_every_form(
+    tmp_path: Path, form: str, other: str
+) -> None:
+    train = write_rows(tmp_path / "train.jsonl", [FORMS[form]("a")])
+    validation = write_rows(tmp_path / "validation.jsonl", [FORMS[other]("b")])
+    first, second = validate_files([train, validation]).files
+    assert not first.bad and [problem.text for problem in second.bad] == [f"the same prompt as {train}:1"]
+
+
+def test_shards_of_one_split_may_share_prompts_and_splits_may_not(tmp_path: Path) -> None:
+    names = [f"{split}-0000{n}-of-00002.jsonl" for split in ("train", "validation") for n in range(2)]
+    paths = [write_rows(tmp_path / name, [{"prompt": "p", "completion": name}]) for name in names]
+    assert validate_files(paths[:2]).ok and validate_files(paths[2:]).ok
+    report = validate_files(paths)
+    assert [file.errors for file in report.files] == [0, 0, 1, 1]
+
+
+def test_no_line_of_a_shared_prompt_stays_in_the_clean_copy(tmp_path: Path) -> None:
+    train = write_rows(tmp_path / "train.jsonl", [make_task("p", expected_answer="1")])
+    rows = [make_task("p", expected_answer=answer) for answer in ("1", "1", "2")] + [make_task("q")]
+    validation = write_rows(tmp_path / "validation.jsonl", rows)
+    report = validate_files([train, validation], ValidateOptions(fix=True))
+    assert kept_lines(report.files[1]) == [make_task("q")]
+    assert validate_files([file.fixed or "" for file in report.files]).ok
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
+
+
+def with_tool(**changed: Any) -> Row:
+    return {"tools": [{**GOOD_TOOL, **changed}]}
+
+
+def with_property(schema: Any) -> Row:
+    return with_tool(parameters={"type": "object", "properties": {"a": schema}})
+
+
+@pytest.mark.parametrize(
+    ("params", "path"),
+    [
+        ({"instructions": 5}, "instructions"),
+        ({"model": 5}, "model"),
+        ({"store": "x"}, "store"),
+        ({"background": "x"}, "background"),
+        ({"reasoning": "high"}, "reasoning"),
+        ({"text": "x"}, "text"),
+        ({"prompt": "x"}, "prompt"),
+        ({"truncation": "x"}, "truncation"),
+        ({"truncation": ["auto"]}, "truncation"),
+        ({"include": "x"}, "include"),
+        ({"include": [1]}, "include"),
+        ({"user": 3}, "user"),
+        ({"tool_choice": 5}, "tool_choice"),
+        ({"tool_choice": "add"}, "tool_choice"),
+        ({"tool_choice": {"name": "add"}}, "tool_choice"),
+        ({**with_tool(), "tool_choice": {"type": "function", "name": "sub"}}, "tool_choice.name"),
+        ({**with_tool(), "tool_choice": {"type": "function"}}, "tool_choice.name"),
+        ({**with_tool(), "tool_choice": {"type": "function", "function": {"name": "add"}}}, "tool_choice.function"),
+        (
+            {**with_tool(), "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "sub"}]}},
+            "tool_choice.tools[0].name",
+        ),
+        (with_tool(type="fnction"), "tools[0].type"),
+        (with_tool(type=["function"]), "tools[0].type"),
+        (with_tool(strict="yes"), "tools[0].strict"),
+        (with_tool(description=5), "tools[0].description"),
+        (with_property({"type": "string", "enum": "x"}), "tools[0].parameters.properties.a.enum"),
+        (with_property({"anyOf": [{"type": "strng"}]}), "tools[0].parameters.properties.a.anyOf[0].type"),
+        (with_property({"anyOf": {"type": "string"}}), "tools[0].parameters.properties.a.anyOf"),
+        (
+            with_property({"type": "array", "items": {"oneOf": [{"allOf": [{"items": {"type": "strng"}}]}]}}),
+            "tools[0].parameters.properties.a.items.oneOf[0].allOf[0].items.type",
+        ),
+        (
+            with_property({"type": "object", "additionalProperties": {"type": "int"}}),
+            "tools[0].parameters.properties.a.additionalProperties.type",
+        ),
+        (with_tool(parameters=SCHEMA | {"$defs": {"d": {"type": "strng"}}}), "tools[0].parameters.$defs.d.type"),
+    ],
+)  # fmt: skip
+def test_parameters_and_tools_of_a_wrong_kind_are_errors(tmp_path: Path, params: Row, path: str) -> None:
+    assert problems(tmp_path / "t.jsonl", make_task(params=params)) == [
+        (1, f"responses_create_params.{path}")
+    ]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        dict.fromkeys(PARAMS),
+        {"instructions": "i", "model": "m", "store": True, "background": False, "user": "u", "service_tier": "auto"},
+        {"reasoning": {"effort": None}, "text": {"format": {"type": "text"}}, "truncation": "disabled", "include": []},
+        *({"tool_choice": choice, **with_tool()} for choice in ("auto", "none", "required")),
+        *({"tools": [{"type": name}], "tool_choice": {"type": name}} for name in HOSTED_TOOLS),
+        {**with_tool(), "tool_choice": {"type": "function", "name": "add"}},
+        {**with_tool(), "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "add"}]}},
+        {"tools": [{"type": "mcp", "server_label": "s"}], "tool_choice": {"type": "mcp", "server_label": "s", "name": "f"}},
+        with_tool(strict=None, description=None),
+        with_tool(parameters=SCHEMA | {"anyOf": [{"required": ["a"]}, {"required": ["b"]}], "additionalProperties": False}),
+        with_property({"type": ["string", "null"], "enum": ["x", None]}),
+        with_property({"type": "array", "items": True, "prefixItems": [{"$ref": "#/$defs/d"}, {}]}),
+        with_property({"properties": {"enum": {"type": "string"}, "items": {"type": "string"}}, "not": {"type": "null"}}),
+    ],
+)  # fmt: skip
+def test_what_the_responses_api_allows_is_not_accused(tmp_path: Path, params: Row) -> None:
+    row = make_task(params=params | {"input": "why?"})
+    report = validate_files([write_rows(tmp_path / "t.jsonl", [row])]).files[0]
+    assert report.bad == [] and report.warnings == []
+
+
+@pytest.mark.parametrize(
+    ("item", "path"),
+    [
+        ({"role": "user", "content": [{"type": "input_image"}]}, "content[0].image_url"),
+        (
+            {"role": "user", "content": [{"type": "input_image", "image_url": {"url": "u"}}]},
+            "content[0].image_url",
+        ),
+        ({"role": "user", "content": [{"type": "output_text", "text": "x"}]}, "content[0].type"),
+        ({"role": "system", "content": [{"type": "refusal", "refusal": "x"}]}, "content[0].type"),
+        ({"type": "reasoning", "id": "r"}, "summary"),
+        ({"type": "mcp_list_tools"}, "server_label"),
+        ({"type": "mcp_list_tools", "server_label": "s"}, "tools"),
+        ({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{bad"}, "arguments"),
+    ],
+)
+def test_items_that_say_nothing_or_what_their_speaker_cannot_are_errors(
+    tmp_path: Path, item: Row, path: str
+) -> None:
+    assert (1, f"responses_create_params.input[0].{path}") in problems(
+        tmp_path / "t.jsonl", make_task([item])
+    )
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"role": "user", "content": [{"type": "input_image", "image_url": "u"}, {"type": "input_image", "file_id": "f"}]},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "x"}, {"type": "refusal", "refusal": "n"}]},
+        {"role": "assistant", "content": [{"type": "input_text", "text": "x"}]},
+        {"type": "reasoning", "id": "r", "summary": []},
+        {"type": "mcp_list_tools", "id": "m", "server_label": "s", "tools": []},
+        {"type": "web_search_call", "id": "w"},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+    ],
+)  # fmt: skip
+def test_items_of_every_right_form_pass(tmp_path: Path, item: Row) -> None:
+    assert problems(tmp_path / "t.jsonl", make_task([item])) == []
+
+
+def test_arguments_that_a_model_wrote_wrong_are_no_error_of_the_rollout(tmp_path: Path) -> None:
+    row = make_rollout(0, 0)
+    row["response"]["output"].insert(
+        0, {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{bad"}
+    )
+    report = validate_files([write_rows(tmp_path / "r.jsonl", [row])])
+    assert report.ok
+    assert [warning.path for warning in report.files[0].warnings] == ["response.output[0].arguments"]
+
+
+CHAT = [*ASKED, {"role": "assistant", "content": "a"}]
+
+
+def called(calls: Any) -> Row:
+    return {"messages": [*ASKED, {"role": "assistant", "content": "", "tool_calls": calls}]}
+
+
+def spoken(*speakers: str, **fields: Any) -> Row:
+    return {"conversations": [{"from": speaker, "value": "x"} for speaker in speakers], **fields}
+
+
+SIDES = {"chosen": {"from": "gpt", "value": "a"}, "rejected": {"from": "gpt", "value": "b"}}
+
+
+@pytest.mark.parametrize(
+    ("row", "path"),
+    [
+        ({"messages": CHAT, "tools": "[{bad"}, "tools"),
+        ({"messages": CHAT, "tools": "{}"}, "tools"),
+        (called("x"), "messages[1].tool_calls"),
+        (called([5]), "messages[1].tool_calls[0]"),
+        (called([{"function": "f"}]), "messages[1].tool_calls[0].function"),
+        (spoken("human", "human"), "conversations[1].from"),
+        (spoken("gpt", "human"), "conversations[0].from"),
+        (spoken("human", "gpt", "human"), "conversations[2].from"),
+        (spoken("human", "function_call", "observation", "observation", "gpt"), "conversations[3].from"),
+        (spoken("human", "gtp"), "conversations[1].from"),
+        (spoken("system"), "conversations[0].from"),
+        (spoken("human", "gpt", **SIDES), "conversations[1].from"),
+        (spoken("human", **SIDES, ) | {"chosen": {"from": "human", "value": "a"}}, "chosen[0].from"),
+    ],
+)  # fmt: skip
+def test_rows_that_a_trainer_drops_or_stops_at_are_errors(tmp_path: Path, row: Row, path: str) -> None:
+    assert problems(tmp_path / "d.jsonl", row) == [(1, path)]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        *({"messages": CHAT, "tools": tools} for tools in ("", "[]", "null", None, '[{"name": "f", "parameters": {}}]')),
+        *(called(calls) for calls in (None, [], [{"id": "c", "function": {"name": "f", "arguments": {"a": 1}}}], [{"name": "f"}])),
+        spoken("human", "gpt"),
+        spoken("system", "human", "function_call", "observation", "gpt"),
+        spoken("user", "assistant", "user", "assistant"),
+        spoken("human", **SIDES),
+        {"conversations": CHAT},
+    ],
+)  # fmt: skip
+def test_rows_in_the_forms_of_the_trainers_pass(tmp_path: Path, row: Row) -> None:
+    assert problems(tmp_path / "d.jsonl", row) == []
+
+
+def test_arguments_that_a_model_wrote_wrong_are_a_warning_in_a_dataset(tmp_path: Path) -> None:
+    row = called([{"function": {"name": "f", "arguments": "{bad"}}])
+    report = validate_files([write_rows(tmp_path / "d.jsonl", [row])])
+    assert report.ok
+    assert [warning.path for warning in report.files[0].warnings] == [
+        "messages[1].tool_calls[0].function.arguments"
+    ]
+
+
+async def test_tasks_runs_and_shards_that_rollforge_writes_pass(tmp_path: Path) -> None:
+    tasks = write_rows(tmp_path / "tasks.jsonl", example_tasks(12, 0, "mixed"))
+    run = tmp_path / "run"
+    async with SimulatedServer(SimulateOptions(reasoning=0.5)) as server:
+        options = CollectOptions(
+            input=str(tasks), out=str(run), model="simulated", base_urls=(server.base_url,), verifier="exact", samples=4
+        )  # fmt: skip
+        await Collection(options).run()
+    made = prepare("kto", run, to="trl", out=tmp_path / "data", shards=3)
+    shards = [tmp_path / "data" / file.path for file in made.files]
+    assert len(shards) == 3
+    for paths in ([tasks], [run / "rollouts.jsonl"], [run / "rollouts_tasks.jsonl"], shards):
+        report = validate_files(paths)
+        assert report.ok, [problem for file in report.files for problem in file.bad][:3]
+        assert all(file.rows for file in report.files)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from math import sqrt
+from math import isfinite, sqrt
+from sys import float_info
 
 from rollforge.records import PARAMS_KEY, JsonObject
 
@@ -29,7 +30,8 @@ class Running:
     def record(self) -> JsonObject:
         if not self.n:
             return {"n": 0, "mean": None, "min": None, "max": None, "std": None}
-        std = sqrt(self._squares / (self.n - 1)) if self.n > 1 else None
+        is_known = self.n > 1 and isfinite(self._squares)  # the squares of huge numbers are beyond a float
+        std = sqrt(self._squares / (self.n - 1)) if is_known else None
         return {"n": self.n, "mean": self._mean, "min": self._min, "max": self._max, "std": std}
 
 
@@ -71,7 +73,7 @@ class FileMetrics:
         )
         self._known["tools"].add(len(tools) if isinstance(tools, list) else 0)
         self._known["turns"].add(_user_turns(prompt))
-        self._known["words"].add(len(json.dumps(counted).split()))
+        self._known["words"].add(len(json.dumps(counted, default=str).split()))
         temperature = params.get("temperature") if isinstance(params, dict) else None
         if isinstance(temperature, int | float):
             self._known["temperature"].add(temperature)
@@ -81,6 +83,8 @@ class FileMetrics:
 
     def _add_field(self, name: str, value: object) -> None:
         for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, int) and abs(one) > float_info.max:
+                continue
             if isinstance(one, int | float):
                 self._numbers.setdefault(name, Running()).add(float(one))
             elif isinstance(one, str):

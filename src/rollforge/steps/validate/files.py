@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
 from rollforge.errors import UsageError
-from rollforge.index.facts import BadLine, split_line
-from rollforge.index.lines import read_lines
-from rollforge.index.prompts import prompt_hash, split_messages
 from rollforge.records import PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject
+from rollforge.steps.validate.clean import copies_of, refuse_overwriting, write_clean
 from rollforge.steps.validate.file_metrics import FileMetrics
-from rollforge.steps.validate.params import kind_of
-from rollforge.steps.validate.records import FileKind, FileReport, Finding, Problem, Report
+from rollforge.steps.validate.prompts import is_one_split, prompt_of
+from rollforge.steps.validate.reading import read_rows
+from rollforge.steps.validate.records import FileKind, FileReport, Finding, Problem, Report, kind_of
+from rollforge.steps.validate.repeats import Repeats
 from rollforge.steps.validate.rows import check_row, kind_of_row
-from rollforge.store.files import file_stem
 
 LISTED = 1000
 _canonical = msgspec.json.Encoder(order="sorted").encode
@@ -47,6 +46,8 @@ def validate_files(paths: Sequence[str | Path], options: ValidateOptions | None 
     for path in found:
         if not path.is_file():
             raise UsageError(f"{path}: no such file")
+    if options.fix:
+        refuse_overwriting(found, options.out)
     checks = [_File(path, options) for path in found]
     for check in checks:
         check.read()
@@ -61,21 +62,21 @@ class _File:
         self.path = path
         self.kind: FileKind = "empty"
         self.errors = 0
-        self.line_by_prompt: dict[int, int] = {}
+        self.prompts = Repeats()
         self._options = options
         self._rows = 0
         self._bad: list[Problem] = []
         self._warnings: list[Problem] = []
         self._bad_lines: set[int] = set()
         self._reasons: dict[int, list[str]] = {}
-        """Of every line that is left out of the clean copy."""
-        self._line_by_row: dict[bytes, int] = {}
-        self._line_by_key: dict[tuple[int, int], int] = {}
+        """What is wrong with a line in itself, which leaves it out of the clean copy."""
+        self._same_rows = Repeats()
+        self._same_rollouts = Repeats(stays="last")
         self._kinds: dict[str, dict[str, array[int]]] = {}
         self._metrics = FileMetrics()
 
-    def add(self, line: int, finding: Finding, *, instead: int | None = None) -> None:
-        """Take note of a finding; `instead` of this line, an earlier one has to go for it."""
+    def add(self, line: int, finding: Finding, *, is_repeat: bool = False) -> None:
+        """Take note of a finding; a line that only repeats another may still be the one that stays."""
         problem = Problem(
             line=line, path=finding.path, text=finding.text, hint=finding.hint, level=finding.level
         )
@@ -85,11 +86,8 @@ class _File:
             return
         self.errors += 1
         self._bad_lines.add(line)
-        if self._options.fix:
-            reason = f"{problem.path}: {problem.text}".removeprefix(": ")
-            if instead is not None:
-                reason = f"line {line} replaces it"
-            self._reasons.setdefault(instead or line, []).append(reason)
+        if self._options.fix and not is_repeat:
+            self._reasons.setdefault(line, []).append(f"{problem.path}: {problem.text}".removeprefix(": "))
         if len(self._bad) < LISTED:
             self._bad.append(problem)
 
@@ -100,7 +98,10 @@ class _File:
                 self.add(number, finding)
             if row is not None:
                 self._rows += 1
-                self._check(number, row)
+                try:
+                    self._check(number, row)
+                except RecursionError:  # it could just be read: what looks at it goes some calls deeper
+                    self.add(number, Finding("", "nested too deeply"))
         self._find_mixed_types()
 
     def _check(self, line: int, row: JsonObject) -> None:
@@ -116,33 +117,23 @@ class _File:
 
     def _check_duplicate(self, line: int, row: JsonObject) -> None:
         task, rollout = row.get(TASK_KEY), row.get(ROLLOUT_KEY)
-        if self.kind == "rollouts" and isinstance(task, int) and isinstance(rollout, int):
-            self._check_key(line, (task, rollout))
+        if self.kind == "rollouts":
+            if isinstance(task, int) and isinstance(rollout, int):
+                first = self._same_rollouts.note((task, rollout), line)
+                if first is not None:
+                    text = f"the same (task, rollout) as line {first}: {(task, rollout)}"
+                    hint = "the last good one counts when the run is read, and --fix keeps it"
+                    self.add(line, Finding(TASK_KEY, text, hint), is_repeat=True)
             return
-        digest = hashlib.sha256(
-            _canonical({k: v for k, v in row.items() if k not in (TASK_KEY, ROLLOUT_KEY)})
-        ).digest()[:12]
-        first = self._line_by_row.setdefault(digest, line)
-        if first != line and self.kind != "rollouts":
-            self.add(line, Finding("", f"the same row as line {first}", "--fix keeps the first one"))
-            return
-        asked = _prompt_of(row)
-        if asked is not None:
-            first = self.line_by_prompt.setdefault(asked, line)
-            if first != line and self.kind == "tasks":
-                text = f"the same prompt as line {first}, with other fields"
-                self.add(line, Finding(PARAMS_KEY + ".input", text, level="warning"))
-
-    def _check_key(self, line: int, key: tuple[int, int]) -> None:
-        """A rollout that is there twice: the last good row is the one that counts, and that stays."""
-        is_good = line not in self._bad_lines
-        known = self._line_by_key.get(key)
-        if known is not None:
-            text = f"the same (task, rollout) as line {known}: {key}"
-            hint = "the last one counts when the run is read, and --fix keeps it"
-            self.add(line, Finding(TASK_KEY, text, hint), instead=known if is_good else None)
-        if known is None or is_good:
-            self._line_by_key[key] = line
+        asked = prompt_of(row)
+        asked_at = self.prompts.note(asked, line) if asked is not None else None
+        same = self._same_rows.note(_digest(row), line)
+        if same is not None:
+            finding = Finding("", f"the same row as line {same}", "--fix keeps the first good one")
+            self.add(line, finding, is_repeat=True)
+        elif asked_at is not None and self.kind == "tasks":
+            text = f"the same prompt as line {asked_at}, with other fields"
+            self.add(line, Finding(PARAMS_KEY + ".input", text, level="warning"))
 
     def _note_kinds(self, line: int, row: JsonObject) -> None:
         for name, value in row.items():
@@ -174,91 +165,33 @@ class _File:
         return report
 
     def _write_clean(self, report: FileReport) -> None:
-        folder = Path(self._options.out) if self._options.out else self.path.parent
-        folder.mkdir(parents=True, exist_ok=True)
-        stem = file_stem(self.path)
-        clean, rejects = folder / f"{stem}.clean.jsonl", folder / f"{stem}.rejects.jsonl"
-        with clean.open("wb") as good, rejects.open("wb") as bad:
-            for number, data in _lines(self.path):
-                if number in self._reasons:
-                    text = data.decode("utf-8", "replace")
-                    record = {"line": number, "reasons": self._reasons[number], "text": text}
-                    bad.write(msgspec.json.encode(record) + b"\n")
-                elif data.strip():
-                    good.write(data + b"\n")
-        report.fixed, report.rejects = str(clean), str(rejects)
+        replaced = [
+            (line, f"line {kept} replaces it") for line, kept in self._same_rollouts.left_out(self._reasons)
+        ]
+        same = [
+            (line, f"the same row as line {kept}") for line, kept in self._same_rows.left_out(self._reasons)
+        ]
+        for line, reason in replaced + same:
+            self._reasons[line] = [reason]
+        copies = copies_of(self.path, self._options.out)
+        write_clean(self.path, copies, self._reasons)
+        report.fixed, report.rejects = str(copies.clean), str(copies.rejects)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    if path.suffix == ".parquet":
-        for number, row in _parquet_rows(path):
-            yield number, msgspec.json.encode(row)
-        return
-    yield from enumerate(read_lines(path), 1)
-
-
-def _parquet_rows(path: Path) -> Iterator[tuple[int, JsonObject]]:
-    import pyarrow.parquet as pq
-
-    number = 0
-    for batch in pq.ParquetFile(path).iter_batches(1024):
-        for row in batch.to_pylist():
-            number += 1
-            yield number, {key: value for key, value in row.items() if value is not None}
-
-
-def read_rows(path: Path) -> Iterator[tuple[int, JsonObject | None, Finding | None]]:
-    """Line number, the row (None when the line is none) and what is wrong with the line itself."""
-    if path.suffix == ".parquet":
-        for number, row in _parquet_rows(path):
-            yield number, row, None
-        return
-    see = f"see it: rollforge show {path} --raw --line"
-    for number, data in _lines(path):
-        if not data.strip():
-            yield number, None, Finding("", "the line is blank", "NeMo Gym stops at it")
-            continue
-        try:
-            data.decode()
-            _, notes = split_line(data)
-            row = msgspec.json.decode(data) if not notes else _last_resort(data)
-        except msgspec.DecodeError:
-            text = "half a surrogate pair (like \\ud800) in a text: most readers refuse the line"
-            yield number, None, Finding("", text, f"{see} {number}")
-        except UnicodeDecodeError as error:
-            yield number, None, Finding("", f"invalid UTF-8 at byte {error.start}", f"{see} {number}")
-        except BadLine as error:
-            yield number, None, Finding("", str(error), f"{see} {number}")
-        else:
-            yield number, row, Finding("", "; ".join(notes), f"{see} {number}") if notes else None
-
-
-def _last_resort(data: bytes) -> JsonObject:
-    """A row with NaN or a repeated key: read as Python reads it, to say what else is wrong."""
-    import json
-
-    row: JsonObject = json.loads(data, parse_constant=lambda _: None)
-    return row
-
-
-def _prompt_of(row: JsonObject) -> int | None:
-    params = row.get(PARAMS_KEY)
-    if isinstance(params, dict):
-        instructions = params.get("instructions")
-        return prompt_hash(params.get("input"), instructions if isinstance(instructions, str) else None)
-    if isinstance(row.get("messages"), list):
-        return prompt_hash(split_messages(row["messages"])[0])
-    return prompt_hash(row.get("prompt"))
+def _digest(row: JsonObject) -> bytes:
+    """The same for rows that say the same, whatever their numbers and the order of their keys."""
+    said = {key: value for key, value in row.items() if key not in (TASK_KEY, ROLLOUT_KEY)}
+    return hashlib.sha256(_canonical(said)).digest()[:12]
 
 
 def _find_shared_prompts(checks: list[_File]) -> None:
     """A prompt that stands in two files: what is trained on must not be what is tested on."""
-    seen: dict[int, tuple[_File, int]] = {}
+    seen: dict[Hashable, tuple[_File, int]] = {}
     for check in checks:
-        if check.kind == "rollouts":
-            continue
-        for asked, line in check.line_by_prompt.items():
+        for asked, line in check.prompts.first_by_key.items():
             other, first = seen.setdefault(asked, (check, line))
-            if other is not check:
-                text = f"the same prompt as {other.path}:{first}"
-                check.add(line, Finding("", text, "take it out of one of the two files"))
+            if other is check or is_one_split(other.path, check.path):
+                continue
+            text = f"the same prompt as {other.path}:{first}"
+            for each in check.prompts.lines(asked):
+                check.add(each, Finding("", text, "take it out of one of the two files"))

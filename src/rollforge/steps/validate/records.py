@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+import msgspec
 from msgspec import Struct
 
 from rollforge.records import JsonObject
 
 FileKind = Literal["tasks", "rollouts", "dataset", "empty"]
+Level = Literal["error", "warning"]
 
 
 class Finding(NamedTuple):
@@ -19,7 +21,7 @@ class Finding(NamedTuple):
     text: str
     """What is wrong, and what was expected."""
     hint: str = ""
-    level: Literal["error", "warning"] = "error"
+    level: Level = "error"
 
 
 class Problem(Struct, kw_only=True):
@@ -29,7 +31,7 @@ class Problem(Struct, kw_only=True):
     path: str
     text: str
     hint: str
-    level: Literal["error", "warning"] = "error"
+    level: Level = "error"
 
 
 class FileReport(Struct, kw_only=True):
@@ -53,3 +55,33 @@ class Report(Struct, kw_only=True):
 
     ok: bool
     files: list[FileReport]
+
+
+def kind_of(value: object) -> str:
+    """A JSON value's kind in words."""
+    if value is None:
+        return "null"
+    kinds = {
+        bool: "true or false",
+        int: "a number",
+        float: "a number",
+        str: "a text",
+        list: "a list",
+        dict: "an object",
+    }
+    return kinds.get(type(value), type(value).__name__)
+
+
+def told(value: object) -> str:
+    """A wrong value as a message shows it: itself when it is short, else what it is."""
+    shown = repr(value) if value is None or isinstance(value, str | int | float) else ""
+    return shown if 0 < len(shown) <= 60 else kind_of(value)
+
+
+def is_json(text: str) -> bool:
+    """Whether the text holds JSON that any reader takes."""
+    try:
+        msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        return False
+    return True

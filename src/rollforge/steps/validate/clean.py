@@ -1,0 +1,60 @@
+"""This module writes what `--fix` asks for: a clean copy of a file, and its rejects with the reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from rollforge.errors import UsageError
+from rollforge.steps.validate.reading import lines_of
+from rollforge.store.files import file_stem
+
+
+class Copies(NamedTuple):
+    """Where the lines of one file go."""
+
+    clean: Path
+    rejects: Path
+
+
+def copies_of(path: Path, out: str | None) -> Copies:
+    """The two files that are made of this one."""
+    folder = Path(out) if out else path.parent
+    stem = file_stem(path)
+    return Copies(folder / f"{stem}.clean.jsonl", folder / f"{stem}.rejects.jsonl")
+
+
+def refuse_overwriting(paths: Sequence[Path], out: str | None) -> None:
+    """Stop before anything is written when a copy would take the place of another copy, or of a file that is read."""
+    taken = {path.resolve(): path for path in paths}
+    maker_by_copy: dict[Path, Path] = {}
+    for path in paths:
+        for copy in copies_of(path, out):
+            place = copy.resolve()
+            if place in taken:
+                raise UsageError(
+                    f"the copy of {path} would overwrite {taken[place]}, which is validated too",
+                    hint="give another folder with --out, or leave that file out",
+                )
+            other = maker_by_copy.setdefault(place, path)
+            if other is not path:
+                raise UsageError(
+                    f"{other} and {path} would both be written to {copy}",
+                    hint="validate them one at a time, each with its own --out, or rename one",
+                )
+
+
+def write_clean(path: Path, copies: Copies, reasons: Mapping[int, Sequence[str]]) -> None:
+    """Copy the lines without reasons as they stand, the others with their reasons."""
+    copies.clean.parent.mkdir(parents=True, exist_ok=True)
+    with copies.clean.open("wb") as good, copies.rejects.open("wb") as bad:
+        for number, data in lines_of(path):
+            if number in reasons:
+                text = data.decode("utf-8", "replace")
+                record = {"line": number, "reasons": reasons[number], "text": text}
+                bad.write(msgspec.json.encode(record) + b"\n")
+            elif data.strip():
+                good.write(data + b"\n")

@@ -1,0 +1,77 @@
+"""This module checks rows of prepared datasets: chat, prompt and completion, preferences, in the forms of the trainers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from rollforge.records import PARAMS_KEY, JsonObject
+from rollforge.steps.validate.chats import check_chat
+from rollforge.steps.validate.records import Finding, is_json, kind_of, told
+from rollforge.steps.validate.rollouts import check_rollout
+from rollforge.steps.validate.tools import check_tools
+
+DATASET_KEYS = (
+    "messages", "conversations", "prompt", "completion", "chosen", "rejected", "chosen_response", "completions", "input", "rollout",
+)  # fmt: skip
+
+
+def check_dataset(row: JsonObject) -> Iterator[Finding]:
+    """Everything wrong with a row that is for a trainer."""
+    is_context = isinstance(row.get("chosen"), dict)  # each side is one message, and answers the messages
+    for key in ("messages", "conversations"):
+        if key in row:
+            yield from check_chat(row[key], key, must_answer=not is_context)
+    for key in ("context", "input", "prompt", "completion", "chosen", "rejected", "rollout"):
+        if key in row:
+            yield from _check_side(row[key], key)
+    if "completions" in row:
+        yield from _check_ranked(row["completions"])
+    if "chosen" in row and row["chosen"] == row.get("rejected"):
+        yield Finding("rejected", "is the same as `chosen`: the pair teaches nothing")
+    if ("chosen" in row) != ("rejected" in row):
+        yield Finding("rejected" if "chosen" in row else "chosen", "missing: a pair has both")
+    if "label" in row and "input" not in row and not isinstance(row["label"], bool):
+        yield Finding("label", f"expected true or false, got {kind_of(row['label'])}")
+    yield from _check_tools(row.get("tools"))
+
+
+def _check_tools(tools: object) -> Iterator[Finding]:
+    """Tools as a list, or as a text that holds one: empty for none."""
+    if isinstance(tools, str) and tools:
+        if not is_json(tools):
+            yield Finding("tools", f"is not JSON: {told(tools)}", "write the list of tools as JSON text")
+        elif not isinstance(msgspec.json.decode(tools), list | None):
+            yield Finding("tools", "expected a list of tools as JSON text", 'for none: ""')
+    elif isinstance(tools, list) and not all(isinstance(tool, dict) and "function" in tool for tool in tools):
+        yield from check_tools(tools, "tools")
+
+
+def _check_side(value: object, key: str) -> Iterator[Finding]:
+    """A prompt or an answer: a text, messages, one message, or a whole rollout."""
+    if isinstance(value, list):
+        yield from check_chat(value, key, must_answer=key not in ("prompt", "context", "input"))
+    elif isinstance(value, dict) and PARAMS_KEY in value:
+        for finding in check_rollout(value):
+            yield Finding(f"{key}.{finding.path}", finding.text, finding.hint, finding.level)
+    elif isinstance(value, dict) and key in ("chosen", "rejected") and ("role" in value or "from" in value):
+        yield from check_chat([value], key, must_answer=True)
+    elif not isinstance(value, str):
+        yield Finding(key, f"expected a text or a list of messages, got {kind_of(value)}")
+    elif not value and key != "rejected":
+        yield Finding(key, "is empty")
+
+
+def _check_ranked(completions: object) -> Iterator[Finding]:
+    """Two answers to one context, told apart by their rank."""
+    sides = [side for side in completions if isinstance(side, dict)] if isinstance(completions, list) else []
+    if len(sides) != 2:
+        yield Finding("completions", "expected two, each with a rank and a completion")
+        return
+    for number, side in enumerate(sides):
+        yield from check_chat(side.get("completion"), f"completions[{number}].completion", must_answer=True)
+    if sides[0].get("rank") == sides[1].get("rank"):
+        yield Finding("completions", "both have the same rank: neither is the better one")
+    if sides[0].get("completion") == sides[1].get("completion"):
+        yield Finding("completions", "both are the same: the pair teaches nothing")

@@ -1,0 +1,92 @@
+"""This module checks the JSON schema of a tool's parameters: types that exist, names that are there, at any depth.
+
+It is no full check of a schema against its meta-schema; it finds what makes a tool that cannot be called as it was meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rollforge.records import JsonObject
+from rollforge.registry import did_you_mean
+from rollforge.steps.validate.records import Finding, kind_of, told
+
+_TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
+_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_NAMED = ("$defs", "definitions", "patternProperties")
+_SINGLE = ("items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else")
+_PARTS = ("anyOf", "oneOf", "allOf", "not", "if", "then", "else")
+"""Schemas of the same value as the one they stand in."""
+
+
+def check_schema(
+    schema: object, path: str, *, is_top: bool = False, is_part: bool = False
+) -> Iterator[Finding]:
+    """Everything wrong with a schema and with those inside it; a part speaks of properties that the whole may define."""
+    if not isinstance(schema, dict):
+        yield Finding(path, f"expected a JSON schema, got {kind_of(schema)}")
+        return
+    yield from _check_type(schema, path, is_top=is_top)
+    enum = schema.get("enum")
+    if enum is not None and not isinstance(enum, list):
+        yield Finding(f"{path}.enum", f"expected a list of values, got {told(enum)}", 'like ["a", "b"]')
+    properties = schema.get("properties", {})
+    if not isinstance(properties, dict):
+        yield Finding(f"{path}.properties", f"expected an object, got {kind_of(properties)}")
+    else:
+        yield from _check_required(schema, None if is_part else properties, path)
+        for name, inner in properties.items():
+            yield from check_schema(inner, f"{path}.properties.{name}")
+    yield from _check_inner(schema, path)
+
+
+def _check_type(schema: JsonObject, path: str, *, is_top: bool) -> Iterator[Finding]:
+    kind = schema.get("type")
+    if is_top and kind != "object":
+        yield Finding(f"{path}.type", f"expected 'object', got {told(kind)}")
+    for one in kind if isinstance(kind, list) else [kind]:
+        if one is not None and one not in _TYPES:
+            near = did_you_mean(str(one), list(_TYPES))
+            yield Finding(
+                f"{path}.type", f"no such JSON type: {told(one)}{near}", f"one of {', '.join(_TYPES)}"
+            )
+
+
+def _check_required(schema: JsonObject, properties: JsonObject | None, path: str) -> Iterator[Finding]:
+    required = schema.get("required", [])
+    if not isinstance(required, list):
+        yield Finding(f"{path}.required", f"expected a list of names, got {kind_of(required)}")
+        return
+    for name in required:
+        if not isinstance(name, str):
+            yield Finding(f"{path}.required", f"expected names of properties, got {kind_of(name)}")
+        elif properties is not None and name not in properties:
+            near = did_you_mean(name, list(properties))
+            yield Finding(f"{path}.required", f"{name!r} is required, but is no property{near}")
+
+
+def _check_inner(schema: JsonObject, path: str) -> Iterator[Finding]:
+    """The schemas inside this one; `true` and `false` are schemas too."""
+    for key in _LISTS:
+        choices = schema.get(key)
+        if choices is not None and not isinstance(choices, list):
+            yield Finding(f"{path}.{key}", f"expected a list of schemas, got {kind_of(choices)}")
+            continue
+        for number, inner in enumerate(choices or []):
+            yield from _check_nested(inner, f"{path}.{key}[{number}]", is_part=key in _PARTS)
+    for key in _NAMED:
+        named = schema.get(key)
+        for name, inner in named.items() if isinstance(named, dict) else ():
+            yield from _check_nested(inner, f"{path}.{key}.{name}")
+    for key in _SINGLE:
+        inner = schema.get(key)
+        if isinstance(inner, list) and key == "items":  # one schema per place, as older drafts have it
+            for number, one in enumerate(inner):
+                yield from _check_nested(one, f"{path}.items[{number}]")
+        elif inner is not None:
+            yield from _check_nested(inner, f"{path}.{key}", is_part=key in _PARTS)
+
+
+def _check_nested(schema: object, path: str, *, is_part: bool = False) -> Iterator[Finding]:
+    if not isinstance(schema, bool):
+        yield from check_schema(schema, path, is_part=is_part)

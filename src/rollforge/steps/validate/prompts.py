@@ -1,0 +1,68 @@
+"""This module finds the prompt in a row of any form, and the split a file belongs to: no prompt may be in two splits."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from rollforge.index.prompts import prompt_hash, split_messages
+from rollforge.records import PARAMS_KEY, JsonObject
+
+_SHARD = re.compile(r"-\d{5}-of-\d{5}(?=\.|$)")
+_ROLE_BY_SPEAKER = {
+    "human": "user",
+    "gpt": "assistant",
+    "function_call": "assistant",
+    "observation": "tool",
+}
+
+
+def is_one_split(path: Path, other: Path) -> bool:
+    """Whether two files are shards of one split: their names differ in nothing but the number of the shard."""
+    places = path.absolute(), other.absolute()
+    common = {place.with_name(_SHARD.sub("", place.name)) for place in places}
+    return places[0] != places[1] and len(common) == 1
+
+
+def prompt_of(row: JsonObject) -> int | None:
+    """The hash of what is asked, the same in whatever form it is asked; None when nothing is."""
+    params = row.get(PARAMS_KEY)
+    if isinstance(params, dict):
+        instructions = params.get("instructions")
+        return prompt_hash(params.get("input"), instructions if isinstance(instructions, str) else None)
+    for key in ("rollout", "chosen"):
+        inner = row.get(key)
+        if isinstance(inner, dict) and PARAMS_KEY in inner:
+            return prompt_of(inner)
+    return prompt_hash(_asked(row))
+
+
+def _asked(row: JsonObject) -> object:
+    """The part of a dataset's row that stands before the answer."""
+    if isinstance(row.get("messages"), list):
+        return split_messages(row["messages"])[0]
+    if isinstance(row.get("conversations"), list):
+        return split_messages(_chat_of(row))[0]
+    for key in ("context", "prompt"):
+        if row.get(key) is not None:
+            return row[key]
+    for key in ("input", "chosen"):  # a text to answer, or a conversation up to its answer
+        if isinstance(row.get(key), list):
+            return split_messages(row[key])[0]
+    return row.get("input")
+
+
+def _chat_of(row: JsonObject) -> list[Any]:
+    """Turns (`from`, `value`) as messages, with the system text before them."""
+    system = row.get("system")
+    first = [{"role": "system", "content": system}] if isinstance(system, str) and system else []
+    return first + [_message(turn) for turn in row["conversations"]]
+
+
+def _message(turn: object) -> object:
+    if not isinstance(turn, dict) or "from" not in turn:
+        return turn
+    speaker = turn["from"]
+    role = _ROLE_BY_SPEAKER.get(speaker, speaker) if isinstance(speaker, str) else None
+    return {"role": role, "content": turn.get("value")}

@@ -1,0 +1,128 @@
+"""This module reads the rows of a file, and says of a line that is none what it is instead."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from math import isinf
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rollforge.errors import DataError
+from rollforge.index.facts import BadLine, split_line
+from rollforge.index.lines import read_lines
+from rollforge.records import JsonObject
+from rollforge.steps.validate.records import Finding
+
+MAX_DIGITS = 4300
+"""Whole numbers with more are refused by Python itself."""
+
+
+def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Every line with its number; rows of a Parquet file as JSON."""
+    if path.suffix == ".parquet":
+        for number, row in _parquet_rows(path):
+            yield number, msgspec.json.encode(row)
+        return
+    yield from enumerate(read_lines(path), 1)
+
+
+def _parquet_rows(path: Path) -> Iterator[tuple[int, JsonObject]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    number = 0
+    try:
+        for batch in pq.ParquetFile(path).iter_batches(1024):
+            for row in batch.to_pylist():
+                number += 1
+                yield number, {key: value for key, value in row.items() if value is not None}
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"{path}: cannot be read as Parquet after row {number}: {error}",
+            hint="write it again, or give it the ending of what it is (.jsonl)",
+        ) from error
+
+
+def read_rows(path: Path) -> Iterator[tuple[int, JsonObject | None, Finding | None]]:
+    """Line number, the row (None when the line is none) and what is wrong with the line itself."""
+    if path.suffix == ".parquet":
+        for number, row in _parquet_rows(path):
+            yield number, row, None
+        return
+    for number, data in lines_of(path):
+        if not data.strip():
+            yield number, None, Finding("", "the line is blank", "NeMo Gym stops at it")
+            continue
+        read, reasons = _read_line(data)
+        hint = f"see it: rollforge show {path} --raw --line {number}"
+        yield number, read, Finding("", "; ".join(reasons), hint) if reasons else None
+
+
+def _read_line(data: bytes) -> tuple[JsonObject | None, list[str]]:
+    """The row, unless the line cannot be one, and what is wrong with the line."""
+    try:
+        data.decode()
+        _, notes = split_line(data)
+        if not notes:
+            return msgspec.json.decode(data), []
+    except UnicodeDecodeError as error:
+        return None, [f"invalid UTF-8 at byte {error.start}"]
+    except BadLine as error:
+        return None, [str(error)]
+    except RecursionError:
+        return None, ["nested too deeply"]
+    except ValueError as error:  # what most readers refuse, and Python's own takes
+        odd = _OddLine(data)
+        return None, odd.constants + odd.faults or [str(error)]
+    odd = _OddLine(data)
+    return (odd.row if not odd.faults else None), notes + odd.faults
+
+
+class _OddLine:
+    """A line that most JSON readers refuse, read as Python reads it, to say what is odd about it."""
+
+    def __init__(self, data: bytes) -> None:
+        self.constants: list[str] = []
+        """NaN and its like, which are taken as missing."""
+        self.faults: list[str] = []
+        """What makes that the line is no row."""
+        self.row: JsonObject | None = None
+        text = data.decode("utf-8-sig")
+        if len(text.encode()) != len(data):
+            self._fault("a byte order mark before the row: save the file as UTF-8 without it")
+        try:
+            self.row = json.loads(
+                text, parse_constant=self._missing, parse_float=self._float, parse_int=self._int
+            )
+            json.dumps(self.row, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            self._fault("half a surrogate pair (like \\ud800) in a text: most readers refuse the line")
+        except RecursionError:
+            self._fault("nested too deeply")
+        except ValueError as error:
+            self._fault(str(error))
+
+    def _fault(self, reason: str) -> None:
+        if reason not in self.faults:
+            self.faults.append(reason)
+
+    def _missing(self, word: str) -> None:
+        reason = f"{word} is no JSON; taken as missing"
+        if reason not in self.constants:
+            self.constants.append(reason)
+
+    def _float(self, text: str) -> Any:
+        value = float(text)
+        if isinf(value):
+            self._fault(f"{text[:20]} is a number out of range: no reader can hold it")
+            return None
+        return value
+
+    def _int(self, text: str) -> Any:
+        if len(text) > MAX_DIGITS:
+            self._fault(f"a number of {len(text):,} digits is out of range: no reader can hold it")
+            return None
+        return int(text)

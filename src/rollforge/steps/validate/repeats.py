@@ -1,0 +1,35 @@
+"""This module remembers which lines say the same, and decides which of them stays once all faults are known."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Hashable, Iterator
+from typing import Literal
+
+
+class Repeats:
+    """Lines by what they have in common; only of what repeats, more than one line is kept."""
+
+    def __init__(self, stays: Literal["first", "last"] = "first") -> None:
+        self.first_by_key: dict[Hashable, int] = {}
+        self._later_by_key: dict[Hashable, list[int]] = {}
+        self._stays = stays
+
+    def note(self, key: Hashable, line: int) -> int | None:
+        """The first line with this key, if this is not it."""
+        first = self.first_by_key.setdefault(key, line)
+        if first == line:
+            return None
+        self._later_by_key.setdefault(key, []).append(line)
+        return first
+
+    def lines(self, key: Hashable) -> list[int]:
+        """Every line with this key."""
+        return [self.first_by_key[key], *self._later_by_key.get(key, ())]
+
+    def left_out(self, bad: Container[int]) -> Iterator[tuple[int, int]]:
+        """Every good line that another good one stands for, and that other: the bad ones are out anyway."""
+        for key in self._later_by_key:
+            good = [line for line in self.lines(key) if line not in bad]
+            if good:
+                kept = good.pop(0 if self._stays == "first" else -1)
+                yield from ((line, kept) for line in good)

@@ -1,0 +1,48 @@
+"""This module checks what a rollout has beyond its parameters: reward, response, token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rollforge.records import JsonObject
+from rollforge.steps.validate.items import check_item
+from rollforge.steps.validate.records import Finding, kind_of
+
+TOKEN_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
+
+
+def check_rollout(row: JsonObject) -> Iterator[Finding]:
+    """Everything wrong with the outcome of a rollout."""
+    reward = row.get("reward")
+    if "reward" not in row:
+        yield Finding("reward", "missing: expected a number, or null for unjudged")
+    elif reward is not None and (isinstance(reward, str | list | dict)):
+        yield Finding("reward", f"expected a number or null, got {kind_of(reward)}")
+    response = row.get("response")
+    if not isinstance(response, dict):
+        yield Finding("response", f"expected an object, got {kind_of(response)}")
+        return
+    output = response.get("output")
+    if not isinstance(output, list):
+        yield Finding("response.output", f"expected a list of items, got {kind_of(output)}")
+        return
+    for number, item in enumerate(output):
+        path = f"response.output[{number}]"
+        yield from check_item(item, path, odd="warning")
+        if isinstance(item, dict):
+            yield from _check_tokens(item, path)
+    usage = response.get("usage")
+    if usage is not None and not isinstance(usage, dict):
+        yield Finding("response.usage", f"expected an object, got {kind_of(usage)}")
+
+
+def _check_tokens(item: JsonObject, path: str) -> Iterator[Finding]:
+    """Token ids come all three together, and as many log probabilities as tokens."""
+    there = [name for name in TOKEN_FIELDS if item.get(name) is not None]
+    if there and len(there) < len(TOKEN_FIELDS):
+        missing = ", ".join(name for name in TOKEN_FIELDS if name not in there)
+        yield Finding(path, f"token fields come all three or not at all; missing: {missing}")
+    elif there:
+        tokens, logs = item["generation_token_ids"], item["generation_log_probs"]
+        if isinstance(tokens, list) and isinstance(logs, list) and len(tokens) != len(logs):
+            yield Finding(path, f"{len(tokens)} generated tokens, but {len(logs)} log probabilities")

@@ -1,0 +1,118 @@
+"""This module checks tool definitions: their shape, their names, and whether their parameters are a schema that can be met."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from rollforge.records import JsonObject
+from rollforge.registry import did_you_mean
+from rollforge.steps.validate.json_schemas import check_schema
+from rollforge.steps.validate.records import Finding, kind_of, told
+
+HOSTED_TOOLS = (
+    "apply_patch", "code_interpreter", "computer", "computer_use_preview", "custom", "file_search", "image_generation",
+    "local_shell", "mcp", "namespace", "programmatic_tool_calling", "shell", "tool_search",
+    "web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11",
+)  # fmt: skip
+"""What the model's server does itself; their definitions are its business."""
+_TOOL_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
+
+
+def check_tools(tools: object, path: str) -> Iterator[Finding]:
+    """Tool definitions: shape, names, and whether their parameters are a schema that can be met."""
+    if tools is None:
+        return
+    if not isinstance(tools, list):
+        yield Finding(path, f"expected a list of tools, got {kind_of(tools)}")
+        return
+    names: set[str] = set()
+    for number, tool in enumerate(tools):
+        place = f"{path}[{number}]"
+        if not isinstance(tool, dict):
+            yield Finding(place, f"expected a tool, got {kind_of(tool)}")
+            continue
+        kind = tool.get("type")
+        if kind is None:
+            yield Finding(f"{place}.type", "missing: expected `function`")
+            continue
+        if kind != "function":
+            if kind not in HOSTED_TOOLS:
+                near = did_you_mean(str(kind), ["function", *HOSTED_TOOLS])
+                hint = "a tool of your own is a `function`"
+                yield Finding(f"{place}.type", f"no such tool type: {told(kind)}{near}", hint)
+            continue
+        if isinstance(tool.get("function"), dict):
+            yield Finding(
+                f"{place}.function",
+                "a chat tool; Responses tools are flat",
+                "move name, parameters and strict up one level",
+            )
+            continue
+        yield from _check_tool(tool, place)
+        name = tool.get("name")
+        if isinstance(name, str):
+            if name in names:
+                yield Finding(f"{place}.name", f"a second tool is called {name!r}")
+            names.add(name)
+
+
+def _check_tool(tool: JsonObject, path: str) -> Iterator[Finding]:
+    if not isinstance(tool.get("name"), str) or not _TOOL_NAME.match(tool["name"]):
+        yield Finding(
+            f"{path}.name", f"expected letters, digits, - or _, at most 64, got {told(tool.get('name'))}"
+        )
+    if "strict" not in tool:
+        yield Finding(f"{path}.strict", "missing: NeMo Gym requires it", "add strict: true or false")
+    elif not isinstance(tool["strict"], bool | None):
+        yield Finding(
+            f"{path}.strict", f"expected true or false, got {told(tool['strict'])}", "write it without quotes"
+        )
+    if not isinstance(tool.get("description"), str | None):
+        text = f"expected a text, got {kind_of(tool['description'])}"
+        yield Finding(f"{path}.description", text, "say in a sentence what the tool does")
+    if "parameters" not in tool:
+        yield Finding(
+            f"{path}.parameters",
+            "missing: expected a JSON schema",
+            'for none: {"type": "object", "properties": {}}',
+        )
+        return
+    schema = tool["parameters"]
+    if schema is not None:
+        yield from check_schema(schema, f"{path}.parameters", is_top=True)
+
+
+def check_tool_choice(choice: object, tools: object, path: str) -> Iterator[Finding]:
+    """Which tool the model must use: a word, or an object that names one of those offered."""
+    if choice is None or choice in ("auto", "none"):
+        return
+    if choice == "required":
+        if not tools:
+            yield Finding(path, "a tool is required, but none is offered", level="warning")
+        return
+    if not isinstance(choice, dict) or not isinstance(choice.get("type"), str):
+        hint = 'to name a tool: {"type": "function", "name": "…"}'
+        yield Finding(
+            path, f"expected auto, none, required or an object with a type, got {told(choice)}", hint
+        )
+        return
+    if isinstance(choice.get("function"), dict):
+        yield Finding(f"{path}.function", "a chat choice; here it is flat", "move the name up one level")
+        return
+    if choice["type"] == "function":
+        yield from _check_offered(choice.get("name"), tools, f"{path}.name")
+    allowed = choice.get("tools") if choice["type"] == "allowed_tools" else None
+    for number, tool in enumerate(allowed if isinstance(allowed, list) else []):
+        if isinstance(tool, dict) and tool.get("type") == "function":
+            yield from _check_offered(tool.get("name"), tools, f"{path}.tools[{number}].name")
+
+
+def _check_offered(name: object, tools: object, path: str) -> Iterator[Finding]:
+    offered = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    names = [tool["name"] for tool in offered if isinstance(tool.get("name"), str)]
+    if not isinstance(name, str):
+        yield Finding(path, f"expected the name of a tool, got {told(name)}")
+    elif name not in names:
+        hint = f"offered: {', '.join(names[:6]) or 'none'}"
+        yield Finding(path, f"no tool is called {name!r}{did_you_mean(name, names)}", hint)
