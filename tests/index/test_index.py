@@ -474,3 +474,19 @@ def test_a_number_that_no_float_holds_costs_only_itself(tmp_path: Path) -> None:
         found = [list(row.values()) for row in index.table(names, order_by="row").to_pylist()]
         assert "reward: expected a number" in index.rejects[0].reason
     assert found == [[None, None, None, 20, None], [1.0, 5, 3, None, 7]]
+
+
+@pytest.mark.parametrize("style", ["compact", "spaced"])
+@pytest.mark.parametrize("number", ["1e999", "1" * 5000, "-" + "9" * 350])
+@pytest.mark.parametrize("word", ["NaN", "1"])
+def test_numbers_beyond_all_bounds_never_stop_the_pass(
+    tmp_path: Path, style: str, number: str, word: str
+) -> None:
+    row = f'{{"x": {number}, "y": {word}, "reward": 1.0, "_ng_task_index": 0, "_ng_rollout_index": 0, '
+    row += f'"responses_create_params": {{"input": [{{"role": "user", "content": "q", "n": {number}}}]}}}}'
+    if style == "compact":
+        row = row.replace(" ", "")
+    with open_index(
+        write_rows(tmp_path / "rollouts.jsonl", [row.encode(), make_rollout(1, 0, 0.0)])
+    ) as index:
+        assert index.table(["reward"]).column(0).to_pylist() == [1.0, 0.0]

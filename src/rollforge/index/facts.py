@@ -7,6 +7,7 @@ decoded further. A value of an unexpected type makes that one fact missing, and 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -124,7 +125,7 @@ def _read_params(data: bytes) -> tuple[_Params, Any]:
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:
-        params = _params(_encoded(json.loads(data)))
+        params = _params(_encoded(_load(data, lambda _: None)))
         return params, _any(params.input) if len(params.input) else None
 
 
@@ -171,10 +172,10 @@ def _repaired(line: bytes, reason: str) -> tuple[bytes, list[str]]:
         found.append(word)
 
     try:
-        value = json.loads(line, parse_constant=missing)
+        value = _load(line, missing)
         if not isinstance(value, dict):
             raise BadLine("not an object")
-        notes = [f"{', '.join(sorted(set(found)))} is no JSON; taken as missing"] if found else []
+        notes = [f"{', '.join(sorted(set(found)))[:80]} is no JSON; taken as missing"] if found else []
         return _encoded(value), notes
     except UnicodeError:
         raise BadLine("invalid UTF-8") from None
@@ -186,6 +187,29 @@ def _repaired(line: bytes, reason: str) -> tuple[bytes, list[str]]:
         raise BadLine(told) from None
 
 
+def _load(data: bytes, missing: Callable[[str], None]) -> Any:
+    """JSON as Python reads it, with `missing` for every word and every number that no float holds."""
+
+    def number(text: str) -> float | None:
+        found = float(text)
+        if math.isfinite(found):
+            return found
+        missing(text)
+        return None
+
+    def whole(text: str) -> int | None:
+        if len(text) <= LONGEST_WHOLE:
+            return int(text)
+        missing(text)
+        return None
+
+    return json.loads(data, parse_constant=missing, parse_float=number, parse_int=whole)
+
+
+LONGEST_WHOLE = 400
+"""Digits of a whole number that is read; from 310 on no float holds it, and from 4,300 on Python refuses."""
+
+
 def _repeated_keys(line: bytes) -> list[str]:
     """Keys that stand more than once in one object; the lengths of the values gave the suspicion."""
     repeated: list[str] = []
@@ -195,7 +219,7 @@ def _repeated_keys(line: bytes) -> list[str]:
         if len(set(names)) < len(names):
             repeated.extend(sorted({name for name in names if names.count(name) > 1}))
 
-    json.loads(line, object_pairs_hook=check)
+    json.loads(line, object_pairs_hook=check, parse_int=str)
     return repeated
 
 
