@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from rollforge.errors import RollforgeError, UsageError
+from rollforge.errors import UsageError
 from rollforge.exporters.base import Exporter, load_exporter, refuse_unsupported
 from rollforge.exporters.examples import KIND_OF_RECIPE
 from rollforge.exporters.template import Prover, load_template, pick_shaping
@@ -35,10 +35,11 @@ from rollforge.steps.prepare.manifest import (
     runs_of,
     versions,
 )
-from rollforge.steps.prepare.place import Place
+from rollforge.steps.prepare.place import Place, naming_the_place
 from rollforge.steps.prepare.plan import Plan, make_plan, refuse_wrong_shape
 from rollforge.steps.prepare.recheck import ContractBroken, NotUnicode, OnlyTimes, recheck
 from rollforge.steps.prepare.settings import Settings, make_settings
+from rollforge.steps.prepare.shrunk import GroupsShrank, plan_without, refuse_shrunk
 from rollforge.steps.prepare.statistics import describe, outlook, red_flags
 from rollforge.steps.prepare.text import rule_out_by_text
 from rollforge.steps.prepare.write import Progress, Written, write_dataset
@@ -155,18 +156,6 @@ def prepare_again(
 
 
 @contextmanager
-def naming_the_place(out: Path) -> Iterator[None]:
-    """A full or read-only disk is told as what it is; nothing half-made is left."""
-    try:
-        yield
-    except OSError as error:
-        raise RollforgeError(
-            f"{out}: cannot be written: {error.strerror or error}",
-            hint="nothing was left behind; make room, or choose -o DIR",
-        ) from error
-
-
-@contextmanager
 def rarely_collecting() -> Iterator[None]:
     """Look for cycles seldom: rows are many small objects without any, and looking through them is a tenth of the work."""
     before = gc.get_threshold()
@@ -228,12 +217,13 @@ class _Maker:
 
     def make(self, out: Path) -> Manifest:
         """Write, read back, describe, put in place."""
-        plan = make_plan(self._recipe, self._pool, self._settings)
         form = self._settings.pairs if self._settings.pairs != "auto" else self._exporter_type.pair_form
         policies = policies_of(self._exporter_type, self._settings)
+        plan = make_plan(self._recipe, self._pool, self._settings)
         converter = Converter(self._pool, plan, self._settings, self._exporter, policies, form, self._prover)
         with naming_the_place(out), Place(out) as place:
-            written, files = self._write(converter, plan, place)
+            written, files = self._write(converter, place)
+            plan = converter.plan
             self._pool.close()  # what follows needs columns only, and memory of its own
             write_lineage(place.folder, written, plan, self._pool, self._runs)
             numbers = np.concatenate([np.frombuffer(file.examples, dtype=np.int64) for file in written.files])
@@ -244,17 +234,21 @@ class _Maker:
             place.settle([file.path for file in files])
         return manifest
 
-    def _write(self, converter: Converter, plan: Plan, place: Place) -> tuple[Written, list[FileRecord]]:
-        """Write, and read back; again where the texts turn out to need another way."""
+    def _write(self, converter: Converter, place: Place) -> tuple[Written, list[FileRecord]]:
+        """Write, and read back; again where the texts turn out to need another way, or another plan."""
         with rarely_collecting():
-            try:
-                return self._write_and_check(converter, plan, place)
-            except NotUnicode:
-                converter.start_over(is_careful=True)
-            except OnlyTimes as found:
-                self._use_parquet(converter, str(found))
-            place.clear()
-            return self._write(converter, plan, place)
+            while True:
+                try:
+                    return self._write_and_check(converter, place)
+                except GroupsShrank as shrank:
+                    converter.plan = plan_without(
+                        shrank.lost, self._recipe, self._pool, converter.plan, self._settings
+                    )
+                except NotUnicode:
+                    converter.start_over(is_careful=True)
+                except OnlyTimes as found:
+                    self._use_parquet(converter, str(found))
+                place.clear()
 
     def _use_parquet(self, converter: Converter, column: str) -> None:
         """Change to a file that says what is a text, so that no loader takes texts for times."""
@@ -273,14 +267,14 @@ class _Maker:
         converter.exporter = self._exporter = exporter_type(shaping)
         self._prover = converter.prover = self._use_template() if settings.template is not None else None
 
-    def _write_and_check(
-        self, converter: Converter, plan: Plan, place: Place
-    ) -> tuple[Written, list[FileRecord]]:
+    def _write_and_check(self, converter: Converter, place: Place) -> tuple[Written, list[FileRecord]]:
         written = write_dataset(
             converter, place.folder, self._container, self._settings.shards, self._progress
         )
+        plan = converter.plan
         if not written.rows:
             raise UsageError(_nothing(plan, written), hint="see what other thresholds give: add --dry-run")
+        refuse_shrunk(self._pool, plan, written.lost)
         prompts = self._pool.prompt[plan.selection.first]
         return written, recheck(
             written, place.folder, self._recipe, plan, self._exporter, prompts, self._progress
