@@ -10,7 +10,7 @@ import pytest
 from rollforge.errors import UsageError
 from rollforge.steps.prepare import prepare, prepare_again
 from tests.builders import Row, make_rollout, write_rows
-from tests.prepare_runs import read_lines, text, with_output
+from tests.prepare_runs import read_lines, reasoning, text, with_output
 
 SEARCH = {"type": "web_search_call"}
 
@@ -118,3 +118,69 @@ def test_groups_of_which_nothing_can_be_expressed_are_refused_with_the_reason(tm
     with pytest.raises(UsageError, match="web_search_call"):
         prepare("grpo", run, to="chat", out=tmp_path / "data", shape="groups")
     assert not (tmp_path / "data").exists()
+
+
+def rollouts_behind(folder: Path) -> int:
+    return sum(row["n_rollouts"] for row in read_lines(folder / "train.jsonl"))
+
+
+@pytest.mark.parametrize("recipe", ["ppo", "grpo"])
+def test_a_prompt_set_counts_rollouts_whose_answer_cannot_be_expressed_because_no_answer_is_written(
+    recipe: str, tmp_path: Path
+) -> None:
+    odd = [
+        with_output(make_rollout(0, 2, 0.0)),
+        with_output(make_rollout(0, 3, 1.0), reasoning("hm")),
+        with_output(make_rollout(0, 4, 0.0), SEARCH),
+    ]
+    run = run_of(tmp_path / "run", *odd, said(0, 0, 0.0), said(0, 1, 1.0), said(1, 0, 0.0), said(1, 1, 1.0))
+    made = prepare(recipe, run, to="trl", out=tmp_path / "data")
+    assert made.counts["rollouts"] == {"in": 7, "kept": 7}
+    assert rollouts_behind(tmp_path / "data") == 7
+    assert [row["mean_reward"] for row in read_lines(tmp_path / "data" / "train.jsonl")] == [0.4, 0.5]
+
+
+@pytest.mark.parametrize("exporter", ["trl", "gym", "nemo-rl", "chat"])
+def test_a_task_is_asked_even_if_all_its_answers_so_far_are_empty(exporter: str, tmp_path: Path) -> None:
+    rows = [with_output(make_rollout(t, k, float(k), agent="a")) for t in range(2) for k in range(2)]
+    made = prepare("grpo", run_of(tmp_path / "run", *rows), to=exporter, out=tmp_path / "data")
+    assert made.counts["rollouts"] == {"in": 4, "kept": 4}
+    assert made.counts["examples"] == {"planned": 2, "written": 2}
+
+
+def test_groups_still_leave_out_empty_answers(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run", said(0, 0, 0.0), said(0, 1, 1.0), with_output(make_rollout(0, 2, 0.0)))
+    made = prepare("grpo", run, to="chat", out=tmp_path / "data", shape="groups")
+    assert made.counts["rollouts"] == {"in": 3, "kept": 2, "cannot be expressed: empty output": 1}
+
+
+def test_numbers_of_a_prompt_are_over_the_rollouts_that_are_counted_as_kept(tmp_path: Path) -> None:
+    rows = [said(t, k, float(k > t)) for t in range(3) for k in range(4)]
+    rows += [make_rollout(t, 4, 0.0, text="Error: connection refused") for t in range(3)]
+    run = run_of(tmp_path / "run", *rows)
+    options = {"where": "rollout > 0", "band": (0.5, 1.0), "order": "easy-first"}
+    made = prepare("ppo", run, to="trl", out=tmp_path / "data", **options)
+    written = read_lines(tmp_path / "data" / "train.jsonl")
+    assert [(row["task_id"], row["n_rollouts"], row["pass_rate"]) for row in written] == [
+        ("0", 3, 1.0),
+        ("1", 3, pytest.approx(2 / 3)),
+    ]
+    assert made.counts["rollouts"] == {
+        "in": 15,
+        "kept": 6,
+        "error text as answer": 3,
+        "where does not hold": 3,
+        "outside the difficulty band": 3,
+    }
+
+
+def test_the_prompt_of_a_row_in_chat_form_is_read_without_its_answer(tmp_path: Path) -> None:
+    asked = [{"role": "user", "content": "What is 6 × 7?"}]
+    odd = {"role": "assistant", "content": "", "tool_calls": [{"function": {"arguments": "{}"}}]}
+    rows = [
+        {"_ng_task_index": 0, "_ng_rollout_index": 0, "messages": [*asked, odd], "reward": 0.0},
+        {"_ng_task_index": 0, "_ng_rollout_index": 1, "messages": [*asked, 42], "reward": 1.0},
+    ]
+    made = prepare("grpo", run_of(tmp_path / "run", *rows), to="trl", out=tmp_path / "data")
+    (row,) = read_lines(tmp_path / "data" / "train.jsonl")
+    assert row["prompt"] == asked and row["n_rollouts"] == made.counts["rollouts"]["kept"]

@@ -121,6 +121,8 @@ def _order(selection: Selection, pool: Pool, settings: Settings) -> Ints:
 
 
 def _difficulty(selection: Selection, pool: Pool, settings: Settings) -> np.ndarray:
+    if selection.kind == "prompt":
+        return selection.values["difficulty"]  # as the rows have it
     from rollforge.recipes.base import group_stats
     from rollforge.recipes.prompting import task_numbers
 

@@ -41,7 +41,7 @@ from rollforge.steps.prepare.recheck import ContractBroken, NotUnicode, OnlyTime
 from rollforge.steps.prepare.settings import Settings, make_settings
 from rollforge.steps.prepare.shrunk import GroupsShrank, plan_without, refuse_shrunk
 from rollforge.steps.prepare.statistics import describe, outlook, red_flags
-from rollforge.steps.prepare.text import rule_out_by_text
+from rollforge.steps.prepare.text import Answers, rule_out_by_text
 from rollforge.steps.prepare.write import Progress, Written, write_dataset
 from rollforge.store import RunFiles
 
@@ -188,8 +188,12 @@ class _Maker:
         self._prover = self._use_template() if settings.template is not None else None
         self._exporter_type = exporter_type
         self._changes: list[str] = []
-        is_converted = not exporter_type.is_raw and KIND_OF_RECIPE[recipe] != "prompt"
-        rule_out_by_text(pool, settings, progress, is_converted=is_converted)
+        rule_out_by_text(pool, settings, progress, self._answers())
+
+    def _answers(self) -> Answers:
+        if KIND_OF_RECIPE[self._recipe] == "prompt" and self._settings.shape != "groups":
+            return "unwritten"
+        return "copied" if self._exporter_type.is_raw else "converted"
 
     def _use_template(self) -> Prover:
         """Let the template pick the form, as far as the user left it open."""
