@@ -29,15 +29,11 @@ from rollforge.steps.prepare.manifest import (
     Manifest,
     describe_inputs,
     files_beside,
-    find_run,
-    read_manifest,
-    refuse_changed_inputs,
-    runs_of,
     versions,
 )
 from rollforge.steps.prepare.place import Place, naming_the_place
 from rollforge.steps.prepare.plan import Plan, make_plan, refuse_wrong_shape
-from rollforge.steps.prepare.recheck import ContractBroken, NotUnicode, OnlyTimes, recheck
+from rollforge.steps.prepare.recheck import NotUnicode, OnlyTimes, recheck
 from rollforge.steps.prepare.settings import Settings, make_settings
 from rollforge.steps.prepare.shrunk import GroupsShrank, plan_without, refuse_shrunk
 from rollforge.steps.prepare.statistics import describe, outlook, red_flags
@@ -46,7 +42,7 @@ from rollforge.steps.prepare.write import Progress, Written, write_dataset
 from rollforge.store import RunFiles
 
 
-def _silent(phase: str, done: int, total: int) -> None:
+def silent(phase: str, done: int, total: int) -> None:
     """Nobody is watching."""
 
 
@@ -58,7 +54,7 @@ def prepare(
     out: str | Path | None = None,
     dry_run: bool = False,
     check: JsonObject | None = None,
-    progress: Progress = _silent,
+    progress: Progress = silent,
     **options: object,
 ) -> Manifest:
     """Write the data set of a recipe for a trainer into the folder `out`; a dry run only counts.
@@ -116,43 +112,6 @@ def _name_runs(given: Sequence[str | Path]) -> list[str]:
             else [str(run.rollouts) for run in found]
         )
     return list(dict.fromkeys(names))
-
-
-def prepare_again(
-    manifest: str | Path,
-    *,
-    out: str | Path,
-    runs: Sequence[str] = (),
-    check: JsonObject | None = None,
-    progress: Progress = _silent,
-) -> Manifest:
-    """The data set of a manifest once more; refuses when an input has changed, raises when a byte differs.
-
-    Args:
-        runs: where the runs of the manifest are now, in its order, if they have moved.
-    """
-    before = read_manifest(manifest)
-    named = runs_of(before)
-    if runs and len(runs) != len(named):
-        raise UsageError(f"{manifest} names {len(named)} runs, {len(runs)} were given", hint=", ".join(named))
-    runs = list(runs) or [find_run(name, Path(manifest)) for name in named]
-    refuse_changed_inputs(before, runs)
-    options = msgspec.to_builtins(before.options)
-    again = prepare(
-        before.recipe, runs, to=before.to, out=out, check=check or before.check, progress=progress, **options
-    )
-    differing = [a.path for a, b in zip(before.files, again.files, strict=False) if a != b]
-    if differing or len(before.files) != len(again.files):
-        changed = [
-            f"{k} {v} → {again.versions.get(k)}"
-            for k, v in before.versions.items()
-            if again.versions.get(k) != v
-        ]
-        raise ContractBroken(
-            f"made again, {', '.join(differing) or 'the files'} came out different",
-            hint=f"versions that changed: {', '.join(changed) or 'none'}",
-        )
-    return again
 
 
 @contextmanager
