@@ -104,6 +104,10 @@ def test_from_makes_the_same_bytes_again(run: Path, tmp_path: Path) -> None:
         (["prepare", "sft", "RUN", "--to", "trl"], "-o DIR"),
         (["prepare", "kto", "RUN", "--to", "verl", "-o", "x"], "it takes sft, rm, ppo, grpo"),
         (["prepare", "sft", "RUN", "--to", "trl", "-o", "x", "--split", "many"], "--split"),
+        (
+            ["prepare", "sft", "RUN", "--to", "trl", "-o", "x", "--split", "0.9/0.2"],
+            "the shares sum to 1.1, not 1",
+        ),
         (["prepare", "sft", "nowhere", "--to", "trl", "-o", "x"], "nowhere"),
     ],
 )

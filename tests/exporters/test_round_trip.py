@@ -35,7 +35,7 @@ def written(exporter: Exporter, example: Any) -> Row:
         except KeysGrew as grown:
             exporter.keys = grown.keys
         except FormChanged as changed:
-            exporter.shape_as = msgspec.structs.replace(exporter.shape_as, arguments=changed.arguments)
+            exporter.shape_as = msgspec.structs.replace(exporter.shape_as, **changed.form)
         else:
             assert b"\n" not in line
             return json.loads(line)

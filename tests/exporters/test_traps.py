@@ -345,3 +345,77 @@ def test_parquet_of_a_jsonl_exporter_writes_strings(run: Path, tmp_path: Path) -
         c["function"]["arguments"] for row in rows for m in row["messages"] for c in m["tool_calls"] or []
     }
     assert arguments == set(ARGUMENTS)
+
+
+RISKY = 0.7071057811879616
+
+
+def tool_of(name: str, **properties: Any) -> Row:
+    return {**TOOL, "name": name, "parameters": {"type": "object", "properties": properties}}
+
+
+def tools_run(folder: Path, *tools: Row) -> Path:
+    rows = [
+        with_output(
+            make_rollout(k, 0, 1.0), call(0, '{"a": 1}', tool["name"]), result(0), text("t"), tools=[tool]
+        )
+        for k, tool in enumerate(tools)
+    ]
+    return write_rows(folder / "rollouts.jsonl", rows).parent
+
+
+@pytest.mark.parametrize("exporter", ["trl", "axolotl"])
+def test_a_list_of_tools_becomes_a_text_when_the_loader_would_change_a_number_in_it(
+    exporter: str, tmp_path: Path
+) -> None:
+    two = tool_of("f", a={"enum": [RISKY]}), tool_of("g", b={"type": "string"})
+    made = prepare("sft", tools_run(tmp_path / "run", *two), to=exporter, out=tmp_path / "data", tools="list")
+    rows = read_lines(tmp_path / "data" / "train.jsonl")
+    assert [json.loads(row["tools"])[0]["function"]["name"] for row in rows] == ["f", "g"]
+    assert str(RISKY) in rows[0]["tools"]
+    assert made.form["tools"] == "string"
+    assert made.form["changes"] == [
+        "tools are written as string: a number in the tools, or beside them, would be rounded by the loader"
+    ]
+
+
+def test_a_list_of_tools_stays_one_when_the_loader_changes_nothing_in_it(tmp_path: Path) -> None:
+    alike = tool_of("f", a={"enum": [RISKY]}), tool_of("g", a={"enum": [0.3]})
+    unlike = tool_of("f", a={"enum": [1]}), tool_of("g", b={"type": "string"})
+    for name, two in (("alike", alike), ("unlike", unlike)):
+        made = prepare(
+            "sft", tools_run(tmp_path / name, *two), to="trl", out=tmp_path / f"{name}-data", tools="list"
+        )
+        assert made.form["tools"] == "list" and made.form["changes"] == []
+
+
+def test_arguments_of_one_column_are_strings_when_another_column_would_round_their_numbers(
+    tmp_path: Path,
+) -> None:
+    sides = (('{"x": 1}', f'{{"y": {RISKY}}}'), ('{"z": 1}', '{"y": 0.3}'))
+    rows = [
+        with_output(make_rollout(task, k, float(1 - k)), call(0, written), tools=[TOOL])
+        for task, two in enumerate(sides)
+        for k, written in enumerate(two)
+    ]
+    run = write_rows(tmp_path / "run" / "rollouts.jsonl", rows).parent
+    made = prepare("dpo", run, to="trl", out=tmp_path / "data")
+    assert made.form["arguments"] == "string"
+
+
+def test_numbers_beside_messages_without_empty_keys_change_the_keys(tmp_path: Path) -> None:
+    asked = [{"role": "user", "content": "again"}, call(9), result(9)]
+    rows = [make_rollout(task, k, (0.0, 1.0, 1 / 3)[k]) for task in range(2) for k in range(3)]
+    rows[3:] = [with_output(row, text("t"), input=asked) for row in rows[3:]]
+    run = write_rows(tmp_path / "run" / "rollouts.jsonl", rows).parent
+    made = prepare("grpo", run, to="trl", out=tmp_path / "data", keys="present")
+    assert made.form["keys"] == "uniform" and "beside the messages" in made.form["changes"][0]
+
+
+def test_the_card_of_plain_chat_data_reads_lines_and_infers_nothing(tmp_path: Path) -> None:
+    run = write_rows(tmp_path / "run" / "rollouts.jsonl", [make_rollout(0, 0, 1.0)]).parent
+    prepare("sft", run, to="chat", out=tmp_path / "data")
+    card = (tmp_path / "data" / "README.md").read_text(encoding="utf-8")
+    assert "json.loads(line)" in card and "load_dataset(" not in card
+    prepare("sft", run, to="chat", out=tmp_path / "data", format="parquet")
+    assert "load_dataset('parquet'" in (tmp_path / "data" / "README.md").read_text(encoding="utf-8")

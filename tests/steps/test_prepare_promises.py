@@ -399,3 +399,17 @@ def test_tokens_are_exact_only_when_every_model_call_has_all_of_them(
     ]
     prepare("grpo", run_of(tmp_path / "run", *rows), to="chat", out=tmp_path / "data", shape="groups")
     assert {row["fidelity"] for row in read_lines(tmp_path / "data" / "train.jsonl")} == {fidelity}
+
+
+@pytest.mark.parametrize("shares", [(0.9, 0.2), (0.5, 0.2), (9, 1), (0.5,), (float("inf"), 1.0), (1.0, 1e-5)])
+def test_shares_that_do_not_sum_to_one_are_refused(
+    shares: tuple[float, ...], run: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="the shares sum to"):
+        prepare("sft", run, to="chat", out=tmp_path / "data", split=shares)
+    assert not (tmp_path / "data").exists()
+
+
+def test_shares_may_miss_one_by_what_decimals_cannot_say(run: Path, tmp_path: Path) -> None:
+    made = prepare("sft", run, to="chat", out=tmp_path / "data", min_reward=0.0, split=(0.7, 0.2, 0.1))
+    assert list(made.splits) == ["train", "validation", "test"]

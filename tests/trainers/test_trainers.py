@@ -149,3 +149,68 @@ def test_the_loader_changes_nothing_whatever_the_arguments_and_texts_look_like(t
         prepare("sft", run, to="trl", out=tmp_path / "made" / f"split-{seed}", split=(0.5, 0.5), seed=seed)
     seen = seen_by("load_datasets.py", tmp_path / "made")
     assert seen and {name: what for name, what in seen.items() if what != "exact"} == {}
+
+
+OTHER_TOOL = {
+    "type": "function",
+    "name": "convert",
+    "description": "Units",
+    "parameters": {"type": "object", "properties": {"by": {"enum": [0.7071057811879616, 0.3, 6.674e-11]}}},
+    "strict": True,
+}
+
+
+def many_shapes_run(folder: Path) -> Path:
+    """Messages, tools and arguments of different shapes, beside numbers that ten digits do not hold."""
+    rows: list[Row] = []
+    for task in range(6):
+        for k in range(3):
+            row = make_rollout(task, k, (0.0, 1.0, 1 / 3)[k], text=f"t{k}", expected_answer=str(task))
+            if task % 2:
+                tool = (TOOL, OTHER_TOOL)[task // 2 % 2]
+                said = call(0, '{"by": 0.7071057811879616}', tool["name"])
+                asked = [{"role": "user", "content": f"question {task}"}, call(9), result(9)]
+                row = with_output(row, said, result(0), text(f"t{k}"), tools=[tool], input=asked)
+            rows.append(row)
+    return write_rows(folder / "rollouts.jsonl", rows).parent
+
+
+def test_the_loading_lines_of_plain_chat_data_change_no_number(tmp_path: Path) -> None:
+    run = many_shapes_run(tmp_path / "run")
+    wanted = {
+        "sft": {},
+        "dpo": {},
+        "kto": {},
+        "grpo": {},
+        "rm": {"shape": "scored"},
+        "ppo": {"shape": "groups"},
+    }
+    for recipe, options in wanted.items():
+        for form in ("jsonl", "parquet"):
+            out = tmp_path / "made" / f"{recipe}-{form}"
+            prepare(recipe, run, to="chat", out=out, format=form, split=(0.5, 0.5), min_reward=0.3, **options)
+    seen = seen_by("load_card.py", tmp_path / "made")
+    assert len(seen) == 12 and {name: what for name, what in seen.items() if what != "exact"} == {}
+
+
+def test_the_loader_changes_nothing_whatever_form_was_asked_for(tmp_path: Path) -> None:
+    run = many_shapes_run(tmp_path / "run")
+    forms: dict[str, dict[str, str]] = {
+        "tools": {"tools": "list"},
+        "keys": {"keys": "present"},
+        "both": {"tools": "list", "keys": "present"},
+        "strings": {"tools": "list", "keys": "present", "arguments": "string"},
+        "objects": {"tools": "list", "arguments": "object"},
+    }
+    for name, form in forms.items():
+        for exporter, recipe in (
+            ("trl", "sft"),
+            ("trl", "dpo"),
+            ("trl", "kto"),
+            ("trl", "grpo"),
+            ("axolotl", "sft"),
+        ):
+            out = tmp_path / "made" / f"{name}-{recipe}-{exporter}"
+            prepare(recipe, run, to=exporter, out=out, min_reward=0.3, **form)
+    seen = seen_by("load_datasets.py", tmp_path / "made")
+    assert len(seen) == 25 and {name: what for name, what in seen.items() if what != "exact"} == {}

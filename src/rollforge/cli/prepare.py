@@ -129,7 +129,7 @@ class FileFlags:
     """What files come out."""
 
     split: Annotated[str, Parameter(group=_FILES)] = "1"
-    """Shares of train, validation and test, by prompt: 0.98/0.02."""
+    """Shares of train, validation and test, by prompt; they sum to 1: 0.98/0.02."""
     order: Annotated[Literal["file", "shuffled", "easy-first", "hard-first"], Parameter(group=_FILES)] = (
         "file"
     )

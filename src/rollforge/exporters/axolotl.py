@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from rollforge.exporters.base import Exporter
 from rollforge.exporters.contract import PlainMessage, ReadMessage, message_problems, struct
 from rollforge.exporters.examples import Demonstration, Kind, Pair
 from rollforge.exporters.guard import NOT_AN_OBJECT
+from rollforge.exporters.guarded import GuardedExporter
 from rollforge.exporters.messages import Inexpressible, Message, is_object
 from rollforge.exporters.shape import Shaping, shape, tools_from_system, tools_in_system, unshape
 from rollforge.exporters.snippets import config, fenced
@@ -24,7 +24,7 @@ from rollforge.records import JsonObject
 _TEXT = Shaping(arguments="text", tools="system", reasoning="think", keys="uniform")
 
 
-class AxolotlExporter(Exporter):
+class AxolotlExporter(GuardedExporter):
     """Rows for `type: chat_template` and `type: chat_template.default`."""
 
     name = "axolotl"

@@ -63,9 +63,10 @@ class KeysGrew(Exception):
 class FormChanged(Exception):
     """A row shows that the chosen form would be damaged by the trainer's loader; the data set is written again in another."""
 
-    def __init__(self, arguments: Arguments, reason: str) -> None:
+    def __init__(self, reason: str, **form: str) -> None:
         super().__init__(reason)
-        self.arguments = arguments
+        self.form = form
+        """Field of `Shaping` → its new value."""
 
 
 class Exporter:

@@ -16,7 +16,7 @@ from rollforge.exporters.contract import ReadMessage, struct
 from rollforge.exporters.examples import Demonstration, Kind, Labelled, Pair, Prompt, Scored
 from rollforge.exporters.prompts import PROMPT_COLUMNS, prompt_columns
 from rollforge.exporters.shape import Shaping
-from rollforge.exporters.snippets import fenced, load_lines
+from rollforge.exporters.snippets import fenced, load_lines, read_lines
 from rollforge.exporters.tidy import Policies
 from rollforge.records import JsonObject
 
@@ -28,6 +28,12 @@ SCORED_NUMBERS = (
     "group_size",
     "group_mean",
     "group_std",
+)
+
+
+_NOT_JSON = (
+    "`datasets` infers types from JSON, and rounds numbers that stand beside messages or tools of different shapes to ten digits. "
+    "For it, write Parquet (`--format parquet`): every number reaches it as it is."
 )
 
 
@@ -147,4 +153,10 @@ class ChatExporter(Exporter):
                 return schema(**columns_of(self.keys, "prompt"), **prompt_fields())
 
     def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:
-        return fenced("python", [*load_lines(files), "print(data)"])
+        names = [name for group in files.values() for name in group]
+        if any(name.endswith(".parquet") for name in names):
+            return fenced("python", [*load_lines(files), "print(data)"])
+        read = fenced(
+            "python", [*read_lines(files), "print({split: len(rows) for split, rows in data.items()})"]
+        )
+        return f"{read}\n\n{_NOT_JSON}"

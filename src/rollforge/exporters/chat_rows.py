@@ -12,6 +12,7 @@ import msgspec
 
 from rollforge.exporters.items import ImagePolicy, Part, chat_tools, text_of
 from rollforge.exporters.messages import Call, Conversation, Inexpressible, Message, is_text
+from rollforge.records import JsonObject
 
 _NULL = msgspec.Raw(b"null")
 _ASKING = ("user", "system", "developer")
@@ -76,12 +77,27 @@ def read_chat_row(row: ChatRow, images: ImagePolicy = "refuse") -> Conversation:
     return Conversation(prompt, answer, tools, frozenset(marks))
 
 
+def without_answer(row: JsonObject) -> JsonObject:
+    """The row with nothing but its prompt: of an answer that is not written nobody has to make sense."""
+    asked = {name: value for name, value in row.items() if name != "completion"}
+    if isinstance(messages := row.get("messages"), list):
+        asked["messages"] = messages[: _end_of_prompt([_role(message) for message in messages])]
+    return asked
+
+
+def _role(message: object) -> object:
+    return message.get("role") if isinstance(message, dict) else None
+
+
+def _end_of_prompt(roles: Sequence[object]) -> int:
+    return max((place for place, role in enumerate(roles, 1) if role in _ASKING), default=0)
+
+
 def _sides(row: ChatRow) -> tuple[Sequence[ChatMessage], Sequence[ChatMessage]]:
     """What was asked and what was answered."""
     if row.messages is None:
         return _as_messages(row.prompt, "user"), _as_messages(row.completion, "assistant")
-    places = [place for place, message in enumerate(row.messages, 1) if message.role in _ASKING]
-    last = places[-1] if places else 0
+    last = _end_of_prompt([message.role for message in row.messages])
     return row.messages[:last], row.messages[last:]
 
 

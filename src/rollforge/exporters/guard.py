@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -39,12 +40,23 @@ SLIPS = frozenset({NOT_AN_OBJECT, REPEATED_KEY})
 """What a model got wrong in one call: no object says it, but that is no reason to write all other calls in another form."""
 
 
-class ArgumentsGuard:
-    """Watches every arguments object of a data set, in file order."""
+@dataclass
+class Beside:
+    """What the columns of one data set mean for each other: one `Json` column rounds the floats of all."""
 
-    def __init__(self) -> None:
+    has_json: bool = False
+    """Some column holds objects with different keys."""
+    has_risky_number: bool = False
+    """Some column holds a float that would not survive it."""
+
+
+class ArgumentsGuard:
+    """Watches every arguments object of one column, in file order."""
+
+    def __init__(self, beside: Beside | None = None) -> None:
+        self._beside = beside or Beside()
         self.has_risky_number = False
-        """A float stands in the arguments, or in a column beside them: it does not survive a `Json` column."""
+        """A float that would not survive stands in this very column."""
         self._shapes: set[frozenset[tuple[str, ...]]] = set()
         self._kinds: dict[tuple[str, ...], str] = {}
         """Place in the arguments → the one type that all values there have."""
@@ -89,15 +101,20 @@ class ArgumentsGuard:
             return "arguments with new keys appear late in the file, which the loader would refuse"
         is_ragged = any(item == {} or _is_ragged(item) for _, _, item in places)
         has_mixed_keys = self._has_mixed_keys or is_new or is_ragged
-        has_risky_number = self.has_risky_number or any(_is_risky(item) for _, _, item in places)
-        if has_risky_number and has_mixed_keys:
-            return "a number in the arguments, or beside them, would be rounded by the loader"
-        self._has_mixed_keys, self.has_risky_number = has_mixed_keys, has_risky_number
+        is_risky = any(_is_risky(item) for _, _, item in places)
+        beside = self._beside
+        if (is_risky or beside.has_risky_number) and (has_mixed_keys or beside.has_json):
+            return ROUNDED
+        self._has_mixed_keys = has_mixed_keys
+        self.has_risky_number |= is_risky
+        beside.has_json |= has_mixed_keys
+        beside.has_risky_number |= is_risky
         self._shapes.add(shape)
         self._kinds |= kinds
         return None
 
 
+ROUNDED = "a number in the arguments, or beside them, would be rounded by the loader"
 _TIME = "arguments hold a text that looks like a date, which the loader would make a time"
 
 

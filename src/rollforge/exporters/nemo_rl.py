@@ -37,7 +37,7 @@ class NemoRlExporter(GuardedExporter):
     shaping = Shaping(arguments="object", tools="list", reasoning="field", keys="present")
     policies = Policies(ends_in_tool_result="cut", unanswered_call="cut")
     pair_form = "step"
-    unguarded = frozenset({"messages"})
+    unguarded = frozenset({"messages", "tools"})
     has_task_rows = True
 
     @classmethod

@@ -15,6 +15,7 @@ from rollforge.recipes.base import (
     balanced,
     drop_duplicates,
     group_stats,
+    in_band,
     screen,
     success_threshold,
 )
@@ -24,9 +25,14 @@ EPSILON = 1e-6
 
 
 def select_prompts(candidates: Candidates, options: Options, *, needs_spread: bool) -> Selection:
-    """One pick per task: the first of its usable rollouts stands for it."""
-    ledger = screen(candidates, options, drop_truncated=False)
-    stats = group_stats(candidates, options)
+    """One pick per task: the first of its usable rollouts stands for it, and its numbers are over all of them."""
+    success_from = success_threshold(candidates.reward, options.min_reward)
+    options = replace(options, min_reward=success_from)
+    ledger = screen(candidates, replace(options, band=None), drop_truncated=False)
+    usable = replace(candidates, reward=np.where(ledger.alive, candidates.reward, np.nan))
+    stats = group_stats(usable, options)
+    if options.band is not None:
+        ledger.drop(~in_band(usable, options), "outside the difficulty band")
     if needs_spread:
         ledger.drop((stats.count < 2)[candidates.group], "alone in its group")
         ledger.drop(~stats.has_signal(options)[candidates.group], "group without signal")
@@ -37,8 +43,8 @@ def select_prompts(candidates: Candidates, options: Options, *, needs_spread: bo
         picks = picks[balanced(candidates.balance[picks], candidates.row[picks], options.seed)]
         chosen = np.isin(candidates.group, candidates.group[picks])
         ledger.drop(~chosen, "left out for balance")
-    settings = {"success_from": success_threshold(candidates.reward, options.min_reward)}
     numbers = task_numbers(stats, candidates.group[picks])
+    settings = {"success_from": success_from}
     return Selection("prompt", picks, ledger.counts(), numbers, settings, ledger.alive)
 
 

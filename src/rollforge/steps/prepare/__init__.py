@@ -4,9 +4,10 @@ The recipe selects on columns, the exporter writes rows, the files are read back
 The result is a pure function of (rollouts, options, seed); the manifest beside it says how it was made.
 """
 
+from rollforge.steps.prepare.again import prepare_again
 from rollforge.steps.prepare.lineage import Lineage, Origin, trace
 from rollforge.steps.prepare.manifest import Manifest, read_manifest
-from rollforge.steps.prepare.run import prepare, prepare_again, refuse_mistakes
+from rollforge.steps.prepare.run import prepare, refuse_mistakes
 from rollforge.steps.prepare.settings import Settings
 
 __all__ = [

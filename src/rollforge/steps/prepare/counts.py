@@ -23,12 +23,13 @@ def counts_of(pool: Pool, plan: Plan, numbers: Ints, lost: dict[int, str]) -> Js
     """The counts of a manifest: `numbers` are the examples that were written, `lost` those that were not, with the reason."""
     selection, candidates = plan.selection, pool.candidates
     limited = plan.planned - len(selection)
-    reasons = Counter(f"cannot be expressed: {reason}" for reason in lost.values())
+    unsaid = plan.lost_before + Counter(lost.values())
+    reasons = {f"cannot be expressed: {reason}": count for reason, count in unsaid.items()}
     kept_groups = candidates.group[selection.picks[numbers].ravel()]
     return {
         "rollouts": {"in": len(candidates), **_fates(selection, candidates.group, numbers, lost)},
         "examples": {
-            "planned": plan.planned,
+            "planned": plan.planned + plan.lost_before.total(),
             **({BEYOND: limited} if limited else {}),
             **dict(sorted(reasons.items())),
             "written": len(numbers),
@@ -56,7 +57,10 @@ def _fates(selection: Selection, group: Ints, numbers: Ints, lost: dict[int, str
     beyond = fates.pop("kept") - sum(later.values())
     if beyond:
         later[BEYOND] = beyond
-    return {"kept": later.pop("kept"), **fates, **later}
+    kept = later.pop("kept")
+    # A reason may be known from both: some rollouts are ruled out before any row is written.
+    together = {reason: fates.get(reason, 0) + later.get(reason, 0) for reason in (*fates, *later)}
+    return {"kept": kept, **together}
 
 
 def _rollouts_of(selection: Selection, group: Ints, numbers: Ints) -> Mask:

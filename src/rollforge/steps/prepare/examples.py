@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TypeVar
 
 from rollforge.exporters.base import Exporter
-from rollforge.exporters.chat_rows import ChatRow
+from rollforge.exporters.chat_rows import ChatRow, without_answer
 from rollforge.exporters.examples import Demonstration, Example, Labelled, Pair, Scored
 from rollforge.exporters.messages import Conversation, Inexpressible, Message
 from rollforge.exporters.reading import Decoded, Reader
@@ -22,6 +22,7 @@ from rollforge.exporters.template import Prover
 from rollforge.exporters.texts import is_spelled_once
 from rollforge.exporters.tidy import Policies, lead, tidy
 from rollforge.recipes.base import Ints
+from rollforge.records import JsonObject, to_json
 from rollforge.steps.prepare.gather import Pool
 from rollforge.steps.prepare.plan import Plan
 from rollforge.steps.prepare.settings import Settings
@@ -115,11 +116,10 @@ class Converter:
         """A task's parameters as a conversation without an answer."""
         return tidy(self._reader.read_prompt(params), self.policies, needs_answer=False)
 
-    def read_chat_prompt(self, line: bytes) -> Conversation:
-        """The prompt of a rollout in chat form."""
-        found = self._reader.read(line)
-        marks = found.marks - {"empty output"}
-        asked = Conversation(found.prompt, [], found.tools, marks)
+    def read_chat_prompt(self, row: JsonObject) -> Conversation:
+        """The prompt of a rollout in chat form; its answer is not read."""
+        found = self._reader.read(to_json(without_answer(row)))
+        asked = Conversation(found.prompt, [], found.tools, found.marks - {"empty output"})
         return tidy(asked, self.policies, needs_answer=False)
 
     def _singles(self, numbers: Ints) -> Iterator[tuple[int, Example | Inexpressible]]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from rollforge.errors import UsageError
+from rollforge.errors import RollforgeError, UsageError
 from rollforge.steps.prepare.manifest import NAME, read_manifest
 
 COMPANIONS = ("dataset_info.json",)
@@ -78,3 +80,15 @@ def _earlier_files(target: Path) -> list[str]:
     return [file.path for file in read_manifest(target / NAME).files] + [
         name for name in COMPANIONS if name in present
     ]
+
+
+@contextmanager
+def naming_the_place(out: Path) -> Iterator[None]:
+    """A full or read-only disk is told as what it is; nothing half-made is left."""
+    try:
+        yield
+    except OSError as error:
+        raise RollforgeError(
+            f"{out}: cannot be written: {error.strerror or error}",
+            hint="nothing was left behind; make room, or choose -o DIR",
+        ) from error

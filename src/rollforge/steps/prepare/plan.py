@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -27,6 +28,8 @@ class Plan:
     splits: tuple[str, ...]
     planned: int
     """Examples before `--limit`."""
+    lost_before: Counter[str] = field(default_factory=Counter)
+    """Why examples of earlier plans are not in this one: they cannot be expressed, and how many for each reason."""
 
     def swap_into_first(self, number: int, keep: Sequence[int], prompts: Ints) -> None:
         """Move the prompt of example `number` into the first split, and one of its prompts into that example's.
@@ -118,6 +121,8 @@ def _order(selection: Selection, pool: Pool, settings: Settings) -> Ints:
 
 
 def _difficulty(selection: Selection, pool: Pool, settings: Settings) -> np.ndarray:
+    if selection.kind == "prompt":
+        return selection.values["difficulty"]  # as the rows have it
     from rollforge.recipes.base import group_stats
     from rollforge.recipes.prompting import task_numbers
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from rollforge.errors import RollforgeError, UsageError
+from rollforge.errors import UsageError
 from rollforge.exporters.base import Exporter, load_exporter, refuse_unsupported
 from rollforge.exporters.examples import KIND_OF_RECIPE
 from rollforge.exporters.template import Prover, load_template, pick_shaping
@@ -29,23 +29,20 @@ from rollforge.steps.prepare.manifest import (
     Manifest,
     describe_inputs,
     files_beside,
-    find_run,
-    read_manifest,
-    refuse_changed_inputs,
-    runs_of,
     versions,
 )
-from rollforge.steps.prepare.place import Place
+from rollforge.steps.prepare.place import Place, naming_the_place
 from rollforge.steps.prepare.plan import Plan, make_plan, refuse_wrong_shape
-from rollforge.steps.prepare.recheck import ContractBroken, NotUnicode, OnlyTimes, recheck
+from rollforge.steps.prepare.recheck import NotUnicode, OnlyTimes, recheck
 from rollforge.steps.prepare.settings import Settings, make_settings
+from rollforge.steps.prepare.shrunk import GroupsShrank, plan_without, refuse_shrunk
 from rollforge.steps.prepare.statistics import describe, outlook, red_flags
-from rollforge.steps.prepare.text import rule_out_by_text
+from rollforge.steps.prepare.text import Answers, rule_out_by_text
 from rollforge.steps.prepare.write import Progress, Written, write_dataset
 from rollforge.store import RunFiles
 
 
-def _silent(phase: str, done: int, total: int) -> None:
+def silent(phase: str, done: int, total: int) -> None:
     """Nobody is watching."""
 
 
@@ -57,7 +54,7 @@ def prepare(
     out: str | Path | None = None,
     dry_run: bool = False,
     check: JsonObject | None = None,
-    progress: Progress = _silent,
+    progress: Progress = silent,
     **options: object,
 ) -> Manifest:
     """Write the data set of a recipe for a trainer into the folder `out`; a dry run only counts.
@@ -117,55 +114,6 @@ def _name_runs(given: Sequence[str | Path]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def prepare_again(
-    manifest: str | Path,
-    *,
-    out: str | Path,
-    runs: Sequence[str] = (),
-    check: JsonObject | None = None,
-    progress: Progress = _silent,
-) -> Manifest:
-    """The data set of a manifest once more; refuses when an input has changed, raises when a byte differs.
-
-    Args:
-        runs: where the runs of the manifest are now, in its order, if they have moved.
-    """
-    before = read_manifest(manifest)
-    named = runs_of(before)
-    if runs and len(runs) != len(named):
-        raise UsageError(f"{manifest} names {len(named)} runs, {len(runs)} were given", hint=", ".join(named))
-    runs = list(runs) or [find_run(name, Path(manifest)) for name in named]
-    refuse_changed_inputs(before, runs)
-    options = msgspec.to_builtins(before.options)
-    again = prepare(
-        before.recipe, runs, to=before.to, out=out, check=check or before.check, progress=progress, **options
-    )
-    differing = [a.path for a, b in zip(before.files, again.files, strict=False) if a != b]
-    if differing or len(before.files) != len(again.files):
-        changed = [
-            f"{k} {v} → {again.versions.get(k)}"
-            for k, v in before.versions.items()
-            if again.versions.get(k) != v
-        ]
-        raise ContractBroken(
-            f"made again, {', '.join(differing) or 'the files'} came out different",
-            hint=f"versions that changed: {', '.join(changed) or 'none'}",
-        )
-    return again
-
-
-@contextmanager
-def naming_the_place(out: Path) -> Iterator[None]:
-    """A full or read-only disk is told as what it is; nothing half-made is left."""
-    try:
-        yield
-    except OSError as error:
-        raise RollforgeError(
-            f"{out}: cannot be written: {error.strerror or error}",
-            hint="nothing was left behind; make room, or choose -o DIR",
-        ) from error
-
-
 @contextmanager
 def rarely_collecting() -> Iterator[None]:
     """Look for cycles seldom: rows are many small objects without any, and looking through them is a tenth of the work."""
@@ -199,8 +147,12 @@ class _Maker:
         self._prover = self._use_template() if settings.template is not None else None
         self._exporter_type = exporter_type
         self._changes: list[str] = []
-        is_converted = not exporter_type.is_raw and KIND_OF_RECIPE[recipe] != "prompt"
-        rule_out_by_text(pool, settings, progress, is_converted=is_converted)
+        rule_out_by_text(pool, settings, progress, self._answers())
+
+    def _answers(self) -> Answers:
+        if KIND_OF_RECIPE[self._recipe] == "prompt" and self._settings.shape != "groups":
+            return "unwritten"
+        return "copied" if self._exporter_type.is_raw else "converted"
 
     def _use_template(self) -> Prover:
         """Let the template pick the form, as far as the user left it open."""
@@ -228,12 +180,13 @@ class _Maker:
 
     def make(self, out: Path) -> Manifest:
         """Write, read back, describe, put in place."""
-        plan = make_plan(self._recipe, self._pool, self._settings)
         form = self._settings.pairs if self._settings.pairs != "auto" else self._exporter_type.pair_form
         policies = policies_of(self._exporter_type, self._settings)
+        plan = make_plan(self._recipe, self._pool, self._settings)
         converter = Converter(self._pool, plan, self._settings, self._exporter, policies, form, self._prover)
         with naming_the_place(out), Place(out) as place:
-            written, files = self._write(converter, plan, place)
+            written, files = self._write(converter, place)
+            plan = converter.plan
             self._pool.close()  # what follows needs columns only, and memory of its own
             write_lineage(place.folder, written, plan, self._pool, self._runs)
             numbers = np.concatenate([np.frombuffer(file.examples, dtype=np.int64) for file in written.files])
@@ -244,17 +197,21 @@ class _Maker:
             place.settle([file.path for file in files])
         return manifest
 
-    def _write(self, converter: Converter, plan: Plan, place: Place) -> tuple[Written, list[FileRecord]]:
-        """Write, and read back; again where the texts turn out to need another way."""
+    def _write(self, converter: Converter, place: Place) -> tuple[Written, list[FileRecord]]:
+        """Write, and read back; again where the texts turn out to need another way, or another plan."""
         with rarely_collecting():
-            try:
-                return self._write_and_check(converter, plan, place)
-            except NotUnicode:
-                converter.start_over(is_careful=True)
-            except OnlyTimes as found:
-                self._use_parquet(converter, str(found))
-            place.clear()
-            return self._write(converter, plan, place)
+            while True:
+                try:
+                    return self._write_and_check(converter, place)
+                except GroupsShrank as shrank:
+                    converter.plan = plan_without(
+                        shrank.lost, self._recipe, self._pool, converter.plan, self._settings
+                    )
+                except NotUnicode:
+                    converter.start_over(is_careful=True)
+                except OnlyTimes as found:
+                    self._use_parquet(converter, str(found))
+                place.clear()
 
     def _use_parquet(self, converter: Converter, column: str) -> None:
         """Change to a file that says what is a text, so that no loader takes texts for times."""
@@ -273,14 +230,14 @@ class _Maker:
         converter.exporter = self._exporter = exporter_type(shaping)
         self._prover = converter.prover = self._use_template() if settings.template is not None else None
 
-    def _write_and_check(
-        self, converter: Converter, plan: Plan, place: Place
-    ) -> tuple[Written, list[FileRecord]]:
+    def _write_and_check(self, converter: Converter, place: Place) -> tuple[Written, list[FileRecord]]:
         written = write_dataset(
             converter, place.folder, self._container, self._settings.shards, self._progress
         )
+        plan = converter.plan
         if not written.rows:
             raise UsageError(_nothing(plan, written), hint="see what other thresholds give: add --dry-run")
+        refuse_shrunk(self._pool, plan, written.lost)
         prompts = self._pool.prompt[plan.selection.first]
         return written, recheck(
             written, place.folder, self._recipe, plan, self._exporter, prompts, self._progress

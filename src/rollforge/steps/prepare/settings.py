@@ -94,10 +94,7 @@ def make_settings(options: dict[str, object]) -> Settings:
         settings = msgspec.convert(options, Settings, strict=False)
     except msgspec.ValidationError as error:
         raise UsageError(f"prepare: {error}", hint="see the options: rollforge prepare --help") from error
-    if not 1 <= len(settings.split) <= len(SPLIT_NAMES) or any(not share > 0 for share in settings.split):
-        raise UsageError(
-            f"--split {settings.split}: give one to three shares above 0", hint="--split 0.98/0.02"
-        )
+    _refuse_shares(settings.split)
     for name in ("per_task", "max_pairs", "max_uses", "limit", "shards", "ngram"):
         value = getattr(settings, name)
         if value is not None and value < 1:
@@ -111,3 +108,14 @@ def make_settings(options: dict[str, object]) -> Settings:
     if settings.max_tokens is not None and settings.tokenizer is None:
         raise UsageError("--max-tokens needs --tokenizer FILE", hint="or limit characters: --max-chars 20000")
     return settings
+
+
+def _refuse_shares(shares: tuple[float, ...]) -> None:
+    """Raise when these are no shares of a whole: what they leave over, or have too much of, nobody said where to put."""
+    if not 1 <= len(shares) <= len(SPLIT_NAMES) or any(not share > 0 for share in shares):
+        raise UsageError(f"--split {shares}: give one to three shares above 0", hint="--split 0.98/0.02")
+    if not abs(sum(shares) - 1.0) <= 1e-6:
+        raise UsageError(
+            f"--split {'/'.join(f'{share:g}' for share in shares)}: the shares sum to {sum(shares):g}, not 1",
+            hint="--split 0.98/0.02, or 0.8/0.1/0.1 with a test split",
+        )

@@ -91,7 +91,7 @@ def _conversation(converter: Converter, row: JsonObject) -> Conversation:
     if isinstance(row.get(PARAMS_KEY), dict):
         found = converter.read_prompt(to_json(row[PARAMS_KEY]))
     elif any(key in row for key in _CHAT):
-        found = converter.read_chat_prompt(to_json(row))
+        found = converter.read_chat_prompt(row)
     else:
         raise Inexpressible("the task has no responses_create_params")
     if found.asks_nothing:

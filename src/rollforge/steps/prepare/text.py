@@ -1,7 +1,7 @@
 """This module rules rollouts out by their text: near duplicates, token lengths, prompts that an evaluation also asks.
 
 Text is read only when one of these is asked for, and only of rollouts that could still be chosen; and of those without an answer, to
-say what they hold instead. Results are masks, which the recipe counts like every other reason.
+say what they hold instead, where the answer is written. Results are masks, which the recipe counts like every other reason.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -26,11 +27,17 @@ from rollforge.steps.prepare.write import Progress
 CHUNK = 1024
 
 
-def rule_out_by_text(pool: Pool, settings: Settings, progress: Progress, *, is_converted: bool) -> None:
-    """Add the masks that the settings ask for to the pool's candidates; `is_converted`: answers must be said as messages."""
+Answers = Literal["converted", "copied", "unwritten"]
+"""What rows do with answers: say them as messages, copy them unread, or leave them out (prompt sets)."""
+
+
+def rule_out_by_text(pool: Pool, settings: Settings, progress: Progress, answers: Answers) -> None:
+    """Add the masks that the settings ask for to the pool's candidates."""
     unusable = dict(pool.candidates.unusable)
     if (empty := _empty(pool)).any():
-        unusable |= _reasons_of_empty(pool, np.flatnonzero(empty), progress, is_converted=is_converted)
+        if answers != "unwritten":
+            is_converted = answers == "converted"
+            unusable |= _reasons_of_empty(pool, np.flatnonzero(empty), progress, is_converted=is_converted)
         pool.candidates = replace(
             pool.candidates, flags={**pool.candidates.flags, "empty": np.zeros_like(empty)}
         )

@@ -90,10 +90,10 @@ def write_dataset(
         except KeysGrew as grown:
             exporter.keys = grown.keys
         except FormChanged as changed:
-            exporter.shape_as = msgspec.structs.replace(exporter.shape_as, arguments=changed.arguments)
-            if changed.arguments == "text":
+            exporter.shape_as = msgspec.structs.replace(exporter.shape_as, **changed.form)
+            if exporter.shape_as.arguments == "text":
                 exporter.shape_as = msgspec.structs.replace(exporter.shape_as, tools="system")
-            changes.append(f"arguments are written as {changed.arguments}: {changed}")
+            changes += [f"{name} are written as {value}: {changed}" for name, value in changed.form.items()]
         except _Late as late:
             if converter.plan.split[late.number] != 0:
                 converter.plan.swap_into_first(late.number, front, converter.pool.prompt)
