@@ -26,7 +26,7 @@ from rollforge.index.overlay import Duplicate, Overlay, make_overlay
 from rollforge.index.readers import readers
 from rollforge.index.scanned import BadLineAt
 from rollforge.index.sources import read_manifest, tasks_file
-from rollforge.index.sql import check_where, fetch, literal, lock_down, quoted, run_select
+from rollforge.index.sql import check_sort, check_where, fetch, literal, lock_down, quoted, run_select
 from rollforge.index.tables import Sources
 from rollforge.records import TASK_KEY, JsonObject
 from rollforge.stats import Ints, distinct, first_places
@@ -291,10 +291,17 @@ class Index:
         """A user's expression over `rollouts`, in parentheses; raises when it is not one expression over known columns."""
         return check_where(self._connection, where, columns=self.columns(), table="rollouts")
 
-    def select(self, sql: str) -> pa.Table:
-        """One SELECT over `rollouts`, `tasks` and `failures`; a wrong name is told with the nearest right ones."""
+    def checked_order(self, sort: str) -> str:
+        """A user's order, to be followed by more terms; raises when it is more than a list of terms."""
+        return check_sort(self._connection, sort)
+
+    def select(self, sql: str, *, told: str = "query") -> pa.Table:
+        """One SELECT over `rollouts`, `tasks` and `failures`; a wrong name is told with the nearest right ones.
+
+        `told` is what the user knows the text as.
+        """
         known = list(dict.fromkeys([*self.columns(), *self.columns("tasks"), *self.columns("failures")]))
-        return run_select(self._connection, sql, columns=known)
+        return run_select(self._connection, sql, columns=known, told=told)
 
     def read(self, rows: Sequence[int]) -> Iterator[bytes]:
         """The lines of these rows, in the order asked; neighbouring ones are read together."""

@@ -88,7 +88,7 @@ def show_rollouts(index: Index, options: ShowOptions) -> list[Shown]:
 
 
 def _select(index: Index, options: ShowOptions) -> Any:
-    order = _order(options)
+    order = _order(index, options)
     conditions = [f"task IN ({', '.join(map(str, options.tasks))})"] if options.tasks else []
     if options.rollout is not None:
         conditions.append(f"rollout = {options.rollout}")
@@ -112,15 +112,16 @@ def _select(index: Index, options: ShowOptions) -> Any:
     only = "WHERE suspicion > 0" if options.pick == "suspicious" else ""
     limit = f"LIMIT {options.sample if options.sample is not None else options.limit}"
     return index.select(
-        f"SELECT * FROM (SELECT *, {score} AS suspicion, {tests} FROM ({source}) {where}) {only} ORDER BY {order} {limit}"
+        f"SELECT * FROM (SELECT *, {score} AS suspicion, {tests} FROM ({source}) {where}) {only} ORDER BY {order} {limit}",
+        told="show" if options.sort is None else f"--sort {options.sort!r}",
     )
 
 
-def _order(options: ShowOptions) -> str:
+def _order(index: Index, options: ShowOptions) -> str:
     if options.sample is not None:
         return f"hash(row + {options.seed} * 1000003), row"
     if options.sort is not None:
-        return f"{options.sort}, row"
+        return f"{index.checked_order(options.sort)}, row"
     by_pick = {
         "best": "reward DESC, answer_chars, row",
         "worst": "reward, row",
