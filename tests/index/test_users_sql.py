@@ -149,3 +149,48 @@ def test_no_function_of_a_value_reaches_outside(index: Index, call: str) -> None
 def test_a_query_may_ask_anything_of_the_tables(index: Index, sql: str, count: int | None) -> None:
     found = index.select(sql).num_rows
     assert found == count if count is not None else found > 0
+
+
+@pytest.mark.parametrize(
+    ("sql", "told", "hint"),
+    [
+        ("select r.rewrd from rollouts r", "no column 'rewrd'; did you mean 'reward'", "columns of rollouts: "),
+        ("select rollouts.rewrd from rollouts", "no column 'rewrd'; did you mean 'reward'", "columns of rollouts: "),
+        ("select rewrd from rollouts", "no column 'rewrd'; did you mean 'reward'", "columns of rollouts: "),
+        ("select * exclude (rewrd) from rollouts", "no column 'rewrd'; did you mean 'reward'", "columns of rollouts: "),
+        ("select t.rewrd from tasks t", "no column 'rewrd' in tasks; 'rollouts' has 'reward'", "columns of tasks: task"),
+        ("select reward from tasks", "tasks has no column 'reward'; it is a column of 'rollouts'", "columns of tasks: task"),
+        ("select t.reward from tasks t", "tasks has no column 'reward'; it is a column of 'rollouts'", "columns of tasks: task"),
+        ("select x.reward from rollouts r", "no table is called 'x' here", "tables of this query: r;"),
+        ("from (select task from rollouts) where reward > 0", "no column 'reward' where it is used", "passes on only what it selects"),
+        ("select * from rollout", "no table 'rollout'; did you mean 'rollouts'", "tables: rollouts"),
+        ("select coun(*) from rollouts", 'Did you mean "count"', ""),
+    ],
+)  # fmt: skip
+def test_a_wrong_name_in_a_query_is_told_with_the_right_one(
+    index: Index, sql: str, told: str, hint: str
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        index.select(sql)
+    assert told in str(refused.value) and hint in (refused.value.hint or "")
+
+
+def test_a_dotted_column_without_quotes_is_answered_with_the_quoted_spelling(index: Index) -> None:
+    for start in ("", "r.", "R."):
+        with pytest.raises(UsageError) as refused:
+            index.select(f"select {start}output_tokens_details.reasoning_tokens from rollouts r")
+        assert refused.value.hint == f'write it as {start}"output_tokens_details.reasoning_tokens"'
+    with pytest.raises(UsageError) as refused:
+        index.table(["task"], where="reward_components.format > 0.2")
+    assert refused.value.hint == 'write it as "reward_components.format"'
+    with pytest.raises(UsageError, match=r"did you mean 'reward_components.format'"):
+        index.table(["task"], where="reward_components.formt > 0.2")
+    assert index.select('select r."reward_components.format" from rollouts r').num_rows == 8
+
+
+def test_a_wrong_column_in_a_where_never_names_one_of_another_table(index: Index) -> None:
+    with pytest.raises(
+        UsageError, match="rollouts has no column 'is_terminal'; it is a column of 'failures'"
+    ) as refused:
+        index.table(["task"], where="is_terminal")
+    assert "boundary" not in str(refused.value.hint)

@@ -14,6 +14,7 @@ import msgspec
 
 from rollforge.errors import UsageError
 from rollforge.records import JsonObject
+from rollforge.registry import did_you_mean
 
 if TYPE_CHECKING:
     import duckdb
@@ -116,7 +117,8 @@ def _check_table(path: tuple[str, ...], named: set[str], told: str) -> None:
 
 def _unknown_table(name: str, told: str) -> UsageError:
     return UsageError(
-        f"{told}: there is no table {name!r}", hint=f"tables: {', '.join(TABLES)}; no file can be read"
+        f"{told}: there is no table {name!r}{did_you_mean(name, list(TABLES))}",
+        hint=f"tables: {', '.join(TABLES)}; no file can be read",
     )
 
 
@@ -134,6 +136,18 @@ def _path(table: JsonObject) -> tuple[str, ...]:
         return tuple(whole)
     parts = (table.get("catalog_name"), table.get("schema_name"), table.get("table_name"))
     return tuple(part for part in parts if part) or ("",)
+
+
+def tables_by_alias(tree: JsonObject) -> dict[str, str]:
+    """What the query calls each table it reads → the table, both in small letters."""
+    tables = (node for node in _nodes(tree) if node.get("type") == "BASE_TABLE")
+    return {str(node.get("alias") or _path(node)[-1]).lower(): _path(node)[-1].lower() for node in tables}
+
+
+def column_paths(tree: JsonObject) -> list[tuple[str, ...]]:
+    """Every column as it is written, cut at the dots that stand outside quotes."""
+    columns = (node for node in _nodes(tree) if node.get("type") == "COLUMN_REF")
+    return [tuple(node["column_names"]) for node in columns if node.get("column_names")]
 
 
 def _common_tables(tree: JsonObject) -> Iterator[str]:

@@ -6,7 +6,6 @@ no network, no setting can be changed.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -14,14 +13,10 @@ import pyarrow as pa
 
 from rollforge.errors import UsageError
 from rollforge.index.grammar import check_expression, check_order, check_reach, parse
-from rollforge.registry import did_you_mean
+from rollforge.index.wrong_names import Columns, explained
 
 if TYPE_CHECKING:
     import duckdb
-
-_UNKNOWN = re.compile(
-    r'[Cc]olumn "?([^"\n]+?)"? (?:not found|does not exist)|[Tt]able with name ([^\s!]+) does not exist'
-)
 
 
 _AS_DUCKDB = "it is SQL as DuckDB reads it"
@@ -51,7 +46,7 @@ def fetch(connection: duckdb.DuckDBPyConnection, sql: str) -> pa.Table:
 
 
 def run_select(
-    connection: duckdb.DuckDBPyConnection, sql: str, *, columns: Sequence[str], told: str = "query"
+    connection: duckdb.DuckDBPyConnection, sql: str, *, columns: Columns, told: str = "query"
 ) -> pa.Table:
     """Run one SELECT of the user's; a mistake in it becomes a `UsageError` that names the nearest columns."""
     import duckdb
@@ -68,9 +63,7 @@ def run_select(
     return _execute(connection, sql, columns, told)
 
 
-def check_where(
-    connection: duckdb.DuckDBPyConnection, where: str, *, columns: Sequence[str], table: str
-) -> str:
+def check_where(connection: duckdb.DuckDBPyConnection, where: str, *, columns: Columns, table: str) -> str:
     """`where` as it stands inside a query; raises when it is not one expression over known columns."""
     if not where.strip():
         raise UsageError("--where is empty", hint='write an expression: --where "reward >= 0.5"')
@@ -91,28 +84,14 @@ def check_sort(connection: duckdb.DuckDBPyConnection, sort: str) -> str:
 _EXAMPLE = 'for example --where "accuracy >= 0.8 and set_overlap >= 0.9"'
 
 
-def _execute(connection: duckdb.DuckDBPyConnection, sql: str, columns: Sequence[str], told: str) -> pa.Table:
+def _execute(connection: duckdb.DuckDBPyConnection, sql: str, columns: Columns, told: str) -> pa.Table:
     import duckdb
 
     try:
         return fetch(connection, sql)
     except duckdb.Error as error:
-        raise _explained(error, columns, told) from error
-
-
-def _explained(error: duckdb.Error, columns: Sequence[str], told: str) -> UsageError:
-    unknown = _UNKNOWN.search(str(error))
-    if unknown and unknown.group(1):
-        name = unknown.group(1)
-        return UsageError(
-            f"{told}: there is no column {name!r}{did_you_mean(name, list(columns))}",
-            hint=f"columns: {', '.join(columns)}",
-        )
-    if unknown:
-        return UsageError(
-            f"{told}: there is no table {unknown.group(2)!r}", hint="tables: rollouts, tasks, failures"
-        )
-    return UsageError(f"{told}: {_plain(error)}")
+        tree = parse(connection, sql, told=told, hint=_AS_DUCKDB)
+        raise explained(str(error), tree, columns, told) from error
 
 
 def _plain(error: duckdb.Error) -> str:

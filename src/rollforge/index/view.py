@@ -21,6 +21,7 @@ from rollforge.index.arrays import arrow_array
 from rollforge.index.cache import Cache
 from rollforge.index.digests import Digests
 from rollforge.index.fetching import Fetcher, PromptPlaces
+from rollforge.index.grammar import TABLES
 from rollforge.index.kinds import Kind
 from rollforge.index.overlay import Duplicate, Overlay, make_overlay
 from rollforge.index.readers import readers
@@ -235,6 +236,10 @@ class Index:
         """Column names of `rollouts`, `tasks` or `failures`."""
         return self._sources.column_names(table, self._overlay)
 
+    @cached_property
+    def _columns(self) -> dict[str, list[str]]:
+        return {table: self.columns(table) for table in TABLES}
+
     def __len__(self) -> int:
         """Rollouts that count."""
         return self._sources.count("rollouts") - self._overlay.duplicate_count
@@ -268,7 +273,6 @@ class Index:
                 if may_code:
                     stored = {name: (at, _coded(kind)) for name, (at, kind) in stored.items()}
                 return parts.read_columns(self._sources.by_kind["rollouts"], stored)
-        known = self.columns()
         chosen = "*" if columns is None else ", ".join(quoted(name) for name in columns)
         sql = f"SELECT {chosen} FROM rollouts"
         if where is not None:
@@ -276,7 +280,7 @@ class Index:
         if order_by is not None or self._overlay.path is not None or len(self.runs) > 1:
             sql += f" ORDER BY {order_by or 'row'}"
         told = "index" if where is None else f"--where {where!r}"
-        return run_select(self._connection, sql, columns=known, told=told)
+        return run_select(self._connection, sql, columns=self._columns, told=told)
 
     @property
     def _is_plain(self) -> bool:
@@ -289,7 +293,7 @@ class Index:
 
     def checked(self, where: str) -> str:
         """A user's expression over `rollouts`, in parentheses; raises when it is not one expression over known columns."""
-        return check_where(self._connection, where, columns=self.columns(), table="rollouts")
+        return check_where(self._connection, where, columns=self._columns, table="rollouts")
 
     def checked_order(self, sort: str) -> str:
         """A user's order, to be followed by more terms; raises when it is more than a list of terms."""
@@ -300,8 +304,7 @@ class Index:
 
         `told` is what the user knows the text as.
         """
-        known = list(dict.fromkeys([*self.columns(), *self.columns("tasks"), *self.columns("failures")]))
-        return run_select(self._connection, sql, columns=known, told=told)
+        return run_select(self._connection, sql, columns=self._columns, told=told)
 
     def read(self, rows: Sequence[int]) -> Iterator[bytes]:
         """The lines of these rows, in the order asked; neighbouring ones are read together."""
