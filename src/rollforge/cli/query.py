@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from rollforge.cli.metrics import Flag, strict_exit
+from rollforge.cli.metrics import Flag, check_count, strict_exit
 from rollforge.cli.output import say
 from rollforge.cli.query_output import Format, print_result, write_result
 from rollforge.errors import Exit, UsageError
@@ -56,6 +56,7 @@ def query(
     """
     from rollforge.index import open_index
 
+    check_count("limit", limit)
     chosen = _format(format, out, json=json)
     with open_index(run, verifier=verifier, workers=workers) as index:
         result = index.select(sql)
