@@ -194,3 +194,16 @@ def test_a_wrong_column_in_a_where_never_names_one_of_another_table(index: Index
     ) as refused:
         index.table(["task"], where="is_terminal")
     assert "boundary" not in str(refused.value.hint)
+
+
+def test_half_a_character_and_endless_nesting_are_told_without_a_traceback(index: Index) -> None:
+    for odd, told in (
+        ("'\ud800' = agent", "not a text in UTF-8"),
+        ("0 < " + "1+" * 600 + "1", "nested too deeply"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            index.table(["task"], where=odd)
+        with pytest.raises(UsageError, match=told):
+            index.select(f"select * from rollouts where {odd}")
+        with pytest.raises(UsageError, match=told):
+            show_rollouts(index, ShowOptions(sort=odd))

@@ -39,6 +39,7 @@ _OPENS_FILES = re.compile(
 
 def parse(connection: duckdb.DuckDBPyConnection, sql: str, *, told: str, hint: str) -> JsonObject:
     """The tree of one SELECT, without the places of its words in the text; raises when it is none."""
+    check_text(sql, told=told)
     try:
         [[text]] = (
             connection.cursor()
@@ -48,8 +49,6 @@ def parse(connection: duckdb.DuckDBPyConnection, sql: str, *, told: str, hint: s
         found = msgspec.json.decode(text)
     except RecursionError as error:
         raise UsageError(f"{told}: nested too deeply", hint=hint) from error
-    except UnicodeEncodeError as error:
-        raise UsageError(f"{told}: not a text in UTF-8", hint=hint) from error
     if found["error"]:
         is_other = found["error_type"] == "not implemented"  # SQL, but no SELECT
         reason = "the index can be read, not changed" if is_other else found["error_message"].splitlines()[0]
@@ -61,6 +60,16 @@ def parse(connection: duckdb.DuckDBPyConnection, sql: str, *, told: str, hint: s
         for key in [key for key in node if key.startswith("query_location")]:
             del node[key]
     return tree
+
+
+def check_text(text: str, *, told: str) -> None:
+    """Raise when the text holds half a character, as a terminal may send it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"{told}: not a text in UTF-8", hint="type it anew, without unusual characters"
+        ) from error
 
 
 def check_expression(connection: duckdb.DuckDBPyConnection, text: str, *, told: str, hint: str) -> None:

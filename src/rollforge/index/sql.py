@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from rollforge.errors import UsageError
-from rollforge.index.grammar import check_expression, check_order, check_reach, parse
+from rollforge.index.grammar import check_expression, check_order, check_reach, check_text, parse
 from rollforge.index.wrong_names import Columns, explained
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def run_select(
     """Run one SELECT of the user's; a mistake in it becomes a `UsageError` that names the nearest columns."""
     import duckdb
 
+    check_text(sql, told=told)
     try:
         statements = connection.extract_statements(sql)
     except duckdb.Error as error:
