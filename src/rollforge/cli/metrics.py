@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from rollforge.cli.output import print_json, say
-from rollforge.errors import Exit
+from rollforge.errors import Exit, UsageError
 
 if TYPE_CHECKING:
     from rollforge.index import Index
@@ -76,6 +76,12 @@ def metrics(
         else:
             _print_metrics(index, against, threshold, answer_field, out, reading, json=json)
         return strict_exit(index, is_strict=reading.strict)
+
+
+def check_count(name: str, count: int) -> None:
+    """Raise unless the option asks for something to be shown."""
+    if count < 1:
+        raise UsageError(f"--{name} must be at least 1, not {count}")
 
 
 def strict_exit(index: Index, *, is_strict: bool) -> Exit:

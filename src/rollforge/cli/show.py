@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from rollforge.cli.figures import short
-from rollforge.cli.metrics import Flag, strict_exit
+from rollforge.cli.metrics import Flag, check_count, strict_exit
 from rollforge.cli.output import out, print_json
 from rollforge.errors import Exit, UsageError
 
@@ -24,6 +25,14 @@ STYLES = {
     "system": "dim", "user": "bold cyan", "assistant": "bold green", "reasoning": "italic dim", "tool call": "bold magenta",
     "tool output": "magenta", "other": "dim",
 }  # fmt: skip
+
+_ORDERS = ("best", "worst", "suspicious", "sort", "sample")
+EXCLUDED = {
+    "sort": ("best", "worst", "suspicious"),
+    "sample": ("best", "worst", "suspicious", "sort"),
+    "line": ("task", "rollout", "reward", "where", *_ORDERS),
+}
+"""Options that say two things at once: an order is either given, drawn or by reward; a line is one line."""
 
 
 @Parameter(name="*")
@@ -51,8 +60,8 @@ class Choice:
     """Lowest reward first; `--worst 5` shows five."""
     suspicious: Flag = False
     """Those that look wrong first: rewarded though empty or cut off, one answer with two rewards, error texts."""
-    limit: Annotated[int, Parameter(name=["--limit", "-n"])] = 5
-    """At most this many."""
+    limit: Annotated[int | None, Parameter(name=["--limit", "-n"])] = None
+    """At most this many. Default: 5."""
     line: int | None = None
     """The line with this number, even when it is no row."""
 
@@ -60,10 +69,37 @@ class Choice:
         """The same for the step; a line asked for by number is an expression like any other."""
         from rollforge.steps.show import ShowOptions
 
+        counts = [count for count in (self.sample, self.limit) if count is not None]
         return ShowOptions(
-            tasks=self.task or (), rollout=self.rollout, reward=self.reward, sort=self.sort, sample=self.sample, seed=self.seed,
-            where=self.where if self.line is None else f"line = {self.line}", pick=self.pick(), limit=self.limit,
+            tasks=self.task or (), rollout=self.rollout, reward=self.reward, sort=self.sort, seed=self.seed,
+            sample=None if self.sample is None else min(counts), limit=min(counts, default=5),
+            where=self.where if self.line is None else f"line = {self.line}", pick=self.pick(),
         )  # fmt: skip
+
+    def check(self) -> None:
+        """Raise when two options contradict each other, or a number makes no sense."""
+        self.pick()
+        asked = self.given()
+        for one, others in EXCLUDED.items():
+            for other in others:
+                if one in asked and other in asked:
+                    raise UsageError(
+                        f"--{one} and --{other} exclude each other", hint="leave one of them out"
+                    )
+        for name in ("limit", "sample"):
+            count = getattr(self, name)
+            if count is not None:
+                check_count(name, count)
+        if self.reward is not None and not math.isfinite(self.reward):
+            raise UsageError(
+                f"--reward {self.reward} is not a number that a reward can have",
+                hint="--reward 1, or for the unjudged: --where 'reward is null'",
+            )
+
+    def given(self) -> set[str]:
+        """The options that were used."""
+        default = Choice()
+        return {name for name in vars(self) if getattr(self, name) != getattr(default, name)}
 
     def pick(self) -> Pick | None:
         """Which of best, worst and suspicious was asked for; more than one is a mistake."""
@@ -106,7 +142,9 @@ def show(
     json
         Print one JSON object on stdout.
     """
+    choice.check()
     if example is not None:
+        _check_alone(choice)
         return _print(_behind(example), raw=raw, full=full, json=json)
     runs, choice = _take_number(run, choice)
     if not runs:
@@ -128,7 +166,17 @@ def _take_number(words: tuple[str, ...], choice: Choice) -> tuple[list[str], Cho
     numbers = [word for word in words if word.isdigit() and not Path(word).exists()]
     if len(numbers) != 1 or choice.pick() is None:
         return list(words), choice
-    return [word for word in words if word != numbers[0]], replace(choice, limit=int(numbers[0]))
+    number, pick = int(numbers[0]), choice.pick()
+    if choice.limit not in (None, number):
+        raise UsageError(f"--{pick} {number} and --limit {choice.limit} exclude each other")
+    check_count(str(pick), number)
+    return [word for word in words if word != numbers[0]], replace(choice, limit=number)
+
+
+def _check_alone(choice: Choice) -> None:
+    """A row of a data set says which rollouts are behind it: there is nothing left to choose."""
+    for name in sorted(choice.given()):
+        raise UsageError(f"--example and --{name} exclude each other", hint="leave one of them out")
 
 
 def _behind(example: str) -> list[Shown]:

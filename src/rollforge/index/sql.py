@@ -6,21 +6,20 @@ no network, no setting can be changed.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from rollforge.errors import UsageError
-from rollforge.registry import did_you_mean
+from rollforge.index.grammar import check_expression, check_order, check_reach, check_text, parse
+from rollforge.index.wrong_names import Columns, explained
 
 if TYPE_CHECKING:
     import duckdb
 
-_UNKNOWN = re.compile(
-    r'[Cc]olumn "?([^"\n]+?)"? (?:not found|does not exist)|[Tt]able with name ([^\s!]+) does not exist'
-)
+
+_AS_DUCKDB = "it is SQL as DuckDB reads it"
 
 
 def quoted(name: str) -> str:
@@ -47,66 +46,53 @@ def fetch(connection: duckdb.DuckDBPyConnection, sql: str) -> pa.Table:
 
 
 def run_select(
-    connection: duckdb.DuckDBPyConnection, sql: str, *, columns: Sequence[str], told: str = "query"
+    connection: duckdb.DuckDBPyConnection, sql: str, *, columns: Columns, told: str = "query"
 ) -> pa.Table:
     """Run one SELECT of the user's; a mistake in it becomes a `UsageError` that names the nearest columns."""
     import duckdb
 
+    check_text(sql, told=told)
     try:
         statements = connection.extract_statements(sql)
     except duckdb.Error as error:
-        raise UsageError(f"{told}: {_plain(error)}", hint="it is SQL as DuckDB reads it") from error
+        raise UsageError(f"{told}: {_plain(error)}", hint=_AS_DUCKDB) from error
     if len(statements) != 1:
         raise UsageError(f"the {told} holds {len(statements)} statements; write one")
     if statements[0].type != duckdb.StatementType.SELECT:
         raise UsageError(f"the {told} is no SELECT", hint="the index can be read, not changed")
+    check_reach(parse(connection, sql, told=told, hint=_AS_DUCKDB), told=told)
     return _execute(connection, sql, columns, told)
 
 
-def check_where(
-    connection: duckdb.DuckDBPyConnection, where: str, *, columns: Sequence[str], table: str
-) -> str:
+def check_where(connection: duckdb.DuckDBPyConnection, where: str, *, columns: Columns, table: str) -> str:
     """`where` as it stands inside a query; raises when it is not one expression over known columns."""
-    import duckdb
-
     if not where.strip():
         raise UsageError("--where is empty", hint='write an expression: --where "reward >= 0.5"')
-    for probe in (f"SELECT ({where}\n)", f"SELECT 1 FROM {table} WHERE ({where}\n) LIMIT 0"):
-        try:
-            count = len(connection.extract_statements(probe))
-        except duckdb.Error as error:
-            raise UsageError(f"--where {where!r}: {_plain(error)}", hint=_EXAMPLE) from error
-        if count != 1:
-            raise UsageError(f"--where {where!r} is more than one expression", hint=_EXAMPLE)
-    _execute(connection, probe, columns, f"--where {where!r}")
+    told = f"--where {where!r}"
+    check_expression(connection, where, told=told, hint=_EXAMPLE)
+    _execute(connection, f"SELECT 1 FROM {table} WHERE ({where}\n) LIMIT 0", columns, told)
     return f"({where}\n)"
+
+
+def check_sort(connection: duckdb.DuckDBPyConnection, sort: str) -> str:
+    """`sort` as it stands after ORDER BY, where more terms may follow; raises when it is more than a list of terms."""
+    check_order(
+        connection, sort, told=f"--sort {sort!r}", hint='for example --sort "answer_chars desc, task"'
+    )
+    return f"{sort}\n"
 
 
 _EXAMPLE = 'for example --where "accuracy >= 0.8 and set_overlap >= 0.9"'
 
 
-def _execute(connection: duckdb.DuckDBPyConnection, sql: str, columns: Sequence[str], told: str) -> pa.Table:
+def _execute(connection: duckdb.DuckDBPyConnection, sql: str, columns: Columns, told: str) -> pa.Table:
     import duckdb
 
     try:
         return fetch(connection, sql)
     except duckdb.Error as error:
-        raise _explained(error, columns, told) from error
-
-
-def _explained(error: duckdb.Error, columns: Sequence[str], told: str) -> UsageError:
-    unknown = _UNKNOWN.search(str(error))
-    if unknown and unknown.group(1):
-        name = unknown.group(1)
-        return UsageError(
-            f"{told}: there is no column {name!r}{did_you_mean(name, list(columns))}",
-            hint=f"columns: {', '.join(columns)}",
-        )
-    if unknown:
-        return UsageError(
-            f"{told}: there is no table {unknown.group(2)!r}", hint="tables: rollouts, tasks, failures"
-        )
-    return UsageError(f"{told}: {_plain(error)}")
+        tree = parse(connection, sql, told=told, hint=_AS_DUCKDB)
+        raise explained(str(error), tree, columns, told) from error
 
 
 def _plain(error: duckdb.Error) -> str:

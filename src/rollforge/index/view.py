@@ -22,12 +22,13 @@ from rollforge.index.arrays import arrow_array
 from rollforge.index.cache import Cache
 from rollforge.index.digests import Digests
 from rollforge.index.fetching import Fetcher, PromptPlaces
+from rollforge.index.grammar import TABLES
 from rollforge.index.kinds import Kind
 from rollforge.index.overlay import Duplicate, Overlay, make_overlay
 from rollforge.index.readers import readers
 from rollforge.index.scanned import BadLineAt
 from rollforge.index.sources import read_manifest, tasks_file
-from rollforge.index.sql import check_where, fetch, literal, lock_down, quoted, run_select
+from rollforge.index.sql import check_sort, check_where, fetch, literal, lock_down, quoted, run_select
 from rollforge.index.tables import Sources
 from rollforge.records import TASK_KEY, JsonObject
 from rollforge.stats import Ints, distinct, first_places
@@ -248,6 +249,10 @@ class Index:
         """Column names of `rollouts`, `tasks` or `failures`."""
         return self._sources.column_names(table, self._overlay)
 
+    @cached_property
+    def _columns(self) -> dict[str, list[str]]:
+        return {table: self.columns(table) for table in TABLES}
+
     def __len__(self) -> int:
         """Rollouts that count."""
         return self._sources.count("rollouts") - self._overlay.duplicate_count
@@ -281,7 +286,6 @@ class Index:
                 if may_code:
                     stored = {name: (at, _coded(kind)) for name, (at, kind) in stored.items()}
                 return parts.read_columns(self._sources.by_kind["rollouts"], stored)
-        known = self.columns()
         chosen = "*" if columns is None else ", ".join(quoted(name) for name in columns)
         sql = f"SELECT {chosen} FROM rollouts"
         if where is not None:
@@ -289,7 +293,7 @@ class Index:
         if order_by is not None or self._overlay.path is not None or len(self.runs) > 1:
             sql += f" ORDER BY {order_by or 'row'}"
         told = "index" if where is None else f"--where {where!r}"
-        return run_select(self._connection, sql, columns=known, told=told)
+        return run_select(self._connection, sql, columns=self._columns, told=told)
 
     @property
     def _is_plain(self) -> bool:
@@ -302,12 +306,18 @@ class Index:
 
     def checked(self, where: str) -> str:
         """A user's expression over `rollouts`, in parentheses; raises when it is not one expression over known columns."""
-        return check_where(self._connection, where, columns=self.columns(), table="rollouts")
+        return check_where(self._connection, where, columns=self._columns, table="rollouts")
 
-    def select(self, sql: str) -> pa.Table:
-        """One SELECT over `rollouts`, `tasks` and `failures`; a wrong name is told with the nearest right ones."""
-        known = list(dict.fromkeys([*self.columns(), *self.columns("tasks"), *self.columns("failures")]))
-        return run_select(self._connection, sql, columns=known)
+    def checked_order(self, sort: str) -> str:
+        """A user's order, to be followed by more terms; raises when it is more than a list of terms."""
+        return check_sort(self._connection, sort)
+
+    def select(self, sql: str, *, told: str = "query") -> pa.Table:
+        """One SELECT over `rollouts`, `tasks` and `failures`; a wrong name is told with the nearest right ones.
+
+        `told` is what the user knows the text as.
+        """
+        return run_select(self._connection, sql, columns=self._columns, told=told)
 
     def read(self, rows: Sequence[int]) -> Iterator[bytes]:
         """The lines of these rows, in the order asked; neighbouring ones are read together."""

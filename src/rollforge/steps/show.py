@@ -88,7 +88,7 @@ def show_rollouts(index: Index, options: ShowOptions) -> list[Shown]:
 
 
 def _select(index: Index, options: ShowOptions) -> Any:
-    order = _order(options)
+    order = _order(index, options)
     conditions = [f"task IN ({', '.join(map(str, options.tasks))})"] if options.tasks else []
     if options.rollout is not None:
         conditions.append(f"rollout = {options.rollout}")
@@ -112,15 +112,16 @@ def _select(index: Index, options: ShowOptions) -> Any:
     only = "WHERE suspicion > 0" if options.pick == "suspicious" else ""
     limit = f"LIMIT {options.sample if options.sample is not None else options.limit}"
     return index.select(
-        f"SELECT * FROM (SELECT *, {score} AS suspicion, {tests} FROM ({source}) {where}) {only} ORDER BY {order} {limit}"
+        f"SELECT * FROM (SELECT *, {score} AS suspicion, {tests} FROM ({source}) {where}) {only} ORDER BY {order} {limit}",
+        told="show" if options.sort is None else f"--sort {options.sort!r}",
     )
 
 
-def _order(options: ShowOptions) -> str:
+def _order(index: Index, options: ShowOptions) -> str:
     if options.sample is not None:
         return f"hash(row + {options.seed} * 1000003), row"
     if options.sort is not None:
-        return f"{options.sort}, row"
+        return f"{index.checked_order(options.sort)}, row"
     by_pick = {
         "best": "reward DESC, answer_chars, row",
         "worst": "reward, row",
@@ -187,13 +188,15 @@ def turns_of(row: JsonObject) -> list[Turn]:
     return turns
 
 
-def _items(items: object, default: str = "user") -> Iterator[Turn]:
+def _items(items: object, default: Literal["user", "assistant"] = "user") -> Iterator[Turn]:
     if isinstance(items, str):
-        yield Turn("user", items)
+        yield Turn(default, items)
         return
     for item in items if isinstance(items, list) else []:
         if isinstance(item, dict):
             yield from _item(item, default)
+        else:
+            yield Turn("other", _pretty(item), "not an item")
 
 
 def _item(item: JsonObject, default: str) -> Iterator[Turn]:
@@ -208,13 +211,15 @@ def _item(item: JsonObject, default: str) -> Iterator[Turn]:
     elif kind == "function_call_output":
         yield Turn("tool output", _pretty(item.get("output")))
     else:
-        yield Turn("other", msgspec.json.format(msgspec.json.encode(item), indent=2).decode(), str(kind))
+        yield Turn("other", _pretty(item), str(kind))
 
 
 def _chat_side(value: object, role: str) -> Iterator[Turn]:
     if isinstance(value, list):
         for message in value:
-            yield from _chat_turns(message)
+            yield from _chat_turns(
+                message if isinstance(message, dict) else {"role": role, "content": message}
+            )
     elif value is not None:
         yield from _chat_turns({"role": role, "content": value})
 
@@ -230,24 +235,39 @@ _ROLES = {
 
 def _chat_turns(message: object) -> Iterator[Turn]:
     if not isinstance(message, dict):
+        yield Turn("other", _pretty(message), "not a message")
         return
     role = str(message.get("role"))
     for key in ("reasoning_content", "reasoning"):
         if isinstance(message.get(key), str) and message[key]:
             yield Turn("reasoning", message[key])
-    text = content_text(message.get("content"))
-    refusals = [
-        part.get("refusal")
-        for part in message.get("content") or []
-        if isinstance(part, dict) and part.get("refusal")
-    ]
-    text += "".join(f"[refusal] {refusal}" for refusal in refusals)
+    text = _said(message.get("content"))
     if text or not message.get("tool_calls"):
         kind: Any = _ROLES.get(role, "other")
         yield Turn(kind, text, "" if kind != "other" else role)
-    for call in message.get("tool_calls") or []:
-        function = call.get("function", call) if isinstance(call, dict) else {}
-        yield Turn("tool call", _pretty(function.get("arguments")), str(function.get("name") or ""))
+    calls = message.get("tool_calls") or []
+    for call in calls if isinstance(calls, list) else [calls]:
+        yield _tool_call(call)
+
+
+def _said(content: object) -> str:
+    """What a message says, refusals marked; content of a form that no API has is shown as it stands."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, list):
+        return _pretty(content)
+    refusals = [part["refusal"] for part in content if isinstance(part, dict) and part.get("refusal")]
+    text = content_text(content) + "".join(f"[refusal] {refusal}" for refusal in refusals)
+    odd = [_pretty(part) for part in content if not isinstance(part, dict)]
+    return "\n".join([text, *odd] if text else odd)
+
+
+def _tool_call(call: object) -> Turn:
+    """One call of a chat message; one that names no function is shown as it stands."""
+    function = call.get("function", call) if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not {"name", "arguments"} & set(function):
+        return Turn("tool call", _pretty(call))
+    return Turn("tool call", _pretty(function.get("arguments")), str(function.get("name") or ""))
 
 
 def _pretty(value: object) -> str:

@@ -1,0 +1,80 @@
+"""What `rollforge query` prints and writes: every value, every column, in every format."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.builders import make_rollout, write_rows
+from tests.cli.test_reading_commands import Called
+
+BOTH = "select * from rollouts r join tasks t on r.task = t.task"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    write_rows(tmp_path / "run" / "rollouts.jsonl", [make_rollout(t, 0, float(t)) for t in range(3)])
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("timestamp 'infinity'", "infinity"), ("timestamptz '-infinity'", "-infinity"), ("'290000-01-01'::date", "290000-01-01"),
+        ("'2024-01-01 00:00:00.123456789'::timestamp_ns", "2024-01-01 00:00:00.123456789"), ("date 'infinity'", "infinity"),
+    ],
+)  # fmt: skip
+def test_a_value_that_python_cannot_hold_is_printed_as_text(
+    run: Path, capsys: pytest.CaptureFixture[str], value: str, text: str
+) -> None:
+    sql = f"select {value} as v union all select null order by v"
+    assert text in Called(capsys, "query", run, sql).out
+    assert Called(capsys, "query", run, sql, "--json").json["rows"] == [[text], [None]]
+    assert f'"{text}"' in Called(capsys, "query", run, f"{sql} limit 1", "-f", "csv").out
+    assert Called(capsys, "query", run, f"select [{value}] as v", "-f", "csv").code == 0
+
+
+def test_a_date_beside_one_that_python_cannot_hold_stays_as_it_was(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sql = "select unnest([timestamp '2024-05-06 07:08:09', timestamp 'infinity']) as t"
+    assert Called(capsys, "query", run, sql, "--json").json["rows"] == [["2024-05-06T07:08:09"], ["infinity"]]
+
+
+@pytest.mark.parametrize("format", ["table", "csv", "json"])
+def test_values_of_every_type_are_printed(run: Path, capsys: pytest.CaptureFixture[str], format: str) -> None:
+    found = Called(capsys, "query", run, "select * from test_all_types()", "-f", format)
+    assert found.code == 0 and found.out and not found.err
+
+
+def test_a_result_for_a_place_that_cannot_be_is_told_without_a_traceback(
+    run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    for place in ("/proc/nowhere/x.csv", tmp_path / "file" / "x.csv", tmp_path):
+        told = Called(capsys, "query", run, "select 1", "-f", "csv", "-o", place)
+        assert (
+            told.code == 2 and "error: " in told.err and "--out" in told.err and "Traceback" not in told.err
+        )
+
+
+def test_columns_that_share_a_name_are_kept_apart_in_every_file(
+    run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    told = Called(capsys, "query", run, BOTH, "-o", tmp_path / "x.parquet")
+    assert told.code == 0 and "a second column 'task' is written as 'task_1'" in told.err
+    names = pq.read_table(tmp_path / "x.parquet").column_names
+    assert "task_1" in names and len(set(names)) == len(names)
+    found = Called(capsys, "query", run, BOTH, "--json")
+    assert found.json["columns"] == names
+    header = Called(capsys, "query", run, BOTH, "-f", "csv").out.splitlines()[0]
+    assert [name.strip('"') for name in header.split(",")] == names
+
+
+def test_a_new_name_never_takes_one_that_is_there(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sql = "select 1 as a, 2 as a, 3 as a_1, 4 as a"
+    printed = Called(capsys, "query", run, sql, "--json")
+    assert json.loads(printed.out) == {"columns": ["a", "a_2", "a_1", "a_3"], "rows": [[1, 2, 3, 4]]}

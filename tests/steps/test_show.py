@@ -1,0 +1,65 @@
+"""Rollouts laid out for reading, however odd their rows are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollforge.index import open_index
+from rollforge.steps.show import ShowOptions, Turn, show_rollouts, turns_of
+from tests.builders import write_rows
+
+QUESTION = {"role": "user", "content": "q"}
+
+
+@pytest.mark.parametrize(
+    ("row", "last"),
+    [
+        (
+            {"messages": [QUESTION, {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": None}]}]},
+            Turn("tool call", '{\n  "id": "1",\n  "function": null\n}'),
+        ),
+        ({"messages": [QUESTION, {"role": "assistant", "content": 5}]}, Turn("assistant", "5")),
+        ({"messages": [QUESTION, {"role": "assistant", "content": True}]}, Turn("assistant", "true")),
+        ({"messages": [QUESTION, {"role": "assistant", "content": {"a": 1}}]}, Turn("assistant", '{\n  "a": 1\n}')),
+        ({"messages": [QUESTION, {"role": "assistant", "content": ["x", {"text": "y"}]}]}, Turn("assistant", "y\nx")),
+        ({"messages": [QUESTION, {"role": "assistant", "content": "x", "tool_calls": "abc"}]}, Turn("tool call", "abc")),
+        ({"messages": [QUESTION, {"role": "assistant", "tool_calls": {"a": 1}}]}, Turn("tool call", '{\n  "a": 1\n}')),
+        ({"messages": [QUESTION, 7]}, Turn("other", "7", "not a message")),
+        ({"prompt": 5, "completion": ["x"]}, Turn("assistant", "x")),
+        ({"responses_create_params": {"input": "q"}, "response": {"output": "x"}}, Turn("assistant", "x")),
+        ({"responses_create_params": {"input": "q"}, "response": {"output": [["x"]]}}, Turn("other", '[\n  "x"\n]', "not an item")),
+    ],
+)  # fmt: skip
+def test_an_odd_row_is_shown_as_well_as_it_can_be(tmp_path: Path, row: dict[str, Any], last: Turn) -> None:
+    path = write_rows(tmp_path / "rollouts.jsonl", [row | {"reward": 1.0}])
+    [shown] = show_rollouts(open_index(path), ShowOptions())
+    assert shown.turns[-1] == last
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats() | st.sampled_from(["", "x", "message", "{}"]),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(
+        st.sampled_from(["role", "content", "tool_calls", "function", "name", "arguments", "type", "text", "refusal", "output"]),
+        inner, max_size=4,
+    ),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@given(
+    key=st.sampled_from(["messages", "prompt", "completion", "response", "responses_create_params"]),
+    value=VALUES,
+)
+def test_no_row_is_too_odd_to_be_laid_out(key: str, value: Any) -> None:
+    for row in (
+        {key: value},
+        {key: [value]},
+        {key: {"input": value, "output": value, "instructions": value}},
+    ):
+        assert all(isinstance(turn.text, str) for turn in turns_of(row))
