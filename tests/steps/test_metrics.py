@@ -80,6 +80,23 @@ def test_majority_votes_on_the_extracted_answer(tmp_path: Path) -> None:
     assert found.at_k["majority@1"].value == pytest.approx(2 / 3)
 
 
+def voting_run(path: Path, right: list[object], wrong: list[object]) -> Path:
+    """One task: these answers are judged right, those wrong."""
+    judged = [(answer, 1.0) for answer in right] + [(answer, 0.0) for answer in wrong]
+    rows = [make_rollout(0, n, reward, extracted_answer=answer) for n, (answer, reward) in enumerate(judged)]
+    return write_rows(path, rows)
+
+
+@pytest.mark.parametrize("pair", [(0, 1), (-1, -2), (2, 3), (False, True), ("0", "1"), (2**53, 2**53 + 2)])
+def test_answers_that_differ_never_vote_together(tmp_path: Path, pair: tuple[object, object]) -> None:
+    right, wrong = pair
+    found = summarize_run(voting_run(tmp_path / "r.jsonl", [right] * 2, [wrong] * 3)).at_k
+    assert (found["majority@1"].value, found["majority@5"].value) == (pytest.approx(0.4), 0)
+    assert found["majority@3"].value == pytest.approx(
+        0.3
+    )  # both right ones and one of three wrong: 3 of 10 draws
+
+
 def test_the_histogram_holds_the_best_rewards(tmp_path: Path) -> None:
     found = summarize_run(run_of(tmp_path / "r.jsonl", [[1.0, 1.0, 0.0, 0.35]]))
     assert found.histogram.counts[-1] == 2 and sum(found.histogram.counts) == 4

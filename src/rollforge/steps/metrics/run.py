@@ -235,7 +235,7 @@ def _judged_answers(
     """For each of these tasks, by place: the answers of its judged rollouts as numbers (None: no answer), and their scores."""
     if not len(tasks):
         return
-    given = rows.hashes(answer_field)
+    given, _ = rows.numbered(answer_field)
     ends = np.append(rows.starts[1:], len(rows))
     for task in tasks.tolist():
         mine = slice(int(rows.starts[task]), int(ends[task]))
