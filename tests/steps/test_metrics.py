@@ -97,6 +97,36 @@ def test_answers_that_differ_never_vote_together(tmp_path: Path, pair: tuple[obj
     )  # both right ones and one of three wrong: 3 of 10 draws
 
 
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        (["B"] * 2, ["L" * 300] * 3),
+        (["B", "C"], ["é" * 2000] * 2),
+        ([7, 8], ["A"] * 2),
+        (["A", None], [["a", {"b": 1, "c": 2}], ["a", {"c": 2, "b": 1}]]),
+        ([4, 6.5], [5, "5"]),
+    ],
+)
+def test_no_answer_loses_its_vote_for_being_long_or_of_another_type(
+    tmp_path: Path, right: list[object], wrong: list[object]
+) -> None:
+    found = summarize_run(voting_run(tmp_path / "r.jsonl", right, wrong))
+    assert found.answer_field == "extracted_answer"
+    assert found.at_k[f"majority@{len(right) + len(wrong)}"].value == 0
+
+
+def test_an_answer_with_half_a_character_votes(tmp_path: Path) -> None:
+    path = voting_run(tmp_path / "r.jsonl", ["A", "B"], ["HALF", "HALF"])
+    path.write_bytes(path.read_bytes().replace(b"HALF", rb"\ud800"))
+    assert summarize_run(path).at_k["majority@4"].value == 0
+
+
+def test_long_answers_that_differ_only_at_their_end_are_two_answers(tmp_path: Path) -> None:
+    long = "x" * 1000
+    path = voting_run(tmp_path / "r.jsonl", ["B"] * 2, [f"{long}1", f"{long}2", f"{long}3"])
+    assert summarize_run(path).at_k["majority@5"].value == 1
+
+
 def test_the_histogram_holds_the_best_rewards(tmp_path: Path) -> None:
     found = summarize_run(run_of(tmp_path / "r.jsonl", [[1.0, 1.0, 0.0, 0.35]]))
     assert found.histogram.counts[-1] == 2 and sum(found.histogram.counts) == 4

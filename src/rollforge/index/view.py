@@ -231,6 +231,10 @@ class Index:
             if name in numbers
         }
 
+    def is_of_rows(self, name: str) -> bool:
+        """Every value of this field is the rows' own: no later verdict brings it."""
+        return self._is_plain or name not in {*self._overlay.numbers, *self._overlay.texts}
+
     def columns(self, table: str = "rollouts") -> list[str]:
         """Column names of `rollouts`, `tasks` or `failures`."""
         return self._sources.column_names(table, self._overlay)
