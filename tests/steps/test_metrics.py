@@ -188,6 +188,20 @@ def test_nemo_gym_numbers_are_its_own(tmp_path: Path) -> None:
     assert found["pass@2/accuracy"] == pytest.approx(50.0)
 
 
+def test_an_unjudged_rollout_takes_no_part_in_nemo_gyms_vote(tmp_path: Path) -> None:
+    judged: list[tuple[int, float | None, str | None]] = [
+        (0, None, "A"), (0, 1.0, "B"), (0, 1.0, "B"), (0, 0.0, "A"), (1, None, "A"), (2, 0.0, "x" * 300), (2, 1.0, None),
+    ]  # fmt: skip
+    rows = [
+        make_rollout(task, n, reward, extracted_answer=answer)
+        for n, (task, reward, answer) in enumerate(judged)
+    ]
+    with open_index(write_rows(tmp_path / "r.jsonl", rows)) as index:
+        found = nemo_gym_metrics(index)[0]["agent_metrics"]
+    assert [found[f"majority@{k}/accuracy"] for k in (1, 2, 3, 4)] == [50.0] * 4
+    assert found["pass@1/no_answer"] == pytest.approx(100 / 6)  # long answers are answers
+
+
 def test_trinity_numbers_are_its_own(tmp_path: Path) -> None:
     rows = [
         make_rollout(t, n, 0.0, accuracy=v)
