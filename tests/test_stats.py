@@ -178,13 +178,6 @@ def test_the_bootstrap_gives_the_peers_own_numbers(
     assert worst is None or found[1] == pytest.approx(worst, abs=5e-5)
 
 
-def test_group_yield_counts_mixed_groups() -> None:
-    assert at_k.group_yield([[2, 2]], 2) == pytest.approx(4 / 6)
-    assert at_k.group_yield([[4], [2, 2]], 4) == pytest.approx(0.5)
-    assert at_k.group_yield([[1, 1], [2]], 4) == pytest.approx(0.5)
-    assert at_k.group_yield([], 4) is None
-
-
 def test_variance_splits_into_between_and_within() -> None:
     rng = np.random.default_rng(1)
     truth = rng.normal(0, 2, size=4000)
