@@ -177,6 +177,19 @@ def test_paired_differences_see_what_two_intervals_do_not(tmp_path: Path) -> Non
         assert compare_runs(first, first).verdict.startswith("the same")
 
 
+@pytest.mark.parametrize(("tasks", "words"), [(1, "too few"), (2, "too few"), (5, "too few"), (20, "better")])
+def test_a_verdict_needs_enough_tasks(tmp_path: Path, tasks: int, words: str) -> None:
+    one, two = run_of(tmp_path / "a.jsonl", [[1.0]] * tasks), run_of(tmp_path / "b.jsonl", [[0.0]] * tasks)
+    with open_index(one) as first, open_index(two) as second:
+        found, same = compare_runs(first, second), compare_runs(first, first)
+    reward = found.fields["reward"]
+    assert (
+        found.verdict.startswith(words) and reward.differing == tasks and same.fields["reward"].differing == 0
+    )
+    assert reward.ci is None or reward.ci[0] < 1
+    assert same.verdict.startswith("the same" if tasks > 5 else "too few")
+
+
 def test_nemo_gym_numbers_are_its_own(tmp_path: Path) -> None:
     groups: list[list[float | None]] = [[1.0, 0, 0, 0], [0.5, 0.2, 0.9, 0.1], [1.0]]
     with open_index(run_of(tmp_path / "r.jsonl", groups)) as index:
