@@ -215,6 +215,18 @@ def test_an_unjudged_rollout_takes_no_part_in_nemo_gyms_vote(tmp_path: Path) -> 
     assert found["pass@1/no_answer"] == pytest.approx(100 / 6)  # long answers are answers
 
 
+def test_a_dot_in_a_fields_name_does_not_hide_it_from_the_peers(tmp_path: Path) -> None:
+    usage = {"output_tokens": 20, "input_tokens_details": {"cached_tokens": 2}, "more": {"cost": 1}}
+    fields = {"a.b": 10, "reward_components": {"format": 0.5}}
+    rows = [make_rollout(0, 0), make_rollout(0, 1, usage=usage, **fields), make_rollout(0, 2, usage=usage)]
+    with open_index(write_rows(tmp_path / "r.jsonl", rows)) as index:
+        assert {"a.b", "reward_components.format", "input_tokens_details.cached_tokens"} <= set(index.numbers)
+        found = nemo_gym_metrics(index)[0]["agent_metrics"]
+        means = {name for name in found if name.startswith("mean/")}
+        assert found["mean/a.b"] == 10 and "rollout/a.b/mean" in trinity_metrics(index)
+    assert {name for name in means if "." in name} == {"mean/a.b"}
+
+
 def test_trinity_numbers_are_its_own(tmp_path: Path) -> None:
     rows = [
         make_rollout(t, n, 0.0, accuracy=v)

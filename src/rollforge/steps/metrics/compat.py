@@ -15,6 +15,7 @@ import numpy as np
 from rollforge import at_k, stats
 from rollforge.index import Index
 from rollforge.index.grouped import ByTask, Floats
+from rollforge.index.top_level import top_level_numbers
 from rollforge.records import ATTEMPT_KEY, JsonObject
 from rollforge.steps.metrics.votes import answers_of
 
@@ -42,7 +43,7 @@ def nemo_gym_metrics(index: Index, where: str | None = None) -> list[JsonObject]
 def nemo_fields(index: Index) -> dict[str, str]:
     """Columns of top-level numbers and those of usage, with their names; nested ones are not among NeMo Gym's."""
     names = index.name_by_column
-    return {column: names[column] for column in index.numbers if "." not in names[column]}
+    return {column: names[column] for column in top_level_numbers(index)}
 
 
 def nemo_statistics(name: str, values: Floats) -> JsonObject:
