@@ -178,11 +178,28 @@ def test_the_bootstrap_gives_the_peers_own_numbers(
     assert worst is None or found[1] == pytest.approx(worst, abs=5e-5)
 
 
-def test_group_yield_counts_mixed_groups() -> None:
-    assert at_k.group_yield([[2, 2]], 2) == pytest.approx(4 / 6)
-    assert at_k.group_yield([[4], [2, 2]], 4) == pytest.approx(0.5)
-    assert at_k.group_yield([[1, 1], [2]], 4) == pytest.approx(0.5)
-    assert at_k.group_yield([], 4) is None
+@pytest.mark.parametrize("n", [2, 6, 20, 1000])
+@pytest.mark.parametrize("pair", [(0.0, 1.0), (1.0, 0.0), (0.5, 0.5), (0.1, 0.3), (10.0, 10.0), (10.0, 30.0)])
+def test_pairs_that_all_differ_by_the_same_are_no_certainty(n: int, pair: tuple[float, float]) -> None:
+    found = stats.paired_difference([pair[0]] * n, [pair[1]] * n)
+    assert found.value == pytest.approx(pair[1] - pair[0])
+    if pair == (10.0, 10.0):
+        assert found.ci is None
+        return
+    assert found.low is not None and found.high is not None and found.value is not None
+    assert found.low <= found.value + 1e-9 and found.value <= found.high + 1e-9
+    assert 0 < found.high - found.low < (25.0 if n == 1000 else 1000.0) / n * max(1.0, *pair)
+
+
+def test_the_interval_of_equal_differences_shrinks_to_a_verdict_with_enough_tasks() -> None:
+    lows = [stats.paired_difference(np.zeros(n), np.ones(n)).low for n in (2, 6, 7, 50)]
+    assert [low is not None and low > 0 for low in lows] == [False, False, True, True]
+
+
+def test_float_noise_between_differences_is_no_spread() -> None:
+    one = np.array([0.1, 0.5, 0.7])
+    clean, noisy = stats.paired_difference(one, one), stats.paired_difference(one, one + 1e-16)
+    assert noisy.ci == pytest.approx(clean.ci, abs=1e-9)
 
 
 def test_variance_splits_into_between_and_within() -> None:

@@ -1,4 +1,4 @@
-"""This module says what k samples of a task would give: pass@k, pass^k, best@k, worst@k, majority@k, group yield.
+"""This module says what k samples of a task would give: pass@k, pass^k, best@k, worst@k, majority@k.
 
 Each is the exact expectation over all choices of k of the n samples a task has (without replacement), so nothing depends on the
 order of the samples or on a random seed; tasks with fewer than k are left out and the number of those counted is told. The one
@@ -147,24 +147,6 @@ def _ways_of_others(others: tuple[int, ...], blanks: int, votes: int, drawn: int
     for taken in range(min(blanks, drawn) + 1):
         total += without[taken] * float((ways[drawn - taken] / (1 + np.arange(ways.shape[1]))).sum())
     return total
-
-
-def group_yield(class_counts: Sequence[Sequence[int]], k: int) -> float | None:
-    """The expected share of groups of k that hold more than one reward, from each task's counts of its distinct rewards.
-
-    For k up to a task's samples it is exact; beyond, the task's own shares are taken for its true ones (and what its samples
-    show already is never lost), which is too pessimistic for tasks whose few samples all agreed.
-    """
-    shares = []
-    for counts in class_counts:
-        n = sum(counts)
-        if n == 0:
-            continue
-        if k <= n:
-            shares.append(1 - sum(comb(count, k) for count in counts) / comb(n, k))
-        else:
-            shares.append(max(1 - sum((count / n) ** k for count in counts), float(len(counts) > 1)))
-    return sum(shares) / len(shares) if shares else None
 
 
 def ladder(n: int) -> list[int]:

@@ -252,18 +252,37 @@ def mean_of(values: ArrayLike, *, level: float = LEVEL) -> Estimate:
     return Estimate(mean, low, high, n)
 
 
+FEWEST_PAIRS = 6
+"""With fewer pairs nothing is shown at 95 %: all of five point the same way by chance once in sixteen times."""
+
+
 def paired_difference(first: ArrayLike, second: ArrayLike, *, level: float = LEVEL) -> Estimate:
-    """Mean of second − first over pairs (one per task) in which both are known."""
+    """Mean of second − first over pairs (one per task) in which both are known.
+
+    Pairs that all differ by the same have no spread to tell an interval from; it then says how far the mean may be off if the
+    share of pairs that Wilson's interval cannot rule out differed as much as values can (and is None when no two values differ).
+    """
     one, two = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
-    gaps = (two - one)[~np.isnan(one) & ~np.isnan(two)]
+    both = ~np.isnan(one) & ~np.isnan(two)
+    one, two = one[both], two[both]
+    gaps = two - one
     n = len(gaps)
     if n == 0:
         return Estimate(None, None, None, 0)
     mean = float(gaps.mean())
     if n == 1:
         return Estimate(mean, None, None, 1)
-    half = t_quantile((1 + level) / 2, n - 1) * float(gaps.std(ddof=1)) / math.sqrt(n)
-    return Estimate(mean, mean - half, mean + half, n)
+    quantile = t_quantile((1 + level) / 2, n - 1)
+    spread = float(gaps.std(ddof=1))
+    low, high = float(min(one.min(), two.min())), float(max(one.max(), two.max()))
+    if spread > 1e-12 * max(abs(low), abs(high)):  # more than float noise
+        half = quantile * spread / math.sqrt(n)
+        return Estimate(mean, mean - half, mean + half, n)
+    most = 1.0 if low >= 0 and high <= 1 else high - low
+    if most == 0:
+        return Estimate(mean, None, None, n)
+    unseen = wilson(0.0, n, quantile)[1]
+    return Estimate(mean, mean - unseen * (most + mean), mean + unseen * (most - mean), n)
 
 
 def normal_quantile(p: float) -> float:

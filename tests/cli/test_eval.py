@@ -166,10 +166,12 @@ def evaluation(**task_means):
 
 
 def test_differences_are_paired_over_shared_tasks():
-    one = evaluation(a={0: 0.0, 1: 0.5, 2: 1.0, 3: 1.0}, b={5: 1.0})
-    two = evaluation(a={0: 0.2, 1: 0.7, 2: 1.2, 9: 0.0}, b={5: 1.2})
+    means = {0: 0.0, 1: 0.5, 2: 1.0, 10: 0.1, 11: 0.2, 12: 0.3, 13: 0.4}
+    gaps = dict(zip(means, (0.2, 0.1, 0.3, 0.2, 0.2, 0.15, 0.25), strict=True))
+    one = evaluation(a=means | {3: 1.0}, b={5: 1.0})
+    two = evaluation(a={task: mean + gaps[task] for task, mean in means.items()} | {9: 0.0}, b={5: 1.2})
     on_a, on_b, overall = compare({"one": one, "two": two})
-    assert (on_a.tasks, on_b.tasks, overall.tasks) == (3, 1, 4)
+    assert (on_a.tasks, on_b.tasks, overall.tasks) == (7, 1, 8)
     assert on_a.difference == pytest.approx(0.2)
     assert "two is better than one" in on_a.verdict
     assert "too few" in on_b.verdict
@@ -182,6 +184,7 @@ def test_differences_are_paired_over_shared_tasks():
         (stats.Estimate(0.0, -0.1, 0.1, 50), "no difference shown"),
         (stats.Estimate(0.0, 0.0, 0.0, 50), "are the same"),
         (stats.Estimate(None, None, None, 0), "nothing can be said"),
+        (stats.Estimate(1.0, 0.9, 1.0, 3), "too few tasks to tell"),
     ],
 )
 def test_the_verdict_says_what_the_interval_allows(estimate, words):

@@ -216,3 +216,12 @@ def test_a_place_that_cannot_be_written_is_told_without_a_traceback(
     for words in (("profile", run), ("metrics", run), ("query", run, "select 1", "-f", "csv")):
         told = Called(capsys, *words, "--out", tmp_path / "file" / "x")
         assert told.code == 2 and f"error: {tmp_path}" in told.err and "--out" in told.err
+
+
+@pytest.mark.parametrize("peer", ["nemo-gym", "trinity"])
+def test_a_peers_numbers_are_of_one_run_and_a_second_one_is_refused(
+    run: Path, capsys: pytest.CaptureFixture[str], peer: str
+) -> None:
+    called = Called(capsys, "metrics", run, "--against", run, "--compat", peer)
+    assert called.code == 2 and not called.out
+    assert "cannot compare" in called.err and "leave out --compat" in called.err

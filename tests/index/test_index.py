@@ -282,6 +282,27 @@ def test_a_later_verdict_fills_only_what_is_unjudged(tmp_path: Path) -> None:
     assert found[1] == {"reward": 1.0, "verifier": "exact", "library_reward": None}
 
 
+def test_what_verdicts_bring_comes_from_the_chosen_verifier_alone(tmp_path: Path) -> None:
+    rows = [
+        make_rollout(0, n, 1.0, acc=1.0, note="inline", level=3, other=9, _rf={"verifier": "exact"})
+        for n in range(3)
+    ]
+    path = write_rows(tmp_path / "rollouts.jsonl", rows)
+    write_verdicts(
+        tmp_path / "rollouts_verdicts.jsonl",
+        {"reward": 0.25, "acc": 0.5, "note": "later", "other": "text"},
+        {"_ng_rollout_index": 1, "reward": 0.75},
+    )
+    columns = ["reward", "acc", "note", "other", "level", "output_tokens"]
+    found = [tuple(row.values()) for row in open_index(path, verifier="math").table(columns).to_pylist()]
+    assert found == [(0.25, 0.5, "later", None, 3, 20), (0.75, *[None] * 3, 3, 20), (*[None] * 4, 3, 20)]
+    for verifier in ("exact", None):
+        found = [
+            tuple(row.values()) for row in open_index(path, verifier=verifier).table(columns).to_pylist()
+        ]
+        assert found == [(1.0, 1.0, "inline", 9, 3, 20)] * 3
+
+
 def test_the_chosen_verifier_alone_judges(tmp_path: Path) -> None:
     rows = [make_rollout(0, n, 1.0, _rf={"verifier": "exact"}) for n in range(3)]
     path = write_rows(tmp_path / "rollouts.jsonl", rows)

@@ -80,6 +80,53 @@ def test_majority_votes_on_the_extracted_answer(tmp_path: Path) -> None:
     assert found.at_k["majority@1"].value == pytest.approx(2 / 3)
 
 
+def voting_run(path: Path, right: list[object], wrong: list[object]) -> Path:
+    """One task: these answers are judged right, those wrong."""
+    judged = [(answer, 1.0) for answer in right] + [(answer, 0.0) for answer in wrong]
+    rows = [make_rollout(0, n, reward, extracted_answer=answer) for n, (answer, reward) in enumerate(judged)]
+    return write_rows(path, rows)
+
+
+@pytest.mark.parametrize("pair", [(0, 1), (-1, -2), (2, 3), (False, True), ("0", "1"), (2**53, 2**53 + 2)])
+def test_answers_that_differ_never_vote_together(tmp_path: Path, pair: tuple[object, object]) -> None:
+    right, wrong = pair
+    found = summarize_run(voting_run(tmp_path / "r.jsonl", [right] * 2, [wrong] * 3)).at_k
+    assert (found["majority@1"].value, found["majority@5"].value) == (pytest.approx(0.4), 0)
+    assert found["majority@3"].value == pytest.approx(
+        0.3
+    )  # both right ones and one of three wrong: 3 of 10 draws
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        (["B"] * 2, ["L" * 300] * 3),
+        (["B", "C"], ["é" * 2000] * 2),
+        ([7, 8], ["A"] * 2),
+        (["A", None], [["a", {"b": 1, "c": 2}], ["a", {"c": 2, "b": 1}]]),
+        ([4, 6.5], [5, "5"]),
+    ],
+)
+def test_no_answer_loses_its_vote_for_being_long_or_of_another_type(
+    tmp_path: Path, right: list[object], wrong: list[object]
+) -> None:
+    found = summarize_run(voting_run(tmp_path / "r.jsonl", right, wrong))
+    assert found.answer_field == "extracted_answer"
+    assert found.at_k[f"majority@{len(right) + len(wrong)}"].value == 0
+
+
+def test_an_answer_with_half_a_character_votes(tmp_path: Path) -> None:
+    path = voting_run(tmp_path / "r.jsonl", ["A", "B"], ["HALF", "HALF"])
+    path.write_bytes(path.read_bytes().replace(b"HALF", rb"\ud800"))
+    assert summarize_run(path).at_k["majority@4"].value == 0
+
+
+def test_long_answers_that_differ_only_at_their_end_are_two_answers(tmp_path: Path) -> None:
+    long = "x" * 1000
+    path = voting_run(tmp_path / "r.jsonl", ["B"] * 2, [f"{long}1", f"{long}2", f"{long}3"])
+    assert summarize_run(path).at_k["majority@5"].value == 1
+
+
 def test_the_histogram_holds_the_best_rewards(tmp_path: Path) -> None:
     found = summarize_run(run_of(tmp_path / "r.jsonl", [[1.0, 1.0, 0.0, 0.35]]))
     assert found.histogram.counts[-1] == 2 and sum(found.histogram.counts) == 4
@@ -130,6 +177,19 @@ def test_paired_differences_see_what_two_intervals_do_not(tmp_path: Path) -> Non
         assert compare_runs(first, first).verdict.startswith("the same")
 
 
+@pytest.mark.parametrize(("tasks", "words"), [(1, "too few"), (2, "too few"), (5, "too few"), (20, "better")])
+def test_a_verdict_needs_enough_tasks(tmp_path: Path, tasks: int, words: str) -> None:
+    one, two = run_of(tmp_path / "a.jsonl", [[1.0]] * tasks), run_of(tmp_path / "b.jsonl", [[0.0]] * tasks)
+    with open_index(one) as first, open_index(two) as second:
+        found, same = compare_runs(first, second), compare_runs(first, first)
+    reward = found.fields["reward"]
+    assert (
+        found.verdict.startswith(words) and reward.differing == tasks and same.fields["reward"].differing == 0
+    )
+    assert reward.ci is None or reward.ci[0] < 1
+    assert same.verdict.startswith("the same" if tasks > 5 else "too few")
+
+
 def test_nemo_gym_numbers_are_its_own(tmp_path: Path) -> None:
     groups: list[list[float | None]] = [[1.0, 0, 0, 0], [0.5, 0.2, 0.9, 0.1], [1.0]]
     with open_index(run_of(tmp_path / "r.jsonl", groups)) as index:
@@ -139,6 +199,32 @@ def test_nemo_gym_numbers_are_its_own(tmp_path: Path) -> None:
     assert found["pass@1/accuracy"] == pytest.approx(58.3333, abs=1e-3)
     assert found["pass@1[avg-of-1]/accuracy"] == pytest.approx(83.3333, abs=1e-3)
     assert found["pass@2/accuracy"] == pytest.approx(50.0)
+
+
+def test_an_unjudged_rollout_takes_no_part_in_nemo_gyms_vote(tmp_path: Path) -> None:
+    judged: list[tuple[int, float | None, str | None]] = [
+        (0, None, "A"), (0, 1.0, "B"), (0, 1.0, "B"), (0, 0.0, "A"), (1, None, "A"), (2, 0.0, "x" * 300), (2, 1.0, None),
+    ]  # fmt: skip
+    rows = [
+        make_rollout(task, n, reward, extracted_answer=answer)
+        for n, (task, reward, answer) in enumerate(judged)
+    ]
+    with open_index(write_rows(tmp_path / "r.jsonl", rows)) as index:
+        found = nemo_gym_metrics(index)[0]["agent_metrics"]
+    assert [found[f"majority@{k}/accuracy"] for k in (1, 2, 3, 4)] == [50.0] * 4
+    assert found["pass@1/no_answer"] == pytest.approx(100 / 6)  # long answers are answers
+
+
+def test_a_dot_in_a_fields_name_does_not_hide_it_from_the_peers(tmp_path: Path) -> None:
+    usage = {"output_tokens": 20, "input_tokens_details": {"cached_tokens": 2}, "more": {"cost": 1}}
+    fields = {"a.b": 10, "reward_components": {"format": 0.5}}
+    rows = [make_rollout(0, 0), make_rollout(0, 1, usage=usage, **fields), make_rollout(0, 2, usage=usage)]
+    with open_index(write_rows(tmp_path / "r.jsonl", rows)) as index:
+        assert {"a.b", "reward_components.format", "input_tokens_details.cached_tokens"} <= set(index.numbers)
+        found = nemo_gym_metrics(index)[0]["agent_metrics"]
+        means = {name for name in found if name.startswith("mean/")}
+        assert found["mean/a.b"] == 10 and "rollout/a.b/mean" in trinity_metrics(index)
+    assert {name for name in means if "." in name} == {"mean/a.b"}
 
 
 def test_trinity_numbers_are_its_own(tmp_path: Path) -> None:

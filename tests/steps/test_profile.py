@@ -155,6 +155,21 @@ def test_samples_come_from_the_rollouts_when_no_tasks_are_there(tmp_path: Path) 
     )
 
 
+@pytest.mark.parametrize("has_twice", [False, True])
+def test_under_a_condition_the_sample_is_the_first_rollout_it_keeps(tmp_path: Path, has_twice: bool) -> None:
+    rows = [make_rollout(t, n, float(n), prompt=f"q{t} as asked {n}") for t in (1, 0) for n in range(3)]
+    if has_twice:
+        rows.insert(0, make_rollout(0, 1, 5.0, prompt="overruled by a later row"))
+    path = write_rows(tmp_path / "rollouts.jsonl", rows)
+    for where, asked in (("reward > 0", [1, 1]), ("reward > 0 and (task = 0 or reward > 1) -- or", [1, 2])):
+        with open_index(path) as index:
+            profile = profile_index(index, ProfileOptions(where=where))
+            write_profile(profile, index, where=where)
+        found = [json.loads(line) for line in (tmp_path / "rollouts_reward_profiling.jsonl").open()]
+        told = [row["sample"]["responses_create_params"]["input"][0]["content"] for row in found]
+        assert told == [f"q{task} as asked {n}" for task, n in enumerate(asked)]
+
+
 def test_bands_signal_and_histograms(tmp_path: Path) -> None:
     groups = {
         0: [0, 0, 0, 0],

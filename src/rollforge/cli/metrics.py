@@ -56,7 +56,7 @@ def metrics(
     run
         A rollouts file, its folder, or several files (or a glob) read as one run.
     against
-        A second run: print the paired differences over the tasks both have, and a verdict in words.
+        A second run: print the paired differences over the tasks both have, and a verdict in words. Not with --compat.
     threshold
         A rollout is a success when its reward is at least this.
     answer_field
@@ -70,6 +70,11 @@ def metrics(
     """
     from rollforge.index import open_index
 
+    if compat is not None and against is not None:
+        raise UsageError(
+            f"--compat {compat} prints one run's numbers and cannot compare it with another",
+            hint="leave out --compat to compare, or --against to see the peer's numbers (of each run in turn)",
+        )
     with open_index(run, verifier=reading.verifier, workers=reading.workers, with_digests=True) as index:
         if compat is not None:
             _print_compat(index, compat, reading.where, out)

@@ -89,7 +89,7 @@ def _print_signal(summary: ProfileSummary) -> None:
         )
         put(f"groups with signal at   {told}")
         if not all(y.is_exact for y in summary.group_yield):
-            put("  * more samples than some tasks have: estimated from their own shares", "dim")
+            put("  * an estimate: more samples than some tasks have, told from how all tasks vary", "dim")
     variance = summary.variance
     if variance.intraclass is not None:
         put(

@@ -67,6 +67,14 @@ def codes(column: pa.ChunkedArray) -> tuple[Ints, list[str]]:
     return np.concatenate(found), [text for text in number if text is not None]
 
 
+def is_known(column: pa.ChunkedArray) -> NDArray[np.bool_]:
+    """Where a column has a value."""
+    found = [np.zeros(0, dtype=np.bool_)]
+    for chunk in column.chunks:
+        found.append(_is_known(chunk) if chunk.null_count else np.ones(len(chunk), dtype=np.bool_))
+    return np.concatenate(found)
+
+
 def _is_known(array: pa.Array) -> NDArray[np.bool_]:
     bits = np.frombuffer(array.buffers()[0], dtype=np.uint8)
     known = np.unpackbits(bits, bitorder="little", count=array.offset + len(array))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from rollforge.index import arrays
 from rollforge.index.keys import packed_keys
 from rollforge.index.view import Index
+from rollforge.stats import distinct
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -63,14 +64,21 @@ class ByTask:
         self._codes[name] = codes if self._is_in_order else codes[self.order], [*words, None]
         return self._codes[name]
 
-    def hashes(self, name: str) -> Ints:
-        """A column as numbers that are equal where its values are (0 for missing), in the order of (task, rollout)."""
-        found = [np.zeros(0, dtype=np.int64)]
-        for chunk in self.index.table([name], self.where).column(name).chunks:
-            encoded = chunk.dictionary_encode()
-            number = [hash(value) or 1 for value in encoded.dictionary.to_pylist()]
-            found.append(np.array([*number, 0], dtype=np.int64)[np.asarray(encoded.indices.fill_null(-1))])
-        return np.concatenate(found)[self.order]
+    def numbered(self, name: str) -> tuple[Ints, list[str | float]]:
+        """Any column as numbers, equal exactly where its values are (0 for missing), in this order, and the values of 1, 2, …"""
+        column = self.index.table([name], self.where).column(0)
+        values: list[str | float]
+        if pa.types.is_string(column.type):
+            found, texts = arrays.codes(column)
+            numbers, values = found + 1, list(texts)
+        else:
+            is_whole = pa.types.is_integer(column.type)
+            each = arrays.ints(column) if is_whole else arrays.floats(column)
+            known = arrays.is_known(column) if is_whole else ~np.isnan(each)
+            kinds = distinct(each[known])
+            numbers = np.where(known, np.searchsorted(kinds, each) + 1, 0)
+            values = kinds.tolist()
+        return numbers[self.order], values
 
     def floats(self, names: Sequence[str]) -> Iterator[tuple[str, Floats]]:
         """Each number column as floats, NaN for missing, in the order of (task, rollout)."""

@@ -3,7 +3,8 @@
 The decisions are stored as a small table beside the parts (one row per rollout that counts) and joined to them; a run whose rows
 carry unique keys and inline verdicts needs none. It is keyed to the builds it was made from.
 
-Whose verdict counts: the named verifier's newest (rows it never judged are unjudged, not zero); with no name, the inline verdict,
+Whose verdict counts: the named verifier's newest (rows it never judged are unjudged, not zero, and lack every other field that
+verdicts bring: no mean mixes two verifiers); with no name, the inline verdict,
 and for rows without one the newest later verdict of any verifier.
 """
 
@@ -78,15 +79,13 @@ class Overlay(msgspec.Struct, kw_only=True):
     def value(self, prefix: str, name: str, is_in_rows: bool) -> str:
         """The SQL for a discovered column: the verdict's value where one applies, else the row's."""
         inline = f"b.{quoted(stored_name(prefix, name))}" if is_in_rows else "NULL"
+        if not self.path or not self.has_verdicts or name not in {"reward", *self.numbers, *self.texts}:
+            return inline
         known = self.numbers if prefix == "n" else self.texts
-        is_judged = bool(self.path) and self.has_verdicts
-        if is_judged and name in known:
-            later = f"o.{quoted(stored_name(prefix, name))}"
-            kept = later if name == "reward" else f"coalesce({later}, {inline})"
-            return f"CASE WHEN o.applies THEN {kept} ELSE {inline} END"
-        if is_judged and name == "reward":
-            return f"CASE WHEN o.applies THEN NULL ELSE {inline} END"
-        return inline
+        later = f"o.{quoted(stored_name(prefix, name))}" if name in known else "NULL"
+        is_one_verifiers = name == "reward" or self.verifier is not None
+        kept = later if is_one_verifiers else f"coalesce({later}, {inline})"
+        return f"CASE WHEN o.applies THEN {kept} ELSE {inline} END"
 
 
 def make_overlay(

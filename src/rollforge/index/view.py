@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from rollforge.errors import DataError
 from rollforge.index import parts
-from rollforge.index.arrays import arrow_array
+from rollforge.index.arrays import arrow_array, ints
 from rollforge.index.cache import Cache
 from rollforge.index.digests import Digests
 from rollforge.index.fetching import Fetcher, PromptPlaces
@@ -245,6 +245,10 @@ class Index:
             if name in numbers
         }
 
+    def is_of_rows(self, name: str) -> bool:
+        """Every value of this field is the rows' own: no later verdict brings it."""
+        return self._is_plain or name not in {*self._overlay.numbers, *self._overlay.texts}
+
     def columns(self, table: str = "rollouts") -> list[str]:
         """Column names of `rollouts`, `tasks` or `failures`."""
         return self._sources.column_names(table, self._overlay)
@@ -349,11 +353,13 @@ class Index:
             return None
         return parts.task_places(self._sources.by_kind["tasks"], self._overlay.renamed)
 
-    def first_rows(self, tasks: Sequence[int]) -> pa.Table:
-        """The first row of each of these tasks (task, row), in the order of the file."""
-        if self._is_plain:
-            known, first = self._first_rows
-            place = np.searchsorted(known, distinct(np.asarray(tasks, dtype=np.int64)))
+    def first_rows(self, tasks: Sequence[int], where: str | None = None) -> pa.Table:
+        """The first row of each of these tasks (task, row), of those that an expression keeps, in the order of the file."""
+        if self._is_plain or where is not None:
+            known, first = self._first_rows(where)
+            wanted = distinct(np.asarray(tasks, dtype=np.int64))
+            place = np.searchsorted(known, wanted)
+            place = place[known[np.minimum(place, len(known) - 1)] == wanted] if len(known) else place[:0]
             place = place[np.argsort(first[place])]
             return pa.table({"task": arrow_array(known[place]), "row": arrow_array(first[place])})
         return self._join(
@@ -361,10 +367,20 @@ class Index:
             "SELECT r.task, min(r.row) AS row FROM rollouts r JOIN wanted w ON r.task = w.task GROUP BY 1 ORDER BY 2",
         )
 
+    def _first_rows(self, where: str | None) -> tuple[Ints, Ints]:
+        """The tasks, ascending, and the first row of each; remembered, because they are asked for a few tasks at a time."""
+        if where not in self._firsts:
+            if where is None:
+                self._firsts[where] = first_places(ints(self.table(["task"]).column(0)))
+            else:
+                found = self.table(["task", "row"], where, order_by="row")
+                tasks, places = first_places(ints(found.column("task")))
+                self._firsts[where] = tasks, ints(found.column("row"))[places]
+        return self._firsts[where]
+
     @cached_property
-    def _first_rows(self) -> tuple[Ints, Ints]:
-        """The tasks, ascending, and the first row of each."""
-        return first_places(np.asarray(self.table(["task"]).column(0).to_numpy(), dtype=np.int64))
+    def _firsts(self) -> dict[str | None, tuple[Ints, Ints]]:
+        return {}
 
     def inputs_per_task(self) -> tuple[np.ndarray, np.ndarray] | None:
         """The tasks of NeMo Gym's materialized inputs and how often each stands there; None when there are none."""

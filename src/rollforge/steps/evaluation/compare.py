@@ -80,25 +80,31 @@ def _difference(
         difference=estimate.value,
         ci=estimate.ci,
         tasks=len(pairs),
-        verdict=verdict(model, baseline, metric, estimate),
+        verdict=verdict(model, baseline, metric, estimate, are_equal=bool((first == second).all())),
     )
 
 
-def verdict(model: str, baseline: str, metric: str, estimate: stats.Estimate) -> str:
-    """What can be said, in words."""
+def verdict(
+    model: str, baseline: str, metric: str, estimate: stats.Estimate, *, are_equal: bool = False
+) -> str:
+    """What can be said, in words; `are_equal` when no task differs."""
     if estimate.value is None:
         return f"nothing can be said: no task is judged for both {model} and {baseline}"
     over = f"over {estimate.groups:,} shared tasks"
     if estimate.low is None or estimate.high is None:
+        if are_equal and estimate.groups >= stats.FEWEST_PAIRS:
+            return f"{model} and {baseline} are the same: {metric} {estimate.value:+.3f} {over}"
         return f"too few tasks to tell: {metric} {estimate.value:+.3f} {over}"
     told = (
         f"{metric} {estimate.value:+.3f} (95 % interval {estimate.low:+.3f} to {estimate.high:+.3f}) {over}"
     )
+    if estimate.groups < stats.FEWEST_PAIRS:
+        return f"too few tasks to tell: {told}; nothing is shown by fewer than {stats.FEWEST_PAIRS}"
     if estimate.low > 0:
         return f"{model} is better than {baseline}: {told}"
     if estimate.high < 0:
         return f"{model} is worse than {baseline}: {told}"
-    if estimate.low == estimate.high == 0:
+    if are_equal or estimate.low == estimate.high == 0:
         return f"{model} and {baseline} are the same: {told}"
     most = max(abs(estimate.low), abs(estimate.high))
     return f"no difference shown between {model} and {baseline}: {told}; up to {most:.3f} cannot be ruled out"

@@ -25,7 +25,10 @@ class FieldDifference(Struct, kw_only=True):
     difference: float | None
     """First minus second."""
     ci: list[float] | None
+    """95 % interval; null with one task, or when no two values differ."""
     tasks: int
+    differing: int
+    """Tasks in which the two runs differ."""
 
 
 class Comparison(Struct, kw_only=True):
@@ -100,6 +103,7 @@ def _difference(here: Floats, there: Floats) -> FieldDifference:
         difference=estimate.value,
         ci=estimate.ci,
         tasks=estimate.groups,
+        differing=int((here[both] != there[both]).sum()),
     )
 
 
@@ -108,15 +112,18 @@ def _verdict(reward: FieldDifference | None) -> str:
         return "no shared task is judged in both runs: nothing can be said about the reward"
     over = f"over {reward.tasks:,} shared tasks"
     if reward.ci is None:
-        return f"reward {reward.difference:+.3f} {over}: too few to say how sure that is"
+        why = "too few tasks to tell" if reward.tasks < stats.FEWEST_PAIRS else "the same in every task"
+        return f"{why}: reward {reward.difference:+.3f} {over}"
     low, high = reward.ci
     told = f"reward {reward.difference:+.3f} (95 % interval {low:+.3f} to {high:+.3f}) {over}"
+    if reward.tasks < stats.FEWEST_PAIRS:
+        return f"too few tasks to tell: {told}; nothing is shown by fewer than {stats.FEWEST_PAIRS}"
     if low > 0:
         return f"better: {told}"
     if high < 0:
         return f"worse: {told}"
-    if low == high == 0:
-        return f"the same: {told}"
+    if reward.differing == 0:
+        return f"the same in every task: {told}"
     return (
         f"no difference shown: {told}; differences up to {max(abs(low), abs(high)):.3f} cannot be ruled out"
     )

@@ -15,7 +15,9 @@ import numpy as np
 from rollforge import at_k, stats
 from rollforge.index import Index
 from rollforge.index.grouped import ByTask, Floats
+from rollforge.index.top_level import top_level_numbers
 from rollforge.records import ATTEMPT_KEY, JsonObject
+from rollforge.steps.metrics.votes import answers_of
 
 ANSWERS = "extracted_answer"
 
@@ -41,7 +43,7 @@ def nemo_gym_metrics(index: Index, where: str | None = None) -> list[JsonObject]
 def nemo_fields(index: Index) -> dict[str, str]:
     """Columns of top-level numbers and those of usage, with their names; nested ones are not among NeMo Gym's."""
     names = index.name_by_column
-    return {column: names[column] for column in index.numbers if "." not in names[column]}
+    return {column: names[column] for column in top_level_numbers(index)}
 
 
 def nemo_statistics(name: str, values: Floats) -> JsonObject:
@@ -72,20 +74,20 @@ def _groups(rows: ByTask, values: list[Any]) -> list[list[Any]]:
 def _nemo_at_k(rows: ByTask) -> JsonObject:
     score_groups = _groups(rows, rows.one("reward").tolist())
     scores = {"accuracy": [[value for value in group if value == value] for group in score_groups]}
-    answers = None
+    answers: list[list[int]] = []
     if ANSWERS in rows.index.columns():
-        answers = _groups(rows, next(rows.columns([ANSWERS]))[1].to_pylist())
-        scores["no_answer"] = [[float(answer is None) for answer in group] for group in answers]
+        given = answers_of(rows, ANSWERS, np.ones(len(rows), dtype=np.bool_))
+        answers = _groups(rows, given.tolist())
+        scores["no_answer"] = [[float(answer == 0) for answer in group] for group in answers]
+    votes = [_judged(*group) for group in zip(answers, score_groups, strict=True)] if answers else []
     widest = max((len(group) for group in score_groups), default=0)
     found: JsonObject = {}
     for k in range(1, widest + 1):
         for name, groups in scores.items():
             found |= _nemo_pass(name, groups, k)
-        if answers is not None:
-            votes = [
-                _nemo_vote(named[:k], group[:k]) for named, group in zip(answers, score_groups, strict=True)
-            ]
-            found[f"majority@{k}/accuracy"] = 100 * float(np.mean(votes))
+        if any(votes):
+            voted = [_nemo_vote(group[:k]) for group in votes if group]
+            found[f"majority@{k}/accuracy"] = 100 * float(np.mean(voted))
     found["per_sample_aggregate"] = {
         name: [100 * float(np.mean(drawn)) for i in range(widest) if (drawn := _nth(groups, i))]
         for name, groups in scores.items()
@@ -120,11 +122,14 @@ def _nemo_pass_of(group: list[float], k: int) -> float:
     return max(group[:k])
 
 
-def _nemo_vote(answers: list[str | None], scores: list[float]) -> float:
+def _judged(answers: list[int], scores: list[float]) -> list[tuple[int, float]]:
+    """The answers (0: none) and scores of the rollouts that have a score."""
+    return [(answer, score) for answer, score in zip(answers, scores, strict=True) if score == score]
+
+
+def _nemo_vote(votes: list[tuple[int, float]]) -> float:
     """The score of the most common (answer, score) pair; ties share; no answer is 0."""
-    pairs = Counter(
-        (answer, score) for answer, score in zip(answers, scores, strict=True) if answer is not None
-    )
+    pairs = Counter((answer, score) for answer, score in votes if answer)
     if not pairs:
         return 0.0
     most = max(pairs.values())

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from rollforge import at_k, stats
 from rollforge.index import Index, open_index
@@ -25,6 +24,7 @@ from rollforge.steps.metrics.records import (
     Success,
     Throughput,
 )
+from rollforge.steps.metrics.votes import majority
 
 FACTS = (
     "answer_chars",
@@ -39,8 +39,6 @@ FACTS = (
 ANSWER_FIELDS = ("extracted_answer", "extracted_model_output", "predicted_answer", "parsed_answer", "answer")
 MOST_BAD_LINES = 100
 """Bad lines named with their place."""
-MAJORITY_EVERY_K = 32
-"""Up to this many samples majority@k is told for every k; beyond, for 1, 2, 4, 8, … and the most there are."""
 
 
 class MetricsOptions(Struct, frozen=True, kw_only=True):
@@ -184,14 +182,15 @@ def _answer_field(index: Index) -> str | None:
 
 
 def _at_k(rows: ByTask, reward: Floats, threshold: float, answer_field: str | None) -> dict[str, AtKValue]:
-    passed = _each_k(at_k.at_k(successes(reward, threshold), rows.starts), "pass@", "pass^")
+    hits = successes(reward, threshold)
+    passed = _each_k(at_k.at_k(hits, rows.starts), "pass@", "pass^")
     valued = _each_k(at_k.at_k(reward, rows.starts), "best@", "worst@")
-    majority = _majority(rows, reward, threshold, answer_field, len(passed)) if answer_field else {}
+    voted = majority(rows, hits, answer_field, len(passed)) if answer_field else {}
     found: dict[str, AtKValue] = {}
     for k, (one, other) in enumerate(zip(passed, valued, strict=True), 1):
         found |= one | other
-        if k in majority:
-            found[f"majority@{k}"] = _over_tasks(majority[k])
+        if k in voted:
+            found[f"majority@{k}"] = _over_tasks(voted[k])
     return found
 
 
@@ -206,42 +205,6 @@ def _each_k(values: at_k.AtK, best: str, worst: str) -> list[dict[str, AtKValue]
 def _over_tasks(values: Floats) -> AtKValue:
     estimate = stats.mean_of(values)
     return AtKValue(value=estimate.value, ci=estimate.ci, tasks=estimate.groups)
-
-
-def _majority(
-    rows: ByTask, reward: Floats, threshold: float, answer_field: str, widest: int
-) -> dict[int, Floats]:
-    """Per k the value of each task that has at least k judged rollouts."""
-    if not widest:
-        return {}
-    every = range(1, widest + 1) if widest <= MAJORITY_EVERY_K else [1, *at_k.ladder(widest)]
-    hits = successes(reward, threshold)
-    known = ~np.isnan(hits)
-    judged = np.add.reduceat(known, rows.starts, dtype=np.int64)
-    solved = np.add.reduceat(np.where(known, hits, 0.0), rows.starts)
-    values = np.where(solved > 0, 1.0, 0.0)  # where all are right, or none is, the vote changes nothing
-    split = np.flatnonzero((solved > 0) & (solved < judged))
-    by_k = {k: values.copy() for k in every}
-    for task, answers, scores in _judged_answers(rows, answer_field, hits, split):
-        for k in every:
-            if k <= len(scores):
-                by_k[k][task] = at_k.majority_at_k(answers, scores, k)
-    return {k: found[judged >= k] for k, found in by_k.items()}
-
-
-def _judged_answers(
-    rows: ByTask, answer_field: str, hits: Floats, tasks: NDArray[np.int64]
-) -> Iterator[tuple[int, list[int | None], list[float]]]:
-    """For each of these tasks, by place: the answers of its judged rollouts as numbers (None: no answer), and their scores."""
-    if not len(tasks):
-        return
-    given = rows.hashes(answer_field)
-    ends = np.append(rows.starts[1:], len(rows))
-    for task in tasks.tolist():
-        mine = slice(int(rows.starts[task]), int(ends[task]))
-        pairs = zip(given[mine].tolist(), hits[mine].tolist(), strict=True)
-        judged = [(answer or None, score) for answer, score in pairs if score == score]
-        yield task, [answer for answer, _ in judged], [score for _, score in judged]
 
 
 def _throughput(rows: ByTask) -> Throughput:

@@ -24,7 +24,9 @@ class Yield(Struct, kw_only=True):
     k: int
     value: float | None
     is_exact: bool
-    """False where k exceeds the samples of some task, and the task's own shares were taken for its true ones."""
+    """False where k exceeds the samples of some task: what more of them would say is an estimate from all tasks."""
+    tasks: int
+    """Tasks it is over: those with at least two judged rollouts."""
 
 
 class VarianceParts(Struct, kw_only=True):

@@ -52,10 +52,11 @@ class Histograms:
 
 
 class Samples:
-    """For each task the row as sent, without its indices; from the first rollout when no tasks file has it."""
+    """For each task the row as sent, without its indices; from the first rollout (that `where` keeps) when no tasks file has it."""
 
-    def __init__(self, index: Index) -> None:
+    def __init__(self, index: Index, where: str | None = None) -> None:
         self._index = index
+        self._where = where
         self._file: IO[bytes] | None = None
 
     def __enter__(self) -> Samples:
@@ -69,7 +70,7 @@ class Samples:
         """Those of some tasks, which ascend."""
         given = {task: _without_indices(line) for task, line in self._index.raw_task_rows(tasks)}
         if not given:
-            found = self._index.first_rows(tasks)
+            found = self._index.first_rows(tasks, self._where)
             if found.num_rows == len(tasks) and (pieces := self._pieces(found)):
                 return Column(b'"sample":{', pieces, b"}")
         given |= self._from_rollouts([task for task in tasks if task not in given])
@@ -90,7 +91,7 @@ class Samples:
 
     def _from_rollouts(self, tasks: list[int]) -> dict[int, bytes]:
         """The prompt (and agent) of each task's first rollout: all that a rollout row still says of its task."""
-        found = self._index.first_rows(tasks) if tasks else pa.table({"task": [], "row": []})
+        found = self._index.first_rows(tasks, self._where) if tasks else pa.table({"task": [], "row": []})
         samples = {}
         lines = self._index.read(found.column("row").to_pylist())
         for task, line in zip(found.column("task").to_pylist(), lines, strict=True):

@@ -11,6 +11,7 @@ import pyarrow as pa
 from rollforge import at_k, stats
 from rollforge.index.arrays import floats
 from rollforge.index.grouped import ByTask, Floats, Ints
+from rollforge.steps.profile.group_yield import Pattern, group_yields
 from rollforge.steps.profile.records import BANDS, Look, NoSignal, ProfileSummary, VarianceParts, Yield
 
 HARD, EASY = 0.25, 0.75
@@ -72,26 +73,46 @@ def _tokens_per_success(rows: ByTask, reward: Floats, threshold: float) -> float
 
 def _yields(rows: ByTask, reward: Floats, tolerance: float) -> list[Yield]:
     """Expected group yield for the usual k, from how often each task's distinct rewards occur."""
-    patterns: dict[tuple[int, ...], int] = {}
-    widest = 0
-    for size, _, ascending in at_k.groups_by_size(reward, rows.starts):
-        widest = max(widest, size)
-        for counts, times in _class_counts(ascending, tolerance):
-            patterns[counts] = patterns.get(counts, 0) + times
-    if widest < 2:
+    are_two = _are_two(reward, tolerance)
+    patterns = _high_counts(rows, reward) if are_two else _patterns(rows, reward, tolerance)
+    usable = {pattern: tasks for pattern, tasks in patterns.items() if sum(pattern) > 1}
+    if not usable:
         return []
-    yields = []
-    for k in sorted({*YIELD_K, widest}):
-        total = sum(patterns.values())
-        value = (
-            sum((at_k.group_yield([counts], k) or 0.0) * times for counts, times in patterns.items()) / total
-        )
-        is_exact = all(sum(counts) >= k for counts in patterns)
-        yields.append(Yield(k=k, value=value, is_exact=is_exact))
-    return yields
+    sizes = [sum(pattern) for pattern in usable]
+    every_k = sorted({*YIELD_K, max(sizes)})
+    values = group_yields(usable, every_k, are_two=are_two)
+    return [
+        Yield(k=k, value=value, is_exact=k <= min(sizes), tasks=sum(usable.values()))
+        for k, value in zip(every_k, values, strict=True)
+    ]
 
 
-def _class_counts(ascending: Floats, tolerance: float) -> list[tuple[tuple[int, ...], int]]:
+def _are_two(reward: Floats, tolerance: float) -> bool:
+    """Every reward is the least or the greatest there is."""
+    known = reward[~np.isnan(reward)]
+    if not len(known) or known.max() - known.min() <= 2 * tolerance:
+        return False
+    return bool(((known - known.min() <= tolerance) | (known.max() - known <= tolerance)).all())
+
+
+def _high_counts(rows: ByTask, reward: Floats) -> Counter[Pattern]:
+    """Of rewards that take two values: how many tasks have so many of the higher one and so many of the lower."""
+    middle = np.nanmin(reward) / 2 + np.nanmax(reward) / 2
+    highs, known = rows.sums(np.where(np.isnan(reward), np.nan, (reward > middle).astype(np.float64)))
+    pairs = zip(highs.astype(int).tolist(), (known - highs).astype(int).tolist(), strict=True)
+    return Counter(pairs)
+
+
+def _patterns(rows: ByTask, reward: Floats, tolerance: float) -> Counter[Pattern]:
+    """How many tasks have which counts of their distinct rewards."""
+    patterns: Counter[Pattern] = Counter()
+    for _, _, ascending in at_k.groups_by_size(reward, rows.starts):
+        for counts, times in _class_counts(ascending, tolerance):
+            patterns[counts] += times
+    return patterns
+
+
+def _class_counts(ascending: Floats, tolerance: float) -> list[tuple[Pattern, int]]:
     """How often a task's distinct rewards occur (most frequent first), and how many tasks have that pattern."""
     size = ascending.shape[1]
     if size == 1:

@@ -49,7 +49,7 @@ def write_profile(
     infos = _rollout_infos(index, where) if rollout_infos else None
     partial = files.reward_profiling.with_suffix(f".{os.getpid()}.partial")  # two may profile one run at once
     try:
-        with partial.open("wb") as file, Samples(index) as samples:
+        with partial.open("wb") as file, Samples(index, where) as samples:
             _write_tasks(file, profile, samples, Histograms(profile.rows or ByTask(index, where)), infos)
     except EOFError as error:
         where_told = ", ".join(str(run.rollouts) for run in index.runs)

@@ -1,0 +1,94 @@
+"""This module says what each rollout answered, and how the votes of a task's rollouts go.
+
+An answer votes as what it is. A column of the index holds either numbers or short texts; an answer that is not in it (a long text, a
+text among numbers, a list) is read from the rollout's line, so that it is never taken for a missing one. A number and the text
+that spells it are the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from rollforge import at_k
+from rollforge.index.arrays import ints
+from rollforge.index.facts import split_line
+from rollforge.index.grouped import ByTask, Floats, Ints
+
+MAJORITY_EVERY_K = 32
+"""Up to this many samples majority@k is told for every k; beyond, for 1, 2, 4, 8, … and the most there are."""
+
+
+def majority(rows: ByTask, hits: Floats, answer_field: str, widest: int) -> dict[int, Floats]:
+    """majority@k: per k the value of each task that has at least k judged rollouts; `hits` are 1 and 0, NaN for unjudged."""
+    if not widest:
+        return {}
+    every = range(1, widest + 1) if widest <= MAJORITY_EVERY_K else [1, *at_k.ladder(widest)]
+    known = ~np.isnan(hits)
+    judged = np.add.reduceat(known, rows.starts, dtype=np.int64)
+    solved = np.add.reduceat(np.where(known, hits, 0.0), rows.starts)
+    values = np.where(solved > 0, 1.0, 0.0)  # where all are right, or none is, the vote changes nothing
+    split = (solved > 0) & (solved < judged)
+    by_k = {k: values.copy() for k in every}
+    for task, answers, scores in _judged_answers(rows, answer_field, hits, split):
+        for k in every:
+            if k <= len(scores):
+                by_k[k][task] = at_k.majority_at_k(answers, scores, k)
+    return {k: found[judged >= k] for k, found in by_k.items()}
+
+
+def _judged_answers(
+    rows: ByTask, answer_field: str, hits: Floats, is_split: np.ndarray
+) -> Iterator[tuple[int, list[int | None], list[float]]]:
+    """For each of these tasks, by place: the answers of its judged rollouts as numbers (None: no answer), and their scores."""
+    if not is_split.any():
+        return
+    ends = np.append(rows.starts[1:], len(rows))
+    votes = np.repeat(is_split, ends - rows.starts) & ~np.isnan(hits)
+    given = answers_of(rows, answer_field, votes)
+    for task in np.flatnonzero(is_split).tolist():
+        mine = np.arange(rows.starts[task], ends[task])[votes[rows.starts[task] : ends[task]]]
+        yield task, [answer or None for answer in given[mine].tolist()], hits[mine].tolist()
+
+
+def answers_of(rows: ByTask, field: str, wanted: np.ndarray) -> Ints:
+    """The answers of the wanted rollouts as numbers, equal where the answers are; 0 for those that gave none."""
+    given, values = rows.numbered(field)
+    name = rows.index.name_by_column.get(field)
+    if name is None or not rows.index.is_of_rows(name):
+        return given
+    places = np.flatnonzero(wanted & (given == 0))
+    if not len(places):
+        return given
+    places = places[np.argsort(rows.order[places])]  # in the order of the file
+    number_by_answer = {_spelled(value): number for number, value in enumerate(values, 1)}
+    numbers = ints(rows.index.table(["row"], rows.where).column(0))[rows.order[places]]
+    for place, line in zip(places.tolist(), rows.index.read(numbers.tolist()), strict=True):
+        answer = _answer_in(line, name)
+        if answer is not None:
+            given[place] = number_by_answer.setdefault(answer, len(number_by_answer) + 1)
+    return given
+
+
+def _answer_in(line: bytes, name: str) -> str | None:
+    raw = split_line(line)[0].get(name)
+    if raw is None:
+        return None
+    try:
+        return _spelled(msgspec.json.decode(raw))
+    except (
+        msgspec.DecodeError
+    ):  # half a character, or a number that no float holds: equal where the bytes are
+        return bytes(raw).decode("utf-8", "replace")
+
+
+def _spelled(value: Any) -> str | None:
+    """An answer as text: a whole number without a point, a list or an object with its keys in order."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, int | float):
+        return str(int(value)) if value % 1 == 0 else repr(float(value))
+    return msgspec.json.encode(value, order="deterministic").decode()

@@ -1,0 +1,88 @@
+"""Group yield: exact for the samples there are, an estimate that grows with k beyond."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollforge.steps.profile import profile_run
+from rollforge.steps.profile.group_yield import ANY_RATE, Pattern, fit, group_yields
+from tests.builders import make_rollout, write_rows
+
+EVERY_K = (2, 4, 8, 16, 32, 64)
+patterns = st.dictionaries(
+    st.lists(st.integers(1, 6), min_size=1, max_size=4).map(tuple), st.integers(1, 9), min_size=1, max_size=6
+)
+
+
+def test_group_yield_counts_mixed_groups() -> None:
+    assert group_yields({(2, 2): 1}, [2]) == [pytest.approx(4 / 6)]
+    assert group_yields({(4,): 1, (2, 2): 1}, [4]) == [pytest.approx(0.5)]
+    [beyond] = group_yields({(1, 1): 1, (2,): 1}, [4])
+    assert (
+        beyond is not None and 0.5 < beyond < 1
+    )  # the task whose two samples agreed may still differ in four
+    assert group_yields({}, [4]) == [None]
+
+
+@given(patterns)
+@settings(max_examples=60, deadline=None)
+def test_group_yield_is_a_share_that_never_falls_with_k(found: dict[Pattern, int]) -> None:
+    values = group_yields(found, EVERY_K)
+    if all(sum(pattern) == 1 for pattern in found):
+        assert values == [None] * len(EVERY_K)
+        return
+    known = [value for value in values if value is not None]
+    assert len(known) == len(EVERY_K) and known == sorted(known) and known[0] >= 0 and known[-1] <= 1
+
+
+@given(patterns, st.integers(1, 50))
+@settings(max_examples=20, deadline=None)
+def test_tasks_with_one_sample_do_not_lower_the_group_yield(found: dict[Pattern, int], more: int) -> None:
+    found = {pattern: tasks for pattern, tasks in found.items() if sum(pattern) > 1}
+    assert group_yields(found | {(1,): more}, EVERY_K) == group_yields(found, EVERY_K)
+
+
+@pytest.mark.parametrize("samples", [4, 8])
+@pytest.mark.parametrize("shape", [(1, 1), (0.5, 2), (1, 9), (5, 2), (0.2, 0.2)])
+def test_the_estimate_is_within_five_points_of_the_truth_when_pass_rates_are_beta(
+    samples: int, shape: tuple[float, float]
+) -> None:
+    rng = np.random.default_rng(7)
+    rates = rng.beta(*shape, size=4000)
+    found = Counter((hits, samples - hits) for hits in rng.binomial(samples, rates).tolist())
+    truth = [float(np.mean(1 - rates**k - (1 - rates) ** k)) for k in EVERY_K]
+    assert group_yields(found, EVERY_K, are_two=True) == pytest.approx(truth, abs=0.05)
+
+
+def test_the_estimate_is_within_five_points_of_the_truth_for_rewards_of_three_values() -> None:
+    rng = np.random.default_rng(7)
+    rates = rng.dirichlet([0.5, 0.5, 0.5], size=4000)
+    drawn = [[count for count in rng.multinomial(6, rate).tolist() if count] for rate in rates]
+    found = Counter(tuple(sorted(counts, reverse=True)) for counts in drawn)
+    truth = [float(np.mean(1 - (rates**k).sum(axis=1))) for k in EVERY_K]
+    assert group_yields(found, EVERY_K) == pytest.approx(truth, abs=0.05)
+
+
+def test_the_fit_finds_the_distribution_that_made_the_samples() -> None:
+    rng = np.random.default_rng(3)
+    hits = rng.binomial(16, rng.beta(2.0, 5.0, size=8000))
+    found = fit([(16, hit, 1.0) for hit in hits.tolist()], ANY_RATE)
+    assert found == pytest.approx((2.0, 5.0), rel=0.1)
+
+
+def test_a_profile_tells_a_yield_that_grows_beyond_the_samples_taken(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    rates = rng.random(300)
+    rows = [make_rollout(t, n, float(rng.random() < rate)) for t, rate in enumerate(rates) for n in range(4)]
+    rows.append(make_rollout(300, 0, 1.0))
+    found = {one.k: one for one in profile_run(write_rows(tmp_path / "r.jsonl", rows)).summary.group_yield}
+    assert [one.is_exact for one in found.values()] == [True, True, False, False, False, False]
+    assert {one.tasks for one in found.values()} == {300}
+    truth = {k: 1 - 2 / (k + 1) for k in EVERY_K}
+    assert {k: one.value for k, one in found.items()} == pytest.approx(truth, abs=0.06)
