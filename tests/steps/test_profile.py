@@ -295,3 +295,10 @@ def test_a_task_without_a_rollout_misses_all_that_were_expected(tmp_path: Path) 
     assert (first["expected_num_rollouts"], first["missing_num_rollouts"]) == (2, 1)
     assert (second["expected_num_rollouts"], second["missing_num_rollouts"]) == (2, 2)
     assert second["reward_profile_completion_pct"] == 0
+
+
+def test_a_number_with_a_dot_in_its_name_is_one_of_the_rollout(tmp_path: Path) -> None:
+    row = make_rollout(0, 0, 1.0) | {"a.b": 10, "reward_components": {"c": 0.5}}
+    tasks, _ = written(write_rows(tmp_path / "rollouts.jsonl", [row]), rollout_infos=True)
+    info = tasks[0]["rollout_infos"][0]
+    assert info["a.b"] == 10 and "reward_components.c" not in info

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from rollforge.errors import DataError
 from rollforge.index import Index
 from rollforge.index.grouped import ByTask
+from rollforge.index.top_level import top_level_numbers
 from rollforge.records import ROLLOUT_KEY, TASK_KEY, JsonObject
 from rollforge.steps.profile.run import Profile
 from rollforge.steps.profile.samples import Histograms, Samples
@@ -139,16 +140,12 @@ def _numbers(values: pa.Array) -> NDArray[Any]:
 
 def _rollout_infos(index: Index, where: str | None) -> dict[int, list[JsonObject]]:
     """Every rollout's own numbers, by task."""
-    names = {column: index.name_by_column[column] for column in index.numbers}
+    names = {column: index.name_by_column[column] for column in top_level_numbers(index)}
     table = index.table(["task", "rollout", *names], where, order_by="task, rollout")
     infos: dict[int, list[JsonObject]] = {}
     for row in table.to_pylist():
         task, rollout = row.pop("task"), row.pop("rollout")
-        numbers = {
-            names[column]: value
-            for column, value in row.items()
-            if value is not None and "." not in names[column]
-        }
+        numbers = {names[column]: value for column, value in row.items() if value is not None}
         info = {"rollout_id": f"{task}:{rollout}", TASK_KEY: task, ROLLOUT_KEY: rollout, **numbers}
         infos.setdefault(task, []).append(info)
     return infos
