@@ -27,6 +27,10 @@ GIVE_WAY = 8
 """How far the process that hashes steps back when there is other work for every core: it may end with the command, not before."""
 
 
+class Unwanted(Exception):
+    """Whoever wanted the digest is gone."""
+
+
 class Digests:
     """Digests that are taken beside other work; when that fails, they are left to whoever needs them."""
 
@@ -66,7 +70,7 @@ class Digests:
 def digest_of(path: Path, folder: Path | None = None, *, parent: int | None = None) -> str:
     """The file's SHA-256; beside the index in `folder` it is remembered for as long as the file is unchanged.
 
-    With `parent` given, it ends the process once another process is its parent.
+    With `parent` given, it raises `Unwanted` once another process is this one's parent.
     """
     if folder is None or not folder.is_dir():
         return _sha256(path, parent)
@@ -118,7 +122,7 @@ def _sha256(path: Path, parent: int | None) -> str:
         while size := file.readinto(block):
             digest.update(view[:size])
             if parent is not None and os.getppid() != parent:
-                sys.exit("whoever wanted the digest is gone")
+                raise Unwanted
     return digest.hexdigest()
 
 
@@ -132,8 +136,9 @@ def main(words: list[str]) -> None:
     parent = int(words[0])
     with suppress(OSError):
         os.nice(GIVE_WAY)
-    for path, folder in zip(words[1::2], words[2::2], strict=True):
-        digest_of(Path(path), Path(folder), parent=parent)
+    with suppress(Unwanted):
+        for path, folder in zip(words[1::2], words[2::2], strict=True):
+            digest_of(Path(path), Path(folder), parent=parent)
 
 
 if __name__ == "__main__":
