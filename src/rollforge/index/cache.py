@@ -33,7 +33,7 @@ PROBE = 64 << 10
 READ_WHOLE = 32 << 20
 """Up to so many bytes, all of them must be; of more, blocks all over the file are looked at."""
 
-BLOCK, BLOCKS = 4 << 10, 256
+BLOCK, BLOCKS = 4 << 10, 64
 """How large those blocks are, and how many."""
 
 
@@ -184,7 +184,7 @@ class Cache:
         if is_compressed(self.path):
             return "", ""
         head, tail = hashlib.sha256(), hashlib.sha256()
-        with self.path.open("rb") as file:
+        with self.path.open("rb", buffering=0) as file:
             if end <= READ_WHOLE:
                 head.update(file.read(end))
             else:
