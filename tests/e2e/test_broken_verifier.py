@@ -38,17 +38,21 @@ def start(
 
 
 def test_a_verifier_that_breaks_half_way_stops_the_run_with_exit_5(tmp_path: Path) -> None:
-    done = start(tmp_path, after=200, tasks=300)
+    done = start(tmp_path, after=200)
     result = json.loads(done.stdout)
     assert done.returncode == 5, done.stderr
     assert result["ending"] == "broken" and "verification looks broken" in result["message"]
-    assert 200 < result["finished"] < 1000, "it stops soon after, and not at the end"
+    assert 200 < result["finished"] < 600, "it stops soon after, and not at the end"
     rows = (tmp_path / "run" / "rollouts.jsonl").read_text().splitlines()
     assert len(rows) == result["finished"], "what was judged after the break is marked, not dropped"
     manifest = json.loads((tmp_path / "run" / "rollouts_run.json").read_text())
     assert manifest["extra"]["reward_range"] == [0.0, 1.0], "what the verifier declares is kept for check"
     suspect = manifest["extra"]["suspect"]
-    late = [row for row in map(json.loads, rows) if row["_rf"]["started"] >= suspect["first_at"]]
+    late = [
+        row
+        for row in map(json.loads, rows)
+        if row["_rf"]["started"] + row["_rf"]["seconds"] >= suspect["first_at"]
+    ]
     assert late and all(row["reward"] == 0.0 for row in late)
     assert "resume with" in done.stderr and result["owed"] > 0
 

@@ -252,6 +252,8 @@ class Engine:
             return
         response = Response(trajectory.response)
         verdict, verify_s = await self._verify(work, response, trajectory, begun)
+        if self._judge is not None:  # before the disk is waited for: a suspicion must not wait with the row
+            self._watch_verdict(work.group.task, response, verdict, verify_s)
         row = self._row(work, trajectory, verdict, begun, verify_s)
         line = to_json(row | {"response": response.encoded})
         await self._rollouts.append(line)
@@ -265,8 +267,6 @@ class Engine:
             prompt_bytes=len(bytes(work.group.params)),
             is_judging=self._judge is not None or trajectory.verifier is not None,
         )
-        if self._judge is not None:
-            self._watch_verdict(work.group.task, response, verdict, verify_s)
         if self._observer is not None:
             self._observer.finished(row)
         self._settle(work.group)
