@@ -9,18 +9,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-import pyarrow.parquet as pq
+from rows import written
 
 os.environ["HF_DATASETS_CACHE"] = tempfile.mkdtemp()
-
-
-def written(place: Path, split: str) -> list[dict]:
-    rows: list[dict] = []
-    for path in sorted(place.glob(f"{split}*.jsonl")):
-        rows += [json.loads(line) for line in path.read_bytes().split(b"\n") if line]
-    for path in sorted(place.glob(f"{split}*.parquet")):
-        rows += pq.read_table(path).to_pylist()
-    return rows
 
 
 def main(folder: Path) -> None:

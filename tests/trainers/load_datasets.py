@@ -7,18 +7,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import tiny
 from datasets import load_dataset
-
-
-def written(place: Path, split: str) -> list[dict]:
-    rows: list[dict] = []
-    for path in sorted(place.glob(f"{split}*.jsonl")):
-        rows += [json.loads(line) for line in path.read_bytes().split(b"\n") if line]
-    for path in sorted(place.glob(f"{split}*.parquet")):
-        rows += pq.read_table(path).to_pylist()
-    return rows
+from rows import written
 
 
 def main(folder: Path) -> None:
