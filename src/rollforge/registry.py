@@ -6,7 +6,6 @@ nearest right ones; installed packages add members through entry points named `r
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import sys
@@ -46,6 +45,8 @@ class Registry:
 
 def did_you_mean(name: str, known: Mapping[str, object] | list[str]) -> str:
     """A clause like `; did you mean 'mcqa'?`, or nothing when no name is near."""
+    import difflib
+
     near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
 

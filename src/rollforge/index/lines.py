@@ -5,7 +5,6 @@ Offsets count the bytes of the text, so that in a compressed file they are place
 
 from __future__ import annotations
 
-import gzip
 import io
 import os
 import sys
@@ -34,6 +33,8 @@ def is_compressed(path: Path) -> bool:
 def open_bytes(path: Path) -> BinaryIO:
     """The text of the file as bytes."""
     if path.suffix == ".gz":
+        import gzip
+
         return cast(BinaryIO, gzip.open(path, "rb"))
     if path.suffix == ".zst":
         return cast(BinaryIO, _zstd().open(path, "rb"))
@@ -115,6 +116,8 @@ class _Unpacking:
     """An archive as far as it can be unpacked: where it is cut off or damaged, its text ends and `broken` says why."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
+        import gzip
+
         self._read: Callable[[memoryview], int] = file.readinto1  # type: ignore[attr-defined]
         kind = gzip.BadGzipFile if path.suffix == ".gz" else _zstd().ZstdError
         self._errors = (EOFError, zlib.error, kind)

@@ -133,9 +133,8 @@ class Index:
     def _open(self, number: int, kind: Kind, path: Path, folder: Path, workers: int | None) -> None:
         cache = Cache(path, kind, folder)
         try:
-            cache.refresh(
-                workers
-            )  # builds, and sweeps what it replaced, before this reader stands in its way
+            # Builds, and sweeps what it replaced, before this reader stands in its way.
+            cache.refresh(workers)
             self._held.enter_context(cache.reading())
             self._sources.add(kind, number, path, cache.folder, cache.refresh(workers))
         except FileNotFoundError as error:
