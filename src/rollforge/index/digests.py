@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 STEP = 1 << 20
 """Bytes hashed at a time."""
 
-GIVE_WAY = 8
+GIVE_WAY = 3
 """How far the process that hashes steps back when there is other work for every core: it may end with the command, not before."""
 
 
