@@ -1,5 +1,5 @@
 /* Strings of JSON, for `_json.h`: most of a line is inside of them, so that how fast they are read is how fast lines are read. Where the
-processor compares 16 bytes at once, a text with escapes or letters beyond ASCII is read 64 bytes at a time, a bit for each;
+processor compares 32 bytes at once, a text with escapes or letters beyond ASCII is read 64 bytes at a time, a bit for each;
 short ones, the ends of lines and other processors take the plain way, which says what is valid. */
 
 #pragma once
@@ -8,7 +8,11 @@ short ones, the ends of lines and other processors take the plain way, which say
 #include <stdlib.h>
 #include <string.h>
 #ifdef __SSE2__
-#include <emmintrin.h>
+#include <immintrin.h>
+#endif
+#if defined __x86_64__ && defined __GNUC__
+#define READS_BLOCKS
+#define WIDE __attribute__((target("avx2,popcnt")))
 #endif
 
 enum { TAKEN = 0, LEFT = -1 }; /* what every reading function returns */
@@ -82,86 +86,92 @@ static size_t read_escape(const char *at, const char *end, String *found) {
     return end - at < 6 || hex_value(at + 2) < 0 ? 0 : 6;
 }
 
-#ifdef __SSE2__
+#ifdef READS_BLOCKS
 
-enum { BLOCK = 64 };
+enum { BLOCK = 64, HALF = 32 };
+
+static int has_wide_registers; /* this processor, not the one that it was compiled on */
+
+__attribute__((constructor)) static void find_registers(void) {
+    __builtin_cpu_init();
+    has_wide_registers = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt");
+}
 
 static uint64_t bits_below(unsigned place) { return place < BLOCK ? (1ULL << place) - 1 : ~0ULL; }
 
 static unsigned first_bit(uint64_t bits) { return bits ? (unsigned)__builtin_ctzll(bits) : BLOCK; }
 
-static unsigned count_bits(uint64_t bits) {
-    bits -= bits >> 1 & 0x5555555555555555ULL;
-    bits = (bits & 0x3333333333333333ULL) + (bits >> 2 & 0x3333333333333333ULL);
-    return (unsigned)(((bits + (bits >> 4)) & 0x0f0f0f0f0f0f0f0fULL) * 0x0101010101010101ULL >> 56);
+WIDE static inline __m256i half_at(const char *at, int half) { return _mm256_loadu_si256((const __m256i *)at + half); }
+
+WIDE static inline uint64_t bits_of(__m256i low, __m256i high) {
+    return (uint32_t)_mm256_movemask_epi8(low) | (uint64_t)(uint32_t)_mm256_movemask_epi8(high) << HALF;
 }
 
-static uint64_t bits_of(__m128i are, int quarter) { return (uint64_t)(unsigned)_mm_movemask_epi8(are) << quarter * 16; }
-
-typedef struct {
-    uint64_t quotes, backslashes, controls, high; /* high: parts of longer characters */
-} Block;
-
-static Block block_at(const char *at) {
-    const __m128i quote = _mm_set1_epi8('"'), backslash = _mm_set1_epi8('\\'), space = _mm_set1_epi8(' ');
-    Block block = {0};
-    for (int i = 0; i < BLOCK / 16; i++) {
-        __m128i bytes = _mm_loadu_si128((const __m128i *)at + i);
-        block.quotes |= bits_of(_mm_cmpeq_epi8(bytes, quote), i);
-        block.backslashes |= bits_of(_mm_cmpeq_epi8(bytes, backslash), i);
-        block.controls |= bits_of(_mm_cmplt_epi8(bytes, space), i); /* and those that are high, which count as negative */
-        block.high |= bits_of(bytes, i);
-    }
-    block.controls &= ~block.high;
-    return block;
+WIDE static inline uint64_t bits_equal(__m256i low, __m256i high, char to) {
+    const __m256i bytes = _mm256_set1_epi8(to);
+    return bits_of(_mm256_cmpeq_epi8(low, bytes), _mm256_cmpeq_epi8(high, bytes));
 }
 
-/* Whether the longer characters among the first `size` bytes are valid UTF-8. At the end of the block one may be cut off: `size` is made
-less then. `beyond` grows by their bytes after the first. */
-static int check_utf8(const char *at, const char *end, uint64_t high, unsigned *size, size_t *beyond) {
-    uint64_t follow = 0, of_three = 0, of_four = 0, doubtful = 0;
-    for (int i = 0; i < BLOCK / 16; i++) {
-        __m128i bytes = _mm_loadu_si128((const __m128i *)at + i);
-        follow |= bits_of(_mm_cmplt_epi8(bytes, _mm_set1_epi8((char)0xc0)), i);
-        of_three |= bits_of(_mm_cmpgt_epi8(bytes, _mm_set1_epi8((char)0xdf)), i);
-        of_four |= bits_of(_mm_cmpgt_epi8(bytes, _mm_set1_epi8((char)0xef)), i);
-        __m128i is_overlong = _mm_cmpeq_epi8(_mm_and_si128(bytes, _mm_set1_epi8((char)0xfe)), _mm_set1_epi8((char)0xc0));
-        __m128i is_edge = _mm_or_si128(_mm_cmpeq_epi8(bytes, _mm_set1_epi8((char)0xe0)),
-                                       _mm_cmpeq_epi8(bytes, _mm_set1_epi8((char)0xed)));
-        doubtful |= bits_of(_mm_or_si128(is_overlong, is_edge), i);
+/* Which bytes, as numbers without a sign, are not less. */
+WIDE static inline uint64_t bits_from(__m256i low, __m256i high, uint8_t least) {
+    const __m256i bytes = _mm256_set1_epi8((char)least);
+    return bits_of(_mm256_cmpeq_epi8(_mm256_max_epu8(low, bytes), low), _mm256_cmpeq_epi8(_mm256_max_epu8(high, bytes), high));
+}
+
+/* First bytes that not every following byte may stand behind: C0 and C1, E0, ED, F0 and beyond. */
+WIDE static inline __m256i are_doubtful(__m256i bytes) {
+    __m256i is_overlong = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, _mm256_set1_epi8((char)0xfe)), _mm256_set1_epi8((char)0xc0));
+    __m256i is_edge = _mm256_or_si256(_mm256_cmpeq_epi8(bytes, _mm256_set1_epi8((char)0xe0)),
+                                      _mm256_cmpeq_epi8(bytes, _mm256_set1_epi8((char)0xed)));
+    __m256i is_of_four = _mm256_cmpeq_epi8(_mm256_max_epu8(bytes, _mm256_set1_epi8((char)0xf0)), bytes);
+    return _mm256_or_si256(_mm256_or_si256(is_overlong, is_edge), is_of_four);
+}
+
+/* Whether the bytes of longer characters among the first `size` are valid UTF-8. At the end of the block one may be cut off: `size` is
+made less then. `beyond` grows by their bytes after the first. */
+WIDE static inline int check_utf8(const char *at, const char *end, uint64_t longer, unsigned *size, size_t *beyond) {
+    __m256i low = half_at(at, 0), high = half_at(at, 1);
+    __m256i low_doubts = are_doubtful(low), high_doubts = are_doubtful(high), doubts = _mm256_or_si256(low_doubts, high_doubts);
+    uint64_t first = bits_from(low, high, 0xc0), of_three = bits_from(low, high, 0xe0), of_four = 0, doubtful = 0;
+    if (!_mm256_testz_si256(doubts, doubts)) {
+        doubtful = bits_of(low_doubts, high_doubts);
+        of_four = bits_from(low, high, 0xf0);
     }
-    of_three &= high; /* three or four */
-    of_four &= high;
-    uint64_t first = high & ~follow;
-    uint64_t cut_off = (first & 1ULL << 63) | (of_three & 1ULL << 62) | (of_four & 1ULL << 61);
-    if (*size == BLOCK) *size = first_bit(cut_off);
-    uint64_t expected = first << 1 | of_three << 2 | of_four << 3;
+    if (*size == BLOCK) *size = first_bit((first & 1ULL << 63) | (of_three & 1ULL << 62) | (of_four & 1ULL << 61));
+    uint64_t follow = longer & ~first, expected = first << 1 | of_three << 2 | of_four << 3;
     if ((expected ^ follow) & (bits_below(*size) | (*size < BLOCK ? 1ULL << *size : 0))) return LEFT;
-    for (uint64_t left = (doubtful | of_four) & bits_below(*size); left; left &= left - 1)
-        if (!utf8_size((const uint8_t *)at + first_bit(left), (const uint8_t *)end)) return LEFT;
-    *beyond += count_bits(follow & bits_below(*size));
+    for (doubtful &= bits_below(*size); doubtful; doubtful &= doubtful - 1)
+        if (!utf8_size((const uint8_t *)at + first_bit(doubtful), (const uint8_t *)end)) return LEFT;
+    *beyond += (size_t)__builtin_popcountll(follow & bits_below(*size));
     return TAKEN;
 }
 
+/* Of backslashes in a block that begins with none half read, those that escape: in each run of them the first, the third, ... */
+static inline uint64_t escaping(uint64_t backslashes) {
+    const uint64_t even = 0x5555555555555555ULL;
+    uint64_t starts = backslashes & ~(backslashes << 1);
+    uint64_t of_even_runs = backslashes & ~(backslashes + (starts & even)); /* adding carries through a run and empties it */
+    return (of_even_runs & even) | (backslashes & ~of_even_runs & ~even);
+}
+
 /* Goes on inside of a string by whole blocks, to its closing quote or near the end of the text; NULL when it is not valid. */
-static const char *read_blocks(const char *at, const char *end, String *found, size_t *beyond) {
+WIDE static const char *read_blocks(const char *at, const char *end, String *found, size_t *beyond) {
     while (end - at > BLOCK) {
-        Block block = block_at(at);
-        unsigned size = BLOCK, is_split = 0;
-        unsigned closing = first_bit(block.quotes), escape = first_bit(block.backslashes);
-        while (escape < closing) {
-            if (!read_escape(at + escape, end, found)) return NULL;
-            uint64_t both = 3ULL << escape;
-            is_split = escape == BLOCK - 1; /* what is escaped stands in the next block */
-            ++*beyond;
-            closing = first_bit(block.quotes &= ~both);
-            escape = first_bit(block.backslashes &= ~both);
-        }
-        if (closing < BLOCK) size = closing;
-        if (block.controls & bits_below(size)) return NULL;
-        if ((block.high & bits_below(size)) && check_utf8(at, end, block.high, &size, beyond) < 0) return NULL;
+        __m256i low = half_at(at, 0), high = half_at(at, 1);
+        uint64_t backslashes = bits_equal(low, high, '\\'), quotes = bits_equal(low, high, '"');
+        uint64_t ordinary = backslashes | quotes | bits_equal(low, high, 'n'); /* what most escapes are of */
+        uint64_t escapes = escaping(backslashes);
+        unsigned closing = first_bit(quotes & ~(escapes << 1)), size = closing;
+        uint64_t inside = bits_below(closing), longer = bits_of(low, high) & inside;
+        if (~bits_from(low, high, ' ') & inside) return NULL; /* a control character */
+        escapes &= inside;
+        for (uint64_t left = escapes & ~(ordinary >> 1); left; left &= left - 1)
+            if (!read_escape(at + first_bit(left), end, found)) return NULL;
+        found->has_escapes |= escapes != 0;
+        *beyond += (size_t)__builtin_popcountll(escapes);
+        if (longer && check_utf8(at, end, longer, &size, beyond) < 0) return NULL;
         if (closing < BLOCK) return at + closing;
-        at += size == BLOCK ? size + is_split : size;
+        at += size == BLOCK ? size + (escapes >> (BLOCK - 1)) : size; /* an escape may be split between two blocks */
     }
     return at;
 }
@@ -177,8 +187,8 @@ static int read_string(Cursor *c, String *found) {
         at = next_special(at, c->end);
         if (at >= c->end) return LEFT;
         if (*at == '"') break;
-#ifdef __SSE2__
-        if (c->end - at > BLOCK) {
+#ifdef READS_BLOCKS
+        if (c->end - at > BLOCK && has_wide_registers) {
             at = read_blocks(at, c->end, found, &beyond);
             if (!at) return LEFT;
             continue;
