@@ -10,7 +10,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from rollforge.cli.app import COMMANDS, build_app
+from rollforge.cli.app import build_app
+from rollforge.cli.verbs import COMMANDS
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND_PAGES = ROOT / "docs" / "commands"

@@ -56,16 +56,37 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def run(words: list[str]) -> object:
     """What the command returns: flags over environment over config file over defaults."""
-    from rollforge.cli.app import build_app
-    from rollforge.cli.output import say
-
     words, config_path = _take_config(words)
     if any(word.startswith("+") for word in words):
+        from rollforge.cli.output import say
         from rollforge.config import translate_gym_words
 
         words, notes = translate_gym_words(words)
         for note in notes:
             say(f"note: {note}")
+    is_alone = config_path is None and not any(name.startswith("ROLLFORGE_") for name in os.environ)
+    return _run_plainly(words) if is_alone else _run_with_sources(words, config_path)
+
+
+def _run_plainly(words: list[str]) -> object:
+    """Nothing but the words says what to do."""
+    from rollforge.cli.plain import NotPlain, read_plainly
+    from rollforge.cli.verbs import COMMANDS, load_command
+
+    verb, *rest = words or [""]
+    if verb not in COMMANDS:
+        return _run_with_sources(words, None)
+    function = load_command(verb).function
+    try:
+        positional, named = read_plainly(function, rest)
+    except NotPlain:
+        return _run_with_sources(words, None)
+    return function(*positional, **named)
+
+
+def _run_with_sources(words: list[str], config_path: str | None) -> object:
+    from rollforge.cli.app import build_app
+
     app = build_app(words[0] if words else None)
     sources: list[object] = []
     if any(name.startswith("ROLLFORGE_") for name in os.environ):

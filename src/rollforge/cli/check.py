@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import Group, Parameter
-
+from rollforge.cli.flags import Group, Parameter
 from rollforge.cli.output import print_json
 from rollforge.errors import Exit, UsageError
 
@@ -19,7 +18,6 @@ _GATE = Group("The gate", sort_key=1)
 _CHECKS = Group("The checks", sort_key=2)
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class GateFlags:
     """What makes the gate fail."""
@@ -30,7 +28,6 @@ class GateFlags:
     """Id of a check to leave out; repeatable."""
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class CheckFlags:
     """Which checks, with which limits."""

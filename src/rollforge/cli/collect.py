@@ -6,8 +6,7 @@ import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from cyclopts import Group, Parameter
-
+from rollforge.cli.flags import Group, Parameter
 from rollforge.cli.interrupts import resume_command, wire_signals
 from rollforge.cli.monitoring import MonitorFlags, open_monitor
 from rollforge.cli.output import print_json, say
@@ -26,7 +25,6 @@ _AGENT = Group("Agent and tools", sort_key=4)
 _PACE = Group("Pace and limits", sort_key=5)
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class TaskFlags:
     """Which tasks, and how often."""
@@ -47,7 +45,6 @@ class TaskFlags:
     """Leave out bad lines instead of refusing the file."""
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class ModelFlags:
     """Which model, and how it is asked."""
@@ -72,7 +69,6 @@ class ModelFlags:
     """Keep logprobs, and token ids where the server gives them."""
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class VerifierFlags:
     """Who judges."""
@@ -101,7 +97,6 @@ class VerifierFlags:
     """Ask the verifier what it must know after this share of rollouts (1%); exit code 5 when that shows it broken."""
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class AgentFlags:
     """What makes a rollout of a task."""
@@ -122,7 +117,6 @@ class AgentFlags:
     """NeMo Gym agent server: rows are handed to its /run; no --model is needed."""
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class PaceFlags:
     """How fast, how long, how patient."""

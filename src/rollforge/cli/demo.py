@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import Parameter
-
-from rollforge.cli.app import COMMANDS
+from rollforge.cli.flags import Parameter
 from rollforge.cli.output import say
+from rollforge.cli.verbs import COMMANDS
 from rollforge.errors import Exit, UsageError
 
 EXAMPLE = "rollforge demo"

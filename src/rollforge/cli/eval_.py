@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from cyclopts import Parameter
-
 from rollforge.cli.collect import ModelFlags, PaceFlags
 from rollforge.cli.evaluating import JOINED, EvalFlags, collect_options, evaluate_model, join, print_tasksets
+from rollforge.cli.flags import Parameter
 from rollforge.cli.monitoring import SinkFlags, start_sinks
 from rollforge.cli.output import print_json, say
 from rollforge.cli.progress import Progress

@@ -6,8 +6,6 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from cyclopts import Group, Parameter
-
 from rollforge.cli.collect import (
     AgentFlags,
     ModelFlags,
@@ -17,6 +15,7 @@ from rollforge.cli.collect import (
     options_from_flags,
 )
 from rollforge.cli.figures import interval, mean_text, percent
+from rollforge.cli.flags import Group, Parameter
 from rollforge.cli.interrupts import resume_command, wire_signals
 from rollforge.cli.output import out, say
 from rollforge.errors import Exit, IncompleteError, UsageError
@@ -33,7 +32,6 @@ _EVAL = Group("Evaluation", sort_key=1)
 JOINED = "eval_tasks.jsonl"
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class EvalFlags:
     """What is evaluated, and how it is folded."""

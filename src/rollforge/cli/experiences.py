@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Parameter
-
+from rollforge.cli.flags import Parameter
 from rollforge.cli.monitoring import SinkFlags, refuse_password
 from rollforge.cli.output import out, print_json, say
 from rollforge.errors import Exit

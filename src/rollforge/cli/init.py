@@ -6,8 +6,7 @@ import keyword
 from pathlib import Path
 from typing import Annotated, Literal
 
-from cyclopts import Parameter
-
+from rollforge.cli.flags import Parameter
 from rollforge.cli.output import print_json, say
 from rollforge.errors import Exit, UsageError
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
-from cyclopts import Parameter
 
+from rollforge.cli.flags import Parameter
 from rollforge.cli.output import out, print_json
 from rollforge.errors import UsageError
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from cyclopts import Parameter
-
+from rollforge.cli.flags import Parameter
 from rollforge.cli.output import print_json, say
 from rollforge.errors import Exit, UsageError
 
@@ -19,7 +18,6 @@ EXAMPLE = "rollforge metrics runs/math --against runs/math-before"
 Flag = Annotated[bool, Parameter(negative=())]
 
 
-@Parameter(name="*")
 @dataclass(kw_only=True)
 class Reading:
     """What is read, and how."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Group, Parameter
-
+from rollforge.cli.flags import Group, Parameter
 from rollforge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 _METRICS = Group("Metrics", sort_key=5)
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class SinkFlags:
     """Where metrics go."""
@@ -32,7 +30,6 @@ class SinkFlags:
     """Names the metrics are written under: rollforge, trinity-0.6 or verl."""
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class MonitorFlags(SinkFlags):
     """What is reported while a run is collected."""

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import Group, Parameter
-
+from rollforge.cli.flags import Group, Parameter
 from rollforge.cli.output import print_json
 from rollforge.errors import Exit, UsageError
 
@@ -24,7 +23,6 @@ _ROWS = Group("How rows are written", sort_key=3)
 _FILES = Group("Files", sort_key=4)
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class WhichFlags:
     """Which rollouts are used."""
@@ -65,7 +63,6 @@ class WhichFlags:
     """Several runs: never group or pair rollouts of different runs."""
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class PairFlags:
     """How rollouts combine."""
@@ -100,7 +97,6 @@ class PairFlags:
     """rm: pairs or scored; ppo, grpo: prompts, or groups of scored rollouts with advantages."""
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class RowFlags:
     """How rows are written; every default is the exporter's own."""
@@ -123,7 +119,6 @@ class RowFlags:
     """Chat template or tokenizer_config.json: picks the form of rows and proves it by rendering each."""
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class FileFlags:
     """What files come out."""

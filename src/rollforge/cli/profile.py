@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import Parameter
-
+from rollforge.cli.flags import Parameter
 from rollforge.cli.metrics import Flag, Reading, strict_exit
 from rollforge.cli.output import print_json, say
 from rollforge.errors import Exit

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import Parameter
-
+from rollforge.cli.flags import Parameter
 from rollforge.cli.metrics import Flag, check_count, strict_exit
 from rollforge.cli.output import say
 from rollforge.cli.query_output import Format, print_result, write_result

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from cyclopts import Parameter
-
+from rollforge.cli.flags import Parameter
 from rollforge.cli.output import say
 from rollforge.cli.progress import write_record
 from rollforge.errors import Exit
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 EXAMPLE = "rollforge serve-verifier mcqa --port 8090"
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Judging:
     """How the verifier runs."""

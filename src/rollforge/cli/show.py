@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Parameter
-
 from rollforge.cli.figures import short
+from rollforge.cli.flags import Parameter
 from rollforge.cli.metrics import Flag, check_count, strict_exit
 from rollforge.cli.output import out, print_json
 from rollforge.errors import Exit, UsageError
@@ -35,7 +34,6 @@ EXCLUDED = {
 """Options that say two things at once: an order is either given, drawn or by reward; a line is one line."""
 
 
-@Parameter(name="*")
 @dataclass(kw_only=True)
 class Choice:
     """Which rollouts."""

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from cyclopts import Parameter
-
+from rollforge.cli.flags import Parameter
 from rollforge.cli.output import print_json, say
 from rollforge.errors import Exit, UsageError
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 EXAMPLE = "rollforge simulate --port 8000 --latency 0.2 --fault 500=0.05"
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Answering:
     """What the model says."""
@@ -39,7 +37,6 @@ class Answering:
     """Prompt and answer must fit in it, else 400."""
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Serving:
     """How it is served."""
@@ -59,7 +56,6 @@ class Serving:
     reset, down, empty, truncated, refusal, filtered, overflow, wrong-model."""
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Tasks:
     """Example tasks."""

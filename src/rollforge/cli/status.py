@@ -5,8 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Parameter
-
+from rollforge.cli.flags import Parameter
 from rollforge.cli.output import print_json, say
 from rollforge.cli.progress import duration, number
 from rollforge.errors import Exit

@@ -7,8 +7,7 @@ import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from cyclopts import Group, Parameter
-
+from rollforge.cli.flags import Group, Parameter
 from rollforge.cli.interrupts import resume_command, wire_signals
 from rollforge.cli.output import print_json, say
 from rollforge.cli.progress import Progress
@@ -24,7 +23,6 @@ _HOW = Group("How it runs", sort_key=2)
 _ELSE = Group("Instead of judging", sort_key=3)
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class WhichFlags:
     """Which rollouts of the run."""
@@ -43,7 +41,6 @@ class WhichFlags:
     """Task file with the fields the verifier needs, when the run does not hold them."""
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class HowFlags:
     """How the verifier runs."""
@@ -68,7 +65,6 @@ class HowFlags:
     """Megabytes one worker may take on top of what the loaded verifier needs; 0 = no limit."""
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class ElseFlags:
     """Other things to do with verdicts."""
