@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -16,7 +17,8 @@ import pytest
 
 from rollforge.errors import DataError
 from rollforge.index import open_index
-from rollforge.index.digests import Digests, _key, digest_of
+from rollforge.index.digests import Digests
+from rollforge.index.hashing import digest_of, key_of
 from tests.builders import make_rollout, write_rows
 
 
@@ -82,8 +84,8 @@ def test_whoever_needs_a_digest_that_is_being_taken_waits_for_it(tmp_path: Path)
         fcntl.flock(taking, fcntl.LOCK_EX)
         asking = threading.Thread(target=lambda: found.append(digest_of(path, tmp_path)))
         asking.start()
-        note = {_key(path): "taken meanwhile"}
-        (tmp_path / "digest-rollouts.jsonl.json").write_bytes(msgspec.json.encode(note))
+        note = {key_of(path): "taken meanwhile"}
+        (tmp_path / "digest-rollouts.jsonl.json").write_text(json.dumps(note))
     asking.join()
     assert found == ["taken meanwhile"]
 

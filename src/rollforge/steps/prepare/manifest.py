@@ -14,7 +14,7 @@ import msgspec
 from rollforge import __version__
 from rollforge.errors import DataError, UsageError
 from rollforge.exporters.template import template_file
-from rollforge.index.digests import digest_of
+from rollforge.index.hashing import digest_of
 from rollforge.index.sources import tasks_file
 from rollforge.installed import version_of
 from rollforge.records import JsonObject

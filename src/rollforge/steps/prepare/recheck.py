@@ -142,7 +142,7 @@ class _Checker:
         """The same for copied lines: the index has parsed them, so that all are there and whole is what can still go wrong."""
         rows = 0
         last = b"\n"
-        buffer = mmap.mmap(-1, READ_AHEAD)  # it begins with a page: see `index/digests.py`
+        buffer = mmap.mmap(-1, READ_AHEAD)  # it begins with a page: see `index/hashing.py`
         with path.open("rb", buffering=0) as file:
             while size := file.readinto(buffer):
                 digest.update(memoryview(buffer)[:size])
