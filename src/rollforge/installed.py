@@ -6,8 +6,8 @@ command: it is asked only when there is something to ask for.
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -26,13 +26,13 @@ def plugins(family: str) -> dict[str, str]:
 def _have_plugins() -> bool:
     """Whether any package names a family of ours; yes where that cannot be seen from outside."""
     for folder in _folders():
-        if not folder.is_dir():
+        names = _listed(folder)
+        if names is None:
             return True
-        for said in (
-            *folder.glob("*.dist-info/entry_points.txt"),
-            *folder.glob("*.egg-info/entry_points.txt"),
-        ):
-            if b"[rollforge." in said.read_bytes():
+        for name in names:
+            if name.endswith((".dist-info", ".egg-info")) and b"[rollforge." in _said(
+                f"{folder}/{name}/entry_points.txt"
+            ):
                 return True
     return False
 
@@ -40,8 +40,9 @@ def _have_plugins() -> bool:
 def version_of(package: str) -> str:
     """The installed version of a package; "unknown" when it is not installed."""
     for folder in _folders():
-        for told in folder.glob(f"{package}-*.dist-info"):
-            return told.name.removeprefix(f"{package}-").removesuffix(".dist-info")
+        for name in _listed(folder) or ():
+            if name.startswith(f"{package}-") and name.endswith(".dist-info"):
+                return name.removeprefix(f"{package}-").removesuffix(".dist-info")
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -50,9 +51,24 @@ def version_of(package: str) -> str:
         return "unknown"
 
 
-def _folders() -> Iterator[Path]:
+def _folders() -> list[Path]:
     """Where packages are, in the order they are looked for."""
-    for place in dict.fromkeys(sys.path):
-        path = Path(place or ".")
-        if path.exists():
-            yield path
+    places = (Path(place or ".") for place in dict.fromkeys(sys.path))
+    return [path for path in places if path.exists()]
+
+
+@cache
+def _listed(folder: Path) -> list[str] | None:
+    """What is in a folder; None when it is an archive, or must not be looked into."""
+    try:
+        return os.listdir(folder)  # noqa: PTH208  (hundreds of packages: a Path for each takes longer)
+    except OSError:
+        return None
+
+
+def _said(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123
+            return file.read()
+    except OSError:
+        return b""
