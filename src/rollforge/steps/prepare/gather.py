@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from rollforge.errors import UsageError
-from rollforge.index import Index, open_index
+from rollforge.index import Index, arrays, open_index
 from rollforge.recipes.base import Candidates, Ints, Mask, group_stats, scrambled
 from rollforge.steps.prepare.settings import Settings
 
@@ -203,18 +203,11 @@ def _is_known_here(array: pa.Array) -> Mask:
 
 def _names(indexes: Sequence[Index], column: str) -> Names:
     """A column of texts of all runs, most of them equal."""
-    found: dict[str | None, int] = {None: -1}
-    codes = [np.zeros(0, dtype=np.int64)]
-    for chunk in (chunk for index in indexes for chunk in index.table([column]).column(column).chunks):
-        if chunk.null_count == len(chunk):
-            codes.append(np.full(len(chunk), -1))
-        else:
-            codes.append(np.array([found.setdefault(text, len(found) - 1) for text in chunk.to_pylist()]))
-    names = sorted(name for name in found if name is not None)
-    place = np.empty(len(found), dtype=np.int64)
-    place[[found[name] for name in names]] = np.arange(len(names))
-    place[-1] = -1
-    return Names(place[np.concatenate(codes)], names)
+    found = [arrays.codes(index.table([column], may_code=True).column(column)) for index in indexes]
+    names = sorted({name for _, texts in found for name in texts})
+    place = {name: number for number, name in enumerate(names)}
+    numbers = [np.array([*(place[name] for name in texts), -1])[each] for each, texts in found]
+    return Names(np.concatenate(numbers), names)
 
 
 def _groups(columns: dict[str, np.ndarray], run: Ints, settings: Settings) -> Ints:
