@@ -472,9 +472,12 @@ def test_a_task_number_too_large_to_be_told_apart_is_noted(tmp_path: Path, numbe
 def test_an_index_removed_while_it_is_read_is_told_so(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0, 1.0)])
     with open_index(path) as index:
+        assert index.select("SELECT reward FROM rollouts").num_rows == 1
         shutil.rmtree(tmp_path / "rollouts_index")
         with pytest.raises(DataError, match="removed while it was read"):
             index.table(["reward"])
+        with pytest.raises(DataError, match="removed while it was read"):
+            index.select("SELECT sum(reward) FROM rollouts")
 
 
 def test_no_workers_are_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from rollforge.errors import UsageError
+from rollforge.errors import DataError, UsageError
 from rollforge.index.grammar import check_expression, check_order, check_reach, check_text, parse
 from rollforge.index.wrong_names import Columns, explained
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 _AS_DUCKDB = "it is SQL as DuckDB reads it"
+_GONE = ("No files found", "Cannot open file")
+"""What DuckDB says of a part that is not there; a query names no files."""
 
 
 def quoted(name: str) -> str:
@@ -91,6 +93,10 @@ def _execute(connection: duckdb.DuckDBPyConnection, sql: str, columns: Columns, 
     try:
         return fetch(connection, sql)
     except duckdb.Error as error:
+        if isinstance(error, duckdb.IOException) and any(words in str(error) for words in _GONE):
+            raise DataError(
+                "the index was removed while it was read", hint="run the command again"
+            ) from error
         tree = parse(connection, sql, told=told, hint=_AS_DUCKDB)
         raise explained(str(error), tree, columns, told) from error
 
