@@ -73,7 +73,37 @@ def test_the_fit_finds_the_distribution_that_made_the_samples() -> None:
     rng = np.random.default_rng(3)
     hits = rng.binomial(16, rng.beta(2.0, 5.0, size=8000))
     found = fit([(16, hit, 1.0) for hit in hits.tolist()], ANY_RATE)
-    assert found == pytest.approx((2.0, 5.0), rel=0.1)
+    assert found.without.beta == pytest.approx((2.0, 5.0), rel=0.1)
+    assert found.belief < 0.2
+
+
+def test_the_fit_finds_tasks_that_nobody_and_that_everybody_solves() -> None:
+    rng = np.random.default_rng(3)
+    kinds = rng.choice(3, p=[0.3, 0.2, 0.5], size=4000)
+    rates = np.choose(kinds, [0.0, 1.0, rng.beta(2.0, 3.0, size=4000)])
+    found = fit([(8, hit, 1.0) for hit in rng.binomial(8, rates).tolist()], ANY_RATE)
+    assert found.belief > 0.99
+    assert found.with_ends[1:] == pytest.approx((0.3, 0.2), abs=0.03)
+    assert found.with_ends.beta == pytest.approx((2.0, 3.0), rel=0.2)
+
+
+@pytest.mark.parametrize(("samples", "told"), [(4, EVERY_K[:3]), (8, EVERY_K), (16, EVERY_K)])
+@pytest.mark.parametrize("shape", [(1, 1), (2, 2)])
+@pytest.mark.parametrize("shares", [(1 / 3, 0.0), (0.5, 0.0), (0.3, 0.2)])
+def test_tasks_beyond_reach_do_not_raise_the_estimate(
+    samples: int, told: tuple[int, ...], shape: tuple[float, float], shares: tuple[float, float]
+) -> None:
+    """Four samples say little about a chance of 0, and nothing about groups of 64."""
+    rng = np.random.default_rng(11)
+    never, always = shares
+    kinds = rng.choice(3, p=[never, always, 1 - never - always], size=3000)
+    rates = np.choose(kinds, [0.0, 1.0, rng.beta(*shape, size=3000)])
+    hits = rng.binomial(samples, rates).tolist()
+    truth = [float(np.mean(1 - rates**k - (1 - rates) ** k)) for k in told]
+    in_two = Counter((hit, samples - hit) for hit in hits)
+    assert group_yields(in_two, told, are_two=True) == pytest.approx(truth, abs=0.03)
+    in_any = Counter(tuple(sorted((n for n in (hit, samples - hit) if n), reverse=True)) for hit in hits)
+    assert group_yields(in_any, told) == pytest.approx(truth, abs=0.05)
 
 
 def test_a_profile_tells_a_yield_that_grows_beyond_the_samples_taken(tmp_path: Path) -> None:

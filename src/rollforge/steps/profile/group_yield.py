@@ -1,28 +1,70 @@
 """This module says how many groups of k samples would hold more than one reward, which is what a group-relative method learns from.
 
 For k up to a task's samples the share is exact, over all choices of k of them. Beyond, it is an estimate: some chance is taken for
-beta distributed over the tasks, the distribution is fitted to all samples, and each task's own samples then say where in it
-the task lies. Where rewards take two values that chance is the one of the higher; else it is the chance that another sample of
-the task matches a given one, which needs no more than how often each distinct reward of a task occurs.
+beta distributed over the tasks, and, as far as the samples insist, for 0 or 1 in some of them (nobody solves them, everybody does).
+The distribution is fitted to all samples, and each task's own samples then say where in it the task lies. Where rewards take two
+values that chance is the one of the higher; else it is the chance that another sample of the task matches a given one, which needs
+no more than how often each distinct reward of a task occurs.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import comb
 from typing import NamedTuple
 
 import numpy as np
+
+from rollforge.stats import Floats
 
 Pattern = tuple[int, ...]
 """How often each distinct reward of a task occurs."""
 
 
 class Beta(NamedTuple):
-    """A distribution of chances over tasks."""
+    """A distribution of chances."""
 
     yes: float
     no: float
+
+    def all_of(self, draws: int) -> float:
+        """The mean of the chance to this power: how likely every one of so many draws says yes."""
+        ahead = np.arange(draws)
+        return float(np.prod((self.yes + ahead) / (self.yes + self.no + ahead)))
+
+
+class Chances(NamedTuple):
+    """How a chance is distributed over tasks: 0 for some, 1 for some, and beta over all others."""
+
+    beta: Beta
+    never: float = 0.0
+    always: float = 0.0
+
+    def mirrored(self) -> Chances:
+        """Those of the opposite."""
+        return Chances(Beta(self.beta.no, self.beta.yes), self.always, self.never)
+
+    def all_of(self, draws: int, yes: int, no: int) -> float:
+        """How likely every one of so many draws says yes, for a task that has said so before and otherwise."""
+        among_others = Beta(self.beta.yes + yes, self.beta.no + no).all_of(draws)
+        if no == 0:
+            is_sure = self._share_of_sure(yes)
+            return is_sure + (1 - is_sure) * among_others
+        return among_others * (1 - self.mirrored()._share_of_sure(no)) if yes == 0 else among_others
+
+    def _share_of_sure(self, yes: int) -> float:
+        """Of the tasks that have said nothing but yes, those that always do."""
+        if not self.always:
+            return 0.0
+        return self.always / (self.always + (1 - self.never - self.always) * self.beta.all_of(yes))
+
+
+class Fitted(NamedTuple):
+    """What the samples say of a chance, with and without shares of 0 and 1, and how far the former is to be believed."""
+
+    without: Chances
+    with_ends: Chances
+    belief: float
 
 
 ANY_RATE = Beta(1.0, 1.0)
@@ -36,6 +78,15 @@ WIDTH = 2.0
 
 LEAST, MOST = -8.0, 8.0
 """The logarithms between which parameters are looked for."""
+
+DOUBT = 3.0
+"""How much more likely (in logarithms) shares of 0 and 1 must make the samples to be believed as much as to be doubted."""
+
+TINY = 1e-300
+"""What stands for a chance that is too small for a number."""
+
+STEPS = 5
+"""Towards the best of these shares, from those that were best for parameters nearby."""
 
 
 def group_yields(
@@ -63,21 +114,23 @@ def group_yields(
     return found
 
 
-def chance_of_equal(pattern: Pattern, k: int, fitted: Beta, *, are_two: bool = False) -> float:
+def chance_of_equal(pattern: Pattern, k: int, fitted: Fitted, *, are_two: bool = False) -> float:
     """How likely k samples of a task are all equal: exact for k up to those taken, beyond the estimate given the fit."""
-    n, (yes, no) = sum(pattern), fitted
+    n = sum(pattern)
     if k <= n:
-        return sum(comb(count, k) for count in pattern) / comb(n, k)
+        return sum(math.comb(count, k) for count in pattern) / math.comb(n, k)
+    with_ends, without = (
+        _estimate(pattern, k, chances, are_two=are_two) for chances in (fitted.with_ends, fitted.without)
+    )
+    return fitted.belief * with_ends + (1 - fitted.belief) * without
+
+
+def _estimate(pattern: Pattern, k: int, chances: Chances, *, are_two: bool) -> float:
+    n = sum(pattern)
     if are_two:
         high, low = pattern
-        return _all_of(Beta(yes + high, no + low), k) + _all_of(Beta(no + low, yes + high), k)
-    return sum(count / n * _all_of(Beta(yes + count - 1, no + n - count), k - 1) for count in pattern)
-
-
-def _all_of(chance: Beta, draws: int) -> float:
-    """The mean of the chance to this power: how likely every one of so many draws says yes."""
-    ahead = np.arange(draws)
-    return float(np.prod((chance.yes + ahead) / (sum(chance) + ahead)))
+        return chances.all_of(k, high, low) + chances.mirrored().all_of(k, low, high)
+    return sum(count / n * chances.all_of(k - 1, count - 1, n - count) for count in pattern)
 
 
 def _highs(tasks_by_pattern: Mapping[Pattern, int]) -> Iterator[tuple[int, int, float]]:
@@ -94,23 +147,75 @@ def _matches(tasks_by_pattern: Mapping[Pattern, int]) -> Iterator[tuple[int, int
             yield n - 1, count - 1, tasks * count / n
 
 
-def fit(draws: Iterable[tuple[int, int, float]], usual: Beta) -> Beta:
-    """The beta distribution under which so many yes of so many draws are most likely, by an ever finer grid of logarithms."""
-    rows = list(draws)
-    yes, no, drawn = (
-        np.zeros(max(of for of, _, _ in rows)) for _ in range(3)
-    )  # draws after 0, 1, 2, … of the same kind
-    for of, said_yes, weight in rows:
-        yes[:said_yes] += weight
-        no[: of - said_yes] += weight
-        drawn[:of] += weight
-    ahead, home = np.arange(len(drawn)), np.log(usual)
+def fit(draws: Iterable[tuple[int, int, float]], usual: Beta) -> Fitted:
+    """The distributions under which so many yes of so many draws are most likely."""
+    seen = _Seen(draws)
+    less, without = _fit(seen, usual, has_ends=False)
+    more, with_ends = _fit(seen, usual, has_ends=True)
+    return Fitted(without, with_ends, 1 / (1 + math.exp(min(DOUBT - (more - less), 700.0))))
+
+
+class _Seen:
+    """What was drawn, as the likelihood needs it."""
+
+    def __init__(self, draws: Iterable[tuple[int, int, float]]) -> None:
+        rows = list(draws)
+        most = max(of for of, _, _ in rows)
+        self.yes, self.no, self.drawn = (np.zeros(most) for _ in range(3))
+        """Of tasks that said both: draws after 0, 1, 2, … of the same kind."""
+        self.both = 0.0
+        self.all_no, self.all_yes = np.zeros(most + 1), np.zeros(most + 1)
+        """Tasks that said one thing only, by how often."""
+        for of, said_yes, weight in rows:
+            if said_yes in (0, of):
+                (self.all_yes if said_yes else self.all_no)[of] += weight
+                continue
+            self.both += weight
+            self.yes[:said_yes] += weight
+            self.no[: of - said_yes] += weight
+            self.drawn[:of] += weight
+        self.total = self.both + self.all_no.sum() + self.all_yes.sum()
+        self.sizes = np.flatnonzero(self.all_no + self.all_yes)
+        self.all_no, self.all_yes = self.all_no[self.sizes], self.all_yes[self.sizes]
+
+
+def _fit(seen: _Seen, usual: Beta, *, has_ends: bool) -> tuple[float, Chances]:
+    """The best distribution and its likelihood, by an ever finer grid of logarithms."""
+    ahead, home = np.arange(len(seen.drawn)), np.log(usual)
     centre, reach = home, MOST
-    while reach > 1e-3:
+    never = always = 0.2 if has_ends else 0.0
+    best = -np.inf
+    while reach > 0.01:
         steps = np.linspace(-reach, reach, 9)
-        both = np.stack(np.meshgrid(*(centre[:, None] + steps).clip(LEAST, MOST)), axis=-1).reshape(-1, 2)
-        a, b = np.exp(both).T[:, :, None]
-        likelihood = np.log(a + ahead) @ yes + np.log(b + ahead) @ no - np.log(a + b + ahead) @ drawn
-        strayed = ((both - home) ** 2).sum(axis=1) / (2 * WIDTH**2)
-        centre, reach = both[np.argmax(likelihood - strayed)], reach / 2
-    return Beta(*np.exp(centre).tolist())
+        grid = np.stack(np.meshgrid(*(centre[:, None] + steps).clip(LEAST, MOST)), axis=-1).reshape(-1, 2)
+        a, b = np.exp(grid).T[:, :, None]
+        of_yes, of_no, of_all = np.log(a + ahead), np.log(b + ahead), np.log(a + b + ahead)
+        # How likely a task of the beta distribution says nothing but no, or nothing but yes.
+        no_only = np.exp(np.cumsum(of_no - of_all, axis=1)[:, seen.sizes - 1])
+        yes_only = np.exp(np.cumsum(of_yes - of_all, axis=1)[:, seen.sizes - 1])
+        ends = _ends(seen, no_only, yes_only, never, always) if has_ends else np.zeros((2, len(grid), 1))
+        others = 1 - ends.sum(axis=0)
+        likelihood = of_yes @ seen.yes + of_no @ seen.no - of_all @ seen.drawn
+        likelihood += seen.both * _log(others[:, 0])
+        likelihood += _log(ends[0] + others * no_only) @ seen.all_no
+        likelihood += _log(ends[1] + others * yes_only) @ seen.all_yes
+        likelihood -= ((grid - home) ** 2).sum(axis=1) / (2 * WIDTH**2)
+        place = np.argmax(likelihood)
+        best, centre, reach = float(likelihood[place]), grid[place], reach / 2
+        never, always = ends[:, place, 0].tolist()
+    return best, Chances(Beta(*np.exp(centre).tolist()), never, always)
+
+
+def _ends(seen: _Seen, no_only: Floats, yes_only: Floats, never: float, always: float) -> Floats:
+    """The shares of tasks whose chance is 0 and 1 that go best with each pair of parameters, by expectation and maximisation."""
+    ends = np.broadcast_to(np.array([never, always])[:, None, None], (2, len(no_only), 1))
+    for _ in range(STEPS):
+        others = 1 - ends.sum(axis=0)
+        sure_of_no = ends[0] / np.maximum(ends[0] + others * no_only, TINY)
+        sure_of_yes = ends[1] / np.maximum(ends[1] + others * yes_only, TINY)
+        ends = np.stack([sure_of_no @ seen.all_no[:, None], sure_of_yes @ seen.all_yes[:, None]]) / seen.total
+    return ends
+
+
+def _log(chances: Floats) -> Floats:
+    return np.asarray(np.log(np.maximum(chances, TINY)))
