@@ -1,4 +1,4 @@
-"""The digest of a run's file: taken with the pass that reads it, or beside it, and never that of another state of the file."""
+"""The digest of a run's file: taken beside other work, and never that of another state of the file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rollforge.errors import DataError
 from rollforge.index import open_index
 from rollforge.index.digests import Digests
 from rollforge.index.hashing import digest_of, key_of
@@ -26,55 +25,68 @@ def kept_digest(folder: Path) -> dict[str, str]:
     return msgspec.json.decode((folder / "digest-rollouts.jsonl.json").read_bytes(), type=dict[str, str])
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_the_pass_takes_the_digest(tmp_path: Path, workers: int) -> None:
-    path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(task, 0, reward=1.0) for task in range(5)])
-    open_index(path, workers=workers, with_digests=True).close()
-    assert list(kept_digest(tmp_path / "rollouts_index").values()) == [
-        hashlib.sha256(path.read_bytes()).hexdigest()
-    ]
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture(autouse=True)
+def every_file_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollforge.index.digests.readers", lambda size, workers: 2)
+
+
+def make_run(folder: Path) -> Path:
+    path = write_rows(folder / "rollouts.jsonl", [make_rollout(task, 0, reward=1.0) for task in range(5)])
+    open_index(path).close()
+    return path
+
+
+def take_beside(*paths: Path) -> None:
+    with Digests() as digests:
+        digests.begin([(path, path.parent / "rollouts_index") for path in paths])
+
+
+def test_reading_a_run_takes_no_digest(tmp_path: Path) -> None:
+    make_run(tmp_path)
+    assert not list((tmp_path / "rollouts_index").glob("digest-*"))
+
+
+def test_the_digest_is_taken_beside_other_work_and_remembered(tmp_path: Path) -> None:
+    path = make_run(tmp_path)
+    take_beside(path)
+    assert list(kept_digest(tmp_path / "rollouts_index").values()) == [sha256(path)]
+
+
+def test_a_digest_that_is_known_is_not_taken_again(tmp_path: Path) -> None:
+    path = make_run(tmp_path)
+    assert digest_of(path, tmp_path / "rollouts_index") == sha256(path)
+    with Digests() as digests:
+        digests.begin([(path, tmp_path / "rollouts_index")])
+        assert digests._child is None
 
 
 def test_a_file_that_grew_has_another_digest(tmp_path: Path) -> None:
-    path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0, reward=1.0)])
-    open_index(path, with_digests=True).close()
+    path = make_run(tmp_path)
+    take_beside(path)
+    before = sha256(path)
     with path.open("ab") as file:
-        file.write(path.read_bytes().replace(b'"_ng_task_index": 0', b'"_ng_task_index": 1'))
-    open_index(path, with_digests=True).close()
-    assert digest_of(path, tmp_path / "rollouts_index") == hashlib.sha256(path.read_bytes()).hexdigest()
-    assert list(kept_digest(tmp_path / "rollouts_index").values()) == [
-        hashlib.sha256(path.read_bytes()).hexdigest()
-    ]
+        file.write(b"{}\n")
+    take_beside(path)
+    assert list(kept_digest(tmp_path / "rollouts_index").values()) == [sha256(path)] != [before]
 
 
 def test_a_damaged_note_is_made_anew(tmp_path: Path) -> None:
-    path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0, reward=1.0)])
-    open_index(path, with_digests=True).close()
+    path = make_run(tmp_path)
+    take_beside(path)
     note = tmp_path / "rollouts_index" / "digest-rollouts.jsonl.json"
     note.write_bytes(b"{")
-    assert digest_of(path, note.parent) == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert digest_of(path, note.parent) == sha256(path)
 
 
 def test_several_files_are_taken_by_one_process(tmp_path: Path) -> None:
-    paths = []
-    for name in ("a", "b"):
-        row = make_rollout(0, 0, reward=1.0)
-        paths.append(write_rows(tmp_path / name / "rollouts.jsonl", [row]))
-    open_index(paths, workers=2, with_digests=True).close()
+    paths = [make_run(tmp_path / name) for name in ("a", "b")]
+    take_beside(*paths)
     for path in paths:
-        assert list(kept_digest(path.parent / "rollouts_index").values()) == [
-            hashlib.sha256(path.read_bytes()).hexdigest()
-        ]
-
-
-def test_a_file_that_was_written_anew_is_taken_anew(tmp_path: Path) -> None:
-    path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0, reward=1.0)])
-    open_index(path, workers=2, with_digests=True).close()
-    write_rows(path, [make_rollout(7, 0, reward=0.0), make_rollout(8, 0, reward=0.0)])
-    open_index(path, workers=2, with_digests=True).close()
-    assert list(kept_digest(tmp_path / "rollouts_index").values()) == [
-        hashlib.sha256(path.read_bytes()).hexdigest()
-    ]
+        assert list(kept_digest(path.parent / "rollouts_index").values()) == [sha256(path)]
 
 
 def test_whoever_needs_a_digest_that_is_being_taken_waits_for_it(tmp_path: Path) -> None:
@@ -95,31 +107,16 @@ def test_what_fails_does_not_wait_for_a_digest(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), Digests() as digests:
         digests.begin([(tmp_path / "endless", tmp_path)])
         raise ZeroDivisionError
-    assert [child.returncode for child in digests._children] == [-9]
+    assert digests._child is not None and digests._child.returncode == -9
 
 
-def test_without_an_interpreter_to_start_the_digest_is_left_for_later(
+def test_without_an_interpreter_to_start_the_digest_is_left_to_whoever_needs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0, reward=1.0)])
+    path = make_run(tmp_path)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no-such-python"))
-    with open_index(path, workers=2, with_digests=True) as index:
-        assert index.table(["task"]).num_rows == 1
-    monkeypatch.undo()
-    assert digest_of(path, tmp_path / "rollouts_index") == hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def test_a_run_that_cannot_be_opened_leaves_no_process_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun: list[Digests] = []
-    begin = Digests.begin
-    monkeypatch.setattr(Digests, "begin", lambda self, files: (begun.append(self), begin(self, files)))
-    path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0, reward=1.0)])
-    (tmp_path / "rollouts_run.json").write_text("{")
-    with pytest.raises(DataError):
-        open_index(path, workers=2, with_digests=True)
-    assert [child.poll() is not None for digests in begun for child in digests._children] == [True]
+    take_beside(path)
+    assert digest_of(path, tmp_path / "rollouts_index") == sha256(path)
 
 
 def test_a_file_rewritten_at_its_old_time_has_another_digest(tmp_path: Path) -> None:
@@ -136,8 +133,8 @@ def test_a_digest_whose_asker_was_killed_is_not_taken_to_the_end(tmp_path: Path)
     path = tmp_path / "large"
     with path.open("wb") as file:
         file.truncate(64 << 30)  # minutes of hashing
-    code = f"from rollforge.index.digests import Digests; from pathlib import Path; d = Digests(); p = Path({str(path)!r})\n"
-    code += "d.begin([(p, p.parent)]); print(d._children[0].pid, flush=True); input()"
+    code = f"from rollforge.index import digests; from pathlib import Path; d = digests.Digests(); p = Path({str(path)!r})\n"
+    code += "digests.readers = lambda size, workers: 2; d.begin([(p, p.parent)]); print(d._child.pid, flush=True); input()"
     asker = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert asker.stdout is not None
     child = int(asker.stdout.readline())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,6 +89,18 @@ def test_a_changed_run_is_not_made_again_from_its_manifest(tmp_path: Path) -> No
     small_run(run, [make_rollout(0, 0, 1.0), make_rollout(0, 1, 1.0)])
     with pytest.raises(DataError, match=r"changed.*rollouts\.jsonl"):
         prepare_again(tmp_path / "a", out=tmp_path / "b")
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_manifest_names_the_run_by_its_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_large: bool
+) -> None:
+    monkeypatch.setattr("rollforge.index.digests.readers", lambda size, workers: 2 if is_large else 1)
+    run = small_run(tmp_path / "run", [make_rollout(0, 0, 1.0)])
+    made = prepare("sft", run, to="chat", out=tmp_path / "a")
+    rollouts = run / "rollouts.jsonl"
+    digest = hashlib.sha256(rollouts.read_bytes()).hexdigest()
+    assert [(given.file, given.sha256) for given in made.inputs] == [(rollouts.name, digest)]
 
 
 def test_no_prompt_is_in_two_splits(run: Path, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def profile(
     """
     from rollforge.index import open_index
 
-    with open_index(run, verifier=reading.verifier, workers=reading.workers, with_digests=True) as index:
+    with open_index(run, verifier=reading.verifier, workers=reading.workers) as index:
         import msgspec
 
         from rollforge.steps.profile import ProfileOptions, profile_index, write_profile

@@ -117,8 +117,6 @@ class Cache:
         # A file and its packed copy share a folder, but not an index.
         packed = path.suffix if is_compressed(path) else ""
         self.folder = _writable(folder, path) / f"{kind}{packed}"
-        self.has_read_all = False
-        """This command read the whole file to build the index."""
 
     def refresh(self, workers: int | None = None) -> State:
         """The state, after building or extending whatever is not up to date."""
@@ -132,7 +130,6 @@ class Cache:
                 return state
             if state is None or not self._has_grown(state, found):
                 state = State(build="", made_of=found)
-                self.has_read_all = True
             state = self._extend(state, found, workers)
             self._save(state)
             self._sweep(state)

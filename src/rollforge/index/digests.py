@@ -1,7 +1,6 @@
-"""This module has the SHA-256 of a run's file taken by the command that reads it: what is made from the file names it by its digest.
+"""This module has the SHA-256 of large files taken in a process of its own, beside the work on what they hold.
 
-Commands that come before `prepare` and read the whole file take it too, so that the first data set is as quick as the next. Where
-several may read, a process of its own takes it beside them.
+What is made from a file names it by its digest, and taking that of a gigabyte takes as long as reading it.
 """
 
 from __future__ import annotations
@@ -14,42 +13,39 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rollforge.index import hashing
+from rollforge.index.readers import readers
 
 if TYPE_CHECKING:
     from subprocess import Popen
 
 
 class Digests:
-    """Digests that are taken beside other work; when that fails, they are left to whoever needs them."""
+    """Digests that are taken beside other work; where they cannot be, they are left to whoever needs them."""
 
     def __init__(self) -> None:
-        self._children: list[Popen[bytes]] = []
-        self._begun: set[Path] = set()
+        self._child: Popen[bytes] | None = None
 
     def __enter__(self) -> Digests:
         return self
 
     def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
-        for child in self._children:
+        if self._child is not None:
             if failed is not None:
-                child.kill()
-            child.wait()
+                self._child.kill()
+            self._child.wait()
 
     def begin(self, files: Iterable[tuple[Path, Path]]) -> None:
-        """Have the digests of these files, each with the folder that remembers it, taken in a process of their own."""
-        new = [(path, folder) for path, folder in files if path not in self._begun]
-        if not new or not sys.executable:
+        """Have those of large files taken that are not known; each comes with the folder of its index, which remembers it."""
+        unknown = [
+            (path, folder)
+            for path, folder in files
+            if readers(path.stat().st_size, None) > 1 and folder.is_dir() and not hashing.known(path, folder)
+        ]
+        if not unknown or not sys.executable:
             return
         from subprocess import DEVNULL, Popen
 
-        self._begun.update(path for path, _ in new)
-        words = [str(word.absolute()) for pair in new for word in pair]
+        words = [str(word.absolute()) for pair in unknown for word in pair]
         command = [sys.executable, "-I", "-S", hashing.__file__, str(os.getpid()), *words]
-        with suppress(OSError):  # they are taken by whoever needs them
-            self._children.append(Popen(command, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL))
-
-    def take(self, files: Iterable[tuple[Path, Path]]) -> None:
-        """Take them now."""
-        for path, folder in files:
-            with suppress(OSError):
-                hashing.digest_of(path, folder)
+        with suppress(OSError):
+            self._child = Popen(command, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)

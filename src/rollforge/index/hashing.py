@@ -15,7 +15,7 @@ STEP = 1 << 20
 """Bytes hashed at a time."""
 
 GIVE_WAY = 3
-"""How far the process that hashes steps back when there is other work for every core: it should end with the command, not before."""
+"""How far the process that hashes steps back when there is other work for every core."""
 
 
 class Unwanted(Exception):
@@ -31,17 +31,26 @@ def digest_of(
     """
     if folder is None or not os.path.isdir(folder):
         return _sha256(path, parent)
-    kept, key = os.path.join(folder, f"digest-{os.path.basename(path)}"), key_of(path)
-    known = _read(f"{kept}.json", key)
-    if known is not None:
-        return known
-    with _Turn(f"{kept}.lock"):
-        digest = _read(f"{kept}.json", key)  # somebody else may have taken it meanwhile
+    digest = known(path, folder)
+    if digest is not None:
+        return digest
+    with _Turn(f"{_kept(path, folder)}.lock"):
+        digest = known(path, folder)  # somebody else may have taken it meanwhile
         if digest is None:
+            key = key_of(path)
             digest = _sha256(path, parent)
             if key_of(path) == key:
-                _write(f"{kept}.json", key, digest)
+                _write(f"{_kept(path, folder)}.json", key, digest)
     return digest
+
+
+def known(path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> str | None:
+    """The file's SHA-256, if it was taken since the file last changed."""
+    return _read(f"{_kept(path, folder)}.json", key_of(path))
+
+
+def _kept(path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> str:
+    return os.path.join(folder, f"digest-{os.path.basename(path)}")
 
 
 def key_of(path: str | os.PathLike[str]) -> str:

@@ -20,12 +20,10 @@ from rollforge.errors import DataError
 from rollforge.index import parts
 from rollforge.index.arrays import arrow_array, ints
 from rollforge.index.cache import Cache
-from rollforge.index.digests import Digests
 from rollforge.index.fetching import Fetcher, PromptPlaces
 from rollforge.index.grammar import TABLES
 from rollforge.index.kinds import Kind
 from rollforge.index.overlay import Duplicate, Overlay, make_overlay
-from rollforge.index.readers import readers
 from rollforge.index.scanned import BadLineAt
 from rollforge.index.sources import read_manifest, tasks_file
 from rollforge.index.sql import check_sort, check_where, fetch, literal, lock_down, quoted, run_select
@@ -50,12 +48,10 @@ class Index:
         *,
         verifier: str | None = None,
         workers: int | None = None,
-        digests: Digests | None = None,
     ) -> None:
         self.runs = list(runs)
         self.manifests = [read_manifest(files) for files in self.runs]
         self._held = ExitStack()
-        self._digests = self._held.enter_context(digests) if digests is not None else None
         self._sources = Sources()
         self._lines = Fetcher(self._sources)
         for number, files in enumerate(self.runs):
@@ -142,9 +138,6 @@ class Index:
             raise DataError(
                 f"{path}: {what} was removed while it was read", hint="run the command again"
             ) from error
-        if cache.has_read_all and self._digests is not None:
-            take = self._digests.begin if readers(path.stat().st_size, workers) > 1 else self._digests.take
-            take([(path, cache.folder.parent)])
 
     # What the run holds
 

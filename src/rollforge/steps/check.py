@@ -79,7 +79,7 @@ def check_run(
     """Check a run, or several files as one; `options` are those of `CheckOptions`."""
     chosen = CheckOptions(recipe=recipe, **options)
     _check_recipe(chosen.recipe)
-    with open_index(runs, verifier=chosen.verifier, with_digests=True) as index:
+    with open_index(runs, verifier=chosen.verifier) as index:
         pa.default_memory_pool().release_unused()  # what building it took, before the columns take as much again
         return check_evidence(index_evidence(index, chosen), chosen)
 

@@ -60,7 +60,7 @@ def summarize_run(
     workers: int | None = None,
 ) -> RunMetrics:
     """The metrics of a run, or of several files as one run."""
-    with open_index(runs, verifier=verifier, workers=workers, with_digests=True) as index:
+    with open_index(runs, verifier=verifier, workers=workers) as index:
         return summarize_index(index, options)
 
 

@@ -96,7 +96,7 @@ class Pool:
 
 def load_pool(runs: Sequence[str | Path], settings: Settings) -> Pool:
     """The runs as columns, with the user's conditions as flags."""
-    indexes = [open_index(run, verifier=settings.verifier, with_digests=True) for run in runs]
+    indexes = [open_index(run, verifier=settings.verifier) for run in runs]
     parts = [_columns(index, settings) for index in indexes]
     joined = (
         parts[0] if len(parts) == 1 else {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}

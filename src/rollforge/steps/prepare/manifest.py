@@ -6,7 +6,7 @@ It has no time stamp and no absolute path of ours: the same inputs and options g
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -111,14 +111,21 @@ def tokenizer_file(path: str) -> Path:
     return place
 
 
-def describe_inputs(runs: Sequence[str | Path], beside: Sequence[Path] = ()) -> list[Input]:
-    """Every file that decides the result, with its digest."""
-    found = []
+def files_of_runs(runs: Sequence[str | Path]) -> Iterator[tuple[str, Path, Path]]:
+    """Every file of the runs that decides the result: the run, the file, and the folder of its index."""
     for run in runs:
         files = RunFiles(run)
         for path in (files.rollouts, tasks_file(files), files.verdicts):
             if path is not None and path.is_file():
-                found.append(Input(str(run), path.name, path.stat().st_size, digest_of(path, files.index)))
+                yield str(run), path, files.index
+
+
+def describe_inputs(runs: Sequence[str | Path], beside: Sequence[Path] = ()) -> list[Input]:
+    """Every file that decides the result, with its digest."""
+    found = [
+        Input(run, path.name, path.stat().st_size, digest_of(path, folder))
+        for run, path, folder in files_of_runs(runs)
+    ]
     for path in beside:
         found.append(Input(str(path), path.name, path.stat().st_size, digest_of(path), is_of_run=False))
     return found

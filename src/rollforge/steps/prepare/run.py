@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -14,6 +14,7 @@ from rollforge.errors import UsageError
 from rollforge.exporters.base import Exporter, load_exporter, refuse_unsupported
 from rollforge.exporters.examples import KIND_OF_RECIPE
 from rollforge.exporters.template import Prover, load_template, pick_shaping
+from rollforge.index.digests import Digests
 from rollforge.index.sources import find_runs
 from rollforge.recipes import RECIPES
 from rollforge.records import JsonObject
@@ -29,6 +30,7 @@ from rollforge.steps.prepare.manifest import (
     Manifest,
     describe_inputs,
     files_beside,
+    files_of_runs,
     versions,
 )
 from rollforge.steps.prepare.place import Place, naming_the_place
@@ -69,11 +71,10 @@ def prepare(
     exporter_type, settings = refuse_mistakes(recipe, to=to, out=out, dry_run=dry_run, **options)
     names = _name_runs([runs] if isinstance(runs, str | Path) else list(runs))
     pool = load_pool(names, settings)
-    try:
+    with closing(pool), Digests() as digests:
+        digests.begin((path, folder) for _, path, folder in files_of_runs(names))
         maker = _Maker(recipe, names, exporter_type, settings, pool, check or {}, progress)
         return maker.count() if dry_run or out is None else maker.make(Path(out))
-    finally:
-        pool.close()
 
 
 def refuse_mistakes(

@@ -63,7 +63,7 @@ def profile_run(
     workers: int | None = None,
 ) -> Profile:
     """The profile of a run, or of several files as one run."""
-    with open_index(runs, verifier=verifier, workers=workers, with_digests=True) as index:
+    with open_index(runs, verifier=verifier, workers=workers) as index:
         return profile_index(index, options)
 
 
