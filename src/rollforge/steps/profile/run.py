@@ -5,20 +5,21 @@ It reads numbers only; text is touched when the profile is written, for each tas
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from rollforge import stats
 from rollforge.index import Index, open_index
 from rollforge.index.arrays import arrow_array, arrow_floats, texts
 from rollforge.index.grouped import ByTask, Floats, Ints
 from rollforge.records import JsonObject
-from rollforge.steps.profile.fields import group_statistics, profile_fields
+from rollforge.steps.profile.fields import GroupStatistics, describe_fields, profile_fields
 from rollforge.steps.profile.records import BANDS, ProfileSummary
 from rollforge.steps.profile.shelf import Shelf
 from rollforge.steps.profile.summary import band_numbers, summarize
@@ -75,9 +76,12 @@ def profile_index(index: Index, options: ProfileOptions | None = None) -> Profil
     rows.keep(list(dict.fromkeys(["reward", *index.numbers, "attempt", "answer_chars"])))
     fields = profile_fields(rows)
     shelf = Shelf(index.scratch)
-    tasks = _task_table(rows, fields, options, shelf)
+    by_task = GroupStatistics(rows.sizes, shelf=shelf)
+    by_agent = _Agents(rows)
+    describe_fields(rows, fields, by_task, by_agent.statistics)
+    agents = by_agent.table()
     shelf.settle()
-    agents = _agent_table(rows, fields)
+    tasks = _task_table(rows, by_task, options, shelf)
     shelf.settle()
     summary = summarize(rows, tasks, options.threshold, options.tolerance, options.look)
     shelf.settle()
@@ -92,13 +96,12 @@ def _column(values: Any) -> pa.Array:
     return arrow_floats(array) if array.dtype.kind == "f" else arrow_array(array)
 
 
-def _task_table(rows: ByTask, fields: Mapping[str, str], options: ProfileOptions, shelf: Shelf) -> pa.Table:
+def _task_table(rows: ByTask, statistics: GroupStatistics, options: ProfileOptions, shelf: Shelf) -> pa.Table:
     columns: dict[str, pa.Array] = {"task": arrow_array(rows.tasks), "agent": _first(rows, "agent")}
-    found = np.diff(np.append(rows.starts, len(rows))).astype(np.int64)
-    columns |= {name: _column(shelf.put(values)) for name, values in _counts(rows, rows.tasks, found).items()}
+    counts = _counts(rows, rows.tasks, rows.sizes)
+    columns |= {name: _column(shelf.put(values)) for name, values in counts.items()}
     columns |= _reward_columns(rows, options, shelf)
-    statistics = group_statistics(rows, fields, None, rows.starts, shelf=shelf)
-    for name, values in statistics.items():
+    for name, values in statistics.finish().items():
         columns[name] = _column(values)
         shelf.rest()
     table = pa.table(columns)
@@ -184,33 +187,43 @@ def _with_absent_tasks(rows: ByTask, table: pa.Table) -> pa.Table:
     return pa.concat_tables([table, pa.table(nothing)], promote_options="default").sort_by("task")
 
 
-def _agent_table(rows: ByTask, fields: Mapping[str, str]) -> pa.Table:
-    codes, labels = _sorted(*rows.codes("agent"))
-    order = np.argsort(codes, kind="stable")
-    steps = np.diff(codes[order], prepend=-1)
-    starts = np.flatnonzero(steps)
-    histograms: dict[str, list[JsonObject]] = {f"histogram/{name}": [] for name in fields.values()}
+class _Agents:
+    """The rollouts by who made them."""
 
-    def draw(name: str, values: Floats) -> None:
-        for one in np.split(values, starts[1:]) if len(starts) else ():
-            histograms[f"histogram/{name}"].append(stats.histogram(one)._asdict())
+    def __init__(self, rows: ByTask) -> None:
+        codes, labels = _sorted(*rows.codes("agent"))
+        order = None
+        if (codes[1:] < codes[:-1]).any():
+            order = np.argsort(codes, kind="stable")
+            codes = codes[order]
+        starts = np.flatnonzero(np.diff(codes, prepend=-1))
+        self._names = [labels[code] for code in codes[starts].tolist()]
+        self._ends = np.append(starts[1:], len(codes))[: len(starts)]
+        self._sizes: Ints = self._ends - starts
+        task = rows.task if order is None else rows.task[order]
+        self._tasks = [len(stats.distinct(part)) for part in self._parts(task)]
+        self._histograms: dict[str, list[JsonObject]] = {}
+        self.statistics = GroupStatistics(self._sizes, order=order, look=self._draw)
 
-    statistics = group_statistics(rows, fields, order, starts, draw)
-    sizes = np.diff(np.append(starts, len(codes)))
-    task = rows.task[order]
-    tasks = [
-        len(stats.distinct(task[first : first + size]))
-        for first, size in zip(starts.tolist(), sizes.tolist(), strict=True)
-    ]
-    columns: dict[str, pa.Array] = {
-        "agent": pa.array([labels[code] for code in codes[order][starts].tolist()], pa.string()),
-        "num_rollouts": arrow_array(sizes.astype(np.int64)),
-        "num_tasks": pa.array(tasks, pa.int64()),
-    }
-    columns |= {name: _column(values) for name, values in statistics.items()}
-    kind = pa.struct([("edges", pa.list_(pa.float64())), ("counts", pa.list_(pa.int64()))])
-    columns |= {name: pa.array(found, kind) for name, found in histograms.items()}
-    return pa.table(columns)
+    def _parts(self, values: NDArray[Any]) -> list[NDArray[Any]]:
+        return np.split(values, self._ends[:-1]) if len(self._ends) else []
+
+    def _draw(self, name: str, values: Floats) -> None:
+        self._histograms[f"histogram/{name}"] = [
+            stats.histogram(part)._asdict() for part in self._parts(values)
+        ]
+
+    def table(self) -> pa.Table:
+        """One row per agent."""
+        columns: dict[str, pa.Array] = {
+            "agent": pa.array(self._names, pa.string()),
+            "num_rollouts": arrow_array(self._sizes),
+            "num_tasks": pa.array(self._tasks, pa.int64()),
+        }
+        columns |= {name: _column(values) for name, values in self.statistics.finish().items()}
+        kind = pa.struct([("edges", pa.list_(pa.float64())), ("counts", pa.list_(pa.int64()))])
+        columns |= {name: pa.array(found, kind) for name, found in self._histograms.items()}
+        return pa.table(columns)
 
 
 def _sorted(codes: Ints, labels: list[str | None]) -> tuple[Ints, list[str | None]]:

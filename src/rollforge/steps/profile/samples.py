@@ -31,8 +31,7 @@ class Histograms:
         self._before = b'"histogram/reward":{"edges":' + _encode(edges) + b',"counts":'
         self._tasks = rows.tasks
         bins = max(len(edges) - 1, 1)
-        sizes = np.diff(np.append(rows.starts, len(rows)))
-        self._counts = np.zeros((len(rows.tasks), bins), dtype=np.min_scalar_type(sizes.max(initial=0)))
+        self._counts = np.zeros((len(rows.tasks), bins), dtype=np.min_scalar_type(rows.sizes.max(initial=0)))
         known = ~np.isnan(reward)
         if edges and known.any():
             place = np.clip(np.searchsorted(edges, reward, side="right") - 1, 0, bins - 1)
