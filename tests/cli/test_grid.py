@@ -12,7 +12,7 @@ import termios
 
 import pytest
 
-from rollforge.cli.grid import Column, Grid, cells_of
+from rollforge.cli.grid import Column, Grid, cells_of, put
 
 DRAW = """
 from rollforge.cli.grid import Column, Grid
@@ -61,3 +61,11 @@ def test_headers_are_dim_on_a_terminal_that_can(environment: dict[str, str], is_
 def test_a_table_without_rows_is_its_header(capsys: pytest.CaptureFixture[str]) -> None:
     Grid(Column("a"), Column("b")).put()
     assert capsys.readouterr().out == "a  b\n"
+
+
+def test_what_a_file_says_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    grid = Grid(Column("agent"))
+    grid.add("red\x1b[31m\x07 \u202eback\nline\u00a0end")
+    grid.put()
+    put("a\rb")
+    assert capsys.readouterr().out == "agent\nred\\x1b[31m\\x07 \\u202eback\\nline\u00a0end\na\\rb\n"

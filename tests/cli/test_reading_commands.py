@@ -51,6 +51,16 @@ def test_metrics_prints_the_documented_shape(run: Path, capsys: pytest.CaptureFi
     assert "pass@k" in plain.out and "reward" in plain.out and plain.code == 0
 
 
+def test_metrics_in_a_pipe_leave_nothing_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "a_field_whose_name_is_longer_than_any_narrow_column"
+    rows = [make_rollout(task, 0, float(task), **({name: 1234.5} if task else {})) for task in range(3)]
+    write_rows(tmp_path / "rollouts.jsonl", rows)
+    lines = [line.split() for line in Called(capsys, "metrics", tmp_path).out.splitlines()]
+    assert ["field", "mean", "95", "%", "interval", "std", "min", "median", "max", "n", "missing"] in lines
+    [told] = [line for line in lines if line[:1] == [name]]
+    assert told[-5:] == ["1,234", "1,234", "1,234", "2", "1"]
+
+
 def test_strict_makes_a_bad_line_exit_2(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with (run / "rollouts.jsonl").open("ab") as file:
         file.write(b"{bad\n")

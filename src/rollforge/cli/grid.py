@@ -9,20 +9,20 @@ import os
 import sys
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
-from unicodedata import combining, east_asian_width
+from unicodedata import category, combining, east_asian_width
 
-Style = Literal["plain", "bold", "dim"]
+Style = Literal["plain", "bold", "dim", "warning"]
 
 GAP = "  "
 NARROWEST = 20
 """Columns that a wrapped text needs to be read."""
 
-_CODES = {"plain": "", "bold": "\x1b[1m", "dim": "\x1b[2m"}
+_CODES = {"plain": "", "bold": "\x1b[1m", "dim": "\x1b[2m", "warning": "\x1b[33m"}
 
 
 def put(text: str = "", style: Style = "plain") -> None:
     """One line on stdout."""
-    sys.stdout.write(_styled(text, style) + "\n")
+    _write(_styled(_harmless(text), style))
 
 
 class Column(NamedTuple):
@@ -42,7 +42,7 @@ class Grid:
 
     def add(self, *cells: str) -> None:
         """One more row."""
-        self._rows.append(cells)
+        self._rows.append([_harmless(text) for text in cells])
 
     def put(self) -> None:
         """Print it."""
@@ -61,9 +61,20 @@ class Grid:
         first, *others = _wrapped(cells[-1], before)
         if others:
             placed[-1] = _styled(first, styles[-1])
-        put(GAP.join(placed).rstrip())
+        _write(GAP.join(placed).rstrip())
         for more in others:
-            put(" " * before + _styled(more, styles[-1]))
+            _write(" " * before + _styled(more, styles[-1]))
+
+
+def _write(line: str) -> None:
+    sys.stdout.write(line + "\n")
+
+
+def _harmless(text: str) -> str:
+    """The text with its control characters spelled out: names come from files, and must not steer the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or category(one) == "Zs" else ascii(one)[1:-1] for one in text)
 
 
 def cells_of(text: str) -> int:
@@ -75,7 +86,7 @@ def cells_of(text: str) -> int:
 
 def _wrapped(text: str, before: int) -> list[str]:
     """The text in lines that fit beside what stands before it, broken between its items where it is a list of some."""
-    room = _terminal_width() - before
+    room = (terminal_width() or 0) - before
     if room < NARROWEST:
         return [text]
     between = GAP if GAP in text else " "
@@ -88,12 +99,12 @@ def _wrapped(text: str, before: int) -> list[str]:
     return lines
 
 
-def _terminal_width() -> int:
-    """Columns of the terminal; 0 where there is none."""
+def terminal_width() -> int | None:
+    """Columns of the terminal; None where there is none."""
     try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns
+        return os.get_terminal_size(sys.stdout.fileno()).columns or None
     except (OSError, ValueError):
-        return 0
+        return None
 
 
 def _styled(text: str, style: Style) -> str:
