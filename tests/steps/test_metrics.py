@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rollforge.errors import UsageError
 from rollforge.index import open_index
 from rollforge.steps.metrics import (
     MetricsOptions,
@@ -175,6 +176,29 @@ def test_paired_differences_see_what_two_intervals_do_not(tmp_path: Path) -> Non
         assert found.fields["reward"].difference == pytest.approx(0.0205)
         assert compare_runs(second, first).verdict.startswith("worse")
         assert compare_runs(first, first).verdict.startswith("the same")
+
+
+def test_tasks_in_the_words_of_another_template_are_paired_by_number_and_that_is_said(tmp_path: Path) -> None:
+    def asked(words: str, reward: float, tasks: range) -> Path:
+        rows = [make_rollout(task, 0, reward, prompt=f"{words} {task}") for task in tasks]
+        return write_rows(tmp_path / f"{words}.jsonl", rows)
+
+    one, two = asked("please", 1.0, range(20)), asked("now", 0.0, range(4, 24))
+    with (
+        open_index(one) as first,
+        open_index(two) as second,
+        open_index(asked("far", 1.0, range(90, 99))) as far,
+    ):
+        found = compare_runs(first, second)
+        with pytest.raises(UsageError, match="share no task"):
+            compare_runs(first, far)
+    assert (found.paired_by, found.shared_tasks, found.only_run, found.only_against) == (
+        "task number",
+        16,
+        4,
+        4,
+    )
+    assert found.verdict.startswith("better") and "no prompt is in both runs" in found.verdict
 
 
 @pytest.mark.parametrize(("tasks", "words"), [(1, "too few"), (2, "too few"), (5, "too few"), (20, "better")])

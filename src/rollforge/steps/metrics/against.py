@@ -6,6 +6,8 @@ the difference says it all.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from msgspec import Struct
 
@@ -14,6 +16,8 @@ from rollforge.errors import UsageError
 from rollforge.index import Index
 from rollforge.index.arrays import ints
 from rollforge.index.grouped import ByTask, Floats, Ints
+
+REWORDED = "; no prompt is in both runs: this holds only if equal task numbers are the same tasks"
 
 
 class FieldDifference(Struct, kw_only=True):
@@ -47,9 +51,8 @@ class Comparison(Struct, kw_only=True):
 def compare_runs(first: Index, second: Index, *, where: str | None = None) -> Comparison:
     """The paired differences (first − second) of every field both runs have."""
     one, two = ByTask(first, where), ByTask(second, where)
-    key_one, key_two, paired_by = _pair_keys(one, two)
-    shared, place_one, place_two = np.intersect1d(key_one, key_two, return_indices=True)
-    if not len(shared):
+    shared = _share(one, two)
+    if not len(shared.here):
         raise UsageError(
             "the two runs share no task (neither by prompt nor by number)",
             hint="compare runs over the same tasks",
@@ -58,34 +61,49 @@ def compare_runs(first: Index, second: Index, *, where: str | None = None) -> Co
     fields: dict[str, FieldDifference] = {}
     for (name, here), (_, there) in zip(one.floats(names), two.floats(names), strict=True):
         fields[first.name_by_column[name]] = _difference(
-            _task_means(one, here)[place_one], _task_means(two, there)[place_two]
+            _task_means(one, here)[shared.here], _task_means(two, there)[shared.there]
         )
     names_of_runs = [str(index.runs[0].rollouts) for index in (first, second)]
     return Comparison(
         run=names_of_runs[0],
         against=names_of_runs[1],
-        paired_by=paired_by,
-        shared_tasks=len(shared),
-        only_run=len(key_one) - len(shared),
-        only_against=len(key_two) - len(shared),
+        paired_by=shared.by,
+        shared_tasks=len(shared.here),
+        only_run=len(one.tasks) - len(shared.here),
+        only_against=len(two.tasks) - len(shared.there),
         fields=fields,
-        verdict=_verdict(fields.get("reward")),
+        verdict=_verdict(fields.get("reward")) + (REWORDED if shared.are_reworded else ""),
     )
 
 
-def _pair_keys(one: ByTask, two: ByTask) -> tuple[Ints, Ints, str]:
-    """What a task is known by in both runs: its prompt, unless prompts are missing or repeat inside a run."""
-    prompts = []
-    for rows in (one, two):
-        table = rows.index.table(["prompt_hash"], rows.where)
-        if table.column("prompt_hash").null_count:
-            return one.tasks, two.tasks, "task number"
-        prompts.append(
-            ints(table.column("prompt_hash"))[rows.order][rows.starts] if len(rows) else rows.tasks
-        )
-    if any(len(np.unique(found)) < len(found) for found in prompts):
-        return one.tasks, two.tasks, "task number"
-    return prompts[0], prompts[1], "prompt"
+class _Shared(NamedTuple):
+    """The tasks that both runs have: their places in each, and what they are known by."""
+
+    here: Ints
+    there: Ints
+    by: str
+    are_reworded: bool = False
+    """No prompt is in both runs: that equal numbers mean equal tasks is for the reader to say."""
+
+
+def _share(one: ByTask, two: ByTask) -> _Shared:
+    """A task is known by its prompt; by its number where prompts do not tell, or another template has changed all of them."""
+    here, there = _prompts(one), _prompts(two)
+    if here is not None and there is not None:
+        shared, *places = np.intersect1d(here, there, return_indices=True)
+        if len(shared):
+            return _Shared(places[0], places[1], "prompt")
+    _, *places = np.intersect1d(one.tasks, two.tasks, return_indices=True)
+    return _Shared(places[0], places[1], "task number", here is not None and there is not None)
+
+
+def _prompts(rows: ByTask) -> Ints | None:
+    """The prompt of each task; None when some are missing, or two tasks have the same."""
+    column = rows.index.table(["prompt_hash"], rows.where).column("prompt_hash")
+    if column.null_count:
+        return None
+    found: Ints = ints(column)[rows.order][rows.starts]
+    return found if len(np.unique(found)) == len(found) else None
 
 
 def _task_means(rows: ByTask, values: Floats) -> Floats:
