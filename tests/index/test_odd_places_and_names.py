@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import shutil
+import tempfile
 import zlib
 from pathlib import Path
 
@@ -66,6 +67,19 @@ def test_a_copied_run_reads_its_own_decisions(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "one", tmp_path / "two", copy_function=shutil.copy2)
     assert _mean(tmp_path / "two" / "rollouts.jsonl") == 0.0
     assert open_index(tmp_path / "two").duplicate_count == 1
+
+
+def test_tasks_and_failures_are_read_beside_a_run_that_cannot_be_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "elsewhere"))
+    path = write_rows(tmp_path / "run" / "rollouts.jsonl", [make_rollout(0, 0), make_rollout(1, 0)])
+    write_rows(path.with_name("rollouts_tasks.jsonl"), [{"_ng_task_index": 0, "level": 3}])
+    write_rows(path.with_name("rollouts_failures.jsonl"), [{"_ng_task_index": 0, "class": "timeout"}])
+    path.with_name("rollouts_index").write_text("a file where the folder of the index would be")
+    with open_index(path) as index:
+        assert index.select("select level from tasks where task = 0").to_pylist() == [{"level": 3.0}]
+        assert index.select("select class from failures").to_pylist() == [{"class": "timeout"}]
 
 
 def test_fields_that_differ_only_in_capitals_stay_apart(tmp_path: Path) -> None:

@@ -74,8 +74,8 @@ class Sources:
         )
 
     def folders(self) -> list[Path]:
-        """Where the parts are."""
-        return list(dict.fromkeys(source.folder.parent for source in self.by_kind["rollouts"]))
+        """Where the parts are, those of the rollouts first; files that lie where nothing may be written have a folder each."""
+        return list(dict.fromkeys(one.folder.parent for found in self.by_kind.values() for one in found))
 
     def digest(self) -> str:
         """Differs whenever any file was indexed anew."""
