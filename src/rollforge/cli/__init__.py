@@ -40,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(Exit.INTERRUPTED)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has gone; there is no one to tell
+        # The reader of our output has gone; there is no one to tell, and what is left of it goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(Exit.DONE)
     except OSError as error:
         if error.errno not in NOT_WRITABLE or error.filename is None:
@@ -85,7 +86,7 @@ def _run_plainly(words: list[str]) -> object:
 
 
 def _run_with_sources(words: list[str], config_path: str | None) -> object:
-    from rollforge.cli.app import build_app
+    from rollforge.cli.app import build_app, call
 
     app = build_app(words[0] if words else None)
     sources: list[object] = []
@@ -100,7 +101,7 @@ def _run_with_sources(words: list[str], config_path: str | None) -> object:
 
         sources.append(Dict(read_config(config_path), source=config_path))
     app.config = sources
-    return app(words, result_action="return_value")
+    return call(app, words)
 
 
 def _travel_light(words: list[str]) -> bool:

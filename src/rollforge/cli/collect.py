@@ -16,7 +16,7 @@ from rollforge.errors import Exit
 if TYPE_CHECKING:
     from rollforge.steps.collect import Collection, CollectOptions, CollectResult, Observer
 
-EXAMPLE = "rollforge collect -i tasks.jsonl -o runs/first -m simulated --verifier exact -k 4"
+EXAMPLE = "rollforge collect -i tasks.jsonl -o runs/first -m simulated --verifier exact -k 8"
 
 _TASKS = Group("Tasks", sort_key=1)
 _MODEL = Group("Model", sort_key=2)

@@ -12,7 +12,7 @@ from rollforge.errors import Exit
 if TYPE_CHECKING:
     from rollforge.steps.experiences import ExperiencesResult
 
-EXAMPLE = "rollforge experiences runs/first --pipeline pipeline.toml --buffer runs/buffer.db"
+EXAMPLE = "rollforge experiences runs/first --buffer runs/buffer.db"
 
 
 def experiences(

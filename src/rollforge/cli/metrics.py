@@ -13,7 +13,7 @@ from rollforge.errors import Exit, UsageError
 if TYPE_CHECKING:
     from rollforge.index import Index
 
-EXAMPLE = "rollforge metrics runs/math --against runs/math-before"
+EXAMPLE = "rollforge metrics runs/first"
 
 Flag = Annotated[bool, Parameter(negative=())]
 

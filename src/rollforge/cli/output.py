@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,17 +18,30 @@ if TYPE_CHECKING:
 @cache
 def out() -> Console:
     """Where results for people go."""
-    from rich.console import Console
-
-    return Console(highlight=False, soft_wrap=True, emoji=False)
+    return _console(highlight=False, soft_wrap=True, emoji=False)
 
 
 @cache
 def err() -> Console:
     """Where talk goes: progress, notes, errors."""
+    return _console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+
+
+def help_console() -> Console:
+    """Where help goes, in lines of the terminal's width."""
+    return _console()
+
+
+def _console(**options: Any) -> Console:
+    """A console whose reader may leave (`| head`): the command then goes on in silence, and its exit code is its own."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+    class Unread(Console):
+        def on_broken_pipe(self) -> None:
+            self.quiet = True
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
+
+    return Unread(**options)
 
 
 encode_json = msgspec.json.Encoder(decimal_format="number").encode

@@ -13,7 +13,7 @@ from rollforge.errors import Exit, UsageError
 if TYPE_CHECKING:
     pass
 
-EXAMPLE = "rollforge prepare dpo runs/first -o data/dpo --to trl --min-gap 0.3 --split 0.98/0.02"
+EXAMPLE = "rollforge prepare dpo runs/first -o data/dpo --to trl --min-gap 0.3"
 
 Progress = Literal["auto", "rich", "plain", "json", "none"]
 

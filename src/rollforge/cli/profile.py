@@ -10,7 +10,7 @@ from rollforge.cli.metrics import Flag, Reading, strict_exit
 from rollforge.cli.output import print_json, say
 from rollforge.errors import Exit
 
-EXAMPLE = "rollforge profile runs/math"
+EXAMPLE = "rollforge profile runs/first"
 
 
 def profile(

@@ -11,7 +11,7 @@ from rollforge.cli.output import say
 from rollforge.cli.query_output import Format, print_result, write_result
 from rollforge.errors import Exit, UsageError
 
-EXAMPLE = 'rollforge query runs/math "select task, avg(reward) as mean from rollouts group by task order by mean limit 10"'
+EXAMPLE = 'rollforge query runs/first "select reward, count(*) from rollouts group by 1"'
 
 
 def query(

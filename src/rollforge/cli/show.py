@@ -17,7 +17,7 @@ from rollforge.errors import Exit, UsageError
 if TYPE_CHECKING:
     from rollforge.steps.show import Pick, SeenLine, Shown, ShowOptions, Turn
 
-EXAMPLE = 'rollforge show runs/math --where "reward = 0 and tool_calls > 2" --sample 3'
+EXAMPLE = 'rollforge show runs/first --where "reward = 0 and turns = 1" --sample 3'
 
 FOLD_LINES = 14
 STYLES = {

@@ -14,7 +14,7 @@ from rollforge.errors import Exit
 if TYPE_CHECKING:
     from rollforge.steps.validate import FileReport, Problem
 
-EXAMPLE = "rollforge validate train.jsonl validation.jsonl --verifier exact"
+EXAMPLE = "rollforge validate tasks.jsonl --verifier exact"
 
 
 def validate(

@@ -1,0 +1,89 @@
+"""Help and mistakes: what a person reads before anything works."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rollforge import cli
+from rollforge.cli.verbs import COMMANDS, load_command
+from rollforge.errors import UsageError
+
+SERVERS = {"simulate", "serve-verifier"}
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_help_fits_a_narrow_terminal_and_its_example_is_not_broken(
+    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    cli.run([verb, "--help"])
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    shown = text.partition("Example:\n")[2].replace("\\\n", " ")
+    assert shlex.split(shown) == shlex.split(load_command(verb).example)
+    assert "\n" not in shown.strip()
+
+
+def test_prose_in_help_is_broken_by_the_terminal_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    cli.run(["metrics", "--help"])
+    assert "Intervals are 95 % and clustered by task." in capsys.readouterr().out
+
+
+def test_help_names_the_commands_in_the_order_of_the_work(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.run(["--help"])
+    shown = re.findall(r"^│ ([a-z][a-z-]+) {2,}", capsys.readouterr().out, re.MULTILINE)
+    assert shown == list(COMMANDS)
+
+
+@pytest.mark.slow
+def test_every_example_works_when_pasted_in_the_order_of_the_table(tmp_path: Path) -> None:
+    _rollforge(tmp_path, "rollforge simulate --write-tasks tasks.jsonl -n 20")
+    for verb in COMMANDS:
+        if verb not in SERVERS | {"demo"}:
+            _rollforge(tmp_path, load_command(verb).example)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint", "way_out"),
+    [
+        ("metrics", "metrics needs RUN", "for example: rollforge metrics runs/first"),
+        ("query runs/first", "query needs RUN and SQL", "for example: rollforge query"),
+        ("collect -o x", "collect needs --input", "for example: rollforge collect"),
+        ("status a b", "status does not take 'b'", "rollforge status --help"),
+        ("metrics x --treshold 1", "Did you mean --threshold?", "rollforge metrics --help"),
+        ("metrics x --threshold", "--threshold requires an argument", "rollforge metrics --help"),
+        ("metrcs x", 'Did you mean "metrics"?', "rollforge --help"),
+    ],
+)
+def test_a_mistake_in_the_words_is_told_like_any_other(words: str, complaint: str, way_out: str) -> None:
+    with pytest.raises(UsageError) as told:
+        cli.run(words.split())
+    assert complaint in str(told.value)
+    assert way_out in (told.value.hint or "")
+
+
+def test_a_reader_that_leaves_does_not_change_the_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").write_text("{\n" * 5000)
+    words = [sys.executable, "-m", "rollforge", "validate", "bad.jsonl", "-n", "1000"]
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 2
+
+
+def _rollforge(folder: Path, line: str) -> None:
+    words = [sys.executable, "-m", *shlex.split(line)]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, env=os.environ, check=False)
+    assert done.returncode == 0, f"{line}\n{done.stderr}"
