@@ -61,6 +61,34 @@ def test_metrics_in_a_pipe_leave_nothing_out(tmp_path: Path, capsys: pytest.Capt
     assert told[-5:] == ["1,234", "1,234", "1,234", "2", "1"]
 
 
+def test_metrics_under_a_condition_say_so_and_claim_no_pace(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [make_rollout(0, n, float(n), _rf={"started": 100.0 + n, "seconds": 1.0}) for n in range(2)]
+    timed = write_rows(run.parent / "timed" / "rollouts.jsonl", rows)
+    assert "throughput" in Called(capsys, "metrics", timed).out
+    plain = Called(capsys, "metrics", timed, "--where", "reward > 0")
+    assert "only rollouts where reward > 0" in plain.out
+    assert "throughput" not in plain.out
+    found = Called(capsys, "metrics", timed, "--where", "reward > 0", "--json").json
+    assert found["where"] == "reward > 0"
+    assert found["throughput"] == {"rollouts_per_s": None, "tokens_per_s": None, "active_s": None}
+
+
+def test_names_of_fields_get_what_the_numbers_leave_of_the_line(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollforge.cli.metrics_tables.terminal_width", lambda: 80)
+    name = "a_field_with_a_rather_long_name_of_its_own"
+    rows = [make_rollout(task, 0, 1.0, **{name: float(task)}) for task in range(3)]
+    path = write_rows(run.parent / "named" / "rollouts.jsonl", rows)
+    line = next(line for line in Called(capsys, "metrics", path).out.splitlines() if line.startswith("a_fi"))
+    assert len(line) == 80
+    assert len(line.split()[0]) > 30
+    compared = Called(capsys, "metrics", path, "--against", path).out
+    assert "difference" in compared and "tasks" in compared
+
+
 def test_strict_makes_a_bad_line_exit_2(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with (run / "rollouts.jsonl").open("ab") as file:
         file.write(b"{bad\n")

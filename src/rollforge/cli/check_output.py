@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rollforge.cli.grid import wrapped
 from rollforge.cli.output import out
 from rollforge.records import JsonObject
 
@@ -20,6 +21,8 @@ _HEADINGS = {
     "distribution": "How are rewards spread?",
     "recipe": "Is it fit for {recipe}?",
 }
+_INDENT = " " * 34
+"""What a finding says stands to the right of its level and its id."""
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
 
@@ -54,7 +57,11 @@ def print_report(report: Report) -> None:
     show("\nFit for", style="bold")
     for name, verdict in report.recipes.items():
         if report.recipe in (None, name):
-            show(f"  {name:<5} {verdict.verdict:<8} {_brief(verdict.reason)}", markup=False)
+            heading = f"  {name:<5} {verdict.verdict:<8} "
+            show(
+                heading + f"\n{' ' * len(heading)}".join(wrapped(_brief(verdict.reason), len(heading))),
+                markup=False,
+            )
     show(f"\n{_closing(report)}", markup=False)
 
 
@@ -67,13 +74,17 @@ def _print_finding(finding: Finding) -> None:
 
     line = Text("  ")
     line.append(f"{finding.level:<8}", style=_STYLES[finding.level])
-    line.append(f" {finding.id:<22} {finding.text}")
-    out().print(line)
-    indent = " " * 34
+    line.append(f" {finding.id:<22} ")
+    told, *more = wrapped(finding.text, len(_INDENT))
+    out().print(line.append(told))
+    for continued in more:
+        out().print(f"{_INDENT}{continued}", markup=False)
     if finding.where and finding.level != "note":
-        out().print(f"{indent}at {_places(finding)}", markup=False, style="dim")
+        for part in wrapped(f"at {_places(finding)}", len(_INDENT)):
+            out().print(f"{_INDENT}{part}", markup=False, style="dim")
     if finding.next and finding.level != "note":
-        out().print(f"{indent}next: {finding.next}", markup=False)
+        for part in wrapped(f"next: {finding.next}", len(_INDENT)):
+            out().print(f"{_INDENT}{part}", markup=False)
 
 
 def _brief(text: str, most: int = 110) -> str:

@@ -29,7 +29,11 @@ def mean_text(value: float | None) -> str:
         return "–"
     if value == 0 or abs(value) >= 100:
         return short(value) if value == 0 or abs(value) >= 1000 else f"{value:.1f}"
-    return f"{value:.3f}" if abs(value) >= 0.0005 else f"{value:.0e}"
+    if abs(value) < 0.0005:
+        return f"{value:.0e}"
+    return (
+        f"{round(value, 12):.3f}"  # two ways to one number must not differ by how their last bits are rounded
+    )
 
 
 def interval(ci: Sequence[float] | None) -> str:

@@ -58,7 +58,7 @@ class Grid:
             space = " " * (size - cells_of(text))
             placed.append(space + _styled(text, style) if column.is_right else _styled(text, style) + space)
         before = sum(sizes[:-1]) + len(GAP) * (len(sizes) - 1)
-        first, *others = _wrapped(cells[-1], before)
+        first, *others = wrapped(cells[-1], before)
         if others:
             placed[-1] = _styled(first, styles[-1])
         _write(GAP.join(placed).rstrip())
@@ -84,7 +84,7 @@ def cells_of(text: str) -> int:
     return sum(0 if combining(one) else 1 + (east_asian_width(one) in "WF") for one in text)
 
 
-def _wrapped(text: str, before: int) -> list[str]:
+def wrapped(text: str, before: int) -> list[str]:
     """The text in lines that fit beside what stands before it, broken between its items where it is a list of some."""
     room = (terminal_width() or 0) - before
     if room < NARROWEST:

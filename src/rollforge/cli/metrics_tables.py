@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rollforge.cli.figures import bar, clipped, interval, mean_text, percent, percent_interval, short, signed
-from rollforge.cli.grid import Column, Grid, put, terminal_width
+from rollforge.cli.grid import GAP, Column, Grid, put, terminal_width
 
 if TYPE_CHECKING:
     from rollforge.steps.metrics import Comparison, RunMetrics
@@ -15,12 +15,16 @@ if TYPE_CHECKING:
 MAX_FIELDS = 40
 WIDE = 100
 """Columns of a terminal that has room for everything; a pipe has."""
+SHORTEST_NAME = 17
+"""Columns that a name gets however narrow the terminal is."""
 
 
 def print_run_metrics(metrics: RunMetrics) -> None:
     """The whole summary: what it is over, the fields, success, at k, histogram, flags."""
     put(metrics.run, "bold")
     put(counts_line(metrics))
+    if metrics.where is not None:
+        put(f"only rollouts where {metrics.where}")
     put()
     _fields(metrics.fields).put()
     if len(metrics.fields) > MAX_FIELDS:
@@ -69,7 +73,7 @@ def _fields(fields: dict[str, Field]) -> Grid:
     names = ["mean", "95 % interval", "std", "min", *(["median"] if is_wide else []), "max", "n"]
     if is_wide or any(field.missing for field in fields.values()):
         names.append("missing" if is_wide else "miss")
-    table = _grid("field", names)
+    row_by_name = {}
     for name, field in list(fields.items())[:MAX_FIELDS]:
         missing = f"{field.missing:,}"
         cells = {
@@ -77,20 +81,23 @@ def _fields(fields: dict[str, Field]) -> Grid:
             "min": short(field.min), "median": short(field.median), "max": short(field.max), "n": f"{field.n:,}",
             "missing": missing, "miss": missing,
         }  # fmt: skip
-        table.add(_told(name, 17), *(cells[column] for column in names))
-    return table
+        row_by_name[name] = [cells[column] for column in names]
+    return _by_field(names, row_by_name)
 
 
 def _grid(first: str, numbers: Sequence[str]) -> Grid:
     return Grid(Column(first), *(Column(name, is_right=True) for name in numbers))
 
 
-def _told(name: str, width: int) -> str:
-    """A field's name, in a narrow terminal so many columns of it."""
-    columns = terminal_width()
-    if columns is None:
-        return name
-    return clipped(name, 34 if columns >= WIDE else width)
+def _by_field(headings: Sequence[str], row_by_name: dict[str, list[str]]) -> Grid:
+    """Numbers by field; only names are shortened, to what the numbers leave of the terminal's width."""
+    table, width = _grid("field", headings), terminal_width()
+    taken = sum(
+        len(GAP) + max(map(len, column)) for column in zip(headings, *row_by_name.values(), strict=True)
+    )
+    for name, cells in row_by_name.items():
+        table.add(name if width is None else clipped(name, max(SHORTEST_NAME, width - taken)), *cells)
+    return table
 
 
 def _agents(metrics: RunMetrics) -> Grid:
@@ -154,15 +161,16 @@ def print_comparison(comparison: Comparison) -> None:
         f"{comparison.shared_tasks:,} shared tasks (paired by {comparison.paired_by}); "
         f"{comparison.only_run:,} only here, {comparison.only_against:,} only there"
     )
-    table = _grid("field", ("here", "there", "difference", "95 % interval", "tasks"))
-    for name, field in list(comparison.fields.items())[:MAX_FIELDS]:
-        table.add(
-            _told(name, 24),
+    row_by_name = {
+        name: [
             mean_text(field.value),
             mean_text(field.against),
             "–" if field.difference is None else f"{field.difference:+.3f}",
             signed(field.ci),
             f"{field.tasks:,}",
-        )
+        ]
+        for name, field in list(comparison.fields.items())[:MAX_FIELDS]
+    }
+    table = _by_field(("here", "there", "difference", "95 % interval", "tasks"), row_by_name)
     table.put()
     put(comparison.verdict, "bold")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rollforge.cli.figures import bar, mean_text, percent, short
-from rollforge.cli.grid import GAP, Column, Grid, put
+from rollforge.cli.grid import GAP, Column, Grid, put, wrapped
 
 if TYPE_CHECKING:
     from rollforge.steps.profile import Profile
@@ -87,7 +87,11 @@ def _print_signal(summary: ProfileSummary) -> None:
         told = GAP.join(
             f"k={y.k}: {percent(y.value)}{'' if y.is_exact else '*'}" for y in summary.group_yield
         )
-        put(f"groups with signal at   {told}")
+        heading = "groups with signal at   "
+        first, *more = wrapped(told, len(heading))
+        put(heading + first)
+        for line in more:
+            put(" " * len(heading) + line)
         if not all(y.is_exact for y in summary.group_yield):
             put("  * an estimate: more samples than some tasks have, told from how all tasks vary", "dim")
     variance = summary.variance

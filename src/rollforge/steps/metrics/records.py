@@ -105,6 +105,8 @@ class RunMetrics(Struct, kw_only=True):
     """What the numbers of a run are."""
 
     run: str
+    where: str | None = None
+    """The condition that all of it is under."""
     counts: Counts
     coverage: float | None
     """Judged rollouts of those expected (of those finished or failed, when nothing says how many were expected)."""
@@ -123,6 +125,7 @@ class RunMetrics(Struct, kw_only=True):
     """What majority@k takes for the answer."""
     histogram: HistogramCounts
     throughput: Throughput
+    """Of the whole run: nulls under a condition, which says nothing about pace."""
     equal_groups: EqualGroups | None
     """None when no task has two samples, or under a condition."""
     mixed_types: dict[str, int]
