@@ -27,6 +27,12 @@ def test_write_tasks_writes_the_example_tasks(tmp_path: Path):
     assert b"rollforge collect" in done.stderr
 
 
+def test_write_tasks_writes_to_stdout_when_told_so_with_a_dash():
+    done = run("--write-tasks", "-", "-n", "3")
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == 3
+
+
 def test_it_says_where_it_is_that_it_is_simulated_and_at_the_end_what_it_saw():
     words = [*COMMAND, "--port", "0", "--fault", "wrong-model=1", "--json"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as server:

@@ -59,7 +59,7 @@ class Serving:
 class Tasks:
     """Example tasks."""
 
-    write_tasks: Path | None = None
+    write_tasks: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None
     """Write example tasks to this file (`-` for stdout) and exit."""
     limit: Annotated[int, Parameter(name=("--limit", "-n"))] = 200
     """How many example tasks."""
