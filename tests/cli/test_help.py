@@ -14,6 +14,7 @@ import pytest
 from rollforge import cli
 from rollforge.cli.verbs import COMMANDS, load_command
 from rollforge.errors import UsageError
+from tests.builders import make_rollout, write_rows
 
 SERVERS = {"simulate", "serve-verifier"}
 
@@ -87,3 +88,12 @@ def _rollforge(folder: Path, line: str) -> None:
     words = [sys.executable, "-m", *shlex.split(line)]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, env=os.environ, check=False)
     assert done.returncode == 0, f"{line}\n{done.stderr}"
+
+
+def test_a_terminal_without_utf_8_is_no_reason_to_stop(tmp_path: Path) -> None:
+    write_rows(tmp_path / "rollouts.jsonl", [make_rollout(task, 0, float(task % 2)) for task in range(4)])
+    words = [sys.executable, "-m", "rollforge", "metrics", "rollouts.jsonl"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, check=False)
+    assert done.returncode == 0
+    assert b"4 rollouts of 4 tasks ? 4 judged" in done.stdout

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from rollforge.cli import query_output
 from tests.builders import make_rollout, write_rows
 from tests.cli.test_reading_commands import Called
 
@@ -78,3 +79,18 @@ def test_a_new_name_never_takes_one_that_is_there(run: Path, capsys: pytest.Capt
     sql = "select 1 as a, 2 as a, 3 as a_1, 4 as a"
     printed = Called(capsys, "query", run, sql, "--json")
     assert json.loads(printed.out) == {"columns": ["a", "a_2", "a_1", "a_3"], "rows": [[1, 2, 3, 4]]}
+
+
+def test_a_row_wider_than_the_terminal_is_shown_value_by_value(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql = "select * from rollouts order by task"
+    in_a_pipe = Called(capsys, "query", run, sql).out.splitlines()
+    assert len(in_a_pipe) == 4
+    assert "rollouts.jsonl" in in_a_pipe[1]
+    monkeypatch.setattr(query_output, "terminal_width", lambda: 80)
+    on_a_terminal = Called(capsys, "query", run, sql).out.splitlines()
+    assert [line for line in on_a_terminal if line.startswith("row")] == ["row 1", "row 2", "row 3"]
+    assert [line.split()[1] for line in on_a_terminal if line.split()[0] == "task"] == ["0", "1", "2"]
+    narrow = Called(capsys, "query", run, "select task, reward from rollouts order by task").out
+    assert narrow.splitlines() == ["task  reward", "   0       0", "   1       1", "   2       2"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -263,3 +265,17 @@ def test_a_peers_numbers_are_of_one_run_and_a_second_one_is_refused(
     called = Called(capsys, "metrics", run, "--against", run, "--compat", peer)
     assert called.code == 2 and not called.out
     assert "cannot compare" in called.err and "leave out --compat" in called.err
+
+
+def test_a_file_that_cannot_be_read_is_not_told_to_write_elsewhere(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda *asked: False)
+    monkeypatch.setattr("rollforge.index.open_index", partial(_refuse, run / "rollouts.jsonl"))
+    told = Called(capsys, "metrics", run)
+    assert told.code == 2
+    assert "get permission to read it" in told.err
+
+
+def _refuse(path: Path, *asked: object, **options: object) -> None:
+    raise PermissionError(errno.EACCES, "Permission denied", str(path))

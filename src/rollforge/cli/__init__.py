@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import errno
 import gc
+import io
 import os
 import sys
 import threading
@@ -29,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code."""
     words = list(sys.argv[1:] if argv is None else argv)
     is_light = _travel_light(words)
+    _print_in_any_locale()
     from rollforge.cli.output import report_error
     from rollforge.errors import Exit, RollforgeError
 
@@ -46,13 +48,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     except OSError as error:
         if error.errno not in NOT_WRITABLE or error.filename is None:
             raise
-        hint = "make room or get permission there, or write elsewhere: --out"
-        report_error(RollforgeError(f"{error.filename}: {error.strerror}", hint=hint))
+        report_error(RollforgeError(f"{error.filename}: {error.strerror}", hint=_hint(error)))
         sys.exit(Exit.USAGE)
     code = int(code) if isinstance(code, int) else Exit.DONE
     if is_light and argv is None:
         _leave(code)
     sys.exit(code)
+
+
+def _hint(error: OSError) -> str:
+    is_there = error.errno in (errno.EACCES, errno.EPERM) and os.path.exists(error.filename)  # noqa: PTH110  (any kind of name)
+    if is_there and not os.access(error.filename, os.R_OK):
+        return "get permission to read it, or read a copy"
+    return "make room or get permission there, or write elsewhere: --out"
+
+
+def _print_in_any_locale() -> None:
+    """Let a terminal that has no UTF-8 show `?` for what it lacks; JSON, CSV and files are always UTF-8."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")
 
 
 def run(words: list[str]) -> object:

@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rollforge.cli.output import encode_json, out, print_json, say
+from rollforge.cli.figures import short
+from rollforge.cli.grid import GAP, Column, Grid, cells_of, put, terminal_width
+from rollforge.cli.output import encode_json, print_json, say
 from rollforge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -140,25 +142,37 @@ def _is_in_range(column: pa.ChunkedArray) -> bool:
 
 
 def _print_table(result: pa.Table, limit: int) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    from rollforge.cli.figures import short
-
-    table = Table(box=None, pad_edge=False, header_style="dim")
     shown = result.slice(0, limit)
-    for field in result.schema:
-        is_number = str(field.type) in ("int64", "double", "int32", "float", "uint64") or "decimal" in str(
-            field.type
-        )
-        table.add_column(field.name, justify="right" if is_number else "left", overflow="fold")
-    for row in zip(*(_values(column) for column in shown.columns), strict=True):
-        table.add_row(
-            *(
-                Text(short(cell) if isinstance(cell, float) else "" if cell is None else str(cell))
-                for cell in row
-            )
-        )
-    out().print(table)
+    rows = [[_cell(cell) for cell in row] for row in zip(*map(_values, shown.columns), strict=True)]
+    columns = [Column(field.name, is_right=_is_number(field)) for field in result.schema]
+    sizes = [max(map(cells_of, texts)) for texts in zip(result.column_names, *rows, strict=True)]
+    room = terminal_width()
+    if room and rows and sum(sizes) + len(GAP) * (len(sizes) - 1) > room:
+        _put_records(result.column_names, rows)
+    else:
+        table = Grid(*columns)
+        for row in rows:
+            table.add(*row)
+        table.put()
     if result.num_rows > limit:
         say(f"{result.num_rows - limit:,} more rows; see them with --limit {result.num_rows} or --out FILE")
+
+
+def _put_records(names: list[str], rows: list[list[str]]) -> None:
+    """One line per value, for rows that are wider than the terminal: a squeezed table hides what it holds."""
+    size = max(map(cells_of, names))
+    for number, row in enumerate(rows, 1):
+        put(f"row {number}", "dim")
+        for name, cell in zip(names, row, strict=True):
+            put(f"{GAP}{name}{' ' * (size - cells_of(name))}{GAP}{cell}".rstrip())
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return short(value)
+    return "" if value is None else str(value)
+
+
+def _is_number(field: pa.Field) -> bool:
+    kind = str(field.type)
+    return kind in ("int64", "double", "int32", "float", "uint64") or "decimal" in kind
