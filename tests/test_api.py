@@ -10,6 +10,7 @@ import pytest
 import rollforge as rf
 from rollforge.errors import GateFailed
 from rollforge.simulate import example_tasks
+from tests.builders import make_rollout, write_rows
 
 
 def length_verifier(task: rf.Task, response: rf.Response) -> dict[str, float]:
@@ -73,3 +74,20 @@ def test_several_files_open_as_one_run_and_take_the_options_of_the_commands(tmp_
         assert both.metrics().counts.finished == 2 and len(list(both)) == 2
         assert both.metrics(where="reward > 0").counts.finished == 1
         assert both.profile(threshold=2).tasks.column("num_solved").to_pylist() == [0]
+
+
+def test_a_misspelt_option_is_answered_with_the_nearest_one(tmp_path: Path) -> None:
+    write_rows(tmp_path / "rollouts.jsonl", [make_rollout()])
+    run = rf.open_run(tmp_path)
+    with pytest.raises(rf.RollforgeError, match="did you mean 'threshold'"):
+        run.metrics(treshold=1)
+    with pytest.raises(rf.RollforgeError, match="did you mean 'tolerance'"):
+        run.profile(tolerence=1)
+    with pytest.raises(rf.RollforgeError, match="did you mean 'min_gap'"):
+        run.prepare("dpo", to="trl", out=tmp_path / "data", mingap=1, force=True)
+
+
+def test_a_traceback_says_what_to_do_next(tmp_path: Path) -> None:
+    with pytest.raises(rf.RollforgeError) as told:
+        rf.open_run(tmp_path / "nothing").metrics()
+    assert told.value.__notes__ == [f"next: {told.value.hint}"]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rollforge.errors import GateFailed
 from rollforge.records import JsonObject, from_json
+from rollforge.registry import refuse_unknown
 from rollforge.store import RunFiles
 
 if TYPE_CHECKING:
@@ -55,18 +56,21 @@ class Run:
         """Every number with its count, coverage and interval; `options` are those of the command, such as `where`."""
         from rollforge.steps.metrics import MetricsOptions, summarize_run
 
+        refuse_unknown(options, MetricsOptions.__struct_fields__, "metrics")
         return summarize_run(self.paths, verifier=verifier, options=MetricsOptions(**options))
 
     def profile(self, *, verifier: str | None = None, **options: Any) -> Profile:
         """Statistics per task (`.tasks`) and per agent (`.agents`), as tables; `options` as in `metrics`."""
         from rollforge.steps.profile import ProfileOptions, profile_run
 
+        refuse_unknown(options, ProfileOptions.__struct_fields__, "profile")
         return profile_run(self.paths, verifier=verifier, options=ProfileOptions(**options))
 
     def check(self, recipe: Recipe | None = None, **options: Any) -> Report:
         """Findings about the run, for training with `recipe` if one is named: `.ok`, `.findings`. Raises nothing."""
-        from rollforge.steps.check import check_run
+        from rollforge.steps.check import CheckOptions, check_run
 
+        refuse_unknown(options, CheckOptions.__struct_fields__, "check")
         return check_run(self.paths, recipe=recipe, **options)
 
     def prepare(self, recipe: str, *, to: str, out: str | Path, **options: Any) -> Manifest:
@@ -108,6 +112,7 @@ def collect(
     from rollforge.loop import run_async
     from rollforge.steps.collect import Collection, CollectOptions
 
+    refuse_unknown(options, CollectOptions.__struct_fields__, "collect")
     urls = (base_url,) if isinstance(base_url, str) else tuple(base_url)
     chosen = CollectOptions(
         input=str(tasks),

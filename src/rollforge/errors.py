@@ -42,6 +42,8 @@ class RollforgeError(Exception):
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
         self.hint = hint
+        if hint:
+            self.add_note(f"next: {hint}")  # a traceback in Python says it too
 
 
 class UsageError(RollforgeError):

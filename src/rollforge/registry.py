@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -43,12 +43,22 @@ class Registry:
         return {**plugins(self.family), **self._members}
 
 
-def did_you_mean(name: str, known: Mapping[str, object] | list[str]) -> str:
-    """A clause like `; did you mean 'mcqa'?`, or nothing when no name is near."""
+def did_you_mean(name: str, known: Mapping[str, object] | list[str], *, prefix: str = "") -> str:
+    """A clause like `; did you mean 'mcqa'?`, or nothing when no name is near; `prefix` stands before each name."""
     import difflib
 
     near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
-    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    return f"; did you mean {' or '.join(repr(prefix + one) for one in near)}?" if near else ""
+
+
+def refuse_unknown(options: Iterable[str], known: Sequence[str], command: str) -> None:
+    """Raise when one of the options is none of the command's: a misspelt one must never be left out in silence."""
+    for name in options:
+        if name not in known:
+            raise UsageError(
+                f"{command} has no option {name!r}{did_you_mean(name, list(known))}",
+                hint=f"it has: {', '.join(known)}",
+            )
 
 
 def load_target(target: str) -> Any:

@@ -279,3 +279,38 @@ def test_a_file_that_cannot_be_read_is_not_told_to_write_elsewhere(
 
 def _refuse(path: Path, *asked: object, **options: object) -> None:
     raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+
+def test_a_run_that_is_not_there_is_answered_with_the_nearest_one(
+    run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    write_rows(tmp_path / "other" / "rollouts.jsonl", [make_rollout()])
+    for verb in ("metrics", "status"):
+        told = Called(capsys, verb, tmp_path / "rum")
+        assert told.code == 2
+        assert f"did you mean '{run}'?" in told.err
+    assert (
+        f"did you mean '{run / 'rollouts.jsonl'}'?" in Called(capsys, "validate", run / "rolouts.jsonl").err
+    )
+    assert f"{tmp_path / 'other'}, {run}" in Called(capsys, "profile", tmp_path).err
+
+
+def test_validate_tells_a_folder_from_a_file_that_is_not_there(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = Called(capsys, "validate", run)
+    assert told.code == 2
+    assert "a folder, not a file" in told.err
+    assert f"give the files in it: {run / 'rollouts.jsonl'}" in told.err
+
+
+def test_show_tells_a_data_set_that_is_not_there_from_a_line_that_is_not(
+    run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert "no such file" in Called(capsys, "show", "--example", f"{tmp_path / 'trian.jsonl'}:1").err
+    assert "train.jsonl:1" in Called(capsys, "show", "--example", tmp_path / "train.jsonl").err
+
+
+def test_list_without_a_family_names_the_families(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "verifiers\n" in Called(capsys, "list").out
+    assert Called(capsys, "list", "--json").json["families"]

@@ -36,16 +36,21 @@ class Member(msgspec.Struct, frozen=True):
     """Task fields it reads (verifiers)."""
 
 
-def list_members(family: str, /, *, json: Annotated[bool, Parameter(negative=())] = False) -> None:
+def list_members(
+    family: str | None = None, /, *, json: Annotated[bool, Parameter(negative=())] = False
+) -> None:
     """List the members of a family, with one line on each.
 
     Parameters
     ----------
     family
-        Which family: verifiers, sinks, …; a wrong name lists them.
+        Which family: verifiers, sinks, …. Default: name the families.
     json
         Print one JSON object on stdout instead of a table.
     """
+    if family is None:
+        _list_families(json=json)
+        return
     members = describe_family(family)
     if json:
         print_json({"family": family, "members": members})
@@ -57,6 +62,14 @@ def list_members(family: str, /, *, json: Annotated[bool, Parameter(negative=())
     for member in members:
         table.add_row(member.name, *([", ".join(member.needs)] if has_needs else []), member.summary)
     out().print(table)
+
+
+def _list_families(*, json: bool) -> None:
+    if json:
+        print_json({"families": family_names()})
+        return
+    for name in family_names():
+        out().print(name)
 
 
 def family_names() -> list[str]:

@@ -206,7 +206,8 @@ def _print(shown: list[Shown], *, raw: bool, full: bool, json: bool) -> Exit:
         sys.stdout.buffer.flush()
     elif not shown:
         raise UsageError(
-            "no rollout fits", hint="loosen --where or --task; see what is there: rollforge metrics RUN"
+            "no rollout fits",
+            hint="ask for less; what there is: rollforge metrics RUN, or profile RUN for its tasks",
         )
     else:
         for one in shown:

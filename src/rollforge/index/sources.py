@@ -10,6 +10,7 @@ import msgspec
 
 from rollforge.errors import DataError, UsageError
 from rollforge.records import JsonObject
+from rollforge.registry import did_you_mean
 from rollforge.store import RunFiles
 from rollforge.store.files import file_stem
 
@@ -19,6 +20,8 @@ SIBLINGS = (
     "_aggregate_metrics", "_metrics", "_experiences", "_eval", ".rejects",
 )  # fmt: skip
 """What a glob over a folder also matches, and is no rollouts file."""
+MOST_NAMED = 5
+"""Runs of a folder that an error names."""
 
 
 def find_runs(runs: str | Path | Sequence[str | Path]) -> list[RunFiles]:
@@ -29,7 +32,7 @@ def find_runs(runs: str | Path | Sequence[str | Path]) -> list[RunFiles]:
         for path in _expand(item):
             files = RunFiles(path)
             if not files.rollouts.is_file():
-                raise UsageError(_missing(item, files), hint="give a rollouts file, or the folder it is in")
+                raise UsageError(_missing(item, files), hint=_what_is_there(Path(item)))
             found.setdefault(files.rollouts.resolve(), files)
     if not found:
         raise UsageError(f"{', '.join(map(str, given)) or 'no run given'}: no such file")
@@ -59,7 +62,30 @@ def _is_run(path: Path) -> bool:
 def _missing(item: str | Path, files: RunFiles) -> str:
     if Path(item).is_dir():
         return f"{item}: there is no {files.rollouts.name} in this folder"
-    return f"{files.rollouts}: no such file"
+    return f"{files.rollouts}: no such file{near_run(item)}"
+
+
+def near_run(item: str | Path) -> str:
+    """A clause like `; did you mean 'runs/first'?` for a run that is not there, or nothing when none is near."""
+    path = Path(item)
+    prefix = str(path).removesuffix(path.name)
+    return did_you_mean(path.name, [run.name for run in runs_in(path.parent)], prefix=prefix)
+
+
+def _what_is_there(item: Path) -> str:
+    inside = runs_in(item)
+    if not inside:
+        return "give a rollouts file, or the folder it is in"
+    shown = ", ".join(map(str, inside[:MOST_NAMED])) + (", …" if len(inside) > MOST_NAMED else "")
+    return f"give one of the runs in it: {shown}"
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The rollouts files and the runs' folders in a folder; nothing where there is no such folder."""
+    try:
+        return [path for path in sorted(folder.iterdir()) if _is_run(path)]
+    except OSError:
+        return []
 
 
 def tasks_file(files: RunFiles) -> Path | None:

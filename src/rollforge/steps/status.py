@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from rollforge.errors import UsageError
+from rollforge.index.sources import near_run
 from rollforge.records import JsonObject
 from rollforge.store import Ledger, Manifest, RunFiles, is_alive, read_manifest
 from rollforge.store.manifest import State
@@ -47,7 +48,7 @@ def read_status(run: str | Path) -> Status:
     manifest = read_manifest(files)
     if manifest is None:
         raise UsageError(
-            f"{files.manifest}: no such file",
+            f"{files.manifest}: no such file{near_run(run)}",
             hint="is this a run collected by rollforge? Else: rollforge metrics",
         )
     is_running = manifest.state == "running" and is_alive(files, manifest)

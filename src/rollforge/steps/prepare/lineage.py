@@ -84,8 +84,10 @@ def trace(place: str) -> Lineage:
 
     name, _, number = place.rpartition(":")
     if not name or not number.isdigit():
-        raise UsageError(f"{place!r} is not FILE:LINE", hint="for example data/sft/train.jsonl:7")
+        raise UsageError(f"{place!r} is not FILE:LINE", hint=f"for example {place.rstrip(':')}:1")
     path, line = Path(name), int(number)
+    if not path.is_file():
+        raise UsageError(f"{path}: no such file", hint="give a file of a prepared data set")
     sidecar = path.parent / NAME
     if not sidecar.is_file():
         raise UsageError(f"{path}: there is no {NAME} beside it", hint="it is written by rollforge prepare")

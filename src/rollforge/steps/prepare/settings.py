@@ -8,6 +8,7 @@ import msgspec
 
 from rollforge.errors import UsageError
 from rollforge.recipes.base import Dedupe, Options, Order, Strategy
+from rollforge.registry import refuse_unknown
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,6 +91,7 @@ SPLIT_NAMES = ("train", "validation", "test")
 
 def make_settings(options: dict[str, object]) -> Settings:
     """The settings from plain values; raises when one is unknown or cannot be meant."""
+    refuse_unknown(options, Settings.__struct_fields__, "prepare")
     try:
         settings = msgspec.convert(options, Settings, strict=False)
     except msgspec.ValidationError as error:

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from rollforge.errors import UsageError
+from rollforge.index.sources import near_run, runs_in
 from rollforge.records import PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject
 from rollforge.steps.validate.clean import copies_of, refuse_overwriting, write_clean
 from rollforge.steps.validate.file_metrics import FileMetrics
@@ -45,7 +46,9 @@ def validate_files(paths: Sequence[str | Path], options: ValidateOptions | None 
     found = [Path(path) for path in paths]
     for path in found:
         if not path.is_file():
-            raise UsageError(f"{path}: no such file")
+            what = "a folder, not a file" if path.is_dir() else f"no such file{near_run(path)}"
+            meant = " ".join(map(str, runs_in(path)[:5]))
+            raise UsageError(f"{path}: {what}", hint=f"give the files in it: {meant}" if meant else None)
     if options.fix:
         refuse_overwriting(found, options.out)
     checks = [_File(path, options) for path in found]
