@@ -130,3 +130,11 @@ def test_recipes_and_exporters_are_listed(capsys: pytest.CaptureFixture[str]) ->
         with pytest.raises(SystemExit):
             main(["list", family])
         assert name in capsys.readouterr().out
+
+
+def test_the_summary_names_the_threshold_that_nobody_typed(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("prepare", "sft", run, "-o", tmp_path / "data", "--to", "trl", "--progress", "none", "--force")
+    assert rollforge(*words) == 0
+    assert "below threshold (--min-reward 0.95)" in capsys.readouterr().err

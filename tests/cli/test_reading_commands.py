@@ -314,3 +314,21 @@ def test_show_tells_a_data_set_that_is_not_there_from_a_line_that_is_not(
 def test_list_without_a_family_names_the_families(capsys: pytest.CaptureFixture[str]) -> None:
     assert "verifiers\n" in Called(capsys, "list").out
     assert Called(capsys, "list", "--json").json["families"]
+
+
+def test_profile_writes_elsewhere_whatever_the_file_is_called(
+    run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    odd = (run / "rollouts.jsonl").rename(run / "math.ndjson")
+    told = Called(capsys, "profile", odd, "--out", tmp_path / "out", "--where", "reward > 0")
+    assert told.code == 0
+    assert "only rollouts where reward > 0" in told.out
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"math.ndjson_reward_profiling.jsonl", "math.ndjson_agent_metrics.json"}
+
+
+def test_metrics_of_a_task_file_ask_whether_it_is_one(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = write_rows(tmp_path / "tasks.jsonl", [{"prompt": "what is 6 × 7?", "expected_answer": "42"}])
+    assert "is this a file of tasks?" in Called(capsys, "metrics", path).out

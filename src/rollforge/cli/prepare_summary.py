@@ -13,6 +13,8 @@ from rollforge.cli.output import err, say
 if TYPE_CHECKING:
     from rollforge.steps.prepare import Manifest
 
+_DECIDED_BY = {"below threshold": "min_reward", "gap too small": "min_gap"}
+"""Reason why a rollout is left out → the option that says so."""
 PATIENCE_S = 1.0
 """Work shorter than this shows no progress."""
 
@@ -101,7 +103,7 @@ def _funnel(manifest: Manifest) -> None:
     )
     for name, count in rollouts.items():
         if name not in ("in", "kept") and count:
-            say(f"  − {count:>9,}  {name}")
+            say(f"  − {count:>9,}  {name}{_limit(name, manifest.thresholds)}")
     say(f"  = {rollouts['kept']:>9,}  kept, of {manifest.counts['tasks']['kept']:,} tasks")
     if manifest.counts["failed_attempts"]:
         say(
@@ -114,6 +116,16 @@ def _funnel(manifest: Manifest) -> None:
     say(
         f"{examples['written']:,} examples"
         + (f" of {examples['planned']:,} planned ({dropped})" if dropped else "")
+    )
+
+
+def _limit(reason: str, thresholds: dict[str, Any]) -> str:
+    """The option that decided, and its value: most are defaults, which nobody has typed."""
+    option = _DECIDED_BY.get(reason, "")
+    return (
+        f" (--{option.replace('_', '-')} {thresholds[option]:g})"
+        if thresholds.get(option) is not None
+        else ""
     )
 
 

@@ -26,11 +26,13 @@ REASONS = {
 }
 
 
-def print_profile(profile: Profile) -> None:
-    """The whole summary."""
+def print_profile(profile: Profile, where: str | None = None) -> None:
+    """The whole summary, and the condition it is under."""
     summary = profile.summary
     put(summary.run, "bold")
     put(_counts(summary))
+    if where is not None:
+        put(f"only rollouts where {where}")
     put()
     _bands(summary).put()
     put()

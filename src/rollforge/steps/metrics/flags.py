@@ -20,6 +20,12 @@ def _rewards(metrics: RunMetrics) -> list[tuple[str, str]]:
     if counts.finished == 0:
         return [("empty-run", "no rollouts")]
     if reward is None or reward.n == 0 or reward.mean is None or reward.min is None or reward.max is None:
+        turns = metrics.facts.get("turns")
+        if turns is None or turns.max == 0:
+            text = (
+                f"none of the {counts.finished:,} rows has a response or a reward: is this a file of tasks?"
+            )
+            return [("none-judged", text)]
         return [("none-judged", f"none of the {counts.finished:,} rollouts has a reward")]
     flags = []
     if reward.min == reward.max and reward.n > 1:

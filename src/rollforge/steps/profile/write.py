@@ -46,7 +46,7 @@ def write_profile(
     files = index.runs[0]
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-        files = RunFiles(out / files.rollouts.name)
+        files = RunFiles(out / f"{files.stem}.jsonl")
     infos = _rollout_infos(index, where) if rollout_infos else None
     partial = files.reward_profiling.with_suffix(f".{os.getpid()}.partial")  # two may profile one run at once
     try:
