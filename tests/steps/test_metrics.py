@@ -116,6 +116,19 @@ def test_no_answer_loses_its_vote_for_being_long_or_of_another_type(
     assert found.at_k[f"majority@{len(right) + len(wrong)}"].value == 0
 
 
+def test_a_run_that_was_judged_again_keeps_the_votes_of_its_long_answers(tmp_path: Path) -> None:
+    path = voting_run(tmp_path / "r.jsonl", ["B"] * 2, ["L" * 300] * 3)
+    again = [
+        {"_ng_task_index": 0, "_ng_rollout_index": n, "verifier": "exact", "at": 1.0, "reward": float(n < 2)}
+        | {"extracted_answer": "B" if n < 2 else "L" * 300}
+        for n in range(5)
+    ]
+    before = summarize_run(path).at_k
+    write_rows(tmp_path / "r_verdicts.jsonl", again)
+    assert before["majority@5"].value == 0
+    assert summarize_run(path).at_k == before
+
+
 def test_an_answer_with_half_a_character_votes(tmp_path: Path) -> None:
     path = voting_run(tmp_path / "r.jsonl", ["A", "B"], ["HALF", "HALF"])
     path.write_bytes(path.read_bytes().replace(b"HALF", rb"\ud800"))

@@ -107,6 +107,10 @@ def strict_exit(index: Index, *, is_strict: bool) -> Exit:
         say(
             f"  {double.file}:{double.line}: a later row is task {double.task}, rollout {double.rollout}, too, and counts"
         )
+    if index.duplicates and len(index.runs) > 1:
+        say(
+            "  rollouts of several files that share task and rollout are one, the last; only prepare pools them"
+        )
     if not is_strict or not bad:
         return Exit.DONE
     say(f"error: {index.rejected_lines + index.noted_lines:,} bad or odd lines, and --strict was given")

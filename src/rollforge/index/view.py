@@ -241,6 +241,15 @@ class Index:
         """Every value of this field is the rows' own: no later verdict brings it."""
         return self._is_plain or name not in {*self._overlay.numbers, *self._overlay.texts}
 
+    def judged_later(self) -> Ints:
+        """The rows for which a later verdict counts, not the one they came with."""
+        if self._overlay.path is None or not self._overlay.has_verdicts:
+            return np.zeros(0, dtype=np.int64)
+        import pyarrow.parquet as pq  # only a run that was judged again waits for it
+
+        found = pq.read_table(self._overlay.path, columns=["row"], filters=[("applies", "=", True)])
+        return ints(found.column(0))
+
     def columns(self, table: str = "rollouts") -> list[str]:
         """Column names of `rollouts`, `tasks` or `failures`."""
         return self._sources.column_names(table, self._overlay)

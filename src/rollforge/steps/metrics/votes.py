@@ -58,7 +58,7 @@ def answers_of(rows: ByTask, field: str, wanted: np.ndarray) -> Ints:
     """The answers of the wanted rollouts as numbers, equal where the answers are; 0 for those that gave none."""
     given, values = rows.numbered(field)
     name = rows.index.name_by_column.get(field)
-    if name is None or not rows.index.is_of_rows(name):
+    if name is None:
         return given
     places = np.flatnonzero(wanted & (given == 0))
     if not len(places):
@@ -66,6 +66,11 @@ def answers_of(rows: ByTask, field: str, wanted: np.ndarray) -> Ints:
     places = places[np.argsort(rows.order[places])]  # in the order of the file
     number_by_answer = {_spelled(value): number for number, value in enumerate(values, 1)}
     numbers = ints(rows.index.table(["row"], rows.where).column(0))[rows.order[places]]
+    if not rows.index.is_of_rows(
+        name
+    ):  # where a later verdict counts, the row's own answer is not the one it judged
+        is_own = ~np.isin(numbers, rows.index.judged_later())
+        places, numbers = places[is_own], numbers[is_own]
     for place, line in zip(places.tolist(), rows.index.read(numbers.tolist()), strict=True):
         answer = _answer_in(line, name)
         if answer is not None:
