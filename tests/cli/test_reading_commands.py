@@ -332,3 +332,12 @@ def test_metrics_of_a_task_file_ask_whether_it_is_one(
 ) -> None:
     path = write_rows(tmp_path / "tasks.jsonl", [{"prompt": "what is 6 × 7?", "expected_answer": "42"}])
     assert "is this a file of tasks?" in Called(capsys, "metrics", path).out
+
+
+def test_show_in_a_pipe_leaves_the_lines_of_an_answer_whole(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    long = " ".join(f"word{n}" for n in range(40))
+    path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(text=f"{long}\nend")])
+    lines = Called(capsys, "show", path, "--full").out.splitlines()
+    assert lines[lines.index("assistant") + 1 :][:2] == [f"  {long}", "  end"]

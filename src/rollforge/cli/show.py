@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import sys
+import textwrap
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from rollforge.cli.figures import short
 from rollforge.cli.flags import Parameter
+from rollforge.cli.grid import GAP, wrapped
 from rollforge.cli.metrics import Flag, check_count, strict_exit
 from rollforge.cli.output import out, print_json
 from rollforge.errors import Exit, UsageError
@@ -248,13 +250,13 @@ def _print_rollout(shown: Shown, *, full: bool) -> None:
     place = f"{shown.file}:{shown.line}"
     console.print(Text(f"{place}{f' · {shown.agent}' if shown.agent else ''}", style="dim"))
     if shown.numbers:
-        console.print(Text("  ".join(f"{name} {short(value)}" for name, value in shown.numbers.items())))
+        _print_list([f"{name} {short(value)}" for name, value in shown.numbers.items()])
     if shown.facts:
-        facts = (
+        facts = [
             name if value is True else f"{name} {short(value) if isinstance(value, float) else value}"
             for name, value in shown.facts.items()
-        )
-        console.print(Text("  ".join(facts), style="dim"))
+        ]
+        _print_list(facts, style="dim")
     for reason in shown.why:
         console.print(Text(f"! {reason}", style="yellow"))
     for name, value in shown.task_fields.items():
@@ -265,6 +267,14 @@ def _print_rollout(shown: Shown, *, full: bool) -> None:
     console.print()
 
 
+def _print_list(items: list[str], style: str = "") -> None:
+    """The items side by side, none of them broken by the end of the terminal's line."""
+    from rich.text import Text
+
+    for line in wrapped(GAP.join(items), 0):
+        out().print(Text(line, style=style))
+
+
 def _print_turn(turn: Turn, *, full: bool) -> None:
     from rich.padding import Padding
     from rich.text import Text
@@ -272,10 +282,11 @@ def _print_turn(turn: Turn, *, full: bool) -> None:
     title = f"{turn.kind} {turn.title}".strip()
     out().print(Text(title, style=STYLES[turn.kind]))
     style = "dim" if turn.kind in ("system", "reasoning") else ""
-    body = Text(
-        _folded(turn.text, full, FOLD_LINES if turn.kind != "assistant" else 2 * FOLD_LINES), style=style
-    )
-    out().print(Padding(body, (0, 0, 0, 2)), soft_wrap=False)
+    text = _folded(turn.text, full, FOLD_LINES if turn.kind != "assistant" else 2 * FOLD_LINES)
+    if out().is_terminal:
+        out().print(Padding(Text(text, style=style), (0, 0, 0, 2)), soft_wrap=False)
+    else:  # lines as the model wrote them, for those who search in a file
+        out().print(Text(textwrap.indent(text, GAP)))
 
 
 def _folded(text: str, full: bool, lines: int) -> str:

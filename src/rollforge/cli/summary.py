@@ -180,8 +180,8 @@ def _print_end(result: CollectResult, metrics: RunMetrics | None) -> None:
     if result.bad_lines:
         say(f"  left out  {result.bad_lines:,} bad lines of the task file")
     say(
-        f"  speed     {number(result.rollouts_per_s)} rollouts/s, {number(result.tokens_per_s)} tokens/s, "
-        f"{duration(result.elapsed_s)}"
+        f"  speed     {number(result.rollouts_per_s)} rollouts/s, {number(result.tokens_per_s)} tokens/s in and out, "
+        f"over {duration(result.elapsed_s)} in all"
     )
     say(f"  limit     {result.bottleneck}")
     if result.forecast is not None:
