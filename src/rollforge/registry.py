@@ -99,7 +99,8 @@ def _module_by_name(name: str, target: str) -> ModuleType:
 def _module_from_file(place: str) -> ModuleType:
     path = Path(place).expanduser().resolve()
     if not path.is_file():
-        raise UsageError(f"{place}: no such file")
+        near = did_you_mean(Path(place).name, [one.name for one in path.parent.glob("*.py")])
+        raise UsageError(f"{place}: no such file{near}", hint="it is looked for from the folder you are in")
     name = f"rollforge_user_{path.stem}"
     loaded = sys.modules.get(name)
     if loaded is not None and getattr(loaded, "__file__", None) == str(path):

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from rollforge.cli import main
+from rollforge.errors import UsageError
+from rollforge.registry import load_target
 from tests.builders import make_rollout, write_rows
 
 
@@ -177,3 +179,9 @@ def test_the_starter_verifier_comes_with_a_test_that_passes(
     assert call("init", "verifier", "my_check", "--out", str(tmp_path)) == 2
     assert "exists already" in capsys.readouterr().err
     assert call("init", "verifier", "not-a-name", "--out", str(tmp_path)) == 2
+
+
+def test_a_verifiers_file_that_is_not_there_is_answered_with_the_nearest_one(tmp_path: Path) -> None:
+    (tmp_path / "my_verifier.py").write_text("def verify(task, response):\n    return 1.0\n")
+    with pytest.raises(UsageError, match=r"did you mean 'my_verifier\.py'"):
+        load_target(f"{tmp_path / 'my_verifer.py'}:verify")
