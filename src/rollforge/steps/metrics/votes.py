@@ -66,9 +66,8 @@ def answers_of(rows: ByTask, field: str, wanted: np.ndarray) -> Ints:
     places = places[np.argsort(rows.order[places])]  # in the order of the file
     number_by_answer = {_spelled(value): number for number, value in enumerate(values, 1)}
     numbers = ints(rows.index.table(["row"], rows.where).column(0))[rows.order[places]]
-    if not rows.index.is_of_rows(
-        name
-    ):  # where a later verdict counts, the row's own answer is not the one it judged
+    if not rows.index.is_of_rows(name):
+        # Where a later verdict counts, the row's own answer is not the one it judged.
         is_own = ~np.isin(numbers, rows.index.judged_later())
         places, numbers = places[is_own], numbers[is_own]
     for place, line in zip(places.tolist(), rows.index.read(numbers.tolist()), strict=True):
