@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,16 @@ def test_profile_writes_its_files(run: Path, capsys: pytest.CaptureFixture[str])
     assert (
         "never solved" in elsewhere.out and (run / "elsewhere" / "rollouts_reward_profiling.jsonl").exists()
     )
+
+
+def test_profile_ends_in_a_command_that_works_when_pasted(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = write_rows(tmp_path / "more [of] it" / "rollouts.jsonl", [make_rollout(1, 3, 1.0)])
+    told = Called(capsys, "profile", run, more, "--out", tmp_path).out.splitlines()[-1]
+    words = shlex.split(told.removeprefix("read them: rollforge "))
+    assert words == ["show", str(run / "rollouts.jsonl"), str(more), "--task", "2"]
+    assert Called(capsys, *words).code == 0
 
 
 @pytest.mark.parametrize(("format", "start"), [("csv", '"task"'), ("json", "{"), ("table", "task")])

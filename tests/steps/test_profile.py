@@ -302,3 +302,11 @@ def test_a_number_with_a_dot_in_its_name_is_one_of_the_rollout(tmp_path: Path) -
     tasks, _ = written(write_rows(tmp_path / "rollouts.jsonl", [row]), rollout_infos=True)
     info = tasks[0]["rollout_infos"][0]
     assert info["a.b"] == 10 and "reward_components.c" not in info
+
+
+def test_tokens_per_success_are_those_of_judged_rollouts(tmp_path: Path) -> None:
+    cost = {"output_tokens": 100}
+    rows = [make_rollout(0, n, reward, usage=cost) for n, reward in enumerate((1.0, 0.0, None, None))]
+    rows.append(make_rollout(0, 4, 1.0, usage={"input_tokens": 3}))
+    profile = profile_run(write_rows(tmp_path / "rollouts.jsonl", rows))
+    assert profile.summary.tokens_per_success == 200

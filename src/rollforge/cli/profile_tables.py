@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rollforge.cli.figures import bar, mean_text, percent, short
@@ -26,8 +28,8 @@ REASONS = {
 }
 
 
-def print_profile(profile: Profile) -> None:
-    """The whole summary."""
+def print_profile(profile: Profile, files: Sequence[str]) -> None:
+    """The whole summary; `files` are what the run is read from."""
     summary = profile.summary
     put(summary.run, "bold")
     put(_counts(summary))
@@ -42,7 +44,7 @@ def print_profile(profile: Profile) -> None:
         put()
         _looks(summary).put()
         first = next(looks[0] for looks in summary.look.values() if looks)
-        put(f"read them: rollforge show {summary.run} --task {first.task}", "dim")
+        put(f"read them: rollforge show {shlex.join(files)} --task {first.task}", "dim")
 
 
 def _counts(summary: ProfileSummary) -> str:
@@ -97,7 +99,7 @@ def _print_signal(summary: ProfileSummary) -> None:
             f"({percent(variance.intraclass)} is the task)"
         )
     if summary.tokens_per_success is not None:
-        put(f"output tokens per success: {summary.tokens_per_success:,.0f}")
+        put(f"output tokens per success: {summary.tokens_per_success:,.0f} (of judged rollouts)")
     if summary.reward_against_length is not None:
         put(f"reward against answer length, inside tasks: correlation {summary.reward_against_length:+.2f}")
 

@@ -65,10 +65,13 @@ def summarize(rows: ByTask, tasks: pa.Table, threshold: float, tolerance: float,
 
 
 def _tokens_per_success(rows: ByTask, reward: Floats, threshold: float) -> float | None:
-    solved = int((reward >= threshold).sum())
-    if not solved or "output_tokens" not in rows.index.numbers:
+    """Over the judged rollouts that say what they cost: what the others cost bought no verdict, or is not known."""
+    if "output_tokens" not in rows.index.numbers:
         return None
-    return float(np.nansum(rows.one("output_tokens"))) / solved
+    tokens = rows.one("output_tokens")
+    counts = ~np.isnan(reward) & ~np.isnan(tokens)
+    solved = int((reward[counts] >= threshold).sum())
+    return float(tokens[counts].sum()) / solved if solved else None
 
 
 def _yields(rows: ByTask, reward: Floats, tolerance: float) -> list[Yield]:
