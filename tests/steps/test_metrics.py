@@ -177,6 +177,17 @@ def test_paired_differences_see_what_two_intervals_do_not(tmp_path: Path) -> Non
         assert compare_runs(first, first).verdict.startswith("the same")
 
 
+def test_runs_under_two_templates_are_paired_by_task_number(tmp_path: Path) -> None:
+    one, two = (
+        write_rows(tmp_path / name, [make_rollout(t, 0, reward, prompt=f"{name} {t}") for t in range(8)])
+        for name, reward in (("a.jsonl", 1.0), ("b.jsonl", 0.0))
+    )
+    with open_index(one) as first, open_index(two) as second:
+        found = compare_runs(first, second)
+    assert found.shared_tasks == 8 and found.verdict.startswith("better")
+    assert found.paired_by == "task number: no prompt is the same"
+
+
 @pytest.mark.parametrize(("tasks", "words"), [(1, "too few"), (2, "too few"), (5, "too few"), (20, "better")])
 def test_a_verdict_needs_enough_tasks(tmp_path: Path, tasks: int, words: str) -> None:
     one, two = run_of(tmp_path / "a.jsonl", [[1.0]] * tasks), run_of(tmp_path / "b.jsonl", [[0.0]] * tasks)

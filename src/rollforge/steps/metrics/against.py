@@ -74,7 +74,7 @@ def compare_runs(first: Index, second: Index, *, where: str | None = None) -> Co
 
 
 def _pair_keys(one: ByTask, two: ByTask) -> tuple[Ints, Ints, str]:
-    """What a task is known by in both runs: its prompt, unless prompts are missing or repeat inside a run."""
+    """What a task is known by in both runs: its prompt, unless prompts are missing, repeat inside a run or are all others there."""
     prompts = []
     for rows in (one, two):
         table = rows.index.table(["prompt_hash"], rows.where)
@@ -85,6 +85,10 @@ def _pair_keys(one: ByTask, two: ByTask) -> tuple[Ints, Ints, str]:
         )
     if any(len(np.unique(found)) < len(found) for found in prompts):
         return one.tasks, two.tasks, "task number"
+    if not len(
+        np.intersect1d(prompts[0], prompts[1])
+    ):  # another template, or another system prompt: mostly that is what is compared
+        return one.tasks, two.tasks, "task number: no prompt is the same"
     return prompts[0], prompts[1], "prompt"
 
 
