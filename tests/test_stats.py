@@ -165,6 +165,15 @@ def test_majority_is_the_average_vote_over_every_choice(
     assert found == pytest.approx(expected)
 
 
+@given(answers.map(lambda samples: samples * 9))
+def test_majority_of_every_k_at_once_is_that_of_each(samples: list[tuple[str | None, float]]) -> None:
+    given_answers, scores = [a for a, _ in samples], [s for _, s in samples]
+    each = [at_k.majority_at_k(given_answers, scores, k) for k in range(1, len(samples) + 1)]
+    found = at_k.majority_every_k(given_answers, scores).tolist()
+    assert found == pytest.approx(each, abs=1e-9)
+    assert min(found) >= 0 and max(found) <= 1
+
+
 @pytest.mark.parametrize(
     ("values", "k", "best", "worst"),
     [([0.8, 0.9], 2, 0.8754, 0.8230), ([0.6, 0.9], 2, 0.8262, 0.6690), ([0.95, 0.85], 2, 0.9270, 0.8746),
