@@ -236,3 +236,20 @@ def test_a_peers_numbers_are_of_one_run_and_a_second_one_is_refused(
     called = Called(capsys, "metrics", run, "--against", run, "--compat", peer)
     assert called.code == 2 and not called.out
     assert "cannot compare" in called.err and "leave out --compat" in called.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("profile", "--threshold", "nan"),
+        ("profile", "--tolerance", "-1"),
+        ("profile", "--tolerance", "nan"),
+        ("profile", "--look", "-1"),
+        ("metrics", "--threshold", "nan"),
+    ],
+)
+def test_a_bound_that_no_number_can_meet_is_refused(
+    run: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    called = Called(capsys, *words, run)
+    assert (called.code, called.out) == (2, "") and "error: the" in called.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from rollforge import at_k, stats
+from rollforge.errors import UsageError
 from rollforge.index import Index, open_index
 from rollforge.index.grouped import ByTask, Floats
 from rollforge.steps.metrics.flags import find_flags
@@ -50,6 +52,10 @@ class MetricsOptions(Struct, frozen=True, kw_only=True):
     """Only rollouts for which this expression holds."""
     answer_field: str | None = None
     """The field majority@k votes on; by default the first that looks like an extracted answer, else the whole text."""
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.threshold):  # no reward reaches it, and 0 % would look like a result
+            raise UsageError("the threshold must be a number, not nan")
 
 
 def summarize_run(
