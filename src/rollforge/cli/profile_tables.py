@@ -114,7 +114,7 @@ def _agents(profile: Profile) -> Grid:
             mean_text(row["mean/reward"]),
             short(row["std/reward"]),
         )
-        table.add(str(row["agent"]), *cells)
+        table.add(row["agent"] or "(not named)", *cells)
     return table
 
 

@@ -25,7 +25,7 @@ from rollforge.records import ROLLOUT_KEY, TASK_KEY, JsonObject
 from rollforge.steps.profile.run import Profile
 from rollforge.steps.profile.samples import Histograms, Samples
 from rollforge.steps.profile.weave import Column, column, weave
-from rollforge.store import RunFiles
+from rollforge.store import RunFiles, write_atomically
 
 SLICE = 1024
 """Tasks at a time: the rollouts that their samples come from are held that long."""
@@ -59,9 +59,8 @@ def write_profile(
         partial.replace(files.reward_profiling)
     finally:
         partial.unlink(missing_ok=True)
-    files.agent_metrics.write_bytes(
-        msgspec.json.format(_encode(agent_entries(profile.agents)), indent=2) + b"\n"
-    )
+    agents = msgspec.json.format(_encode(agent_entries(profile.agents)), indent=2) + b"\n"
+    write_atomically(files.agent_metrics, agents)
     written = {"tasks": str(files.reward_profiling), "agents": str(files.agent_metrics)}
     if parquet:
         table = files.reward_profiling.with_suffix(".parquet")
