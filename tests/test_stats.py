@@ -140,6 +140,22 @@ def test_pass_at_k_is_the_unbiased_one() -> None:
     assert found.worst[0].tolist() == pytest.approx([0.25, 0, 0, 0])
 
 
+@pytest.mark.parametrize("shape", [(0.3, 3.0), (3.0, 0.3), (1.0, 1.0)])
+def test_intervals_at_k_hold_the_truth_also_where_few_tasks_pass_or_fail(shape: tuple[float, float]) -> None:
+    rng, tasks, samples, k = np.random.default_rng(5), 20, 8, 4
+    rates = rng.beta(*shape, size=100_000)
+    truth = float(np.mean(1 - (1 - rates) ** k)), float(np.mean(rates**k))
+    held = np.zeros(2)
+    for _ in range(200):
+        hits = rng.random((tasks, samples)) < rng.beta(*shape, size=(tasks, 1))
+        found = at_k.at_k(hits.astype(np.float64).ravel(), np.arange(tasks) * samples)
+        for place, values in enumerate(found):
+            estimate = stats.mean_of(values[:, k - 1], most=tasks * samples / k)
+            assert estimate.low is not None and estimate.high is not None
+            held[place] += estimate.low <= truth[place] <= estimate.high
+    assert (held >= 0.92 * 200).all()
+
+
 answers = st.lists(
     st.tuples(st.sampled_from(["a", "b", "c", None]), st.sampled_from([0.0, 1.0])), min_size=1, max_size=7
 )
@@ -163,6 +179,15 @@ def test_majority_is_the_average_vote_over_every_choice(
     expected = statistics.fmean(vote(choice) for choice in itertools.combinations(samples, k))
     found = at_k.majority_at_k([a for a, _ in samples], [s for _, s in samples], k)
     assert found == pytest.approx(expected)
+
+
+@given(answers.map(lambda samples: samples * 9))
+def test_majority_of_every_k_at_once_is_that_of_each(samples: list[tuple[str | None, float]]) -> None:
+    given_answers, scores = [a for a, _ in samples], [s for _, s in samples]
+    each = [at_k.majority_at_k(given_answers, scores, k) for k in range(1, len(samples) + 1)]
+    found = at_k.majority_every_k(given_answers, scores).tolist()
+    assert found == pytest.approx(each, abs=1e-9)
+    assert min(found) >= 0 and max(found) <= 1
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ exception is `bootstrap_at_k`, which repeats what Trinity-RFT and verl print.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import lru_cache, partial
 from math import comb, lgamma, log, log1p
 from typing import NamedTuple
 
@@ -86,16 +86,39 @@ def majority_at_k(answers: Sequence[Hashable | None], scores: Sequence[float], k
 
     A sample without an answer is drawn but does not vote; when none votes, the score is that of the samples without one.
     """
+    ordered, blanks = _votes(answers, scores)
+    shares = winning_shares(tuple(len(found) for found in ordered), len(blanks), k)
+    value = sum(share * sum(found) / len(found) for share, found in zip(shares, ordered, strict=True))
+    return value + _blank_score(blanks, len(scores), k)
+
+
+def majority_every_k(answers: Sequence[Hashable | None], scores: Sequence[float]) -> Floats:
+    """The same for k = 1, 2, … up to all samples, hardly dearer than one of them; for at most `MOST_FOR_EVERY_K` samples."""
+    ordered, blanks = _votes(answers, scores)
+    shares = every_winning_share(tuple(len(found) for found in ordered), len(blanks))
+    values = np.array([_blank_score(blanks, len(scores), k) for k in range(1, len(scores) + 1)])
+    for share, found in zip(shares, ordered, strict=True):
+        values += share * (sum(found) / len(found))
+    within: Floats = np.clip(values, min(scores), max(scores))  # rounding must not lift a share above 1
+    return within
+
+
+def _votes(
+    answers: Sequence[Hashable | None], scores: Sequence[float]
+) -> tuple[list[list[float]], list[float]]:
+    """The scores of each answer, the most frequent first, and those of the samples without one."""
     scores_by_answer: dict[Hashable, list[float]] = {}
     blanks: list[float] = []
     for answer, score in zip(answers, scores, strict=True):
         (blanks if answer is None else scores_by_answer.setdefault(answer, [])).append(score)
-    ordered = sorted(scores_by_answer.values(), key=len, reverse=True)
-    shares = winning_shares(tuple(len(found) for found in ordered), len(blanks), k)
-    value = sum(share * sum(found) / len(found) for share, found in zip(shares, ordered, strict=True))
-    n = len(scores)
-    none_votes = comb(len(blanks), k) / comb(n, k) if len(blanks) >= k else 0.0
-    return value + (none_votes * sum(blanks) / len(blanks) if none_votes else 0.0)
+    return sorted(scores_by_answer.values(), key=len, reverse=True), blanks
+
+
+def _blank_score(blanks: Sequence[float], n: int, k: int) -> float:
+    """What the choices in which none votes add to the expected score."""
+    if len(blanks) < k:
+        return 0.0
+    return comb(len(blanks), k) / comb(n, k) * sum(blanks) / len(blanks)
 
 
 @lru_cache(maxsize=20_000)
@@ -107,16 +130,43 @@ def winning_shares(counts: tuple[int, ...], blanks: int, k: int) -> tuple[float,
     n = sum(counts) + blanks
     if counts and max(counts) == 1:  # every answer that is drawn ties with all others
         return ((1 - comb(blanks, k) / comb(n, k)) / len(counts),) * len(counts)
+    weigh = partial(draw_weights, share=k / n)
     share_by_count: dict[int, float] = {}
     for place, count in enumerate(counts):
         if count not in share_by_count:
             others = counts[:place] + counts[place + 1 :]
             ways = sum(
-                draw_weights(count, k / n)[votes] * _ways_of_others(others, blanks, votes, k - votes, k / n)
+                weigh(count)[votes] * _ways_of_others(others, blanks, votes, k - votes, weigh)[-1]
                 for votes in range(1, min(count, k) + 1)
             )
-            share_by_count[count] = float(ways / draw_weights(n, k / n)[k])
+            share_by_count[count] = float(ways / weigh(n)[k])
     return tuple(share_by_count[count] for count in counts)
+
+
+MOST_FOR_EVERY_K = 512
+"""Samples of which the ways to draw half are still a number, and soon counted."""
+
+
+@lru_cache(maxsize=4096)
+def every_winning_share(counts: tuple[int, ...], blanks: int) -> tuple[Floats, ...]:
+    """The same for every k: the ways to draw k with m votes for the winner are found for all k at once."""
+    n = sum(counts) + blanks
+    shares_by_count: dict[int, Floats] = {}
+    for place, count in enumerate(counts):
+        if count not in shares_by_count:
+            others = counts[:place] + counts[place + 1 :]
+            ways = np.zeros(n + 1)
+            for votes in range(1, count + 1):
+                rest = _ways_of_others(others, blanks, votes, n - count, draw_counts)
+                ways[votes : votes + len(rest)] += draw_counts(count)[votes] * rest
+            shares_by_count[count] = (ways / draw_counts(n))[1:]
+    return tuple(shares_by_count[count] for count in counts)
+
+
+@lru_cache(maxsize=4096)
+def draw_counts(count: int) -> Floats:
+    """How many ways there are to draw 0, 1, … of `count`."""
+    return np.array([comb(count, drawn) for drawn in range(count + 1)], dtype=np.float64)
 
 
 @lru_cache(maxsize=4096)
@@ -130,23 +180,24 @@ def draw_weights(count: int, share: float) -> Floats:
     return weights
 
 
-def _ways_of_others(others: tuple[int, ...], blanks: int, votes: int, drawn: int, share: float) -> float:
-    """Weight of drawing `drawn` from the others with none above `votes`, each way divided by how many share the win."""
-    ways = np.zeros((drawn + 1, len(others) + 1))  # [drawn so far, ties so far]
+def _ways_of_others(
+    others: tuple[int, ...], blanks: int, votes: int, drawn: int, weigh: Callable[[int], Floats]
+) -> Floats:
+    """Weights of drawing 0, 1, … `drawn` from the others with none above `votes`, each way divided by how many share the win."""
+    rivals = [count for count in others if count >= votes]
+    free = blanks + sum(others) - sum(rivals)  # of answers too rare to win it does not matter which are drawn
+    ways = np.zeros((drawn + 1, min(len(rivals), drawn // votes) + 1))  # [drawn so far, ties so far]
     ways[0, 0] = 1
-    for count in others:
-        weights = draw_weights(count, share)
+    for count in rivals:
+        weights = weigh(count)
         grown = np.zeros_like(ways)
-        for taken in range(min(count, votes, drawn) + 1):
-            is_tie = taken == votes
-            source = ways[: drawn + 1 - taken, : ways.shape[1] - is_tie]
-            grown[taken:, int(is_tie) :] += weights[taken] * source
+        for taken in range(min(votes, drawn + 1)):
+            grown[taken:] += weights[taken] * ways[: drawn + 1 - taken]
+        if votes <= drawn:
+            grown[votes:, 1:] += weights[votes] * ways[: drawn + 1 - votes, :-1]
         ways = grown
-    without = draw_weights(blanks, share)
-    total = 0.0
-    for taken in range(min(blanks, drawn) + 1):
-        total += without[taken] * float((ways[drawn - taken] / (1 + np.arange(ways.shape[1]))).sum())
-    return total
+    won = (ways / (1 + np.arange(ways.shape[1]))).sum(axis=1)
+    return np.convolve(won, weigh(free)[: drawn + 1])[: drawn + 1]
 
 
 def ladder(n: int) -> list[int]:

@@ -1,6 +1,6 @@
 """This module reads a run's rollouts one at a time, each with the task it answers. It never holds the file.
 
-Rows of all NeMo Gym generations are understood: without indices, a task is numbered by the first appearance of its prompt.
+Rows of all NeMo Gym generations are understood: rows without indices have the numbers that the index gives them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import tempfile
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 import numpy as np
@@ -19,7 +19,12 @@ from rollforge.records import OWN_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, JsonOb
 from rollforge.store import RunFiles
 from rollforge.tasks import BadRow, read_lines, to_task_row
 
+if TYPE_CHECKING:
+    from rollforge.index.line_keys import LineKeys
+
 REMEMBERED_BYTES = 64 << 20
+LONGEST_PLAIN = 15
+"""Digits of an index that no float can be in doubt about."""
 NOT_TASK_FIELDS = frozenset({"response", "reward", ROLLOUT_KEY, "_ng_attempt_index", OWN_KEY})
 
 
@@ -34,12 +39,17 @@ class Own(msgspec.Struct):
 class _Line(msgspec.Struct):
     """What verification needs of a row; the rest is skipped over."""
 
-    task: int | None = msgspec.field(name=TASK_KEY, default=None)
-    rollout: int | None = msgspec.field(name=ROLLOUT_KEY, default=None)
-    params: msgspec.Raw = msgspec.field(name=PARAMS_KEY, default=msgspec.Raw(b""))
+    task: msgspec.Raw = msgspec.field(name=TASK_KEY, default=msgspec.Raw())
+    rollout: msgspec.Raw = msgspec.field(name=ROLLOUT_KEY, default=msgspec.Raw())
     response: JsonObject | None = None
     reward: float | None = None
     own: Own | None = msgspec.field(name=OWN_KEY, default=None)
+
+
+class _TaskLine(msgspec.Struct):
+    """The number of a task."""
+
+    task: int | None = msgspec.field(name=TASK_KEY, default=None)
 
 
 class Rollout(msgspec.Struct, frozen=True):
@@ -58,6 +68,13 @@ class Rollout(msgspec.Struct, frozen=True):
         return self.task, self.rollout
 
 
+def _plain_key(task: msgspec.Raw, rollout: msgspec.Raw) -> tuple[int, int] | None:
+    """The key that a row says itself, as nearly all do; None when the index has to make sense of what it says."""
+    numbers = bytes(task), bytes(rollout)
+    is_plain = all(number.isdigit() and len(number) <= LONGEST_PLAIN for number in numbers)
+    return (int(numbers[0]), int(numbers[1])) if is_plain else None
+
+
 class RolloutReader:
     """Turns lines into rollouts; counts and names those that are none."""
 
@@ -66,8 +83,7 @@ class RolloutReader:
         self.bad: list[tuple[int, str]] = []
         self.bad_count = 0
         self._decode = msgspec.json.Decoder(_Line, strict=False).decode
-        self._task_by_prompt: dict[bytes, int] = {}
-        self._rollouts_by_task: dict[int, int] = {}
+        self._keys: LineKeys | None = None
 
     def parse(self, number: int, line: bytes) -> Rollout | None:
         """The rollout in a line; None, and a note, when there is none."""
@@ -79,13 +95,19 @@ class RolloutReader:
         if row.response is None:
             self._reject(number, "no response")
             return None
-        task, rollout = row.task, row.rollout
-        if task is None:
-            task = self._task_by_prompt.setdefault(bytes(row.params), len(self._task_by_prompt))
-        if rollout is None:
-            rollout = self._rollouts_by_task.get(task, 0)
-            self._rollouts_by_task[task] = rollout + 1
-        return Rollout(task, rollout, Response(row.response), row.reward, row.own or Own(), line)
+        key = _plain_key(row.task, row.rollout) or self._key_of(number)
+        if key is None:
+            self._reject(number, "not a rollout: the index has no row of it")
+            return None
+        return Rollout(*key, Response(row.response), row.reward, row.own or Own(), line)
+
+    def _key_of(self, number: int) -> tuple[int, int] | None:
+        """What the index knows the row in this line by; the index is read once, and again when the file has grown."""
+        from rollforge.index.line_keys import line_keys
+
+        if self._keys is None or number > self._keys.last:
+            self._keys = line_keys(RunFiles(self.path))
+        return self._keys.get(number)
 
     def _reject(self, number: int, reason: str) -> None:
         self.bad_count += 1
@@ -162,7 +184,7 @@ class TaskFields:
         """Note where every task stands. What cannot be read at random (an archive, Parquet) is unpacked aside first."""
         is_plain = path.suffix == ".jsonl" and path.is_file()
         spool = None if is_plain else tempfile.TemporaryFile()  # noqa: SIM115  (read from as long as this object lives)
-        decode = msgspec.json.Decoder(_Line, strict=False).decode
+        decode = msgspec.json.Decoder(_TaskLine, strict=False).decode
         self._scanned_size = path.stat().st_size if path.exists() else 0
         offset = 0
         for number, line in self._lines(path, is_plain=is_plain):

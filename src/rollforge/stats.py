@@ -245,8 +245,13 @@ def wilson(share: float, n: float, z: float) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def mean_of(values: ArrayLike, *, level: float = LEVEL) -> Estimate:
-    """The mean of one value per group, with Student's interval; values that all lie in [0, 1] stay inside it."""
+def mean_of(values: ArrayLike, *, most: float | None = None, level: float = LEVEL) -> Estimate:
+    """The mean of one value per group, with Student's interval; values that all lie in [0, 1] stay inside it.
+
+    Args:
+        most: the independent answers yes or no that shares are made of. Where nearly all groups have a share of 0 (or of 1) the
+            spread of those seen says little of those that are rarer; no interval is narrower than so many answers allow.
+    """
     known = np.asarray(values, dtype=np.float64)
     known = known[~np.isnan(known)]
     n = len(known)
@@ -259,8 +264,8 @@ def mean_of(values: ArrayLike, *, level: float = LEVEL) -> Estimate:
     variance = float(known.var(ddof=1)) / n
     quantile = t_quantile((1 + level) / 2, n - 1)
     if is_unit:
-        independent = mean * (1 - mean) / variance if variance > 0 else float(n)
-        low, high = wilson(mean, max(independent, 1.0), quantile)
+        independent = max(mean * (1 - mean) / variance if variance > 0 else float(n), 1.0)
+        low, high = wilson(mean, independent if most is None else min(independent, most), quantile)
     else:
         low, high = mean - quantile * math.sqrt(variance), mean + quantile * math.sqrt(variance)
     return Estimate(mean, low, high, n)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shlex
 from functools import partial
 from pathlib import Path
 
@@ -119,6 +120,16 @@ def test_profile_writes_its_files(run: Path, capsys: pytest.CaptureFixture[str])
     assert (
         "never solved" in elsewhere.out and (run / "elsewhere" / "rollouts_reward_profiling.jsonl").exists()
     )
+
+
+def test_profile_ends_in_a_command_that_works_when_pasted(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = write_rows(tmp_path / "more [of] it" / "rollouts.jsonl", [make_rollout(1, 3, 1.0)])
+    told = Called(capsys, "profile", run, more, "--out", tmp_path).out.splitlines()[-1]
+    words = shlex.split(told.removeprefix("read them: rollforge "))
+    assert words == ["show", str(run / "rollouts.jsonl"), str(more), "--task", "2"]
+    assert Called(capsys, *words).code == 0
 
 
 @pytest.mark.parametrize(("format", "start"), [("csv", '"task"'), ("json", "{"), ("table", "task")])
@@ -341,3 +352,20 @@ def test_show_in_a_pipe_leaves_the_lines_of_an_answer_whole(
     path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(text=f"{long}\nend")])
     lines = Called(capsys, "show", path, "--full").out.splitlines()
     assert lines[lines.index("assistant") + 1 :][:2] == [f"  {long}", "  end"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("profile", "--threshold", "nan"),
+        ("profile", "--tolerance", "-1"),
+        ("profile", "--tolerance", "nan"),
+        ("profile", "--look", "-1"),
+        ("metrics", "--threshold", "nan"),
+    ],
+)
+def test_a_bound_that_no_number_can_meet_is_refused(
+    run: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    called = Called(capsys, *words, run)
+    assert (called.code, called.out) == (2, "") and "error: the" in called.err

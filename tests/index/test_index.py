@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -484,6 +485,23 @@ def test_no_workers_are_refused(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0, 1.0)])
     with pytest.raises(UsageError, match="-1 workers"):
         open_index(path, workers=-1)
+
+
+def test_every_number_of_usage_is_a_column_however_deep_it_stands(tmp_path: Path) -> None:
+    usage = {
+        "output_tokens": 3,
+        "cost": {"total": 0.5, "by": {"input": 0.2, "of": {"cache": 0.1}}},
+        "odd": [1],
+    }
+    deep: Any = {"bottom": 7}
+    for _ in range(200):
+        deep = {"d": deep}
+    rows = [make_rollout(0, 0, usage=usage), make_rollout(0, 1), make_rollout(0, 2, usage={"deep": deep})]
+    with open_index(write_rows(tmp_path / "rollouts.jsonl", rows)) as index:
+        found = index.table(["cost.total", "cost.by.input", "cost.by.of.cache", "output_tokens"]).to_pydict()
+        bottom = index.table(["deep." + "d." * 200 + "bottom"]).column(0).to_pylist()
+    assert [found[name][0] for name in found] == [0.5, 0.2, 0.1, 3]
+    assert found["cost.by.input"][1:] == [None, None] and bottom == [None, None, 7]
 
 
 def test_a_number_that_no_float_holds_costs_only_itself(tmp_path: Path) -> None:

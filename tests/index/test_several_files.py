@@ -60,6 +60,15 @@ def test_failures_have_the_numbers_of_the_whole_run(shards: list[Path]) -> None:
         assert index.failed() == {"timeout": 1}  # the other one finished later
 
 
+def test_a_rollout_that_failed_in_one_file_and_finished_in_another_has_not_failed(tmp_path: Path) -> None:
+    write_rows(tmp_path / "one" / "rollouts.jsonl", [make_rollout(0, 0), make_rollout(1, 0)])
+    failed = [{"_ng_task_index": task, "_ng_rollout_index": 1, "class": "timeout"} for task in (0, 1)]
+    write_rows(tmp_path / "one" / "rollouts_failures.jsonl", failed)
+    write_rows(tmp_path / "again" / "rollouts.jsonl", [make_rollout(0, 1)])
+    with open_index([tmp_path / "one", tmp_path / "again"]) as index:
+        assert index.failed() == {"timeout": 1}
+
+
 def test_the_profile_of_several_files_has_every_sample_and_the_tasks_without_rollouts(
     shards: list[Path], tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollforge.steps.profile import profile_run
+from rollforge.steps.profile import ProfileOptions, profile_run
 from rollforge.steps.profile.group_yield import ANY_RATE, Pattern, fit, group_yields
 from tests.builders import make_rollout, write_rows
 
@@ -116,3 +117,20 @@ def test_a_profile_tells_a_yield_that_grows_beyond_the_samples_taken(tmp_path: P
     assert {one.tasks for one in found.values()} == {300}
     truth = {k: 1 - 2 / (k + 1) for k in EVERY_K}
     assert {k: one.value for k, one in found.items()} == pytest.approx(truth, abs=0.06)
+
+
+def test_under_a_wide_tolerance_the_yield_is_that_of_all_choices(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    rewards = rng.random((12, 6)).round(2)
+    rewards[0] = [0.0, 0.2, 0.4, 0.4, 0.9, 0.9]
+    rows = [
+        make_rollout(t, n, float(reward)) for t, group in enumerate(rewards) for n, reward in enumerate(group)
+    ]
+    path = write_rows(tmp_path / "r.jsonl", rows)
+    summary = profile_run(path, options=ProfileOptions(tolerance=0.25)).summary
+    found = {one.k: one.value for one in summary.group_yield if one.is_exact}
+    for k, value in found.items():
+        choices = [choice for group in rewards.tolist() for choice in combinations(group, k)]
+        assert value == pytest.approx(np.mean([max(one) - min(one) > 0.25 for one in choices]))
+    assert summary.no_signal.share == pytest.approx(1 - (found[6] or 0))
+    assert summary.group_yield[-1].value == pytest.approx(1, abs=0.02)

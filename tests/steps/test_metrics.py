@@ -74,6 +74,17 @@ def test_at_k_counts_the_tasks_it_is_over(tmp_path: Path) -> None:
     assert found.at_k["worst@4"].value == 0 and found.at_k["pass^4"].value == 0
 
 
+def test_a_rare_success_does_not_make_the_interval_narrower_than_none_does(tmp_path: Path) -> None:
+    never = [[0.0] * 8 for _ in range(50)]
+    once = [[1.0] * 4 + [0.0] * 4, *never[1:]]
+    highs = []
+    for name, rewards in (("never", never), ("once", once)):
+        found = summarize_run(run_of(tmp_path / name / "rollouts.jsonl", rewards)).at_k
+        assert found["pass^4"].ci == found["worst@4"].ci is not None
+        highs.append((found["pass^4"].ci or [0, 0])[1])
+    assert highs[1] > highs[0] / 2  # of 100 groups of four instead of 50 tasks
+
+
 def test_majority_votes_on_the_extracted_answer(tmp_path: Path) -> None:
     rows = [make_rollout(0, n, float(a == "7"), extracted_answer=a) for n, a in enumerate(["7", "7", "8"])]
     found = summarize_run(write_rows(tmp_path / "r.jsonl", rows))
@@ -86,6 +97,14 @@ def voting_run(path: Path, right: list[object], wrong: list[object]) -> Path:
     judged = [(answer, 1.0) for answer in right] + [(answer, 0.0) for answer in wrong]
     rows = [make_rollout(0, n, reward, extracted_answer=answer) for n, (answer, reward) in enumerate(judged)]
     return write_rows(path, rows)
+
+
+def test_majority_is_told_for_every_k_up_to_the_samples_taken(tmp_path: Path) -> None:
+    rows = [make_rollout(0, n, float(n % 5 < 2), extracted_answer="ABCCD"[n % 5]) for n in range(60)]
+    found = summarize_run(write_rows(tmp_path / "rollouts.jsonl", rows)).at_k
+    told = [found[f"majority@{k}"].value for k in range(1, 61)]
+    assert told[0] == pytest.approx(0.4) and told[-1] == 0  # C is given twice as often as A, B and D
+    assert told[1:] == sorted(told[1:], reverse=True)
 
 
 @pytest.mark.parametrize("pair", [(0, 1), (-1, -2), (2, 3), (False, True), ("0", "1"), (2**53, 2**53 + 2)])

@@ -302,3 +302,21 @@ def test_a_number_with_a_dot_in_its_name_is_one_of_the_rollout(tmp_path: Path) -
     tasks, _ = written(write_rows(tmp_path / "rollouts.jsonl", [row]), rollout_infos=True)
     info = tasks[0]["rollout_infos"][0]
     assert info["a.b"] == 10 and "reward_components.c" not in info
+
+
+def test_tokens_per_success_are_those_of_judged_rollouts(tmp_path: Path) -> None:
+    cost = {"output_tokens": 100}
+    rows = [make_rollout(0, n, reward, usage=cost) for n, reward in enumerate((1.0, 0.0, None, None))]
+    rows.append(make_rollout(0, 4, 1.0, usage={"input_tokens": 3}))
+    profile = profile_run(write_rows(tmp_path / "rollouts.jsonl", rows))
+    assert profile.summary.tokens_per_success == 200
+
+
+def test_whoever_reads_a_profile_that_is_made_anew_reads_the_old_one_whole(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0), make_rollout(1, 0)])
+    with open_index(path) as index:
+        written = write_profile(profile_index(index), index)
+        with Path(written["tasks"]).open() as tasks, Path(written["agents"]).open() as agents:
+            write_profile(profile_index(index, ProfileOptions(where="task = 0")), index, where="task = 0")
+            assert len(tasks.readlines()) == 2
+            assert json.load(agents)[0]["num_tasks"] == 2

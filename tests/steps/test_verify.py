@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from rollforge.errors import DataError, UsageError
+from rollforge.index import open_index
 from rollforge.rollouts import RolloutReader, TaskFields
 from rollforge.steps.verify import Summary, Verification, VerifyOptions, compare, use_verifier
 from rollforge.store import RunFiles, RunLock
@@ -255,6 +256,23 @@ def test_rows_without_indices_are_numbered_by_prompt_and_bring_their_own_fields(
     summary = verify(directory, verifier(tmp_path / "equal.py"))
     assert keys(verdicts(directory)) == [(task, sample) for task in range(3) for sample in range(2)]
     assert (summary.reward.mean, summary.reward.tasks) == (1.0, 3)
+
+
+def test_a_verdict_stands_beside_the_answer_it_is_about_in_rows_without_indices(tmp_path: Path) -> None:
+    directory = tmp_path / "odd"
+    texts = ("right", "wrong", "right", "right", "wrong")
+    rows = [row(0, sample, text, expected_answer="right") for sample, text in enumerate(texts)]
+    for one in rows:
+        for key in ("_ng_task_index", "_ng_rollout_index", "_rf"):
+            del one[key]
+    rows[0]["response"] = None
+    rows[1]["responses_create_params"]["temperature"] = 1.0
+    rows[2]["responses_create_params"]["input"][0]["content"] = "another prompt"
+    rows[4] |= {"_ng_task_index": 0, "_ng_rollout_index": 0}
+    write_lines(directory / "rollouts.jsonl", rows)
+    verify(directory, verifier(tmp_path / "equal.py"))
+    with open_index(directory) as index:
+        assert index.table(["reward"]).column(0).to_pylist() == [None, 0.0, 1.0, 1.0, 0.0]
 
 
 def test_a_run_whose_tasks_lack_the_needed_field_is_refused_before_the_first_verdict(

@@ -68,7 +68,7 @@ def profile(
         else:
             from rollforge.cli.profile_tables import print_profile
 
-            print_profile(found, reading.where)
+            print_profile(found, [str(files.rollouts) for files in index.runs], reading.where)
             for path in found.summary.files.values():
                 say(f"wrote {path}")
         return strict_exit(index, is_strict=reading.strict)

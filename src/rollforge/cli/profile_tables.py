@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rollforge.cli.figures import bar, mean_text, percent, short
@@ -26,8 +28,8 @@ REASONS = {
 }
 
 
-def print_profile(profile: Profile, where: str | None = None) -> None:
-    """The whole summary, and the condition it is under."""
+def print_profile(profile: Profile, files: Sequence[str], where: str | None = None) -> None:
+    """The whole summary, of a run read from these files, under this condition."""
     summary = profile.summary
     put(summary.run, "bold")
     put(_counts(summary))
@@ -44,7 +46,7 @@ def print_profile(profile: Profile, where: str | None = None) -> None:
         put()
         _looks(summary).put()
         first = next(looks[0] for looks in summary.look.values() if looks)
-        put(f"read them: rollforge show {summary.run} --task {first.task}", "dim")
+        put(f"read them: rollforge show {shlex.join(files)} --task {first.task}", "dim")
 
 
 def _counts(summary: ProfileSummary) -> str:
@@ -103,7 +105,7 @@ def _print_signal(summary: ProfileSummary) -> None:
             f"({percent(variance.intraclass)} is the task)"
         )
     if summary.tokens_per_success is not None:
-        put(f"output tokens per success: {summary.tokens_per_success:,.0f}")
+        put(f"output tokens per success: {summary.tokens_per_success:,.0f} (of judged rollouts)")
     if summary.reward_against_length is not None:
         put(f"reward against answer length, inside tasks: correlation {summary.reward_against_length:+.2f}")
 
@@ -118,7 +120,7 @@ def _agents(profile: Profile) -> Grid:
             mean_text(row["mean/reward"]),
             short(row["std/reward"]),
         )
-        table.add(str(row["agent"]), *cells)
+        table.add(row["agent"] or "(not named)", *cells)
     return table
 
 

@@ -181,16 +181,18 @@ def _column(texts: dict[str, Objects], name: str, count: int) -> Objects:
 
 
 def _tolerant_usage(usage: bytes) -> Any:
-    """What can be read of a usage, number by number: what is odd about one costs no other."""
+    """What can be read of a usage, number by number, however deep it stands: what is odd about one costs no other."""
     with suppress(msgspec.DecodeError):
         return _decode_usages(b"[" + usage + b"]")[0]
-    read: dict[str, Any] = {}
-    for name, value in _members(usage).items():
-        if isinstance(number := _tolerant_value(value), int | float):
-            read[name] = number
-        else:
-            inner = {key: _tolerant_value(one) for key, one in _members(value).items()}
-            read[name] = {key: one for key, one in inner.items() if isinstance(one, int | float)}
+    read: dict[str, float] = {}
+    unread = [("", usage)]
+    while unread:  # not by recursion: a line may nest as deep as Python does
+        before, outer = unread.pop()
+        for name, value in _members(outer).items():
+            if isinstance(number := _tolerant_value(value), int | float):
+                read[before + name] = number
+            else:
+                unread.append((f"{before}{name}.", bytes(value)))
     return read
 
 

@@ -10,7 +10,6 @@ import msgspec
 
 from rollforge.errors import DataError, UsageError
 from rollforge.records import JsonObject
-from rollforge.registry import did_you_mean
 from rollforge.store import RunFiles
 from rollforge.store.files import file_stem
 
@@ -67,6 +66,8 @@ def _missing(item: str | Path, files: RunFiles) -> str:
 
 def near_run(item: str | Path) -> str:
     """A clause like `; did you mean 'runs/first'?` for a run that is not there, or nothing when none is near."""
+    from rollforge.registry import did_you_mean  # for a mistake only
+
     path = Path(item)
     prefix = str(path).removesuffix(path.name)
     return did_you_mean(path.name, [run.name for run in runs_in(path.parent)], prefix=prefix)

@@ -190,11 +190,14 @@ class Index:
         """Rollouts that failed and never finished: class of the last failure → how many."""
         if not self._sources.count("failures"):
             return {}
+        # One file's failure may be another one's rollout: both go by the numbers of the whole run.
+        number = self._sources.number_sql("rollouts", "base_rollouts.task")
         found = self._connection.execute(
-            "WITH last AS (SELECT file_no, task, rollout, class FROM base_failures WHERE task IS NOT NULL QUALIFY "
-            "row_number() OVER (PARTITION BY file_no, task, rollout ORDER BY row DESC) = 1) "
-            "SELECT coalesce(class, 'unknown'), count(*) FROM last ANTI JOIN base_rollouts b ON b.file_no = last.file_no "
-            "AND b.task = last.task AND b.rollout IS NOT DISTINCT FROM last.rollout GROUP BY 1 ORDER BY 2 DESC, 1"
+            "WITH last AS (SELECT task, rollout, class FROM failures WHERE task IS NOT NULL QUALIFY "
+            "row_number() OVER (PARTITION BY task, rollout ORDER BY row DESC) = 1), "
+            f"made AS (SELECT {number} AS task, rollout FROM base_rollouts) "
+            "SELECT coalesce(class, 'unknown'), count(*) FROM last ANTI JOIN made ON made.task = last.task "
+            "AND made.rollout IS NOT DISTINCT FROM last.rollout GROUP BY 1 ORDER BY 2 DESC, 1"
         ).fetchall()
         return {str(kind): int(count) for kind, count in found}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from rollforge import at_k, stats
+from rollforge.errors import UsageError
 from rollforge.index import Index, open_index
 from rollforge.index.grouped import ByTask, Floats
 from rollforge.steps.metrics.flags import find_flags
@@ -50,6 +52,10 @@ class MetricsOptions(Struct, frozen=True, kw_only=True):
     """Only rollouts for which this expression holds."""
     answer_field: str | None = None
     """The field majority@k votes on; by default the first that looks like an extracted answer, else the whole text."""
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.threshold):  # no reward reaches it, and 0 % would look like a result
+            raise UsageError("the threshold must be a number, not nan")
 
 
 def summarize_run(
@@ -126,13 +132,17 @@ def describe(rows: ByTask, name: str, values: Floats) -> Field:
     """One field with its interval; counts of tokens that happen to be all 0 are no share."""
     summary = stats.summarize(values)
     sums, counts = rows.sums(values)
-    known = values[~np.isnan(values)]
-    is_share = "tokens" not in name and bool(len(known)) and bool(((known == 0) | (known == 1)).all())
+    is_share = "tokens" not in name and _is_yes_or_no(values)
     estimate = stats.clustered_mean(sums, counts, is_share=is_share)
     return Field(
         mean=summary.mean, ci=estimate.ci, std=summary.std, min=summary.min, max=summary.max, median=summary.median,
         n=summary.n, missing=summary.missing,
     )  # fmt: skip
+
+
+def _is_yes_or_no(values: Floats) -> bool:
+    known = values[~np.isnan(values)]
+    return bool(len(known)) and bool(((known == 0) | (known == 1)).all())
 
 
 def _fields(rows: ByTask) -> tuple[dict[str, Field], dict[str, AgentMetrics]]:
@@ -184,27 +194,35 @@ def _answer_field(index: Index) -> str | None:
 
 def _at_k(rows: ByTask, reward: Floats, threshold: float, answer_field: str | None) -> dict[str, AtKValue]:
     hits = successes(reward, threshold)
-    passed = _each_k(at_k.at_k(hits, rows.starts), "pass@", "pass^")
-    valued = _each_k(at_k.at_k(reward, rows.starts), "best@", "worst@")
+    judged = rows.sums(hits)[1]
+    passed = _each_k(at_k.at_k(hits, rows.starts), "pass@", "pass^", judged)
+    valued = _each_k(
+        at_k.at_k(reward, rows.starts), "best@", "worst@", judged if _is_yes_or_no(reward) else None
+    )
     voted = majority(rows, hits, answer_field, len(passed)) if answer_field else {}
     found: dict[str, AtKValue] = {}
     for k, (one, other) in enumerate(zip(passed, valued, strict=True), 1):
         found |= one | other
         if k in voted:
-            found[f"majority@{k}"] = _over_tasks(voted[k])
+            found[f"majority@{k}"] = _over_tasks(voted[k], k, judged)
     return found
 
 
-def _each_k(values: at_k.AtK, best: str, worst: str) -> list[dict[str, AtKValue]]:
-    """The means over tasks, for each k from 1."""
+def _each_k(values: at_k.AtK, best: str, worst: str, judged: Floats | None) -> list[dict[str, AtKValue]]:
+    """The means over tasks, for each k from 1; `judged` as in `_over_tasks`."""
     return [
-        {f"{best}{k}": _over_tasks(values.best[:, k - 1]), f"{worst}{k}": _over_tasks(values.worst[:, k - 1])}
+        {
+            f"{best}{k}": _over_tasks(values.best[:, k - 1], k, judged),
+            f"{worst}{k}": _over_tasks(values.worst[:, k - 1], k, judged),
+        }
         for k in range(1, values.best.shape[1] + 1)
     ]
 
 
-def _over_tasks(values: Floats) -> AtKValue:
-    estimate = stats.mean_of(values)
+def _over_tasks(values: Floats, k: int, judged: Floats | None) -> AtKValue:
+    """The mean over tasks; `judged` says how many rollouts each task has, where k of them are one answer yes or no."""
+    most = None if judged is None else float(judged[judged >= k].sum()) / k
+    estimate = stats.mean_of(values, most=most)
     return AtKValue(value=estimate.value, ci=estimate.ci, tasks=estimate.groups)
 
 

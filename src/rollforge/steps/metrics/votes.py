@@ -18,15 +18,16 @@ from rollforge.index.arrays import ints
 from rollforge.index.facts import split_line
 from rollforge.index.grouped import ByTask, Floats, Ints
 
-MAJORITY_EVERY_K = 32
-"""Up to this many samples majority@k is told for every k; beyond, for 1, 2, 4, 8, … and the most there are."""
-
 
 def majority(rows: ByTask, hits: Floats, answer_field: str, widest: int) -> dict[int, Floats]:
-    """majority@k: per k the value of each task that has at least k judged rollouts; `hits` are 1 and 0, NaN for unjudged."""
+    """majority@k: per k the value of each task that has at least k judged rollouts; `hits` are 1 and 0, NaN for unjudged.
+
+    Told for every k; where a task has more than `MOST_FOR_EVERY_K`, for 1, 2, 4, 8, … and the most there are.
+    """
     if not widest:
         return {}
-    every = range(1, widest + 1) if widest <= MAJORITY_EVERY_K else [1, *at_k.ladder(widest)]
+    is_every = widest <= at_k.MOST_FOR_EVERY_K
+    every = range(1, widest + 1) if is_every else [1, *at_k.ladder(widest)]
     known = ~np.isnan(hits)
     judged = np.add.reduceat(known, rows.starts, dtype=np.int64)
     solved = np.add.reduceat(np.where(known, hits, 0.0), rows.starts)
@@ -34,9 +35,14 @@ def majority(rows: ByTask, hits: Floats, answer_field: str, widest: int) -> dict
     split = (solved > 0) & (solved < judged)
     by_k = {k: values.copy() for k in every}
     for task, answers, scores in _judged_answers(rows, answer_field, hits, split):
-        for k in every:
-            if k <= len(scores):
-                by_k[k][task] = at_k.majority_at_k(answers, scores, k)
+        known_k = [k for k in every if k <= len(scores)]
+        told = (
+            at_k.majority_every_k(answers, scores)
+            if is_every
+            else [at_k.majority_at_k(answers, scores, k) for k in known_k]
+        )
+        for k, value in zip(known_k, told, strict=True):
+            by_k[k][task] = value
     return {k: found[judged >= k] for k, found in by_k.items()}
 
 

@@ -21,6 +21,39 @@ Pattern = tuple[int, ...]
 """How often each distinct reward of a task occurs."""
 
 
+class Chain(NamedTuple):
+    """A task whose rewards fall into no kinds: under a wide tolerance one may match two that do not match each other."""
+
+    later: tuple[int, ...]
+    """Of each sample, ascending by reward, how many of those after it match it; they follow it without a gap."""
+
+
+Rewards = Pattern | Chain
+
+
+def samples_of(rewards: Rewards) -> int:
+    """How many samples a task has."""
+    return len(rewards.later) if isinstance(rewards, Chain) else sum(rewards)
+
+
+def _equal_choices(rewards: Rewards, k: int) -> int:
+    """How many choices of k samples are all equal; of a chain, by the least reward among them."""
+    if isinstance(rewards, Chain):
+        return sum(math.comb(later, k - 1) for later in rewards.later)
+    return sum(math.comb(count, k) for count in rewards)
+
+
+def _matching(rewards: Rewards) -> Iterator[tuple[int, float]]:
+    """For samples of each kind: how many others match one, and their share of all samples."""
+    n = samples_of(rewards)
+    if not isinstance(rewards, Chain):
+        yield from ((count - 1, count / n) for count in rewards)
+        return
+    for place, later in enumerate(rewards.later):
+        earlier = sum(before + reach >= place for before, reach in enumerate(rewards.later[:place]))
+        yield earlier + later, 1 / n
+
+
 class Beta(NamedTuple):
     """A distribution of chances."""
 
@@ -90,7 +123,7 @@ STEPS = 5
 
 
 def group_yields(
-    tasks_by_pattern: Mapping[Pattern, int], every_k: Sequence[int], *, are_two: bool = False
+    tasks_by_pattern: Mapping[Rewards, int], every_k: Sequence[int], *, are_two: bool = False
 ) -> list[float | None]:
     """For each k (ascending) the expected share of groups of k with more than one reward, never falling with k.
 
@@ -99,7 +132,7 @@ def group_yields(
     Args:
         are_two: all tasks have the same two rewards, and a pattern counts the higher one first (0 where it does not occur).
     """
-    usable = {pattern: tasks for pattern, tasks in tasks_by_pattern.items() if sum(pattern) > 1}
+    usable = {pattern: tasks for pattern, tasks in tasks_by_pattern.items() if samples_of(pattern) > 1}
     if not usable:
         return [None] * len(every_k)
     total, least = sum(usable.values()), 0.0
@@ -114,37 +147,44 @@ def group_yields(
     return found
 
 
-def chance_of_equal(pattern: Pattern, k: int, fitted: Fitted, *, are_two: bool = False) -> float:
+def chance_of_equal(pattern: Rewards, k: int, fitted: Fitted, *, are_two: bool = False) -> float:
     """How likely k samples of a task are all equal: exact for k up to those taken, beyond the estimate given the fit."""
-    n = sum(pattern)
+    n = samples_of(pattern)
     if k <= n:
-        return sum(math.comb(count, k) for count in pattern) / math.comb(n, k)
+        return _equal_choices(pattern, k) / math.comb(n, k)
     with_ends, without = (
         _estimate(pattern, k, chances, are_two=are_two) for chances in (fitted.with_ends, fitted.without)
     )
     return fitted.belief * with_ends + (1 - fitted.belief) * without
 
 
-def _estimate(pattern: Pattern, k: int, chances: Chances, *, are_two: bool) -> float:
-    n = sum(pattern)
+def _estimate(pattern: Rewards, k: int, chances: Chances, *, are_two: bool) -> float:
     if are_two:
-        high, low = pattern
+        high, low = _pair(pattern)
         return chances.all_of(k, high, low) + chances.mirrored().all_of(k, low, high)
-    return sum(count / n * chances.all_of(k - 1, count - 1, n - count) for count in pattern)
+    others = samples_of(pattern) - 1
+    return sum(share * chances.all_of(k - 1, same, others - same) for same, share in _matching(pattern))
 
 
-def _highs(tasks_by_pattern: Mapping[Pattern, int]) -> Iterator[tuple[int, int, float]]:
+def _pair(rewards: Rewards) -> tuple[int, int]:
+    """Of rewards that take two values: how often the higher one occurs, and the lower one."""
+    assert not isinstance(rewards, Chain)
+    high, low = rewards
+    return high, low
+
+
+def _highs(tasks_by_pattern: Mapping[Rewards, int]) -> Iterator[tuple[int, int, float]]:
     """For each task: its samples, how many of them have the higher reward, and its weight."""
-    for (high, low), tasks in tasks_by_pattern.items():
+    for pattern, tasks in tasks_by_pattern.items():
+        high, low = _pair(pattern)
         yield high + low, high, tasks
 
 
-def _matches(tasks_by_pattern: Mapping[Pattern, int]) -> Iterator[tuple[int, int, float]]:
+def _matches(tasks_by_pattern: Mapping[Rewards, int]) -> Iterator[tuple[int, int, float]]:
     """For a sample of each kind: how many others its task has, how many of them match it, and its weight in tasks."""
     for pattern, tasks in tasks_by_pattern.items():
-        n = sum(pattern)
-        for count in pattern:
-            yield n - 1, count - 1, tasks * count / n
+        for same, share in _matching(pattern):
+            yield samples_of(pattern) - 1, same, tasks * share
 
 
 def fit(draws: Iterable[tuple[int, int, float]], usual: Beta) -> Fitted:

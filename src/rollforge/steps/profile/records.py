@@ -69,7 +69,7 @@ class ProfileSummary(Struct, kw_only=True):
     group_yield: list[Yield]
     variance: VarianceParts
     tokens_per_success: float | None
-    """Output tokens of all rollouts, spent per successful one."""
+    """Output tokens of the judged rollouts, spent per successful one."""
     reward_against_length: float | None
     """Correlation of reward and answer length inside tasks, all tasks together."""
     look: dict[str, list[Look]]

@@ -5,6 +5,7 @@ It reads numbers only; text is touched when the profile is written, for each tas
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rollforge import stats
+from rollforge.errors import UsageError
 from rollforge.index import Index, open_index
 from rollforge.index.arrays import arrow_array, arrow_floats, texts
 from rollforge.index.grouped import ByTask, Floats, Ints
@@ -35,6 +37,15 @@ class ProfileOptions(Struct, frozen=True, kw_only=True):
     where: str | None = None
     look: int = 5
     """Tasks named per reason to look."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no reward reaches, or no two rewards can be within: the answer would be a number that means nothing."""
+        if math.isnan(self.threshold):
+            raise UsageError("the threshold must be a number, not nan")
+        if not self.tolerance >= 0:
+            raise UsageError(f"the tolerance must be 0 or more, not {self.tolerance:g}")
+        if self.look < 0:
+            raise UsageError(f"there cannot be {self.look} tasks to look at", hint="give 0 or more")
 
 
 class Profile:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from rollforge import at_k, stats
 from rollforge.index.arrays import floats
 from rollforge.index.grouped import ByTask, Floats, Ints
-from rollforge.steps.profile.group_yield import Pattern, group_yields
+from rollforge.steps.profile.group_yield import Chain, Pattern, Rewards, group_yields, samples_of
 from rollforge.steps.profile.records import BANDS, Look, NoSignal, ProfileSummary, VarianceParts, Yield
 
 HARD, EASY = 0.25, 0.75
@@ -65,20 +65,23 @@ def summarize(rows: ByTask, tasks: pa.Table, threshold: float, tolerance: float,
 
 
 def _tokens_per_success(rows: ByTask, reward: Floats, threshold: float) -> float | None:
-    solved = int((reward >= threshold).sum())
-    if not solved or "output_tokens" not in rows.index.numbers:
+    """Over the judged rollouts that say what they cost: what the others cost bought no verdict, or is not known."""
+    if "output_tokens" not in rows.index.numbers:
         return None
-    return float(np.nansum(rows.one("output_tokens"))) / solved
+    tokens = rows.one("output_tokens")
+    counts = ~np.isnan(reward) & ~np.isnan(tokens)
+    solved = int((reward[counts] >= threshold).sum())
+    return float(tokens[counts].sum()) / solved if solved else None
 
 
 def _yields(rows: ByTask, reward: Floats, tolerance: float) -> list[Yield]:
     """Expected group yield for the usual k, from how often each task's distinct rewards occur."""
     are_two = _are_two(reward, tolerance)
     patterns = _high_counts(rows, reward) if are_two else _patterns(rows, reward, tolerance)
-    usable = {pattern: tasks for pattern, tasks in patterns.items() if sum(pattern) > 1}
+    usable = {pattern: tasks for pattern, tasks in patterns.items() if samples_of(pattern) > 1}
     if not usable:
         return []
-    sizes = [sum(pattern) for pattern in usable]
+    sizes = [samples_of(pattern) for pattern in usable]
     every_k = sorted({*YIELD_K, max(sizes)})
     values = group_yields(usable, every_k, are_two=are_two)
     return [
@@ -90,33 +93,48 @@ def _yields(rows: ByTask, reward: Floats, tolerance: float) -> list[Yield]:
 def _are_two(reward: Floats, tolerance: float) -> bool:
     """Every reward is the least or the greatest there is."""
     known = reward[~np.isnan(reward)]
-    if not len(known) or known.max() - known.min() <= 2 * tolerance:
+    if not len(known) or known.max() - known.min() <= 3 * tolerance:  # a high one might match a low one
         return False
     return bool(((known - known.min() <= tolerance) | (known.max() - known <= tolerance)).all())
 
 
-def _high_counts(rows: ByTask, reward: Floats) -> Counter[Pattern]:
+def _high_counts(rows: ByTask, reward: Floats) -> Counter[Rewards]:
     """Of rewards that take two values: how many tasks have so many of the higher one and so many of the lower."""
     middle = np.nanmin(reward) / 2 + np.nanmax(reward) / 2
     highs, known = rows.sums(np.where(np.isnan(reward), np.nan, (reward > middle).astype(np.float64)))
-    pairs = zip(highs.astype(int).tolist(), (known - highs).astype(int).tolist(), strict=True)
-    return Counter(pairs)
+    return Counter(zip(highs.astype(int).tolist(), (known - highs).astype(int).tolist(), strict=True))
 
 
-def _patterns(rows: ByTask, reward: Floats, tolerance: float) -> Counter[Pattern]:
+def _patterns(rows: ByTask, reward: Floats, tolerance: float) -> Counter[Rewards]:
     """How many tasks have which counts of their distinct rewards."""
-    patterns: Counter[Pattern] = Counter()
+    patterns: Counter[Rewards] = Counter()
     for _, _, ascending in at_k.groups_by_size(reward, rows.starts):
-        for counts, times in _class_counts(ascending, tolerance):
+        is_chain = _are_chains(ascending, tolerance)
+        for counts, times in _class_counts(ascending[~is_chain], tolerance):
             patterns[counts] += times
+        patterns.update(_chain(one, tolerance) for one in ascending[is_chain])
     return patterns
+
+
+def _are_chains(ascending: Floats, tolerance: float) -> np.ndarray:
+    """Whether a task has rewards without a gap between neighbours that are yet too far apart to be one."""
+    place = np.arange(ascending.shape[1])
+    is_first = np.diff(ascending, axis=1, prepend=-np.inf) > tolerance
+    first = np.maximum.accumulate(np.where(is_first, place, 0), axis=1)
+    apart = ascending - np.take_along_axis(ascending, first, axis=1)
+    return np.asarray((apart > tolerance).any(axis=1))
+
+
+def _chain(ascending: Floats, tolerance: float) -> Chain:
+    matches = ascending[None, :] - ascending[:, None] <= tolerance
+    return Chain(tuple(np.triu(matches, 1).sum(axis=1).tolist()))
 
 
 def _class_counts(ascending: Floats, tolerance: float) -> list[tuple[Pattern, int]]:
     """How often a task's distinct rewards occur (most frequent first), and how many tasks have that pattern."""
     size = ascending.shape[1]
-    if size == 1:
-        return [((1,), len(ascending))]
+    if size == 1 or not len(ascending):
+        return [((1,) * size, len(ascending))]
     steps = np.diff(ascending, axis=1) > tolerance
     packed = np.packbits(steps, axis=1)
     times = Counter(packed.view(f"V{packed.shape[1]}").ravel().tolist())

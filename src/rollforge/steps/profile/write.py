@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -48,26 +49,32 @@ def write_profile(
         out.mkdir(parents=True, exist_ok=True)
         files = RunFiles(out / f"{files.stem}.jsonl")
     infos = _rollout_infos(index, where) if rollout_infos else None
-    partial = files.reward_profiling.with_suffix(f".{os.getpid()}.partial")  # two may profile one run at once
     try:
-        with partial.open("wb") as file, Samples(index, where) as samples:
+        with _replacing(files.reward_profiling) as file, Samples(index, where) as samples:
             _write_tasks(file, profile, samples, Histograms(profile.rows or ByTask(index, where)), infos)
     except EOFError as error:
         where_told = ", ".join(str(run.rollouts) for run in index.runs)
         raise DataError(f"{where_told}: {error} while it was read", hint="run the command again") from None
-    else:
-        partial.replace(files.reward_profiling)
-    finally:
-        partial.unlink(missing_ok=True)
-    files.agent_metrics.write_bytes(
-        msgspec.json.format(_encode(agent_entries(profile.agents)), indent=2) + b"\n"
-    )
+    with _replacing(files.agent_metrics) as file:
+        file.write(msgspec.json.format(_encode(agent_entries(profile.agents)), indent=2) + b"\n")
     written = {"tasks": str(files.reward_profiling), "agents": str(files.agent_metrics)}
     if parquet:
         table = files.reward_profiling.with_suffix(".parquet")
         pq.write_table(profile.tasks, table, compression="zstd")
         written["parquet"] = str(table)
     return written
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file that takes the place of another once it is whole; two may profile one run at once."""
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            yield file
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def agent_entries(agents: pa.Table) -> list[JsonObject]:
