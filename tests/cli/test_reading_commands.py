@@ -225,3 +225,23 @@ def test_a_peers_numbers_are_of_one_run_and_a_second_one_is_refused(
     called = Called(capsys, "metrics", run, "--against", run, "--compat", peer)
     assert called.code == 2 and not called.out
     assert "cannot compare" in called.err and "leave out --compat" in called.err
+
+
+def test_control_characters_of_a_rollout_never_reach_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evil = "\x1b[2J\x1b]0;title\x07 \x9b31m red"
+    path = write_rows(
+        tmp_path / "rollouts.jsonl", [make_rollout(text=evil, prompt=evil, agent=evil, note=evil)]
+    )
+    printed = [
+        Called(capsys, "show", path).out,
+        Called(capsys, "query", path, f'select agent as "{evil}", note from rollouts').out,
+        Called(capsys, "validate", path).out,
+        Called(capsys, "metrics", path).out,
+    ]
+    assert not [text for text in printed if set(text) & {"\x1b", "\x9b", "\x07"}]
+    assert "␛[2J" in printed[0] and "red" in printed[0]
+    assert json.loads(Called(capsys, "query", path, "select note from rollouts", "--json").out)["rows"] == [
+        [evil]
+    ]

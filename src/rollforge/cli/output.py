@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 @cache
 def out() -> Console:
     """Where results for people go."""
-    from rich.console import Console
+    from rollforge.cli.console import PlainConsole
 
-    return Console(highlight=False, soft_wrap=True, emoji=False)
+    return PlainConsole(highlight=False, soft_wrap=True, emoji=False)
 
 
 @cache
 def err() -> Console:
     """Where talk goes: progress, notes, errors."""
-    from rich.console import Console
+    from rollforge.cli.console import PlainConsole
 
-    return Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+    return PlainConsole(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 encode_json = msgspec.json.Encoder(decimal_format="number").encode

@@ -151,7 +151,7 @@ def _print_table(result: pa.Table, limit: int) -> None:
         is_number = str(field.type) in ("int64", "double", "int32", "float", "uint64") or "decimal" in str(
             field.type
         )
-        table.add_column(field.name, justify="right" if is_number else "left", overflow="fold")
+        table.add_column(Text(field.name), justify="right" if is_number else "left", overflow="fold")
     for row in zip(*(_values(column) for column in shown.columns), strict=True):
         table.add_row(
             *(
