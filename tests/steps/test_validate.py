@@ -68,6 +68,11 @@ def test_good_tasks_pass(tmp_path: Path) -> None:
         ("text", "input[0]"),
         ({"role": "user", "content": [{"type": "text_input", "text": "x"}]}, "input[0].content[0].type"),
         ({"type": "function_call", "call_id": "c", "name": "f", "arguments": {"a": 1}}, "input[0].arguments"),
+        ({"type": "function_call_output", "call_id": "c", "output": {"a": 1}}, "input[0].output"),
+        ({"type": "function_call_output", "call_id": "c", "output": ["x"]}, "input[0].output[0]"),
+        ({"type": "item_reference"}, "input[0].id"),
+        ({"type": "reasoning", "id": "r", "summary": ["x"]}, "input[0].summary[0]"),
+        ({"role": "assistant", "content": [{"type": "refusal"}]}, "input[0].content[0].refusal"),
     ],
 )
 def test_items_that_slip_through_the_peers_schema_are_errors(tmp_path: Path, item: Any, path: str) -> None:
@@ -589,3 +594,43 @@ async def test_tasks_runs_and_shards_that_rollforge_writes_pass(tmp_path: Path) 
         report = validate_files(paths)
         assert report.ok, [problem for file in report.files for problem in file.bad][:3]
         assert all(file.rows for file in report.files)
+
+
+def test_items_and_schemas_that_the_api_allows_pass(tmp_path: Path) -> None:
+    items = [
+        {"role": "user", "content": "x"},
+        {"type": "item_reference", "id": "msg_1"},
+        {"type": "shell_call", "call_id": "s", "action": {}},
+        {"type": "shell_call_output", "call_id": "s", "output": []},
+        {"type": "compaction", "encrypted_content": "…"},
+        {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "t"}]},
+    ]
+    properties = {
+        "any": True,
+        "none": False,
+        "other": {"type": "object", "properties": None, "required": None},
+    }
+    tool = {**GOOD_TOOL, "parameters": {"type": "object", "properties": properties}}
+    assert problems(tmp_path / "t.jsonl", make_task(items, params={"tools": [tool]})) == []
+
+
+def test_a_message_without_parts_in_a_response_is_what_happened_and_only_told(tmp_path: Path) -> None:
+    row = make_rollout(0, 0)
+    row["response"]["output"][0]["content"] = []
+    [file] = validate_files([write_rows(tmp_path / "rollouts.jsonl", [row])]).files
+    assert not file.bad and [one.path for one in file.warnings] == ["response.output[0].content"]
+
+
+@pytest.mark.parametrize("name", ["tasks.parquet", "tasks.data"])
+def test_tasks_in_parquet_pass_whatever_their_items_and_the_name_of_the_file(
+    tmp_path: Path, name: str
+) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [task for task in GOOD if isinstance(task["responses_create_params"]["input"], list)]
+    rows[0] = make_task([{"role": "user", "content": "u", "type": "message"}])
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / name)
+    report = validate_files([tmp_path / name], ValidateOptions(fix=True))
+    assert report.ok and report.files[0].kind == "tasks" and report.files[0].rows == len(rows)
+    assert validate_files([str(report.files[0].fixed)]).ok

@@ -30,13 +30,16 @@ def check_schema(
     enum = schema.get("enum")
     if enum is not None and not isinstance(enum, list):
         yield Finding(f"{path}.enum", f"expected a list of values, got {told(enum)}", 'like ["a", "b"]')
-    properties = schema.get("properties", {})
+    properties = schema.get("properties")
+    properties = (
+        {} if properties is None else properties
+    )  # Parquet writes null for a key that only others have
     if not isinstance(properties, dict):
         yield Finding(f"{path}.properties", f"expected an object, got {kind_of(properties)}")
     else:
         yield from _check_required(schema, None if is_part else properties, path)
         for name, inner in properties.items():
-            yield from check_schema(inner, f"{path}.properties.{name}")
+            yield from _check_nested(inner, f"{path}.properties.{name}")
     yield from _check_inner(schema, path)
 
 
@@ -53,7 +56,8 @@ def _check_type(schema: JsonObject, path: str, *, is_top: bool) -> Iterator[Find
 
 
 def _check_required(schema: JsonObject, properties: JsonObject | None, path: str) -> Iterator[Finding]:
-    required = schema.get("required", [])
+    required = schema.get("required")
+    required = [] if required is None else required
     if not isinstance(required, list):
         yield Finding(f"{path}.required", f"expected a list of names, got {kind_of(required)}")
         return
