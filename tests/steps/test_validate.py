@@ -634,3 +634,64 @@ def test_tasks_in_parquet_pass_whatever_their_items_and_the_name_of_the_file(
     report = validate_files([tmp_path / name], ValidateOptions(fix=True))
     assert report.ok and report.files[0].kind == "tasks" and report.files[0].rows == len(rows)
     assert validate_files([str(report.files[0].fixed)]).ok
+
+
+def chat_tool(**function: Any) -> Row:
+    return {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}} | function}
+
+
+BAD_TOOL = chat_tool(parameters={"type": "object", "properties": {"a": {"type": "strnig"}}})
+
+
+@pytest.mark.parametrize(
+    ("row", "path"),
+    [
+        ({"messages": CHAT, "tools": [BAD_TOOL]}, "tools[0].function.parameters.properties.a.type"),
+        ({"messages": CHAT, "tools": json.dumps([BAD_TOOL])}, "tools[0].function.parameters.properties.a.type"),
+        ({"messages": CHAT, "tools": '[{"name": "a b"}]'}, "tools[0].name"),
+        ({"messages": CHAT, "tools": [chat_tool(), chat_tool()]}, "tools[1].function.name"),
+        ({"messages": CHAT, "tools": '["f"]'}, "tools[0]"),
+        ({"messages": [{"role": "user", "content": ["x"]}, *CHAT[1:]]}, "messages[0].content[0]"),
+        ({"prompt": "p", "completion": "c", "label": "good"}, "label"),
+        ({"instruction": "", "input": "", "output": "o"}, "instruction"),
+    ],
+)  # fmt: skip
+def test_faults_inside_rows_of_datasets_are_placed(tmp_path: Path, row: Row, path: str) -> None:
+    assert problems(tmp_path / "d.jsonl", row) == [(1, path)]
+
+
+def test_a_chat_call_has_a_name(tmp_path: Path) -> None:
+    found = problems(tmp_path / "d.jsonl", called([{"id": "c", "function": {"arguments": "{}"}}]))
+    assert [path.rpartition("tool_calls")[2] for _, path in found] == ["[0].function.name"]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"instruction": "i", "input": "", "output": "o"},
+        {"text": "plain"},
+        {"prompt": "p", "completion": "c", "label": 1},
+        {"prompt": "p", "label": "42"},
+        {"messages": [CHAT[0], {"role": "assistant", "content": None, "refusal": "no"}]},
+        {"messages": [CHAT[0], {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}},
+                      {"role": "function", "name": "f", "content": "1"}, CHAT[-1]]},
+        {"messages": CHAT, "tools": [chat_tool()]},
+    ],
+)  # fmt: skip
+def test_other_rows_that_trainers_read_pass(tmp_path: Path, row: Row) -> None:
+    assert problems(tmp_path / "d.jsonl", row) == []
+
+
+def test_a_tool_message_needs_no_call_where_calls_are_text(tmp_path: Path) -> None:
+    result = {"role": "tool", "content": "1"}
+    as_text = {"messages": [CHAT[0], CHAT[-1], result, CHAT[-1]]}
+    as_calls = called([{"id": "c", "function": {"name": "f", "arguments": "{}"}}])
+    as_calls["messages"] = [*as_calls["messages"], result, CHAT[-1]]
+    [file] = validate_files([write_rows(tmp_path / "d.jsonl", [as_text, as_calls])]).files
+    assert not file.bad and {one.line for one in file.warnings} == {2}
+
+
+def test_plain_tasks_have_the_fields_that_the_verifier_needs(tmp_path: Path) -> None:
+    rows = [{"prompt": "a", "expected_answer": "1"}, {"prompt": "b"}, {"prompt": "c", "completion": "d"}]
+    found = problems(tmp_path / "t.jsonl", *rows, needs=["expected_answer"])
+    assert found == [(2, "expected_answer")]

@@ -10,11 +10,26 @@ from rollforge.records import PARAMS_KEY, JsonObject
 from rollforge.steps.validate.chats import check_chat
 from rollforge.steps.validate.records import Finding, is_json, kind_of, told
 from rollforge.steps.validate.rollouts import check_rollout
-from rollforge.steps.validate.tools import check_tools
+from rollforge.steps.validate.tools import check_chat_tools
 
 DATASET_KEYS = (
     "messages", "conversations", "prompt", "completion", "chosen", "rejected", "chosen_response", "completions", "input", "rollout",
+    "instruction", "text",
 )  # fmt: skip
+
+
+ANSWERS = (
+    "messages",
+    "conversations",
+    "completion",
+    "chosen",
+    "rejected",
+    "completions",
+    "output",
+    "rollout",
+    "text",
+)
+"""A row with none of these only asks: it is as good a task as it is a row of a prompt set."""
 
 
 def check_dataset(row: JsonObject) -> Iterator[Finding]:
@@ -23,8 +38,20 @@ def check_dataset(row: JsonObject) -> Iterator[Finding]:
     for key in ("messages", "conversations"):
         if key in row:
             yield from check_chat(row[key], key, must_answer=not is_context)
-    for key in ("context", "input", "prompt", "completion", "chosen", "rejected", "rollout"):
-        if key in row:
+    for key in (
+        "instruction",
+        "context",
+        "input",
+        "prompt",
+        "completion",
+        "chosen",
+        "rejected",
+        "rollout",
+        "text",
+    ):
+        if key in row and not (
+            key == "input" and "instruction" in row
+        ):  # beside an instruction it may be empty
             yield from _check_side(row[key], key)
     if "completions" in row:
         yield from _check_ranked(row["completions"])
@@ -32,8 +59,9 @@ def check_dataset(row: JsonObject) -> Iterator[Finding]:
         yield Finding("rejected", "is the same as `chosen`: the pair teaches nothing")
     if ("chosen" in row) != ("rejected" in row):
         yield Finding("rejected" if "chosen" in row else "chosen", "missing: a pair has both")
-    if "label" in row and "input" not in row and not isinstance(row["label"], bool):
-        yield Finding("label", f"expected true or false, got {kind_of(row['label'])}")
+    is_labelled = "label" in row and any(key in row for key in ("completion", "conversations", "rollout"))
+    if is_labelled and row["label"] not in (0, 1):  # which true and false are too
+        yield Finding("label", f"expected true or false, got {told(row['label'])}")
     yield from _check_tools(row.get("tools"))
 
 
@@ -42,10 +70,13 @@ def _check_tools(tools: object) -> Iterator[Finding]:
     if isinstance(tools, str) and tools:
         if not is_json(tools):
             yield Finding("tools", f"is not JSON: {told(tools)}", "write the list of tools as JSON text")
-        elif not isinstance(msgspec.json.decode(tools), list | None):
+            return
+        tools = msgspec.json.decode(tools)
+        if not isinstance(tools, list | None):
             yield Finding("tools", "expected a list of tools as JSON text", 'for none: ""')
-    elif isinstance(tools, list) and not all(isinstance(tool, dict) and "function" in tool for tool in tools):
-        yield from check_tools(tools, "tools")
+            return
+    if isinstance(tools, list):
+        yield from check_chat_tools(tools, "tools")
 
 
 def _check_side(value: object, key: str) -> Iterator[Finding]:

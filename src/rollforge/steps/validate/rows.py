@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from sys import float_info
 
 from rollforge.records import ATTEMPT_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject, has_field
-from rollforge.steps.validate.datasets import DATASET_KEYS, check_dataset
+from rollforge.steps.validate.datasets import ANSWERS, DATASET_KEYS, check_dataset
 from rollforge.steps.validate.params import check_params
 from rollforge.steps.validate.records import FileKind, Finding
 from rollforge.steps.validate.rollouts import check_rollout
@@ -37,6 +37,8 @@ def check_row(row: JsonObject, kind: FileKind, needs: Sequence[str]) -> Iterator
     yield from _check_sizes(row)
     if claimed == "dataset":
         yield from check_dataset(row)
+        if not any(key in row for key in ANSWERS):
+            yield from _check_needs(row, needs)
         return
     yield from _check_indices(row)
     if PARAMS_KEY in row:

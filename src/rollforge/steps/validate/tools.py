@@ -49,19 +49,43 @@ def check_tools(tools: object, path: str) -> Iterator[Finding]:
                 "move name, parameters and strict up one level",
             )
             continue
+        yield from _check_name(tool.get("name"), f"{place}.name", names)
         yield from _check_tool(tool, place)
-        name = tool.get("name")
-        if isinstance(name, str):
-            if name in names:
-                yield Finding(f"{place}.name", f"a second tool is called {name!r}")
-            names.add(name)
+
+
+def check_chat_tools(tools: list[object], path: str) -> Iterator[Finding]:
+    """Tool definitions of a dataset: name and parameters stand under `function`, or alone, as LLaMA-Factory has them."""
+    names: set[str] = set()
+    for number, tool in enumerate(tools):
+        place = f"{path}[{number}]"
+        function = tool.get("function", tool) if isinstance(tool, dict) else None
+        if not isinstance(function, dict):
+            yield Finding(place, f"expected a tool, got {told(tool)}", _CHAT_TOOL)
+            continue
+        if function is not tool:
+            place += ".function"
+        elif "type" in tool:
+            text = "a flat tool of the Responses API; most chat templates render it wrongly"
+            yield Finding(place, text, _CHAT_TOOL, "warning")
+        yield from _check_name(function.get("name"), f"{place}.name", names)
+        if function.get("parameters") is not None:
+            yield from check_schema(function["parameters"], f"{place}.parameters")
+
+
+_CHAT_TOOL = 'a chat template reads {"type": "function", "function": {"name": …, "parameters": …}}'
+
+
+def _check_name(name: object, path: str, names: set[str]) -> Iterator[Finding]:
+    """A name that a model can call, and that none of the `names` before it is; it joins them."""
+    if not isinstance(name, str) or not _TOOL_NAME.match(name):
+        yield Finding(path, f"expected letters, digits, - or _, at most 64, got {told(name)}")
+    if isinstance(name, str):
+        if name in names:
+            yield Finding(path, f"a second tool is called {name!r}")
+        names.add(name)
 
 
 def _check_tool(tool: JsonObject, path: str) -> Iterator[Finding]:
-    if not isinstance(tool.get("name"), str) or not _TOOL_NAME.match(tool["name"]):
-        yield Finding(
-            f"{path}.name", f"expected letters, digits, - or _, at most 64, got {told(tool.get('name'))}"
-        )
     if "strict" not in tool:
         yield Finding(f"{path}.strict", "missing: NeMo Gym requires it", "add strict: true or false")
     elif not isinstance(tool["strict"], bool | None):
