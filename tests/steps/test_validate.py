@@ -695,3 +695,29 @@ def test_plain_tasks_have_the_fields_that_the_verifier_needs(tmp_path: Path) -> 
     rows = [{"prompt": "a", "expected_answer": "1"}, {"prompt": "b"}, {"prompt": "c", "completion": "d"}]
     found = problems(tmp_path / "t.jsonl", *rows, needs=["expected_answer"])
     assert found == [(2, "expected_answer")]
+
+
+ASKS_TWICE = [*CHAT, {"role": "user", "content": "and now?"}]
+
+
+@pytest.mark.parametrize(
+    ("row", "turns", "tools"),
+    [
+        ({"messages": [*ASKS_TWICE, CHAT[-1]], "tools": json.dumps([chat_tool()])}, 2, 1),
+        (spoken("human", "gpt", "human", "gpt", tools='[{"name": "f"}, {"name": "g"}]'), 2, 2),
+        ({"prompt": ASKS_TWICE, "chosen": [CHAT[-1]], "rejected": [{"role": "assistant", "content": "b"}]}, 2, 0),
+        ({"input": ASKS_TWICE, "label": "1"}, 2, 0),
+        ({"prompt": "p", "chosen": "a", "rejected": "b", "tools": [chat_tool()]}, 1, 1),
+        ({"rollout": make_rollout(), "label": True}, 1, 0),
+        ({"context": ASKS_TWICE, "completions": [
+            {"rank": rank, "completion": [{"role": "assistant", "content": f"answer {rank}"}]} for rank in range(2)
+        ]}, 2, 0),
+    ],
+)  # fmt: skip
+def test_turns_tools_and_words_are_counted_in_every_form(
+    tmp_path: Path, row: Row, turns: int, tools: int
+) -> None:
+    report = validate_files([write_rows(tmp_path / "d.jsonl", [row])])
+    metrics = report.files[0].metrics
+    assert report.ok and (metrics["turns"]["mean"], metrics["tools"]["mean"]) == (turns, tools)
+    assert metrics["words"]["mean"] > 3
