@@ -721,3 +721,11 @@ def test_turns_tools_and_words_are_counted_in_every_form(
     metrics = report.files[0].metrics
     assert report.ok and (metrics["turns"]["mean"], metrics["tools"]["mean"]) == (turns, tools)
     assert metrics["words"]["mean"] > 3
+
+
+def test_a_common_fault_does_not_hide_a_rare_one(tmp_path: Path) -> None:
+    common = [make_task([{"role": "usr", "content": f"q{number}"}], answer="x") for number in range(3000)]
+    rows = [*common, b"{torn", make_task("number", answer=1), *common[:1]]
+    [file] = validate_files([write_rows(tmp_path / "t.jsonl", rows)]).files
+    assert file.errors == 3004 and len(file.bad) == 1003
+    assert [(one.line, one.path) for one in file.bad[1000:]] == [(3001, ""), (3002, "answer"), (3003, "")]

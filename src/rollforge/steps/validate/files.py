@@ -7,6 +7,7 @@ are good as they stand.
 from __future__ import annotations
 
 import hashlib
+import re
 from array import array
 from collections.abc import Hashable, Sequence
 from pathlib import Path
@@ -25,6 +26,10 @@ from rollforge.steps.validate.repeats import Repeats
 from rollforge.steps.validate.rows import check_row, kind_of_row
 
 LISTED = 1000
+"""Problems of one file that are listed in any case."""
+LISTED_KINDS = 100
+"""Those beyond them that say something new."""
+_DIGITS = re.compile(r"\d+")
 _canonical = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -66,6 +71,7 @@ class _File:
         self._options = options
         self._rows = 0
         self._bad: list[Problem] = []
+        self._listed_kinds: set[str] = set()
         self._warnings: list[Problem] = []
         self._bad_lines: set[int] = set()
         self._reasons: dict[int, list[str]] = {}
@@ -88,8 +94,16 @@ class _File:
         self._bad_lines.add(line)
         if self._options.fix and not is_repeat:
             self._reasons.setdefault(line, []).append(f"{problem.path}: {problem.text}".removeprefix(": "))
-        if len(self._bad) < LISTED:
+        self._list(problem)
+
+    def _list(self, problem: Problem) -> None:
+        """Keep the first problems, and later ones only of a kind not told yet: a common fault must not hide a rare one."""
+        if len(self._bad) >= LISTED + LISTED_KINDS:
+            return
+        kind = _DIGITS.sub("#", f"{problem.path}: {problem.text}")
+        if len(self._bad) < LISTED or kind not in self._listed_kinds:
             self._bad.append(problem)
+            self._listed_kinds.add(kind)
 
     def read(self) -> None:
         """Check every row."""
