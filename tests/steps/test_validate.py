@@ -729,3 +729,18 @@ def test_a_common_fault_does_not_hide_a_rare_one(tmp_path: Path) -> None:
     [file] = validate_files([write_rows(tmp_path / "t.jsonl", rows)]).files
     assert file.errors == 3004 and len(file.bad) == 1003
     assert [(one.line, one.path) for one in file.bad[1000:]] == [(3001, ""), (3002, "answer"), (3003, "")]
+
+
+def test_a_line_for_each_rollout_of_a_task_is_no_repetition_but_the_same_rollout_twice_is(
+    tmp_path: Path,
+) -> None:
+    rows = [make_task("a", _ng_task_index=0, _ng_rollout_index=rollout) for rollout in (0, 1, 2, 1)]
+    [file] = validate_files([write_rows(tmp_path / "rollouts_materialized_inputs.jsonl", rows)]).files
+    assert [(one.line, one.text) for one in file.bad] == [(4, "the same row as line 2")]
+    assert not file.warnings
+
+
+def test_every_failed_attempt_may_have_its_line_with_or_without_a_response(tmp_path: Path) -> None:
+    judged = make_rollout(0, 0, 0.0, _ng_failure_class="judge_failed", _ng_attempt_index=0)
+    own = {"_ng_task_index": 0, "_ng_rollout_index": 0, "_ng_failure_class": "timeout", "response": None}
+    assert problems(tmp_path / "rollouts_failures.jsonl", judged, own | {"_ng_attempt_index": 1}) == []

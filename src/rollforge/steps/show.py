@@ -113,8 +113,14 @@ def _select(index: Index, options: ShowOptions) -> Any:
     limit = f"LIMIT {options.sample if options.sample is not None else options.limit}"
     return index.select(
         f"SELECT * FROM (SELECT *, {score} AS suspicion, {tests} FROM ({source}) {where}) {only} ORDER BY {order} {limit}",
-        told="show" if options.sort is None else f"--sort {options.sort!r}",
+        told=_told(options),
     )
+
+
+def _told(options: ShowOptions) -> str:
+    """The texts that a mistake can be in."""
+    given = {"--where": options.where, "--sort": options.sort}
+    return " ".join(f"{name} {text!r}" for name, text in given.items() if text is not None) or "show"
 
 
 def _order(index: Index, options: ShowOptions) -> str:

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from rollforge.errors import UsageError
-from rollforge.records import PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject
+from rollforge.records import FAILURE_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject
 from rollforge.steps.validate.clean import copies_of, refuse_overwriting, write_clean
 from rollforge.steps.validate.file_metrics import FileMetrics
 from rollforge.steps.validate.prompts import is_one_split, prompt_of
@@ -132,7 +132,7 @@ class _File:
     def _check_duplicate(self, line: int, row: JsonObject) -> None:
         task, rollout = row.get(TASK_KEY), row.get(ROLLOUT_KEY)
         if self.kind == "rollouts":
-            if isinstance(task, int) and isinstance(rollout, int):
+            if isinstance(task, int) and isinstance(rollout, int) and FAILURE_KEY not in row:
                 first = self._same_rollouts.note((task, rollout), line)
                 if first is not None:
                     text = f"the same (task, rollout) as line {first}: {(task, rollout)}"
@@ -145,7 +145,7 @@ class _File:
         if same is not None:
             finding = Finding("", f"the same row as line {same}", "--fix keeps the first good one")
             self.add(line, finding, is_repeat=True)
-        elif asked_at is not None and self.kind == "tasks":
+        elif asked_at is not None and self.kind == "tasks" and rollout is None:
             text = f"the same prompt as line {asked_at}, with other fields"
             self.add(line, Finding(PARAMS_KEY + ".input", text, level="warning"))
 
@@ -193,8 +193,11 @@ class _File:
 
 
 def _digest(row: JsonObject) -> bytes:
-    """The same for rows that say the same, whatever their numbers and the order of their keys."""
-    said = {key: value for key, value in row.items() if key not in (TASK_KEY, ROLLOUT_KEY)}
+    """The same for rows that say the same, whatever the task's number and the order of their keys.
+
+    The number of the rollout counts: NeMo Gym's materialized inputs have a line for each.
+    """
+    said = {key: value for key, value in row.items() if key != TASK_KEY}
     return hashlib.sha256(_canonical(said)).digest()[:12]
 
 

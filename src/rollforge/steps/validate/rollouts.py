@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rollforge.records import JsonObject
+from rollforge.records import FAILURE_KEY, JsonObject
 from rollforge.steps.validate.items import check_item
 from rollforge.steps.validate.records import Finding, kind_of
 
@@ -14,11 +14,14 @@ TOKEN_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_prob
 def check_rollout(row: JsonObject) -> Iterator[Finding]:
     """Everything wrong with the outcome of a rollout."""
     reward = row.get("reward")
-    if "reward" not in row:
+    is_failure = FAILURE_KEY in row  # an attempt of which there may be nothing to judge, or to keep
+    if "reward" not in row and not is_failure:
         yield Finding("reward", "missing: expected a number, or null for unjudged")
     elif reward is not None and (isinstance(reward, str | list | dict)):
         yield Finding("reward", f"expected a number or null, got {kind_of(reward)}")
     response = row.get("response")
+    if is_failure and response is None:
+        return
     if not isinstance(response, dict):
         yield Finding("response", f"expected an object, got {kind_of(response)}")
         return
