@@ -744,3 +744,11 @@ def test_every_failed_attempt_may_have_its_line_with_or_without_a_response(tmp_p
     judged = make_rollout(0, 0, 0.0, _ng_failure_class="judge_failed", _ng_attempt_index=0)
     own = {"_ng_task_index": 0, "_ng_rollout_index": 0, "_ng_failure_class": "timeout", "response": None}
     assert problems(tmp_path / "rollouts_failures.jsonl", judged, own | {"_ng_attempt_index": 1}) == []
+
+
+def test_the_row_of_another_kind_is_the_wrong_one_also_when_it_is_the_first(tmp_path: Path) -> None:
+    rows = [{"messages": CHAT}, make_task("a"), make_task("b")]
+    path = write_rows(tmp_path / "t.jsonl", rows)
+    [file] = validate_files([path], ValidateOptions(fix=True)).files
+    assert (file.kind, [(one.line, one.path) for one in file.bad]) == ("tasks", [(1, "")])
+    assert file.fixed is not None and Path(file.fixed).read_bytes().count(b"\n") == 2

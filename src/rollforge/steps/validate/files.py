@@ -65,7 +65,6 @@ class _File:
 
     def __init__(self, path: Path, options: ValidateOptions) -> None:
         self.path = path
-        self.kind: FileKind = "empty"
         self.errors = 0
         self.prompts = Repeats()
         self._options = options
@@ -78,6 +77,7 @@ class _File:
         """What is wrong with a line in itself, which leaves it out of the clean copy."""
         self._same_rows = Repeats()
         self._same_rollouts = Repeats(stays="last")
+        self._lines_by_claim: dict[FileKind, array[int]] = {}
         self._kinds: dict[str, dict[str, array[int]]] = {}
         self._metrics = FileMetrics()
 
@@ -116,22 +116,30 @@ class _File:
                     self._check(number, row)
                 except RecursionError:  # it could just be read: what looks at it goes some calls deeper
                     self.add(number, Finding("", "nested too deeply"))
+        self._find_strangers()
         self._find_mixed_types()
 
+    @property
+    def kind(self) -> FileKind:
+        """What most rows claim to be."""
+        claims = self._lines_by_claim
+        return max(claims, key=lambda kind: len(claims[kind]), default="empty")
+
     def _check(self, line: int, row: JsonObject) -> None:
-        if self.kind == "empty":
-            self.kind = kind_of_row(row) or "empty"
+        claimed = kind_of_row(row)
+        if claimed is not None:
+            self._lines_by_claim.setdefault(claimed, array("L")).append(line)
         before = self.errors
-        for finding in check_row(row, self.kind, self._options.needs):
+        for finding in check_row(row, self._options.needs):
             self.add(line, finding)
-        self._check_duplicate(line, row)
+        self._check_duplicate(line, row, claimed)
         self._note_kinds(line, row)
         if self.errors == before:
             self._metrics.add(row)
 
-    def _check_duplicate(self, line: int, row: JsonObject) -> None:
+    def _check_duplicate(self, line: int, row: JsonObject, claimed: FileKind | None) -> None:
         task, rollout = row.get(TASK_KEY), row.get(ROLLOUT_KEY)
-        if self.kind == "rollouts":
+        if claimed == "rollouts":
             if isinstance(task, int) and isinstance(rollout, int) and FAILURE_KEY not in row:
                 first = self._same_rollouts.note((task, rollout), line)
                 if first is not None:
@@ -145,7 +153,7 @@ class _File:
         if same is not None:
             finding = Finding("", f"the same row as line {same}", "--fix keeps the first good one")
             self.add(line, finding, is_repeat=True)
-        elif asked_at is not None and self.kind == "tasks" and rollout is None:
+        elif asked_at is not None and claimed == "tasks" and rollout is None:
             text = f"the same prompt as line {asked_at}, with other fields"
             self.add(line, Finding(PARAMS_KEY + ".input", text, level="warning"))
 
@@ -155,6 +163,14 @@ class _File:
                 continue
             kind = "a number" if isinstance(value, bool | int | float) else kind_of(value)
             self._kinds.setdefault(name, {}).setdefault(kind, array("L")).append(line)
+
+    def _find_strangers(self) -> None:
+        """Rows of another kind than most: known only at the end, as the first row may be the wrong one."""
+        usual = self.kind
+        for kind, lines in self._lines_by_claim.items():
+            for line in lines if kind != usual else ():
+                text = f"this row is one of {kind}, the file holds {usual}"
+                self.add(line, Finding("", text, "keep one kind of row per file"))
 
     def _find_mixed_types(self) -> None:
         """A field that is of one type in most rows and of another in some: the few are wrong."""
