@@ -78,3 +78,20 @@ def test_a_new_name_never_takes_one_that_is_there(run: Path, capsys: pytest.Capt
     sql = "select 1 as a, 2 as a, 3 as a_1, 4 as a"
     printed = Called(capsys, "query", run, sql, "--json")
     assert json.loads(printed.out) == {"columns": ["a", "a_2", "a_1", "a_3"], "rows": [[1, 2, 3, 4]]}
+
+
+def test_a_result_that_cannot_be_written_leaves_the_file_that_was_there(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "kept.parquet"
+    assert Called(capsys, "query", run, "select task from rollouts", "-o", kept).code == 0
+    refused = Called(capsys, "query", run, "select interval 3 day as i", "-o", kept)
+    assert refused.code == 2 and "cast that column" in refused.err
+    assert pq.read_table(kept).num_rows == 3
+
+
+def test_a_huge_number_takes_as_little_room_as_any_other(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = Called(capsys, "query", run, "select 1e308 as a, -123456789e12 as b, 123456789012345 as c").out
+    assert shown.split()[-3:] == ["1.000e+308", "-1.235e+20", "123456789012345"]

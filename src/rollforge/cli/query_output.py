@@ -33,19 +33,25 @@ def print_result(result: pa.Table, chosen: Format, limit: int) -> None:
 
 
 def write_result(result: pa.Table, path: Path, chosen: Format) -> None:
-    """The result as a file, in a folder that is made when it is not there."""
-    result = _with_own_names(result)
+    """The result as a file, in a folder that is made when it is not there; one that cannot be written leaves the old file."""
+    data = _encoded(_with_own_names(result), chosen)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
-            if chosen in ("json", "table"):
-                file.write(encode_json(_as_json(result)) + b"\n")
-            else:
-                _dump(result, file, chosen)
+        path.write_bytes(data)
     except OSError as error:
         raise UsageError(
             f"{path}: {error.strerror or error}", hint="write to a place that is there and writable: --out"
         ) from error
+
+
+def _encoded(result: pa.Table, chosen: Format) -> memoryview | bytes:
+    import pyarrow as pa
+
+    if chosen in ("json", "table"):
+        return encode_json(_as_json(result)) + b"\n"
+    file = pa.BufferOutputStream()
+    _dump(result, file, chosen)
+    return memoryview(file.getvalue())
 
 
 def _with_own_names(result: pa.Table) -> pa.Table:
