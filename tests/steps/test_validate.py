@@ -28,6 +28,7 @@ def make_task(prompt: Any = "why?", **fields: Any) -> Row:
 def problems(path: Path, *rows: Row | bytes, **options: Any) -> list[tuple[int, str]]:
     report = validate_files([write_rows(path, rows)], ValidateOptions(**options))
     assert report.ok == (not report.files[0].bad)
+    assert all(problem.hint for problem in report.files[0].bad + report.files[0].warnings)
     return [(problem.line, problem.path) for problem in report.files[0].bad]
 
 

@@ -115,7 +115,7 @@ class _File:
                 try:
                     self._check(number, row)
                 except RecursionError:  # it could just be read: what looks at it goes some calls deeper
-                    self.add(number, Finding("", "nested too deeply"))
+                    self.add(number, Finding("", "nested too deeply", "write the deep part as text"))
         self._find_strangers()
         self._find_mixed_types()
 
@@ -155,7 +155,10 @@ class _File:
             self.add(line, finding, is_repeat=True)
         elif asked_at is not None and claimed == "tasks" and rollout is None:
             text = f"the same prompt as line {asked_at}, with other fields"
-            self.add(line, Finding(PARAMS_KEY + ".input", text, level="warning"))
+            self.add(
+                line,
+                Finding(PARAMS_KEY + ".input", text, "keep one of them, unless both are meant", "warning"),
+            )
 
     def _note_kinds(self, line: int, row: JsonObject) -> None:
         for name, value in row.items():

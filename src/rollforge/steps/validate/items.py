@@ -28,13 +28,13 @@ def check_input(value: object, path: str) -> Iterator[Finding]:
     """The prompt: a text or a list of items."""
     if isinstance(value, str):
         if not value.strip():
-            yield Finding(path, "the prompt is empty")
+            yield Finding(path, "the prompt is empty", _ITEM)
         return
     if not isinstance(value, list):
-        yield Finding(path, f"expected a text or a list of items, got {kind_of(value)}")
+        yield Finding(path, f"expected a text or a list of items, got {kind_of(value)}", _ITEM)
         return
     if not value:
-        yield Finding(path, "the prompt is empty: there is no item")
+        yield Finding(path, "the prompt is empty: there is no item", _ITEM)
     for number, item in enumerate(value):
         yield from check_item(item, f"{path}[{number}]")
     yield from _check_calls(value, path)
@@ -46,7 +46,7 @@ def check_item(item: object, path: str, *, odd: Level = "error") -> Iterator[Fin
     `odd` is how bad it is when a model or its server wrote something of a wrong form: in a response, that is what happened.
     """
     if not isinstance(item, dict):
-        yield Finding(path, f"expected an object, got {kind_of(item)}")
+        yield Finding(path, f"expected an object, got {kind_of(item)}", _ITEM)
         return
     if not item:
         yield Finding(path, "the item is empty", "NeMo Gym would send it as an mcp_list_tools item")
@@ -143,22 +143,22 @@ def _check_message(item: JsonObject, path: str, odd: Level) -> Iterator[Finding]
     elif not isinstance(content, str):
         yield Finding(f"{path}.content", f"expected a text or a list of parts, got {kind_of(content)}", _HOLE)
     elif not content.strip() and role == "user":
-        yield Finding(f"{path}.content", "the message is empty", level="warning")
+        yield Finding(f"{path}.content", "the message is empty", "leave it out", "warning")
 
 
+_ITEM = 'an item is {"role": "user", "content": "…"}'
+_PART = 'write {"type": "input_text", "text": …}'
 _HOLE = "NeMo Gym's schema lets this pass as an mcp_list_tools item"
 _CHAT_PART = "that is a chat part; here it is input_text or input_image, and NeMo Gym would take the item for an mcp_list_tools one"
 
 
 def _check_parts(parts: list[object], path: str, odd: Level) -> Iterator[Finding]:
     if not parts:
-        yield Finding(path, "the content is empty: there is no part", level=odd)
+        yield Finding(path, "the content is empty: there is no part", _PART, odd)
     for number, part in enumerate(parts):
         place = f"{path}[{number}]"
         if not isinstance(part, dict):
-            yield Finding(
-                place, f"expected a part, got {kind_of(part)}", 'write {"type": "input_text", "text": …}'
-            )
+            yield Finding(place, f"expected a part, got {kind_of(part)}", _PART)
             continue
         yield from _check_part(part, place)
 
@@ -177,7 +177,7 @@ def _check_part(part: JsonObject, path: str) -> Iterator[Finding]:
         yield Finding(f"{path}.type", f"no such part type: {told(kind)}{near}", hint)
     elif kind in _TEXT_OF and not isinstance(part.get(_TEXT_OF[kind]), str):
         name = _TEXT_OF[kind]
-        yield Finding(f"{path}.{name}", f"expected a text, got {kind_of(part.get(name))}")
+        yield Finding(f"{path}.{name}", f"expected a text, got {kind_of(part.get(name))}", _HOLE)
     elif kind == "input_image" and not any(
         isinstance(part.get(name), str) for name in ("image_url", "file_id")
     ):
@@ -207,12 +207,17 @@ def _check_calls(items: list[object], path: str) -> Iterator[Finding]:
             called.add(call_id)
         elif item.get("type") == "function_call_output" and call_id not in called:
             place = f"{path}[{number}].call_id"
-            yield Finding(place, f"no function_call before it has call_id {call_id!r}", level="warning")
+            yield Finding(
+                place,
+                f"no function_call before it has call_id {call_id!r}",
+                "put the call before its output",
+                "warning",
+            )
 
 
 def _need(item: JsonObject, path: str, fields: dict[str, type]) -> Iterator[Finding]:
     for name, kind in fields.items():
         if not isinstance(item.get(name), kind):
             got = "missing" if item.get(name) is None else f"got {kind_of(item[name])}"
-            hint = "arguments are a text that holds JSON" if name == "arguments" else ""
+            hint = "arguments are a text that holds JSON" if name == "arguments" else _HOLE
             yield Finding(f"{path}.{name}", f"expected a text, {got}", hint)

@@ -20,7 +20,8 @@ class Finding(NamedTuple):
     """JSON path, like `responses_create_params.input[1].role`."""
     text: str
     """What is wrong, and what was expected."""
-    hint: str = ""
+    hint: str
+    """What to do about it."""
     level: Level = "error"
 
 

@@ -59,7 +59,9 @@ def _check_indices(row: JsonObject) -> Iterator[Finding]:
     for key in (TASK_KEY, ROLLOUT_KEY, ATTEMPT_KEY):
         value = row.get(key)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-            yield Finding(key, f"expected a whole number from 0, got {value!r}")
+            yield Finding(
+                key, f"expected a whole number from 0, got {value!r}", "count from 0, or leave it out"
+            )
     agent = row.get("agent_ref")
     if agent is not None and not (isinstance(agent, dict) and isinstance(agent.get("name"), str)):
         yield Finding("agent_ref", "expected an object with a name", 'write {"name": "…"}')
@@ -69,4 +71,6 @@ def _check_sizes(row: JsonObject) -> Iterator[Finding]:
     """A whole number that no float holds reads as infinite, or stops the reader."""
     for name, value in row.items():
         if isinstance(value, int) and abs(value) > float_info.max:
-            yield Finding(name, f"a number of {len(str(abs(value)))} digits is out of range")
+            yield Finding(
+                name, f"a number of {len(str(abs(value)))} digits is out of range", "write it as text"
+            )
