@@ -232,13 +232,15 @@ def test_control_characters_of_a_rollout_never_reach_the_terminal(
 ) -> None:
     evil = "\x1b[2J\x1b]0;title\x07 \x9b31m red"
     path = write_rows(
-        tmp_path / "rollouts.jsonl", [make_rollout(text=evil, prompt=evil, agent=evil, note=evil)]
+        tmp_path / "rollouts.jsonl",
+        [make_rollout(text=evil, prompt=evil, agent=evil, note=evil, **{evil: 1})],
     )
     printed = [
         Called(capsys, "show", path).out,
         Called(capsys, "query", path, f'select agent as "{evil}", note from rollouts').out,
         Called(capsys, "validate", path).out,
         Called(capsys, "metrics", path).out,
+        Called(capsys, "query", path, "select nothing from rollouts").err,
     ]
     assert not [text for text in printed if set(text) & {"\x1b", "\x9b", "\x07"}]
     assert "␛[2J" in printed[0] and "red" in printed[0]

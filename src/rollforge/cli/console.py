@@ -12,13 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-_SIGNS = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"}
-_SIGNS |= {0x7F: 0x2421, **dict.fromkeys(range(0x80, 0xA0), 0xFFFD)}
-
-
-def visible(text: str) -> str:
-    """The text with a sign in place of every control character but tabs and ends of lines."""
-    return text.translate(_SIGNS)
+from rollforge.cli.output import visible
 
 
 class PlainConsole(Console):

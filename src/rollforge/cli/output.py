@@ -13,6 +13,14 @@ from rollforge.errors import RollforgeError
 if TYPE_CHECKING:
     from rich.console import Console
 
+_SIGNS = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"}
+_SIGNS |= {0x7F: 0x2421, **dict.fromkeys(range(0x80, 0xA0), 0xFFFD)}
+
+
+def visible(text: str) -> str:
+    """The text with a sign in place of every control character but tabs and ends of lines."""
+    return text.translate(_SIGNS)
+
 
 @cache
 def out() -> Console:
@@ -46,7 +54,7 @@ def say(text: str) -> None:
     if "rich.console" in sys.modules:
         err().print(text, markup=False)
     else:
-        sys.stderr.write(f"{text}\n")
+        sys.stderr.write(f"{visible(text)}\n")
 
 
 def report_error(error: RollforgeError) -> None:
