@@ -94,3 +94,20 @@ def test_a_row_wider_than_the_terminal_is_shown_value_by_value(
     assert [line.split()[1] for line in on_a_terminal if line.split()[0] == "task"] == ["0", "1", "2"]
     narrow = Called(capsys, "query", run, "select task, reward from rollouts order by task").out
     assert narrow.splitlines() == ["task  reward", "   0       0", "   1       1", "   2       2"]
+
+
+def test_a_result_that_cannot_be_written_leaves_the_file_that_was_there(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "kept.parquet"
+    assert Called(capsys, "query", run, "select task from rollouts", "-o", kept).code == 0
+    refused = Called(capsys, "query", run, "select interval 3 day as i", "-o", kept)
+    assert refused.code == 2 and "cast that column" in refused.err
+    assert pq.read_table(kept).num_rows == 3
+
+
+def test_a_huge_number_takes_as_little_room_as_any_other(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = Called(capsys, "query", run, "select 1e308 as a, -123456789e12 as b, 123456789012345 as c").out
+    assert shown.split()[-3:] == ["1.000e+308", "-1.235e+20", "123456789012345"]

@@ -369,3 +369,25 @@ def test_a_bound_that_no_number_can_meet_is_refused(
 ) -> None:
     called = Called(capsys, *words, run)
     assert (called.code, called.out) == (2, "") and "error: the" in called.err
+
+
+def test_control_characters_of_a_rollout_never_reach_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evil = "\x1b[2J\x1b]0;title\x07 \x9b31m red"
+    path = write_rows(
+        tmp_path / "rollouts.jsonl",
+        [make_rollout(text=evil, prompt=evil, agent=evil, note=evil, **{evil: 1})],
+    )
+    printed = [
+        Called(capsys, "show", path).out,
+        Called(capsys, "query", path, f'select agent as "{evil}", note from rollouts').out,
+        Called(capsys, "validate", path).out,
+        Called(capsys, "metrics", path).out,
+        Called(capsys, "query", path, "select nothing from rollouts").err,
+    ]
+    assert not [text for text in printed if set(text) & {"\x1b", "\x9b", "\x07"}]
+    assert "␛[2J" in printed[0] and "red" in printed[0]
+    assert json.loads(Called(capsys, "query", path, "select note from rollouts", "--json").out)["rows"] == [
+        [evil]
+    ]

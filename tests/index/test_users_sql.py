@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -207,3 +211,30 @@ def test_half_a_character_and_endless_nesting_are_told_without_a_traceback(index
             index.select(f"select * from rollouts where {odd}")
         with pytest.raises(UsageError, match=told):
             show_rollouts(index, ShowOptions(sort=odd))
+
+
+_ENDLESS = """
+import sys
+from rollforge.index import open_index
+index = open_index(sys.argv[1])
+index.select("select 1")
+print("ready", flush=True)
+index.select("with recursive t(n) as (select 1 union all select n + 1 from t) select count(*) from t")
+"""
+
+
+def test_an_endless_query_ends_with_ctrl_c(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout()])
+    process = subprocess.Popen(
+        [sys.executable, "-c", _ENDLESS, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        time.sleep(0.5)  # the query has to be under way; it would never end
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.wait()
+    assert said.rstrip().endswith("KeyboardInterrupt")

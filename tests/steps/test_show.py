@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rollforge.index import open_index
 from rollforge.steps.show import ShowOptions, Turn, show_rollouts, turns_of
-from tests.builders import write_rows
+from tests.builders import Row, make_rollout, write_rows
 
 QUESTION = {"role": "user", "content": "q"}
 
@@ -63,3 +63,26 @@ def test_no_row_is_too_odd_to_be_laid_out(key: str, value: Any) -> None:
         {key: {"input": value, "output": value, "instructions": value}},
     ):
         assert all(isinstance(turn.text, str) for turn in turns_of(row))
+
+
+def test_a_sample_is_the_same_whatever_order_the_lines_are_in(tmp_path: Path) -> None:
+    rows = [make_rollout(task, rollout) for task in range(10) for rollout in range(3)]
+
+    def drawn(name: str, lines: list[Row], seed: int) -> list[tuple[int, int]]:
+        with open_index(write_rows(tmp_path / name, lines)) as index:
+            shown = show_rollouts(index, ShowOptions(sample=4, seed=seed))
+        return [(one.task, one.rollout) for one in shown]
+
+    assert drawn("one.jsonl", rows, 7) == drawn("other.jsonl", rows[::-1], 7) != drawn("one.jsonl", rows, 8)
+
+
+def test_images_and_files_of_a_message_are_shown_but_not_their_data() -> None:
+    parts = [
+        {"type": "input_text", "text": "look"},
+        {"type": "input_image", "image_url": "https://example.org/cat.png"},
+        {"type": "input_file", "file_data": "A" * 5000},
+    ]
+    [turn] = turns_of({"responses_create_params": {"input": [{"role": "user", "content": parts}]}})
+    text, image, file = turn.text.split("\n")
+    assert text == "look" and image == '[input_image] {"image_url":"https://example.org/cat.png"}'
+    assert file.startswith('[input_file] {"file_data":"AAA') and len(file) < 200

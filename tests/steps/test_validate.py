@@ -28,6 +28,7 @@ def make_task(prompt: Any = "why?", **fields: Any) -> Row:
 def problems(path: Path, *rows: Row | bytes, **options: Any) -> list[tuple[int, str]]:
     report = validate_files([write_rows(path, rows)], ValidateOptions(**options))
     assert report.ok == (not report.files[0].bad)
+    assert all(problem.hint for problem in report.files[0].bad + report.files[0].warnings)
     return [(problem.line, problem.path) for problem in report.files[0].bad]
 
 
@@ -68,6 +69,11 @@ def test_good_tasks_pass(tmp_path: Path) -> None:
         ("text", "input[0]"),
         ({"role": "user", "content": [{"type": "text_input", "text": "x"}]}, "input[0].content[0].type"),
         ({"type": "function_call", "call_id": "c", "name": "f", "arguments": {"a": 1}}, "input[0].arguments"),
+        ({"type": "function_call_output", "call_id": "c", "output": {"a": 1}}, "input[0].output"),
+        ({"type": "function_call_output", "call_id": "c", "output": ["x"]}, "input[0].output[0]"),
+        ({"type": "item_reference"}, "input[0].id"),
+        ({"type": "reasoning", "id": "r", "summary": ["x"]}, "input[0].summary[0]"),
+        ({"role": "assistant", "content": [{"type": "refusal"}]}, "input[0].content[0].refusal"),
     ],
 )
 def test_items_that_slip_through_the_peers_schema_are_errors(tmp_path: Path, item: Any, path: str) -> None:
@@ -589,3 +595,161 @@ async def test_tasks_runs_and_shards_that_rollforge_writes_pass(tmp_path: Path) 
         report = validate_files(paths)
         assert report.ok, [problem for file in report.files for problem in file.bad][:3]
         assert all(file.rows for file in report.files)
+
+
+def test_items_and_schemas_that_the_api_allows_pass(tmp_path: Path) -> None:
+    items = [
+        {"role": "user", "content": "x"},
+        {"type": "item_reference", "id": "msg_1"},
+        {"type": "shell_call", "call_id": "s", "action": {}},
+        {"type": "shell_call_output", "call_id": "s", "output": []},
+        {"type": "compaction", "encrypted_content": "…"},
+        {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "t"}]},
+    ]
+    properties = {
+        "any": True,
+        "none": False,
+        "other": {"type": "object", "properties": None, "required": None},
+    }
+    tool = {**GOOD_TOOL, "parameters": {"type": "object", "properties": properties}}
+    assert problems(tmp_path / "t.jsonl", make_task(items, params={"tools": [tool]})) == []
+
+
+def test_a_message_without_parts_in_a_response_is_what_happened_and_only_told(tmp_path: Path) -> None:
+    row = make_rollout(0, 0)
+    row["response"]["output"][0]["content"] = []
+    [file] = validate_files([write_rows(tmp_path / "rollouts.jsonl", [row])]).files
+    assert not file.bad and [one.path for one in file.warnings] == ["response.output[0].content"]
+
+
+@pytest.mark.parametrize("name", ["tasks.parquet", "tasks.data"])
+def test_tasks_in_parquet_pass_whatever_their_items_and_the_name_of_the_file(
+    tmp_path: Path, name: str
+) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [task for task in GOOD if isinstance(task["responses_create_params"]["input"], list)]
+    rows[0] = make_task([{"role": "user", "content": "u", "type": "message"}])
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / name)
+    report = validate_files([tmp_path / name], ValidateOptions(fix=True))
+    assert report.ok and report.files[0].kind == "tasks" and report.files[0].rows == len(rows)
+    assert validate_files([str(report.files[0].fixed)]).ok
+
+
+def chat_tool(**function: Any) -> Row:
+    return {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}} | function}
+
+
+BAD_TOOL = chat_tool(parameters={"type": "object", "properties": {"a": {"type": "strnig"}}})
+
+
+@pytest.mark.parametrize(
+    ("row", "path"),
+    [
+        ({"messages": CHAT, "tools": [BAD_TOOL]}, "tools[0].function.parameters.properties.a.type"),
+        ({"messages": CHAT, "tools": json.dumps([BAD_TOOL])}, "tools[0].function.parameters.properties.a.type"),
+        ({"messages": CHAT, "tools": '[{"name": "a b"}]'}, "tools[0].name"),
+        ({"messages": CHAT, "tools": [chat_tool(), chat_tool()]}, "tools[1].function.name"),
+        ({"messages": CHAT, "tools": '["f"]'}, "tools[0]"),
+        ({"messages": [{"role": "user", "content": ["x"]}, *CHAT[1:]]}, "messages[0].content[0]"),
+        ({"prompt": "p", "completion": "c", "label": "good"}, "label"),
+        ({"instruction": "", "input": "", "output": "o"}, "instruction"),
+    ],
+)  # fmt: skip
+def test_faults_inside_rows_of_datasets_are_placed(tmp_path: Path, row: Row, path: str) -> None:
+    assert problems(tmp_path / "d.jsonl", row) == [(1, path)]
+
+
+def test_a_chat_call_has_a_name(tmp_path: Path) -> None:
+    found = problems(tmp_path / "d.jsonl", called([{"id": "c", "function": {"arguments": "{}"}}]))
+    assert [path.rpartition("tool_calls")[2] for _, path in found] == ["[0].function.name"]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"instruction": "i", "input": "", "output": "o"},
+        {"text": "plain"},
+        {"prompt": "p", "completion": "c", "label": 1},
+        {"prompt": "p", "label": "42"},
+        {"messages": [CHAT[0], {"role": "assistant", "content": None, "refusal": "no"}]},
+        {"messages": [CHAT[0], {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}},
+                      {"role": "function", "name": "f", "content": "1"}, CHAT[-1]]},
+        {"messages": CHAT, "tools": [chat_tool()]},
+    ],
+)  # fmt: skip
+def test_other_rows_that_trainers_read_pass(tmp_path: Path, row: Row) -> None:
+    assert problems(tmp_path / "d.jsonl", row) == []
+
+
+def test_a_tool_message_needs_no_call_where_calls_are_text(tmp_path: Path) -> None:
+    result = {"role": "tool", "content": "1"}
+    as_text = {"messages": [CHAT[0], CHAT[-1], result, CHAT[-1]]}
+    as_calls = called([{"id": "c", "function": {"name": "f", "arguments": "{}"}}])
+    as_calls["messages"] = [*as_calls["messages"], result, CHAT[-1]]
+    [file] = validate_files([write_rows(tmp_path / "d.jsonl", [as_text, as_calls])]).files
+    assert not file.bad and {one.line for one in file.warnings} == {2}
+
+
+def test_plain_tasks_have_the_fields_that_the_verifier_needs(tmp_path: Path) -> None:
+    rows = [{"prompt": "a", "expected_answer": "1"}, {"prompt": "b"}, {"prompt": "c", "completion": "d"}]
+    found = problems(tmp_path / "t.jsonl", *rows, needs=["expected_answer"])
+    assert found == [(2, "expected_answer")]
+
+
+ASKS_TWICE = [*CHAT, {"role": "user", "content": "and now?"}]
+
+
+@pytest.mark.parametrize(
+    ("row", "turns", "tools"),
+    [
+        ({"messages": [*ASKS_TWICE, CHAT[-1]], "tools": json.dumps([chat_tool()])}, 2, 1),
+        (spoken("human", "gpt", "human", "gpt", tools='[{"name": "f"}, {"name": "g"}]'), 2, 2),
+        ({"prompt": ASKS_TWICE, "chosen": [CHAT[-1]], "rejected": [{"role": "assistant", "content": "b"}]}, 2, 0),
+        ({"input": ASKS_TWICE, "label": "1"}, 2, 0),
+        ({"prompt": "p", "chosen": "a", "rejected": "b", "tools": [chat_tool()]}, 1, 1),
+        ({"rollout": make_rollout(), "label": True}, 1, 0),
+        ({"context": ASKS_TWICE, "completions": [
+            {"rank": rank, "completion": [{"role": "assistant", "content": f"answer {rank}"}]} for rank in range(2)
+        ]}, 2, 0),
+    ],
+)  # fmt: skip
+def test_turns_tools_and_words_are_counted_in_every_form(
+    tmp_path: Path, row: Row, turns: int, tools: int
+) -> None:
+    report = validate_files([write_rows(tmp_path / "d.jsonl", [row])])
+    metrics = report.files[0].metrics
+    assert report.ok and (metrics["turns"]["mean"], metrics["tools"]["mean"]) == (turns, tools)
+    assert metrics["words"]["mean"] > 3
+
+
+def test_a_common_fault_does_not_hide_a_rare_one(tmp_path: Path) -> None:
+    common = [make_task([{"role": "usr", "content": f"q{number}"}], answer="x") for number in range(3000)]
+    rows = [*common, b"{torn", make_task("number", answer=1), *common[:1]]
+    [file] = validate_files([write_rows(tmp_path / "t.jsonl", rows)]).files
+    assert file.errors == 3004 and len(file.bad) == 1003
+    assert [(one.line, one.path) for one in file.bad[1000:]] == [(3001, ""), (3002, "answer"), (3003, "")]
+
+
+def test_a_line_for_each_rollout_of_a_task_is_no_repetition_but_the_same_rollout_twice_is(
+    tmp_path: Path,
+) -> None:
+    rows = [make_task("a", _ng_task_index=0, _ng_rollout_index=rollout) for rollout in (0, 1, 2, 1)]
+    [file] = validate_files([write_rows(tmp_path / "rollouts_materialized_inputs.jsonl", rows)]).files
+    assert [(one.line, one.text) for one in file.bad] == [(4, "the same row as line 2")]
+    assert not file.warnings
+
+
+def test_every_failed_attempt_may_have_its_line_with_or_without_a_response(tmp_path: Path) -> None:
+    judged = make_rollout(0, 0, 0.0, _ng_failure_class="judge_failed", _ng_attempt_index=0)
+    own = {"_ng_task_index": 0, "_ng_rollout_index": 0, "_ng_failure_class": "timeout", "response": None}
+    assert problems(tmp_path / "rollouts_failures.jsonl", judged, own | {"_ng_attempt_index": 1}) == []
+
+
+def test_the_row_of_another_kind_is_the_wrong_one_also_when_it_is_the_first(tmp_path: Path) -> None:
+    rows = [{"messages": CHAT}, make_task("a"), make_task("b")]
+    path = write_rows(tmp_path / "t.jsonl", rows)
+    [file] = validate_files([path], ValidateOptions(fix=True)).files
+    assert (file.kind, [(one.line, one.path) for one in file.bad]) == ("tasks", [(1, "")])
+    assert file.fixed is not None and Path(file.fixed).read_bytes().count(b"\n") == 2

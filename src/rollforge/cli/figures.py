@@ -12,7 +12,9 @@ def short(value: float | None) -> str:
         return "–"
     if not isfinite(value):
         return str(value)
-    if value == int(value) and abs(value) < 1e15:
+    if abs(value) >= 1e15:
+        return f"{value:.3e}"
+    if value == int(value):
         return f"{int(value):,}"
     if abs(value) >= 1000:
         return f"{value:,.0f}"

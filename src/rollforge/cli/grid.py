@@ -9,7 +9,9 @@ import os
 import sys
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
-from unicodedata import category, combining, east_asian_width
+from unicodedata import combining, east_asian_width
+
+from rollforge.cli.visible import in_one_line
 
 Style = Literal["plain", "bold", "dim", "warning"]
 
@@ -22,7 +24,7 @@ _CODES = {"plain": "", "bold": "\x1b[1m", "dim": "\x1b[2m", "warning": "\x1b[33m
 
 def put(text: str = "", style: Style = "plain") -> None:
     """One line on stdout."""
-    _write(_styled(_harmless(text), style))
+    _write(_styled(in_one_line(text), style))
 
 
 class Column(NamedTuple):
@@ -42,7 +44,7 @@ class Grid:
 
     def add(self, *cells: str) -> None:
         """One more row."""
-        self._rows.append([_harmless(text) for text in cells])
+        self._rows.append([in_one_line(text) for text in cells])
 
     def put(self) -> None:
         """Print it."""
@@ -68,13 +70,6 @@ class Grid:
 
 def _write(line: str) -> None:
     sys.stdout.write(line + "\n")
-
-
-def _harmless(text: str) -> str:
-    """The text with its control characters spelled out: names come from files, and must not steer the terminal."""
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() or category(one) == "Zs" else ascii(one)[1:-1] for one in text)
 
 
 def cells_of(text: str) -> int:

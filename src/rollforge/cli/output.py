@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from rollforge.cli.visible import visible
 from rollforge.errors import RollforgeError
 
 if TYPE_CHECKING:
@@ -18,30 +18,24 @@ if TYPE_CHECKING:
 @cache
 def out() -> Console:
     """Where results for people go."""
-    return _console(highlight=False, soft_wrap=True, emoji=False)
+    from rollforge.cli.console import PlainConsole
+
+    return PlainConsole(highlight=False, soft_wrap=True, emoji=False)
 
 
 @cache
 def err() -> Console:
     """Where talk goes: progress, notes, errors."""
-    return _console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+    from rollforge.cli.console import PlainConsole
+
+    return PlainConsole(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 def help_console() -> Console:
     """Where help goes, in lines of the terminal's width."""
-    return _console()
+    from rollforge.cli.console import PlainConsole
 
-
-def _console(**options: Any) -> Console:
-    """A console whose reader may leave (`| head`): the command then goes on in silence, and its exit code is its own."""
-    from rich.console import Console
-
-    class Unread(Console):
-        def on_broken_pipe(self) -> None:
-            self.quiet = True
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
-
-    return Unread(**options)
+    return PlainConsole()
 
 
 encode_json = msgspec.json.Encoder(decimal_format="number").encode
@@ -60,7 +54,7 @@ def say(text: str) -> None:
     if "rich.console" in sys.modules:
         err().print(text, markup=False)
     else:
-        sys.stderr.write(f"{text}\n")
+        sys.stderr.write(f"{visible(text)}\n")
 
 
 def report_error(error: RollforgeError) -> None:

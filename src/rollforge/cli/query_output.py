@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rollforge.cli.figures import short
 from rollforge.cli.grid import GAP, Column, Grid, cells_of, put, terminal_width
 from rollforge.cli.output import encode_json, print_json, say
+from rollforge.cli.visible import in_one_line
 from rollforge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,19 +36,25 @@ def print_result(result: pa.Table, chosen: Format, limit: int) -> None:
 
 
 def write_result(result: pa.Table, path: Path, chosen: Format) -> None:
-    """The result as a file, in a folder that is made when it is not there."""
-    result = _with_own_names(result)
+    """The result as a file, in a folder that is made when it is not there; one that cannot be written leaves the old file."""
+    data = _encoded(_with_own_names(result), chosen)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
-            if chosen in ("json", "table"):
-                file.write(encode_json(_as_json(result)) + b"\n")
-            else:
-                _dump(result, file, chosen)
+        path.write_bytes(data)
     except OSError as error:
         raise UsageError(
             f"{path}: {error.strerror or error}", hint="write to a place that is there and writable: --out"
         ) from error
+
+
+def _encoded(result: pa.Table, chosen: Format) -> memoryview | bytes:
+    import pyarrow as pa
+
+    if chosen in ("json", "table"):
+        return encode_json(_as_json(result)) + b"\n"
+    file = pa.BufferOutputStream()
+    _dump(result, file, chosen)
+    return memoryview(file.getvalue())
 
 
 def _with_own_names(result: pa.Table) -> pa.Table:
@@ -144,11 +151,12 @@ def _is_in_range(column: pa.ChunkedArray) -> bool:
 def _print_table(result: pa.Table, limit: int) -> None:
     shown = result.slice(0, limit)
     rows = [[_cell(cell) for cell in row] for row in zip(*map(_values, shown.columns), strict=True)]
-    columns = [Column(field.name, is_right=_is_number(field)) for field in result.schema]
-    sizes = [max(map(cells_of, texts)) for texts in zip(result.column_names, *rows, strict=True)]
+    names = [in_one_line(name) for name in result.column_names]
+    columns = [Column(name, _is_number(field)) for name, field in zip(names, result.schema, strict=True)]
+    sizes = [max(map(cells_of, texts)) for texts in zip(names, *rows, strict=True)]
     room = terminal_width()
     if room and rows and sum(sizes) + len(GAP) * (len(sizes) - 1) > room:
-        _put_records(result.column_names, rows)
+        _put_records(names, rows)
     else:
         table = Grid(*columns)
         for row in rows:
@@ -170,7 +178,7 @@ def _put_records(names: list[str], rows: list[list[str]]) -> None:
 def _cell(value: Any) -> str:
     if isinstance(value, float):
         return short(value)
-    return "" if value is None else str(value)
+    return "" if value is None else in_one_line(str(value))
 
 
 def _is_number(field: pa.Field) -> bool:

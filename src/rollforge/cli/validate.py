@@ -43,7 +43,7 @@ def validate(
     out
         The folder for these two files. Default: beside the file.
     limit
-        Findings printed per file; --json has up to 1,000.
+        Findings printed per file; --json has the first 1,000 and some of each further kind.
     json
         Print one JSON object on stdout.
     """

@@ -7,6 +7,7 @@ no network, no setting can be changed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -43,8 +44,20 @@ def lock_down(connection: duckdb.DuckDBPyConnection, folders: Sequence[str]) -> 
 
 
 def fetch(connection: duckdb.DuckDBPyConnection, sql: str) -> pa.Table:
-    """The result of our own SQL as an Arrow table."""
-    return connection.sql(sql).to_arrow_table()
+    """The result as an Arrow table; Ctrl-C ends the query.
+
+    DuckDB looks for no signals while it makes a table, so it works in a thread of its own and this one waits.
+    """
+    relation = connection.sql(sql)
+    with ThreadPoolExecutor(1) as worker:
+        table = worker.submit(relation.to_arrow_table)
+        try:
+            return table.result()
+        except KeyboardInterrupt:
+            while not table.done():  # again, should the query not have begun when it was told to stop
+                connection.interrupt()
+                wait([table], timeout=0.05)
+            raise
 
 
 def run_select(

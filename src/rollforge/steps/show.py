@@ -113,13 +113,19 @@ def _select(index: Index, options: ShowOptions) -> Any:
     limit = f"LIMIT {options.sample if options.sample is not None else options.limit}"
     return index.select(
         f"SELECT * FROM (SELECT *, {score} AS suspicion, {tests} FROM ({source}) {where}) {only} ORDER BY {order} {limit}",
-        told="show" if options.sort is None else f"--sort {options.sort!r}",
+        told=_told(options),
     )
+
+
+def _told(options: ShowOptions) -> str:
+    """The texts that a mistake can be in."""
+    given = {"--where": options.where, "--sort": options.sort}
+    return " ".join(f"{name} {text!r}" for name, text in given.items() if text is not None) or "show"
 
 
 def _order(index: Index, options: ShowOptions) -> str:
     if options.sample is not None:
-        return f"hash(row + {options.seed} * 1000003), row"
+        return f"hash(task, rollout, {options.seed}), row"  # whatever order the lines are in
     if options.sort is not None:
         return f"{index.checked_order(options.sort)}, row"
     by_pick = {
@@ -258,8 +264,24 @@ def _said(content: object) -> str:
         return _pretty(content)
     refusals = [part["refusal"] for part in content if isinstance(part, dict) and part.get("refusal")]
     text = content_text(content) + "".join(f"[refusal] {refusal}" for refusal in refusals)
-    odd = [_pretty(part) for part in content if not isinstance(part, dict)]
-    return "\n".join([text, *odd] if text else odd)
+    others = [_other_part(part) for part in content if not isinstance(part, dict) or not _has_text(part)]
+    return "\n".join([text, *others] if text else others)
+
+
+def _has_text(part: JsonObject) -> bool:
+    return isinstance(part.get("text"), str) or bool(part.get("refusal"))
+
+
+def _other_part(part: object) -> str:
+    """A part that is no text, in one line where it is an image or a file: its data is nothing to read."""
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        return _pretty(part)
+    said = msgspec.json.encode({key: value for key, value in part.items() if key != "type"}).decode()
+    shown = said if len(said) <= _PART_CHARS else f"{said[:_PART_CHARS]}… ({len(said):,} characters)"
+    return f"[{part['type']}] {shown}"
+
+
+_PART_CHARS = 120
 
 
 def _tool_call(call: object) -> Turn:

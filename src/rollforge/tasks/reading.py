@@ -19,7 +19,7 @@ from rollforge.errors import DataError, UsageError
 
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
-_PARQUET = b"PAR1"
+PARQUET = b"PAR1"
 
 
 def read_lines(source: str | Path) -> Iterator[tuple[int, bytes]]:
@@ -37,7 +37,7 @@ def read_lines(source: str | Path) -> Iterator[tuple[int, bytes]]:
     with path.open("rb") as file:
         magic = file.read(4)
         file.seek(0)
-        if magic == _PARQUET:
+        if magic == PARQUET:
             yield from _parquet(path)
         else:
             yield from _numbered(_decompressed(file, magic, path))
@@ -84,13 +84,13 @@ def _parquet(path: Path) -> Iterator[tuple[int, bytes]]:
     for batch in parquet.ParquetFile(path).iter_batches(batch_size=1024):
         for row in batch.to_pylist():
             number += 1
-            yield number, msgspec.json.encode(_without_nulls(row))
+            yield number, msgspec.json.encode(without_nulls(row))
 
 
-def _without_nulls(value: object) -> object:
+def without_nulls(value: object) -> object:
     """Parquet fills keys that a row did not have with nulls; a missing key is missing again."""
     if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
-        return [_without_nulls(item) for item in value]
+        return [without_nulls(item) for item in value]
     return value

@@ -18,13 +18,14 @@ def check_chat(messages: object, path: str, *, must_answer: bool) -> Iterator[Fi
     """A conversation, which ends with the assistant if it `must_answer`."""
     if not isinstance(messages, list) or not messages:
         got = kind_of(messages) if messages else "nothing"
-        yield Finding(path, f"expected a list of messages, got {got}")
+        yield Finding(path, f"expected a list of messages, got {got}", _MESSAGE)
         return
+    has_calls = any(isinstance(message, dict) and message.get("tool_calls") for message in messages)
     for number, message in enumerate(messages):
         if isinstance(message, dict):
-            yield from _check_message(message, f"{path}[{number}]")
+            yield from _check_message(message, f"{path}[{number}]", has_calls=has_calls)
         else:
-            yield Finding(f"{path}[{number}]", f"expected a message, got {kind_of(message)}")
+            yield Finding(f"{path}[{number}]", f"expected a message, got {kind_of(message)}", _MESSAGE)
     if any(isinstance(message, dict) and "from" in message for message in messages):
         yield from _check_turns(messages, path, must_answer=must_answer)
         return
@@ -34,21 +35,36 @@ def check_chat(messages: object, path: str, *, must_answer: bool) -> Iterator[Fi
         yield Finding(
             f"{path}[{len(messages) - 1}].role",
             f"the last message is the {last.get('role')}'s, not the assistant's",
+            "end with the answer to be learned, or leave the row out",
             level="warning" if is_result else "error",
         )
 
 
-def _check_message(message: JsonObject, path: str) -> Iterator[Finding]:
+def _check_message(message: JsonObject, path: str, *, has_calls: bool) -> Iterator[Finding]:
+    """One message; `has_calls` tells whether any of its conversation makes a call, or all are written as text."""
     role = message.get("role", message.get("from"))
     if role not in CHAT_ROLES and "from" not in message:
-        yield Finding(f"{path}.role", f"expected one of {', '.join(CHAT_ROLES[:5])}, got {told(role)}")
+        yield Finding(
+            f"{path}.role", f"expected one of {', '.join(CHAT_ROLES[:5])}, got {told(role)}", _MESSAGE
+        )
     content = message.get("content", message.get("value"))
-    if content is None and not message.get("tool_calls"):
-        yield Finding(f"{path}.content", "missing: expected a text, or tool_calls")
+    if content is None and not any(message.get(key) for key in ("tool_calls", "function_call", "refusal")):
+        yield Finding(f"{path}.content", "missing: expected a text, or tool_calls", 'for none: ""')
     elif content is not None and not isinstance(content, str | list):
-        yield Finding(f"{path}.content", f"expected a text or a list of parts, got {kind_of(content)}")
-    if role == "tool" and not isinstance(message.get("tool_call_id"), str):
-        yield Finding(f"{path}.tool_call_id", "missing: which call does it answer?", level="warning")
+        yield Finding(
+            f"{path}.content", f"expected a text or a list of parts, got {kind_of(content)}", _MESSAGE
+        )
+    for number, part in enumerate(content if isinstance(content, list) else []):
+        if not isinstance(part, dict):
+            hint = 'write {"type": "text", "text": …}'
+            yield Finding(f"{path}.content[{number}]", f"expected a part, got {kind_of(part)}", hint)
+    if role == "tool" and has_calls and not isinstance(message.get("tool_call_id"), str):
+        yield Finding(
+            f"{path}.tool_call_id",
+            "missing: which call does it answer?",
+            "write the id of the call",
+            "warning",
+        )
     yield from _check_calls(message.get("tool_calls"), f"{path}.tool_calls")
 
 
@@ -66,12 +82,17 @@ def _check_calls(calls: object, path: str) -> Iterator[Finding]:
             got = told(call["function"] if isinstance(call, dict) else call)
             yield Finding(where, f"expected an object, got {got}", _CALL)
             continue
+        if not isinstance(function.get("name"), str):
+            yield Finding(
+                f"{place}.function.name", f"expected a text, got {told(function.get('name'))}", _CALL
+            )
         arguments = function.get("arguments")
         if isinstance(arguments, str) and not is_json(arguments):
             hint = "some chat templates stop at it"
             yield Finding(f"{place}.function.arguments", f"is not JSON: {told(arguments)}", hint, "warning")
 
 
+_MESSAGE = 'a message is {"role": "user", "content": "…"}'
 _CALL = 'a call is {"type": "function", "function": {"name": …, "arguments": …}}'
 
 

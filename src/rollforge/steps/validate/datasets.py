@@ -10,11 +10,26 @@ from rollforge.records import PARAMS_KEY, JsonObject
 from rollforge.steps.validate.chats import check_chat
 from rollforge.steps.validate.records import Finding, is_json, kind_of, told
 from rollforge.steps.validate.rollouts import check_rollout
-from rollforge.steps.validate.tools import check_tools
+from rollforge.steps.validate.tools import check_chat_tools
 
 DATASET_KEYS = (
     "messages", "conversations", "prompt", "completion", "chosen", "rejected", "chosen_response", "completions", "input", "rollout",
+    "instruction", "text",
 )  # fmt: skip
+
+
+ANSWERS = (
+    "messages",
+    "conversations",
+    "completion",
+    "chosen",
+    "rejected",
+    "completions",
+    "output",
+    "rollout",
+    "text",
+)
+"""A row with none of these only asks: it is as good a task as it is a row of a prompt set."""
 
 
 def check_dataset(row: JsonObject) -> Iterator[Finding]:
@@ -23,17 +38,30 @@ def check_dataset(row: JsonObject) -> Iterator[Finding]:
     for key in ("messages", "conversations"):
         if key in row:
             yield from check_chat(row[key], key, must_answer=not is_context)
-    for key in ("context", "input", "prompt", "completion", "chosen", "rejected", "rollout"):
-        if key in row:
+    for key in (
+        "instruction",
+        "context",
+        "input",
+        "prompt",
+        "completion",
+        "chosen",
+        "rejected",
+        "rollout",
+        "text",
+    ):
+        if key in row and not (
+            key == "input" and "instruction" in row
+        ):  # beside an instruction it may be empty
             yield from _check_side(row[key], key)
     if "completions" in row:
         yield from _check_ranked(row["completions"])
     if "chosen" in row and row["chosen"] == row.get("rejected"):
-        yield Finding("rejected", "is the same as `chosen`: the pair teaches nothing")
+        yield Finding("rejected", "is the same as `chosen`: the pair teaches nothing", _PAIR)
     if ("chosen" in row) != ("rejected" in row):
-        yield Finding("rejected" if "chosen" in row else "chosen", "missing: a pair has both")
-    if "label" in row and "input" not in row and not isinstance(row["label"], bool):
-        yield Finding("label", f"expected true or false, got {kind_of(row['label'])}")
+        yield Finding("rejected" if "chosen" in row else "chosen", "missing: a pair has both", _PAIR)
+    is_labelled = "label" in row and any(key in row for key in ("completion", "conversations", "rollout"))
+    if is_labelled and row["label"] not in (0, 1):  # which true and false are too
+        yield Finding("label", f"expected true or false, got {told(row['label'])}", "true for a good answer")
     yield from _check_tools(row.get("tools"))
 
 
@@ -42,10 +70,13 @@ def _check_tools(tools: object) -> Iterator[Finding]:
     if isinstance(tools, str) and tools:
         if not is_json(tools):
             yield Finding("tools", f"is not JSON: {told(tools)}", "write the list of tools as JSON text")
-        elif not isinstance(msgspec.json.decode(tools), list | None):
+            return
+        tools = msgspec.json.decode(tools)
+        if not isinstance(tools, list | None):
             yield Finding("tools", "expected a list of tools as JSON text", 'for none: ""')
-    elif isinstance(tools, list) and not all(isinstance(tool, dict) and "function" in tool for tool in tools):
-        yield from check_tools(tools, "tools")
+            return
+    if isinstance(tools, list):
+        yield from check_chat_tools(tools, "tools")
 
 
 def _check_side(value: object, key: str) -> Iterator[Finding]:
@@ -58,20 +89,26 @@ def _check_side(value: object, key: str) -> Iterator[Finding]:
     elif isinstance(value, dict) and key in ("chosen", "rejected") and ("role" in value or "from" in value):
         yield from check_chat([value], key, must_answer=True)
     elif not isinstance(value, str):
-        yield Finding(key, f"expected a text or a list of messages, got {kind_of(value)}")
+        yield Finding(key, f"expected a text or a list of messages, got {kind_of(value)}", _SIDE)
     elif not value and key != "rejected":
-        yield Finding(key, "is empty")
+        yield Finding(key, "is empty", "leave the row out: there is nothing to learn from it")
+
+
+_SIDE = 'a text, or messages like {"role": "user", "content": "…"}'
+_PAIR = "give two different answers to one prompt, or leave the row out"
 
 
 def _check_ranked(completions: object) -> Iterator[Finding]:
     """Two answers to one context, told apart by their rank."""
     sides = [side for side in completions if isinstance(side, dict)] if isinstance(completions, list) else []
     if len(sides) != 2:
-        yield Finding("completions", "expected two, each with a rank and a completion")
+        yield Finding("completions", "expected two, each with a rank and a completion", _PAIR)
         return
     for number, side in enumerate(sides):
         yield from check_chat(side.get("completion"), f"completions[{number}].completion", must_answer=True)
     if sides[0].get("rank") == sides[1].get("rank"):
-        yield Finding("completions", "both have the same rank: neither is the better one")
+        yield Finding(
+            "completions", "both have the same rank: neither is the better one", "the better one has 0"
+        )
     if sides[0].get("completion") == sides[1].get("completion"):
-        yield Finding("completions", "both are the same: the pair teaches nothing")
+        yield Finding("completions", "both are the same: the pair teaches nothing", _PAIR)

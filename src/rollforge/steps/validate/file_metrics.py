@@ -63,18 +63,14 @@ class FileMetrics:
     def add(self, row: JsonObject) -> None:
         """Count one good row."""
         self._examples += 1
-        params = row.get(PARAMS_KEY)
-        prompt = params.get("input") if isinstance(params, dict) else row.get("messages", row.get("prompt"))
-        tools = params.get("tools") if isinstance(params, dict) else row.get("tools")
-        counted = (
-            params
-            if isinstance(params, dict)
-            else {k: row[k] for k in ("messages", "prompt", "completion") if k in row}
+        params = _params_of(row)
+        said = (
+            params if params is not None else {key: row[key] for key in (*_ASKED, *_ANSWERED) if key in row}
         )
-        self._known["tools"].add(len(tools) if isinstance(tools, list) else 0)
-        self._known["turns"].add(_user_turns(prompt))
-        self._known["words"].add(len(json.dumps(counted, default=str).split()))
-        temperature = params.get("temperature") if isinstance(params, dict) else None
+        self._known["tools"].add(_tools_in((params if params is not None else row).get("tools")))
+        self._known["turns"].add(max((_user_turns(said.get(key)) for key in _ASKED), default=0))
+        self._known["words"].add(len(json.dumps(said, default=str).split()))
+        temperature = said.get("temperature")
         if isinstance(temperature, int | float):
             self._known["temperature"].add(temperature)
         for name, value in row.items():
@@ -101,9 +97,31 @@ class FileMetrics:
         }
 
 
+_ASKED = ("input", "messages", "conversations", "context", "prompt", "instruction")
+_ANSWERED = ("completion", "completions", "chosen", "rejected", "output", "text")
+"""Where a row for a trainer has its text, of which the first kind holds the user's turns."""
+
+
+def _params_of(row: JsonObject) -> JsonObject | None:
+    """The request: the row's own, or that of the rollout inside it."""
+    for holder in (row, row.get("rollout"), row.get("chosen")):
+        params = holder.get(PARAMS_KEY) if isinstance(holder, dict) else None
+        if isinstance(params, dict):
+            return params
+    return None
+
+
 def _user_turns(prompt: object) -> int:
     if isinstance(prompt, str):
         return 1
     if not isinstance(prompt, list):
         return 0
-    return sum(1 for item in prompt if isinstance(item, dict) and item.get("role") == "user")
+    speakers = (item.get("role", item.get("from")) for item in prompt if isinstance(item, dict))
+    return sum(1 for speaker in speakers if speaker in ("user", "human"))
+
+
+def _tools_in(tools: object) -> int:
+    """How many tools, in a list or in a text that holds one."""
+    if isinstance(tools, str) and tools:
+        tools = json.loads(tools)
+    return len(tools) if isinstance(tools, list) else 0

@@ -7,6 +7,7 @@ are good as they stand.
 from __future__ import annotations
 
 import hashlib
+import re
 from array import array
 from collections.abc import Hashable, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from msgspec import Struct
 
 from rollforge.errors import UsageError
 from rollforge.index.sources import near_run, runs_in
-from rollforge.records import PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject
+from rollforge.records import FAILURE_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject
 from rollforge.steps.validate.clean import copies_of, refuse_overwriting, write_clean
 from rollforge.steps.validate.file_metrics import FileMetrics
 from rollforge.steps.validate.prompts import is_one_split, prompt_of
@@ -26,6 +27,10 @@ from rollforge.steps.validate.repeats import Repeats
 from rollforge.steps.validate.rows import check_row, kind_of_row
 
 LISTED = 1000
+"""Problems of one file that are listed in any case."""
+LISTED_KINDS = 100
+"""Those beyond them that say something new."""
+_DIGITS = re.compile(r"\d+")
 _canonical = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -63,18 +68,19 @@ class _File:
 
     def __init__(self, path: Path, options: ValidateOptions) -> None:
         self.path = path
-        self.kind: FileKind = "empty"
         self.errors = 0
         self.prompts = Repeats()
         self._options = options
         self._rows = 0
         self._bad: list[Problem] = []
+        self._listed_kinds: set[str] = set()
         self._warnings: list[Problem] = []
         self._bad_lines: set[int] = set()
         self._reasons: dict[int, list[str]] = {}
         """What is wrong with a line in itself, which leaves it out of the clean copy."""
         self._same_rows = Repeats()
         self._same_rollouts = Repeats(stays="last")
+        self._lines_by_claim: dict[FileKind, array[int]] = {}
         self._kinds: dict[str, dict[str, array[int]]] = {}
         self._metrics = FileMetrics()
 
@@ -91,8 +97,16 @@ class _File:
         self._bad_lines.add(line)
         if self._options.fix and not is_repeat:
             self._reasons.setdefault(line, []).append(f"{problem.path}: {problem.text}".removeprefix(": "))
-        if len(self._bad) < LISTED:
+        self._list(problem)
+
+    def _list(self, problem: Problem) -> None:
+        """Keep the first problems, and later ones only of a kind not told yet: a common fault must not hide a rare one."""
+        if len(self._bad) >= LISTED + LISTED_KINDS:
+            return
+        kind = _DIGITS.sub("#", f"{problem.path}: {problem.text}")
+        if len(self._bad) < LISTED or kind not in self._listed_kinds:
             self._bad.append(problem)
+            self._listed_kinds.add(kind)
 
     def read(self) -> None:
         """Check every row."""
@@ -104,24 +118,32 @@ class _File:
                 try:
                     self._check(number, row)
                 except RecursionError:  # it could just be read: what looks at it goes some calls deeper
-                    self.add(number, Finding("", "nested too deeply"))
+                    self.add(number, Finding("", "nested too deeply", "write the deep part as text"))
+        self._find_strangers()
         self._find_mixed_types()
 
+    @property
+    def kind(self) -> FileKind:
+        """What most rows claim to be."""
+        claims = self._lines_by_claim
+        return max(claims, key=lambda kind: len(claims[kind]), default="empty")
+
     def _check(self, line: int, row: JsonObject) -> None:
-        if self.kind == "empty":
-            self.kind = kind_of_row(row) or "empty"
+        claimed = kind_of_row(row)
+        if claimed is not None:
+            self._lines_by_claim.setdefault(claimed, array("L")).append(line)
         before = self.errors
-        for finding in check_row(row, self.kind, self._options.needs):
+        for finding in check_row(row, self._options.needs):
             self.add(line, finding)
-        self._check_duplicate(line, row)
+        self._check_duplicate(line, row, claimed)
         self._note_kinds(line, row)
         if self.errors == before:
             self._metrics.add(row)
 
-    def _check_duplicate(self, line: int, row: JsonObject) -> None:
+    def _check_duplicate(self, line: int, row: JsonObject, claimed: FileKind | None) -> None:
         task, rollout = row.get(TASK_KEY), row.get(ROLLOUT_KEY)
-        if self.kind == "rollouts":
-            if isinstance(task, int) and isinstance(rollout, int):
+        if claimed == "rollouts":
+            if isinstance(task, int) and isinstance(rollout, int) and FAILURE_KEY not in row:
                 first = self._same_rollouts.note((task, rollout), line)
                 if first is not None:
                     text = f"the same (task, rollout) as line {first}: {(task, rollout)}"
@@ -134,9 +156,12 @@ class _File:
         if same is not None:
             finding = Finding("", f"the same row as line {same}", "--fix keeps the first good one")
             self.add(line, finding, is_repeat=True)
-        elif asked_at is not None and self.kind == "tasks":
+        elif asked_at is not None and claimed == "tasks" and rollout is None:
             text = f"the same prompt as line {asked_at}, with other fields"
-            self.add(line, Finding(PARAMS_KEY + ".input", text, level="warning"))
+            self.add(
+                line,
+                Finding(PARAMS_KEY + ".input", text, "keep one of them, unless both are meant", "warning"),
+            )
 
     def _note_kinds(self, line: int, row: JsonObject) -> None:
         for name, value in row.items():
@@ -144,6 +169,14 @@ class _File:
                 continue
             kind = "a number" if isinstance(value, bool | int | float) else kind_of(value)
             self._kinds.setdefault(name, {}).setdefault(kind, array("L")).append(line)
+
+    def _find_strangers(self) -> None:
+        """Rows of another kind than most: known only at the end, as the first row may be the wrong one."""
+        usual = self.kind
+        for kind, lines in self._lines_by_claim.items():
+            for line in lines if kind != usual else ():
+                text = f"this row is one of {kind}, the file holds {usual}"
+                self.add(line, Finding("", text, "keep one kind of row per file"))
 
     def _find_mixed_types(self) -> None:
         """A field that is of one type in most rows and of another in some: the few are wrong."""
@@ -182,8 +215,11 @@ class _File:
 
 
 def _digest(row: JsonObject) -> bytes:
-    """The same for rows that say the same, whatever their numbers and the order of their keys."""
-    said = {key: value for key, value in row.items() if key not in (TASK_KEY, ROLLOUT_KEY)}
+    """The same for rows that say the same, whatever the task's number and the order of their keys.
+
+    The number of the rollout counts: NeMo Gym's materialized inputs have a line for each.
+    """
+    said = {key: value for key, value in row.items() if key != TASK_KEY}
     return hashlib.sha256(_canonical(said)).digest()[:12]
 
 

@@ -17,9 +17,10 @@ PARTS = (
     "input_text", "input_image", "input_file", "input_audio", "input_video", "output_text", "refusal",
 )  # fmt: skip
 HOSTED = frozenset({
-    "file_search_call", "computer_call", "computer_call_output", "web_search_call", "image_generation_call", "item_reference",
-    "code_interpreter_call", "local_shell_call", "local_shell_call_output", "mcp_approval_request",
-    "mcp_approval_response", "mcp_call", "custom_tool_call", "custom_tool_call_output",
+    "file_search_call", "computer_call", "computer_call_output", "web_search_call", "image_generation_call",
+    "code_interpreter_call", "local_shell_call", "local_shell_call_output", "mcp_approval_request", "shell_call", "shell_call_output",
+    "mcp_approval_response", "mcp_call", "custom_tool_call", "custom_tool_call_output", "apply_patch_call", "apply_patch_call_output",
+    "tool_search_call", "tool_search_output", "compaction",
 })  # fmt: skip
 
 
@@ -27,13 +28,13 @@ def check_input(value: object, path: str) -> Iterator[Finding]:
     """The prompt: a text or a list of items."""
     if isinstance(value, str):
         if not value.strip():
-            yield Finding(path, "the prompt is empty")
+            yield Finding(path, "the prompt is empty", _ITEM)
         return
     if not isinstance(value, list):
-        yield Finding(path, f"expected a text or a list of items, got {kind_of(value)}")
+        yield Finding(path, f"expected a text or a list of items, got {kind_of(value)}", _ITEM)
         return
     if not value:
-        yield Finding(path, "the prompt is empty: there is no item")
+        yield Finding(path, "the prompt is empty: there is no item", _ITEM)
     for number, item in enumerate(value):
         yield from check_item(item, f"{path}[{number}]")
     yield from _check_calls(value, path)
@@ -45,7 +46,7 @@ def check_item(item: object, path: str, *, odd: Level = "error") -> Iterator[Fin
     `odd` is how bad it is when a model or its server wrote something of a wrong form: in a response, that is what happened.
     """
     if not isinstance(item, dict):
-        yield Finding(path, f"expected an object, got {kind_of(item)}")
+        yield Finding(path, f"expected an object, got {kind_of(item)}", _ITEM)
         return
     if not item:
         yield Finding(path, "the item is empty", "NeMo Gym would send it as an mcp_list_tools item")
@@ -59,14 +60,16 @@ def check_item(item: object, path: str, *, odd: Level = "error") -> Iterator[Fin
         yield from _check_call(item, path, odd)
     elif kind == "function_call_output":
         yield from _need(item, path, {"call_id": str})
-        if item.get("output") is None:
-            yield Finding(f"{path}.output", "missing: expected a text")
+        yield from _check_output(item.get("output"), f"{path}.output")
     elif kind == "reasoning":
         yield from _check_reasoning(item, path)
     elif kind == "mcp_list_tools":
         yield from _check_listing(item, path)
+    elif kind == "item_reference":
+        yield from _need(item, path, {"id": str})
     elif kind not in HOSTED:
-        known = ["message", "function_call", "function_call_output", "reasoning", "mcp_list_tools", *HOSTED]
+        known = ["message", "function_call", "function_call_output", "reasoning", "mcp_list_tools"]
+        known += ["item_reference", *HOSTED]
         near = did_you_mean(kind, known)
         yield Finding(
             f"{path}.type", f"no such item type: {kind!r}{near}", "NeMo Gym would take it for another item"
@@ -81,10 +84,27 @@ def _check_call(item: JsonObject, path: str, odd: Level) -> Iterator[Finding]:
         yield Finding(f"{path}.arguments", f"is not JSON: {told(arguments)}", hint, odd)
 
 
+def _check_output(output: object, path: str) -> Iterator[Finding]:
+    """What a tool answered: a text, or parts of one."""
+    if isinstance(output, list):
+        yield from _check_parts(output, path, "warning")
+    elif not isinstance(output, str):
+        got = "missing" if output is None else f"got {kind_of(output)}"
+        yield Finding(
+            path, f"expected a text or a list of parts, {got}", f"write values as JSON text; {_HOLE}"
+        )
+
+
 def _check_reasoning(item: JsonObject, path: str) -> Iterator[Finding]:
-    if not isinstance(item.get("summary"), list):
-        got = "missing" if item.get("summary") is None else f"got {kind_of(item['summary'])}"
+    summary = item.get("summary")
+    if not isinstance(summary, list):
+        got = "missing" if summary is None else f"got {kind_of(summary)}"
         yield Finding(f"{path}.summary", f"expected a list of summary texts, {got}", "for none: []")
+        return
+    for number, part in enumerate(summary):
+        if not isinstance(part, dict) or not isinstance(part.get("text"), str):
+            hint = 'write {"type": "summary_text", "text": …}'
+            yield Finding(f"{path}.summary[{number}]", f"expected a summary text, got {told(part)}", hint)
 
 
 def _check_listing(item: JsonObject, path: str) -> Iterator[Finding]:
@@ -117,30 +137,34 @@ def _check_message(item: JsonObject, path: str, odd: Level) -> Iterator[Finding]
         if not item.get("tool_calls"):
             yield Finding(f"{path}.content", "missing: expected a text or a list of parts", _HOLE)
     elif isinstance(content, list):
-        yield from _check_parts(content, f"{path}.content")
+        yield from _check_parts(content, f"{path}.content", odd)
         if role in ("user", "system", "developer"):
             yield from _check_speaker(content, f"{path}.content", role, odd)
     elif not isinstance(content, str):
         yield Finding(f"{path}.content", f"expected a text or a list of parts, got {kind_of(content)}", _HOLE)
     elif not content.strip() and role == "user":
-        yield Finding(f"{path}.content", "the message is empty", level="warning")
+        yield Finding(f"{path}.content", "the message is empty", "leave it out", "warning")
 
 
+_ITEM = 'an item is {"role": "user", "content": "…"}'
+_PART = 'write {"type": "input_text", "text": …}'
 _HOLE = "NeMo Gym's schema lets this pass as an mcp_list_tools item"
 _CHAT_PART = "that is a chat part; here it is input_text or input_image, and NeMo Gym would take the item for an mcp_list_tools one"
 
 
-def _check_parts(parts: list[object], path: str) -> Iterator[Finding]:
+def _check_parts(parts: list[object], path: str, odd: Level) -> Iterator[Finding]:
     if not parts:
-        yield Finding(path, "the content is empty: there is no part")
+        yield Finding(path, "the content is empty: there is no part", _PART, odd)
     for number, part in enumerate(parts):
         place = f"{path}[{number}]"
         if not isinstance(part, dict):
-            yield Finding(
-                place, f"expected a part, got {kind_of(part)}", 'write {"type": "input_text", "text": …}'
-            )
+            yield Finding(place, f"expected a part, got {kind_of(part)}", _PART)
             continue
         yield from _check_part(part, place)
+
+
+_TEXT_OF = {"input_text": "text", "output_text": "text", "refusal": "refusal"}
+"""Parts that are a text, and where it stands."""
 
 
 def _check_part(part: JsonObject, path: str) -> Iterator[Finding]:
@@ -151,8 +175,9 @@ def _check_part(part: JsonObject, path: str) -> Iterator[Finding]:
         near = did_you_mean(str(kind), list(PARTS))
         hint = _CHAT_PART if kind in ("text", "image_url") else _HOLE
         yield Finding(f"{path}.type", f"no such part type: {told(kind)}{near}", hint)
-    elif kind in ("input_text", "output_text") and not isinstance(part.get("text"), str):
-        yield Finding(f"{path}.text", f"expected a text, got {kind_of(part.get('text'))}")
+    elif kind in _TEXT_OF and not isinstance(part.get(_TEXT_OF[kind]), str):
+        name = _TEXT_OF[kind]
+        yield Finding(f"{path}.{name}", f"expected a text, got {kind_of(part.get(name))}", _HOLE)
     elif kind == "input_image" and not any(
         isinstance(part.get(name), str) for name in ("image_url", "file_id")
     ):
@@ -182,12 +207,17 @@ def _check_calls(items: list[object], path: str) -> Iterator[Finding]:
             called.add(call_id)
         elif item.get("type") == "function_call_output" and call_id not in called:
             place = f"{path}[{number}].call_id"
-            yield Finding(place, f"no function_call before it has call_id {call_id!r}", level="warning")
+            yield Finding(
+                place,
+                f"no function_call before it has call_id {call_id!r}",
+                "put the call before its output",
+                "warning",
+            )
 
 
 def _need(item: JsonObject, path: str, fields: dict[str, type]) -> Iterator[Finding]:
     for name, kind in fields.items():
         if not isinstance(item.get(name), kind):
             got = "missing" if item.get(name) is None else f"got {kind_of(item[name])}"
-            hint = "arguments are a text that holds JSON" if name == "arguments" else ""
+            hint = "arguments are a text that holds JSON" if name == "arguments" else _HOLE
             yield Finding(f"{path}.{name}", f"expected a text, {got}", hint)

@@ -19,31 +19,38 @@ _PARTS = ("anyOf", "oneOf", "allOf", "not", "if", "then", "else")
 """Schemas of the same value as the one they stand in."""
 
 
+_SCHEMA = 'like {"type": "object", "properties": {"city": {"type": "string"}}}'
+_REQUIRED = 'like ["city"]'
+
+
 def check_schema(
     schema: object, path: str, *, is_top: bool = False, is_part: bool = False
 ) -> Iterator[Finding]:
     """Everything wrong with a schema and with those inside it; a part speaks of properties that the whole may define."""
     if not isinstance(schema, dict):
-        yield Finding(path, f"expected a JSON schema, got {kind_of(schema)}")
+        yield Finding(path, f"expected a JSON schema, got {kind_of(schema)}", _SCHEMA)
         return
     yield from _check_type(schema, path, is_top=is_top)
     enum = schema.get("enum")
     if enum is not None and not isinstance(enum, list):
         yield Finding(f"{path}.enum", f"expected a list of values, got {told(enum)}", 'like ["a", "b"]')
-    properties = schema.get("properties", {})
+    properties = schema.get("properties")
+    properties = (
+        {} if properties is None else properties
+    )  # Parquet writes null for a key that only others have
     if not isinstance(properties, dict):
-        yield Finding(f"{path}.properties", f"expected an object, got {kind_of(properties)}")
+        yield Finding(f"{path}.properties", f"expected an object, got {kind_of(properties)}", _SCHEMA)
     else:
         yield from _check_required(schema, None if is_part else properties, path)
         for name, inner in properties.items():
-            yield from check_schema(inner, f"{path}.properties.{name}")
+            yield from _check_nested(inner, f"{path}.properties.{name}")
     yield from _check_inner(schema, path)
 
 
 def _check_type(schema: JsonObject, path: str, *, is_top: bool) -> Iterator[Finding]:
     kind = schema.get("type")
     if is_top and kind != "object":
-        yield Finding(f"{path}.type", f"expected 'object', got {told(kind)}")
+        yield Finding(f"{path}.type", f"expected 'object', got {told(kind)}", _SCHEMA)
     for one in kind if isinstance(kind, list) else [kind]:
         if one is not None and one not in _TYPES:
             near = did_you_mean(str(one), list(_TYPES))
@@ -53,16 +60,21 @@ def _check_type(schema: JsonObject, path: str, *, is_top: bool) -> Iterator[Find
 
 
 def _check_required(schema: JsonObject, properties: JsonObject | None, path: str) -> Iterator[Finding]:
-    required = schema.get("required", [])
+    required = schema.get("required")
+    required = [] if required is None else required
     if not isinstance(required, list):
-        yield Finding(f"{path}.required", f"expected a list of names, got {kind_of(required)}")
+        yield Finding(f"{path}.required", f"expected a list of names, got {kind_of(required)}", _REQUIRED)
         return
     for name in required:
         if not isinstance(name, str):
-            yield Finding(f"{path}.required", f"expected names of properties, got {kind_of(name)}")
+            yield Finding(f"{path}.required", f"expected names of properties, got {kind_of(name)}", _REQUIRED)
         elif properties is not None and name not in properties:
             near = did_you_mean(name, list(properties))
-            yield Finding(f"{path}.required", f"{name!r} is required, but is no property{near}")
+            yield Finding(
+                f"{path}.required",
+                f"{name!r} is required, but is no property{near}",
+                "describe it under properties",
+            )
 
 
 def _check_inner(schema: JsonObject, path: str) -> Iterator[Finding]:
@@ -70,7 +82,11 @@ def _check_inner(schema: JsonObject, path: str) -> Iterator[Finding]:
     for key in _LISTS:
         choices = schema.get(key)
         if choices is not None and not isinstance(choices, list):
-            yield Finding(f"{path}.{key}", f"expected a list of schemas, got {kind_of(choices)}")
+            yield Finding(
+                f"{path}.{key}",
+                f"expected a list of schemas, got {kind_of(choices)}",
+                'like [{"type": "string"}]',
+            )
             continue
         for number, inner in enumerate(choices or []):
             yield from _check_nested(inner, f"{path}.{key}[{number}]", is_part=key in _PARTS)

@@ -21,7 +21,7 @@ PARAMS = (
 def check_params(params: object, path: str) -> Iterator[Finding]:
     """Everything wrong with the parameters of a request."""
     if not isinstance(params, dict):
-        yield Finding(path, f"expected an object, got {kind_of(params)}")
+        yield Finding(path, f"expected an object, got {kind_of(params)}", 'like {"input": "…"}')
         return
     for key in params:
         if key not in PARAMS:
@@ -32,7 +32,9 @@ def check_params(params: object, path: str) -> Iterator[Finding]:
             )
             yield Finding(f"{path}.{key}", f"no such parameter{did_you_mean(key, list(PARAMS))}", hint)
     if params.get("input") is None:
-        yield Finding(f"{path}.input", "missing: expected a text or a list of items")
+        yield Finding(
+            f"{path}.input", "missing: expected a text or a list of items", "write the prompt there"
+        )
     else:
         yield from check_input(params["input"], f"{path}.input")
     yield from check_tools(params.get("tools"), f"{path}.tools")
@@ -63,7 +65,7 @@ def _check_numbers(params: JsonObject, path: str) -> Iterator[Finding]:
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
-            yield Finding(f"{path}.{name}", f"expected {expected}, got {told(value)}")
+            yield Finding(f"{path}.{name}", f"expected {expected}, got {told(value)}", "or leave it out")
 
 
 _KINDS: dict[str, tuple[type, str]] = {
@@ -85,7 +87,9 @@ def _check_kinds(params: JsonObject, path: str) -> Iterator[Finding]:
         value = params.get(name)
         if value is not None and not isinstance(value, kind):
             yield Finding(
-                f"{path}.{name}", f"expected {expected}, got {told(value)}", _EXAMPLES.get(name, "")
+                f"{path}.{name}",
+                f"expected {expected}, got {told(value)}",
+                _EXAMPLES.get(name, "or leave it out"),
             )
     truncation = params.get("truncation")
     if truncation is not None and truncation not in ("auto", "disabled"):

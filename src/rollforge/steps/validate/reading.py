@@ -13,8 +13,9 @@ import msgspec
 from rollforge.errors import DataError
 from rollforge.index.facts import BadLine, split_line
 from rollforge.index.lines import read_lines
-from rollforge.records import JsonObject
+from rollforge.records import PARAMS_KEY, JsonObject
 from rollforge.steps.validate.records import Finding
+from rollforge.tasks.reading import PARQUET, without_nulls
 
 MAX_DIGITS = 4300
 """Whole numbers with more are refused by Python itself."""
@@ -22,11 +23,17 @@ MAX_DIGITS = 4300
 
 def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
     """Every line with its number; rows of a Parquet file as JSON."""
-    if path.suffix == ".parquet":
+    if _is_parquet(path):
         for number, row in _parquet_rows(path):
             yield number, msgspec.json.encode(row)
         return
     yield from enumerate(read_lines(path), 1)
+
+
+def _is_parquet(path: Path) -> bool:
+    """As its ending promises, or its first bytes say: `collect` looks at these alone."""
+    with path.open("rb") as file:
+        return path.suffix == ".parquet" or file.read(len(PARQUET)) == PARQUET
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[int, JsonObject]]:
@@ -38,7 +45,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, JsonObject]]:
         for batch in pq.ParquetFile(path).iter_batches(1024):
             for row in batch.to_pylist():
                 number += 1
-                yield number, {key: value for key, value in row.items() if value is not None}
+                yield number, {key: _as_sent(key, value) for key, value in row.items() if value is not None}
     except (pa.ArrowException, OSError) as error:
         raise DataError(
             f"{path}: cannot be read as Parquet after row {number}: {error}",
@@ -46,9 +53,14 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, JsonObject]]:
         ) from error
 
 
+def _as_sent(key: str, value: Any) -> Any:
+    """A request or a response without the nulls that Parquet puts into items of several forms, as `collect` reads it."""
+    return without_nulls(value) if key in (PARAMS_KEY, "response") else value
+
+
 def read_rows(path: Path) -> Iterator[tuple[int, JsonObject | None, Finding | None]]:
     """Line number, the row (None when the line is none) and what is wrong with the line itself."""
-    if path.suffix == ".parquet":
+    if _is_parquet(path):
         for number, row in _parquet_rows(path):
             yield number, row, None
         return

@@ -20,7 +20,8 @@ class Finding(NamedTuple):
     """JSON path, like `responses_create_params.input[1].role`."""
     text: str
     """What is wrong, and what was expected."""
-    hint: str = ""
+    hint: str
+    """What to do about it."""
     level: Level = "error"
 
 
@@ -41,7 +42,7 @@ class FileReport(Struct, kw_only=True):
     kind: FileKind
     rows: int
     bad: list[Problem]
-    """What is wrong, by line; at most `listed`, all are counted in `errors`."""
+    """What is wrong, by line: the first 1,000, and after them the first of each further kind; all are counted in `errors`."""
     errors: int
     bad_lines: int
     warnings: list[Problem]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from sys import float_info
 
 from rollforge.records import ATTEMPT_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject, has_field
-from rollforge.steps.validate.datasets import DATASET_KEYS, check_dataset
+from rollforge.steps.validate.datasets import ANSWERS, DATASET_KEYS, check_dataset
 from rollforge.steps.validate.params import check_params
 from rollforge.steps.validate.records import FileKind, Finding
 from rollforge.steps.validate.rollouts import check_rollout
@@ -21,8 +21,8 @@ def kind_of_row(row: JsonObject) -> FileKind | None:
     return "rollouts" if "response" in row else None
 
 
-def check_row(row: JsonObject, kind: FileKind, needs: Sequence[str]) -> Iterator[Finding]:
-    """Everything wrong with one row of a file of this kind."""
+def check_row(row: JsonObject, needs: Sequence[str]) -> Iterator[Finding]:
+    """Everything wrong with one row as what it claims to be."""
     claimed = kind_of_row(row)
     if claimed is None:
         keys = ", ".join(list(row)[:6]) or "no keys"
@@ -30,13 +30,11 @@ def check_row(row: JsonObject, kind: FileKind, needs: Sequence[str]) -> Iterator
             "", f"neither a task, a rollout nor a row of a dataset (keys: {keys})", f"a task has {PARAMS_KEY}"
         )
         return
-    if claimed != kind:
-        yield Finding(
-            "", f"this row is one of {claimed}, the file holds {kind}", "keep one kind of row per file"
-        )
     yield from _check_sizes(row)
     if claimed == "dataset":
         yield from check_dataset(row)
+        if not any(key in row for key in ANSWERS):
+            yield from _check_needs(row, needs)
         return
     yield from _check_indices(row)
     if PARAMS_KEY in row:
@@ -61,7 +59,9 @@ def _check_indices(row: JsonObject) -> Iterator[Finding]:
     for key in (TASK_KEY, ROLLOUT_KEY, ATTEMPT_KEY):
         value = row.get(key)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-            yield Finding(key, f"expected a whole number from 0, got {value!r}")
+            yield Finding(
+                key, f"expected a whole number from 0, got {value!r}", "count from 0, or leave it out"
+            )
     agent = row.get("agent_ref")
     if agent is not None and not (isinstance(agent, dict) and isinstance(agent.get("name"), str)):
         yield Finding("agent_ref", "expected an object with a name", 'write {"name": "…"}')
@@ -71,4 +71,6 @@ def _check_sizes(row: JsonObject) -> Iterator[Finding]:
     """A whole number that no float holds reads as infinite, or stops the reader."""
     for name, value in row.items():
         if isinstance(value, int) and abs(value) > float_info.max:
-            yield Finding(name, f"a number of {len(str(abs(value)))} digits is out of range")
+            yield Finding(
+                name, f"a number of {len(str(abs(value)))} digits is out of range", "write it as text"
+            )

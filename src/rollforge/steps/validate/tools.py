@@ -16,6 +16,7 @@ HOSTED_TOOLS = (
     "web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11",
 )  # fmt: skip
 """What the model's server does itself; their definitions are its business."""
+_TOOL = 'a tool is {"type": "function", "name": …, "parameters": …, "strict": true}'
 _TOOL_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
 
 
@@ -24,17 +25,17 @@ def check_tools(tools: object, path: str) -> Iterator[Finding]:
     if tools is None:
         return
     if not isinstance(tools, list):
-        yield Finding(path, f"expected a list of tools, got {kind_of(tools)}")
+        yield Finding(path, f"expected a list of tools, got {kind_of(tools)}", "for none: []")
         return
     names: set[str] = set()
     for number, tool in enumerate(tools):
         place = f"{path}[{number}]"
         if not isinstance(tool, dict):
-            yield Finding(place, f"expected a tool, got {kind_of(tool)}")
+            yield Finding(place, f"expected a tool, got {kind_of(tool)}", _TOOL)
             continue
         kind = tool.get("type")
         if kind is None:
-            yield Finding(f"{place}.type", "missing: expected `function`")
+            yield Finding(f"{place}.type", "missing: expected `function`", _TOOL)
             continue
         if kind != "function":
             if kind not in HOSTED_TOOLS:
@@ -49,19 +50,45 @@ def check_tools(tools: object, path: str) -> Iterator[Finding]:
                 "move name, parameters and strict up one level",
             )
             continue
+        yield from _check_name(tool.get("name"), f"{place}.name", names)
         yield from _check_tool(tool, place)
-        name = tool.get("name")
-        if isinstance(name, str):
-            if name in names:
-                yield Finding(f"{place}.name", f"a second tool is called {name!r}")
-            names.add(name)
+
+
+def check_chat_tools(tools: list[object], path: str) -> Iterator[Finding]:
+    """Tool definitions of a dataset: name and parameters stand under `function`, or alone, as LLaMA-Factory has them."""
+    names: set[str] = set()
+    for number, tool in enumerate(tools):
+        place = f"{path}[{number}]"
+        function = tool.get("function", tool) if isinstance(tool, dict) else None
+        if not isinstance(function, dict):
+            yield Finding(place, f"expected a tool, got {told(tool)}", _CHAT_TOOL)
+            continue
+        if function is not tool:
+            place += ".function"
+        elif "type" in tool:
+            text = "a flat tool of the Responses API; most chat templates render it wrongly"
+            yield Finding(place, text, _CHAT_TOOL, "warning")
+        yield from _check_name(function.get("name"), f"{place}.name", names)
+        if function.get("parameters") is not None:
+            yield from check_schema(function["parameters"], f"{place}.parameters")
+
+
+_CHAT_TOOL = 'a chat template reads {"type": "function", "function": {"name": …, "parameters": …}}'
+
+
+def _check_name(name: object, path: str, names: set[str]) -> Iterator[Finding]:
+    """A name that a model can call, and that none of the `names` before it is; it joins them."""
+    if not isinstance(name, str) or not _TOOL_NAME.match(name):
+        yield Finding(
+            path, f"expected letters, digits, - or _, at most 64, got {told(name)}", "like get_weather"
+        )
+    if isinstance(name, str):
+        if name in names:
+            yield Finding(path, f"a second tool is called {name!r}", "leave one out, or give it another name")
+        names.add(name)
 
 
 def _check_tool(tool: JsonObject, path: str) -> Iterator[Finding]:
-    if not isinstance(tool.get("name"), str) or not _TOOL_NAME.match(tool["name"]):
-        yield Finding(
-            f"{path}.name", f"expected letters, digits, - or _, at most 64, got {told(tool.get('name'))}"
-        )
     if "strict" not in tool:
         yield Finding(f"{path}.strict", "missing: NeMo Gym requires it", "add strict: true or false")
     elif not isinstance(tool["strict"], bool | None):
@@ -89,7 +116,9 @@ def check_tool_choice(choice: object, tools: object, path: str) -> Iterator[Find
         return
     if choice == "required":
         if not tools:
-            yield Finding(path, "a tool is required, but none is offered", level="warning")
+            yield Finding(
+                path, "a tool is required, but none is offered", "offer one under `tools`", "warning"
+            )
         return
     if not isinstance(choice, dict) or not isinstance(choice.get("type"), str):
         hint = 'to name a tool: {"type": "function", "name": "…"}'
@@ -112,7 +141,7 @@ def _check_offered(name: object, tools: object, path: str) -> Iterator[Finding]:
     offered = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
     names = [tool["name"] for tool in offered if isinstance(tool.get("name"), str)]
     if not isinstance(name, str):
-        yield Finding(path, f"expected the name of a tool, got {told(name)}")
+        yield Finding(path, f"expected the name of a tool, got {told(name)}", "name one of `tools`")
     elif name not in names:
         hint = f"offered: {', '.join(names[:6]) or 'none'}"
         yield Finding(path, f"no tool is called {name!r}{did_you_mean(name, names)}", hint)
