@@ -753,3 +753,13 @@ def test_the_row_of_another_kind_is_the_wrong_one_also_when_it_is_the_first(tmp_
     [file] = validate_files([path], ValidateOptions(fix=True)).files
     assert (file.kind, [(one.line, one.path) for one in file.bad]) == ("tasks", [(1, "")])
     assert file.fixed is not None and Path(file.fixed).read_bytes().count(b"\n") == 2
+
+
+def test_a_file_without_rows_is_said_to_be_one(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").touch()
+    [report] = validate_files([tmp_path / "empty.jsonl"]).files
+    assert (report.kind, report.errors, [one.text for one in report.warnings]) == (
+        "empty",
+        0,
+        ["the file has no rows"],
+    )

@@ -119,6 +119,8 @@ class _File:
                     self._check(number, row)
                 except RecursionError:  # it could just be read: what looks at it goes some calls deeper
                     self.add(number, Finding("", "nested too deeply", "write the deep part as text"))
+        if not self._rows and not self.errors:
+            self.add(1, Finding("", "the file has no rows", "was it written to its end?", "warning"))
         self._find_strangers()
         self._find_mixed_types()
 
