@@ -8,6 +8,7 @@ BIN := $(VENV)/bin
 $(VENV)/.installed: pyproject.toml $(wildcard src/rollforge/*/_*.[ch] src/rollforge/*/*/_*.c)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	$(BIN)/python -m compileall -q src  # where Python may not write them, every command would compile its modules anew
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.installed
