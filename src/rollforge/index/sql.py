@@ -7,7 +7,6 @@ no network, no setting can be changed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -48,6 +47,8 @@ def fetch(connection: duckdb.DuckDBPyConnection, sql: str) -> pa.Table:
 
     DuckDB looks for no signals while it makes a table, so it works in a thread of its own and this one waits.
     """
+    from concurrent.futures import ThreadPoolExecutor, wait  # many commands never ask in SQL
+
     relation = connection.sql(sql)
     with ThreadPoolExecutor(1) as worker:
         table = worker.submit(relation.to_arrow_table)
