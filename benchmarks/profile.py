@@ -1,7 +1,9 @@
 """Profile against the profiler people have today and against the floor: CPU and memory as ratios, measured in one run.
 
 Every way runs in a process of its own; CPU is that of the process and its children, memory the peak of the largest. The baseline
-needs pandas, orjson and wandb: give the Python that has them with --baseline-python, or leave it out to measure ours alone.
+needs pandas, orjson and wandb: give the Python that has them with --baseline-python, or leave it out to measure ours alone. It was
+written for pandas 2; with pandas 3 it takes two thirds of the time. Ours are to be compiled before (`python -m compileall src`)
+where Python may not write what it compiles.
 
     python -m benchmarks.profile                      2,000 rows, a quick look
     python -m benchmarks.profile --tasks 6250 --samples 16 --baseline-python .venv-pandas/bin/python
