@@ -90,10 +90,17 @@ def _rollforge(folder: Path, line: str) -> None:
     assert done.returncode == 0, f"{line}\n{done.stderr}"
 
 
-def test_a_terminal_without_utf_8_is_no_reason_to_stop(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"PYTHONIOENCODING": "ascii"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    ],
+)
+def test_a_terminal_without_utf_8_is_no_reason_to_stop(tmp_path: Path, setting: dict[str, str]) -> None:
     write_rows(tmp_path / "rollouts.jsonl", [make_rollout(task, 0, float(task % 2)) for task in range(4)])
     words = [sys.executable, "-m", "rollforge", "metrics", "rollouts.jsonl"]
-    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    environment = os.environ | setting
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, check=False)
     assert done.returncode == 0
     assert b"4 rollouts of 4 tasks ? 4 judged" in done.stdout

@@ -65,7 +65,7 @@ def _hint(error: OSError) -> str:
 
 def _print_in_any_locale() -> None:
     """Let a terminal that has no UTF-8 show `?` for what it lacks; JSON, CSV and files are always UTF-8."""
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+    if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
 
 
