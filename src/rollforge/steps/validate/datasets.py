@@ -17,19 +17,15 @@ DATASET_KEYS = (
     "instruction", "text",
 )  # fmt: skip
 
-
 ANSWERS = (
-    "messages",
-    "conversations",
-    "completion",
-    "chosen",
-    "rejected",
-    "completions",
-    "output",
-    "rollout",
-    "text",
-)
+    "messages", "conversations", "completion", "chosen", "rejected", "completions", "output", "rollout", "text",
+)  # fmt: skip
 """A row with none of these only asks: it is as good a task as it is a row of a prompt set."""
+
+SIDES = (
+    "instruction", "context", "input", "prompt", "completion", "chosen", "rejected", "rollout", "text",
+)  # fmt: skip
+"""What is a text or a list of messages."""
 
 
 def check_dataset(row: JsonObject) -> Iterator[Finding]:
@@ -38,20 +34,9 @@ def check_dataset(row: JsonObject) -> Iterator[Finding]:
     for key in ("messages", "conversations"):
         if key in row:
             yield from check_chat(row[key], key, must_answer=not is_context)
-    for key in (
-        "instruction",
-        "context",
-        "input",
-        "prompt",
-        "completion",
-        "chosen",
-        "rejected",
-        "rollout",
-        "text",
-    ):
-        if key in row and not (
-            key == "input" and "instruction" in row
-        ):  # beside an instruction it may be empty
+    for key in SIDES:
+        may_be_empty = key == "input" and "instruction" in row
+        if key in row and not may_be_empty:
             yield from _check_side(row[key], key)
     if "completions" in row:
         yield from _check_ranked(row["completions"])
