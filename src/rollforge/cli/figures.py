@@ -33,9 +33,8 @@ def mean_text(value: float | None) -> str:
         return short(value) if value == 0 or abs(value) >= 1000 else f"{value:.1f}"
     if abs(value) < 0.0005:
         return f"{value:.0e}"
-    return (
-        f"{round(value, 12):.3f}"  # two ways to one number must not differ by how their last bits are rounded
-    )
+    # Two ways to one number must not differ by how their last bits are rounded.
+    return f"{round(value, 12):.3f}"
 
 
 def interval(ci: Sequence[float] | None) -> str:

@@ -34,10 +34,7 @@ def check_schema(
     enum = schema.get("enum")
     if enum is not None and not isinstance(enum, list):
         yield Finding(f"{path}.enum", f"expected a list of values, got {told(enum)}", 'like ["a", "b"]')
-    properties = schema.get("properties")
-    properties = (
-        {} if properties is None else properties
-    )  # Parquet writes null for a key that only others have
+    properties = _given(schema, "properties", {})
     if not isinstance(properties, dict):
         yield Finding(f"{path}.properties", f"expected an object, got {kind_of(properties)}", _SCHEMA)
     else:
@@ -45,6 +42,12 @@ def check_schema(
         for name, inner in properties.items():
             yield from _check_nested(inner, f"{path}.properties.{name}")
     yield from _check_inner(schema, path)
+
+
+def _given(schema: JsonObject, key: str, default: object) -> object:
+    """The value of a key; null is none, which Parquet writes where only other schemas have the key."""
+    value = schema.get(key)
+    return default if value is None else value
 
 
 def _check_type(schema: JsonObject, path: str, *, is_top: bool) -> Iterator[Finding]:
@@ -60,8 +63,7 @@ def _check_type(schema: JsonObject, path: str, *, is_top: bool) -> Iterator[Find
 
 
 def _check_required(schema: JsonObject, properties: JsonObject | None, path: str) -> Iterator[Finding]:
-    required = schema.get("required")
-    required = [] if required is None else required
+    required = _given(schema, "required", [])
     if not isinstance(required, list):
         yield Finding(f"{path}.required", f"expected a list of names, got {kind_of(required)}", _REQUIRED)
         return
