@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rollforge.errors import DataError
 from rollforge.index import open_index
 from rollforge.steps.profile import ProfileOptions, profile_index, profile_run, write_profile
 from tests.builders import Row, make_rollout, write_rows
@@ -320,3 +322,37 @@ def test_whoever_reads_a_profile_that_is_made_anew_reads_the_old_one_whole(tmp_p
             write_profile(profile_index(index, ProfileOptions(where="task = 0")), index, where="task = 0")
             assert len(tasks.readlines()) == 2
             assert json.load(agents)[0]["num_tasks"] == 2
+
+
+def test_several_threads_write_what_one_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        make_rollout(task, rollout, reward=None if task == 7 else (task * rollout) % 3 / 2)
+        for task in range(50)
+        for rollout in range(3)
+    ]
+    path = write_rows(tmp_path / "rollouts.jsonl", rows)
+    monkeypatch.setattr("rollforge.steps.profile.write.SLICE", 4)
+    monkeypatch.setattr("rollforge.steps.profile.fields.WORTH_A_THREAD", 0)
+    found = []
+    for workers in (1, 2, 5):
+        with open_index(path, workers=workers) as index:
+            files = write_profile(profile_index(index), index, rollout_infos=True)
+        found.append([Path(file).read_bytes() for file in files.values()])
+    assert found[0] == found[1] == found[2]
+    assert [json.loads(line)["_ng_task_index"] for line in found[0][0].splitlines()] == list(range(50))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_text_that_ends_while_it_is_written_leaves_the_old_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(task, 0) for task in range(20)])
+    monkeypatch.setattr("rollforge.steps.profile.write.SLICE", 4)
+    with open_index(path, workers=workers) as index:
+        files = write_profile(profile_index(index), index)
+        before = Path(files["tasks"]).read_bytes()
+        os.truncate(path, path.stat().st_size // 2)
+        with pytest.raises(DataError, match="shorter"):
+            write_profile(profile_index(index), index)
+    assert Path(files["tasks"]).read_bytes() == before
+    assert not list(tmp_path.glob("*.partial"))

@@ -17,6 +17,7 @@ import msgspec
 
 from rollforge.errors import RollforgeError
 from rollforge.index import fast
+from rollforge.index.ahead import mapped
 from rollforge.index.kinds import Kind
 from rollforge.index.readers import readers
 from rollforge.index.scan import scan_range
@@ -69,13 +70,7 @@ def _scan(order: Order) -> Scanned:
 
 
 def _scan_in_threads(orders: list[Order], count: int) -> Iterator[Scanned]:
-    from concurrent.futures import ThreadPoolExecutor
-
-    pool = ThreadPoolExecutor(count)
-    try:
-        yield from pool.map(_scan, orders)
-    finally:
-        pool.shutdown(cancel_futures=True)
+    return mapped(_scan, orders, count)
 
 
 def _scan_in_children(orders: list[Order], count: int) -> Iterator[Scanned]:

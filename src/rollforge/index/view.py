@@ -24,6 +24,7 @@ from rollforge.index.fetching import Fetcher, PromptPlaces
 from rollforge.index.grammar import TABLES
 from rollforge.index.kinds import Kind
 from rollforge.index.overlay import Duplicate, Overlay, make_overlay
+from rollforge.index.readers import readers
 from rollforge.index.scanned import BadLineAt
 from rollforge.index.sources import read_manifest, tasks_file
 from rollforge.index.sql import check_sort, check_where, fetch, literal, lock_down, quoted, run_select
@@ -57,6 +58,8 @@ class Index:
         for number, files in enumerate(self.runs):
             for kind, path in _files(files):
                 self._open(number, kind, path, files.index, workers)
+        self.readers = readers(sum(files.rollouts.stat().st_size for files in self.runs), workers)
+        """Threads at once for what lets go of the interpreter: as many as read the text when the index was made."""
         self._overlay = self._make_overlay(verifier)
 
     @cached_property

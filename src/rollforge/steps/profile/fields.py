@@ -7,18 +7,33 @@ other group a field with a single value has no std at all. These are NeMo Gym's 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollforge import stats
+from rollforge.index.ahead import mapped
 from rollforge.index.grouped import ByTask, Floats, Ints
 from rollforge.records import ATTEMPT_KEY
 from rollforge.steps.profile.shelf import Shelf
 
 Bools = NDArray[np.bool_]
 
+WORTH_A_THREAD = 300_000
+"""Rollouts; of fewer, a column is done before a thread has handed over the interpreter to another."""
+
+MOST_THREADS = 2
+"""Each needs several times the memory of a column."""
+
 STATISTICS = ("mean", "max", "min", "median", "std")
+
+
+class Described(NamedTuple):
+    """What one field is like in every group."""
+
+    groups: stats.Groups
+    drawn: list[stats.Histogram] | None
 
 
 class GroupStatistics:
@@ -29,35 +44,43 @@ class GroupStatistics:
         sizes: Ints,
         *,
         order: Ints | None = None,
-        look: Callable[[str, Floats], None] | None = None,
+        draw: Callable[[Floats], list[stats.Histogram]] | None = None,
         shelf: Shelf | None = None,
     ) -> None:
         """Groups of these sizes, one after another.
 
         Args:
             order: places of the rollouts (which come by task) sorted by group; None when they are.
-            look: is shown every field's values, sorted by group, as they pass by.
+            draw: makes a histogram per group of a field's values, which are sorted by group.
             shelf: takes the arrays that are made, when there may be many groups.
         """
         self._sizes = sizes
         self._starts = np.cumsum(sizes) - sizes
-        self._order, self._look, self._shelf = order, look, shelf
+        self._order, self._draw, self._shelf = order, draw, shelf
+        self.drawn: dict[str, list[stats.Histogram]] = {}
+        """The histograms of each field."""
         self._columns: dict[str, Floats] = {}
         self._is_whole: dict[str, Bools] = {}
         self._has_spread = np.zeros(len(sizes), dtype=np.bool_)
 
-    def add(self, name: str, values: Floats) -> None:
-        """The statistics of one more field."""
+    @np.errstate(over="ignore", invalid="ignore")  # values near the greatest number have no mean
+    def describe(self, values: Floats) -> Described:
+        """The statistics of one more field; several threads may ask at once."""
         if self._order is not None:
             values = values[self._order]
-        if self._look is not None:
-            self._look(name, values)
-        found = stats.summarize_groups(values, self._starts)
-        self._is_whole[name] = found.n == self._sizes
-        self._has_spread |= ~np.isnan(found.std)
+        drawn = None if self._draw is None else self._draw(values)
+        return Described(stats.summarize_groups(values, self._starts), drawn)
+
+    def add(self, name: str, found: Described) -> None:
+        """Take in what was described."""
+        groups = found.groups
+        self._is_whole[name] = groups.n == self._sizes
+        self._has_spread |= ~np.isnan(groups.std)
         for statistic in STATISTICS:
-            made: Floats = getattr(found, statistic)
+            made: Floats = getattr(groups, statistic)
             self._columns[f"{statistic}/{name}"] = made if self._shelf is None else self._shelf.put(made)
+        if found.drawn is not None:
+            self.drawn[name] = found.drawn
         if self._shelf is not None:
             self._shelf.settle()
 
@@ -75,9 +98,15 @@ def describe_fields(rows: ByTask, fields: Mapping[str, str], *kinds: GroupStatis
 
     `fields` are columns and their names, as `profile_fields` gives them.
     """
-    for column, values in rows.floats(list(fields)):
-        for groups in kinds:
-            groups.add(fields[column], values)
+
+    def described(column: tuple[str, Floats]) -> tuple[str, list[Described]]:
+        name, values = column
+        return fields[name], [groups.describe(values) for groups in kinds]
+
+    threads = min(rows.index.readers, MOST_THREADS) if len(rows) >= WORTH_A_THREAD else 1
+    for name, found in mapped(described, rows.floats(list(fields)), threads):
+        for groups, one in zip(kinds, found, strict=True):
+            groups.add(name, one)
 
 
 def profile_fields(rows: ByTask) -> dict[str, str]:

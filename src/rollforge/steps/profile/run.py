@@ -20,7 +20,6 @@ from rollforge.errors import UsageError
 from rollforge.index import Index, open_index
 from rollforge.index.arrays import arrow_array, arrow_floats, texts
 from rollforge.index.grouped import ByTask, Floats, Ints
-from rollforge.records import JsonObject
 from rollforge.steps.profile.fields import GroupStatistics, describe_fields, profile_fields
 from rollforge.steps.profile.records import BANDS, ProfileSummary
 from rollforge.steps.profile.shelf import Shelf
@@ -213,16 +212,13 @@ class _Agents:
         self._sizes: Ints = self._ends - starts
         task = rows.task if order is None else rows.task[order]
         self._tasks = [len(stats.distinct(part)) for part in self._parts(task)]
-        self._histograms: dict[str, list[JsonObject]] = {}
-        self.statistics = GroupStatistics(self._sizes, order=order, look=self._draw)
+        self.statistics = GroupStatistics(self._sizes, order=order, draw=self._draw)
 
     def _parts(self, values: NDArray[Any]) -> list[NDArray[Any]]:
         return np.split(values, self._ends[:-1]) if len(self._ends) else []
 
-    def _draw(self, name: str, values: Floats) -> None:
-        self._histograms[f"histogram/{name}"] = [
-            stats.histogram(part)._asdict() for part in self._parts(values)
-        ]
+    def _draw(self, values: Floats) -> list[stats.Histogram]:
+        return [stats.histogram(part) for part in self._parts(values)]
 
     def table(self) -> pa.Table:
         """One row per agent."""
@@ -233,7 +229,8 @@ class _Agents:
         }
         columns |= {name: _column(values) for name, values in self.statistics.finish().items()}
         kind = pa.struct([("edges", pa.list_(pa.float64())), ("counts", pa.list_(pa.int64()))])
-        columns |= {name: pa.array(found, kind) for name, found in self._histograms.items()}
+        for name, histograms in self.statistics.drawn.items():
+            columns[f"histogram/{name}"] = pa.array([one._asdict() for one in histograms], kind)
         return pa.table(columns)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
-from typing import IO
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,7 +17,8 @@ from rollforge.index import Index
 from rollforge.index.arrays import ints
 from rollforge.index.grouped import ByTask
 from rollforge.records import ROLLOUT_KEY, TASK_KEY
-from rollforge.steps.profile.weave import Column, Piece, Pieces, column
+from rollforge.stats import Ints
+from rollforge.steps.profile.weave import NO_NUMBER, Column, Piece, Pieces, column
 
 _split = msgspec.json.Decoder(dict[str, Raw]).decode
 _encode = msgspec.json.Encoder().encode
@@ -28,7 +30,7 @@ class Histograms:
     def __init__(self, rows: ByTask) -> None:
         reward = rows.one("reward")
         edges = stats.histogram(reward).edges
-        self._before = b'"histogram/reward":{"edges":' + _encode(edges) + b',"counts":'
+        self._before = b'"histogram/reward":{"edges":' + _encode(edges) + b',"counts":['
         self._tasks = rows.tasks
         bins = max(len(edges) - 1, 1)
         self._counts = np.zeros((len(rows.tasks), bins), dtype=np.min_scalar_type(rows.sizes.max(initial=0)))
@@ -39,15 +41,15 @@ class Histograms:
                 is_here = known & (place == number)
                 self._counts[:, number] = np.add.reduceat(is_here, rows.starts, dtype=self._counts.dtype)
 
-    def column(self, tasks: Sequence[int]) -> Column:
-        """Those of some tasks; none for one without a judged rollout."""
-        counts = np.zeros((len(tasks), self._counts.shape[1]), dtype=self._counts.dtype)
-        if len(self._tasks):
-            wanted = np.asarray(tasks, dtype=np.int64)
-            place = np.minimum(np.searchsorted(self._tasks, wanted), len(self._tasks) - 1)
-            counts = np.where((self._tasks[place] == wanted)[:, None], self._counts[place], 0)
-        told = [one if any(one) else None for one in counts.tolist()]
-        return Column(self._before, _encode(told), b"}")
+    def columns(self, tasks: Ints) -> Iterator[Column]:
+        """Those of some tasks, a column per bin; none for a task without a judged rollout."""
+        if not len(self._tasks):
+            return
+        place = np.minimum(np.searchsorted(self._tasks, tasks), len(self._tasks) - 1)
+        counts = self._counts[place].astype(np.int64)
+        counts[(self._tasks[place] != tasks) | ~counts.any(axis=1)] = NO_NUMBER
+        between = [b""] * (counts.shape[1] - 1)
+        yield from map(Column, [self._before, *between], np.ascontiguousarray(counts.T), [*between, b"]}"])
 
 
 class Samples:
@@ -56,24 +58,25 @@ class Samples:
     def __init__(self, index: Index, where: str | None = None) -> None:
         self._index = index
         self._where = where
-        self._file: IO[bytes] | None = None
+        self._files: dict[Path, int] = {}
+        self._held = ExitStack()
 
     def __enter__(self) -> Samples:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
+    def __exit__(self, *failure: Any) -> None:
+        self._held.__exit__(*failure)
 
-    def column(self, tasks: list[int]) -> Column:
-        """Those of some tasks, which ascend."""
-        given = {task: _without_indices(line) for task, line in self._index.raw_task_rows(tasks)}
+    def column(self, tasks: Ints) -> Column:
+        """Those of some tasks, which ascend; what it says stands in files can be read until this is left."""
+        wanted: list[int] = tasks.tolist()
+        given = {task: _without_indices(line) for task, line in self._index.raw_task_rows(wanted)}
         if not given:
-            found = self._index.first_rows(tasks, self._where)
-            if found.num_rows == len(tasks) and (pieces := self._pieces(found)):
+            found = self._index.first_rows(wanted, self._where)
+            if found.num_rows == len(wanted) and (pieces := self._pieces(found)):
                 return Column(b'"sample":{', pieces, b"}")
-        given |= self._from_rollouts([task for task in tasks if task not in given])
-        return column("sample", [given.get(task) for task in tasks])
+        given |= self._from_rollouts([task for task in wanted if task not in given])
+        return column("sample", [given.get(task) for task in wanted])
 
     def _pieces(self, found: pa.Table) -> Pieces | None:
         """Where the prompt and the agent of each task's first rollout stand, when that is known."""
@@ -81,12 +84,12 @@ class Samples:
         places = self._index.prompt_places(rows)
         if places is None:
             return None
-        if self._file is None or self._file.name != places.path:
-            self.__exit__()
-            self._file = places.path.open("rb", buffering=0)
+        if places.path not in self._files:
+            file = self._held.enter_context(places.path.open("rb", buffering=0))
+            self._files[places.path] = file.fileno()
         prompts = Piece(b'"responses_create_params":', places.begins.tobytes(), places.sizes.tobytes())
         agents = Piece(b',"agent_ref":', places.agent_begins.tobytes(), places.agent_sizes.tobytes())
-        return Pieces(self._file.fileno(), [prompts, agents])
+        return Pieces(self._files[places.path], [prompts, agents])
 
     def _from_rollouts(self, tasks: list[int]) -> dict[int, bytes]:
         """The prompt (and agent) of each task's first rollout: all that a rollout row still says of its task."""

@@ -5,34 +5,35 @@ Rows are made and written a slice at a time; what is undefined is left out of a 
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from queue import Empty, SimpleQueue
+from typing import IO, Any, NamedTuple
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from rollforge.errors import DataError
 from rollforge.index import Index
+from rollforge.index.ahead import mapped
 from rollforge.index.grouped import ByTask
 from rollforge.index.top_level import top_level_numbers
 from rollforge.records import ROLLOUT_KEY, TASK_KEY, JsonObject
 from rollforge.steps.profile.run import Profile
 from rollforge.steps.profile.samples import Histograms, Samples
-from rollforge.steps.profile.weave import Column, column, weave
+from rollforge.steps.profile.shelf import Shelf
+from rollforge.steps.profile.weave import Column, Values, column, weave
 from rollforge.store import RunFiles
 
 SLICE = 1024
 """Tasks at a time: the rollouts that their samples come from are held that long."""
 
-REST = 16 * SLICE
-"""Tasks after which columns that lie in a file are let go of: a hundred columns of so many take 13 MB."""
+REST = 16
+"""Slices after which columns that lie in a file are let go of: a hundred columns of so many take 13 MB."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -54,7 +55,9 @@ def write_profile(
     infos = _rollout_infos(index, where) if rollout_infos else None
     try:
         with _replacing(files.reward_profiling) as file, Samples(index, where) as samples:
-            _write_tasks(file, profile, samples, Histograms(profile.rows or ByTask(index, where)), infos)
+            histograms = Histograms(profile.rows or ByTask(index, where))
+            slices = _slices(profile.tasks, samples, histograms, infos)
+            _write_lines(file, slices, profile.shelf, index.readers)
     except EOFError as error:
         where_told = ", ".join(str(run.rollouts) for run in index.runs)
         raise DataError(f"{where_told}: {error} while it was read", hint="run the command again") from None
@@ -94,27 +97,45 @@ _RENAMED = {"task": TASK_KEY}
 _LEFT_OUT = {"agent", "pass_rate_low", "pass_rate_high"}
 
 
-def _write_tasks(
-    file: IO[bytes],
-    profile: Profile,
-    samples: Samples,
-    histograms: Histograms,
-    infos: dict[int, list[JsonObject]] | None,
-) -> None:
-    """Write the table as JSON lines that leave out what is undefined, a slice at a time."""
-    table = {name: _whole(profile.tasks.column(name)) for name in profile.tasks.column_names}
-    block = bytearray()
-    for first in range(0, profile.tasks.num_rows, SLICE):
-        part = {name: values.slice(first, SLICE) for name, values in table.items()}
-        tasks: list[int] = part["task"].to_pylist()
-        columns = [*_statistics(part), histograms.column(tasks), samples.column(tasks)]
+class _Slice(NamedTuple):
+    """Some tasks, as columns of their lines."""
+
+    tasks: int
+    columns: list[Column]
+
+
+def _slices(
+    table: pa.Table, samples: Samples, histograms: Histograms, infos: dict[int, list[JsonObject]] | None
+) -> Iterator[_Slice]:
+    """The table a slice at a time, with what stands beside it in the lines."""
+    whole = {name: _whole(table.column(name)) for name in table.column_names}
+    for first in range(0, table.num_rows, SLICE):
+        part = {name: values.slice(first, SLICE) for name, values in whole.items()}
+        tasks = _numbers(part["task"])
+        columns = [*_statistics(part), *histograms.columns(tasks), samples.column(tasks)]
         if infos is not None:
-            columns.append(column("rollout_infos", _encode([infos.get(task, []) for task in tasks])))
-        size = weave(len(tasks), columns, block)
+            told = [infos.get(task, []) for task in tasks.tolist()]
+            columns.append(column("rollout_infos", _encode(told)))
+        yield _Slice(len(tasks), columns)
+
+
+def _write_lines(file: IO[bytes], slices: Iterator[_Slice], shelf: Shelf | None, threads: int) -> None:
+    """Write slices as JSON lines that leave out what is undefined, with so many threads at work on the next ones."""
+    blocks: SimpleQueue[bytearray] = SimpleQueue()
+
+    def woven(part: _Slice) -> tuple[bytearray, int]:
+        try:
+            block = blocks.get_nowait()
+        except Empty:
+            block = bytearray()
+        return block, weave(part.tasks, part.columns, block)
+
+    for number, (block, size) in enumerate(mapped(woven, slices, threads)):
         with memoryview(block) as lines:
             file.write(lines[:size])
-        if profile.shelf is not None and first % REST == 0:
-            profile.shelf.rest()
+        blocks.put(block)
+        if shelf is not None and number % REST == 0:
+            shelf.rest()
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
@@ -122,25 +143,19 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _statistics(part: Mapping[str, pa.Array]) -> Iterator[Column]:
-    """A slice of the table as columns of text."""
-    known: dict[tuple[str, bytes], bytes] = {}
+    """A slice of the table, without what stands beside it in another shape."""
     for name, values in part.items():
         if name not in _LEFT_OUT:
-            yield column(_RENAMED.get(name, name), _json_array(values, known))
-    ends = np.stack([_numbers(part["pass_rate_low"]), _numbers(part["pass_rate_high"])], axis=1)
-    told = [None if math.isnan(low) else [low, high] for low, high in ends.tolist()]
-    yield column("pass_rate_ci", _encode(told))
+            yield column(_RENAMED.get(name, name), _values(values))
+    yield Column(b'"pass_rate_ci":[', _numbers(part["pass_rate_low"]))
+    yield Column(b"", _numbers(part["pass_rate_high"]), b"]")
 
 
-def _json_array(values: pa.Array, known: dict[tuple[str, bytes], bytes]) -> bytes:
-    """The values as JSON; `known` remembers those of other columns, which for tasks with one rollout are mostly the same."""
-    if not pa.types.is_floating(values.type) and (values.null_count or not pa.types.is_integer(values.type)):
-        return _encode(values.to_pylist())
-    numbers = _numbers(values)
-    key = numbers.dtype.str, numbers.tobytes()
-    if key not in known:
-        known[key] = _encode(numbers.tolist())  # NaN is null
-    return known[key]
+def _values(values: pa.Array) -> Values:
+    is_number = pa.types.is_floating(values.type) or (
+        pa.types.is_integer(values.type) and not values.null_count
+    )
+    return _numbers(values) if is_number else _encode(values.to_pylist())
 
 
 def _numbers(values: pa.Array) -> NDArray[Any]:
