@@ -8,6 +8,7 @@ values come sorted by group, with `starts` naming where each group begins.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -306,31 +307,29 @@ def paired_difference(first: ArrayLike, second: ArrayLike, *, level: float = LEV
 
 def normal_quantile(p: float) -> float:
     """The value below which a standard normal lies with probability p."""
-    from statistics import NormalDist
-
-    return NormalDist().inv_cdf(p)
+    return _quantile(p, lambda value: math.erfc(value / math.sqrt(2)) / 2)
 
 
 def t_quantile(p: float, degrees: int) -> float:
     """The value below which Student's t lies with probability p."""
-    if p == 0.5:
-        return 0.0
-    if p < 0.5:
-        return -t_quantile(1 - p, degrees)
     if degrees > 10_000:
         return normal_quantile(p)
+    return _quantile(
+        p, lambda value: incomplete_beta(degrees / 2, 0.5, degrees / (degrees + value * value)) / 2
+    )
+
+
+def _quantile(p: float, beyond: Callable[[float], float]) -> float:
+    """The value below which lies, with probability p, what is spread evenly around 0 and `beyond` a value ≥ 0 this often."""
+    if p >= 0.5:
+        return -_quantile(1 - p, beyond) if p > 0.5 else 0.0
     low, high = 0.0, 2.0
-    while t_probability(high, degrees) < p:
+    while beyond(high) > p:
         low, high = high, high * 2
     for _ in range(80):
         middle = (low + high) / 2
-        low, high = (middle, high) if t_probability(middle, degrees) < p else (low, middle)
-    return (low + high) / 2
-
-
-def t_probability(t: float, degrees: int) -> float:
-    """How likely Student's t lies below t (t ≥ 0)."""
-    return 1 - incomplete_beta(degrees / 2, 0.5, degrees / (degrees + t * t)) / 2
+        low, high = (middle, high) if beyond(middle) > p else (low, middle)
+    return -(low + high) / 2
 
 
 def incomplete_beta(a: float, b: float, x: float) -> float:
