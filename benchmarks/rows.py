@@ -1,6 +1,6 @@
 """This module makes rollout rows like those of a real run: about 10 KB, nested, uneven, some of them odd in shape.
 
-Rows are a pure function of (task, rollout, seed). Texts are drawn from a fixed pool, so that making 100,000 rows costs little
+Beside its text a row has about twenty numbers. Rows are a pure function of (task, rollout, seed). Texts are drawn from a fixed pool, so that making 100,000 rows costs little
 beside reading them; numbers, lengths and item counts differ from row to row.
 
     python -m benchmarks.rows out.jsonl --tasks 6250 --samples 16
@@ -232,6 +232,10 @@ def make_row(task: int, rollout: int, *, seed: int, pool: list[str]) -> dict[str
     ):
         row[name] = round(rng.random(), 4)
     row["tests_passed"] = rng.randrange(10)
+    row["tests_run"] = 10
+    row["compiled"] = rng.random() < 0.9
+    row["sandbox_seconds"] = round(rng.expovariate(0.5), 3)
+    row["similarity"] = rng.random()
     row["difficulty"] = ("easy", "hard")[task % 2]
     if rng.random() < 0.2:
         row["judge_confidence"] = rng.random()
