@@ -30,7 +30,7 @@ from benchmarks import rows
 
 ROOT = Path(__file__).resolve().parent.parent
 
-ENVIRONMENT = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+ENVIRONMENT = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "OPENBLAS_NUM_THREADS": "1"}
 """Modules stay compiled, as an installation has them."""
 
 SKIP = """
