@@ -206,3 +206,35 @@ def test_a_reward_that_follows_the_form_is_told(tmp_path: Path) -> None:
     write_rows(tmp_path / "rollouts.jsonl", rows)
     findings = {item.id: item for item in check_run(tmp_path).findings}
     assert "bold text" in findings["format-bias"].text and findings["format-bias"].value == pytest.approx(1.0)
+
+
+def test_a_condition_chooses_the_rollouts_that_are_looked_at(tmp_path: Path) -> None:
+    good = [make_rollout(task, n, (task + n) % 2, agent="good") for task in range(200) for n in range(8)]
+    stuck = [
+        make_rollout(task, n, 0.0, agent="stuck") | {"odd": 1} for task in range(200, 400) for n in range(8)
+    ]
+    write_rows(tmp_path / "run" / "rollouts.jsonl", good + stuck)
+    chosen = record(tmp_path, "run", "--where", "agent = 'good'")
+    assert chosen["where"] == "agent = 'good'"
+    assert (chosen["counts"]["rollouts"], chosen["counts"]["reward"]["mean"]) == (1600, 0.5)
+    assert record(tmp_path, "run", "--where", "odd = 1")["exit_code"] == 5
+    assert record(tmp_path, "run")["where"] is None
+    _, text = check(tmp_path, "run", "--where", "agent = 'good'")
+    assert "only rollouts where agent = 'good'" in text
+    _, text = check(tmp_path, "run", "--where", "agent = 'good'", "--markdown")
+    assert "only rollouts where `agent = 'good'`" in text
+
+
+def test_what_a_condition_leaves_out_is_not_missed(tmp_path: Path) -> None:
+    healthy_run(Shape(tasks=80, samples=4), seed=4).write(tmp_path / "run")
+    found = record(tmp_path, "run", "--where", "task < 40")
+    assert found["counts"]["expected"] is None and found["exit_code"] == 0
+    nothing = record(tmp_path, "run", "--where", "task > 1000")
+    assert nothing["exit_code"] == 3
+    assert "no rollouts where task > 1000" in nothing["findings"][0]["text"]
+
+
+def test_a_condition_on_an_unknown_column_names_the_nearest(tmp_path: Path) -> None:
+    zeros(tmp_path / "few", 20, 1)
+    code, text = check(tmp_path, "few", "--where", "rewrad > 0")
+    assert code == 2 and "did you mean 'reward'" in text

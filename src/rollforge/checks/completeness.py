@@ -14,9 +14,14 @@ def low_coverage(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Too few of the finished rollouts are judged."""
     found = share(run.judged_n, run.n, independent=run.all_independent)
     if not run.n:
+        text, step = ("the run has no rollouts", "collect some: rollforge collect --help")
+        if run.about.where is not None:
+            text, step = (
+                f"the run has no rollouts where {run.about.where}",
+                "ask for others, or leave --where out",
+            )
         yield Finding(
-            level="error", text="the run has no rollouts", value=0.0, threshold=limits["min_share"], n=0, is_incomplete=True,
-            next="collect some: rollforge collect --help",
+            level="error", text=text, value=0.0, threshold=limits["min_share"], n=0, is_incomplete=True, next=step,
         )  # fmt: skip
         return
     level = found.level_below(warning=limits["warn_share"], error=limits["min_share"])

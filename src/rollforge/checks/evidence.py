@@ -104,6 +104,8 @@ class About:
     tasks_with_rows: int | None = None
     failures: pa.Table | None = None
     """Failed attempts: task, rollout, class, boundary."""
+    where: str | None = None
+    """The condition for rollouts to be looked at, when not all are."""
     suspect: JsonObject | None = None
     """The window that `collect` marked when its own detectors tripped."""
 

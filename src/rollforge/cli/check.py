@@ -42,6 +42,8 @@ class CheckFlags:
     """Lowest and highest reward the verifier can give; else it is taken from the rewards."""
     verifier: Annotated[str | None, Parameter(group=_CHECKS)] = None
     """Whose verdicts to check, when the run has several."""
+    where: Annotated[str | None, Parameter(group=_CHECKS)] = None
+    """Only rollouts for which this SQL expression over the columns holds: "agent = 'math'"."""
 
 
 def check(
@@ -85,6 +87,7 @@ def check(
         more_checks=tuple(checks.check),
         reward_range=checks.reward_range,
         verifier=checks.verifier,
+        where=checks.where,
         places_limit=None if json else 20,
     )
     if json:

@@ -43,6 +43,8 @@ def print_report(report: Report) -> None:
         f"{report.run}: {counts['rollouts']:,} rollouts of {counts['tasks']:,} tasks, {counts['judged']:,} judged{told}",
         markup=False,
     )
+    if report.where is not None:
+        show(f"only rollouts where {report.where}", markup=False)
     for area, heading in _HEADINGS.items():
         found = [finding for finding in report.findings if _heading(finding) == area]
         if area == "recipe" and report.recipe is None:
@@ -120,6 +122,8 @@ def _closing(report: Report) -> str:
 def markdown_text(report: Report) -> str:
     """The report as a Markdown table."""
     lines = [f"### rollforge check `{report.run}`: {_closing(report).partition('          ')[0]}", ""]
+    if report.where is not None:
+        lines += [f"only rollouts where `{report.where}`", ""]
     lines += ["| level | id | finding | next |", "| --- | --- | --- | --- |"]
     lines += [
         f"| {item.level} | `{item.id}` | {_cell(item.text)} | {_cell(item.next)} |"

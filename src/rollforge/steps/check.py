@@ -50,6 +50,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     thresholds: dict[str, dict[str, float]]
     """The options of every check that was asked."""
     ignored: list[str] = []
+    where: str | None = None
+    """The condition for rollouts to be looked at, when not all were."""
 
     def at(self, level: str) -> list[Finding]:
         """The findings of one level."""
@@ -68,6 +70,8 @@ class CheckOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Checks of the user's own: functions, or `file.py:name`."""
     reward_range: tuple[float, float] | None = None
     verifier: str | None = None
+    where: str | None = None
+    """Look only at rollouts for which this expression holds; nobody asked for a certain number of those."""
     places_limit: int | None = 20
     only_recipe: bool = False
     """Leave out what other recipes would ask, and with it their verdicts."""
@@ -116,6 +120,7 @@ def check_evidence(run: Evidence, options: CheckOptions) -> Report:
         },
         thresholds=limits,
         ignored=sorted(options.ignore),
+        where=run.about.where,
     )
 
 
@@ -230,10 +235,11 @@ def _counts(run: Evidence) -> JsonObject:
 
 
 class IndexSource:
-    """An index as a source of evidence."""
+    """An index as a source of evidence: all of its rollouts, or those that an expression keeps."""
 
-    def __init__(self, index: Index) -> None:
+    def __init__(self, index: Index, where: str | None = None) -> None:
         self._index = index
+        self._where = where
 
     @property
     def numbers(self) -> Sequence[str]:
@@ -252,7 +258,7 @@ class IndexSource:
         return self._index.columns("tasks")
 
     def table(self, columns: Sequence[str]) -> pa.Table:
-        return self._index.table(columns, may_code=True)
+        return self._index.table(columns, self._where, may_code=True)
 
     def task_table(self, columns: Sequence[str]) -> pa.Table:
         chosen = ", ".join(f'"{name}"' for name in columns)
@@ -273,8 +279,8 @@ def index_evidence(index: Index, options: CheckOptions) -> Evidence:
     """The evidence of an opened run."""
     manifests = [read_manifest(files) for files in index.runs]
     known = [manifest for manifest in manifests if manifest is not None]
-    is_whole = len(known) == len(index.runs) and bool(known)
-    per_task = [] if is_whole else _rollouts_per_task(index)
+    is_whole = len(known) == len(index.runs) and bool(known) and options.where is None
+    per_task = [] if is_whole or options.where is not None else _rollouts_per_task(index)
     samples = {manifest.samples for manifest in known} if is_whole else set(per_task)
     texts = {str(files.rollouts) for files in index.runs}
     about = About(
@@ -292,10 +298,11 @@ def index_evidence(index: Index, options: CheckOptions) -> Evidence:
         duplicate_places=[
             {"task": item.task, "rollout": item.rollout, "line": item.line} for item in index.duplicates
         ],
+        where=options.where,
         declared=options.reward_range or _declared(known, index.verifier),
         suspect=next((item.extra["suspect"] for item in known if item.extra.get("suspect")), None),
     )
-    source: Source = IndexSource(index)
+    source: Source = IndexSource(index, options.where)
     return Evidence(source, about, places_limit=options.places_limit)
 
 
