@@ -29,7 +29,7 @@ class Reading:
     strict: Flag = False
     """Exit with code 2 when a line cannot be read or is odd."""
     workers: int | None = None
-    """Readers at once for the first pass over the text. Default: one per core for large files."""
+    """Threads for the first pass over the text, and for writing a profile. Default: one per core for large files."""
 
 
 def metrics(
