@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 
 from rollforge import stats
@@ -12,6 +13,7 @@ from rollforge.errors import UsageError
 from rollforge.sinks.jsonl import read_metrics
 from rollforge.steps.evaluation import Evaluation, compare, parse_taskset
 from rollforge.steps.evaluation.compare import verdict
+from rollforge.steps.evaluation.evaluate import _results
 
 
 def rollforge(*words):
@@ -190,3 +192,17 @@ def test_differences_are_paired_over_shared_tasks():
 def test_the_verdict_says_what_the_interval_allows(estimate, words):
     assert words in verdict("new", "old", "reward", estimate)
     assert not math.isnan(estimate.groups)
+
+
+def test_where_one_task_in_hundreds_passes_the_interval_is_as_wide_as_so_few_answers_allow():
+    reward = np.zeros(200 * 8)
+    reward[0] = 1.0
+    by_statistic = {
+        "pass@8": np.r_[1.0, np.zeros(199)],
+        "mean@8": np.r_[0.125, np.zeros(199)],
+        "std@8": np.r_[0.35, np.zeros(199)],
+    }
+    found = _results("reward", reward, by_statistic)
+    assert found["pass@8"].ci == stats.mean_of(by_statistic["pass@8"], most=200).ci
+    assert found["mean@8"].ci == stats.mean_of(by_statistic["mean@8"], most=1600).ci
+    assert found["std@8"].ci == stats.mean_of(by_statistic["std@8"]).ci

@@ -53,6 +53,16 @@ def test_unjudged_and_failed_rollouts_never_lower_the_mean(tmp_path: Path) -> No
     assert {flag.id for flag in found.flags} >= {"unjudged", "failed"}
 
 
+def test_rollouts_without_an_agent_are_listed_beside_those_that_have_one(tmp_path: Path) -> None:
+    rows = [make_rollout(0, 0, 1.0, agent="a"), make_rollout(0, 1, 0.5, agent="a"), make_rollout(0, 2, 0.0)]
+    del rows[2]["agent_ref"]
+    found = summarize_run(write_rows(tmp_path / "rollouts.jsonl", rows))
+    assert {name: agent.n for name, agent in found.agents.items()} == {"(none)": 1, "a": 2}
+    assert found.agents["(none)"].fields["reward"].mean == 0.0
+    nobody = summarize_run(write_rows(tmp_path / "other.jsonl", rows[2:]))
+    assert nobody.agents == {}
+
+
 def test_every_number_field_is_summarised_per_agent_too(tmp_path: Path) -> None:
     rows = [
         make_rollout(t, 0, t / 4, agent=f"a{t % 2}", accuracy=t > 1, odd="x" if t else 3) for t in range(4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -356,3 +357,14 @@ def test_text_that_ends_while_it_is_written_leaves_the_old_profile(
             write_profile(profile_index(index), index)
     assert Path(files["tasks"]).read_bytes() == before
     assert not list(tmp_path.glob("*.partial"))
+
+
+def test_what_a_killed_command_left_is_removed_and_what_another_writes_is_not(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0)])
+    left = tmp_path / "rollouts_reward_profiling.4711.partial"
+    written_now = tmp_path / "rollouts_reward_profiling.4712.partial"
+    left.write_bytes(b"{")
+    with written_now.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        written(path)
+        assert not left.exists() and written_now.exists()

@@ -157,7 +157,9 @@ def _fold(
         runs=len(columns["task"]),
         judged=judged,
         coverage=judged / (tasks * options.k),
-        metrics={metric: _results(metric, statistics) for metric, statistics in table.items()},
+        metrics={
+            metric: _results(metric, metrics[metric], statistics) for metric, statistics in table.items()
+        },
     )
     evaluation.task_means[taskset] = {
         metric: _task_means(columns["task"], values)
@@ -175,16 +177,27 @@ def _is_kept(name: str) -> bool:
     return parts.metric not in MEAN_ONLY or (parts.statistic or "").startswith(("mean@", "coverage@"))
 
 
-def _results(metric: str, statistics: Mapping[str, NDArray[np.float64]]) -> dict[str, MetricResult]:
+def _results(
+    metric: str, values: NDArray[np.float64], statistics: Mapping[str, NDArray[np.float64]]
+) -> dict[str, MetricResult]:
     results: dict[str, MetricResult] = {}
-    for statistic, values in statistics.items():
+    known = values[~np.isnan(values)]
+    are_shares = bool(((known == 0) | (known == 1)).all())
+    for statistic, found in statistics.items():
         if statistic == "_runs" or (metric in MEAN_ONLY and not statistic.startswith("mean@")):
             continue
-        estimate = stats.mean_of(values)
+        is_share = statistic.startswith("pass@") or (are_shares and not statistic.startswith("std@"))
+        estimate = stats.mean_of(found, most=len(known) / _runs_each(statistic) if is_share else None)
         results[statistic or "mean"] = MetricResult(
             value=estimate.value, ci=estimate.ci, tasks=estimate.groups
         )
     return results
+
+
+def _runs_each(statistic: str) -> int:
+    """How many runs one answer yes or no is made of: k for `best@k` and its kin, but each run is one for a mean."""
+    name, _, k = statistic.partition("@")
+    return int(k) if k.isdecimal() and name != "mean" else 1
 
 
 def _task_means(tasks: NDArray[np.int64], values: NDArray[np.float64]) -> dict[int, float]:

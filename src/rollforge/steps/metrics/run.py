@@ -42,6 +42,9 @@ ANSWER_FIELDS = ("extracted_answer", "extracted_model_output", "predicted_answer
 MOST_BAD_LINES = 100
 """Bad lines named with their place."""
 
+NAMELESS = "(none)"
+"""What rollouts without an agent are listed under, beside those that have one."""
+
 
 class MetricsOptions(Struct, frozen=True, kw_only=True):
     """How metrics are computed."""
@@ -151,7 +154,12 @@ def _fields(rows: ByTask) -> tuple[dict[str, Field], dict[str, AgentMetrics]]:
         column: rows.index.name_by_column[column] for column in rows.index.numbers
     }
     codes, labels = rows.codes("agent")
-    masks = {name: codes == code for code, name in enumerate(labels) if name is not None}
+    masks = {name: codes == code for code, name in enumerate(labels) if name}
+    nameless = np.ones(len(codes), dtype=np.bool_)
+    for mask in masks.values():
+        nameless &= ~mask
+    if masks and nameless.any():
+        masks[NAMELESS] = nameless
     agents = {
         name: AgentMetrics(n=int(mask.sum()), judged=0, fields={}) for name, mask in sorted(masks.items())
     }

@@ -5,9 +5,11 @@ Rows are made and written a slice at a time; what is undefined is left out of a 
 
 from __future__ import annotations
 
+import fcntl
+import glob
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO, Any, NamedTuple
@@ -74,13 +76,32 @@ def write_profile(
 @contextmanager
 def _replacing(path: Path) -> Iterator[IO[bytes]]:
     """A file that takes the place of another once it is whole; two may profile one run at once."""
+    _sweep(path)
     partial = path.with_suffix(f".{os.getpid()}.partial")
     try:
-        with partial.open("wb") as file:
+        with _held(partial) as file:
             yield file
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _held(path: Path) -> IO[bytes]:
+    """A new file that no other command sweeps."""
+    while True:
+        file = path.open("wb")
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if path.exists():
+            return file
+        file.close()  # swept before it was held
+
+
+def _sweep(path: Path) -> None:
+    """Remove what commands that were killed left behind: files that nobody holds."""
+    for partial in path.parent.glob(f"{glob.escape(path.stem)}.*.partial"):
+        with suppress(OSError), partial.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            partial.unlink()
 
 
 def agent_entries(agents: pa.Table) -> list[JsonObject]:
