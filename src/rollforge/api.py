@@ -5,6 +5,7 @@ It only assembles steps; nothing is computed here and nothing is printed.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -140,7 +141,7 @@ def gate(
         reasons = "".join(f"\n  {finding.id}: {finding.text}" for finding in errors)
         raise GateFailed(
             f"{', '.join(runs)} is not fit for {recipe}{reasons}",
-            hint=f"see all of it: rollforge check {runs[0]} --for {recipe}; --force goes on, and the manifest records it",
+            hint=f"see all of it: rollforge check {shlex.join(runs)} --for {recipe}; --force goes on, and the manifest records it",
             exit_code=report.exit_code,
         )
     return {

@@ -238,3 +238,15 @@ def test_a_condition_on_an_unknown_column_names_the_nearest(tmp_path: Path) -> N
     zeros(tmp_path / "few", 20, 1)
     code, text = check(tmp_path, "few", "--where", "rewrad > 0")
     assert code == 2 and "did you mean 'reward'" in text
+
+
+def test_two_runs_over_the_same_tasks_are_judged_side_by_side(tmp_path: Path) -> None:
+    for number, name in enumerate(("first", "second"), 1):
+        healthy_run(Shape(tasks=80, samples=4), seed=4).write(tmp_path / name)
+        manifest = tmp_path / name / "rollouts_run.json"
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"created": float(number)}))
+    found = record(tmp_path, "first", "second", "--for", "grpo")
+    alone = record(tmp_path, "first")["counts"]
+    assert found["counts"]["rollouts"] == 2 * alone["rollouts"] and found["counts"]["expected"] == 640
+    assert found["exit_code"] == 0
+    assert "duplicate-rollouts" not in {item["id"] for item in found["findings"]}

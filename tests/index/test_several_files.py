@@ -109,3 +109,64 @@ def test_nemo_gym_inputs_of_several_files_say_how_many_rollouts_were_wanted(tmp_
         table = profile_index(index).tasks
     assert table.column("expected_num_rollouts").to_pylist() == [4]
     assert table.column("missing_num_rollouts").to_pylist() == [2]
+
+
+def _collected(folder: Path, created: float, rows: list[Row], **more: object) -> Path:
+    """A run as rollforge leaves it, with two samples asked for of each of two tasks."""
+    write_rows(folder / "rollouts.jsonl", rows)
+    manifest = {"rollforge": "0", "created": created, "samples": 2, "expected": 4, "input": {"digest": "d"}}
+    (folder / "rollouts_run.json").write_text(json.dumps(manifest | more))
+    return folder
+
+
+def _rollouts(*keys: tuple[int, int]) -> list[Row]:
+    return [make_rollout(task, rollout, prompt=f"question {task}") for task, rollout in keys]
+
+
+def test_two_runs_over_the_same_tasks_are_different_rollouts(tmp_path: Path) -> None:
+    keys = [(0, 0), (0, 1), (1, 0), (1, 1)]
+    runs = [_collected(tmp_path / name, number, _rollouts(*keys)) for number, name in enumerate("ab", 1)]
+    failed = {"_ng_task_index": 0, "_ng_rollout_index": 0, "class": "timeout"}
+    third = _collected(tmp_path / "c", 3, _rollouts((0, 1), (1, 0), (1, 1)))
+    write_rows(third / "rollouts_failures.jsonl", [failed])
+    with open_index([*runs, third]) as index:
+        found = index.select("select task, rollout from rollouts order by row").to_pylist()
+        assert [(row["task"], row["rollout"]) for row in found] == [
+            (0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (0, 3), (1, 2), (1, 3), (0, 5), (1, 4), (1, 5),
+        ]  # fmt: skip
+        assert index.duplicate_count == 0 and (index.expected, index.samples) == (12, 6)
+        assert index.failed() == {"timeout": 1}
+        assert profile_index(index).tasks.column("missing_num_rollouts").to_pylist() == [1, 0]
+
+
+def test_a_repeated_row_of_one_run_stays_a_duplicate_beside_another_run(tmp_path: Path) -> None:
+    one = _collected(tmp_path / "a", 1.0, _rollouts((0, 0), (0, 1), (0, 1)))
+    two = _collected(tmp_path / "b", 2.0, _rollouts((0, 0), (0, 0), (0, 1)))
+    with open_index([one, two]) as index:
+        assert index.duplicate_count == 2 and len(index) == 4
+
+
+def test_a_copy_of_a_run_and_its_bare_file_are_no_other_runs(tmp_path: Path) -> None:
+    rows = _rollouts((0, 0), (0, 1), (1, 0), (1, 1))
+    one, copy = _collected(tmp_path / "a", 1.0, rows), _collected(tmp_path / "b", 1.0, rows)
+    with open_index([one, copy]) as index:
+        assert index.duplicate_count == 4 and (index.expected, index.samples) == (4, 2)
+    bare = write_rows(tmp_path / "bare.jsonl", rows)
+    with open_index([one, bare]) as index:
+        assert index.duplicate_count == 4 and (index.expected, index.samples) == (None, None)
+
+
+def test_runs_that_share_no_rollout_keep_their_numbers(tmp_path: Path) -> None:
+    one = _collected(tmp_path / "a", 1.0, _rollouts((0, 0), (1, 0)))
+    other_samples = _collected(tmp_path / "b", 2.0, _rollouts((0, 1), (1, 1)))
+    other_tasks = _collected(tmp_path / "c", 3.0, _rollouts((2, 0), (3, 0)))
+    with open_index([one, other_samples, other_tasks]) as index:
+        found = index.table(["task", "rollout"]).to_pylist()
+        assert [(row["task"], row["rollout"]) for row in found] == [
+            (0, 0),
+            (1, 0),
+            (0, 1),
+            (1, 1),
+            (2, 0),
+            (3, 0),
+        ]

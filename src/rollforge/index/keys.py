@@ -1,7 +1,8 @@
 """This module gives every row its task and rollout number, and says which row counts when two have the same.
 
 Rows that carry indices keep them. Rows without are grouped by prompt and numbered in the order they appear. When several files
-are read as one run, the same task number with another prompt is another task, and gets a number of its own.
+are read as one run, the same task number with another prompt is another task, and gets a number of its own. What two runs made of one
+task are different rollouts, whatever their numbers: those of the later run are numbered after those of the earlier one.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class Keys(NamedTuple):
     """Per file the task numbers that mean another task elsewhere, each with the one it has here."""
     joins_tasks: bool
     """The rows name the tasks by the numbers that the tasks files have."""
+    shifts: dict[int, int]
+    """Per file what was added to its rollouts' numbers, where that is not 0."""
 
 
 def packed_keys(task: Ints, rollout: Ints) -> Ints | None:
@@ -94,11 +97,12 @@ def meeting(spans: Sequence[KeySpan], known: int) -> list[int]:
     return sorted(found)
 
 
-def resolve(table: pa.Table, tasks: pa.Table | None = None) -> Keys:
+def resolve(table: pa.Table, tasks: pa.Table | None = None, runs: Sequence[int] = ()) -> Keys:
     """Keys for a table of row, file_no, task, rollout, prompt_hash.
 
     Args:
         tasks: file_no, task, prompt_hash of the tasks files, which may name tasks that no rollout has; only for several files.
+        runs: the number of the run that each file is of; when none are given, all are of one.
     """
     order = np.argsort(_ints(table, "row"), kind="stable")
     row, file = _ints(table, "row")[order], _ints(table, "file_no")[order]
@@ -123,15 +127,20 @@ def resolve(table: pa.Table, tasks: pa.Table | None = None) -> Keys:
         renamed = _renamed(rows, merged)
         merged_task = merged[: len(row)]
         merged_rollout = _fill_rollouts(merged_task, local_rollout, has_rollout)
+    shifts = _shifts(file, merged_task, merged_rollout, runs)
+    for number, shift in shifts.items():
+        merged_rollout = np.where(file == number, merged_rollout + shift, merged_rollout)
     overruled_by = _overruled(merged_task, merged_rollout, row)
     is_plain = bool(
         has_task.all()
         and has_rollout.all()
         and (overruled_by < 0).all()
         and (merged_task is local_task or (merged_task == task).all())
+        and not shifts
     )
     return Keys(
-        row, file, local_task, local_rollout, merged_task, merged_rollout, overruled_by, is_plain, renamed, joins_tasks
+        row, file, local_task, local_rollout, merged_task, merged_rollout, overruled_by, is_plain, renamed, joins_tasks,
+        shifts,
     )  # fmt: skip
 
 
@@ -233,6 +242,24 @@ def _merge_tasks(rows: _Rows) -> Ints:
     if without.any():
         merged[without] = next_free + _by_appearance(prompt[without])
     return merged
+
+
+def _shifts(file: Ints, task: Ints, rollout: Ints, runs: Sequence[int]) -> dict[int, int]:
+    """What to add to the rollouts of each file, so that no two runs have the same ones of a task."""
+    shifts: dict[int, int] = {}
+    if len(set(runs)) < 2:
+        return shifts
+    run = np.asarray(runs, dtype=np.int64)[file]
+    tasks, first_free = task[run == runs[0]], int(rollout[run == runs[0]].max(initial=-1)) + 1
+    for number in list(dict.fromkeys(runs))[1:]:
+        mine = run == number
+        least, most = int(rollout[mine].min(initial=first_free)), int(rollout[mine].max(initial=-1))
+        if least < first_free and len(np.intersect1d(task[mine], tasks)):
+            shift = first_free - least
+            shifts |= {place: shift for place, one in enumerate(runs) if one == number}
+            most += shift
+        tasks, first_free = np.union1d(tasks, task[mine]), max(first_free, most + 1)
+    return shifts
 
 
 def _overruled(task: Ints, rollout: Ints, row: Ints) -> Ints:

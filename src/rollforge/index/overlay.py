@@ -11,7 +11,7 @@ and for rows without one the newest later verdict of any verifier.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -61,6 +61,8 @@ class Overlay(msgspec.Struct, kw_only=True):
     """Per file, of several, the task numbers that mean another task elsewhere, each with the one it has here."""
     joins_tasks: bool = True
     """The rows name the tasks by the numbers that the tasks files have."""
+    shifts: dict[int, int] = {}
+    """Per file, of several runs, what is added to the numbers of its rollouts."""
 
     def join(self) -> str:
         """The join that brings the decisions to the rows `b`."""
@@ -94,6 +96,7 @@ def make_overlay(
     read_task_keys: Callable[[], pa.Table],
     *,
     are_keys_plain: Callable[[], bool],
+    runs: Sequence[int],
     folder: Path,
     state_digest: str,
     has_verdicts: bool,
@@ -105,7 +108,7 @@ def make_overlay(
     """The overlay for these builds and this verifier, made now or found beside the parts."""
     if verifier is not None:
         _check_verifier(connect(), verifier)
-    digest = hashlib.sha256(f"{state_digest}/{verifier}/4".encode()).hexdigest()[:16]
+    digest = hashlib.sha256(f"{state_digest}/{verifier}/{runs}/5".encode()).hexdigest()[:16]
     stored = folder / "views" / f"{digest}.json"
     try:
         overlay = msgspec.json.decode(stored.read_bytes(), type=Overlay)
@@ -124,8 +127,8 @@ def make_overlay(
     )
     stored.parent.mkdir(parents=True, exist_ok=True)
     if overlay.has_verdicts or not are_keys_plain():
-        keys = resolve(read_keys(), read_task_keys())
-        overlay.renamed, overlay.joins_tasks = keys.renamed, keys.joins_tasks
+        keys = resolve(read_keys(), read_task_keys(), runs)
+        overlay.renamed, overlay.joins_tasks, overlay.shifts = keys.renamed, keys.joins_tasks, keys.shifts
         _note_duplicates(connect, keys, overlay)
         if not keys.is_plain or overlay.has_verdicts:
             overlay.path = str(stored.with_suffix(".parquet").resolve())

@@ -141,10 +141,11 @@ class Sources:
             f"{from_rollouts} WHERE task NOT IN (SELECT task FROM sent) GROUP BY task"
         )
 
-    def failures_sql(self) -> str:
-        """The failures under the task numbers of the whole run."""
+    def failures_sql(self, overlay: Overlay) -> str:
+        """The failures under the numbers of the whole run."""
         fixed = {name: quoted(name) for name in ("row", "file", *PLACES, *COLUMNS["failures"])}
         fixed["task"] = f"{self.number_sql('failures', 'base_failures.task')} AS task"
+        fixed["rollout"] = f"{self.rollout_sql('base_failures', overlay)} AS rollout"
         return f"SELECT {', '.join(fixed.values())} FROM base_failures"
 
     def number_sql(self, kind: Kind, local: str) -> str:
@@ -153,6 +154,11 @@ class Sources:
             return local
         renamed = f"SELECT n.task FROM renamed n WHERE n.file_no = base_{kind}.file_no AND n.local = {local}"
         return f"coalesce(({renamed}), {local})"
+
+    def rollout_sql(self, table: str, overlay: Overlay) -> str:
+        """The same for the number of a rollout."""
+        cases = "".join(f" WHEN {file} THEN {shift}" for file, shift in overlay.shifts.items())
+        return f"{table}.rollout + CASE file_no{cases} ELSE 0 END" if cases else f"{table}.rollout"
 
 
 def _select(source: Source) -> str:

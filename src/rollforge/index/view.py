@@ -80,7 +80,7 @@ class Index:
         connection.execute(f"CREATE VIEW rollouts AS {sources.rollouts_sql(self._overlay)}")
         self._create_renamed()
         connection.execute(f"CREATE VIEW tasks AS {sources.tasks_sql(self._overlay)}")
-        connection.execute(f"CREATE VIEW failures AS {sources.failures_sql()}")
+        connection.execute(f"CREATE VIEW failures AS {sources.failures_sql(self._overlay)}")
         folders = sources.folders()
         connection.execute(f"SET temp_directory = {literal(str(folders[0] / 'spill'))}")
         lock_down(connection, [str(folder.resolve()) for folder in folders])
@@ -108,6 +108,7 @@ class Index:
             lambda: parts.keys(sources.by_kind["rollouts"]),
             lambda: parts.task_keys(sources.by_kind["tasks"]),
             are_keys_plain=lambda: parts.have_plain_keys(sources.by_kind["rollouts"]),
+            runs=_run_numbers(self.manifests),
             folder=sources.folders()[0],
             state_digest=sources.digest(),
             has_verdicts=bool(sources.count("verdicts")),
@@ -185,9 +186,25 @@ class Index:
     @property
     def expected(self) -> int | None:
         """Rollouts the run was asked for; None for files that rollforge did not collect."""
-        wanted = [manifest.get("expected") for manifest in self.manifests]
-        known = [number for number in wanted if isinstance(number, int)]
-        return sum(known) if len(known) == len(wanted) else None
+        return sum(self._asked_for("expected")) or None
+
+    @property
+    def samples(self) -> int | None:
+        """Rollouts asked for per task, where that is one number: of several runs over the same tasks all that they were asked for."""
+        samples = self._asked_for("samples")
+        if not self._overlay.shifts:
+            return samples[0] if len(set(samples)) == 1 else None
+        inputs = {str((manifest.get("input") or {}).get("digest")) for manifest in self.manifests}
+        return (sum(samples) or None) if len(inputs) == 1 else None
+
+    def _asked_for(self, name: str) -> list[int]:
+        """A number of each run's manifest, though a run may have been copied; nothing when a file has no such number."""
+        by_run: dict[int, int] = {}
+        for run, manifest in zip(_run_numbers(self.manifests), self.manifests, strict=True):
+            if not isinstance(number := manifest.get(name), int):
+                return []
+            by_run.setdefault(run, number)
+        return [*by_run.values()]
 
     def failed(self) -> dict[str, int]:
         """Rollouts that failed and never finished: class of the last failure → how many."""
@@ -195,10 +212,11 @@ class Index:
             return {}
         # One file's failure may be another one's rollout: both go by the numbers of the whole run.
         number = self._sources.number_sql("rollouts", "base_rollouts.task")
+        rollout = self._sources.rollout_sql("base_rollouts", self._overlay)
         found = self._connection.execute(
             "WITH last AS (SELECT task, rollout, class FROM failures WHERE task IS NOT NULL QUALIFY "
             "row_number() OVER (PARTITION BY task, rollout ORDER BY row DESC) = 1), "
-            f"made AS (SELECT {number} AS task, rollout FROM base_rollouts) "
+            f"made AS (SELECT {number} AS task, {rollout} AS rollout FROM base_rollouts) "
             "SELECT coalesce(class, 'unknown'), count(*) FROM last ANTI JOIN made ON made.task = last.task "
             "AND made.rollout IS NOT DISTINCT FROM last.rollout GROUP BY 1 ORDER BY 2 DESC, 1"
         ).fetchall()
@@ -411,6 +429,12 @@ class Index:
 
 def _coded(kind: pa.DataType) -> pa.DataType:
     return parts.CODED if pa.types.is_string(kind) else kind
+
+
+def _run_numbers(manifests: Sequence[JsonObject]) -> list[int]:
+    """The run that each file is of, as a number: what rollforge began to collect at one time is one, a plain file is of the first."""
+    begun = [manifest.get("created") for manifest in manifests]
+    return [begun.index(one) if one else 0 for one in begun]
 
 
 def _files(files: RunFiles) -> list[tuple[Kind, Path]]:

@@ -281,12 +281,12 @@ def index_evidence(index: Index, options: CheckOptions) -> Evidence:
     known = [manifest for manifest in manifests if manifest is not None]
     is_whole = len(known) == len(index.runs) and bool(known) and options.where is None
     per_task = [] if is_whole or options.where is not None else _rollouts_per_task(index)
-    samples = {manifest.samples for manifest in known} if is_whole else set(per_task)
+    samples = {index.samples} if is_whole else set(per_task)
     texts = {str(files.rollouts) for files in index.runs}
     about = About(
         name=" ".join(_run_name(files) for files in index.runs),
         model=next((str(item.config["model"]) for item in known if item.config.get("model")), None),
-        expected=(sum(manifest.expected for manifest in known) if is_whole else sum(per_task)) or None,
+        expected=(index.expected if is_whole else sum(per_task)) or None,
         samples=samples.pop() if len(samples) == 1 else None,
         is_running=any(
             manifest is not None and manifest.state == "running" and is_alive(files, manifest)

@@ -140,9 +140,8 @@ def _counts(rows: ByTask, tasks: Ints, found: Ints) -> dict[str, Ints | Floats]:
 
 def _expected_per_task(rows: ByTask, wanted: Ints) -> Ints | None:
     """From the manifest's samples per task, else from how often NeMo Gym's materialized inputs name the task."""
-    samples = {manifest.get("samples") for manifest in rows.index.manifests}
-    if len(samples) == 1 and isinstance(number := samples.pop(), int):
-        return np.full(len(wanted), number, dtype=np.int64)
+    if rows.index.samples is not None:
+        return np.full(len(wanted), rows.index.samples, dtype=np.int64)
     named = rows.index.inputs_per_task()
     if named is None:
         return None
