@@ -24,6 +24,9 @@ TERMINAL_KEY = "_ng_failure_terminal"
 PARAMS_KEY = "responses_create_params"
 OWN_KEY = "_rf"
 
+UNANSWERED = ("failed", "cancelled")
+"""What `response.status` says of a model call that gave no answer."""
+
 RESERVED_KEYS = frozenset(
     {
         PARAMS_KEY,
@@ -249,14 +252,17 @@ class Response(Mapping[str, Any]):
 
     @property
     def finish_reason(self) -> str | None:
-        """Why the last model call ended: stop, length, content_filter, tool_calls; None when the server did not say."""
+        """Why the last model call ended: stop, length, content_filter, tool_calls, failed, cancelled; None when nobody said."""
         if isinstance(self.raw.get("finish_reason"), str):
             return str(self.raw["finish_reason"])
         details = self.raw.get("incomplete_details")
         if isinstance(details, dict) and details.get("reason"):
             reason = str(details["reason"])
             return "length" if reason in ("max_output_tokens", "length", "max_tokens") else reason
-        if self.raw.get("status") != "completed":
+        status = self.raw.get("status")
+        if status in UNANSWERED:
+            return str(status)
+        if status != "completed":
             return None
         output = self.output
         return "tool_calls" if output and output[-1].get("type") == "function_call" else "stop"

@@ -532,3 +532,23 @@ def test_numbers_beyond_all_bounds_never_stop_the_pass(
         write_rows(tmp_path / "rollouts.jsonl", [row.encode(), make_rollout(1, 0, 0.0)])
     ) as index:
         assert index.table(["reward"]).column(0).to_pylist() == [1.0, 0.0]
+
+
+def test_a_reward_that_no_verifier_gave_is_none(tmp_path: Path) -> None:
+    rows = [
+        make_rollout(0, 0, 1.0) | {"verification_skipped": False},
+        make_rollout(0, 1, 0.0) | {"verification_skipped": True},
+        make_rollout(0, 2, 0.0) | {"_ng_failure_class": "judge_failed"},
+        make_rollout(0, 3, 0.0) | {"_ng_failure_class": None},
+    ]
+    with open_index(write_rows(tmp_path / "rollouts.jsonl", rows)) as index:
+        assert index.table(["reward"]).column(0).to_pylist() == [1.0, None, None, 0.0]
+
+
+def test_a_model_call_that_failed_is_told(tmp_path: Path) -> None:
+    rows = [make_rollout(0, n) for n in range(4)]
+    for row, status in zip(rows, ("completed", "failed", "cancelled", "in_progress"), strict=True):
+        row["response"]["status"] = status
+    with open_index(write_rows(tmp_path / "rollouts.jsonl", rows)) as index:
+        told = index.table(["finish_reason"]).column(0).to_pylist()
+    assert told == ["stop", "failed", "cancelled", None]

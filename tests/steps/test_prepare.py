@@ -455,3 +455,30 @@ def test_the_llama_factory_entry_names_the_columns(rows_of: Any, tmp_path: Path)
     rows = rows_of("dpo", "llama-factory")
     info = msgspec.json.decode((tmp_path / "rows" / "dataset_info.json").read_bytes())
     assert info["train"]["ranking"] is True and set(info["train"]["columns"].values()) <= set(rows[0])
+
+
+@pytest.mark.parametrize("recipe", ["sft", "dpo", "kto", "grpo"])
+def test_what_failed_was_not_verified_or_is_masked_is_never_trained_on(recipe: str, tmp_path: Path) -> None:
+    rows = [make_rollout(task, n, float(n % 2), text=f"answer {n}") for task in range(4) for n in range(6)]
+    marked = [rows[0], rows[1], rows[8], rows[9], rows[16], rows[17]]
+    for row, mark in zip(
+        marked,
+        [{"verification_skipped": True}, {"mask_sample": True}, {"_ng_failure_class": "x"}] * 2,
+        strict=True,
+    ):
+        row |= mark
+    rows[4]["response"]["status"] = "failed"
+    made = prepare(recipe, small_run(tmp_path, rows), to="chat", out=tmp_path / "data")
+    fates = made.counts["rollouts"]
+    assert (fates["unjudged"], fates["masked (mask_sample)"], fates["the model call failed"]) == (4, 2, 1)
+    assert sum(fates.values()) - fates["in"] == len(rows)
+
+
+def test_an_answer_that_a_content_filter_cut_off_is_left_out_of_answers_only(tmp_path: Path) -> None:
+    rows = [make_rollout(task, n, float(n % 2), text=f"answer {n}") for task in range(4) for n in range(4)]
+    rows[1]["response"] |= {"status": "incomplete", "incomplete_details": {"reason": "content_filter"}}
+    run = small_run(tmp_path, rows)
+    sft = prepare("sft", run, to="chat", out=tmp_path / "sft")
+    assert sft.counts["rollouts"]["cut off by a content filter"] == 1
+    grpo = prepare("grpo", run, to="chat", out=tmp_path / "grpo")
+    assert grpo.counts["rollouts"]["kept"] == len(rows)

@@ -323,6 +323,7 @@ static String finish_of(const Row *row) {
         int is_length = is_text(&row->reason, "max_output_tokens") || is_text(&row->reason, "max_tokens");
         return is_length ? length : row->reason;
     }
+    if (is_text(&row->status, "failed") || is_text(&row->status, "cancelled")) return row->status;
     if (!is_text(&row->status, "completed")) return none;
     return row->is_last_call ? calls : stop;
 }

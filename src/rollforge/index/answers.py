@@ -17,7 +17,7 @@ import pyarrow as pa
 from msgspec import Raw, Struct
 
 from rollforge.index.hashes import hash_text
-from rollforge.records import JsonObject, content_text
+from rollforge.records import UNANSWERED, JsonObject, content_text
 
 Number = int | float | bool | None
 
@@ -293,6 +293,8 @@ def _finish_reason(response: PartlyRead, last: str | None) -> str | None:
     if response.incomplete_details is not None and response.incomplete_details.reason:
         reason = response.incomplete_details.reason
         return "length" if reason in _LENGTH else reason
+    if response.status in UNANSWERED:
+        return response.status
     if response.status != "completed":
         return None
     return "tool_calls" if last == "function_call" else "stop"

@@ -24,7 +24,7 @@ from rollforge.index.kinds import Kind
 from rollforge.index.lines import is_compressed, last_line_start
 from rollforge.index.scanned import BadLineAt, Scanned
 
-VERSION = 7
+VERSION = 8
 """Raised when the columns change: an index of another version is made anew."""
 
 PROBE = 64 << 10

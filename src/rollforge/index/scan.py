@@ -34,7 +34,7 @@ from rollforge.index.lines import Batch, read_batches
 from rollforge.index.others import reader_of
 from rollforge.index.rollouts import Rollouts
 from rollforge.index.scanned import BadLineAt, Part, Scanned
-from rollforge.records import ATTEMPT_KEY, ROLLOUT_KEY, TASK_KEY
+from rollforge.records import ATTEMPT_KEY, FAILURE_KEY, ROLLOUT_KEY, TASK_KEY
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,6 +44,9 @@ CHUNK = 16_384
 
 LONG = 32 << 20
 """A line of so many bytes is noted."""
+
+SKIPPED = "verification_skipped"
+"""NeMo Gym's word that the reward beside it stands for none."""
 
 MAX_LISTED = 1_000
 """Bad lines listed with their place per range; all of them are counted."""
@@ -242,6 +245,7 @@ def _named(
 ) -> pa.Table:
     """A table of the fixed columns and the discovered ones; the keys of a row are fixed columns, where a kind has them."""
     named = dict(columns)
+    numbers = {**numbers, "reward": _given(numbers, texts)} if "reward" in numbers else numbers
     for name, values in numbers.items():
         key = _KEY_COLUMNS.get(name)
         if key in named:
@@ -250,6 +254,17 @@ def _named(
             named[stored_name("n", name)] = arrow_floats(values)
     named |= {stored_name("t", name): words for name, words in texts.items() if name not in _KEY_COLUMNS}
     return pa.table(named)
+
+
+def _given(numbers: Mapping[str, NDArray[np.float64]], texts: Mapping[str, pa.Array]) -> NDArray[np.float64]:
+    """The rewards that a verifier gave; NeMo Gym writes one beside the word that nothing was verified, or that verifying failed."""
+    reward = numbers["reward"]
+    if SKIPPED in numbers:
+        reward = np.where(numbers[SKIPPED] == 1, np.nan, reward)
+    if FAILURE_KEY in texts:
+        known = np.asarray(texts[FAILURE_KEY].is_valid(), dtype=np.bool_)
+        reward = np.where(known, np.nan, reward)
+    return reward
 
 
 def _spelled_out(table: pa.Table) -> pa.Table:

@@ -69,7 +69,8 @@ class Candidates:
     chars: Ints
     """Characters of the answer."""
     flags: Mapping[str, Mask] = field(default_factory=dict)
-    """`truncated`, `empty`, `error_text`; `where`, `chosen_where`, `rejected_where`: whether the user's conditions hold."""
+    """`truncated`, `filtered`, `failed`, `masked`, `empty`, `error_text`; `where`, `chosen_where`, `rejected_where`: whether the
+    user's conditions hold."""
     near_duplicate: Mask | None = None
     unusable: Mapping[str, Mask] = field(default_factory=dict)
     """Reason → rollouts that a filter over the text has ruled out (too long, contaminated, …)."""
@@ -148,11 +149,15 @@ class Ledger:
 
 
 def screen(candidates: Candidates, options: Options, *, drop_truncated: bool = True) -> Ledger:
-    """The ledger after what every recipe leaves out: unjudged, empty, truncated, ruled out by text, not asked for."""
+    """The ledger after what every recipe leaves out: failed, unjudged, masked, empty, truncated, ruled out by text, not asked for."""
     ledger = Ledger(len(candidates))
+    ledger.drop(candidates.flag("failed"), "the model call failed")
     ledger.drop(np.isnan(candidates.reward), "unjudged")
+    ledger.drop(candidates.flag("masked"), "masked (mask_sample)")
     if drop_truncated and not options.keep_truncated:
         ledger.drop(candidates.flag("truncated"), "truncated")
+    if drop_truncated:
+        ledger.drop(candidates.flag("filtered"), "cut off by a content filter")
     ledger.drop(candidates.flag("empty"), "empty answer")
     ledger.drop(candidates.flag("error_text"), "error text as answer")
     ledger.drop(~candidates.flag("where", True), "where does not hold")

@@ -17,10 +17,15 @@ import pyarrow as pa
 from rollforge.errors import UsageError
 from rollforge.index import Index, arrays, open_index
 from rollforge.recipes.base import Candidates, Ints, Mask, group_stats, scrambled
+from rollforge.records import UNANSWERED
 from rollforge.steps.prepare.settings import Settings
 
 _AT_ONCE = 8192
-_FLAGS = ("truncated", "empty", "error_text")
+_FLAGS = ("truncated", "empty", "error_text", "failed", "filtered", "masked")
+
+
+MASKED = "mask_sample"
+"""NeMo Gym's word that nothing is to be learned from a rollout."""
 
 
 @dataclass
@@ -167,6 +172,12 @@ def _columns(index: Index, settings: Settings) -> dict[str, np.ndarray]:
     } or {name: np.zeros(0, dtype=np.int64) for name in _NUMBERS}
     found["has_answer"] = _is_known(table.column("answer_hash"))
     found["empty"] = found["empty"] & ~found.pop("refusal")  # a refusal says something, if not as text
+    finish, reasons = arrays.codes(index.table(["finish_reason"], may_code=True).column(0))
+    for flag, meant in (("failed", UNANSWERED), ("filtered", ("content_filter",))):
+        found[flag] = np.isin(finish, [number for number, reason in enumerate(reasons) if reason in meant])
+    found["masked"] = np.zeros(table.num_rows, dtype=bool)
+    if MASKED in index.numbers:
+        found["masked"] = arrays.floats(index.table([MASKED]).column(0)) == 1
     if index.duplicate_count:
         found["row"] = np.asarray(index.table(["row"]).column("row").to_numpy(), dtype=np.int64)
     else:
