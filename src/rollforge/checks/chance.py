@@ -20,8 +20,10 @@ def chance_all_same(counts: Ints, rate: float, alike: float) -> float:
     Tasks differ in difficulty: their success rates follow a beta law with this mean and intraclass correlation. Twenty zeros
     are then no surprise at one success in a hundred; two thousand over many tasks are.
     """
-    if rate <= 0:
+    if rate <= 0 or not counts.any():
         return 1.0
+    if rate >= 1:
+        return 0.0
     a, b = rate * (1 - alike) / alike, (1 - rate) * (1 - alike) / alike
     sizes, repeats = np.unique(counts[counts > 0], return_counts=True)
     log_chance = 0.0
@@ -34,6 +36,8 @@ def chance_all_same(counts: Ints, rate: float, alike: float) -> float:
 
 def chance_all_flat(counts: Ints, rate: float, alike: float) -> float:
     """How likely each of these tasks has rollouts that all agree, when samples of a task are as `alike` as given."""
+    if not 0 < rate < 1:
+        return 1.0
     a, b = rate * (1 - alike) / alike, (1 - rate) * (1 - alike) / alike
     sizes, repeats = np.unique(counts[counts > 1], return_counts=True)
     log_chance = 0.0

@@ -130,6 +130,11 @@ class Evidence:
         self.agent, self.model, self.verifier, self.fingerprint, self.mode = (
             Names(columns.pop(name)) for name in _NAMES
         )
+        has_none = np.isnan(self.answer_chars)
+        if (
+            not has_none.all()
+        ):  # rows without a response among others that have one: what they answered is nothing
+            self.is_empty |= has_none
         self.n = len(self.row)
         self.texts = Texts(source)
         self.shared: dict[str, Any] = {}
@@ -263,8 +268,17 @@ class Evidence:
 
     @cached_property
     def success_at(self) -> float:
-        """Scaled reward from which a rollout counts as a success: the higher of two values, else the middle of the range."""
-        return 0.5
+        """Scaled reward from which a rollout counts as a success: the middle of the range.
+
+        Where rewards may be negative, 0 is for what is neither right nor wrong (no answer, a wrong format) and stands in the
+        middle; it counts only as the higher of two values.
+        """
+        if self.range.low >= 0:
+            return 0.5
+        if len(self.levels) == 2:
+            low, high = ((self.levels - self.range.low) / (self.range.high - self.range.low)).tolist()
+            return float(low + high) / 2
+        return 0.5 + 1e-9
 
     @cached_property
     def succeeded(self) -> Bools:

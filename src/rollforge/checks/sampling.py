@@ -8,37 +8,51 @@ from difflib import SequenceMatcher
 
 import numpy as np
 
-from rollforge.checks.base import Finding, Level, Limits, check, settle_text, share
+from rollforge.checks.base import Finding, Level, Limits, Share, check, settle_text, share
 from rollforge.checks.columns import Bools, about_text, has_one_each
 from rollforge.checks.evidence import Evidence
 from rollforge.checks.samples import bare
+from rollforge.stats import Ints
 
 LONG_ENOUGH = 40
 """Characters from which two equal answers are no coincidence; a letter or a number is."""
 
-GENERIC = frozenset({"", "default", "model", "policy", "policy_model", "local", "test", "simulated", "auto"})
+GENERIC = frozenset({"", "default", "model", "policy", "policymodel", "local", "test", "simulated", "auto"})
+VERSION = re.compile(r"\d+|v\d+|latest|preview|fp8|fp16|bf16|int4|int8|awq|gptq|gguf")
+"""A word that may follow a model's name without making it another model."""
+SIZE = re.compile(
+    r"\d+x?\d*[bm]|mini|nano|lite|tiny|small|medium|large|base|distill|pro|flash|turbo|haiku|sonnet|opus"
+)
+"""A word that does."""
+
 LOOKED_AT = 60
 
 
-@check("identical-samples", "collection", warn_share=0.1, max_share=0.5)
+@check("identical-samples", "collection", warn_share=0.1, max_share=0.5, copies=0.75, max_copied=0.25)
 def identical_samples(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """All samples of a task are the same answer: seed or temperature was not applied."""
+    """The samples of a task are the same answer, all or most of them: seed or temperature was not applied."""
     if not run.n:
         return
     chars = run.answer_chars[run.order]
     shortest = np.fmin.reduceat(np.nan_to_num(chars, nan=0.0), run.starts)
     eligible = (run.sizes > 1) & (shortest >= LONG_ENOUGH) & (run.per_group(run.is_refusal) == 0)
-    same = eligible & ~run.groups_with_different_answers
-    is_shared = same & _has_answer_of_others(run, same)
+    times = np.bincount(run.answer_code)[run.answer_code]
+    most = np.maximum.reduceat(times[run.order], run.starts)
+    same = eligible & (most > 1) & (most >= limits["copies"] * run.sizes)
+    is_shared = same & _has_answer_of_others(run, same, times)
     eligible, same = eligible & ~is_shared, same & ~is_shared
     found = share(int(same.sum()), int(eligible.sum()))
     level = found.level_above(warning=limits["warn_share"], error=limits["max_share"])
-    if level is None or found.n < 5:
+    is_all = bool((most[same] == run.sizes[same]).all())
+    text = f"in {found.count:,} of {found.n:,} tasks {'all' if is_all else 'most or all'} samples are the same answer"
+    if level is None:
+        found, text = _copies(run, eligible)
+        level = "warning" if found.low > limits["max_copied"] else None
+    if level is None or int(eligible.sum()) < 5:
         return
     yield Finding(
         level=level,
-        text=f"in {found.count:,} of {found.n:,} tasks all samples are the same answer"
-        f"{settle_text(found, level, limits['max_share'])}",
+        text=text + settle_text(found, level, limits["max_share"]),
         value=found.value,
         threshold=limits["max_share"],
         n=found.n,
@@ -48,9 +62,22 @@ def identical_samples(run: Evidence, limits: Limits) -> Iterator[Finding]:
     )
 
 
-def _has_answer_of_others(run: Evidence, same: Bools) -> Bools:
+def _copies(run: Evidence, eligible: Bools) -> tuple[Share, str]:
+    """How many samples repeat another one of their task, over these tasks."""
+    _, first = np.unique(run.answer_code, return_index=True)
+    distinct = run.per_group(run.flags(first))
+    wanted = int(run.sizes[eligible].sum())
+    found = share(wanted - int(distinct[eligible].sum()), wanted, independent=float(eligible.sum()))
+    return (
+        found,
+        f"{found.count:,} of {found.n:,} samples ({found.value:.0%}) are word for word that of another of their task",
+    )
+
+
+def _has_answer_of_others(run: Evidence, same: Bools, times: Ints) -> Bools:
     """Tasks whose one answer is that of several other tasks too: a phrase to choose from, unless there is but one in the run."""
-    answers = run.answer_hash[run.order[run.starts]]
+    first = run.order[np.lexsort((-times[run.order], run.group[run.order]))][run.starts]
+    answers = run.answer_hash[first]
     distinct, codes, counts = np.unique(answers[same], return_inverse=True, return_counts=True)
     shared = np.zeros(run.groups, dtype=np.bool_)
     if len(distinct) > 1:
@@ -120,8 +147,10 @@ def wrong_model(run: Evidence, limits: Limits) -> Iterator[Finding]:
     total = sum(counts.values())
     if others:
         found = share(sum(others.values()), total)
-        is_clear = found.low > limits["max_share"] and not any(
-            _has_word_in_common(one, name) for name in others for one in asked
+        is_clear = found.low > limits["max_share"] and all(
+            _is_other_size(one, name) or not _has_word_in_common(one, name)
+            for name in others
+            for one in asked
         )
         level: Level = "error" if is_clear else "warning"
         text = f"{found.count:,} of {total:,} answers come from {about_text(others)}, asked was {', '.join(asked)}"
@@ -150,11 +179,21 @@ def _asked_models(run: Evidence) -> list[str]:
 
 
 def is_same_model(asked: str, answered: str) -> bool:
-    """Whether a server's name can mean the model asked for: the same, a dated version of it, or its path."""
-    first, second = (
-        re.sub(r"[^a-z0-9]+", "-", name.casefold().split("/")[-1]).strip("-") for name in (asked, answered)
-    )
-    return first in GENERIC or second in GENERIC or first.startswith(second) or second.startswith(first)
+    """Whether a server's name can mean the model asked for: the same, a dated or packed version of it, or its path."""
+    first, second = (_words(name) for name in (asked, answered))
+    if {"".join(first), "".join(second)} & GENERIC:
+        return True
+    short, long = sorted((first, second), key=len)
+    return long[: len(short)] == short and all(VERSION.fullmatch(word) for word in long[len(short) :])
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", name.casefold().split("/")[-1])
+
+
+def _is_other_size(asked: str, answered: str) -> bool:
+    """Whether the names differ in a word that says how large or which of a family a model is."""
+    return any(SIZE.fullmatch(word) for word in {*_words(asked)} ^ {*_words(answered)})
 
 
 def _has_word_in_common(asked: str, answered: str) -> bool:

@@ -22,6 +22,7 @@ from rollforge.checks.order import (
 from rollforge.stats import Ints, variance_parts
 
 NEAR = 40
+FEW = 8
 ALIKE = 0.3
 """How much samples of a task are taken to agree where it cannot be told."""
 
@@ -90,6 +91,12 @@ def _usual(run: Evidence, order: Ints, stretch: Run, alike: float) -> _Usual | N
     elsewhere = _share_elsewhere(run, order, stretch, alike)
     if elsewhere is not None:
         shares.append(elsewhere)
+    # A side too short to tell the share from still shows when the reward is the usual one there.
+    shares += [
+        float((run.reward[side] == stretch.value).mean())
+        for side in (before, after)
+        if FEW <= len(side) < NEAR
+    ]
     if not shares:
         return None
     is_same = (run.reward == stretch.value).astype(np.float64)

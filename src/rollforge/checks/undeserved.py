@@ -37,16 +37,28 @@ def _success(run: Evidence) -> float:
     return run.range.low + run.success_at * (run.range.high - run.range.low)
 
 
-@check("rewarded-empty", "verification", max_share=0.05)
+@check("rewarded-empty", "verification", max_share=0.05, max_silent=0.3)
 def rewarded_empty(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Empty answers are rewarded."""
     found = _rewarded(run, run.is_empty)
-    if not found.count:
+    if found.count:
+        level: Level = "error" if found.low > limits["max_share"] and found.count >= 3 else "warning"
+        finding = _finding(run, "empty", "is_empty", level, found, limits["max_share"])
+        finding.where = run.lines(run.is_empty & run.succeeded)
+        yield finding
+    calls = run.tool_calls > 0
+    silent = calls & (run.answer_chars == 0)
+    if float(silent.sum()) > limits["max_silent"] * float(
+        calls.sum()
+    ):  # agents that only act say nothing at the end
         return
-    level: Level = "error" if found.low > limits["max_share"] and found.count >= 3 else "warning"
-    finding = _finding(run, "empty", "is_empty", level, found, limits["max_share"])
-    finding.where = run.lines(run.is_empty & run.succeeded)
-    yield finding
+    found = _rewarded(run, silent)
+    if found.low > limits["max_share"] and found.count >= 3:
+        finding = _finding(
+            run, "empty", "answer_chars = 0", "warning", found, limits["max_share"], ", though others say something after calls"
+        )  # fmt: skip
+        finding.where = run.lines(silent & run.succeeded)
+        yield finding
 
 
 @check("rewarded-refusal", "verification", max_share=0.2, max_refused=0.3)
