@@ -38,11 +38,12 @@ def empty_answers(run: Evidence, limits: Limits) -> Iterator[Finding]:
     yield from _share_of(run, run.is_empty, limits, "are empty", "is_empty", advice)
 
 
-@check("error-answers", "collection", warn_share=0.0, max_share=0.005)
+@check("error-answers", "collection", warn_share=0.0, max_share=0.005, max_rewarded=0.1)
 def error_answers(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Answers that are error messages: ERROR, HTML, a stack trace, a provider's error object."""
     advice = "they are failures, not answers: make the agent raise"
-    yield from _share_of(run, run.error_text, limits, "look like error messages", "error_text", advice)
+    for finding in _share_of(run, run.error_text, limits, "look like error messages", "error_text", advice):
+        yield _unless_rewarded(run, run.error_text, finding, limits["max_rewarded"])
     if run.error_text.any():
         return
     is_full = ~run.is_empty[run.spread]
@@ -53,7 +54,7 @@ def error_answers(run: Evidence, limits: Limits) -> Iterator[Finding]:
     level = found.level_above(warning=limits["warn_share"], error=limits["max_share"])
     if level is None or (found.count < 2 and level == "warning"):
         return
-    yield Finding(
+    finding = Finding(
         level=level,
         text=f"{found.count:,} of {found.n:,} answers looked at ({found.value:.1%}) begin like error messages",
         value=found.value,
@@ -63,6 +64,17 @@ def error_answers(run: Evidence, limits: Limits) -> Iterator[Finding]:
         where=run.lines(drawn[is_error]),
         next=f"{advice}; see one: rollforge show {run.name} --line {run.line[drawn[is_error][0]]}",
     )
+    yield _unless_rewarded(run, run.flags(drawn[is_error]), finding, limits["max_rewarded"])
+
+
+def _unless_rewarded(run: Evidence, among: Bools, finding: Finding, limit: float) -> Finding:
+    """The finding, no more than a warning where the verifier takes such answers for right: a task may ask for a page, or a word."""
+    judged = among & run.judged
+    found = share(int((judged & run.succeeded).sum()), int(judged.sum()), independent=run.independent(judged))
+    if finding.level == "error" and found.low > limit:
+        finding.level = "warning"
+        finding.text += f"; {found.value:.0%} of them are rewarded, so that they may be what was asked for"
+    return finding
 
 
 @check("truncated-answers", "collection", warn_share=0.05, max_share=0.3)

@@ -82,10 +82,11 @@ def incomplete_groups(run: Evidence, limits: Limits) -> Iterator[Finding]:
     level = found.level_above(warning=limits["warn_share"], error=limits["max_share"])
     if level is None:
         return
+    doubt = "" if run.is_samples_certain else "; unless fewer were asked for"
     yield Finding(
-        level=level,
+        level="warning" if doubt else level,
         text=f"{found.count:,} of {found.n:,} tasks ({found.value:.0%}) have fewer than {math.ceil(least)} "
-        f"of {run.samples} judged rollouts",
+        f"of {run.samples} judged rollouts{doubt}",
         value=found.value,
         threshold=limits["max_share"],
         n=found.n,

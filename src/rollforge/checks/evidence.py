@@ -38,6 +38,9 @@ FEW_LEVELS = 16
 TOGETHER = 8
 """Number columns read at a time."""
 
+SOME_WHOLE = 0.2
+"""When so many tasks have as many rollouts as any, the others may lack some."""
+
 MOST_NUMBERED = 4
 """Rollouts may be numbered up to so many times what most tasks have, when many are missing."""
 
@@ -101,9 +104,8 @@ class About:
     duplicate_places: Sequence[JsonObject] = ()
     declared: tuple[float, float] | None = None
     """The range of rewards that the verifier or the user declared."""
-    tasks_with_rows: int | None = None
-    failures: pa.Table | None = None
-    """Failed attempts: task, rollout, class, boundary."""
+    failed_tasks: Sequence[int] = ()
+    """The task of each rollout that failed and was never made, where a file of failures says so."""
     where: str | None = None
     """The condition for rollouts to be looked at, when not all are."""
     suspect: JsonObject | None = None
@@ -375,7 +377,15 @@ class Evidence:
         last = np.maximum.reduceat(self.rollout[self.order], self.starts) - int(self.rollout.min()) + 1
         if int(last.max()) > MOST_NUMBERED * max(usual, 1):
             return usual  # numbers that go on from task to task
+        most = int(last.max())
+        if (self.sizes == most).mean() >= SOME_WHOLE:
+            return most
         return max(usual, int(np.bincount(last).argmax()))
+
+    @property
+    def is_samples_certain(self) -> bool:
+        """Somebody said how many rollouts each task was to have, or most tasks have as many."""
+        return self.about.samples is not None or bool((self.sizes == self.samples).mean() > 0.5)
 
     def read(self, positions: Ints | Sequence[int]) -> list[Sample]:
         """The text of these rollouts; a check may ask for a few hundred."""

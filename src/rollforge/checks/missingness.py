@@ -54,11 +54,21 @@ def missing_not_at_random(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 
 def _missing_per_task(run: Evidence) -> Ints:
-    """Rollouts without a reward: unjudged, or fewer than were asked for."""
+    """Rollouts without a reward: unjudged, failed, or fewer than were asked for."""
     is_known = run.about.samples is not None or bool(
         len(run.sizes) and run.sizes.max() == run.samples and (run.sizes == run.samples).mean() > USUAL
     )
-    return np.maximum(run.sizes, run.samples if is_known else 0) - run.profile.n
+    missing: Ints = np.maximum(run.sizes + _failed(run), run.samples if is_known else 0) - run.profile.n
+    return missing
+
+
+def _failed(run: Evidence) -> Ints:
+    """Rollouts of each task that failed for good; tasks without any rollout are left out."""
+    tasks, times = np.unique(np.asarray(run.about.failed_tasks, dtype=np.int64), return_counts=True)
+    found: Ints = np.zeros(run.groups, dtype=np.int64)
+    known = np.isin(tasks, run.task_ids)
+    found[np.searchsorted(run.task_ids, tasks[known])] = times[known]
+    return found
 
 
 def _by_difficulty(run: Evidence, missing: Ints, limits: Limits) -> tuple[str, float | None] | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
 
 from rollforge.checks.base import Finding, Level, Limits, check, settle_text, share
 from rollforge.checks.evidence import Evidence
+from rollforge.group_yield import Rewards, group_yields
 
 
 @check(
@@ -119,12 +121,14 @@ def flat_groups(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 
 def _at_other_k(run: Evidence) -> str:
-    """The share of groups with signal that other group sizes would give, from each task's own success rate."""
-    known = run.profile.n > 0
-    n, won = run.profile.n[known].astype(np.float64), run.per_group(run.succeeded)[known]
-    rate = (won + 0.25) / (n + 0.5)  # a task whose few samples agree is not certain to agree for ever
-    shares = {k: float((1 - rate**k - (1 - rate) ** k).mean()) for k in (4, 8, 16, 32)}
-    return "expected " + ", ".join(f"{value:.0%} at k={k}" for k, value in shares.items())
+    """The share of groups with signal that other group sizes would give, if rewards are yes or no."""
+    many = run.profile.n > 1
+    won = run.per_group(run.succeeded)[many]
+    lost = run.profile.n[many] - won
+    tasks_by_pattern: Counter[Rewards] = Counter(zip(won.tolist(), lost.tolist(), strict=True))
+    sizes = (4, 8, 16, 32)
+    shares = group_yields(tasks_by_pattern, sizes, are_two=True)
+    return "expected " + ", ".join(f"{value:.0%} at k={k}" for k, value in zip(sizes, shares, strict=True))
 
 
 @check("near-equal-groups", "recipe", recipes=("grpo",), min_std=0.02, max_share=0.5)
@@ -159,7 +163,7 @@ def partial_groups(run: Evidence, limits: Limits) -> Iterator[Finding]:
     short = run.profile.n < run.samples
     found = share(int(short.sum()), run.groups)
     torn = share(int((run.profile.n < limits["complete"] * run.samples).sum()), run.groups)
-    level: Level | None = "error" if torn.low > limits["max_share"] else None
+    level: Level | None = "error" if torn.low > limits["max_share"] and run.is_samples_certain else None
     level = level or ("warning" if found.low > limits["warn_share"] else None)
     if level is None:
         return

@@ -93,12 +93,20 @@ _BEGINNINGS = r"""
       | (?:the\ )?(?:request|connection|operation|generation)\ (?:timed\ out|failed|error|aborted|was\ cancelled)\b
       | [^\n]{0,200}\n\s+at\ [\w.$<>]+\ ?\(                                  # a stack of Java or JavaScript
 """
+_SAYS_SOMETHING = r"""(?!\s*(?:null|none|false|0|""|''|\[\]|\{\})\s*[,}])"""
+"""Follows the key `error` of an object that tells of one; many that tell of none have the key too."""
 _BEGINNING = re.compile(rf"\s*(?:{_BEGINNINGS})", re.IGNORECASE | re.VERBOSE)
 _ERROR = re.compile(
-    rf"""\s*(?:traceback\ \(most\ recent\ call\ last\) | \{{\s*"(?:error|detail)"\s*: | <!doctype\ html | <html
+    rf"""\s*(?:(?:[^\n]{{0,100}}\n\s*)?traceback\ \(most\ recent\ call\ last\) | <!doctype\ html | <html | <\?xml[^>]*>\s*<error>
+      | [\[{{\s]*["'](?:error|detail)["']\s*: {_SAYS_SOMETHING}
+      | \{{[^{{}}]{{0,80}}["']error["']\s*:\s*(?:["'](?!["'])|\{{(?!\}}))
+      | \{{[^{{}}]{{0,80}}["']message["']\s*:\s*["'](?:internal|bad\ gateway|service|gateway|too\ many|rate\ limit)
       | (?:http\ |error\ )*[45]\d\d[:\ ]+(?:internal|bad|service|gateway|too\ many|not\ found|unauthorized|forbidden)
+      | (?:http|error)\ ?[45]\d\d\b
       | internal\ server\ error | bad\ gateway | service\ unavailable | gateway\ time-?out | too\ many\ requests
-      | error\ code:\ \d | error:\  | exception:\  | connection\ (?:refused|error|reset) | rate\ limit
+      | error\ code:\ \d | (?:error|exception|failed)(?::\ |\ -\ ) | connection\ (?:refused|error|reset) | rate\ limit
+      | an\ (?:internal\ |unexpected\ )?error\ (?:has\ )?occurred | failed\ to\ (?:generate|process|fetch|connect|get\ a)
+      | [a-z_]*(?:error|exception):\s | upstream\ connect\ error | \[errno\ -?\d
       | (?:error|failed|failure)[.!]*\s*$
       | {_BEGINNINGS}
     )""",

@@ -208,19 +208,27 @@ class Index:
 
     def failed(self) -> dict[str, int]:
         """Rollouts that failed and never finished: class of the last failure → how many."""
+        found = self._lost("coalesce(class, 'unknown'), count(*)", "GROUP BY 1 ORDER BY 2 DESC, 1")
+        return {str(kind): int(count) for kind, count in found}
+
+    def failed_tasks(self) -> list[int]:
+        """The task of each of them."""
+        return [int(task) for (task,) in self._lost("last.task", "ORDER BY 1")]
+
+    def _lost(self, columns: str, rest: str) -> list[tuple[Any, ...]]:
         if not self._sources.count("failures"):
-            return {}
+            return []
         # One file's failure may be another one's rollout: both go by the numbers of the whole run.
         number = self._sources.number_sql("rollouts", "base_rollouts.task")
         rollout = self._sources.rollout_sql("base_rollouts", self._overlay)
-        found = self._connection.execute(
+        found: list[tuple[Any, ...]] = self._connection.execute(
             "WITH last AS (SELECT task, rollout, class FROM failures WHERE task IS NOT NULL QUALIFY "
             "row_number() OVER (PARTITION BY task, rollout ORDER BY row DESC) = 1), "
             f"made AS (SELECT {number} AS task, {rollout} AS rollout FROM base_rollouts) "
-            "SELECT coalesce(class, 'unknown'), count(*) FROM last ANTI JOIN made ON made.task = last.task "
-            "AND made.rollout IS NOT DISTINCT FROM last.rollout GROUP BY 1 ORDER BY 2 DESC, 1"
+            f"SELECT {columns} FROM last ANTI JOIN made ON made.task = last.task "
+            f"AND made.rollout IS NOT DISTINCT FROM last.rollout {rest}"
         ).fetchall()
-        return {str(kind): int(count) for kind, count in found}
+        return found
 
     @cached_property
     def _fields(self) -> dict[str, str]:

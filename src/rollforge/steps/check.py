@@ -282,11 +282,14 @@ def index_evidence(index: Index, options: CheckOptions) -> Evidence:
     is_whole = len(known) == len(index.runs) and bool(known) and options.where is None
     per_task = [] if is_whole or options.where is not None else _rollouts_per_task(index)
     samples = {index.samples} if is_whole else set(per_task)
+    lost = [] if is_whole or per_task or options.where is not None else index.failed_tasks()
     texts = {str(files.rollouts) for files in index.runs}
     about = About(
         name=" ".join(_run_name(files) for files in index.runs),
         model=next((str(item.config["model"]) for item in known if item.config.get("model")), None),
-        expected=(index.expected if is_whole else sum(per_task)) or None,
+        expected=(index.expected if is_whole else sum(per_task) or (len(index) + len(lost) if lost else 0))
+        or None,
+        failed_tasks=lost,
         samples=samples.pop() if len(samples) == 1 else None,
         is_running=any(
             manifest is not None and manifest.state == "running" and is_alive(files, manifest)

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from rollforge import at_k, stats
+from rollforge.group_yield import Chain, Pattern, Rewards, group_yields, samples_of
 from rollforge.index.arrays import floats
 from rollforge.index.grouped import ByTask, Floats, Ints
-from rollforge.steps.profile.group_yield import Chain, Pattern, Rewards, group_yields, samples_of
 from rollforge.steps.profile.records import BANDS, Look, NoSignal, ProfileSummary, VarianceParts, Yield
 
 HARD, EASY = 0.25, 0.75

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollforge.group_yield import ANY_RATE, Pattern, fit, group_yields
 from rollforge.steps.profile import ProfileOptions, profile_run
-from rollforge.steps.profile.group_yield import ANY_RATE, Pattern, fit, group_yields
 from tests.builders import make_rollout, write_rows
 
 EVERY_K = (2, 4, 8, 16, 32, 64)
