@@ -129,7 +129,7 @@ def test_a_check_of_ones_own_is_a_function_over_the_evidence(tmp_path: Path) -> 
     found = record(tmp_path, "run", "--check", "mine.py:too_many", "--check", "mine.py:broken")
     by_id = {item["id"]: item for item in found["findings"]}
     assert by_id["too-many"]["text"] == "10 rollouts in 5 tasks" and found["exit_code"] == 4
-    assert "ValueError: oops" in by_id["broken"]["text"] and by_id["broken"]["level"] == "warning"
+    assert "ValueError: oops" in by_id["broken"]["text"] and by_id["broken"]["level"] == "error"
 
 
 def test_a_made_run_is_judged_the_same_on_disk_as_in_memory(tmp_path: Path) -> None:
@@ -250,3 +250,27 @@ def test_two_runs_over_the_same_tasks_are_judged_side_by_side(tmp_path: Path) ->
     assert found["counts"]["rollouts"] == 2 * alone["rollouts"] and found["counts"]["expected"] == 640
     assert found["exit_code"] == 0
     assert "duplicate-rollouts" not in {item["id"] for item in found["findings"]}
+
+
+def test_a_check_may_answer_in_numbers_of_numpy(tmp_path: Path) -> None:
+    zeros(tmp_path / "run", 5, 2)
+    (tmp_path / "mine.py").write_text(
+        "def long(run):\n"
+        "    return {'level': 'error', 'text': 'long', 'value': run.answer_chars.mean(), 'n': run.sizes.sum()}\n"
+    )
+    [found] = [
+        item
+        for item in record(tmp_path, "run", "--check", "mine.py:long")["findings"]
+        if item["id"] == "long"
+    ]
+    assert found["level"] == "error" and found["n"] == 10 and found["value"] > 0
+
+
+@pytest.mark.parametrize(
+    "words", [["--reward-range", "1", "0"], ["--reward-range", "nan", "1"], ["--check", "mine.py:LIMIT"]]
+)
+def test_a_range_or_a_check_that_is_none_is_refused(words: list[str], tmp_path: Path) -> None:
+    zeros(tmp_path / "run", 5, 2)
+    (tmp_path / "mine.py").write_text("LIMIT = 3\n")
+    code, text = check(tmp_path, "run", *words)
+    assert code == 2 and "Traceback" not in text

@@ -238,3 +238,162 @@ def test_an_answer_that_many_tasks_share_may_win_by_being_right(tmp_path: Path) 
 
     report = checked(tmp_path, ask_yes_or_no)
     assert report.ok
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, 0.5])
+def test_a_reward_that_was_never_given_before_and_then_always_is_a_stuck_verifier(
+    value: float, tmp_path: Path
+) -> None:
+    def stuck(rows: list[JsonObject], rng: random.Random) -> None:
+        for row in rows:
+            row["reward"] = 0.05 + 0.9 * rng.random()
+        for row in half(rows):
+            row["reward"] = value
+
+    report = checked(tmp_path, stuck)
+    assert report.exit_code == 5 and levels(report)["stuck-rewards"] == "error"
+
+
+def test_nothing_for_no_answer_is_no_reward_where_wrong_ones_are_punished(tmp_path: Path) -> None:
+    def abstain(rows: list[JsonObject], rng: random.Random) -> None:
+        for row in rows:
+            row["reward"] = row["reward"] or -1.0
+        for row in rows[::15]:
+            say(row, "I'm sorry, but I can't help with that.", 0.0)
+        for row in rows[7::40]:
+            say(row, "", 0.0)
+
+    found = levels(checked(tmp_path, abstain))
+    assert not {"rewarded-refusal", "rewarded-empty"} & set(found)
+
+
+def test_a_rewarded_row_without_a_response_is_a_rewarded_empty_answer(tmp_path: Path) -> None:
+    def lose_some(rows: list[JsonObject], rng: random.Random) -> None:
+        for row in rows[::10]:
+            row.update(response=None, reward=1.0)
+
+    assert levels(checked(tmp_path, lose_some))["rewarded-empty"] == "error"
+
+
+def test_rewards_for_saying_nothing_after_tool_calls_are_told(tmp_path: Path) -> None:
+    def call(rows: list[JsonObject], rng: random.Random) -> None:
+        for place, row in enumerate(rows):
+            call = {"type": "function_call", "name": "search", "call_id": "c", "arguments": "{}"}
+            row["response"]["output"].insert(0, call)
+            if place % 10 == 0:
+                say_last(row, "", 1.0)
+
+    assert levels(checked(tmp_path, call))["rewarded-empty"] == "warning"
+
+
+def say_last(row: JsonObject, text: str, reward: float) -> None:
+    row["response"]["output"][-1]["content"][0]["text"] = text
+    row["reward"] = reward
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered", "level"),
+    [
+        ("gpt-4o", "gpt-4o-mini", "error"),
+        ("meta-llama/Llama-3.1-70B-Instruct", "meta-llama/Llama-3.1-8B-Instruct", "error"),
+        ("DeepSeek-R1", "DeepSeek-R1-Distill-Qwen-1.5B", "error"),
+        ("Llama-3-8B", "Llama-3-8B-Instruct", "warning"),
+        ("gpt-4o", "gpt-4o-2024-08-06", None),
+        ("Qwen/Qwen3-8B", "qwen3-8b-fp8", None),
+        ("claude-x", "claude-x-latest", None),
+    ],
+)
+def test_a_model_of_another_size_is_another_model_and_a_dated_one_is_not(
+    asked: str, answered: str, level: str | None, tmp_path: Path
+) -> None:
+    def rename(rows: list[JsonObject], rng: random.Random) -> None:
+        for row in rows:
+            row["responses_create_params"]["model"], row["response"]["model"] = asked, answered
+
+    assert levels(checked(tmp_path, rename)).get("wrong-model") == level
+
+
+@pytest.mark.parametrize(("copies", "level"), [(8, "error"), (7, "error"), (4, "warning"), (2, None)])
+def test_copies_among_the_samples_of_a_task_are_told(copies: int, level: str | None, tmp_path: Path) -> None:
+    def copy(rows: list[JsonObject], rng: random.Random) -> None:
+        for place, row in enumerate(rows):
+            if place % 8 < copies:
+                row["response"] = rows[place - place % 8]["response"]
+                row["reward"] = rows[place - place % 8]["reward"]
+
+    assert levels(checked(tmp_path, copy)).get("identical-samples") == level
+
+
+def test_rollouts_that_failed_count_as_missing_beside_a_plain_file(tmp_path: Path) -> None:
+    failed: list[JsonObject] = []
+
+    def fail(rows: list[JsonObject], rng: random.Random) -> None:
+        for row in list(rows):
+            if row["_ng_task_index"] < 20 and rng.random() < 0.5:
+                failed.append({key: row[key] for key in ("_ng_task_index", "_ng_rollout_index")})
+                rows.remove(row)
+        lines = [msgspec.json.encode(row | {"_ng_failure_class": "timeout"}) for row in failed]
+        (tmp_path / "rollouts_failures.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+
+    report = checked(tmp_path, fail)
+    assert report.counts["failed"] == len(failed) and report.counts["expected"] == 320
+    assert levels(report)["missing-rollouts"] == "error"
+
+
+def test_groups_that_are_mostly_torn_are_told_by_those_that_are_whole(tmp_path: Path) -> None:
+    def tear(rows: list[JsonObject], rng: random.Random) -> None:
+        rows[:] = [row for row in rows if row["_ng_task_index"] % 3 == 0 or row["_ng_rollout_index"] < 3]
+
+    found = levels(checked(tmp_path, tear))
+    assert (found["missing-rollouts"], found["incomplete-groups"]) == ("warning", "warning")
+
+
+ERRORS = (
+    "FAILED: upstream closed the connection", "ERROR 503", "RuntimeError: engine died", "HTTP 502",
+    '{"message":"Internal server error"}', '{"status": 429, "error": "Too Many Requests"}',
+    "An error occurred:\nTraceback (most recent call last):\n  File a", "[Errno 111] Connection refused",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ERRORS)
+def test_error_messages_for_answers_are_told(text: str, tmp_path: Path) -> None:
+    def fail(rows: list[JsonObject], rng: random.Random) -> None:
+        for row in rows[::5]:
+            say(row, text, 0.0)
+
+    assert levels(checked(tmp_path, fail))["error-answers"] == "error"
+
+
+@pytest.mark.parametrize(
+    "text", ['{"error": null, "result": 4}', '{"answer": 3, "error": 0.01}', "Error analysis gives 4", "404"]
+)
+def test_answers_that_only_mention_an_error_are_answers(text: str, tmp_path: Path) -> None:
+    def answer(rows: list[JsonObject], rng: random.Random) -> None:
+        for row in rows[::5]:
+            say(row, text)
+
+    assert "error-answers" not in levels(checked(tmp_path, answer))
+
+
+def test_what_looks_like_an_error_and_is_right_as_often_as_not_is_doubted(tmp_path: Path) -> None:
+    def answer(rows: list[JsonObject], rng: random.Random) -> None:
+        for place, row in enumerate(rows):
+            say(row, f"<!DOCTYPE html><html><p>page {place}</p></html>")
+
+    assert levels(checked(tmp_path, answer))["error-answers"] == "warning"
+
+
+def test_token_ids_without_log_probabilities_are_told(tmp_path: Path) -> None:
+    def add_ids(rows: list[JsonObject], rng: random.Random) -> None:
+        for row in rows:
+            row["response"]["output"][0] |= {"generation_token_ids": [1, 2], "prompt_token_ids": [3]}
+
+    checked(tmp_path, add_ids)
+    report = check_run(tmp_path / "rollouts.jsonl", recipe="ppo")
+    [finding] = [finding for finding in report.findings if finding.id == "text-only"]
+    assert "log-probabilities" in finding.text
+
+
+def test_what_to_do_next_can_be_pasted_where_nobody_said_who_judged(tmp_path: Path) -> None:
+    report = checked(tmp_path, verdicts_stop)
+    assert not any("NAME" in finding.next or "…" in finding.next for finding in report.findings)

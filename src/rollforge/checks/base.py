@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+import numpy as np
 
 from rollforge.records import JsonObject
 from rollforge.stats import normal_quantile, wilson
@@ -95,8 +96,16 @@ def _as_list(found: Found) -> list[Finding | JsonObject]:
 
 
 def _finding(item: Finding | JsonObject, check: Check) -> Finding:
-    finding = item if isinstance(item, Finding) else msgspec.convert(item, Finding)
+    told = item if isinstance(item, dict) else msgspec.structs.asdict(item)
+    finding = msgspec.convert({name: _plain(value) for name, value in told.items()}, Finding)
     return msgspec.structs.replace(finding, id=finding.id or check.id, area=finding.area or check.area)
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy, which a check works with, as Python's own."""
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def check(

@@ -102,7 +102,7 @@ def reward_shift(run: Evidence, limits: Limits) -> Iterator[Finding]:
         threshold=limits["min_shift"],
         n=len(order),
         where=[place_of(run, first, int(order[-1]))],
-        next=f"judge a sample again and compare: rollforge verify {run.name} --verifier {run.verifier_name} --fresh --sample 500",
+        next=f"judge a sample again and compare: {run.verify('--fresh --sample 500')}",
     )
 
 
@@ -215,6 +215,7 @@ def _collapse(run: Evidence, early: Ints, late: Ints, what: str, limits: Limits)
     if drop < max(limits["min_drop"], 0.4 * before) or not is_sure:
         return
     first = int(late[0])
+    since = f'--where "line >= {run.line[first]}"'
     yield Finding(
         level="error",
         text=f"at {when(run, first)} {what} and the mean scaled reward falls by {drop:.2f}{run.range.note}: "
@@ -223,8 +224,7 @@ def _collapse(run: Evidence, early: Ints, late: Ints, what: str, limits: Limits)
         threshold=limits["min_drop"],
         n=len(early) + len(late),
         where=[place_of(run, first, int(late[-1]))],
-        next=f"judge what followed again: rollforge verify {run.name} --verifier {run.verifier_name} --fresh "
-        f'--where "line >= {run.line[first]}"',
+        next=f"judge what followed again: {run.verify(f'--fresh {since}', f'{since} --limit 5')}",
     )
 
 

@@ -36,7 +36,7 @@ def low_coverage(run: Evidence, limits: Limits) -> Iterator[Finding]:
         interval=found.interval,
         where=run.lines(~run.judged),
         is_incomplete=found.high < limits["say_share"] or run.judged_n == 0,
-        next=f"judge the rest: rollforge verify {run.name} --verifier {run.verifier_name} --failed-only",
+        next=f"judge the rest: {run.verify_rest()}",
     )
 
 
@@ -67,7 +67,7 @@ def missing_rollouts(run: Evidence, limits: Limits) -> Iterator[Finding]:
         threshold=limits["max_share"],
         n=expected,
         is_incomplete=found.value > limits["say_share"] and run.about.expected is not None,
-        next=f"see why: rollforge status {run.name}; the same collect command resumes",
+        next=f"see why: {run.status}; the same collect command resumes",
     )
 
 
@@ -92,8 +92,7 @@ def incomplete_groups(run: Evidence, limits: Limits) -> Iterator[Finding]:
         n=found.n,
         interval=found.interval,
         where=run.tasks(short),
-        next=f"fill them: run the same collect command again, or rollforge verify {run.name} "
-        f"--verifier {run.verifier_name} --failed-only",
+        next=f"fill them: run the same collect command again, or {run.verify_rest()}",
     )
 
 

@@ -74,7 +74,7 @@ def inconsistent_verdicts(run: Evidence, limits: Limits) -> Iterator[Finding]:
         n=found.n,
         interval=found.interval,
         where=run.lines(positions[np.isin(np.cumsum(is_new) - 1, np.flatnonzero(differ))]),
-        next=f"judge them again and see what flips: rollforge verify {run.name} --verifier {run.verifier_name} --fresh --sample 500",
+        next=f"judge them again and see what flips: {run.verify('--fresh --sample 500')}",
     )
 
 
@@ -230,8 +230,7 @@ def mixed_verifiers(run: Evidence, limits: Limits) -> Iterator[Finding]:
             n=total,
             interval=found.interval,
             where=[{what: name, "rollouts": count} for name, count in counts.items()],
-            next=f"judge all with one: rollforge verify {run.name} --verifier {run.verifier_name} "
-            f"&& rollforge verify {run.name} --use {run.verifier_name}",
+            next=f"judge all with one, and let its verdicts count: {run.verify('--fresh')}",
         )
         return
 

@@ -6,6 +6,7 @@ their range (declared, else observed), so that limits stated for [0, 1] apply to
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -446,11 +447,21 @@ class Evidence:
         family.codes = codes[self.group]
         return family
 
+    def verify(self, words: str, instead: str = "--limit 5") -> str:
+        """A command that judges again; where no row says who judged it, one that shows what to judge."""
+        name = next(iter(self.verifier.counts()), None)
+        if name is None:
+            return f"rollforge show {self.name} {instead}"
+        return f"rollforge verify {self.name} --verifier {shlex.quote(name)} {words}"
+
+    def verify_rest(self) -> str:
+        """A command that judges what has no verdict."""
+        return self.verify("--failed-only", '--where "reward is null" --limit 5')
+
     @property
-    def verifier_name(self) -> str:
-        """The verifier whose verdicts these are, for commands."""
-        counts = self.verifier.counts()
-        return next(iter(counts), "NAME")
+    def status(self) -> str:
+        """A command that says what became of the rollouts asked for."""
+        return f"rollforge {'metrics' if self.about.samples is None else 'status'} {self.name}"
 
     @cached_property
     def mixed_positions(self) -> Ints:

@@ -36,7 +36,7 @@ def late_fields(run: Evidence, limits: Limits) -> Iterator[Finding]:
             threshold=limits["min_share"],
             n=len(known),
             where=run.lines(positions[[place]]),
-            next=f"judge all with one version of the verifier: rollforge verify {run.name} --verifier {run.verifier_name} --fresh",
+            next=f"judge all with one version of the verifier: {run.verify('--fresh')}",
         )
 
 

@@ -146,7 +146,7 @@ def task_only_rewards(run: Evidence, limits: Limits) -> Iterator[Finding]:
         threshold=limits["chance"],
         n=int(run.profile.n[differs].sum()),
         where=run.tasks(differs),
-        next=f"ask the verifier what it must know: rollforge verify {run.name} --verifier {run.verifier_name} --probe",
+        next=f"ask the verifier what it must know: {run.verify('--probe')}",
     )
 
 

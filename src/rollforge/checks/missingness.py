@@ -49,7 +49,7 @@ def missing_not_at_random(run: Evidence, limits: Limits) -> Iterator[Finding]:
         threshold=limits["max_bias"],
         n=wanted,
         where=run.tasks(np.argsort(-missing, kind="stable")[: int((missing > 0).sum())]),
-        next=f"find the cause before trusting the mean: rollforge status {run.name}",
+        next=f"find the cause before trusting the mean: {run.status}",
     )
 
 

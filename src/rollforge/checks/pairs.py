@@ -76,7 +76,7 @@ def no_groups(run: Evidence, limits: Limits) -> Iterator[Finding]:
         threshold=limits["min_samples"],
         n=run.groups,
         is_final=True,
-        next="collect several rollouts per task: rollforge collect … -k 8",
+        next="collect several rollouts per task: the same collect command with --samples 8",
     )
 
 

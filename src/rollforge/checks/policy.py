@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -10,6 +11,8 @@ import numpy as np
 from rollforge.checks.base import Finding, Level, Limits, check, settle_text, share
 from rollforge.checks.evidence import Evidence
 from rollforge.group_yield import Rewards, group_yields
+
+LOGPROBS = re.compile(rb'"generation_log_probs"\s*:\s*\[\s*[-0-9]')
 
 
 @check(
@@ -82,6 +85,7 @@ def text_only(run: Evidence, limits: Limits) -> Iterator[Finding]:
         return
     found = share(int(run.has_token_ids.sum()), run.n)
     if found.value >= limits["min_share"]:
+        yield from _without_logprobs(run, limits)
         return
     label = "text-only" if found.count == 0 else "partly token-exact"
     yield Finding(
@@ -93,6 +97,26 @@ def text_only(run: Evidence, limits: Limits) -> Iterator[Finding]:
         n=run.n,
         interval=found.interval,
         next="collect with --logprobs from a server that returns token ids, or let the trainer sample itself",
+    )
+
+
+def _without_logprobs(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Token ids alone are not what was sampled from: of some rollouts, how many have their log-probabilities."""
+    drawn = run.spread[run.has_token_ids[run.spread]]
+    has_them = [LOGPROBS.search(line) is not None for line in run.source.read(run.row[drawn].tolist())]
+    found = share(sum(has_them), len(drawn))
+    if not len(drawn) or found.value >= limits["min_share"]:
+        return
+    yield Finding(
+        level="warning",
+        text=f"{found.count:,} of {found.n:,} rollouts looked at carry the log-probabilities of their token ids: without them the "
+        "policy's old probabilities must be computed anew",
+        value=found.value,
+        threshold=limits["min_share"],
+        n=found.n,
+        interval=found.interval,
+        where=run.lines(drawn[~np.asarray(has_them, dtype=np.bool_)]),
+        next="collect with --logprobs from a server that returns them with the token ids",
     )
 
 
@@ -116,7 +140,8 @@ def flat_groups(run: Evidence, limits: Limits) -> Iterator[Finding]:
         n=found.n,
         interval=found.interval,
         where=run.tasks(many & ~signal),
-        next="drop tasks that are always or never solved, and sample the others more: rollforge collect … -k 16",
+        next="sample more (--samples 16), and drop tasks that are always or never solved: "
+        f"rollforge prepare grpo {run.name} -o data/grpo --to trl",
     )
 
 

@@ -28,7 +28,7 @@ SIZE = re.compile(
 LOOKED_AT = 60
 
 
-@check("identical-samples", "collection", warn_share=0.1, max_share=0.5, copies=0.75, max_copied=0.25)
+@check("identical-samples", "collection", warn_share=0.1, max_share=0.5, copies=0.75, max_copied=0.15)
 def identical_samples(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """The samples of a task are the same answer, all or most of them: seed or temperature was not applied."""
     if not run.n:

@@ -148,6 +148,7 @@ def _stuck(run: Evidence, order: Ints, stretch: Run, usual: float, limit: float,
         f"{stretch.length:,} rewards in a row are {stretch.value:g}, from {when(run, first)}"
         f"{' to the end' if end == len(order) else f' to line {run.line[last]:,}'}; around them at most {usual:.0%} are"
     )
+    among = f'--where "line between {run.line[first]} and {run.line[last]}"'
     if reason:
         text += f"; {reason}, which may explain it"
     return Finding(
@@ -157,6 +158,5 @@ def _stuck(run: Evidence, order: Ints, stretch: Run, usual: float, limit: float,
         threshold=limit,
         n=stretch.length,
         where=[place_of(run, first, last)],
-        next=f"judge the stretch again: rollforge verify {run.name} --verifier {run.verifier_name} --fresh "
-        f'--where "line between {run.line[first]} and {run.line[last]}"',
+        next=f"judge the stretch again: {run.verify(f'--fresh {among}', f'{among} --limit 5')}",
     )

@@ -115,7 +115,7 @@ def rewarded_echo(run: Evidence, limits: Limits) -> Iterator[Finding]:
         n=len(paid) + len(unpaid),
         interval=found.interval,
         where=run.lines(paid),
-        next=f"ask the verifier what it must know: rollforge verify {run.name} --verifier {run.verifier_name} --probe",
+        next=f"ask the verifier what it must know: {run.verify('--probe')}",
     )
 
 

@@ -29,7 +29,7 @@ def non_finite_rewards(run: Evidence, limits: Limits) -> Iterator[Finding]:
         n=run.n,
         interval=found.interval,
         where=run.lines(is_noted),
-        next=f"mend the verifier, then judge them again: rollforge verify {run.name} --verifier {run.verifier_name} --failed-only",
+        next=f"mend the verifier, then judge them again: {run.verify_rest()}",
     )
 
 

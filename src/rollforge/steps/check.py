@@ -76,6 +76,12 @@ class CheckOptions(msgspec.Struct, frozen=True, kw_only=True):
     only_recipe: bool = False
     """Leave out what other recipes would ask, and with it their verdicts."""
 
+    def __post_init__(self) -> None:
+        """Refuse a range in which no reward lies."""
+        if self.reward_range is not None and not self.reward_range[0] < self.reward_range[1]:
+            low, high = self.reward_range
+            raise UsageError(f"no reward lies between {low:g} and {high:g}", hint="give the lowest one first")
+
 
 def check_run(
     runs: str | Path | Sequence[str | Path], *, recipe: Recipe | None = None, **options: Any
@@ -164,6 +170,10 @@ def _checks(options: CheckOptions) -> list[Check]:
     checks = [as_check(CHECKS.load(name), name) for name in names]
     for target in options.more_checks:
         member = load_target(target) if isinstance(target, str) else target
+        if not callable(member) and not isinstance(member, Check):
+            raise UsageError(
+                f"{target} is no check", hint="a check is a function of the evidence: see docs/checks.md"
+            )
         name = target.rpartition(":")[2] if isinstance(target, str) else getattr(target, "__name__", "check")
         checks.append(as_check(member, name.replace("_", "-")))
     known = [check.id for check in checks]
@@ -208,7 +218,15 @@ def _ask(check: Check, run: Evidence, limits: dict[str, float]) -> list[Finding]
         raise
     except Exception as error:  # noqa: BLE001  (a user's own check: its bug is told, and the others still run)
         text = f"the check itself failed: {type(error).__name__}: {error}"
-        return [Finding(level="warning", id=check.id, area=check.area, text=text, next="mend the check")]
+        return [
+            Finding(
+                level="error",
+                id=check.id,
+                area="collection",
+                text=text,
+                next=f"mend it, or: --ignore {check.id}",
+            )
+        ]
 
 
 def _counts(run: Evidence) -> JsonObject:
