@@ -84,8 +84,8 @@ def _value(text: str) -> Any:
         return text
 
 
-def read_config(path: str) -> JsonObject:
-    """A config file: TOML, YAML or JSON by its ending."""
+def read_config(path: str, *, tables: list[str]) -> JsonObject:
+    """A config file: TOML, YAML or JSON by its ending; it may have these tables and nothing else."""
     file = Path(path)
     if not file.is_file():
         raise UsageError(f"{path}: no such file", hint="check --config")
@@ -108,6 +108,12 @@ def read_config(path: str) -> JsonObject:
         raise UsageError(f"{path}: {error}") from error
     if not isinstance(value, dict):
         raise UsageError(f"{path}: not a table of settings", hint="for example: [collect]\\nsamples = 8")
+    for name in value:
+        if name not in tables:
+            raise UsageError(
+                f"{path}: there is no command {name!r}{did_you_mean(str(name), tables)}",
+                hint="a table of settings has the name of the command that it is for",
+            )
     return value
 
 

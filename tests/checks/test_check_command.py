@@ -274,3 +274,15 @@ def test_a_range_or_a_check_that_is_none_is_refused(words: list[str], tmp_path: 
     (tmp_path / "mine.py").write_text("LIMIT = 3\n")
     code, text = check(tmp_path, "run", *words)
     assert code == 2 and "Traceback" not in text
+
+
+def test_a_table_or_a_variable_that_is_misspelled_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zeros(tmp_path / "run", 5, 2)
+    (tmp_path / "limits.toml").write_text("[chek.limits.mean-too-low]\nmin_mean = 0.01\n")
+    code, text = check(tmp_path, "run", "--config", "limits.toml")
+    assert code == 2 and "did you mean 'check'" in text
+    monkeypatch.setenv("ROLLFORGE_CHECK_FAILON", "warning")
+    code, text = check(tmp_path, "run")
+    assert code == 2 and "ROLLFORGE_CHECK_FAIL_ON" in text

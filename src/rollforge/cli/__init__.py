@@ -107,13 +107,17 @@ def _run_with_sources(words: list[str], config_path: str | None) -> object:
     if any(name.startswith("ROLLFORGE_") for name in os.environ):
         from cyclopts.config import Env
 
+        from rollforge.cli.app import check_variables
+
+        check_variables(app, words[0] if words else "")
         sources.append(Env("ROLLFORGE_", command=True, show=False))
     if config_path is not None:
         from cyclopts.config import Dict
 
+        from rollforge.cli.verbs import COMMANDS
         from rollforge.config import read_config
 
-        sources.append(Dict(read_config(config_path), source=config_path))
+        sources.append(Dict(read_config(config_path, tables=list(COMMANDS)), source=config_path))
     app.config = sources
     return call(app, words)
 

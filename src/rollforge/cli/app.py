@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass
@@ -15,6 +16,7 @@ from rollforge.cli.flags import Group, Parameter
 from rollforge.cli.output import help_console
 from rollforge.cli.verbs import COMMANDS, load_command
 from rollforge.errors import UsageError
+from rollforge.registry import did_you_mean
 
 NARROW = 78
 """Columns that every terminal has, less the example's indent."""
@@ -53,6 +55,25 @@ def call(app: cyclopts.App, words: Sequence[str]) -> object:
     except cyclopts.CycloptsError as error:
         verb = words[0] if words and words[0] in COMMANDS else None
         raise UsageError(_complaint(error, verb), hint=_way_out(error, verb)) from None
+
+
+def check_variables(app: cyclopts.App, verb: str) -> None:
+    """Refuse variables of the environment that are meant for this command and name none of its options."""
+    if verb not in COMMANDS:
+        return
+    prefix = _as_variable("rollforge", verb, "")
+    arguments = app[verb].assemble_argument_collection()
+    known = [_as_variable("rollforge", verb, name) for argument in arguments for name in argument.names]
+    for name in os.environ:
+        if name.startswith(prefix) and not any(name == one or name.startswith(f"{one}_") for one in known):
+            raise UsageError(
+                f"{verb} has no option for the variable {name}{did_you_mean(name, known)}",
+                hint=f"see all options: rollforge {verb} --help",
+            )
+
+
+def _as_variable(*words: str) -> str:
+    return "_".join(word.strip("-").replace("-", "_").replace(".", "_").upper() for word in words)
 
 
 def _complaint(error: cyclopts.CycloptsError, verb: str | None) -> str:
