@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollforge.checks.stream import Watch
+from rollforge.checks.stream import Watch, suspect_condition
 from rollforge.testing import MadeRun, Shape, healthy_run, sick_run
 
 
@@ -88,3 +88,17 @@ def test_settled_tasks_are_forgotten_and_still_counted(reward: float) -> None:
         assert settling.signals == holding.signals and settling.tripped == holding.tripped
     assert settling.window() == holding.window()
     assert not settling._tasks and len(holding._tasks) == 1000
+
+
+def test_the_window_begins_where_verdicts_became_odd_though_some_still_differ() -> None:
+    watch = Watch()
+    for number in range(3000):
+        is_late = number >= 1000
+        reward = float(number % 40 == 0) if is_late else float(number % 2)
+        watch.observe(number, reward, verify_seconds=2.0 if is_late else 0.01, at=float(number))
+        if watch.tripped:
+            break
+    window = watch.window()
+    assert watch.tripped and 900 <= window["first_at"] <= 1050
+    assert window["rollouts"] == watch.seen - window["first_at"] - 1
+    assert suspect_condition({"first_at": 1.0, "last_at": 2.0}) == "started + seconds between 0.999 and 2.001"

@@ -14,6 +14,7 @@ from rollforge.checks.chance import best_split, superiority
 from rollforge.checks.columns import Bools, Names
 from rollforge.checks.evidence import Evidence
 from rollforge.checks.order import honest_reason, most_at_end, place_of, task_means, timed, when
+from rollforge.checks.stream import suspect_condition
 from rollforge.stats import Floats, Ints, clustered_mean, paired_difference
 
 POINTS = 4000
@@ -45,14 +46,13 @@ def suspect_window(run: Evidence, limits: Limits) -> Iterator[Finding]:
     window = run.about.suspect
     if window is None:
         return
-    since = f"started + seconds >= {window.get('first_at', 0.0):.3f}"
     yield Finding(
         level="warning",
         text=f"collect marked {window.get('rollouts', 0):,} rollouts as suspect: {window.get('reason', '')}",
         value=window.get("value"),
         n=window.get("rollouts"),
         where=[{"first_at": window.get("first_at"), "last_at": window.get("last_at")}],
-        next=f'look at them: rollforge show {run.name} --where "{since}" --limit 5',
+        next=f'look at them: rollforge show {run.name} --where "{suspect_condition(window)}" --limit 5',
     )
 
 

@@ -27,16 +27,25 @@ FAST, SLOW = 0.05, 0.002
 WARM = 50
 TIMES = math.log(5.0)
 """How much slower or faster verification must become, as a logarithm."""
+CALM = 0.2
+"""A fall of the mean reward, or a share of `TIMES`, that is nothing to speak of."""
 REMEMBERED = 8192
 NEIGHBOURS = 400
 EVERY = 64
+
+
+def suspect_condition(window: JsonObject) -> str:
+    """The rollouts of a window, for --where; to the thousandth of a second, and rather one too many."""
+    first, last = window.get("first_at") or 0.0, window.get("last_at") or 0.0
+    return f"started + seconds between {first - 0.001:.3f} and {last + 0.001:.3f}"
 
 
 class Watch:
     """The detectors of one collection. Call `observe` for every rollout; read `light`, `tripped`, `reason`."""
 
     __slots__ = (
-        "_drop_high", "_drop_low", "_empties", "_empties_rewarded", "_fail_fast", "_fail_slow", "_fast", "_first_at",
+        "_calm_at", "_calm_seen", "_drop_high", "_drop_low", "_empties", "_empties_rewarded", "_fail_fast", "_fail_slow",
+        "_fast", "_first_at",
         "_first_seen", "_known", "_last_at", "_latency_n", "_length", "_looked", "_looks_right", "_next_look", "_past", "_repeats",
         "_repeats_differ", "_reward_fast", "_reward_slow", "_slow", "_task_count", "_tasks", "_usual_n", "_value", "judged", "reason",
         "seen", "signals", "tripped",
@@ -57,6 +66,8 @@ class Watch:
         self._past: deque[tuple[float, int]] = deque(maxlen=NEIGHBOURS)
         self._first_at = self._last_at = 0.0
         self._first_seen = 0
+        self._calm_at, self._calm_seen = 0.0, 0
+        """When nothing was odd for the last time, as far as anybody looked."""
         self._fast = self._slow = 0.0
         self._latency_n = self._usual_n = 0
         self._fail_fast = self._fail_slow = 0.0
@@ -131,11 +142,12 @@ class Watch:
         self._tasks.discard(task)
 
     def window(self) -> JsonObject:
-        """The rollouts whose rewards are suspect."""
+        """The rollouts whose rewards are suspect: the stretch of equal ones, or all since anything became odd."""
+        is_stretch = bool(self._still_text())
         return {
-            "first_at": self._first_at,
+            "first_at": self._first_at if is_stretch else self._calm_at,
             "last_at": self._last_at,
-            "rollouts": self.seen - self._first_seen + 1,
+            "rollouts": self.seen - (self._first_seen - 1 if is_stretch else self._calm_seen),
             "value": None if math.isnan(self._value) else self._value,
             "reason": self.reason,
             "signals": dict(self.signals),
@@ -192,6 +204,8 @@ class Watch:
         self._set("consistency", self._consistency_text())
         self._set("undeserved", self._undeserved_text())
         self._set("extraction", self._extraction_text())
+        if not self.signals and self._fall < CALM and abs(self._fast - self._slow) < CALM * TIMES:
+            self._calm_at, self._calm_seen = self._last_at, self.seen
         if len(self.signals) > 1 and ({"rewards", "undeserved"} & self.signals.keys()) and not self.tripped:
             self.tripped = True
             self.reason = "; ".join(self.signals.values())
@@ -228,12 +242,15 @@ class Watch:
                 break
         return around, same
 
+    @property
+    def _fall(self) -> float:
+        """How far the mean reward of late is below the usual one, as a share of the range seen."""
+        width = self._drop_high - self._drop_low
+        return (self._reward_slow - self._reward_fast) / width if 0 < width < math.inf else 0.0
+
     def _drop_text(self) -> str:
         width = self._drop_high - self._drop_low
-        if self.judged < 200 or not 0 < width < math.inf:
-            return ""
-        fall = (self._reward_slow - self._reward_fast) / width
-        if fall < 0.25 or (self._reward_fast - self._drop_low) / width > 0.1:
+        if self.judged < 200 or self._fall < 0.25 or (self._reward_fast - self._drop_low) / width > 0.1:
             return ""
         return f"the mean reward fell from {self._reward_slow:.2f} to {self._reward_fast:.2f}"
 

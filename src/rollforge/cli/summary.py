@@ -203,11 +203,16 @@ def _print_files(result: CollectResult) -> None:
 def _print_suspect(result: CollectResult) -> None:
     """Which rewards not to trust, and how to judge them again once the verifier is mended."""
     assert result.suspect is not None
-    since = f"started + seconds >= {result.suspect['first_at']:.3f}"
+    from rollforge.checks.stream import suspect_condition
+    from rollforge.store import RunFiles, read_manifest
+
+    among = suspect_condition(result.suspect)
+    manifest = read_manifest(RunFiles(result.run))
+    verifier = shlex.quote(str((manifest.config.get("verifier") if manifest else None) or "NAME"))
     say(f"  suspect   {result.suspect['rollouts']:,} rollouts (kept, and marked in the manifest)")
     run = shlex.quote(result.run)
-    say(f'            look:   rollforge show {run} --where "{since}" --limit 5')
-    say(f'            mended: rollforge verify {run} --verifier NAME --fresh --where "{since}"')
+    say(f'            look:   rollforge show {run} --where "{among}" --limit 5')
+    say(f'            mended: rollforge verify {run} --verifier {verifier} --fresh --where "{among}"')
 
 
 def _print_forecast(forecast: Forecast) -> None:
