@@ -93,7 +93,7 @@ def test_pairs_equal_those_of_the_plain_script() -> None:
         members = sorted((i for i in range(300) if groups[i] == group), key=lambda i: -rewards[i])
         for i in range(len(members) // 2):
             chosen, rejected = members[i], members[-(i + 1)]
-            if rewards[chosen] - rewards[rejected] >= 0.2:
+            if rewards[chosen] - rewards[rejected] >= 0.2 - 1e-9:
                 wanted.add((chosen, rejected))
     found = {tuple(pair) for pair in select("dpo", candidates(groups, rewards.tolist())).picks.tolist()}
     assert found == wanted
@@ -118,6 +118,29 @@ def test_best_faces_each_worse_one_and_hardest_the_nearest() -> None:
 def test_lengths_are_matched_on_request() -> None:
     given = candidates([0, 0, 1, 1], [1, 0, 1, 0], chars=[100, 120, 100, 900])
     assert select("dpo", given, length_ratio=1.5).picks.tolist() == [[0, 1]]
+
+
+@pytest.mark.parametrize("strategy", ["inwards", "all", "best", "hardest"])
+def test_a_gap_as_wide_as_asked_is_wide_enough(strategy: Any) -> None:
+    given = candidates([0, 0], [1.0, 0.8])
+    assert select("dpo", given, strategy=strategy, min_gap=0.2).picks.tolist() == [[0, 1]]
+    assert select("dpo", given, strategy=strategy, min_gap=0.21).fates == {"kept": 0, "gap too small": 2}
+
+
+@pytest.mark.parametrize("strategy", ["inwards", "all", "best", "hardest"])
+def test_equal_rewards_make_no_pair_however_small_the_gap_asked_for(strategy: Any) -> None:
+    given = candidates([0, 0, 0], [0.3, 0.1 + 0.2, 0.0])
+    chosen = select("dpo", given, strategy=strategy, min_gap=0.0).picks
+    assert len(chosen) and (given.reward[chosen[:, 1]] == 0.0).all()
+
+
+def test_a_reward_as_high_as_asked_reaches_a_threshold_whatever_its_last_digit() -> None:
+    given = candidates([0, 0], [0.6 + 0.3, 0.1 + 0.2])
+    assert select("sft", given, min_reward=0.9).picks.tolist() == [0]
+    assert select("kto", given, high=0.9, low=0.3).values["label"].tolist() == [True, False]
+    assert select("dpo", given, high=0.9, low=0.3).picks.tolist() == [[0, 1]]
+    assert select("grpo", given, min_reward=0.9).values["pass_rate"].tolist() == [0.5]
+    assert len(select("grpo", given, min_spread=0.6)) == 0
 
 
 def test_kto_labels_the_tiers_and_leaves_out_what_lies_between() -> None:
@@ -197,7 +220,7 @@ def test_every_rollout_meets_one_fate_and_pairs_keep_their_promises(
     if chosen.kind == "pair":
         better, worse = chosen.picks[:, 0], chosen.picks[:, 1]
         assert (given_rows.group[better] == given_rows.group[worse]).all()
-        assert (given_rows.reward[better] - given_rows.reward[worse] >= 0.2).all()
+        assert (given_rows.reward[better] - given_rows.reward[worse] >= 0.2 - 1e-9).all()
         assert (given_rows.answer[better] != given_rows.answer[worse]).all()
         assert len(set(map(tuple, chosen.picks.tolist()))) == len(chosen)
         assert chosen.fates["kept"] == len(np.unique(chosen.picks))

@@ -176,6 +176,11 @@ def success_threshold(rewards: Floats, asked: float | None) -> float:
     return 1.0 if bool(np.isin(judged, (0.0, 1.0)).all()) else 0.95
 
 
+def reaches(rewards: Floats, threshold: float) -> Mask:
+    """Whether rewards are at the threshold or above: 0.6 + 0.3 reaches 0.9, which its last digit misses."""
+    return np.asarray(rewards >= threshold - NOISE)
+
+
 @dataclass(frozen=True)
 class GroupStats:
     """Reward statistics of each group over its judged rollouts; NaN where a group has too few."""
@@ -194,7 +199,7 @@ class GroupStats:
 
     def has_signal(self, options: Options) -> Mask:
         """Whether rewards of the group differ by more than asked, and by more than the last digits of a sum."""
-        return np.asarray(self.spread > max(options.min_spread, NOISE))
+        return np.asarray(self.spread > options.min_spread + NOISE)
 
 
 def group_stats(candidates: Candidates, options: Options) -> GroupStats:
@@ -203,7 +208,7 @@ def group_stats(candidates: Candidates, options: Options) -> GroupStats:
     judged = ~np.isnan(candidates.reward)
     group, reward = candidates.group[judged], candidates.reward[judged]
     count = np.bincount(group, minlength=size)
-    passed = reward >= success_threshold(candidates.reward, options.min_reward)
+    passed = reaches(reward, success_threshold(candidates.reward, options.min_reward))
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = np.bincount(group, reward, minlength=size) / count
         squares = np.bincount(group, (reward - mean[group]) ** 2, minlength=size)

@@ -10,6 +10,7 @@ from rollforge.recipes.base import (
     Selection,
     balanced,
     drop_duplicates,
+    reaches,
     screen,
     success_threshold,
 )
@@ -22,8 +23,8 @@ def select(candidates: Candidates, options: Options) -> Selection:
     high = (1.0 if is_binary else 0.7) if high is None else high
     low = options.low if options.low is not None else (0.0 if is_binary else 0.4)
     ledger = screen(candidates, options)
-    wanted = (candidates.reward >= high) & candidates.flag("chosen_where", True)
-    unwanted = (candidates.reward <= low) & candidates.flag("rejected_where", True) & ~wanted
+    wanted = reaches(candidates.reward, high) & candidates.flag("chosen_where", True)
+    unwanted = reaches(-candidates.reward, -low) & candidates.flag("rejected_where", True) & ~wanted
     ledger.drop(~(wanted | unwanted), "between the tiers")
     drop_duplicates(ledger, candidates, options)
     classes = wanted.astype(np.int64) if options.balance_labels else candidates.balance

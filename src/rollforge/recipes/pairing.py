@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from rollforge.recipes.base import (
+    NOISE,
     Candidates,
     Ints,
     Ledger,
@@ -17,6 +18,7 @@ from rollforge.recipes.base import (
     Selection,
     balanced,
     drop_duplicates,
+    reaches,
     screen,
 )
 
@@ -28,9 +30,9 @@ def select_pairs(candidates: Candidates, options: Options) -> Selection:
     may_win = ledger.alive & candidates.flag("chosen_where", True)
     may_lose = ledger.alive & candidates.flag("rejected_where", True)
     if options.high is not None:
-        may_win &= candidates.reward >= options.high
+        may_win &= reaches(candidates.reward, options.high)
     if options.low is not None:
-        may_lose &= candidates.reward <= options.low
+        may_lose &= reaches(-candidates.reward, -options.low)
     has_tiers = options.high is not None or options.low is not None or "chosen_where" in candidates.flags
     has_tiers = has_tiers or "rejected_where" in candidates.flags
     if has_tiers:
@@ -90,7 +92,7 @@ def _proposals(
             yield from ((winner, loser) for winner in winners[:1] for loser in losers)
         case "hardest":
             for winner in winners:
-                worse = [loser for loser in losers if reward[winner] - reward[loser] >= options.min_gap]
+                worse = [loser for loser in losers if reward[winner] - reward[loser] >= _least_gap(options)]
                 yield from ((winner, loser) for loser in sorted(worse, key=lambda i: (-reward[i], i))[:1])
         case "all":
             both = [(winner, loser) for winner in winners for loser in losers]
@@ -101,12 +103,13 @@ def _allowed(
     candidates: Candidates, options: Options, proposals: Iterator[tuple[int, int]]
 ) -> list[tuple[int, int]]:
     """Proposals with the gap, within the limits on pairs per task and uses per rollout."""
+    least = _least_gap(options)
     kept: list[tuple[int, int]] = []
     uses: dict[int, int] = {}
     for winner, loser in proposals:
         if options.max_pairs is not None and len(kept) >= options.max_pairs:
             break
-        if not candidates.reward[winner] - candidates.reward[loser] >= options.min_gap:
+        if not candidates.reward[winner] - candidates.reward[loser] >= least:
             continue
         if winner == loser or candidates.answer[winner] == candidates.answer[loser]:
             continue
@@ -118,11 +121,16 @@ def _allowed(
     return kept
 
 
+def _least_gap(options: Options) -> float:
+    """The gap that a pair has at least: as asked, up to the last digits of a difference; rewards that are one never pair."""
+    return max(options.min_gap - NOISE, NOISE)
+
+
 def _usable(candidates: Candidates, options: Options, pairs: Ints) -> tuple[Ints, dict[str, int]]:
     """Pairs that differ enough, and how many did not, by reason."""
     chosen, rejected = pairs[:, 0], pairs[:, 1]
     gap = candidates.reward[chosen] - candidates.reward[rejected]
-    wide = (gap >= options.min_gap) & (gap > 0)
+    wide = gap >= _least_gap(options)
     differs = candidates.answer[chosen] != candidates.answer[rejected]
     near = np.ones(len(pairs), dtype=bool)
     if options.length_ratio is not None:
@@ -155,7 +163,7 @@ def _settle(ledger: Ledger, candidates: Candidates, options: Options, pairs: Int
     np.maximum.at(high, candidates.group[alive], candidates.reward[alive])
     np.minimum.at(low, candidates.group[alive], candidates.reward[alive])
     alone = members[candidates.group] < 2
-    flat = ~(high - low >= options.min_gap)[candidates.group] if size else alone
+    flat = ~(high - low >= _least_gap(options))[candidates.group] if size else alone
     ledger.drop(~used & alone, "no partner")
     ledger.drop(~used & flat, "gap too small")
     ledger.drop(~used, "left without a pair")

@@ -11,6 +11,7 @@ from rollforge.recipes.base import (
     balanced,
     drop_duplicates,
     place_in_group,
+    reaches,
     screen,
     success_threshold,
 )
@@ -20,7 +21,7 @@ def select(candidates: Candidates, options: Options) -> Selection:
     """One demonstration per kept rollout."""
     threshold = success_threshold(candidates.reward, options.min_reward)
     ledger = screen(candidates, options)
-    ledger.drop(~(candidates.reward >= threshold), "below threshold")
+    ledger.drop(~reaches(candidates.reward, threshold), "below threshold")
     drop_duplicates(ledger, candidates, options)
     if options.per_task is not None:
         alive = np.flatnonzero(ledger.alive)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rollforge.recipes.base import Ints, Options, Selection, success_threshold
+from rollforge.recipes.base import Ints, Options, Selection, reaches, success_threshold
 from rollforge.records import JsonObject
 from rollforge.stats import distinct, median
 from rollforge.steps.prepare.gather import Pool
@@ -51,8 +51,8 @@ def describe(pool: Pool, selection: Selection, numbers: Ints) -> JsonObject:
         return {
             "gap": summary(gap),
             "histogram": histogram(gap),
-            "share_gap_at_least_0.3": _share(gap >= 0.3),
-            "share_gap_below_0.1": _share(gap < 0.1),
+            "share_gap_at_least_0.3": _share(reaches(gap, 0.3)),
+            "share_gap_below_0.1": _share(~reaches(gap, 0.1)),
             "chosen_reward": summary(candidates.reward[chosen]),
             "rejected_reward": summary(candidates.reward[rejected]),
             "chosen_chars": summary(candidates.chars[chosen]),
