@@ -120,6 +120,13 @@ def test_lengths_are_matched_on_request() -> None:
     assert select("dpo", given, length_ratio=1.5).picks.tolist() == [[0, 1]]
 
 
+@pytest.mark.parametrize("strategy", ["all", "best", "hardest"])
+def test_the_next_pair_is_tried_where_lengths_differ_too_much(strategy: Any) -> None:
+    given = candidates([0] * 4, [1.0, 0.5, 0.7, 0.0], chars=[100, 115, 900, 2])
+    options = {"strategy": strategy, "length_ratio": 1.15, "max_pairs": 1}
+    assert select("dpo", given, **options).picks.tolist() == [[0, 1]]
+
+
 @pytest.mark.parametrize("strategy", ["inwards", "all", "best", "hardest"])
 def test_a_gap_as_wide_as_asked_is_wide_enough(strategy: Any) -> None:
     given = candidates([0, 0], [1.0, 0.8])

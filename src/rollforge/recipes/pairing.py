@@ -14,6 +14,7 @@ from rollforge.recipes.base import (
     Candidates,
     Ints,
     Ledger,
+    Mask,
     Options,
     Selection,
     balanced,
@@ -92,7 +93,7 @@ def _proposals(
             yield from ((winner, loser) for winner in winners[:1] for loser in losers)
         case "hardest":
             for winner in winners:
-                worse = [loser for loser in losers if reward[winner] - reward[loser] >= _least_gap(options)]
+                worse = [loser for loser in losers if _may_pair(candidates, options, winner, loser)]
                 yield from ((winner, loser) for loser in sorted(worse, key=lambda i: (-reward[i], i))[:1])
         case "all":
             both = [(winner, loser) for winner in winners for loser in losers]
@@ -102,16 +103,13 @@ def _proposals(
 def _allowed(
     candidates: Candidates, options: Options, proposals: Iterator[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Proposals with the gap, within the limits on pairs per task and uses per rollout."""
-    least = _least_gap(options)
+    """Proposals that may be pairs, within the limits on pairs per task and uses per rollout."""
     kept: list[tuple[int, int]] = []
     uses: dict[int, int] = {}
     for winner, loser in proposals:
         if options.max_pairs is not None and len(kept) >= options.max_pairs:
             break
-        if not candidates.reward[winner] - candidates.reward[loser] >= least:
-            continue
-        if winner == loser or candidates.answer[winner] == candidates.answer[loser]:
+        if not _may_pair(candidates, options, winner, loser):
             continue
         if options.max_uses is not None and max(uses.get(winner, 0), uses.get(loser, 0)) >= options.max_uses:
             continue
@@ -119,6 +117,22 @@ def _allowed(
         uses[loser] = uses.get(loser, 0) + 1
         kept.append((winner, loser))
     return kept
+
+
+def _may_pair(candidates: Candidates, options: Options, winner: int, loser: int) -> bool:
+    """Whether the two have the gap, differ, and are of like length where that is asked for."""
+    return bool(
+        candidates.reward[winner] - candidates.reward[loser] >= _least_gap(options)
+        and candidates.answer[winner] != candidates.answer[loser]
+        and _are_of_like_length(candidates.chars[winner], candidates.chars[loser], options)
+    )
+
+
+def _are_of_like_length(one: Ints, other: Ints, options: Options) -> Mask:
+    if options.length_ratio is None:
+        return np.ones(np.shape(one), dtype=bool)
+    shorter = np.maximum(np.minimum(one, other), 1)
+    return np.asarray(np.maximum(one, other) <= options.length_ratio * shorter + NOISE)
 
 
 def _least_gap(options: Options) -> float:
@@ -132,10 +146,7 @@ def _usable(candidates: Candidates, options: Options, pairs: Ints) -> tuple[Ints
     gap = candidates.reward[chosen] - candidates.reward[rejected]
     wide = gap >= _least_gap(options)
     differs = candidates.answer[chosen] != candidates.answer[rejected]
-    near = np.ones(len(pairs), dtype=bool)
-    if options.length_ratio is not None:
-        a, b = candidates.chars[chosen], candidates.chars[rejected]
-        near = np.maximum(a, b) <= options.length_ratio * np.maximum(np.minimum(a, b), 1)
+    near = _are_of_like_length(candidates.chars[chosen], candidates.chars[rejected], options)
     kept = wide & differs & near
     counts = {
         "considered": len(pairs),
