@@ -20,7 +20,7 @@ from rollforge.recipes import RECIPES
 from rollforge.steps.prepare import prepare, prepare_again, read_manifest, trace
 from rollforge.steps.prepare.recheck import ContractBroken
 from tests.builders import Row, make_rollout, write_rows
-from tests.prepare_runs import call, mixed_run, read_lines, reasoning, result, text, with_output
+from tests.prepare_runs import TOOL, call, mixed_run, read_lines, reasoning, result, text, with_output
 
 EVERY = [(recipe, name) for name in EXPORTERS.names() for recipe in load_exporter(name).recipes]
 
@@ -300,18 +300,49 @@ def test_near_duplicates_of_answers_and_prompts_are_found(tmp_path: Path) -> Non
     assert prompts.counts["rollouts"] == {"in": 4, "kept": 3, "duplicate prompt": 1}
 
 
-def test_token_limits_need_a_tokenizer_and_count_with_it(tmp_path: Path) -> None:
+def save_tokenizer(folder: Path) -> str:
+    """A tokenizer to which every word is a token."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return str(folder)
+
+
+def test_token_limits_need_a_tokenizer_and_count_with_it(tmp_path: Path) -> None:
     rows = [make_rollout(0, 0, 1.0, text="short"), make_rollout(0, 1, 1.0, text="word " * 50)]
     run = small_run(tmp_path / "run", rows)
-    made = prepare("sft", run, to="chat", out=tmp_path / "data", max_tokens=20, tokenizer=str(tmp_path))
+    tokenizer = save_tokenizer(tmp_path)
+    made = prepare("sft", run, to="chat", out=tmp_path / "data", max_tokens=20, tokenizer=tokenizer)
     assert made.counts["rollouts"] == {"in": 2, "kept": 1, "too many tokens": 1}
     with pytest.raises(UsageError, match="--tokenizer"):
         prepare("sft", run, to="chat", out=tmp_path / "data", max_tokens=20)
+
+
+LONG = "word " * 50
+SPOKEN: dict[str, tuple[list[Row], Row]] = {
+    "answer": ([text(LONG)], {}),
+    "thought": ([reasoning(LONG), text("short")], {}),
+    "call": ([call(0, json.dumps({"at": LONG})), result(0), text("short")], {}),
+    "tool result": ([call(0), result(0, LONG), text("short")], {}),
+    "user in between": ([text("ask"), {"role": "user", "content": LONG}, text("short")], {}),
+    "tool schema": ([text("short")], {"tools": [TOOL | {"description": LONG}]}),
+    "instructions": ([text("short")], {"instructions": LONG}),
+    "earlier call": (
+        [text("short")],
+        {"input": [{"role": "user", "content": "ask"}, call(0, json.dumps({"at": LONG})), result(0)]},
+    ),
+}
+
+
+@pytest.mark.parametrize("where", SPOKEN)
+def test_token_limits_count_all_that_a_template_shows(where: str, tmp_path: Path) -> None:
+    items, params = SPOKEN[where]
+    rows = [make_rollout(0, 0, 1.0, text="short"), with_output(make_rollout(1, 0, 1.0), *items, **params)]
+    options = {"max_tokens": 40, "tokenizer": save_tokenizer(tmp_path)}
+    made = prepare("sft", small_run(tmp_path / "run", rows), to="chat", out=tmp_path / "data", **options)
+    assert made.counts["rollouts"] == {"in": 2, "kept": 1, "too many tokens": 1}
 
 
 UNTIDY = {

@@ -48,7 +48,7 @@ class WhichFlags:
     max_chars: Annotated[int | None, Parameter(group=_WHICH)] = None
     """Longest answer, in characters."""
     max_tokens: Annotated[int | None, Parameter(group=_WHICH)] = None
-    """Longest prompt and answer together, in tokens of --tokenizer."""
+    """Longest prompt and answer together, tool schemas and results included, in tokens of --tokenizer."""
     tokenizer: Annotated[str | None, Parameter(group=_WHICH)] = None
     """A tokenizer.json, or the folder it is in."""
     keep_truncated: Annotated[bool, Parameter(group=_WHICH, negative=())] = False

@@ -6,7 +6,7 @@ say what they hold instead, where the answer is written. Results are masks, whic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from rollforge.errors import UsageError
-from rollforge.exporters.messages import Conversation, Inexpressible
+from rollforge.exporters.messages import Conversation, Inexpressible, Message
 from rollforge.exporters.reading import Reader
 from rollforge.recipes.base import Ints, Mask, screen
 from rollforge.steps.prepare.gather import Pool
@@ -160,7 +160,7 @@ def _too_many_tokens(pool: Pool, settings: Settings, progress: Progress) -> Mask
     too_many = np.zeros(len(pool.candidates), dtype=bool)
     limit = settings.max_tokens or 0
     for position, conversation in _conversations(pool, _alive(pool, settings), progress, "count tokens"):
-        too_many[position] = count(prompt_text(conversation) + "\n" + answer_text(conversation)) > limit
+        too_many[position] = count(whole_text(conversation)) > limit
     return too_many
 
 
@@ -203,12 +203,21 @@ def prompt_text(conversation: Conversation) -> str:
 
 def answer_text(conversation: Conversation) -> str:
     """What the model said, thought and called."""
+    return _said([message for message in conversation.answer if message.role == "assistant"])
+
+
+def whole_text(conversation: Conversation) -> str:
+    """All that a chat template shows: tool schemas, prompt, answer, and what tools and users said in between."""
+    schemas = (conversation.tools or b"").decode("utf-8", "replace")
+    return schemas + "\n" + _said(conversation.messages)
+
+
+def _said(messages: Iterable[Message]) -> str:
     parts = []
-    for message in conversation.answer:
-        if message.role == "assistant":
-            parts += [
-                message.reasoning or "",
-                message.content,
-                *(f"{c.name} {c.arguments}" for c in message.calls),
-            ]
+    for message in messages:
+        parts += [
+            message.reasoning or "",
+            message.content,
+            *(f"{c.name} {c.arguments}" for c in message.calls),
+        ]
     return "\n".join(part for part in parts if part)
