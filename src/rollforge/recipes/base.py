@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -74,6 +75,8 @@ class Candidates:
     near_duplicate: Mask | None = None
     unusable: Mapping[str, Mask] = field(default_factory=dict)
     """Reason → rollouts that a filter over the text has ruled out (too long, contaminated, …)."""
+    unpairable: Mapping[str, Ints] = field(default_factory=dict)
+    """Reason → rows of (chosen, rejected) that their texts have ruled out as a pair."""
     balance: Ints | None = None
     """Classes that the result should have in equal numbers."""
 
@@ -84,6 +87,11 @@ class Candidates:
         """A flag, or `default` everywhere when nobody has set it."""
         found = self.flags.get(name)
         return found if found is not None else np.full(len(self), default)
+
+    @cached_property
+    def barred(self) -> frozenset[tuple[int, int]]:
+        """All that is in `unpairable`."""
+        return frozenset((int(a), int(b)) for pairs in self.unpairable.values() for a, b in pairs)
 
 
 @dataclass

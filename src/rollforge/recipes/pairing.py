@@ -120,10 +120,11 @@ def _allowed(
 
 
 def _may_pair(candidates: Candidates, options: Options, winner: int, loser: int) -> bool:
-    """Whether the two have the gap, differ, and are of like length where that is asked for."""
+    """Whether the two have the gap, differ, can be said as a pair, and are of like length where that is asked for."""
     return bool(
         candidates.reward[winner] - candidates.reward[loser] >= _least_gap(options)
         and candidates.answer[winner] != candidates.answer[loser]
+        and (winner, loser) not in candidates.barred
         and _are_of_like_length(candidates.chars[winner], candidates.chars[loser], options)
     )
 
@@ -148,6 +149,8 @@ def _usable(candidates: Candidates, options: Options, pairs: Ints) -> tuple[Ints
     differs = candidates.answer[chosen] != candidates.answer[rejected]
     near = _are_of_like_length(candidates.chars[chosen], candidates.chars[rejected], options)
     kept = wide & differs & near
+    if candidates.barred:
+        kept &= [(winner, loser) not in candidates.barred for winner, loser in pairs.tolist()]
     counts = {
         "considered": len(pairs),
         "gap too small": int((~wide).sum()),
@@ -175,6 +178,8 @@ def _settle(ledger: Ledger, candidates: Candidates, options: Options, pairs: Int
     np.minimum.at(low, candidates.group[alive], candidates.reward[alive])
     alone = members[candidates.group] < 2
     flat = ~(high - low >= _least_gap(options))[candidates.group] if size else alone
+    for reason, barred in candidates.unpairable.items():
+        ledger.drop(~used & np.isin(np.arange(len(used)), barred), reason)
     ledger.drop(~used & alone, "no partner")
     ledger.drop(~used & flat, "gap too small")
     ledger.drop(~used, "left without a pair")

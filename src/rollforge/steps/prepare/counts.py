@@ -44,13 +44,13 @@ def counts_of(pool: Pool, plan: Plan, numbers: Ints, lost: dict[int, str]) -> Js
 def _fates(selection: Selection, group: Ints, numbers: Ints, lost: dict[int, str]) -> dict[str, int]:
     """The recipe's fates, those of `kept` rollouts that came into no written example told apart."""
     fates = dict(selection.fates)
-    settled = _rollouts_of(selection, group, numbers)
+    settled = rollouts_of(selection, group, numbers)
     later = {"kept": int(settled.sum())}
     examples_by_reason: dict[str, list[int]] = {}
     for number, reason in lost.items():
         examples_by_reason.setdefault(reason, []).append(number)
     for reason, examples in sorted(examples_by_reason.items()):
-        behind = _rollouts_of(selection, group, np.array(examples, dtype=np.int64)) & ~settled
+        behind = rollouts_of(selection, group, np.array(examples, dtype=np.int64)) & ~settled
         settled |= behind
         if behind.any():
             later[f"cannot be expressed: {reason}"] = int(behind.sum())
@@ -63,7 +63,7 @@ def _fates(selection: Selection, group: Ints, numbers: Ints, lost: dict[int, str
     return {"kept": kept, **together}
 
 
-def _rollouts_of(selection: Selection, group: Ints, numbers: Ints) -> Mask:
+def rollouts_of(selection: Selection, group: Ints, numbers: Ints) -> Mask:
     """The rollouts behind these examples."""
     picks = selection.picks[numbers].ravel()
     if selection.members is not None:

@@ -43,6 +43,8 @@ class Tally:
 
     lost: dict[int, str] = field(default_factory=dict)
     """Number of each example that cannot be expressed → why."""
+    unsaid: dict[int, str] = field(default_factory=dict)
+    """Of lost pairs: position of each rollout that by itself cannot be expressed → why."""
     marks: Counter[str] = field(default_factory=Counter)
 
 
@@ -165,12 +167,15 @@ class Converter:
         rewards = self.pool.candidates.reward[picks]
         conversations = self._read(picks.ravel())
         thinks = self.exporter.shape_as.reasoning != "drop"
-        for number, two in zip(numbers.tolist(), rewards, strict=True):
+        for number, positions, two in zip(numbers.tolist(), picks, rewards, strict=True):
             first, second = next(conversations), next(conversations)
             try:
                 chosen, rejected = self._count(first), self._count(second)
                 sides = make_sides(chosen, rejected, self.form, thinks=thinks)
             except Inexpressible as error:
+                for position, found in zip(positions.tolist(), (first, second), strict=True):
+                    if isinstance(found, Inexpressible):
+                        self.tally.unsaid[position] = str(found)
                 yield number, error
                 continue
             yield number, Pair(*sides, chosen.tools, *two.tolist())

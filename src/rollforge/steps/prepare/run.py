@@ -36,8 +36,8 @@ from rollforge.steps.prepare.manifest import (
 from rollforge.steps.prepare.place import Place, naming_the_place
 from rollforge.steps.prepare.plan import Plan, make_plan, refuse_wrong_shape
 from rollforge.steps.prepare.recheck import NotUnicode, OnlyTimes, recheck
+from rollforge.steps.prepare.replan import PlanChanged, refuse_outdated
 from rollforge.steps.prepare.settings import Settings, make_settings
-from rollforge.steps.prepare.shrunk import GroupsShrank, plan_without, refuse_shrunk
 from rollforge.steps.prepare.statistics import describe, outlook, red_flags
 from rollforge.steps.prepare.text import Answers, rule_out_by_text
 from rollforge.steps.prepare.write import Progress, Written, write_dataset
@@ -142,13 +142,17 @@ class _Maker:
         self._recipe, self._runs, self._pool = recipe, runs, pool
         self._settings, self._check, self._progress = settings, check, progress
         self._container = container_of(exporter_type, settings, KIND_OF_RECIPE[recipe])
-        self._exporter = exporter_type(
-            shaping_of(exporter_type, settings, KIND_OF_RECIPE[recipe], self._container)
-        )
-        self._prover = self._use_template() if settings.template is not None else None
         self._exporter_type = exporter_type
         self._changes: list[str] = []
+        self._start_over()
         rule_out_by_text(pool, settings, progress, self._answers())
+
+    def _start_over(self) -> None:
+        """Take an exporter that has seen no row, so that none changes the form of a data set it is not in."""
+        exporter_type, settings = self._exporter_type, self._settings
+        shaping = shaping_of(exporter_type, settings, KIND_OF_RECIPE[self._recipe], self._container)
+        self._exporter = exporter_type(shaping)
+        self._prover = self._use_template() if settings.template is not None else None
 
     def _answers(self) -> Answers:
         if KIND_OF_RECIPE[self._recipe] == "prompt" and self._settings.shape != "groups":
@@ -204,17 +208,17 @@ class _Maker:
             while True:
                 try:
                     return self._write_and_check(converter, place)
-                except GroupsShrank as shrank:
-                    converter.plan = plan_without(
-                        shrank.lost, self._recipe, self._pool, converter.plan, self._settings
-                    )
+                except PlanChanged as changed:
+                    converter.plan = changed.plan
                 except NotUnicode:
                     converter.start_over(is_careful=True)
                 except OnlyTimes as found:
-                    self._use_parquet(converter, str(found))
+                    self._use_parquet(str(found))
+                self._start_over()
+                converter.exporter, converter.prover = self._exporter, self._prover
                 place.clear()
 
-    def _use_parquet(self, converter: Converter, column: str) -> None:
+    def _use_parquet(self, column: str) -> None:
         """Change to a file that says what is a text, so that no loader takes texts for times."""
         exporter_type, settings = self._exporter_type, self._settings
         kind = KIND_OF_RECIPE[self._recipe]
@@ -227,18 +231,15 @@ class _Maker:
         self._changes.append(
             f"written as Parquet: every text of {column} looks like a date, which JSON cannot say is a text"
         )
-        shaping = shaping_of(exporter_type, settings, kind, self._container)
-        converter.exporter = self._exporter = exporter_type(shaping)
-        self._prover = converter.prover = self._use_template() if settings.template is not None else None
 
     def _write_and_check(self, converter: Converter, place: Place) -> tuple[Written, list[FileRecord]]:
         written = write_dataset(
             converter, place.folder, self._container, self._settings.shards, self._progress
         )
         plan = converter.plan
+        refuse_outdated(self._recipe, self._pool, plan, converter.tally, self._settings)
         if not written.rows:
             raise UsageError(_nothing(plan, written), hint="see what other thresholds give: add --dry-run")
-        refuse_shrunk(self._pool, plan, written.lost)
         prompts = self._pool.prompt[plan.selection.first]
         return written, recheck(
             written, place.folder, self._recipe, plan, self._exporter, prompts, self._progress

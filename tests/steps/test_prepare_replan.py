@@ -1,0 +1,96 @@
+"""Prepare chooses again without what cannot be expressed: nothing good is passed over for the sake of what is not written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollforge.steps.prepare import Manifest, prepare
+from tests.builders import Row, make_rollout, write_rows
+from tests.prepare_runs import call, read_lines, result, text, with_output
+
+SEARCH = {"type": "web_search_call"}
+LOST = "cannot be expressed: item type web_search_call"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Six tasks, each with two right answers and two wrong ones; no message can say the first right one."""
+    rows = []
+    for task in range(6):
+        rows += [with_output(make_rollout(task, 0, 1.0), SEARCH, text(f"found {task}"))]
+        rows += [make_rollout(task, k, float(k == 1), text=f"answer {task}.{k}") for k in (1, 2, 3)]
+    return run_of(tmp_path / "run", *rows)
+
+
+def run_of(folder: Path, *rows: Row) -> Path:
+    return write_rows(folder / "rollouts.jsonl", rows).parent
+
+
+def make(recipe: str, run: Path, **options: Any) -> tuple[Manifest, list[Row]]:
+    """The data set, every rollout and every example of its plan counted once."""
+    out = run.parent / "data"
+    made = prepare(recipe, run, to="trl", out=out, **options)
+    rollouts, examples = made.counts["rollouts"], made.counts["examples"]
+    assert rollouts["in"] == sum(n for fate, n in rollouts.items() if fate != "in")
+    assert examples["planned"] == sum(n for fate, n in examples.items() if fate != "planned")
+    return made, read_lines(out / "train.jsonl")
+
+
+def test_the_best_of_a_task_is_the_best_that_can_be_written(run: Path) -> None:
+    made, rows = make("sft", run, per_task=1)
+    assert [row["messages"][-1]["content"] for row in rows] == [f"answer {task}.1" for task in range(6)]
+    assert made.counts["rollouts"] == {"in": 24, "kept": 6, LOST: 6, "below threshold": 12}
+
+
+@pytest.mark.parametrize(
+    ("options", "pairs"),
+    [({"strategy": "best"}, 12), ({"strategy": "all", "max_pairs": 1}, 6), ({"strategy": "inwards"}, 6)],
+)
+def test_a_partner_that_can_be_written_is_found(options: dict[str, Any], pairs: int, run: Path) -> None:
+    made, rows = make("dpo", run, **options)
+    assert len(rows) == pairs and {row["chosen"][0]["content"][-2:] for row in rows} == {".1"}
+    assert made.counts["rollouts"][LOST] == 6
+
+
+def test_labels_are_balanced_over_what_is_written(run: Path) -> None:
+    made, _ = make("kto", run, balance="label")
+    assert (made.statistics["desirable"], made.statistics["undesirable"]) == (6, 6)
+
+
+@pytest.mark.parametrize("recipe", ["sft", "kto"])
+def test_a_limit_is_filled(recipe: str, run: Path) -> None:
+    assert len(make(recipe, run, limit=5)[1]) == 5
+
+
+def test_a_limit_of_tasks_is_filled_with_tasks_that_ask_something(tmp_path: Path) -> None:
+    rows = [make_rollout(task, k, float(k)) for task in range(8) for k in range(2)]
+    for row in rows[::4] + rows[1::4]:
+        row["responses_create_params"]["input"] = " "
+    made, written = make("grpo", run_of(tmp_path / "run", *rows), limit=4)
+    assert len(written) == 4 and made.counts["rollouts"]["kept"] == 8
+
+
+def test_the_next_pair_is_tried_where_two_answers_say_the_same(tmp_path: Path) -> None:
+    answers = ["the answer", "the  answer", "another answer"]
+    rows = [make_rollout(0, k, 1.0 - k / 2, text=answers[k]) for k in (0, 2, 1)]
+    rows[1]["reward"], rows[2]["reward"] = 0.5, 0.0
+    made, written = make("dpo", run_of(tmp_path / "run", *rows), strategy="all", max_pairs=1)
+    assert [row["rejected"][0]["content"] for row in written] == ["another answer"]
+    assert made.counts["rollouts"] == {
+        "in": 3,
+        "kept": 2,
+        "cannot be expressed: same answer after normalisation": 1,
+    }
+
+
+def test_a_change_of_form_is_told_when_the_rows_are_written_again(tmp_path: Path) -> None:
+    lost = with_output(make_rollout(0, 0, 1.0), SEARCH, text("found"))
+    rows = [make_rollout(0, 1, 1.0, text="plain")]
+    for task, arguments in ((1, '{"at": 0.3}'), (2, '{"at": {"lat": 1}}')):
+        rows.append(with_output(make_rollout(task, 0, 1.0), call(0, arguments), result(0), text("done")))
+    again, _ = make("sft", run_of(tmp_path / "run", lost, *rows), per_task=1)
+    once, _ = make("sft", run_of(tmp_path / "clean", *rows), per_task=1)
+    assert again.form["changes"] == once.form["changes"] != []
