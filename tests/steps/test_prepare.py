@@ -210,16 +210,6 @@ def test_a_broken_contract_leaves_no_half_made_data_set(
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
-def test_an_earlier_data_set_is_replaced_and_other_files_are_not_touched(run: Path, tmp_path: Path) -> None:
-    prepare("sft", run, to="trl", out=tmp_path / "data", min_reward=0.5, shards=2)
-    prepare("sft", run, to="trl", out=tmp_path / "data", min_reward=0.5)
-    assert sorted(path.name for path in (tmp_path / "data").glob("train*")) == ["train.jsonl"]
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("keep me")
-    with pytest.raises(UsageError, match=r"notes\.txt"):
-        prepare("sft", run, to="trl", out=tmp_path / "mine")
-
-
 @pytest.mark.parametrize(
     ("recipe", "name"), [("sft", "trl"), ("dpo", "nemo-rl"), ("kto", "trl"), ("grpo", "openrlhf")]
 )

@@ -1,7 +1,8 @@
 """This module keeps half-made files out of sight: a hidden folder beside the target, moved into place when all is whole.
 
-A target that does not exist appears in one rename. An earlier data set there is replaced file by file, its stale files removed, its
-manifest last. Files that rollforge did not write are never touched.
+A target that does not exist appears in one rename. An earlier data set is renamed away, the new folder in, and the old one removed
+then: never do files of both stand under the name. What a kill leaves in between is put back or removed by the next preparation.
+A folder with files that rollforge did not write is refused.
 """
 
 from __future__ import annotations
@@ -13,32 +14,38 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rollforge.errors import RollforgeError, UsageError
+from rollforge.steps.prepare import lineage
 from rollforge.steps.prepare.manifest import NAME, read_manifest
+from rollforge.store import RunFiles
 
-COMPANIONS = ("dataset_info.json",)
-"""What exporters write beside the data; of an earlier data set it would describe files that are gone."""
+BESIDE = (NAME, "README.md", lineage.NAME, "dataset_info.json")
+"""What is written beside the data."""
 
 
 class Place:
     """The hidden folder; on leaving without `settle` it is gone."""
 
     def __init__(self, target: Path) -> None:
-        self._target = target
-        self.folder = target.parent / f".{target.name}.partial-{os.getpid()}"
-        self._earlier: list[str] = []
-        if target.is_file():
-            raise UsageError(f"{target} is a file; prepare writes a folder")
-        if target.is_dir():
-            self._earlier = _earlier_files(target)
+        self._target = target.resolve()  # a link goes on pointing to where the data set is
+        if self._target == Path.cwd():
+            raise UsageError(
+                f"{target} is where you stand", hint="give the data set a folder of its own: -o DIR"
+            )
+        self.folder = self._target.with_name(f".{self._target.name}.partial-{os.getpid()}")
+        self._old = self._target.with_name(f".{self._target.name}.old-{os.getpid()}")
 
     def __enter__(self) -> Place:
         self._target.parent.mkdir(parents=True, exist_ok=True)
         self._sweep()
+        if self._target.is_file():
+            raise UsageError(f"{self._target} is a file; prepare writes a folder")
+        if self._target.is_dir():
+            _refuse_others(self._target)
         self.folder.mkdir()
         return self
 
     def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._sweep()
 
     def clear(self) -> None:
         """Begin again with an empty folder."""
@@ -46,40 +53,51 @@ class Place:
             path.unlink()
 
     def settle(self, data_files: list[str]) -> None:
-        """Give everything in the folder its final name."""
+        """Give the folder its final name."""
         for name in data_files:
             with (self.folder / name).open("rb") as file:
                 os.fsync(file.fileno())
-        if not self._target.exists():
-            self.folder.rename(self._target)
-            return
-        names = sorted((path.name for path in self.folder.iterdir()), key=lambda name: name == NAME)
-        for name in set(self._earlier) - set(names):
-            (self._target / name).unlink(missing_ok=True)
-        for name in names:
-            (self.folder / name).replace(self._target / name)
+        if self._target.exists():
+            shutil.copymode(self._target, self.folder)
+            self._target.rename(self._old)
+        self.folder.rename(self._target)
 
     def _sweep(self) -> None:
-        """Remove what killed preparations of this target left."""
-        for left in self._target.parent.glob(f".{self._target.name}.partial-*"):
-            process = left.name.rpartition("-")[2]
-            if not process.isdigit() or int(process) == os.getpid() or not Path(f"/proc/{process}").exists():
-                shutil.rmtree(left, ignore_errors=True)
+        """Put back an earlier data set that nothing has replaced; remove what this and killed preparations left."""
+        for old in self._left("old"):
+            if not self._target.exists():
+                old.rename(self._target)
+        for left in self._left("old") + self._left("partial"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    def _left(self, what: str) -> list[Path]:
+        """Hidden folders of this preparation, and of those that are no more."""
+        start = f".{self._target.name}.{what}-"
+        return [
+            path for path in self._target.parent.iterdir() if path.name.startswith(start) and _is_left(path)
+        ]
 
 
-def _earlier_files(target: Path) -> list[str]:
-    """Files of the data set that is there; raises when the folder holds something else that would be mixed with ours."""
-    present = [path.name for path in target.iterdir()]
-    if not present:
-        return []
-    if NAME not in present:
+def _is_left(folder: Path) -> bool:
+    """Whether the process in the folder's name is this one, or gone."""
+    process = folder.name.rpartition("-")[2]
+    return not process.isdigit() or int(process) == os.getpid() or not Path(f"/proc/{process}").exists()
+
+
+def _refuse_others(target: Path) -> None:
+    """Raise when the folder holds anything but a data set: it would be lost with what is replaced."""
+    if not os.access(target, os.W_OK):
+        raise UsageError(f"{target} is read-only", hint="choose another folder with -o")
+    present = {path.name for path in target.iterdir()}
+    ours: set[str] = set()
+    if NAME in present:
+        files = [file.path for file in read_manifest(target / NAME).files]
+        ours = {*BESIDE, *files, *(RunFiles(target / file).index.name for file in files)}
+    if others := sorted(present - ours):
         raise UsageError(
-            f"{target} holds files that no manifest names ({', '.join(sorted(present)[:5])})",
+            f"{target} holds files that no manifest names ({', '.join(others[:5])})",
             hint="choose another folder with -o; a prepared data set has its own",
         )
-    return [file.path for file in read_manifest(target / NAME).files] + [
-        name for name in COMPANIONS if name in present
-    ]
 
 
 @contextmanager
