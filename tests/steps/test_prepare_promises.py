@@ -413,3 +413,31 @@ def test_shares_that_do_not_sum_to_one_are_refused(
 def test_shares_may_miss_one_by_what_decimals_cannot_say(run: Path, tmp_path: Path) -> None:
     made = prepare("sft", run, to="chat", out=tmp_path / "data", min_reward=0.0, split=(0.7, 0.2, 0.1))
     assert list(made.splits) == ["train", "validation", "test"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "used", "fitting"),
+    [
+        ("sft", "--min-reward 0.95", {"min_reward": 8}),
+        ("kto", "--high 0.7 and --low 0.4", {"high": 8, "low": 2}),
+        ("grpo", "--min-reward 0.95", {"min_reward": 8}),
+    ],
+)
+def test_a_default_threshold_on_rewards_of_another_scale_is_flagged(
+    recipe: str, used: str, fitting: dict[str, Any], tmp_path: Path
+) -> None:
+    rows = [make_rollout(t, k, 2.0 + 4 * k, text=f"t{t}.{k}") for t in range(3) for k in range(3)]
+    run = run_of(tmp_path / "run", *rows)
+    made = prepare(recipe, run, to="trl", out=tmp_path / "data")
+    (flag,) = [flag for flag in made.flags if flag["id"] == "reward-scale"]
+    assert f"from 2 to 10, but {used}" in flag["text"]
+    assert flag["text"] in (tmp_path / "data" / "README.md").read_text()
+    made = prepare(recipe, run, to="trl", out=tmp_path / "data", **fitting)
+    assert "reward-scale" not in {flag["id"] for flag in made.flags}
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0])
+def test_rewards_of_which_the_best_is_one_are_no_other_scale(wrong: float, tmp_path: Path) -> None:
+    rows = [make_rollout(0, 0, 1.0), make_rollout(0, 1, wrong, text="no"), make_rollout(1, 0, None)]
+    made = prepare("sft", run_of(tmp_path / "run", *rows), to="trl", out=tmp_path / "data")
+    assert [flag["id"] for flag in made.flags] == ["few-examples"]

@@ -38,7 +38,7 @@ from rollforge.steps.prepare.plan import Plan, make_plan, refuse_wrong_shape
 from rollforge.steps.prepare.recheck import NotUnicode, OnlyTimes, recheck
 from rollforge.steps.prepare.replan import PlanChanged, refuse_outdated
 from rollforge.steps.prepare.settings import Settings, make_settings
-from rollforge.steps.prepare.statistics import describe, outlook, red_flags
+from rollforge.steps.prepare.statistics import describe, outlook, red_flags, scale_flags
 from rollforge.steps.prepare.text import Answers, rule_out_by_text
 from rollforge.steps.prepare.write import Progress, Written, write_dataset
 from rollforge.store import RunFiles
@@ -277,7 +277,10 @@ class _Maker:
             statistics=statistics,
             splits=_split_counts(plan, files),
             files=files,
-            flags=red_flags(self._recipe, len(numbers), statistics),
+            flags=[
+                *red_flags(self._recipe, len(numbers), statistics),
+                *scale_flags(pool.candidates.reward, selection.settings, self._settings.recipe_options()),
+            ],
             check=self._check,
         )
 

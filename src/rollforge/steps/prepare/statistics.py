@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from rollforge.recipes.base import Ints, Options, Selection, reaches, success_threshold
+from rollforge.recipes.base import NOISE, Floats, Ints, Options, Selection, reaches, success_threshold
 from rollforge.records import JsonObject
 from rollforge.stats import distinct, median
 from rollforge.steps.prepare.gather import Pool
 
 FEW = 100
+_OPTION = {"min_reward": "--min-reward", "success_from": "--min-reward", "high": "--high", "low": "--low"}
+"""Threshold → the option that sets it."""
 OUTLOOK_REWARDS = (1.0, 0.95, 0.9, 0.8, 0.7, 0.5, 0.0)
 OUTLOOK_GAPS = (0.1, 0.15, 0.2, 0.3, 0.5, 0.8)
 
@@ -111,6 +113,26 @@ def red_flags(recipe: str, rows: int, statistics: JsonObject) -> list[JsonObject
         case "ppo" | "grpo":
             _prompt_flags(statistics, flag)
     return flags
+
+
+def scale_flags(rewards: Floats, thresholds: JsonObject, options: Options) -> list[JsonObject]:
+    """Whether default thresholds, for which 1 is the best reward, were used on rewards of another scale."""
+    asked = {
+        "min_reward": options.min_reward,
+        "success_from": options.min_reward,
+        "high": options.high if options.high is not None else options.min_reward,
+        "low": options.low,
+    }
+    defaults = [name for name in thresholds if name in asked and asked[name] is None]
+    judged = rewards[~np.isnan(rewards)]
+    if not defaults or not len(judged):
+        return []
+    low, high = float(judged.min()), float(judged.max())
+    if (low >= 0 and high <= 1) or abs(high - 1) <= NOISE:
+        return []
+    used = " and ".join(f"{_OPTION[name]} {thresholds[name]:g}" for name in defaults)
+    text = f"rewards go from {low:g} to {high:g}, but {used}, the default, is meant for 0 to 1: give your own"
+    return [{"id": "reward-scale", "text": text}]
 
 
 def _sft_flags(statistics: JsonObject, flag: Any) -> None:
