@@ -310,6 +310,15 @@ def test_token_limits_need_a_tokenizer_and_count_with_it(tmp_path: Path) -> None
         prepare("sft", run, to="chat", out=tmp_path / "data", max_tokens=20)
 
 
+@pytest.mark.parametrize("content", ["a host", "{}", ""])
+def test_a_file_that_is_no_tokenizer_is_refused_by_name(content: str, run: Path, tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text(content)
+    options = {"max_tokens": 20, "tokenizer": str(tmp_path / "vocab.txt")}
+    with pytest.raises(UsageError, match=r"vocab\.txt: not a tokenizer") as refused:
+        prepare("sft", run, to="chat", out=tmp_path / "data", **options)
+    assert "tokenizer.json" in str(refused.value.hint)
+
+
 LONG = "word " * 50
 SPOKEN: dict[str, tuple[list[Row], Row]] = {
     "answer": ([text(LONG)], {}),

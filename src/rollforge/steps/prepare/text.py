@@ -173,7 +173,13 @@ def token_counter(path: str) -> Callable[[str], int]:
             "--max-tokens needs the tokenizers package",
             hint="pip install 'rollforge[tokenizer]', or use --max-chars",
         ) from error
-    tokenizer = Tokenizer.from_file(str(tokenizer_file(path)))
+    place = tokenizer_file(path)
+    try:
+        tokenizer = Tokenizer.from_file(str(place))
+    except Exception as error:  # the package raises nothing narrower
+        raise UsageError(
+            f"{place}: not a tokenizer: {error}", hint="give the tokenizer.json of a Hugging Face model"
+        ) from error
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
