@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rollforge.cli import main
+from tests.builders import make_rollout, write_rows
 from tests.prepare_runs import mixed_run
 
 
@@ -70,6 +71,32 @@ def test_a_dry_run_prints_counts_at_other_thresholds(run: Path, capsys: pytest.C
     assert rollforge("prepare", "sft", run, "--to", "verl", "--dry-run", "--band", "0-1") == 0
     told = capsys.readouterr().err
     assert "at min_reward 0.9" in told and "nothing was written" in told
+
+
+def test_a_dry_run_counts_no_example_as_written(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("prepare", "sft", run, "--to", "trl", "--dry-run", "--min-reward", "0.5")
+    assert rollforge(*words, "--json") == 0
+    examples = json.loads(capsys.readouterr().out)["counts"]["examples"]
+    assert examples == {
+        "planned": examples["planned"],
+        "not written (dry run)": examples["planned"],
+        "written": 0,
+    }
+    assert rollforge(*words) == 0
+    assert f"\n{examples['planned']} examples\n" in capsys.readouterr().err
+
+
+def test_the_summary_names_lines_that_are_in_no_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [make_rollout(task, 0, 1.0) for task in (0, 1, 2, 0)]
+    path = write_rows(tmp_path / "run" / "rollouts.jsonl", rows)
+    path.write_text(path.read_text() + "[1, 2]\n{broken\n")
+    words = ("prepare", "sft", path.parent, "-o", tmp_path / "data", "--to", "trl", "--force")
+    assert rollforge(*words) == 0
+    told = capsys.readouterr().err
+    assert "3 rollouts of 3 tasks" in told
+    assert "2  lines are no rollouts" in told and "1  rows are not counted here" in told
 
 
 def test_from_makes_the_same_bytes_again(run: Path, tmp_path: Path) -> None:

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 
 _DECIDED_BY = {"below threshold": "min_reward", "gap too small": "min_gap"}
 """Reason why a rollout is left out → the option that says so."""
+_NOT_COUNTED = {
+    "failed_attempts": "failed attempts on record are no rollouts and not counted here",
+    "rejected_lines": "lines are no rollouts and not counted here",
+    "overruled_rows": "rows are not counted here: a later one has the same task, rollout and attempt",
+}
+"""What stands in the manifest beside the rollouts → how it is told."""
 PATIENCE_S = 1.0
 """Work shorter than this shows no progress."""
 
@@ -105,18 +111,14 @@ def _funnel(manifest: Manifest) -> None:
         if name not in ("in", "kept") and count:
             say(f"  − {count:>9,}  {name}{_limit(name, manifest.thresholds)}")
     say(f"  = {rollouts['kept']:>9,}  kept, of {manifest.counts['tasks']['kept']:,} tasks")
-    if manifest.counts["failed_attempts"]:
-        say(
-            f"    {manifest.counts['failed_attempts']:>9,}  failed attempts on record are no rollouts and not counted here"
-        )
-    examples = manifest.counts["examples"]
-    dropped = ", ".join(
-        f"{count:,} {name}" for name, count in examples.items() if name not in ("planned", "written")
-    )
-    say(
-        f"{examples['written']:,} examples"
-        + (f" of {examples['planned']:,} planned ({dropped})" if dropped else "")
-    )
+    for name, what in _NOT_COUNTED.items():
+        if manifest.counts[name]:
+            say(f"    {manifest.counts[name]:>9,}  {what}")
+    examples = dict(manifest.counts["examples"])
+    planned = examples.pop("planned")
+    made = examples.pop("written") + examples.pop("not written (dry run)", 0)
+    dropped = ", ".join(f"{count:,} {name}" for name, count in examples.items())
+    say(f"{made:,} examples" + (f" of {planned:,} planned ({dropped})" if dropped else ""))
 
 
 def _limit(reason: str, thresholds: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ from rollforge.steps.prepare.gather import Pool
 from rollforge.steps.prepare.plan import Plan
 
 BEYOND = "beyond the limit"
+DRY = "not written (dry run)"
 
 
 def counts_of(pool: Pool, plan: Plan, numbers: Ints, lost: dict[int, str]) -> JsonObject:

@@ -19,7 +19,7 @@ from rollforge.index.sources import find_runs
 from rollforge.recipes import RECIPES
 from rollforge.records import JsonObject
 from rollforge.steps.prepare.card import files_by_split, write_card
-from rollforge.steps.prepare.counts import counts_of
+from rollforge.steps.prepare.counts import DRY, counts_of
 from rollforge.steps.prepare.examples import Converter
 from rollforge.steps.prepare.form import container_of, policies_of, shaping_of
 from rollforge.steps.prepare.gather import Pool, load_pool
@@ -178,6 +178,7 @@ class _Maker:
         numbers = np.arange(len(plan.selection))
         manifest = self._manifest(plan, numbers, {}, [])
         manifest.dry_run = True
+        manifest.counts["examples"] |= {DRY: len(numbers), "written": 0}
         manifest.splits = {name: int((plan.split == code).sum()) for code, name in enumerate(plan.splits)}
         if plan.selection.kind != "scored":
             manifest.outlook = outlook(self._recipe, self._pool, self._settings.recipe_options())
