@@ -22,6 +22,7 @@ from rollforge.steps.prepare.recheck import ContractBroken
 from tests.builders import Row, make_rollout, write_rows
 from tests.prepare_runs import TOOL, call, mixed_run, read_lines, reasoning, result, text, with_output
 
+NAN = float("nan")
 EVERY = [(recipe, name) for name in EXPORTERS.names() for recipe in load_exporter(name).recipes]
 
 
@@ -465,6 +466,28 @@ def test_bytes_that_are_not_utf8_cost_one_rollout_and_not_the_data_set(tmp_path:
     run = small_run(tmp_path / "run", [make_rollout(0, 0, 1.0), bad])
     made = prepare("sft", run, to="trl", out=tmp_path / "data")
     assert made.counts["examples"]["written"] == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("near", 2.0),
+        ("near", 0.0),
+        ("min_gap", NAN),
+        ("min_gap", -1.0),
+        ("min_spread", NAN),
+        ("min_reward", NAN),
+        ("high", NAN),
+        ("low", float("-inf")),
+        ("length_ratio", 0.5),
+        ("limit", 0),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_refused(
+    option: str, value: float, run: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=f"--{option.replace('_', '-')} {value}: must be"):
+        prepare("sft", run, to="trl", out=tmp_path / "data", **{option: value})
 
 
 def test_an_unknown_option_is_refused(run: Path, tmp_path: Path) -> None:

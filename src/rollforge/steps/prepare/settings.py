@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Literal
 
 import msgspec
@@ -86,6 +87,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         )
 
 
+_LEAST = {
+    **dict.fromkeys(("per_task", "max_pairs", "max_uses", "limit", "shards", "ngram", "length_ratio"), 1),
+    **dict.fromkeys(("min_gap", "min_spread"), 0),
+}
+"""Option → its smallest value."""
+
 SPLIT_NAMES = ("train", "validation", "test")
 
 
@@ -97,10 +104,16 @@ def make_settings(options: dict[str, object]) -> Settings:
     except msgspec.ValidationError as error:
         raise UsageError(f"prepare: {error}", hint="see the options: rollforge prepare --help") from error
     _refuse_shares(settings.split)
-    for name in ("per_task", "max_pairs", "max_uses", "limit", "shards", "ngram"):
+    for name, least in _LEAST.items():
         value = getattr(settings, name)
-        if value is not None and value < 1:
-            raise UsageError(f"--{name.replace('_', '-')} {value}: must be at least 1")
+        if value is not None and not value >= least:
+            raise UsageError(f"--{name.replace('_', '-')} {value}: must be at least {least}")
+    for name in ("min_reward", "high", "low"):
+        value = getattr(settings, name)
+        if value is not None and not isfinite(value):
+            raise UsageError(f"--{name.replace('_', '-')} {value}: must be a number")
+    if not 0 < settings.near <= 1:
+        raise UsageError(f"--near {settings.near}: must be a share, above 0 and at most 1", hint="--near 0.8")
     if settings.high is not None and settings.low is not None and settings.low >= settings.high:
         raise UsageError(f"--low {settings.low} is not below --high {settings.high}")
     if settings.band is not None and not settings.band[0] <= settings.band[1]:
