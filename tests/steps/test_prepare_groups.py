@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -184,3 +185,17 @@ def test_the_prompt_of_a_row_in_chat_form_is_read_without_its_answer(tmp_path: P
     made = prepare("grpo", run_of(tmp_path / "run", *rows), to="trl", out=tmp_path / "data")
     (row,) = read_lines(tmp_path / "data" / "train.jsonl")
     assert row["prompt"] == asked and row["n_rollouts"] == made.counts["rollouts"]["kept"]
+
+
+@pytest.mark.parametrize("options", [{}, {"shape": "groups"}])
+def test_two_prompts_under_one_task_number_are_told_apart_by_their_id(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    rows = [said(task, k, float(k)) for task in range(2) for k in range(2)]
+    first = run_of(tmp_path / "a", *rows)
+    for row in rows[2:]:
+        row["responses_create_params"]["input"] = "something else"
+    second = run_of(tmp_path / "b", *rows)
+    prepare("grpo", [first, second], to="chat", out=tmp_path / "data", **options)
+    asked = {(row["task_id"], str(row["prompt"])) for row in read_lines(tmp_path / "data" / "train.jsonl")}
+    assert {task for task, _ in asked} == {"0", "1-group-1", "1-group-2"} and len(asked) == 3

@@ -181,9 +181,11 @@ class Converter:
             yield number, Pair(*sides, chosen.tools, *two.tolist())
 
     def task_id(self, position: int) -> str:
-        """The task as a text: its number, or its group where the rows have none."""
-        task = int(self.pool.task[position])
-        return str(task) if task >= 0 else f"group-{int(self.pool.candidates.group[position])}"
+        """The task as a text: its number; its group where the rows have none, and with it where several prompts share one."""
+        task, group = int(self.pool.task[position]), int(self.pool.candidates.group[position])
+        if task < 0:
+            return f"group-{group}"
+        return f"{task}-group-{group}" if task in self.pool.shared_tasks else str(task)
 
 
 def _try(step: Callable[[_Given], _Made], given: _Given) -> _Made | Inexpressible:

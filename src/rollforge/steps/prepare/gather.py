@@ -70,6 +70,13 @@ class Pool:
         """Who made each rollout; few recipes ask."""
         return _names(self.indexes, "agent")
 
+    @cached_property
+    def shared_tasks(self) -> frozenset[int]:
+        """Task numbers that several groups have: runs that asked something else under one number, or were kept apart."""
+        _, first = np.unique(self.candidates.group, return_index=True)
+        tasks, counts = np.unique(self.task[first], return_counts=True)
+        return frozenset(tasks[counts > 1].tolist())
+
     def read(self, positions: Ints) -> Iterator[bytes]:
         """The lines of these rollouts, in the order asked; places are looked up a few thousand at a time."""
         for start in range(0, len(positions), _AT_ONCE):
