@@ -441,3 +441,22 @@ def test_rewards_of_which_the_best_is_one_are_no_other_scale(wrong: float, tmp_p
     rows = [make_rollout(0, 0, 1.0), make_rollout(0, 1, wrong, text="no"), make_rollout(1, 0, None)]
     made = prepare("sft", run_of(tmp_path / "run", *rows), to="trl", out=tmp_path / "data")
     assert [flag["id"] for flag in made.flags] == ["few-examples"]
+
+
+@pytest.mark.parametrize(("name", "place"), [("verl", "string"), ("chat", "string"), ("openrlhf", "system")])
+def test_the_card_of_a_prompt_set_says_where_tool_schemas_are(
+    name: str, place: str, run: Path, tmp_path: Path
+) -> None:
+    made = prepare("grpo", run, to=name, out=tmp_path / "data")
+    assert made.form["tools"] == place
+    assert f"tool schemas: {place};" in (tmp_path / "data" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("check", "is_told"), [({"ok": False, "forced": True}, True), ({"ok": True, "forced": True}, False)]
+)
+def test_the_card_says_that_errors_were_overruled(
+    check: Row, is_told: bool, run: Path, tmp_path: Path
+) -> None:
+    prepare("sft", run, to="trl", out=tmp_path / "data", min_reward=0.1, check=check)
+    assert ("made with --force" in (tmp_path / "data" / "README.md").read_text()) is is_told

@@ -86,7 +86,7 @@ def show_manifest(manifest: Manifest, out: str | None) -> None:
     _numbers(manifest)
     for flag in manifest.flags:
         say(f"look    {flag['text']} ({flag['id']})")
-    if manifest.check.get("forced") and not manifest.check.get("ok"):
+    if manifest.is_forced:
         say("look    made with --force: errors found by `rollforge check` were overruled")
     if manifest.dry_run:
         _outlook(manifest)

@@ -21,6 +21,7 @@ from rollforge.exporters.messages import Message
 from rollforge.exporters.shape import (
     Arguments,
     Shaping,
+    Tools,
     keys_used,
     shape,
     shape_for_lines,
@@ -84,6 +85,8 @@ class Exporter:
     """Rows are copied, not converted."""
     has_task_rows: ClassVar[bool] = False
     """A prompt is written as its task row, not as messages."""
+    prompt_tools: ClassVar[Tools] = "string"
+    """Where a prompt set has tool schemas, which is beside the prompt and not in it unless said otherwise."""
     takes_images: ClassVar[bool] = False
     takes_groups: ClassVar[bool] = False
     """Offline scored groups are a row of this exporter."""

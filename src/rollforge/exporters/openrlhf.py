@@ -28,6 +28,7 @@ class OpenRlhfExporter(Exporter):
     policies = Policies(ends_in_tool_result="cut", assistant_first="refuse")
     containers = ("jsonl", "parquet")
     pair_form = "step"
+    prompt_tools = "system"
 
     @classmethod
     def forms(cls, kind: Kind) -> Mapping[str, tuple[str, ...]]:

@@ -69,11 +69,11 @@ def write_card(manifest: Manifest, exporter: Exporter) -> str:
     ]
     if manifest.untidy:
         parts += ["Untidy rollouts, and what was done:", _table(("what", "rollouts"), manifest.untidy)]
-    if manifest.flags:
-        parts += [
-            "## Look at this before training",
-            "\n".join(f"- {flag['text']} (`{flag['id']}`)" for flag in manifest.flags),
-        ]
+    looks = [f"- {flag['text']} (`{flag['id']}`)" for flag in manifest.flags]
+    if manifest.is_forced:
+        looks.append("- made with --force: errors found by `rollforge check` were overruled")
+    if looks:
+        parts += ["## Look at this before training", "\n".join(looks)]
     parts += [
         "## Where a row comes from",
         "`lineage.parquet` maps every file and line to its run, task, rollout and verdict: "

@@ -76,6 +76,11 @@ class Manifest(msgspec.Struct, kw_only=True):
     outlook: list[JsonObject] = []
     """Counts at other thresholds; a dry run shows them."""
 
+    @property
+    def is_forced(self) -> bool:
+        """Whether errors that `rollforge check` found were overruled."""
+        return bool(self.check.get("forced") and not self.check.get("ok"))
+
     def to_json(self) -> bytes:
         """As written to disk."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"

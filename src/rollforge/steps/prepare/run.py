@@ -263,6 +263,8 @@ class _Maker:
         form: JsonObject = {"container": self._container, "copied": self._exporter.is_raw}
         if not self._exporter.is_raw:
             form |= msgspec.to_builtins(shaping)
+            if selection.kind == "prompt" and not self._exporter.has_task_rows:
+                form["tools"] = self._exporter.prompt_tools
         return Manifest(
             recipe=self._recipe,
             to=self._exporter.name,
