@@ -9,7 +9,7 @@ import pytest
 
 from rollforge.cli import main
 from tests.builders import make_rollout, write_rows
-from tests.prepare_runs import mixed_run
+from tests.prepare_runs import mixed_run, read_lines
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +97,19 @@ def test_the_summary_names_lines_that_are_in_no_count(
     told = capsys.readouterr().err
     assert "3 rollouts of 3 tasks" in told
     assert "2  lines are no rollouts" in told and "1  rows are not counted here" in told
+
+
+def test_answers_that_look_like_errors_can_be_kept_and_the_summary_says_how(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = "<!DOCTYPE html>\n<html><body><h1>Hello</h1></body></html>"
+    rows = [make_rollout(0, 0, 1.0, text=page), make_rollout(1, 0, 1.0)]
+    run = write_rows(tmp_path / "run" / "rollouts.jsonl", rows).parent
+    words = ("prepare", "sft", run, "-o", tmp_path / "data", "--to", "trl", "--force")
+    assert rollforge(*words) == 0
+    assert "1  error text as answer (--keep-error-text keeps them)" in capsys.readouterr().err
+    assert rollforge(*words, "--keep-error-text") == 0
+    assert page in [row["messages"][-1]["content"] for row in read_lines(tmp_path / "data" / "train.jsonl")]
 
 
 def test_from_makes_the_same_bytes_again(run: Path, tmp_path: Path) -> None:

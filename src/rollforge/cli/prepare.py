@@ -53,6 +53,8 @@ class WhichFlags:
     """A tokenizer.json, or the folder it is in."""
     keep_truncated: Annotated[bool, Parameter(group=_WHICH, negative=())] = False
     """Keep answers that the token limit cut off."""
+    keep_error_text: Annotated[bool, Parameter(group=_WHICH, negative=())] = False
+    """Keep answers that look like error messages, such as HTML pages."""
     decontaminate: Annotated[list[str], Parameter(group=_WHICH, negative=())] = field(default_factory=list)
     """File of evaluation prompts; tasks that share a word sequence with it are dropped."""
     ngram: Annotated[int, Parameter(group=_WHICH)] = 13

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _DECIDED_BY = {"below threshold": "min_reward", "gap too small": "min_gap"}
 """Reason why a rollout is left out → the option that says so."""
+_KEPT_BY = {"truncated": "--keep-truncated", "error text as answer": "--keep-error-text"}
+"""Reason why a rollout is left out → the option that keeps it."""
 _NOT_COUNTED = {
     "failed_attempts": "failed attempts on record are no rollouts and not counted here",
     "rejected_lines": "lines are no rollouts and not counted here",
@@ -109,7 +111,7 @@ def _funnel(manifest: Manifest) -> None:
     )
     for name, count in rollouts.items():
         if name not in ("in", "kept") and count:
-            say(f"  − {count:>9,}  {name}{_limit(name, manifest.thresholds)}")
+            say(f"  − {count:>9,}  {name}{_option(name, manifest.thresholds)}")
     say(f"  = {rollouts['kept']:>9,}  kept, of {manifest.counts['tasks']['kept']:,} tasks")
     for name, what in _NOT_COUNTED.items():
         if manifest.counts[name]:
@@ -121,8 +123,10 @@ def _funnel(manifest: Manifest) -> None:
     say(f"{made:,} examples" + (f" of {planned:,} planned ({dropped})" if dropped else ""))
 
 
-def _limit(reason: str, thresholds: dict[str, Any]) -> str:
-    """The option that decided, and its value: most are defaults, which nobody has typed."""
+def _option(reason: str, thresholds: dict[str, Any]) -> str:
+    """The option that decided, and its value: most are defaults, which nobody has typed. Or the one that decides otherwise."""
+    if reason in _KEPT_BY:
+        return f" ({_KEPT_BY[reason]} keeps them)"
     option = _DECIDED_BY.get(reason, "")
     return (
         f" (--{option.replace('_', '-')} {thresholds[option]:g})"

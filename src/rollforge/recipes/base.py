@@ -51,6 +51,7 @@ class Options:
     min_spread: float = 0.0
     """A group has signal when its highest reward exceeds its lowest by more than this."""
     keep_truncated: bool = False
+    keep_error_text: bool = False
     balance_labels: bool = False
     """As many wanted as unwanted answers."""
     seed: int = 0
@@ -167,7 +168,8 @@ def screen(candidates: Candidates, options: Options, *, drop_truncated: bool = T
     if drop_truncated:
         ledger.drop(candidates.flag("filtered"), "cut off by a content filter")
     ledger.drop(candidates.flag("empty"), "empty answer")
-    ledger.drop(candidates.flag("error_text"), "error text as answer")
+    if not options.keep_error_text:
+        ledger.drop(candidates.flag("error_text"), "error text as answer")
     ledger.drop(~candidates.flag("where", True), "where does not hold")
     if options.band is not None:
         ledger.drop(~in_band(candidates, options), "outside the difficulty band")

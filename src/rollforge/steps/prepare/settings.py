@@ -30,6 +30,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_tokens: int | None = None
     tokenizer: str | None = None
     keep_truncated: bool = False
+    keep_error_text: bool = False
     decontaminate: tuple[str, ...] = ()
     ngram: int = 13
     apart: bool = False
@@ -82,6 +83,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             length_ratio=self.length_ratio,
             min_spread=self.min_spread,
             keep_truncated=self.keep_truncated,
+            keep_error_text=self.keep_error_text,
             balance_labels=self.balance == "label",
             seed=self.seed,
         )
