@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from rollforge.errors import UsageError
 from rollforge.steps.prepare import Manifest, prepare
 from tests.builders import Row, make_rollout, write_rows
 from tests.prepare_runs import call, read_lines, result, text, with_output
@@ -86,6 +91,16 @@ def test_the_next_pair_is_tried_where_two_answers_say_the_same(tmp_path: Path) -
     }
 
 
+@pytest.mark.parametrize("strategy", ["inwards", "all"])
+def test_a_task_whose_only_pair_says_the_same_is_left_out_with_the_reason(
+    strategy: str, tmp_path: Path
+) -> None:
+    rows = [make_rollout(0, 0, 1.0, text="the answer"), make_rollout(0, 1, 0.0, text="the  answer")]
+    run = run_of(tmp_path / "run", *rows)
+    with pytest.raises(UsageError, match="1 same answer after normalisation"):
+        make("dpo", run, strategy=strategy)
+
+
 def test_a_change_of_form_is_told_when_the_rows_are_written_again(tmp_path: Path) -> None:
     lost = with_output(make_rollout(0, 0, 1.0), SEARCH, text("found"))
     rows = [make_rollout(0, 1, 1.0, text="plain")]
@@ -94,3 +109,38 @@ def test_a_change_of_form_is_told_when_the_rows_are_written_again(tmp_path: Path
     again, _ = make("sft", run_of(tmp_path / "run", lost, *rows), per_task=1)
     once, _ = make("sft", run_of(tmp_path / "clean", *rows), per_task=1)
     assert again.form["changes"] == once.form["changes"] != []
+
+
+ANSWERS: dict[str, list[Row]] = {
+    "said": [text("the answer")],
+    "said with other spaces": [text("the  answer")],
+    "said otherwise": [text("another answer")],
+    "searched": [SEARCH, text("found")],
+    "empty": [],
+    "called": [call(0), result(0), text("the answer")],
+    "called wrongly": [call(0, "no JSON"), result(0), text("the answer")],
+}
+rollouts = st.tuples(
+    st.integers(0, 2), st.sampled_from([0.0, 0.5, 1.0, None]), st.sampled_from(list(ANSWERS))
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(rollouts, min_size=2, max_size=14),
+    recipe=st.sampled_from(["sft", "dpo", "kto", "grpo"]),
+    strategy=st.sampled_from(["inwards", "all", "best", "hardest"]),
+    most=st.sampled_from(["max_pairs", "max_uses", "per_task", "limit"]),
+    dedupe=st.sampled_from(["none", "exact"]),
+)
+def test_whatever_is_lost_every_rollout_and_every_example_is_counted_once(
+    rows: list[tuple[int, float | None, str]], recipe: str, strategy: str, most: str, dedupe: str
+) -> None:
+    with TemporaryDirectory() as place:
+        made = [
+            with_output(make_rollout(task, number, reward), *ANSWERS[answer])
+            for number, (task, reward, answer) in enumerate(rows)
+        ]
+        run = run_of(Path(place) / "run", *made)
+        with suppress(UsageError):  # no example may be left
+            make(recipe, run, strategy=strategy, dedupe=dedupe, min_reward=0.5, **{most: 1})

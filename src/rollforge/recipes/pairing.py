@@ -150,7 +150,7 @@ def _usable(candidates: Candidates, options: Options, pairs: Ints) -> tuple[Ints
     near = _are_of_like_length(candidates.chars[chosen], candidates.chars[rejected], options)
     kept = wide & differs & near
     if candidates.barred:
-        kept &= [(winner, loser) not in candidates.barred for winner, loser in pairs.tolist()]
+        kept &= np.array([tuple(pair) not in candidates.barred for pair in pairs.tolist()], dtype=bool)
     counts = {
         "considered": len(pairs),
         "gap too small": int((~wide).sum()),
