@@ -1,6 +1,8 @@
 """Experiences from a run on disk: the ledger, the file, the buffer, later verdicts."""
 
 import json
+import re
+import shutil
 
 import pytest
 
@@ -53,7 +55,7 @@ def test_a_run_becomes_experiences_with_a_ledger(run, pipeline):
     ]
     assert result.fidelity == {"text": 7}
     rows = [json.loads(line) for line in (run / "rollouts_experiences.jsonl").read_text().splitlines()]
-    assert rows[0]["id"] == "math/0/0"
+    assert re.fullmatch(r"math-[0-9a-f]{8}/0/0", rows[0]["id"])
     assert rows[0]["metrics"]["accuracy"] == 0.0
     steps = [json.loads(line) for line in (run / "rollouts_metrics.jsonl").read_text().splitlines()]
     assert [step["metrics"]["experience_pipeline/zero_signal_filter/dropped"] for step in steps] == [4, 0]
@@ -78,9 +80,18 @@ def test_a_second_time_the_buffer_takes_nothing_twice(run, tmp_path):
     first = make_experiences(ExperienceOptions(run=str(run), buffer=place, where="reward is not null"))
     second = make_experiences(ExperienceOptions(run=str(run), buffer=place, where="reward is not null"))
     assert (first.experiences, first.duplicates, second.duplicates) == (11, 0, 11)
+
     with open_buffer(place) as buffer:
         assert len(buffer) == 11
     assert not (run / "rollouts_experiences.jsonl").exists()
+
+
+def test_runs_in_folders_of_one_name_are_told_apart(run, tmp_path):
+    place = str(tmp_path / "b.db")
+    other = tmp_path / "other" / "math"
+    shutil.copytree(run, other)
+    results = [make_experiences(ExperienceOptions(run=str(each), buffer=place)) for each in (run, other)]
+    assert [result.duplicates for result in results] == [0, 0]
 
 
 def test_a_dry_run_writes_nothing(run, pipeline):

@@ -86,7 +86,7 @@ def open_monitor(
         from rollforge.store import RunFiles
 
         files = RunFiles(out)
-        stream = _open_stream(flags, files) if wants_stream else None
+        stream = _open_stream(flags) if wants_stream else None
         try:
             with start_sinks(flags, files, config) as sinks:
                 yield StepMonitor(files, sinks, step_size=flags.step_size, stream=stream)
@@ -108,7 +108,7 @@ def refuse_password(place: str | None) -> None:
         )
 
 
-def _open_stream(flags: MonitorFlags, files: RunFiles) -> ExperienceStream:
+def _open_stream(flags: MonitorFlags) -> ExperienceStream:
     from rollforge.buffer import open_buffer
     from rollforge.experience import RowSource
     from rollforge.operators.chain import Pipeline, read_pipeline
@@ -117,5 +117,5 @@ def _open_stream(flags: MonitorFlags, files: RunFiles) -> ExperienceStream:
     return ExperienceStream(
         pipeline=read_pipeline(flags.pipeline) if flags.pipeline else Pipeline([]),
         buffer=open_buffer(flags.buffer) if flags.buffer else None,
-        source=RowSource(run=_run_name(files), model_version=flags.model_version),
+        source=RowSource(model_version=flags.model_version),
     )

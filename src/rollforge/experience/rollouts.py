@@ -32,7 +32,7 @@ class RowSource(msgspec.Struct, frozen=True, kw_only=True):
     """What the row itself does not say."""
 
     run: str = ""
-    """A name that tells this run's ids from another's."""
+    """The run's id; it begins the ids of all its experiences."""
     taskset: str = ""
     model_version: int | None = None
     """The version of the policy, unless the row's own verdict numbers carry `model_version`."""

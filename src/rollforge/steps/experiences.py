@@ -25,7 +25,7 @@ from rollforge.index import Index, open_index
 from rollforge.operators.chain import Pipeline, read_pipeline
 from rollforge.records import JsonObject, from_json, to_json
 from rollforge.sinks.base import SinkOptions, Sinks, open_sinks
-from rollforge.store import RunFiles
+from rollforge.store import RunFiles, read_manifest, run_id
 
 
 class ExperienceOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,14 +78,11 @@ def make_experiences(options: ExperienceOptions) -> ExperiencesResult:
         index = stack.enter_context(open_index(options.run, verifier=options.verifier))
         sinks = stack.enter_context(_open_sinks(options, files))
         writer = stack.enter_context(_Writer(options, files))
+        source = _source(options, files)
         fidelity: Counter[str] = Counter()
         rollouts = seen = steps = 0
         for step, rows in enumerate(_steps(index, options), start=1):
-            made = [
-                experience
-                for row in rows
-                for experience in experiences_from_row(row, _source(options, files))
-            ]
+            made = [experience for row in rows for experience in experiences_from_row(row, source)]
             kept, metrics = pipeline.run(made)
             writer.write(kept)
             sinks.log(metrics, step=step)
@@ -107,7 +104,7 @@ def make_experiences(options: ExperienceOptions) -> ExperiencesResult:
 
 def _source(options: ExperienceOptions, files: RunFiles) -> RowSource:
     return RowSource(
-        run=run_name(files),
+        run=run_id(files, read_manifest(files)),
         taskset=options.taskset,
         model_version=options.model_version,
         per_turn=options.per_turn,
@@ -115,7 +112,7 @@ def _source(options: ExperienceOptions, files: RunFiles) -> RowSource:
 
 
 def run_name(files: RunFiles) -> str:
-    """What tells this run's ids from another's: its directory, or its file when it has another name."""
+    """What sinks call the run: its directory, or its file when it has another name."""
     folder = files.rollouts.absolute().parent.name
     return folder if files.stem == "rollouts" else f"{folder}-{files.stem}"
 

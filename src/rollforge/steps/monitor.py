@@ -42,6 +42,7 @@ class ExperienceStream(msgspec.Struct, kw_only=True):
     pipeline: Pipeline
     buffer: Buffer | None
     source: RowSource
+    """What the rows do not say; the run's id is filled in when the run begins."""
 
 
 class _Step:
@@ -69,6 +70,7 @@ class StepMonitor:
         self._sinks = sinks
         self._size = step_size
         self._stream = stream
+        self._run = ""
         self._steps: dict[int, _Step] = {}
         self._rank_by_task: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._reporter = ThreadPoolExecutor(1, thread_name_prefix="monitor")
@@ -76,8 +78,11 @@ class StepMonitor:
         self.failures = 0
         """Steps that could not be reported."""
 
-    def begin(self, tasks: NDArray[np.int64], owed: NDArray[np.int64], given_up: NDArray[np.int64]) -> None:
+    def begin(
+        self, run: str, tasks: NDArray[np.int64], owed: NDArray[np.int64], given_up: NDArray[np.int64]
+    ) -> None:
         """Learn which task is in which step, and take up steps an earlier session left unreported."""
+        self._run = run
         self._rank_by_task = np.full(int(tasks.max(initial=-1)) + 1, -1, dtype=np.int64)
         self._rank_by_task[tasks] = np.arange(len(tasks))
         sizes = np.bincount(self._rank_by_task[tasks] // self._size + 1)
@@ -174,7 +179,8 @@ class StepMonitor:
 
     def _feed(self, stream: ExperienceStream, step: _Step) -> dict[str, float]:
         rows = sorted(step.rows, key=lambda row: (row[TASK_KEY], row[ROLLOUT_KEY]))
-        made = [experience for row in rows for experience in experiences_from_row(_plain(row), stream.source)]
+        source = msgspec.structs.replace(stream.source, run=self._run)
+        made = [experience for row in rows for experience in experiences_from_row(_plain(row), source)]
         kept, metrics = stream.pipeline.run(made)
         if stream.buffer is not None:
             stream.buffer.append(kept)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rollforge.store.durable import DurableFile, mend_tail, write_atomically
     from rollforge.store.ledger import Ledger
     from rollforge.store.lock import RunLock
-    from rollforge.store.manifest import Manifest, is_alive, read_manifest
+    from rollforge.store.manifest import Manifest, is_alive, read_manifest, run_id
 
 __all__ = [
     "DurableFile",
@@ -24,12 +24,13 @@ __all__ = [
     "is_alive",
     "mend_tail",
     "read_manifest",
+    "run_id",
     "write_atomically",
 ]
 
 _HOME = {
     "DurableFile": "durable", "mend_tail": "durable", "write_atomically": "durable", "Ledger": "ledger", "RunLock": "lock",
-    "Manifest": "manifest", "is_alive": "manifest", "read_manifest": "manifest",
+    "Manifest": "manifest", "is_alive": "manifest", "read_manifest": "manifest", "run_id": "manifest",
 }  # fmt: skip
 
 

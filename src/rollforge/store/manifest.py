@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import socket
+import time
 from typing import Literal
 
 import msgspec
@@ -79,6 +81,20 @@ def read_manifest(files: RunFiles) -> Manifest | None:
         raise DataError(
             f"{files.manifest}: {error}", hint="mend the file, or move the run aside with collect --fresh"
         ) from error
+
+
+def run_id(files: RunFiles, manifest: Manifest | None) -> str:
+    """What tells the run from every other: when it was begun, wherever it is moved; its path when others made it."""
+    if manifest is None:
+        path = files.rollouts.resolve()
+        return f"{path.parent.name}-{_short_digest(str(path))}"
+    begun = time.strftime("%Y%m%d-%H%M%S", time.gmtime(manifest.created))
+    digest = _short_digest(f"{manifest.created} {manifest.input.get('digest')}")
+    return f"{begun}-{digest}"
+
+
+def _short_digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def is_alive(files: RunFiles, manifest: Manifest) -> bool:

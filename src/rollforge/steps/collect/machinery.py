@@ -20,7 +20,7 @@ from rollforge.steps.collect.live import Live, Snapshot
 from rollforge.steps.collect.observer import Observer
 from rollforge.steps.collect.options import CollectOptions, parse_share
 from rollforge.steps.collect.plan import Plan
-from rollforge.store import DurableFile
+from rollforge.store import DurableFile, run_id
 from rollforge.verifiers.base import Verifier
 from rollforge.verifiers.cache import VerdictCache
 from rollforge.verifiers.probes import SprinkledProbes
@@ -98,7 +98,8 @@ async def open_machinery(
         live.given_up = plan.ledger.given_up(options.attempts)
         if observer is not None:
             owed, given_up = plan.ledger.counts_by_task(options.attempts)
-            observer.begin(plan.ledger.task_ids[plan.order], owed[plan.order], given_up[plan.order])
+            run = run_id(plan.files, plan.manifest)
+            observer.begin(run, plan.ledger.task_ids[plan.order], owed[plan.order], given_up[plan.order])
             stack.push_async_callback(observer.close)
         engine = Engine(
             plan,

@@ -17,8 +17,10 @@ from rollforge.records import JsonObject
 class Observer(Protocol):
     """Watches one collection."""
 
-    def begin(self, tasks: NDArray[np.int64], owed: NDArray[np.int64], given_up: NDArray[np.int64]) -> None:
-        """The task indices in the order of dispatch, with the rollouts each still owes and those given up before."""
+    def begin(
+        self, run: str, tasks: NDArray[np.int64], owed: NDArray[np.int64], given_up: NDArray[np.int64]
+    ) -> None:
+        """The run's id, and the task indices in the order of dispatch, with the rollouts each still owes and those given up before."""
 
     def finished(self, row: JsonObject) -> None:
         """A rollout is on disk, as this row."""
