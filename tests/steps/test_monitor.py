@@ -13,6 +13,7 @@ from rollforge.simulate import SimulatedProcess, SimulateOptions
 from rollforge.sinks.base import SinkOptions, open_sinks
 from rollforge.sinks.jsonl import read_metrics
 from rollforge.steps.collect import Collection, CollectOptions
+from rollforge.steps.experiences import ExperienceOptions, make_experiences
 from rollforge.steps.monitor import ExperienceStream, StepMonitor, rollout_metrics
 from rollforge.store import RunFiles
 
@@ -54,7 +55,7 @@ class StopAfter(StepMonitor):
             self.collection.drain()
 
 
-def collect(tasks, out, *, stop_after=10**9, stream=None, limit=None):
+def collect(tasks, out, *, stop_after=10**9, stream=None, limit=None, fresh=False):
     files = RunFiles(out)
     options = CollectOptions(
         input=str(tasks),
@@ -64,6 +65,7 @@ def collect(tasks, out, *, stop_after=10**9, stream=None, limit=None):
         verifier="exact",
         samples=SAMPLES,
         limit=limit,
+        fresh=fresh,
         concurrency="4",
         verify_workers="0",
     )
@@ -129,7 +131,7 @@ def test_experiences_of_each_step_stream_into_a_buffer_whole_groups_together(tas
             stream = ExperienceStream(
                 pipeline=pipeline_from_config([{"use": "group_advantages"}]),
                 buffer=buffer,
-                source=RowSource(run="run", model_version=2),
+                source=RowSource(model_version=2),
             )
             collect(tasks, out, stop_after=stop_after, stream=stream)
     with open_buffer(tmp_path / "buffer.db") as buffer:
@@ -146,6 +148,29 @@ def test_experiences_of_each_step_stream_into_a_buffer_whole_groups_together(tas
 
 
 @pytest.mark.slow
+def test_a_run_begun_anew_reports_into_its_own_file(tasks, tmp_path):
+    out = tmp_path / "run"
+    for limit in (8, 16):
+        files, _ = collect(tasks, out, limit=limit, fresh=True)
+    assert sorted(reported(files)) == [1, 2]
+    (old,) = out.glob("*/rollouts_metrics.jsonl")
+    assert [line["step"] for line in read_metrics(old)] == [1]
+
+
+@pytest.mark.slow
+def test_a_run_begun_anew_is__is_another_run_and_one_moved_is_the_same(tasks, tmp_path):
+    out, place = tmp_path / "run", str(tmp_path / "buffer.db")
+    with open_buffer(place) as buffer:
+        for _ in range(2):
+            stream = ExperienceStream(pipeline=Pipeline([]), buffer=buffer, source=RowSource())
+            collect(tasks, out, stream=stream, limit=4, fresh=True)
+        assert (len(buffer), buffer.counters()["duplicates"]) == (2 * 4 * SAMPLES, 0)
+    (old,) = (folder for folder in out.iterdir() if folder.is_dir() and "index" not in folder.name)
+    for moved in (out, old):
+        assert make_experiences(ExperienceOptions(run=str(moved), buffer=place)).duplicates == 4 * SAMPLES
+
+
+@pytest.mark.slow
 def test_an_operator_that_fails_ends_no_run_and_the_step_is_reported_next_time(tasks, tmp_path):
     out = tmp_path / "run"
 
@@ -156,6 +181,6 @@ def test_an_operator_that_fails_ends_no_run_and_the_step_is_reported_next_time(t
     stream = ExperienceStream(pipeline=Pipeline([("broken", Broken())]), buffer=None, source=RowSource())
     files, result = collect(tasks, out, stream=stream)
     assert result.ending == "done"
-    assert reported(files) == {}
+    assert not files.metrics.exists()
     collect(tasks, out)
     assert sorted(reported(files)) == [1, 2, 3]

@@ -2,7 +2,7 @@
 
 A line is `{"step": 12, "at": 1763240000.1, "metrics": {"rollout/accuracy/mean": 0.83, …}}`; a value that was
 not finite is null. Lines are written whole and flushed, so a killed run leaves a readable file. `jsonl=PATH`
-names the file.
+names the file. It is opened with the first line: by then `--fresh` has moved an old run's file aside.
 """
 
 from __future__ import annotations
@@ -29,13 +29,16 @@ class JsonlSink:
 
     def start(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self.path.open("ab", buffering=0)
-        if self._file.tell() and not _ends_whole(self.path):
-            self._file.write(b"\n")  # a torn line of a killed run stays one bad line and spoils no other
+        is_new = not self.path.exists()
+        self.path.open("ab").close()
+        if is_new:
+            self.path.unlink()
 
     def log(self, metrics: Mapping[str, float | None], *, step: int, at: float) -> None:
         if self._file is None:
-            raise RuntimeError("log before start")
+            self._file = self.path.open("ab", buffering=0)
+            if self._file.tell() and not _ends_whole(self.path):
+                self._file.write(b"\n")  # a torn line of a killed run stays one bad line and spoils no other
         self._file.write(to_json({"step": step, "at": at, "metrics": metrics}) + b"\n")
 
     def close(self) -> None:
