@@ -61,6 +61,26 @@ def test_the_same_experience_is_stored_once_even_after_it_was_used(place):
         assert buffer.counters()["duplicates"] == 1
 
 
+@pytest.mark.parametrize("on_full", ["wait", "evict-oldest"])
+def test_known_experiences_need_no_room_in_a_full_buffer(place, on_full):
+    with open_buffer(place, capacity=2, on_full=on_full) as buffer:
+        buffer.append([make(0), make(1)])
+        assert buffer.append([make(0), make(1)], timeout=0) == 0
+        assert buffer.append([], timeout=0) == 0
+        counters = buffer.counters()
+        assert (counters["waiting"], counters["duplicates"], counters["evicted"]) == (2, 2, 0)
+
+
+def test_while_an_experience_waits_what_was_appended_last_counts(place):
+    with open_buffer(place) as buffer:
+        buffer.append([make(0, advantage=0.0), make(1, advantage=0.0)])
+        claimed = buffer.claim(1)
+        buffer.append([make(0, advantage=0.5), make(1, advantage=0.5, priority=2.0)])
+        buffer.give_back(claimed)
+        again = buffer.claim(2, sampler="priority")
+        assert [(e.id, e.advantage) for e in again.experiences] == [("e1", 0.5), ("e0", 0.0)]
+
+
 def test_a_lease_that_runs_out_gives_the_batch_to_the_next_and_refuses_the_late_acknowledgement(place):
     clock = Clock()
     with open_buffer(place, lease_seconds=60, clock=clock) as buffer:

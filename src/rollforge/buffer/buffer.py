@@ -32,6 +32,10 @@ _INSERT = (
     " (uid, task, taskset, model_version, reward, difficulty, priority, created, state, uses, body)"
     " values (?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?) on conflict (uid) do nothing"
 )
+_RENEW = (
+    "update experiences set task = ?, taskset = ?, model_version = ?, reward = ?, difficulty = ?, priority = ?, body = ?"
+    " where uid = ? and state = 0"
+)
 _COUNT = (
     "insert into counters (name, value) values (?, ?)"
     " on conflict (name) do update set value = counters.value + excluded.value"
@@ -60,8 +64,8 @@ class Buffer:
         self._owner = own_name()
 
     def append(self, experiences: Iterable[Experience], *, timeout: float | None = None) -> int:
-        """Store experiences durably and return how many were new; one already known (by `id`) is not stored
-        twice.
+        """Store experiences durably and return how many were new. One already known (by `id`) is not stored
+        twice and needs no room; while it waits, what was appended last counts.
 
         Raises:
             BufferFull: the buffer stayed full for `timeout` seconds (None waits for ever).
@@ -71,6 +75,7 @@ class Buffer:
         added = 0
         while True:
             with self._database.transaction():
+                rows = self._without_known(rows)
                 taken = self._make_room(len(rows))
                 added += self._insert(rows[:taken])
             rows = rows[taken:]
@@ -97,6 +102,15 @@ class Buffer:
             experience.uses,
             to_bytes(experience),
         )
+
+    def _without_known(self, rows: list[Row]) -> list[Row]:
+        """The rows whose ids are new. A known one that still waits is renewed: its group may have grown since."""
+        sql = "select uid from experiences where uid {ids}"
+        known = {row[0] for row in self._database.rows(sql, (), [row[0] for row in rows])}
+        again = [row for row in rows if row[0] in known]
+        self._database.many(_RENEW, [(*row[1:7], row[9], row[0]) for row in again])
+        self._add({"duplicates": len(again)})
+        return [row for row in rows if row[0] not in known]
 
     def _make_room(self, wanted: int) -> int:
         """How many may go in now, after evicting if that is the rule."""

@@ -39,10 +39,10 @@ class Database(Protocol):
         """A context in which this connection is the only writer; leaving it commits, an exception rolls
         back."""
 
-    def rows(self, sql: str, values: Sequence[Any] = (), ids: Sequence[int] | None = None) -> list[Row]:
+    def rows(self, sql: str, values: Sequence[Any] = (), ids: Sequence[int | str] | None = None) -> list[Row]:
         """Run one statement and return its rows."""
 
-    def change(self, sql: str, values: Sequence[Any] = (), ids: Sequence[int] | None = None) -> int:
+    def change(self, sql: str, values: Sequence[Any] = (), ids: Sequence[int | str] | None = None) -> int:
         """Run one statement and return how many rows it changed."""
 
     def many(self, sql: str, values: Sequence[Row]) -> int:
@@ -87,13 +87,13 @@ class SqliteDatabase:
             raise
         self._connection.execute("commit")
 
-    def rows(self, sql: str, values: Sequence[Any] = (), ids: Sequence[int] | None = None) -> list[Row]:
+    def rows(self, sql: str, values: Sequence[Any] = (), ids: Sequence[int | str] | None = None) -> list[Row]:
         return self._run(sql, values, ids).fetchall()
 
-    def change(self, sql: str, values: Sequence[Any] = (), ids: Sequence[int] | None = None) -> int:
+    def change(self, sql: str, values: Sequence[Any] = (), ids: Sequence[int | str] | None = None) -> int:
         return self._run(sql, values, ids).rowcount
 
-    def _run(self, sql: str, values: Sequence[Any], ids: Sequence[int] | None) -> sqlite3.Cursor:
+    def _run(self, sql: str, values: Sequence[Any], ids: Sequence[int | str] | None) -> sqlite3.Cursor:
         if ids is not None:
             sql = sql.replace("{ids}", "in (select value from json_each(?))")
             values = (*values, to_json(list(ids)).decode())
@@ -137,14 +137,14 @@ class PostgresDatabase:
             self._connection.execute("select pg_advisory_xact_lock(%s)", (self.LOCK,))
             yield
 
-    def rows(self, sql: str, values: Sequence[Any] = (), ids: Sequence[int] | None = None) -> list[Row]:
+    def rows(self, sql: str, values: Sequence[Any] = (), ids: Sequence[int | str] | None = None) -> list[Row]:
         found: list[Row] = self._run(sql, values, ids).fetchall()
         return found
 
-    def change(self, sql: str, values: Sequence[Any] = (), ids: Sequence[int] | None = None) -> int:
+    def change(self, sql: str, values: Sequence[Any] = (), ids: Sequence[int | str] | None = None) -> int:
         return int(self._run(sql, values, ids).rowcount)
 
-    def _run(self, sql: str, values: Sequence[Any], ids: Sequence[int] | None) -> Any:
+    def _run(self, sql: str, values: Sequence[Any], ids: Sequence[int | str] | None) -> Any:
         if ids is not None:
             sql = sql.replace("{ids}", "= any(?)")
             values = (*values, list(ids))
