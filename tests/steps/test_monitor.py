@@ -55,7 +55,7 @@ class StopAfter(StepMonitor):
             self.collection.drain()
 
 
-def collect(tasks, out, *, stop_after=10**9, stream=None, limit=None, fresh=False):
+def collect(tasks, out, *, stop_after=10**9, stream=None, samples=SAMPLES, profile="rollforge", **options):
     files = RunFiles(out)
     options = CollectOptions(
         input=str(tasks),
@@ -63,14 +63,13 @@ def collect(tasks, out, *, stop_after=10**9, stream=None, limit=None, fresh=Fals
         model="simulated",
         base_urls=(SERVER["url"],),
         verifier="exact",
-        samples=SAMPLES,
-        limit=limit,
-        fresh=fresh,
+        samples=samples,
         concurrency="4",
         verify_workers="0",
+        **options,
     )
     where = SinkOptions(directory=files.rollouts.parent, metrics_file=files.metrics)
-    with open_sinks(["jsonl"], where) as sinks:
+    with open_sinks(["jsonl"], where, profile=profile) as sinks:
         monitor = StopAfter(files, sinks, step_size=STEP, stream=stream)
         monitor.left = stop_after
         monitor.collection = Collection(options, observer=monitor)
@@ -121,6 +120,39 @@ def test_a_run_that_grows_reports_its_last_step_again_and_no_other(tasks, tmp_pa
     lines = reported(files)
     assert {step: len(found) for step, found in lines.items()} == {1: 1, 2: 2, 3: 1}
     assert lines[2][-1] | offline(files)[2] == lines[2][-1]
+
+
+@pytest.mark.slow
+def test_a_step_whose_tasks_get_more_samples_is_reported_again_over_all_of_them(tasks, tmp_path):
+    out, place = tmp_path / "run", str(tmp_path / "buffer.db")
+    pipeline = pipeline_from_config([{"use": "group_advantages", "method": "drgrpo"}])
+    with open_buffer(place) as buffer:
+        for samples in (1, 4):
+            stream = ExperienceStream(pipeline=pipeline, buffer=buffer, source=RowSource())
+            files, _ = collect(tasks, out, stream=stream, samples=samples)
+        streamed = {e.id: e.advantage for e in buffer.claim(TASKS * 4, timeout=0).experiences}
+    for step, numbers in offline(files).items():
+        assert reported(files)[step][-1] | numbers == reported(files)[step][-1]
+    make_experiences(ExperienceOptions(run=str(out), out=str(tmp_path / "offline.jsonl")))
+    rows = [json.loads(line) for line in (tmp_path / "offline.jsonl").read_text().splitlines()]
+    groups = {}
+    for row in rows:
+        groups.setdefault(row["task"], []).append(row["reward"])
+    assert streamed == {
+        row["id"]: pytest.approx(row["reward"] - sum(groups[row["task"]]) / 4) for row in rows
+    }
+
+
+@pytest.mark.slow
+def test_steps_with_failed_tasks_are_reported_once_under_any_names(tasks, tmp_path):
+    rows = tasks.read_text().splitlines()
+    refused = {"input": "What?", "temperature": "hot"}
+    rows[3] = json.dumps({"responses_create_params": refused, "expected_answer": "1"})
+    tasks.write_text("\n".join(rows) + "\n")
+    for _ in range(2):
+        files, result = collect(tasks, tmp_path / "run", profile="trinity-0.6", attempts=1, limit=8)
+    assert (result.finished, result.expected) == (21, 24)
+    assert [len(lines) for lines in reported(files).values()] == [1]
 
 
 @pytest.mark.slow

@@ -1,7 +1,8 @@
 """This module renames metrics to what other dashboards expect: Trinity-RFT 0.6's names, verl's names, or ours as they are.
 
-A profile changes names and drops numbers the other tool does not have; it never changes a value. To get the
-peers' values as well, fold with `estimator="bootstrap42"` and `keyed_by="observed"`.
+A profile changes names and drops statistics the other tool does not have; it never changes a value. The totals
+of a step stay, since a resumed run reads from them which steps are reported. To get the peers' values as well,
+fold with `estimator="bootstrap42"` and `keyed_by="observed"`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ PROFILES: tuple[Profile, ...] = ("rollforge", "trinity-0.6", "verl")
 
 _OUR_OWN = frozenset({"count", "runs", "missing", "nan", "mean_failed_as_zero"})
 _OUR_OWN_AT = ("coverage@", "pass@")
-_OUR_TOTALS = frozenset({"failed_task_count", "finished_run_count", "failed_run_count"})
 _CORE_METRICS = ("acc", "accuracy", "reward")
 _EXPLORER_TIMES = frozenset({"wait_explore_step", "sync_interval"})
 
@@ -44,7 +44,7 @@ def rename(metrics: Mapping[str, float], profile: str) -> dict[str, float]:
 
 def _is_ours_alone(name: MetricName) -> bool:
     statistic = name.statistic or ""
-    return statistic in _OUR_OWN or statistic.startswith(_OUR_OWN_AT) or name.metric in _OUR_TOTALS
+    return statistic in _OUR_OWN or statistic.startswith(_OUR_OWN_AT)
 
 
 def _trinity(name: MetricName) -> str | None:

@@ -1,8 +1,9 @@
 """This module watches a run while it is collected and reports it step by step: metrics to sinks, experiences to a buffer.
 
 A step is `step_size` tasks, in the order of dispatch; it is reported when the last of them is settled. What belongs to a step is
-decided by the task alone, so a resumed run reports the steps it still owes with the rollouts of both sessions, and the numbers are
-those an offline fold of the file gives. Reporting happens in a thread of its own; when it falls behind, new work waits.
+decided by the task alone, so a resumed run reports the steps it still owes, and again those that have grown, with the rollouts of
+all sessions, and the numbers are those an offline fold of the file gives. Reporting happens in a thread of its own; when it falls
+behind, new work waits.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -85,38 +87,40 @@ class StepMonitor:
         self._run = run
         self._rank_by_task = np.full(int(tasks.max(initial=-1)) + 1, -1, dtype=np.int64)
         self._rank_by_task[tasks] = np.arange(len(tasks))
-        sizes = np.bincount(self._rank_by_task[tasks] // self._size + 1)
-        reported = {
-            number
-            for number, count in reported_steps(self._files).items()
-            if number < len(sizes) and sizes[number] == count
-        }
         for task in tasks[owed > 0].tolist():
             self._step(task).unsettled += 1
-        finished = self._read_finished(reported)
-        for row in finished:
+        failing = np.repeat(tasks, given_up).tolist()
+        failed = Counter(self._number(task) for task in failing)
+        places = self._places()
+        finished = Counter(number for _, number in places)
+        reported = {
+            number
+            for number, runs in reported_steps(self._files).items()
+            if number not in self._steps and runs == (finished[number], failed[number])
+        }
+        for row in self._read([place for place, number in places if number not in reported]):
             self.finished(row)
-        for task, failed in zip(tasks[given_up > 0].tolist(), given_up[given_up > 0].tolist(), strict=True):
+        for task in failing:
             if self._number(task) not in reported:
-                for _ in range(failed):
-                    self.gave_up(task)
+                self.gave_up(task)
         for number in sorted(self._steps):
             if not self._steps[number].unsettled:
                 self._report(number)
 
-    def _read_finished(self, reported: set[int]) -> list[JsonObject]:
-        """Rows on disk of tasks whose step is not reported yet."""
+    def _places(self) -> list[tuple[int, int]]:
+        """Every row on disk of the run's tasks: where it is, and its step."""
         if not self._files.rollouts.exists() or not self._files.rollouts.stat().st_size:
             return []
         with open_index(self._files.rollouts) as index:
             table = index.table(["row", "task"])
-            places, owners = table.column("row").to_pylist(), table.column("task").to_pylist()
-            wanted = [
-                place
-                for place, task in zip(places, owners, strict=True)
-                if self._is_known(task) and self._number(task) not in reported
-            ]
-            return [from_json(line) for line in index.read(wanted)]
+        rows = zip(table.column("row").to_pylist(), table.column("task").to_pylist(), strict=True)
+        return [(place, self._number(task)) for place, task in rows if self._is_known(task)]
+
+    def _read(self, places: list[int]) -> list[JsonObject]:
+        if not places:
+            return []
+        with open_index(self._files.rollouts) as index:
+            return [from_json(line) for line in index.read(places)]
 
     def _is_known(self, task: int | None) -> bool:
         return task is not None and 0 <= task < len(self._rank_by_task) and self._rank_by_task[task] >= 0
@@ -201,15 +205,15 @@ def _plain(row: JsonObject) -> JsonObject:
     return {key: from_json(value) if isinstance(value, msgspec.Raw) else value for key, value in row.items()}
 
 
-def reported_steps(files: RunFiles) -> dict[int, int]:
-    """Step → tasks it was reported over, from the run's metrics file. A run that has grown since reports its last step again."""
+def reported_steps(files: RunFiles) -> dict[int, tuple[int, int]]:
+    """Step → runs finished and failed it was last reported over, from the run's metrics file: one that has grown is reported again."""
     if not files.metrics.exists():
         return {}
-    counts = ("rollout/finished_task_count", "rollout/failed_task_count")
+    finished, failed = "rollout/finished_run_count", "rollout/failed_run_count"
     return {
-        line["step"]: sum(int(line["metrics"].get(name) or 0) for name in counts)
+        line["step"]: (int(line["metrics"][finished]), int(line["metrics"][failed]))
         for line in read_metrics(files.metrics)
-        if counts[0] in line["metrics"]
+        if finished in line["metrics"]
     }
 
 
