@@ -70,12 +70,17 @@ def bench(
     """
     from pathlib import Path
 
-    from rollforge.steps.evaluation import EvaluateOptions, compare, parse_taskset
+    from rollforge.steps.evaluation import OVERALL, EvaluateOptions, compare, parse_taskset
     from rollforge.store import RunFiles
 
     contestants = parse_contestants(model)
     folder = Path(out)
-    facts = join([parse_taskset(text) for text in input], evaluation, folder)
+    tasksets = [parse_taskset(text) for text in input]
+    if len(tasksets) > 1 and any(taskset.name == OVERALL for taskset in tasksets):
+        raise UsageError(
+            f"no task set can be called {OVERALL!r}: that is all of them", hint="name it: -i NAME=FILE"
+        )
+    facts = join(tasksets, evaluation, folder)
     folding = EvaluateOptions(
         k=evaluation.samples,
         tasks=facts["counts"],
@@ -115,10 +120,15 @@ def parse_contestants(words: list[str]) -> list[Contestant]:
             Contestant(label if named is rest else model, model, f"http{url}" if url else None, place)
         )
     labels = [contestant.label for contestant in contestants]
-    if len(set(labels)) < len(labels):
-        raise UsageError(
-            "two models have the same label", hint="name them apart: -m before=MODEL -m after=MODEL"
-        )
+    folders = [safe_folder(label) for label in labels]
+    for label, folder in zip(labels, folders, strict=True):
+        if not folder.strip("."):
+            raise UsageError(f"the label {label!r} names no directory", hint="name it: -m before=MODEL")
+        if folders.count(folder) > 1:
+            raise UsageError(
+                f"two models have the same label, as the directory {folder} of their run",
+                hint="name them apart: -m before=MODEL -m after=MODEL",
+            )
     numbers = [re.search(r"(\d+)$", label) for label in labels]
     if all(numbers):
         return [replace(c, step=int(n[1])) for c, n in zip(contestants, numbers, strict=True) if n]

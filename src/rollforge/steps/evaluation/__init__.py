@@ -5,11 +5,12 @@ evaluate  a finished run folded per task set
 compare   models over the same task sets, task by task
 """
 
-from rollforge.steps.evaluation.compare import Difference, compare
+from rollforge.steps.evaluation.compare import OVERALL, Difference, compare
 from rollforge.steps.evaluation.evaluate import EvaluateOptions, Evaluation, TasksetResult, evaluate_run
 from rollforge.steps.evaluation.tasksets import Taskset, join_tasksets, parse_taskset
 
 __all__ = [
+    "OVERALL",
     "Difference",
     "EvaluateOptions",
     "Evaluation",
