@@ -56,13 +56,26 @@ def test_an_evaluation_is_one_run_that_resumes_and_is_logged_at_its_step(taskset
     } <= set(shown["metrics"])
     assert shown["metrics"]["time/eval"] > 0
     assert len((run / "rollouts.jsonl").read_bytes().splitlines()) == 40
-    assert rollforge(*words, "--step", 200) == 0
-    again = json.loads(capsys.readouterr().out)
-    assert again["tasksets"] == shown["tasksets"]
+    assert rollforge(*words, "--step", 100) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["tasksets"] == shown["tasksets"]
+    assert "nothing was asked of simulated" in said.err
     assert len((run / "rollouts.jsonl").read_bytes().splitlines()) == 40
     steps = list(read_metrics(run / "rollouts_metrics.jsonl"))
-    assert [line["step"] for line in steps] == [100, 200]
+    assert [line["step"] for line in steps] == [100, 100]
     assert "eval/sums/reward/mean@4" in steps[1]["metrics"]
+
+
+@pytest.mark.slow
+def test_the_rollouts_of_one_step_are_never_logged_as_those_of_another(tasksets, tmp_path, capsys):
+    run = tmp_path / "run"
+    words = ["eval", *tasksets, "-m", "simulated", "--verifier", "exact", "-o", run, "--json"]
+    assert rollforge(*words, "--step", 100) == 0
+    assert rollforge(*words, "--step", 200) == 7
+    assert "step: was 100, is 200" in capsys.readouterr().err
+    assert [line["step"] for line in read_metrics(run / "rollouts_metrics.jsonl")] == [100]
+    assert rollforge(*words, "--step", 200, "--fresh") == 0
+    assert [line["step"] for line in read_metrics(run / "rollouts_metrics.jsonl")] == [200]
 
 
 @pytest.mark.slow
@@ -158,8 +171,27 @@ def test_models_have_labels_addresses_and_steps():
     assert (before.label, before.model, before.url, before.step) == ("before", "qwen", "http://a/v1", 1)
     assert (after.label, after.model, after.url, after.step) == ("qwen-2", "qwen-2", None, 2)
     assert [c.step for c in parse_contestants(["global_step_100=m", "global_step_200=m"])] == [100, 200]
-    with pytest.raises(UsageError, match="same label"):
-        parse_contestants(["m", "m"])
+    for same in (["m", "m"], ["org/a=m", "org-a=m"]):
+        with pytest.raises(UsageError, match="same label"):
+            parse_contestants(same)
+    for nowhere in ("..=m", ".=m", "=m"):
+        with pytest.raises(UsageError, match="names no directory"):
+            parse_contestants([nowhere])
+
+
+def test_no_task_set_takes_the_name_of_all_together(tasksets, tmp_path, capsys):
+    words = [
+        "bench",
+        *tasksets,
+        "-i",
+        f"all={tmp_path}/sums.jsonl",
+        "-m",
+        "simulated",
+        "-o",
+        tmp_path / "bench",
+    ]
+    assert rollforge(*words) == 2
+    assert "'all'" in capsys.readouterr().err
 
 
 def evaluation(**task_means):

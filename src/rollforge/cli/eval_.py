@@ -40,7 +40,7 @@ def evaluate(
     out
         The run's directory; by default runs/eval-MODEL.
     step
-        Training step the metrics are logged at, so that curves can be drawn.
+        Training step the metrics are logged at, so that curves can be drawn; each step is a run of its own.
     fresh
         Move an existing run aside and start anew.
     json
@@ -60,7 +60,7 @@ def evaluate(
     files = RunFiles(folder)
     facts = join([parse_taskset(text) for text in input], evaluation, folder)
     options = collect_options(
-        folder / JOINED, folder, model, evaluation, server, pace, facts=facts, fresh=fresh
+        folder / JOINED, folder, model, evaluation, server, pace, facts=facts, fresh=fresh, step=step or None
     )
     folding = EvaluateOptions(
         k=evaluation.samples,

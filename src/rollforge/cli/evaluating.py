@@ -75,6 +75,7 @@ def collect_options(
     *,
     facts: JsonObject,
     fresh: bool,
+    step: int | None = None,
 ) -> CollectOptions:
     """What `collect` is told for one model."""
     import msgspec
@@ -85,7 +86,7 @@ def collect_options(
     collecting = options_from_flags(
         str(joined), str(run), model, tasks, server, judging, AgentFlags(), pace, fresh
     )
-    return msgspec.structs.replace(collecting, verifier_options=options)
+    return msgspec.structs.replace(collecting, verifier_options=options, step=step)
 
 
 def choose_verifier(flags: EvalFlags, tasksets: list[str], *, has_answers: bool) -> tuple[str, JsonObject]:
@@ -167,6 +168,8 @@ def evaluate_model(
         )
         error.exit_code = result.exit_code
         raise error
+    if not result.fresh:
+        say(f"note: the runs were in {options.out} already; nothing was asked of {options.model}")
     evaluation = evaluate_run(options.out, folding)
     evaluation.metrics[f"time/{folding.category}"] = time.monotonic() - started
     if result.exit_code != Exit.DONE:

@@ -22,6 +22,8 @@ class CollectOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The run: a directory, or a rollouts file."""
     model: str = ""
     """Model name; `simulated` starts the embedded model. A remote agent asks its own and needs none here."""
+    step: int | None = None
+    """Training step of the model, where checkpoints share a name: rollouts of another step are no part of the run."""
     base_urls: tuple[str, ...] = ()
     api: Api = "auto"
     api_key_env: str = "OPENAI_API_KEY"

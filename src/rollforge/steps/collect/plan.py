@@ -164,6 +164,7 @@ def _fingerprint(options: CollectOptions, digest: str, verifier_fingerprint: str
     fingerprint: JsonObject = {
         "input": digest,
         "model": options.model,
+        "step": options.step,
         "samples": options.samples,
         "limit": options.limit,
         "shuffle": options.seed if options.shuffle else None,
