@@ -92,6 +92,20 @@ def test_each_task_set_may_have_its_own_verifier(tasksets, tmp_path, capsys):
 
 
 @pytest.mark.slow
+def test_numbers_of_a_verifier_with_a_suffix_are_reduced_by_it(tasksets, tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(
+        "def verify(task, response):\n    return {'reward': 1.0, 'words:sum': 3, 'depth:mean': 2}\n"
+    )
+    verifier = f"{tmp_path}/mine.py:verify"
+    words = ["eval", *tasksets, "-m", "simulated", "-o", tmp_path / "run", "-k", 2, "--json"]
+    assert rollforge(*words, "--verifier", verifier) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["metrics"]["eval/sums/words/sum"] == 36
+    assert shown["tasksets"]["sums"]["metrics"]["words"] == {"sum": {"value": 36, "ci": None, "tasks": 6}}
+    assert shown["tasksets"]["sums"]["metrics"]["depth"]["mean@2"]["value"] == 2
+
+
+@pytest.mark.slow
 def test_a_benchmark_compares_models_task_by_task_and_says_so_in_words(tasksets, tmp_path, capsys):
     words = [
         "bench",

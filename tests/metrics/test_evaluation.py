@@ -171,6 +171,20 @@ def test_durations_and_suffixed_metrics_climb_no_ladder():
     assert metrics == {"eval/x/time/run_execution": 2.0, "eval/x/tokens/sum": 11.0}
 
 
+def test_a_suffix_decides_the_reducer_over_tasks_too_and_has_no_counts():
+    values = [1.0, 2.0, 3.0, 4.0, 9.0]
+    by_suffix = {f"tok:{how}": values for how in ("sum", "max", "min", "last")}
+    task = ["b", "b", "a", "a", "b"]
+    assert fold_eval("x", task, by_suffix, EvalOptions(k=3, detailed_stats=True)) == {
+        "eval/x/tok/sum": 19.0,
+        "eval/x/tok/max": 9.0,
+        "eval/x/tok/min": 1.0,
+        "eval/x/tok/last": 9.0,
+    }
+    exact = fold_eval("x", [0, 0, 0], {"tok:sum": [0.1, 0.2, 0.3]}, EvalOptions(k=3))
+    assert exact == {"eval/x/tok/sum": math.fsum([0.1, 0.2, 0.3])}
+
+
 def test_values_that_are_not_finite_or_not_there_are_left_out():
     metrics = fold_eval(
         "x",

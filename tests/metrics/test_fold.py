@@ -101,6 +101,14 @@ def test_a_metric_and_its_suffixed_twin_do_not_overwrite_each_other():
     assert dict(table.rows()) == {0: metrics}
 
 
+def test_the_last_run_is_the_last_one_added_unless_an_order_is_given():
+    fold = StepFold()
+    for value in (5.0, 3.0):
+        fold.add(0, {"x:last": value})
+    assert fold.metrics(counts=False) == {"rollout/x/last": 3.0}
+    assert dict(fold_steps([0, 0], [0, 0], {"x:last": [5.0, 3.0]}).rows()) == {0: {"rollout/x/last": 3.0}}
+
+
 def test_an_unknown_suffix_is_part_of_the_name():
     fold = StepFold()
     fold.add(0, {"a:b": 3})
@@ -189,20 +197,20 @@ def test_row_sums_are_those_of_fsum(rows):
     st.randoms(use_true_random=False),
 )
 def test_streamed_resumed_and_offline_values_are_the_same_doubles(rows, rng):
-    metrics = ("m", "s:sum", "s:max", "s:min")
+    metrics = ("m", "m:mean", "s:sum", "s:max", "s:min", "s:last")
     offline = fold_steps(
         [row[0] for row in rows],
         [row[1] for row in rows],
         {metric: [row[2] for row in rows] for metric in metrics},
     )
-    shuffled = rng.sample(rows, len(rows))
+    shuffled = rng.sample(list(enumerate(rows)), len(rows))
     cut = rng.randint(0, len(rows))
     for step, expected in offline.rows():
         parts = []
         for chunk in (shuffled[:cut], shuffled[cut:]):
             fold = StepFold()
-            for _, task, value in (row for row in chunk if row[0] == step):
-                fold.add(task, dict.fromkeys(metrics, value))
+            for order, (_, task, value) in (row for row in chunk if row[1][0] == step):
+                fold.add(task, dict.fromkeys(metrics, value), order=order)
             parts.append(StepFold.from_json(json.loads(json.dumps(fold.to_json()))))
         parts[0].merge(parts[1])
         streamed = parts[0].metrics()

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rollforge.metrics.moments import FloatArray, exact_row_sums, exact_sum
-from rollforge.metrics.names import build_name, split_suffix
+from rollforge.metrics.names import build_name, shown_metric, split_suffix
 
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
@@ -142,9 +142,7 @@ def fold_steps(
         carried = present.get(metric) if present else None
         mask = None if carried is None else by_task.arrange(np.asarray(carried, dtype=np.bool_))
         for statistic, array in _fold_metric(metric, column, mask, by_task, by_step, counts=counts).items():
-            stem, suffix = split_suffix(metric)
-            clash = suffix in ("max", "min", "mean") and stem in values
-            numbers[build_name(category, metric if clash else stem, statistic)] = array
+            numbers[build_name(category, shown_metric(metric, values), statistic)] = array
     return StepTable(task_step[by_step.starts], numbers)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rollforge.metrics.columns import Groups
+from rollforge.metrics.fold import reduce_numbers
 from rollforge.metrics.ladder import (
     Estimator,
     best_of,
@@ -27,8 +28,8 @@ from rollforge.metrics.ladder import (
     row_stds,
     worst_of,
 )
-from rollforge.metrics.moments import FloatArray
-from rollforge.metrics.names import build_name, split_suffix
+from rollforge.metrics.moments import FloatArray, exact_row_sums
+from rollforge.metrics.names import SUFFIXES, build_name, shown_metric, split_suffix
 
 
 class EvalOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,18 +74,14 @@ def fold_eval(
     numbers: dict[str, float] = {}
     for metric, by_statistic in table.items():
         for statistic, column in by_statistic.items():
-            for detail, value in _over_tasks(column, options, plain=not statistic or statistic in _PLAIN):
+            for detail, value in _over_tasks(column, statistic, options):
                 name = build_name(category, metric, statistic or None, taskset=taskset, detail=detail)
                 numbers[name] = value
-        if options.counts and _is_laddered(metric):
+        if options.counts and "_runs" in by_statistic:
             expected = tasks_expected or len(np.unique(np.asarray(task)))
-            runs = by_statistic.get("_runs", np.zeros(0))
-            for statistic, value in _coverage(runs, expected, options.k).items():
+            for statistic, value in _coverage(by_statistic["_runs"], expected, options.k).items():
                 numbers[build_name(category, metric, statistic, taskset=taskset)] = value
     return {name: value for name, value in numbers.items() if "/_runs" not in name}
-
-
-_PLAIN = frozenset({"sum", "max", "min", "last", "_runs"})
 
 
 def task_level(
@@ -108,9 +105,7 @@ def task_level(
             if answers is not None and metric in options.success
             else None
         )
-        stem, suffix = split_suffix(metric)
-        name = metric if suffix and stem in values else stem
-        table.setdefault(name, {}).update(
+        table.setdefault(shown_metric(metric, values), {}).update(
             _metric_table(metric, task_column[usable], column[usable], given, options)
         )
     return table
@@ -121,19 +116,25 @@ def _metric_table(
 ) -> dict[str, FloatArray]:
     groups = Groups(task)
     parts: dict[str, list[FloatArray]] = {}
+    places: dict[str, list[NDArray[np.int64]]] = {}
     if not len(groups):
-        return {}
+        return {"_runs": np.zeros(0)} if _is_laddered(metric) else {}
     arranged = groups.arrange(column)
     order = groups.order if groups.order is not None else np.arange(len(column))
     for size in np.unique(groups.sizes).tolist():
-        positions = groups.starts[groups.sizes == size][:, None] + np.arange(size)
+        place = np.flatnonzero(groups.sizes == size)
+        positions = groups.starts[place][:, None] + np.arange(size)
         rows = arranged[positions]
         given = (
             [[answers[i] for i in order[row].tolist()] for row in positions] if answers is not None else None
         )
         for statistic, part in _rows_table(metric, rows, given, options).items():
             parts.setdefault(statistic, []).append(part)
-    return {statistic: np.concatenate(found) for statistic, found in parts.items()}
+            places.setdefault(statistic, []).append(place)
+    return {
+        statistic: np.concatenate(found)[np.argsort(np.concatenate(places[statistic]))]
+        for statistic, found in parts.items()
+    }
 
 
 def _rows_table(
@@ -185,7 +186,7 @@ def _is_laddered(metric: str) -> bool:
 def _plain_reduce(suffix: str, rows: FloatArray) -> FloatArray:
     match suffix:
         case "sum":
-            return np.multiply(row_means(rows), rows.shape[1])
+            return exact_row_sums(list(rows.T))
         case "max":
             return np.asarray(rows.max(axis=1))
         case "min":
@@ -195,14 +196,18 @@ def _plain_reduce(suffix: str, rows: FloatArray) -> FloatArray:
 
 
 def _over_tasks(
-    column: FloatArray, options: EvalOptions, *, plain: bool
+    column: FloatArray, statistic: str, options: EvalOptions
 ) -> Iterator[tuple[str | None, float]]:
-    """The step level: the mean over tasks that have the statistic, or in detail mean, std, max, min."""
+    """The step level: by the suffix where the statistic is one, else the mean over tasks that have it, or in detail mean,
+    std, max, min."""
     found: FloatArray = column[~np.isnan(column)]
     if not len(found):
         return
+    if statistic in SUFFIXES:
+        yield None, reduce_numbers(found.tolist(), statistic)
+        return
     mean = math.fsum(found.tolist()) / len(found)
-    if not options.detailed_stats or plain:
+    if not options.detailed_stats or statistic in ("", "_runs"):
         yield None, mean
         return
     yield "mean", mean

@@ -19,7 +19,7 @@ import msgspec
 from rollforge.errors import UsageError
 from rollforge.metrics.columns import StepTable, fold_steps
 from rollforge.metrics.moments import Moments, exact_sum, plain_number
-from rollforge.metrics.names import build_name, split_suffix
+from rollforge.metrics.names import build_name, shown_metric, split_suffix
 from rollforge.records import JsonObject
 
 __all__ = ["Policy", "StepFold", "StepTable", "fold_experiences", "fold_steps"]
@@ -77,9 +77,11 @@ class StepFold:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def add(self, task: Hashable, metrics: Mapping[str, object], *, order: float = 0.0) -> None:
-        """One finished run of `task`. `order` (a rollout index, say) decides what `:last` means."""
+    def add(self, task: Hashable, metrics: Mapping[str, object], *, order: float | None = None) -> None:
+        """One finished run of `task`. `order` (a rollout index, say) decides what `:last` means: by default the last
+        run added, which says nothing about the runs of a fold that is merged."""
         state = self._tasks.setdefault(task, _Task())
+        order = state.finished if order is None else order
         state.finished += 1
         for metric, value in metrics.items():
             number = plain_number(value)
@@ -111,19 +113,16 @@ class StepFold:
         names = sorted({metric for task in self._tasks.values() for metric in task.state_by_metric})
         numbers: dict[str, float] = {}
         for metric in names:
-            for statistic, value in self._statistics(metric, names, counts=counts).items():
-                stem = metric if statistic.startswith(":") else split_suffix(metric)[0]
-                numbers[build_name(category, stem, statistic.lstrip(":"))] = value
+            shown = shown_metric(metric, names)
+            for statistic, value in self._statistics(metric, counts=counts).items():
+                numbers[build_name(category, shown, statistic)] = value
         return numbers | (self._totals(category) if counts else {})
 
-    def _statistics(self, metric: str, names: list[str], *, counts: bool) -> dict[str, float]:
+    def _statistics(self, metric: str, *, counts: bool) -> dict[str, float]:
         stem, suffix = split_suffix(metric)
         values = self._task_values(metric)
-        if suffix not in (None, "mean"):
-            # `x:max` beside a plain `x` keeps its whole name, so that neither overwrites the other's x/max.
-            mark = ":" if stem in names and suffix in ("mean", "max", "min") else ""
-            reduced = reduce_numbers(values, suffix or "mean")
-            return {} if reduced is None else {f"{mark}{suffix}": reduced}
+        if suffix is not None and suffix != "mean":
+            return {suffix: reduce_numbers(values, suffix)} if values else {}
         numbers: dict[str, float] = {}
         if values:
             numbers = {
@@ -232,10 +231,8 @@ def _reduce(metric: str, state: Moments, policy: Policy, *, zeros: int) -> float
             return state.last
 
 
-def reduce_numbers(values: list[float], how: str) -> float | None:
-    """One number from task values; NaN and infinities go through as arithmetic has it."""
-    if not values:
-        return None
+def reduce_numbers(values: list[float], how: str) -> float:
+    """One number from task values, of which there is at least one; NaN and infinities go through as arithmetic has it."""
     match how:
         case "mean":
             return exact_sum(values) / len(values)

@@ -9,6 +9,7 @@ apart or puts one together.
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from typing import Literal
 
 import msgspec
@@ -126,6 +127,14 @@ def split_suffix(metric: str) -> tuple[str, str | None]:
     """`tokens:sum` → (`tokens`, `sum`); an unknown suffix belongs to the name."""
     stem, colon, suffix = metric.rpartition(":")
     return (stem, suffix) if colon and stem and suffix in SUFFIXES else (metric, None)
+
+
+def shown_metric(metric: str, known: Container[str]) -> str:
+    """The name a metric is reported under: without its suffix, unless `known` has another that reports the same
+    statistics."""
+    stem, suffix = split_suffix(metric)
+    is_taken = stem in known or (suffix != "mean" and f"{stem}:mean" in known)
+    return metric if is_taken and suffix in ("mean", "max", "min") else stem
 
 
 # What may stand in a name as it is. MLflow: letters, digits, _ - . space : /. Prometheus: letters, digits, _

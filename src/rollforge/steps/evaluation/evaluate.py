@@ -17,13 +17,15 @@ from rollforge import stats
 from rollforge.errors import UsageError
 from rollforge.index import Index, open_index
 from rollforge.metrics.evaluation import EvalOptions, fold_eval, task_level
+from rollforge.metrics.fold import reduce_numbers
 from rollforge.metrics.ladder import Estimator
-from rollforge.metrics.names import parse_name
+from rollforge.metrics.names import SUFFIXES, parse_name
 from rollforge.steps.evaluation.tasksets import TASKSET_KEY
 
 MEAN_ONLY = ("output_tokens", "is_truncated")
 """Facts about answers: their mean is of interest, their best of k is not."""
 ANSWER_COLUMN = "extracted_answer"
+_NONE: NDArray[np.float64] = np.zeros(0)
 
 
 class EvaluateOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,7 +160,8 @@ def _fold(
         judged=judged,
         coverage=judged / (tasks * options.k),
         metrics={
-            metric: _results(metric, metrics[metric], statistics) for metric, statistics in table.items()
+            metric: _results(metric, metrics.get(metric, metrics.get(f"{metric}:mean", _NONE)), statistics)
+            for metric, statistics in table.items()
         },
     )
     evaluation.task_means[taskset] = {
@@ -185,6 +188,10 @@ def _results(
     are_shares = bool(((known == 0) | (known == 1)).all())
     for statistic, found in statistics.items():
         if statistic == "_runs" or (metric in MEAN_ONLY and not statistic.startswith("mean@")):
+            continue
+        if statistic in SUFFIXES:
+            reduced = reduce_numbers(found.tolist(), statistic)
+            results[statistic] = MetricResult(value=reduced, ci=None, tasks=len(found))
             continue
         is_share = statistic.startswith("pass@") or (are_shares and not statistic.startswith("std@"))
         estimate = stats.mean_of(found, most=len(known) / _runs_each(statistic) if is_share else None)
