@@ -106,6 +106,23 @@ def test_numbers_of_a_verifier_with_a_suffix_are_reduced_by_it(tasksets, tmp_pat
 
 
 @pytest.mark.slow
+def test_a_number_whose_name_is_no_metric_costs_only_itself(tasksets, tmp_path, capsys, caplog):
+    (tmp_path / "mine.py").write_text(
+        "def verify(task, response):\n    return {'reward': 1.0, 'my number ': 3, '': 4, 'fine': 5}\n"
+    )
+    verifier = ["--verifier", f"{tmp_path}/mine.py:verify"]
+    assert rollforge("eval", *tasksets, "-m", "simulated", "-o", tmp_path / "run", *verifier, "--json") == 0
+    metrics = json.loads(capsys.readouterr().out)["metrics"]
+    assert metrics["eval/sums/fine/mean@1"] == 5
+    assert not any("my number" in name for name in metrics)
+    assert sum("'my number '" in record.getMessage() for record in caplog.records) == 1
+    words = ["collect", "-i", tmp_path / "sums.jsonl", "-o", tmp_path / "steps", "-m", "simulated", *verifier]
+    assert rollforge(*words, "--step-size", 6, "--stop-on", "never", "--progress", "none") == 0
+    (line,) = read_metrics(tmp_path / "steps" / "rollouts_metrics.jsonl")
+    assert line["metrics"]["rollout/fine/mean"] == 5
+
+
+@pytest.mark.slow
 def test_a_benchmark_compares_models_task_by_task_and_says_so_in_words(tasksets, tmp_path, capsys):
     words = [
         "bench",

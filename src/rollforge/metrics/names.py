@@ -8,11 +8,15 @@ apart or puts one together.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Container
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
+
+logger = logging.getLogger(__name__)
 
 CATEGORIES = (
     "rollout",
@@ -121,6 +125,17 @@ def validate_name(name: str) -> None:
             raise ValueError(f"{name!r}: a part of the name is empty or has space around it")
         if not part.isprintable():
             raise ValueError(f"{name!r}: a part of the name has characters that cannot be printed")
+
+
+@lru_cache(maxsize=4096)
+def is_metric(metric: str) -> bool:
+    """Whether `metric`, which a verifier may have named, can stand in a name; one that cannot is warned about once."""
+    try:
+        validate_name(f"rollout/{metric}")
+    except ValueError as error:
+        logger.warning("the number %r is in no metric: %s (said once; the rollouts keep it)", metric, error)
+        return False
+    return True
 
 
 def split_suffix(metric: str) -> tuple[str, str | None]:

@@ -24,6 +24,7 @@ from rollforge.experience import RowSource, experiences_from_row
 from rollforge.experience.rollouts import row_metrics
 from rollforge.index import open_index
 from rollforge.metrics.fold import StepFold
+from rollforge.metrics.names import is_metric
 from rollforge.operators.chain import Pipeline
 from rollforge.records import OWN_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject, Response, from_json
 from rollforge.sinks.base import Sinks
@@ -221,7 +222,10 @@ def rollout_metrics(row: JsonObject) -> dict[str, object]:
     """The numbers of one rollout: the verdict's, usage, durations, and how the answer ended."""
     response = Response(row.get("response") or {})
     own = row.get(OWN_KEY) or {}
-    numbers: dict[str, object] = {**row_metrics(row), "reward": row.get("reward")}
+    numbers: dict[str, object] = {
+        metric: value for metric, value in row_metrics(row).items() if is_metric(metric)
+    }
+    numbers["reward"] = row.get("reward")
     numbers |= {name: response.usage.get(name) for name in USAGE}
     numbers |= {"time/run_execution": own.get("seconds"), "time/verify": own.get("verify_seconds")}
     numbers |= {"is_truncated": response.is_truncated, "is_empty": response.is_empty}

@@ -19,7 +19,7 @@ from rollforge.index import Index, open_index
 from rollforge.metrics.evaluation import EvalOptions, fold_eval, task_level
 from rollforge.metrics.fold import reduce_numbers
 from rollforge.metrics.ladder import Estimator
-from rollforge.metrics.names import SUFFIXES, parse_name
+from rollforge.metrics.names import SUFFIXES, is_metric, parse_name
 from rollforge.steps.evaluation.tasksets import TASKSET_KEY
 
 MEAN_ONLY = ("output_tokens", "is_truncated")
@@ -100,7 +100,7 @@ def _columns(index: Index) -> dict[str, NDArray[Any]]:
     """The columns an evaluation reads, NaN for null."""
     known = set(index.columns())
     usage = ("input_tokens", "output_tokens", "total_tokens")
-    verdict = [name for name in index.numbers if "." not in name and name not in usage]
+    verdict = [name for name in index.numbers if "." not in name and name not in usage and is_metric(name)]
     wanted = [
         *dict.fromkeys(
             ["task", "rollout", *verdict, "reward", *MEAN_ONLY, "seconds", "verify_seconds", ANSWER_COLUMN]

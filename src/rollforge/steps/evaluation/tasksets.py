@@ -28,7 +28,7 @@ def parse_taskset(text: str) -> Taskset:
     name, equals, path = text.partition("=")
     if not equals:
         name, path = Path(text).name.split(".")[0], text
-    if not name or not path or "/" in name or name != name.strip():
+    if not name or not path or "/" in name or name != name.strip() or not name.isprintable():
         raise UsageError(f"-i {text!r} is not understood", hint="write -i NAME=FILE; a name has no slash")
     return Taskset(name, path)
 
