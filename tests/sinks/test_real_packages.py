@@ -9,6 +9,7 @@ import urllib.request
 
 import pytest
 
+from rollforge.errors import UsageError
 from rollforge.metrics import original_name
 from rollforge.sinks import SINKS
 from rollforge.sinks.base import SinkOptions, open_sinks
@@ -174,8 +175,25 @@ def test_an_otlp_collector_receives_every_step(tmp_path):
         assert seen[name][:2] == [STEPS[1][name], STEPS[2][name]]
 
 
-def test_an_otlp_collector_that_is_away_harms_nothing(tmp_path):
+@pytest.mark.slow
+def test_an_otlp_collector_that_is_away_harms_nothing_and_is_warned_about_once(tmp_path, caplog):
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the extra 'otel' is not installed")
     with open_sinks(["otel=http://127.0.0.1:9", "jsonl"], SinkOptions(directory=tmp_path)) as sinks:
         sinks.log(STEPS[1], step=1)
-    assert len(list(read_metrics(tmp_path / "metrics.jsonl"))) == 1
+        sinks.log(STEPS[2], step=2)
+    assert len(list(read_metrics(tmp_path / "metrics.jsonl"))) == 2
+    assert sinks.failures["otel"] == 2
+    assert ["'otel' failed" in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_an_address_that_is_no_url_stops_otel_at_the_start(tmp_path):
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the extra 'otel' is not installed")
+    with pytest.raises(UsageError, match="no URL"):
+        open_sinks(["otel=collector:4318"], SinkOptions(directory=tmp_path))
+
+
+@pytest.mark.slow
+def test_a_tracking_server_that_is_not_there_stops_mlflow_at_the_start(tmp_path):
+    pytest.importorskip("mlflow", reason="the extra 'mlflow' is not installed")
+    with pytest.raises(UsageError, match="does not answer"):
+        open_sinks(["mlflow=http://127.0.0.1:9"], SinkOptions(directory=tmp_path))

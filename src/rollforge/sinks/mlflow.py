@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from rollforge.errors import UsageError
 from rollforge.metrics.names import safe_name
 from rollforge.sinks.base import SinkOptions, need_extra
 
@@ -36,6 +37,8 @@ class MlflowSink:
             from mlflow.entities import Param
         except ImportError as error:
             raise need_extra("mlflow", "mlflow", error) from error
+        if self.uri.startswith(("http://", "https://")):
+            self._ask_server()
         self._options.directory.mkdir(parents=True, exist_ok=True)
         self._client = MlflowClient(tracking_uri=self.uri)
         found = self._client.get_experiment_by_name("rollforge")
@@ -48,6 +51,18 @@ class MlflowSink:
         ]
         for start in range(0, len(params), 100):
             self._client.log_batch(self._run_id, params=params[start : start + 100])
+
+    def _ask_server(self) -> None:
+        """MLflow itself asks again for minutes before it says that nobody is there."""
+        import requests
+
+        try:
+            requests.get(self.uri, timeout=5)
+        except requests.RequestException as error:
+            raise UsageError(
+                f"the sink 'mlflow': {self.uri} does not answer ({type(error).__name__})",
+                hint="start the tracking server first",
+            ) from error
 
     def _artifacts(self) -> str | None:
         """With the local file, artifacts stay beside it too."""
