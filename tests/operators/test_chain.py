@@ -2,7 +2,7 @@
 
 import pytest
 
-from rollforge.errors import UsageError
+from rollforge.errors import DataError, UsageError
 from rollforge.experience import Experience
 from rollforge.metrics import parse_name
 from rollforge.operators.base import Outcome
@@ -46,6 +46,26 @@ def test_ledgers_add_up_over_steps_and_twins_have_two_names():
     ]
 
 
+def test_names_never_collide_with_each_other_nor_with_the_pipelines_own():
+    twins = [{"use": "dedupe"}, {"use": "dedupe"}, {"use": "dedupe", "name": "dedupe_2"}]
+    assert [ledger.name for ledger in pipeline_from_config(twins).ledgers] == [
+        "dedupe",
+        "dedupe_3",
+        "dedupe_2",
+    ]
+    with pytest.raises(UsageError, match="'total'"):
+        pipeline_from_config([{"use": "dedupe", "name": "total"}])
+    with pytest.raises(UsageError, match="metric's name"):
+        pipeline_from_config([{"use": "dedupe", "name": "mine "}])
+
+    class Boastful:
+        def apply(self, experiences):
+            return Outcome(experiences=[], metrics={"in": 99.0})
+
+    metrics = Pipeline([("boastful", Boastful())]).run(step(0, 1))[1]
+    assert metrics["experience_pipeline/boastful/in"] == 2
+
+
 def test_a_pipeline_is_read_from_toml_with_a_users_function(tmp_path):
     (tmp_path / "mine.py").write_text(
         "def keep_first(experiences, count=1):\n    return experiences[:count]\n"
@@ -71,6 +91,7 @@ def test_a_pipeline_is_read_from_toml_with_a_users_function(tmp_path):
         ("[[operator]]\nmin = 1", "has no 'use'"),
         ('[[operators]]\nuse = "dedupe"', "unknown key 'operators'"),
         ("[[operator]", "p.toml"),
+        ("operator = [1, 2]", "no \\[\\[operator"),
     ],
 )
 def test_a_wrong_pipeline_file_says_what_is_wrong(tmp_path, text, message):
@@ -80,7 +101,33 @@ def test_a_wrong_pipeline_file_says_what_is_wrong(tmp_path, text, message):
         read_pipeline(path)
 
 
-def test_a_function_that_returns_nonsense_is_named():
+def test_a_pipeline_file_that_cannot_be_read_says_so(tmp_path):
+    (tmp_path / "latin.toml").write_bytes(b'[[operator]]\nuse = "d\xe9dupe"\n')
+    with pytest.raises(DataError, match="latin.toml"):
+        read_pipeline(tmp_path / "latin.toml")
+    with pytest.raises(UsageError, match="directory"):
+        read_pipeline(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("def mine(experiences, count): return experiences", "missing a required argument: 'count'"),
+        ("def mine(experiences): return 5", "no list of experiences"),
+        ("def mine(experiences): experiences.clear()", "no list of experiences"),
+        ("mine = 5", "5 is not a callable"),
+        ("class mine:\n    def __init__(self, count): pass", "missing a required argument: 'count'"),
+        ("class mine: pass", "no apply"),
+        ("class mine:\n    def apply(self, experiences): return experiences", "not an Outcome"),
+    ],
+)
+def test_a_users_operator_that_cannot_work_is_named(tmp_path, code, message):
+    (tmp_path / "own.py").write_text(code)
+    with pytest.raises(UsageError, match=message):
+        pipeline_from_config([{"use": f"{tmp_path}/own.py:mine"}]).run(step(0, 1))
+
+
+def test_an_operator_is_anything_with_apply():
     pipeline = Pipeline([("mine", GroupAdvantages())])
     assert pipeline.run([])[0] == []
 

@@ -1,16 +1,18 @@
 """This module chains operators and keeps each one's ledger under its own name.
 
 `experience_pipeline/{operator}/in`, `out`, `dropped/{reason}` and the operator's own numbers;
-`time/experience_pipeline/{operator}` in seconds. Two operators of one kind get two names, so that nothing
-overwrites a neighbour's count.
+`time/experience_pipeline/{operator}` in seconds. Every operator has a name of its own, so that nothing
+overwrites a neighbour's count, nor the pipeline's own.
 """
 
 from __future__ import annotations
 
+import inspect
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,9 @@ from rollforge.operators import OPERATORS
 from rollforge.operators.base import Operator, Outcome, spread
 from rollforge.records import JsonObject
 from rollforge.registry import load_target
+
+OWN_NAMES = frozenset({"total", "input_count", "experience_count", "input_reward", "output_reward"})
+"""What the pipeline calls its own numbers."""
 
 
 class Ledger(msgspec.Struct, kw_only=True):
@@ -54,7 +59,7 @@ class CustomFunction:
         result = self._function(list(experiences))
         if isinstance(result, Outcome):
             return result
-        kept = list(result if result is not None else ())
+        kept = list(result) if isinstance(result, Iterable) else [result]
         if not all(isinstance(experience, Experience) for experience in kept):
             raise UsageError(f"{self._target} returned something that is no list of experiences")
         gone = len(experiences) - len(kept)
@@ -80,6 +85,8 @@ class Pipeline:
         for (name, operator), ledger in zip(self._operators, self.ledgers, strict=True):
             before = self._clock()
             outcome = operator.apply(experiences)
+            if not isinstance(outcome, Outcome):
+                raise UsageError(f"the operator {name!r} returned {type(outcome).__name__}, not an Outcome")
             seconds = self._clock() - before
             metrics |= _step_metrics(name, len(experiences), outcome, seconds)
             _enter(ledger, len(experiences), outcome, seconds)
@@ -91,21 +98,25 @@ class Pipeline:
 
 
 def unique_names(names: Sequence[str]) -> list[str]:
-    """The names, later ones of the same with a number: dedupe, dedupe_2."""
-    seen: Counter[str] = Counter()
-    unique = []
+    """The names, later ones of the same with a number that makes none of the others: dedupe, dedupe_2."""
+    unique: list[str] = []
     for name in names:
-        seen[name] += 1
-        unique.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+        if name in OWN_NAMES:
+            raise UsageError(
+                f"no operator can be called {name!r}, as a number of the pipeline is", hint='add name = "…"'
+            )
+        numbered = (f"{name}_{number}" for number in count(2))
+        taken = {*unique, *names}
+        unique.append(name if name not in unique else next(other for other in numbered if other not in taken))
     return unique
 
 
 def _step_metrics(name: str, seen: int, outcome: Outcome, seconds: float) -> dict[str, float]:
     prefix = f"experience_pipeline/{name}"
-    numbers: dict[str, float] = {f"{prefix}/in": seen, f"{prefix}/out": len(outcome.experiences)}
+    numbers = {f"{prefix}/{metric}": float(value) for metric, value in outcome.metrics.items()}
+    numbers |= {f"{prefix}/in": seen, f"{prefix}/out": len(outcome.experiences)}
     numbers[f"{prefix}/dropped"] = outcome.dropped.total()
     numbers |= {f"{prefix}/dropped/{reason}": count for reason, count in outcome.dropped.items()}
-    numbers |= {f"{prefix}/{metric}": float(value) for metric, value in outcome.metrics.items()}
     return numbers | {f"time/experience_pipeline/{name}": seconds}
 
 
@@ -134,8 +145,8 @@ def _operator(entry: dict[str, Any], place: int) -> tuple[str, Operator]:
             hint='write use = "reward_filter"; see them all: rollforge list operators',
         )
     name = str(entry.pop("name", use.rpartition(":")[2]))
-    if "/" in name:
-        raise UsageError(f"operator {place}: its name {name!r} has a slash, which metric names cannot take")
+    if "/" in name or not name or name != name.strip() or not name.isprintable():
+        raise UsageError(f"operator {place}: its name {name!r} cannot stand in a metric's name")
     if ":" in use:
         return name, custom_operator(use, entry)
     try:
@@ -149,8 +160,15 @@ def _operator(entry: dict[str, Any], place: int) -> tuple[str, Operator]:
 def custom_operator(target: str, options: Mapping[str, Any]) -> Operator:
     """A user's function, with its options bound, or a user's class with `apply`."""
     found = load_target(target)
-    if isinstance(found, type):
+    is_class = isinstance(found, type)
+    try:
+        inspect.signature(found).bind(*([] if is_class else [[]]), **options)
+    except TypeError as error:
+        raise UsageError(f"{target}: {error}", hint="give its options beside 'use'") from error
+    if is_class:
         operator: Operator = found(**options)
+        if not hasattr(operator, "apply"):
+            raise UsageError(f"{target} is no operator: it has no apply", hint="see docs/operators.md")
         return operator
     return CustomFunction(lambda experiences: found(experiences, **options), target)
 
@@ -164,10 +182,12 @@ def read_pipeline(path: str | Path) -> Pipeline:
         raise UsageError(
             f"{path}: no such file", hint="see docs/commands/experiences.md for an example"
         ) from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: {error}") from error
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
     entries = config.pop("operator", None)
-    if config or not isinstance(entries, list):
+    if config or not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         wrong = f"unknown key {next(iter(config))!r}" if config else "no [[operator]] table"
         raise UsageError(
             f"{path}: {wrong}", hint="a pipeline is a list of [[operator]] tables, each with 'use'"
