@@ -103,7 +103,7 @@ def test_a_wrong_pipeline_file_says_what_is_wrong(tmp_path, text, message):
 
 def test_a_pipeline_file_that_cannot_be_read_says_so(tmp_path):
     (tmp_path / "latin.toml").write_bytes(b'[[operator]]\nuse = "d\xe9dupe"\n')
-    with pytest.raises(DataError, match="latin.toml"):
+    with pytest.raises(DataError, match=r"latin\.toml"):
         read_pipeline(tmp_path / "latin.toml")
     with pytest.raises(UsageError, match="directory"):
         read_pipeline(tmp_path)

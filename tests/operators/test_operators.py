@@ -66,7 +66,9 @@ def test_turns_of_a_run_count_once_and_share_the_last_turns_reward():
     other = make(9, run="b", reward=0.0)
     whole = apply("group_advantages", [*turns, other], method="drgrpo").experiences
     assert [e.advantage for e in whole] == [0.5, 0.5, 0.5, -0.5]
-    shared = apply("group_advantages", [*turns, other], method="step-wise").experiences
+    each = apply("group_advantages", [*turns, other], method="step-wise").experiences
+    assert [e.advantage for e in each] == pytest.approx([0.70711] * 3 + [-0.70711], abs=1e-4)
+    shared = apply("group_advantages", [*turns, other], method="step-wise", divide_by_turns=True).experiences
     assert shared[0].advantage == pytest.approx(0.70711 / 3, abs=1e-4)
 
 
@@ -180,6 +182,28 @@ def test_balance_limits_tasks_and_outcomes_the_same_way_in_any_order():
     backwards = apply("balance", experiences[::-1], ratio=1.0)
     assert {e.id for e in backwards.experiences} == {e.id for e in outcome.experiences}
     assert len(apply("balance", experiences, max_per_task=2).experiences) == 4
+
+
+@pytest.mark.parametrize(
+    ("given", "ratio", "kept"),
+    [
+        ((1, 0), 2.0, [1, 0]),
+        ((1, 1, 1, 0, 0, 0), 2.0, [1, 1, 0, 0, 0]),
+        ((1, 0, 0, 0), 2.0, [1, 0, 0]),
+        ((1, 1, 0), 0.5, [1, 1, 0]),
+    ],
+)
+def test_balance_keeps_at_most_the_ratio_of_failures_and_drops_no_more_than_that_takes(given, ratio, kept):
+    outcome = apply("balance", group(*given), ratio=ratio)
+    assert sorted((e.reward for e in outcome.experiences), reverse=True) == kept
+
+
+@pytest.mark.parametrize("values", [(0.1, 0.1, 0.1), (0.3, 0.1 + 0.2), (1e9, 1e9), (0.0, 0.0)])
+def test_equal_rewards_are_normalised_to_zero_whatever_rounding_says(values):
+    outcome = apply("normalise_rewards", group(*values))
+    assert [e.reward for e in outcome.experiences] == [0.0] * len(values)
+    kept = apply("normalise_rewards", group(*values), method="range")
+    assert [e.reward for e in kept.experiences] == list(values)
 
 
 rewards = st.one_of(st.none(), st.floats(-2, 2), st.just(math.nan))

@@ -7,6 +7,7 @@ any order.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -20,7 +21,7 @@ class Balance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     max_per_task: int | None = None
     ratio: float | None = None
-    """Failures kept per success, within each task."""
+    """Failures kept per success at most, within each task; successes beyond what the failures allow go too."""
     solved: float = 1.0
     seed: int = 0
 
@@ -42,8 +43,8 @@ class Balance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             return list(group)
         right = [e for e in group if e.reward is not None and e.reward >= self.solved]
         wrong = [e for e in group if e.reward is not None and e.reward < self.solved]
-        few = min(len(right), int(len(wrong) / self.ratio) if self.ratio else len(right))
-        return [*self._draw(right, few), *self._draw(wrong, round(few * self.ratio))]
+        few = min(len(right), math.ceil(len(wrong) / self.ratio) if self.ratio else len(right))
+        return [*self._draw(right, few), *self._draw(wrong, int(few * self.ratio))]
 
     def _draw(self, experiences: Iterable[Experience], count: int | None) -> list[Experience]:
         ranked = sorted(experiences, key=lambda e: hashlib.blake2b(f"{self.seed}:{e.id}".encode()).digest())

@@ -1,7 +1,7 @@
 """Gives every experience its advantage over its group: GRPO, Dr.GRPO, RLOO, REINFORCE++, or step-wise.
 
 A run of several turns counts once in its group, with the reward of its last turn, and its advantage goes to
-all of its turns (`step-wise` also divides it by their number). A group of one has no baseline: its advantage
+all of its turns, with `divide_by_turns` in equal shares. A group of one has no baseline: its advantage
 is 0 and it is counted, never the raw reward. Group statistics are over real groups only.
 """
 
@@ -30,6 +30,9 @@ class GroupAdvantages(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     tolerance: float = 1e-6
     """Rewards closer than this are the same: their advantages are exactly 0, not divided noise."""
 
+    divide_by_turns: bool = False
+    """Whether the turns of a run share its advantage instead of having it each: long runs then weigh no more."""
+
     def apply(self, experiences: Sequence[Experience]) -> Outcome:
         groups = {task: run_rewards(group) for task, group in groups_of(experiences).items()}
         advantage_by_run: dict[str, float] = {}
@@ -44,7 +47,7 @@ class GroupAdvantages(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             if advantage is None:
                 outcome.dropped["unjudged"] += 1
                 continue
-            share = turns[experience.run] if self.method == "step-wise" else 1
+            share = turns[experience.run] if self.divide_by_turns else 1
             outcome.experiences.append(with_advantage(experience, advantage / share))
         return outcome
 

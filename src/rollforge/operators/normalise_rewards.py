@@ -1,7 +1,7 @@
 """Brings rewards onto one scale, over the step or per task set: unit deviation, or the range 0 to 1.
 
-A scale without spread (all equal) leaves 0 for every reward under `standard`, and the reward as it is under
-`range`.
+A scale without spread (all equal, up to rounding) leaves 0 for every reward under `standard`, and the reward as
+it is under `range`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import msgspec
 
 from rollforge.experience import Experience
 from rollforge.operators.base import Outcome, mean_and_std
+
+_NOISE = 1e-12
+"""Rewards that differ by less than this share of the largest differ by rounding only."""
 
 
 class NormaliseRewards(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -34,18 +37,16 @@ class NormaliseRewards(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return experience.taskset if self.over == "taskset" else ""
 
     def _scale(self, values: list[float]) -> tuple[float, float]:
-        """What to subtract and what to divide by."""
-        if self.method == "standard":
-            mean, std = mean_and_std(values)
-            return mean, std or 1.0
+        """What to subtract and what to divide by; a divisor of 0 leaves 0."""
         low, high = min(values), max(values)
-        return (low, high - low) if high > low else (0.0, 1.0)
+        if high - low <= _NOISE * max(abs(low), abs(high)):
+            return (0.0, 0.0) if self.method == "standard" else (0.0, 1.0)
+        return mean_and_std(values) if self.method == "standard" else (low, high - low)
 
     def _scaled(self, experience: Experience, scales: dict[str, tuple[float, float]]) -> Experience:
         if experience.reward is None:
             return experience
         offset, divisor = scales[self._scope(experience)]
         metrics = {"unscaled_reward": experience.reward, **experience.metrics}
-        return msgspec.structs.replace(
-            experience, reward=(experience.reward - offset) / divisor, metrics=metrics
-        )
+        reward = (experience.reward - offset) / divisor if divisor else 0.0
+        return msgspec.structs.replace(experience, reward=reward, metrics=metrics)
