@@ -75,6 +75,32 @@ def test_later_verdicts_count(run):
     assert rows[3]["reward"] == 1.0
 
 
+def test_the_verdict_of_a_named_verifier_brings_nothing_of_another(run):
+    rows = [json.loads(line) for line in (run / "rollouts.jsonl").read_text().splitlines()]
+    for row in rows:
+        row |= {"length_ok": 1.0, "_rf": {"verifier": "mine", "fingerprint": "f1", "mode": "fast"}}
+    (run / "rollouts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    verdict = {
+        "_ng_task_index": 0,
+        "_ng_rollout_index": 0,
+        "verifier": "other",
+        "fingerprint": "f2",
+        "at": 1.0,
+    }
+    (run / "rollouts_verdicts.jsonl").write_text(
+        json.dumps(verdict | {"reward": 0.5, "accuracy": 0.25}) + "\n"
+    )
+    make_experiences(ExperienceOptions(run=str(run), verifier="other"))
+    made = [json.loads(line) for line in (run / "rollouts_experiences.jsonl").read_text().splitlines()]
+    assert (made[0]["reward"], made[0]["metrics"]) == (0.5, {"accuracy": 0.25})
+    assert made[0]["info"] == {"verifier": "other", "fingerprint": "f2"}
+    assert not {"reward", "metrics", "info"} & set(made[1])
+    make_experiences(ExperienceOptions(run=str(run), verifier="mine"))
+    made = [json.loads(line) for line in (run / "rollouts_experiences.jsonl").read_text().splitlines()]
+    assert made[0]["metrics"] == {"accuracy": 0.0, "length_ok": 1.0}
+    assert made[0]["info"]["verifier"] == "mine"
+
+
 def test_a_second_time_the_buffer_takes_nothing_twice(run, tmp_path):
     place = str(tmp_path / "b.db")
     first = make_experiences(ExperienceOptions(run=str(run), buffer=place, where="reward is not null"))

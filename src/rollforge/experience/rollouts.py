@@ -27,6 +27,9 @@ from rollforge.records import (
     content_text,
 )
 
+USAGE = ("input_tokens", "output_tokens", "total_tokens")
+"""What the server counted: numbers of an answer, not of a verdict."""
+
 
 class RowSource(msgspec.Struct, frozen=True, kw_only=True):
     """What the row itself does not say."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -21,11 +21,15 @@ import numpy as np
 from rollforge.buffer import Buffer, open_buffer
 from rollforge.errors import UsageError
 from rollforge.experience import Experience, RowSource, experiences_from_row, to_row
+from rollforge.experience.rollouts import USAGE
 from rollforge.index import Index, open_index
 from rollforge.operators.chain import Pipeline, read_pipeline
-from rollforge.records import JsonObject, from_json, to_json
+from rollforge.records import OWN_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject, from_json, to_json
 from rollforge.sinks.base import SinkOptions, Sinks, open_sinks
 from rollforge.store import RunFiles, read_manifest, run_id
+
+_JUDGE = ("verifier", "fingerprint", "mode")
+"""Who gave the verdict that counts."""
 
 
 class ExperienceOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,29 +133,43 @@ def _open_sinks(options: ExperienceOptions, files: RunFiles) -> Sinks:
 
 def _steps(index: Index, options: ExperienceOptions) -> Iterator[list[JsonObject]]:
     """Rows of `step_size` tasks at a time, with the rewards and numbers that count."""
-    numbers = [name for name in index.numbers if name != "reward" and "." not in name]
+    numbers = [name for name in index.numbers if name not in ("reward", *USAGE) and "." not in name]
     known = set(index.columns())
-    columns = ["row", "task", "rollout", *(name for name in ("reward", *numbers) if name in known)]
+    columns = ["row", "task", "rollout", *_JUDGE, *(name for name in ("reward", *numbers) if name in known)]
     table = index.table(columns, where=options.where, order_by="task, rollout")
     if not table.num_rows:
         return
     tasks = np.asarray(table.column("task"), dtype=np.int64)
+    later = set(index.judged_later().tolist())
+    of_rows = {name for name in numbers if index.is_of_rows(name)} if options.verifier else set()
     firsts = np.flatnonzero(np.diff(tasks, prepend=tasks[0] - 1))[:: options.step_size].tolist()
     for start, end in pairwise([*firsts, table.num_rows]):
         facts = table.slice(start, end - start).to_pylist()
         lines = index.read([fact["row"] for fact in facts])
-        yield [_row(line, fact) for line, fact in zip(lines, facts, strict=True)]
+        rows = [from_json(line) for line in lines]
+        for row, fact in zip(rows, facts, strict=True):
+            if fact["row"] in later:
+                row[OWN_KEY] = (row.get(OWN_KEY) or {}) | {key: fact[key] for key in _JUDGE}
+                if options.verifier:
+                    _forget(numbers, row)
+                    _forget(of_rows, fact)
+            _put(row, fact)
+        yield rows
 
 
-def _row(line: bytes, fact: dict[str, Any]) -> JsonObject:
-    """The row as written, with what the index says about it: later verdicts, and keys older files lack."""
-    row: JsonObject = from_json(line)
-    row["_ng_task_index"], row["_ng_rollout_index"] = fact["task"], fact["rollout"]
+def _forget(names: Iterable[str], record: dict[str, Any]) -> None:
+    """Take numbers of another verifier out of a record."""
+    for name in names:
+        record.pop(name, None)
+
+
+def _put(row: JsonObject, fact: dict[str, Any]) -> None:
+    """Put into the row what the index says about it: later verdicts, and keys older files lack."""
+    row[TASK_KEY], row[ROLLOUT_KEY] = fact["task"], fact["rollout"]
     row["reward"] = fact.get("reward")
     for name, value in fact.items():
-        if value is not None and name not in ("row", "task", "rollout"):
+        if value is not None and name not in ("row", "task", "rollout", *_JUDGE):
             row[name] = value
-    return row
 
 
 class _Writer:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from rollforge.buffer import Buffer
 from rollforge.experience import RowSource, experiences_from_row
-from rollforge.experience.rollouts import row_metrics
+from rollforge.experience.rollouts import USAGE, row_metrics
 from rollforge.index import open_index
 from rollforge.metrics.fold import StepFold
 from rollforge.metrics.names import is_metric
@@ -35,8 +35,6 @@ logger = logging.getLogger(__name__)
 
 MOST_BEHIND = 4
 """Steps that may wait to be reported before new rollouts wait too."""
-
-USAGE = ("input_tokens", "output_tokens", "total_tokens")
 
 
 class ExperienceStream(msgspec.Struct, kw_only=True):

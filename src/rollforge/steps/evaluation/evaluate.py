@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from rollforge import stats
 from rollforge.errors import UsageError
+from rollforge.experience.rollouts import USAGE
 from rollforge.index import Index, open_index
 from rollforge.metrics.evaluation import EvalOptions, fold_eval, task_level
 from rollforge.metrics.fold import reduce_numbers
@@ -99,8 +100,7 @@ def _unique(tasks: NDArray[Any]) -> list[int]:
 def _columns(index: Index) -> dict[str, NDArray[Any]]:
     """The columns an evaluation reads, NaN for null."""
     known = set(index.columns())
-    usage = ("input_tokens", "output_tokens", "total_tokens")
-    verdict = [name for name in index.numbers if "." not in name and name not in usage and is_metric(name)]
+    verdict = [name for name in index.numbers if "." not in name and name not in USAGE and is_metric(name)]
     wanted = [
         *dict.fromkeys(
             ["task", "rollout", *verdict, "reward", *MEAN_ONLY, "seconds", "verify_seconds", ANSWER_COLUMN]
