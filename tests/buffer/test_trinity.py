@@ -91,6 +91,41 @@ def test_a_blob_with_a_class_in_it_is_refused_and_not_run(tmp_path, framed, monk
     assert ran == []
 
 
+def framed(item, header=None):
+    """A blob with this description, and these arrays' descriptions, as any other tool might write them."""
+    metadata = pickle.dumps({"version": 1, "num_items": 1, "items": [item]})
+    block = b"" if header is None else struct.pack("<Q", len(header)) + header
+    return struct.pack("<4sBQQ", b"TRXP", 1, len(metadata), len(block)) + metadata + block
+
+
+@pytest.mark.parametrize(
+    "blob",
+    [
+        None,
+        "text",
+        framed([1]),
+        framed({"eid": "a/b/c"}),
+        framed({"eid": {"step": "x"}}),
+        framed({"info": [1]}),
+        framed({"info": {"rollforge": "x"}}),
+        framed({"metrics": {"a": None}}),
+        framed({}, b"xyz"),
+        framed({}, b"[1]"),
+        framed({}, b'{"0:tokens": {"dtype": "I32"}}'),
+        framed({}, b'{"0:tokens": {"dtype": "I32", "shape": [7], "data_offsets": [0, 0]}}'),
+        framed({}, b"{}").replace(struct.pack("<Q", 2) + b"{}", struct.pack("<Q", 2**60) + b"{}"),
+    ],
+)
+def test_a_blob_of_the_wrong_shape_is_told_with_its_row(tmp_path, blob):
+    path = tmp_path / "t.db"
+    write_trinity(path, [make(0)])
+    with sqlite3.connect(path) as connection:
+        connection.execute("update experiences_blob set experience_bytes = ?", (blob,))
+    connection.close()
+    with pytest.raises(DataError, match="row 1"):
+        list(read_trinity(path))
+
+
 def test_a_torn_blob_and_a_missing_table_are_told(tmp_path):
     path = tmp_path / "t.db"
     write_trinity(path, [make(0)])

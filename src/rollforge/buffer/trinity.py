@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -40,6 +41,11 @@ _DTYPES = {
     "I8": "i1",
 }
 _NAMES = {np.dtype(kind): name for name, kind in _DTYPES.items()}
+
+_BROKEN = (
+    AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError, struct.error, msgspec.MsgspecError
+)  # fmt: skip
+"""What parts of the wrong shape end in."""
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -105,6 +111,9 @@ def read_trinity(path: str | Path, *, table: str = "experiences") -> Iterator[Ex
                 yield _from_columns(row)
             except DataError as error:
                 raise DataError(f"{path}: {table} row {row[0]}: {error}") from error
+            except _BROKEN as error:
+                what = f"{type(error).__name__}: {error}"
+                raise DataError(f"{path}: {table} row {row[0]}: the blob cannot be read: {what}") from error
 
 
 def _check_table(table: str) -> None:
@@ -213,6 +222,8 @@ def _from_safetensors(block: bytes) -> dict[str, NDArray[Any]]:
     if not block:
         return {}
     (length,) = struct.unpack_from("<Q", block)
+    if length > len(block) - 8:
+        raise DataError("the blob's arrays are cut off")
     header: JsonObject = from_json(block[8 : 8 + length])
     data = memoryview(block)[8 + length :]
     arrays: dict[str, NDArray[Any]] = {}
