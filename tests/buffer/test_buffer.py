@@ -351,3 +351,24 @@ def test_a_place_that_is_no_buffer_is_refused(tmp_path):
         open_buffer(path)
     with pytest.raises(UsageError, match="no such kind"):
         open_buffer("mysql://x")
+    for nowhere in (tmp_path, path / "buffer.db"):
+        with pytest.raises(UsageError, match="no buffer can be there"):
+            open_buffer(nowhere)
+
+
+def test_what_makes_no_sense_is_refused_before_anything_changes(tmp_path):
+    place = tmp_path / "buffer.db"
+    for options, message in (
+        ({"on_full": "evict_oldest"}, "did you mean 'evict-oldest'"),
+        ({"max_uses": 0}, "max_uses"),
+        ({"capacity": 0}, "capacity"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            open_buffer(place, **options)
+    with open_buffer(place) as buffer:
+        for count in (0, -1):
+            with pytest.raises(UsageError, match="at least 1"):
+                buffer.claim(count, timeout=0)
+        with pytest.raises(UsageError, match="priority"):
+            buffer.append([make(0), make(1, priority=math.nan)])
+        assert len(buffer) == 0

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 from rollforge.buffer.sample_metrics import sample_metrics
 from rollforge.errors import RollforgeError
 from rollforge.experience import Experience
+
+OnFull = Literal["wait", "evict-oldest", "evict-lowest"]
+ON_FULL: tuple[OnFull, ...] = get_args(OnFull)
 
 
 class BufferFull(RollforgeError):
@@ -27,7 +30,7 @@ class BufferOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     capacity: int | None = None
     """Experiences waiting or claimed at most; None means unbounded."""
-    on_full: Literal["wait", "evict-oldest", "evict-lowest"] = "wait"
+    on_full: OnFull = "wait"
     """The producer waits, or waiting experiences make room: the oldest, or those of lowest priority.
     Evictions are counted."""
     max_uses: int = 1

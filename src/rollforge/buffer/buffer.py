@@ -8,6 +8,7 @@ wait, or evicts by a stated rule and counts.
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import Iterable, Sequence
@@ -16,13 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from rollforge.buffer.batch import Batch, BufferFull, BufferOptions, LeaseLost
+from rollforge.buffer.batch import ON_FULL, Batch, BufferFull, BufferOptions, LeaseLost
 from rollforge.buffer.database import Database, Row, connect
 from rollforge.buffer.owner import is_dead, own_name
 from rollforge.buffer.samplers import Draw, Query, Sampler, Waiting, find_sampler
 from rollforge.errors import UsageError
 from rollforge.experience import Experience, from_bytes, to_bytes
 from rollforge.records import from_json, to_json
+from rollforge.registry import did_you_mean
 
 WAITING, CLAIMED, DONE, EVICTED = 0, 1, 2, 3
 COUNTERS = ("waiting", "claimed", "done", "appended", "acknowledged", "duplicates", "evicted", "stale")
@@ -59,6 +61,13 @@ class Buffer:
     def __init__(self, database: Database, options: BufferOptions) -> None:
         if options.capacity is not None and options.capacity < 1:
             raise UsageError(f"a buffer of capacity {options.capacity} holds nothing")
+        if options.on_full not in ON_FULL:
+            near = did_you_mean(options.on_full, list(ON_FULL))
+            raise UsageError(
+                f"on_full={options.on_full!r} is not known{near}", hint=f"known: {', '.join(ON_FULL)}"
+            )
+        if options.max_uses < 1:
+            raise UsageError(f"max_uses must be at least 1, not {options.max_uses}")
         self.options = options
         self._database = database
         self._owner = own_name()
@@ -89,6 +98,8 @@ class Buffer:
             time.sleep(_POLL_SECONDS)
 
     def _row(self, experience: Experience) -> Row:
+        if math.isnan(experience.priority):
+            raise UsageError(f"experience {experience.id} has a priority that is no number")
         created = self.options.clock() if experience.created is None else experience.created
         return (
             experience.id,
@@ -154,6 +165,8 @@ class Buffer:
         It waits until there are enough, the producer has called `finish` (then the rest comes as a smaller
         batch), or `timeout` seconds have passed (then None, or with `partial` what there is).
         """
+        if count < 1:
+            raise UsageError(f"a claim takes at least 1 experience, not {count}")
         chosen = find_sampler(sampler)
         started, pause = time.monotonic(), _POLL_SECONDS
         while True:

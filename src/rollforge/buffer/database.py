@@ -66,8 +66,15 @@ class SqliteDatabase:
     """A file. Commits are synced to disk: they survive power loss, and one sync serves a whole batch."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._connection = sqlite3.connect(path, timeout=60.0, isolation_level=None, check_same_thread=False)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._connection = sqlite3.connect(
+                path, timeout=60.0, isolation_level=None, check_same_thread=False
+            )
+        except (OSError, sqlite3.OperationalError) as error:
+            raise UsageError(
+                f"{path}: no buffer can be there: {error}", hint="name a file in a folder you can write to"
+            ) from error
         try:
             self._connection.execute("pragma journal_mode = wal")
             self._connection.execute("pragma synchronous = full")
