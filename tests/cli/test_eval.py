@@ -190,6 +190,25 @@ def test_an_evaluation_whose_runs_all_fail_ends_as_incomplete_and_says_so(taskse
     assert "nothing to evaluate" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_a_task_set_without_a_finished_run_stays_in_the_table_with_a_coverage_of_zero(
+    tasksets, tmp_path, capsys
+):
+    refused = {"responses_create_params": {"input": "?", "temperature": "hot"}, "expected_answer": "1"}
+    (tmp_path / "refused.jsonl").write_text(json.dumps(refused) + "\n")
+    words = ["eval", *tasksets, "-i", f"refused={tmp_path}/refused.jsonl", "-m", "simulated", "-k", 2]
+    words += ["-o", tmp_path / "run", "--verifier", "exact", "--progress", "none"]
+    assert rollforge(*words) == 3
+    assert [
+        line.split()[1:] for line in capsys.readouterr().out.splitlines() if line.startswith("refused")
+    ] == [["reward", "0/1", "0", "%"]]
+    (line,) = read_metrics(tmp_path / "run" / "rollouts_metrics.jsonl")
+    numbers = {
+        name: line["metrics"][f"eval/refused/reward/{name}"] for name in ("coverage@2", "runs", "missing")
+    }
+    assert numbers == {"coverage@2": 0, "runs": 0, "missing": 2}
+
+
 def test_a_task_set_is_a_name_and_a_file():
     assert parse_taskset("gsm8k=a/b.jsonl").name == "gsm8k"
     assert parse_taskset("data/mmlu.jsonl.gz").name == "mmlu"

@@ -193,14 +193,13 @@ def print_tasksets(tasksets: dict[str, TasksetResult], k: int, *, title: str = "
         for metric in sorted(result.metrics, key=lambda name: name != "reward"):
             statistics = result.metrics[metric]
             mean = statistics.get(f"mean@{k}")
-            if mean is None:
+            if mean is None and metric != "reward":
                 continue
             cells = {name: mean_text(found.value) for name, found in statistics.items()}
-            cells["95 % interval"] = interval(mean.ci)
+            cells["95 % interval"] = interval(mean.ci) if mean else ""
             shown = [cells.get(column, "") for column in columns]
-            table.add_row(
-                taskset, metric, *shown, f"{mean.tasks:,}/{result.tasks:,}", percent(result.coverage)
-            )
+            judged = mean.tasks if mean else 0
+            table.add_row(taskset, metric, *shown, f"{judged:,}/{result.tasks:,}", percent(result.coverage))
     out().print(table)
 
 

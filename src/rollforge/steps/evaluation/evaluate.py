@@ -129,7 +129,11 @@ def _fold(
     options: EvaluateOptions,
 ) -> None:
     metrics = {name: values for name, values in columns.items() if name not in ("task", ANSWER_COLUMN)}
-    metrics = {_metric_name(name): values for name, values in metrics.items() if not np.isnan(values).all()}
+    metrics = {
+        _metric_name(name): values
+        for name, values in metrics.items()
+        if name == "reward" or not np.isnan(values).all()  # a reward that nobody has is a coverage of 0
+    }
     answers: list[Hashable] | None = columns[ANSWER_COLUMN].tolist() if ANSWER_COLUMN in columns else None
     present = {name: ~np.isnan(values) for name, values in metrics.items()}
     folding = EvalOptions(
