@@ -146,6 +146,14 @@ def test_a_benchmark_compares_models_task_by_task_and_says_so_in_words(tasksets,
     assert json.loads((tmp_path / "bench" / "bench.json").read_text()) == shown
 
 
+@pytest.mark.slow
+def test_a_metric_nobody_has_is_told_before_the_second_model_is_asked(tasksets, tmp_path, capsys):
+    words = ["bench", *tasksets, "-m", "a=simulated", "-m", "b=simulated", "--verifier", "exact"]
+    assert rollforge(*words, "-o", tmp_path / "bench", "--metric", "rewrd", "--progress", "none") == 2
+    assert "did you mean 'reward'" in capsys.readouterr().err
+    assert not (tmp_path / "bench" / "b").exists()
+
+
 def test_a_sink_that_cannot_start_stops_before_any_model_call(tasksets, tmp_path, capsys):
     run = tmp_path / "run"
     code = rollforge(

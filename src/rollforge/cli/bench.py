@@ -70,7 +70,7 @@ def bench(
     """
     from pathlib import Path
 
-    from rollforge.steps.evaluation import OVERALL, EvaluateOptions, compare, parse_taskset
+    from rollforge.steps.evaluation import OVERALL, EvaluateOptions, check_metric, compare, parse_taskset
     from rollforge.store import RunFiles
 
     contestants = parse_contestants(model)
@@ -102,6 +102,10 @@ def bench(
                 options, folding, "none" if json and progress == "auto" else progress
             )
             opened.log(result.metrics, step=contestant.step)
+        if not results:
+            check_metric(
+                [result], metric
+            )  # which numbers a verifier gives is known after its first verdict only
         results[contestant.label] = result
         worst = max(worst, code)
     differences = compare(results, metric) if len(results) > 1 else []

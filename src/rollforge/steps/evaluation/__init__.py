@@ -5,7 +5,7 @@ evaluate  a finished run folded per task set
 compare   models over the same task sets, task by task
 """
 
-from rollforge.steps.evaluation.compare import OVERALL, Difference, compare
+from rollforge.steps.evaluation.compare import OVERALL, Difference, check_metric, compare
 from rollforge.steps.evaluation.evaluate import EvaluateOptions, Evaluation, TasksetResult, evaluate_run
 from rollforge.steps.evaluation.tasksets import Taskset, join_tasksets, parse_taskset
 
@@ -16,6 +16,7 @@ __all__ = [
     "Evaluation",
     "Taskset",
     "TasksetResult",
+    "check_metric",
     "compare",
     "evaluate_run",
     "join_tasksets",

@@ -6,7 +6,7 @@ to be said, and no more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -38,12 +38,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 def compare(evaluations: Mapping[str, Evaluation], metric: str = "reward") -> list[Difference]:
     """Every model against the first one, per task set and over all of them."""
-    known = sorted({name for e in evaluations.values() for means in e.task_means.values() for name in means})
-    if metric not in known:
-        raise UsageError(
-            f"no model has the metric {metric!r}{did_you_mean(metric, known)}",
-            hint=f"known: {', '.join(known)}",
-        )
+    check_metric(evaluations.values(), metric)
     (baseline, first), *others = evaluations.items()
     differences = []
     for model, evaluation in others:
@@ -59,6 +54,16 @@ def compare(evaluations: Mapping[str, Evaluation], metric: str = "reward") -> li
         for taskset, pairs in pairs_by_taskset.items():
             differences.append(_difference(taskset, metric, model, baseline, pairs))
     return differences
+
+
+def check_metric(evaluations: Iterable[Evaluation], metric: str) -> None:
+    """Raise `UsageError` unless one of the evaluations has the metric."""
+    known = sorted({name for e in evaluations for means in e.task_means.values() for name in means})
+    if metric not in known:
+        raise UsageError(
+            f"no model has the metric {metric!r}{did_you_mean(metric, known)}",
+            hint=f"known: {', '.join(known)}",
+        )
 
 
 def _pairs(one: Mapping[int, float], two: Mapping[int, float]) -> list[tuple[float, float]]:
