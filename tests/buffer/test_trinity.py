@@ -1,5 +1,6 @@
 """The bridge to Trinity-RFT: what we write reads back, and nothing that could run code is unpickled."""
 
+import itertools
 import os
 import pickle
 import sqlite3
@@ -115,6 +116,7 @@ def framed(item, header=None):
         framed({}, b'{"0:tokens": {"dtype": "I32", "shape": [7], "data_offsets": [0, 0]}}'),
         framed({}, b"{}").replace(struct.pack("<Q", 2) + b"{}", struct.pack("<Q", 2**60) + b"{}"),
     ],
+    ids=itertools.count(),
 )
 def test_a_blob_of_the_wrong_shape_is_told_with_its_row(tmp_path, blob):
     path = tmp_path / "t.db"

@@ -190,7 +190,7 @@ def test_a_run_begun_anew_reports_into_its_own_file(tasks, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_begun_anew_is__is_another_run_and_one_moved_is_the_same(tasks, tmp_path):
+def test_a_run_begun_anew_is_another_run_and_one_moved_is_the_same(tasks, tmp_path):
     out, place = tmp_path / "run", str(tmp_path / "buffer.db")
     with open_buffer(place) as buffer:
         for _ in range(2):
