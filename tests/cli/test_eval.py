@@ -71,11 +71,16 @@ def test_the_rollouts_of_one_step_are_never_logged_as_those_of_another(tasksets,
     run = tmp_path / "run"
     words = ["eval", *tasksets, "-m", "simulated", "--verifier", "exact", "-o", run, "--json"]
     assert rollforge(*words, "--step", 100) == 0
-    assert rollforge(*words, "--step", 200) == 7
-    assert "step: was 100, is 200" in capsys.readouterr().err
-    assert [line["step"] for line in read_metrics(run / "rollouts_metrics.jsonl")] == [100]
-    assert rollforge(*words, "--step", 200, "--fresh") == 0
-    assert [line["step"] for line in read_metrics(run / "rollouts_metrics.jsonl")] == [200]
+    before = (run / "rollouts.jsonl").read_bytes()
+    assert rollforge(*words, "--step", 200) == 0
+    assert "moved aside" in capsys.readouterr().err
+    after = (run / "rollouts.jsonl").read_bytes()
+    assert before != after and len(before.splitlines()) == len(after.splitlines())
+    assert [line["step"] for line in read_metrics(run / "rollouts_metrics.jsonl")] == [100, 200]
+    assert rollforge(*words, "--step", 200) == 0
+    assert (run / "rollouts.jsonl").read_bytes() == after
+    assert rollforge(*words, "--step", 300, "--fresh") == 0
+    assert [line["step"] for line in read_metrics(run / "rollouts_metrics.jsonl")] == [300]
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from rollforge.cli.collect import ModelFlags, PaceFlags
 from rollforge.cli.evaluating import JOINED, EvalFlags, collect_options, evaluate_model, join, print_tasksets
@@ -11,6 +11,9 @@ from rollforge.cli.monitoring import SinkFlags, start_sinks
 from rollforge.cli.output import print_json, say
 from rollforge.cli.progress import Progress
 from rollforge.errors import Exit
+
+if TYPE_CHECKING:
+    from rollforge.store import RunFiles
 
 EXAMPLE = "rollforge eval -i arithmetic=tasks.jsonl -m simulated -k 4 --verifier exact -o runs/eval"
 
@@ -40,7 +43,8 @@ def evaluate(
     out
         The run's directory; by default runs/eval-MODEL.
     step
-        Training step the metrics are logged at, so that curves can be drawn; each step is a run of its own.
+        Training step the metrics are logged at, so that curves can be drawn. Another step in the same directory is
+        evaluated anew.
     fresh
         Move an existing run aside and start anew.
     json
@@ -58,10 +62,14 @@ def evaluate(
 
     folder = Path(out or f"runs/eval-{safe_folder(model)}")
     files = RunFiles(folder)
+    curve = _curve_so_far(files, step)
+    if curve is not None and not fresh:
+        say(f"another step was evaluated in {folder}: its rollouts are moved aside, its metrics stay")
     facts = join([parse_taskset(text) for text in input], evaluation, folder)
     options = collect_options(
-        folder / JOINED, folder, model, evaluation, server, pace, facts=facts, fresh=fresh, step=step or None
-    )
+        folder / JOINED, folder, model, evaluation, server, pace, facts=facts, fresh=fresh or curve is not None,
+        step=step or None,
+    )  # fmt: skip
     folding = EvaluateOptions(
         k=evaluation.samples,
         tasks=facts["counts"],
@@ -71,6 +79,8 @@ def evaluate(
     )
     with start_sinks(sinks, files, options.to_config()) as opened:
         result, code = evaluate_model(options, folding, "none" if json and progress == "auto" else progress)
+        if curve and not fresh and not files.metrics.exists():
+            write_atomically(files.metrics, curve)
         opened.log(result.metrics, step=step)
     shown = msgspec.to_builtins(result) | {"model": model, "step": step, "exit_code": int(code)}
     shown.pop("task_means")
@@ -81,6 +91,16 @@ def evaluate(
         print_tasksets(result.tasksets, result.k)
         say(f"\nlogged at step {step} → {files.metrics}; the rollouts are in {folder}")
     return code
+
+
+def _curve_so_far(files: RunFiles, step: int) -> bytes | None:
+    """The metrics logged beside an evaluation of another step; None where there is no such evaluation."""
+    from rollforge.store import read_manifest
+
+    manifest = read_manifest(files)
+    if manifest is None or manifest.fingerprint.get("step") == (step or None):
+        return None
+    return files.metrics.read_bytes() if files.metrics.is_file() else b""
 
 
 def safe_folder(name: str) -> str:
