@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import multiprocessing
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -279,27 +281,54 @@ async def test_an_async_verifier_that_hangs_is_ended_by_its_timeout() -> None:
     await judge.close()
 
 
-def test_the_fingerprint_follows_the_file_its_neighbours_and_the_options(tmp_path: Path) -> None:
-    import importlib
-    import sys
-
-    write(tmp_path / "neighbour_of_fp.py", "LIMIT = 1\n")
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import fp_neighbour\ndef verify(task, response, k=1):\n    return 1\n",
+        "from fp_neighbour import LIMIT\ndef verify(task, response, k=1):\n    return LIMIT\n",
+        "def verify(task, response, k=1):\n    from fp_neighbour import LIMIT\n    return LIMIT\n",
+        "from fp_between import verify\n",
+        "from fp_package.inner import LIMIT\ndef verify(task, response, k=1):\n    return LIMIT\n",
+    ],
+)
+def test_the_fingerprint_follows_the_file_its_neighbours_and_the_options(tmp_path: Path, source: str) -> None:
+    write(tmp_path / "fp_neighbour.py", "LIMIT = 1\n")
     write(
-        tmp_path / "fp_verifier.py",
-        "import neighbour_of_fp\ndef verify(task, response, k=1):\n    return 1\n",
+        tmp_path / "fp_between.py",
+        "from fp_neighbour import LIMIT\ndef verify(task, response, k=1):\n    return LIMIT\n",
     )
+    (tmp_path / "fp_package").mkdir()
+    write(tmp_path / "fp_package" / "inner.py", "from fp_neighbour import LIMIT\n")
+    write(tmp_path / "fp_verifier.py", source)
 
     def fingerprint(**options: int) -> str:
-        for name in ("rollforge_user_fp_verifier", "neighbour_of_fp"):
-            sys.modules.pop(name, None)
+        for name in [name for name in sys.modules if "fp_" in name]:
+            del sys.modules[name]
         importlib.invalidate_caches()
         return load_verifier(f"{tmp_path / 'fp_verifier.py'}:verify", options).fingerprint
 
     first = fingerprint()
     assert fingerprint() == first
     assert fingerprint(k=2) != first
-    write(tmp_path / "neighbour_of_fp.py", "LIMIT = 2\n")
+    write(tmp_path / "fp_neighbour.py", "LIMIT = 2\n")
     assert fingerprint() != first
+
+
+def test_the_fingerprint_follows_the_package_of_a_verifier(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fp_home" / "rewards").mkdir(parents=True)
+    write(tmp_path / "fp_home" / "__init__.py", "")
+    write(tmp_path / "fp_home" / "limits.py", "LIMIT = 1\n")
+    write(tmp_path / "fp_home" / "rewards" / "__init__.py", "")
+    write(
+        tmp_path / "fp_home" / "rewards" / "long.py",
+        "from ..limits import LIMIT\ndef verify(task, response):\n    return LIMIT\n",
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    first = load_verifier("fp_home.rewards.long:verify").fingerprint
+    write(tmp_path / "fp_home" / "limits.py", "LIMIT = 2\n")
+    assert load_verifier("fp_home.rewards.long:verify").fingerprint != first
 
 
 def test_closures_over_other_values_have_other_fingerprints() -> None:

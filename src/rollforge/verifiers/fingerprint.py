@@ -1,16 +1,18 @@
 """This module digests a verifier: its source, its options, its mode.
 
-Equal fingerprints mean comparable verdicts. The source is the whole file the verifier stands in, and the files beside it that it
-uses, since a neighbour decides the verdict as much as the function does. Installed libraries are not part of it.
+Equal fingerprints mean comparable verdicts. The source is the whole file the verifier stands in, and the files beside it (or in its
+package) that it imports, since a neighbour decides the verdict as much as the function does. Installed libraries are not part of it.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import inspect
 import marshal
 import sys
-from collections.abc import Callable, Mapping
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -18,9 +20,13 @@ from typing import Any
 import msgspec
 
 _RUNNING = {
-    "base", "cache", "calling", "cores", "fingerprint", "inline", "keys", "line", "process", "runner", "spawner", "workers",
+    "__init__", "base", "cache", "calling", "cores", "fingerprint", "inline", "keys",
+    "line", "process", "runner", "spawner", "workers",
 }  # fmt: skip
 """Modules of this package that run verifiers: a change in them changes no verdict."""
+
+_INSTALLED = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
+"""Folders in which everything is beside everything."""
 
 
 def fingerprint_of(function: Callable[..., Any], options: Mapping[str, Any], mode: str | None) -> str:
@@ -34,43 +40,58 @@ def fingerprint_of(function: Callable[..., Any], options: Mapping[str, Any], mod
 
 
 def _source_files(function: Callable[..., Any]) -> list[Path]:
-    """The verifier's own file, and those in its folder that it refers to, however indirectly."""
+    """The verifier's own file, and those of its folder or package that it imports, however indirectly."""
     module = sys.modules.get(getattr(function, "__module__", None) or type(function).__module__)
     own = _file_of(module)
     if module is None or own is None:
         return []
+    package = module.__package__.split(".") if module.__package__ else []
+    root = own.parents[len(package)]
+    is_ours = package[:1] == ["rollforge"]
+    home = own.parent if is_ours else root.joinpath(*package[:1])
     found = {own}
-    waiting = [module]
+    waiting = [own] if str(home) not in _INSTALLED else []
     while waiting:
-        for neighbour in _modules_used(waiting.pop()):
-            path = _file_of(neighbour)
-            if path is None or path in found or path.parent != own.parent:
-                continue
-            if neighbour.__name__.startswith("rollforge.") and path.stem in _RUNNING:
-                continue
-            found.add(path)
-            waiting.append(neighbour)
+        for path in _imported(waiting.pop(), root):
+            is_beside = path.is_relative_to(home) and not (is_ours and path.stem in _RUNNING)
+            if is_beside and path not in found:
+                found.add(path)
+                waiting.append(path)
     return sorted(found)
 
 
-def _modules_used(module: ModuleType) -> list[ModuleType]:
-    used = []
-    for value in list(vars(module).values()):
-        named = (
-            value
-            if isinstance(value, ModuleType)
-            else sys.modules.get(getattr(value, "__module__", None) or "")
-        )
-        if named is not None and named is not module:
-            used.append(named)
-    return used
+def _imported(path: Path, root: Path) -> Iterator[Path]:
+    """The files that the import statements of a file name, wherever in it they stand."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):  # it is never imported, or else nothing would run
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _files_on_the_way(root, alias.name.split("."))
+        elif isinstance(node, ast.ImportFrom):
+            start = path.parents[node.level - 1] if node.level else root
+            if node.level:
+                yield from _files_on_the_way(start, ["__init__"])
+            for alias in node.names:
+                yield from _files_on_the_way(start, [*(node.module or "").split("."), alias.name])
+
+
+def _files_on_the_way(start: Path, names: list[str]) -> Iterator[Path]:
+    """The files that importing `names`, joined by dots, runs: packages and the module itself."""
+    for name in filter(None, names):
+        for path in (start / f"{name}.py", start / name / "__init__.py"):
+            if path.is_file():
+                yield path
+        start /= name
 
 
 def _file_of(module: ModuleType | None) -> Path | None:
     name = getattr(module, "__file__", None)
     if not isinstance(name, str) or not name.endswith(".py"):
         return None
-    path = Path(name)
+    path = Path(name).absolute()
     return path if path.is_file() else None
 
 
