@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +11,10 @@ import pytest
 from rollforge.errors import Failure, UsageError
 from rollforge.records import Response, Task
 from rollforge.verifiers import equivalence_judge, judge
+from rollforge.verifiers.base import load_verifier
 from rollforge.verifiers.equivalence import DIFFERENT, EQUAL
 from rollforge.verifiers.judge_model import as_data, fenced, new_nonce
+from rollforge.verifiers.runner import make_judge
 from tests.verifiers.judge_server import JudgeServer, in_fence, judge_server, nonce_of
 
 
@@ -108,6 +111,23 @@ async def test_the_swapped_order_must_agree_when_asked_for() -> None:
     first, second = shown(server, 0), shown(server, 1)
     assert first.index("Paris") < first.index("paris")
     assert second.index("paris") < second.index("Paris")
+
+
+async def test_a_regex_that_backtracks_for_ever_fails_its_verdict_and_blocks_nothing() -> None:
+    row = task(expected_answer="Paris", template_metadata={"output_regex": r"(?:\w+\s?)+#"})
+    options = {"model": "judge", "retries": 0}
+    with judge_server(in_fence(EQUAL)) as server:
+        judging = make_judge(
+            load_verifier("equivalence_judge", {**options, "base_url": server.url}), timeout=1.5
+        )
+        await judging.start()
+        hanging = asyncio.ensure_future(judging.judge(row, answer("many words " * 20)))
+        verdict = await judging.judge(task(expected_answer="Paris"), answer("Paris"))
+        assert not hanging.done()
+        with pytest.raises(Failure, match="no verdict within"):
+            await hanging
+        await judging.close()
+    assert verdict.reward == 1.0
 
 
 REGEX = {"template_metadata": {"output_regex": r"Answer: (\w+)|Or: (\w+)"}}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -7,8 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollforge.errors import Failure
 from rollforge.records import Response, Task
+from rollforge.verifiers.base import load_verifier
 from rollforge.verifiers.mcqa import Mcqa, Options
+from rollforge.verifiers.runner import make_judge
+from tests.verifiers.conftest import make_response
 
 OPTIONS = [{"A": "Circle"}, {"B": "Square"}, {"C": "red square"}, {"D": None}]
 
@@ -84,6 +89,23 @@ def test_the_rows_regex_is_tried_first_and_may_name_a_letter_without_option(
     assert read([r"(broken", r"none (\w)", r"final:\s*(\w)"], "final: a") == "A"
     assert read(r"none (\w)", r"\boxed{A}") == "A"
     assert read(r"(x)?final: (\w)", "final: c") == "C"
+
+
+async def test_a_rows_regex_that_backtracks_for_ever_fails_its_verdict_and_blocks_nothing() -> None:
+    judge = make_judge(load_verifier("mcqa"), workers=1, timeout=1)
+    fields = {"options": OPTIONS, "expected_answer": "B"}
+    endless = Task({**fields, "template_metadata": {"output_regex": r"(?:\w+\s?)+#"}})
+    quick = Task({**fields, "template_metadata": {"output_regex": r"final: (\w)"}})
+    await judge.start()
+    assert judge.counters.workers == 0
+    hanging = asyncio.ensure_future(judge.judge(endless, make_response("many words " * 20)))
+    await asyncio.sleep(0)
+    assert (await judge.judge(Task(fields), make_response(r"\boxed{B}"))).reward == 1.0
+    assert not hanging.done()
+    with pytest.raises(Failure, match="no verdict within 1 s"):
+        await hanging
+    assert (await judge.judge(quick, make_response("final: b"))).reward == 1.0
+    await judge.close()
 
 
 def test_the_rows_own_mode_is_used_unless_the_option_overrules_it(judged: Callable[..., Any]) -> None:

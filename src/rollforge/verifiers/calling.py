@@ -13,12 +13,15 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rollforge import records
 from rollforge.errors import Failure, RollforgeError
 from rollforge.records import Response, Task, Verdict
 from rollforge.verifiers.base import Verifier, convert_options, keyword_options, options_type, takes_self
+
+if TYPE_CHECKING:
+    import asyncio
 
 MESSAGE_CHARS = 2000
 
@@ -37,6 +40,7 @@ class LiveVerifier:
         self.verifier = verifier
         self.call: Callable[..., Any]
         self._instance: Any = None
+        self._runner: asyncio.Runner | None = None
         if verifier.is_class:
             self._instance = _instantiate(verifier)
             self.call = getattr(self._instance, verifier.method_name)
@@ -61,19 +65,32 @@ class LiveVerifier:
     def start_now(self) -> None:
         """The same for a process without an event loop."""
         if self.hooks("start", "setup"):
-            _run(self.start())
+            self._run(self.start())
 
     def close_now(self) -> None:
         """The same for a process without an event loop."""
         if self.hooks("close", "teardown"):
-            _run(self.close())
+            self._run(self.close())
+        if self._runner is not None:
+            self._runner.close()
 
     def judge_now(self, task: Task, responses: list[Response]) -> list[Verdict]:
         """The verdicts of one call, for a sync verifier; an async one is run to its end in a loop of its own."""
         value = self.called(task, responses)
         if is_awaitable(value):
-            value = _run(_awaited(value))
+            value = self._run(_awaited(value))
         return self.verdicts(value, len(responses))
+
+    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run to the end in one loop for all calls, since what a verifier holds open belongs to the loop that opened it.
+
+        Most workers never need one, and start in half the time without.
+        """
+        import asyncio
+
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        return self._runner.run(work)
 
     async def judge(self, task: Task, responses: list[Response]) -> list[Verdict]:
         """The same in the event loop."""
@@ -104,13 +121,6 @@ def is_awaitable(value: object) -> bool:
 
 async def _awaited(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
-
-
-def _run(work: Coroutine[Any, Any, Any]) -> Any:
-    """Run to the end in a loop of its own; most workers never need one, and start in half the time without."""
-    import asyncio
-
-    return asyncio.run(work)
 
 
 def _instantiate(verifier: Verifier) -> Any:

@@ -10,13 +10,12 @@ judge, where NeMo Gym takes an unreadable reply for "not equal".
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
 from pathlib import Path
 
 from rollforge.errors import UsageError
 from rollforge.records import JsonObject, Response, Task
 from rollforge.verifiers.equivalence import DIFFERENT, EQUAL, Comparison, EquivalenceJudge, Labels
+from rollforge.verifiers.extraction import Extractor
 from rollforge.verifiers.judge_model import JudgeEndpoint, JudgeOptions, Tally
 
 needs = ("expected_answer|metadata.expected_answer",)
@@ -62,6 +61,7 @@ class EquivalenceVerifier:
     def __init__(self, options: Options | None = None) -> None:
         self._options = options or Options()
         self._endpoint = JudgeEndpoint(self._options)
+        self._extractor = Extractor()
         self._judge = EquivalenceJudge(
             self._endpoint,
             attempts=self._options.attempts,
@@ -72,13 +72,13 @@ class EquivalenceVerifier:
 
     async def verify(self, task: Task, response: Response) -> JsonObject:
         expected = expected_answer(task)
-        question = extracted(question_text(task), self._options.question_extract_regex)
+        question = await self._extractor.extracted(question_text(task), self._options.question_extract_regex)
         row_regex = self._row_regex(task)
         threshold = self._options.extraction_length_threshold
         is_long = row_regex is not None and threshold is not None and len(expected) > threshold
         regex = None if is_long else row_regex or self._options.response_extract_regex
         whole = answer_text(response)
-        candidate = extracted(whole, regex) if whole else NO_ANSWER
+        candidate = await self._extractor.extracted(whole, regex) if whole else NO_ANSWER
         tally = Tally()
         first = await self._judge.compare(question, expected, candidate, tally)
         comparisons = [first]
@@ -96,6 +96,7 @@ class EquivalenceVerifier:
 
     async def close(self) -> None:
         await self._endpoint.close()
+        await self._extractor.close()
 
     def _row_regex(self, task: Task) -> str | None:
         metadata = task.get("template_metadata")
@@ -136,17 +137,6 @@ def answer_text(response: Response) -> str:
     return ""
 
 
-def extracted(text: str, regex: str | None) -> str:
-    """The first group that is not empty of the last match, or the whole match; the text itself without a match."""
-    pattern = _compiled(regex) if regex else None
-    last = None
-    for last in pattern.finditer(text) if pattern else ():  # noqa: B007  (the last one is kept)
-        pass
-    if last is None:
-        return text
-    return next((group.strip() for group in last.groups() if group and group.strip()), last.group().strip())
-
-
 def read_template(path: str | None) -> str | None:
     """The text of a prompt file."""
     if path is None:
@@ -155,14 +145,6 @@ def read_template(path: str | None) -> str | None:
         return Path(path).expanduser().read_text(encoding="utf-8").strip()
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}", hint="the judge's template is a text file") from error
-
-
-@lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> re.Pattern[str] | None:
-    try:
-        return re.compile(pattern, re.MULTILINE | re.DOTALL)
-    except re.error:
-        return None
 
 
 def _joined(content: object) -> str | None:

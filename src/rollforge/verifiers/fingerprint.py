@@ -21,7 +21,7 @@ import msgspec
 
 _RUNNING = {
     "__init__", "base", "cache", "calling", "cores", "fingerprint", "inline", "keys",
-    "line", "process", "runner", "spawner", "workers",
+    "line", "on_demand", "process", "runner", "spawner", "workers",
 }  # fmt: skip
 """Modules of this package that run verifiers: a change in them changes no verdict."""
 

@@ -6,7 +6,7 @@ then the row's `grading_mode`, which the `grading_mode` option overrules for eve
 all answer text of the rollout.
 
 It reads letters, not reasoning: an answer that argues for B and boxes C is C. A row's own regex is the task
-author's and is run as it stands; the answer cannot supply one.
+author's and is run as it stands, in a worker with a time limit; the answer cannot supply one.
 """
 
 from __future__ import annotations
@@ -60,6 +60,11 @@ class Mcqa:
     options_type = Options
     is_cheap = True
 
+    @staticmethod
+    def is_cheap_for(task: Task) -> bool:
+        """A row's own regex may backtrack for ever: such rows are judged in workers."""
+        return not _row_patterns(task)
+
     def __init__(self, options: Options | None = None) -> None:
         self._mode = (options or Options()).grading_mode
 
@@ -102,9 +107,7 @@ class _Choices:
 def read_letter(task: Task, text: str, mode: GradingMode | None = None) -> str | None:
     """The letter that `text` settles on for this row, or None."""
     choices = _Choices(task.get("options"))
-    metadata = task.get("template_metadata")
-    patterns = metadata.get("output_regex") if isinstance(metadata, dict) else None
-    for pattern in [patterns] if isinstance(patterns, str) else patterns or ():
+    for pattern in _row_patterns(task):
         found = _by_regex(pattern, text, choices)
         if found is not None:
             return found
@@ -119,6 +122,12 @@ def read_letter(task: Task, text: str, mode: GradingMode | None = None) -> str |
         case "lenient_answer_colon_md":
             return _answer_line_markdown(text, choices)
     raise ValueError(f"unknown grading_mode {mode!r}")
+
+
+def _row_patterns(task: Task) -> list[str]:
+    metadata = task.get("template_metadata")
+    patterns = metadata.get("output_regex") if isinstance(metadata, dict) else None
+    return [patterns] if isinstance(patterns, str) else patterns or []
 
 
 def _by_regex(pattern: str, text: str, choices: _Choices) -> str | None:

@@ -1,7 +1,8 @@
 """This module makes a verifier ready to run: in the event loop, or in worker processes, with equal answers judged once.
 
-Async verifiers and those that declare themselves cheap run in the event loop; every other one in long-lived worker processes
-with a hard timeout and a memory limit. Equal answers to the same task share one judgement, also while it is still running.
+Async verifiers and those that declare themselves cheap run in the event loop, but for tasks of which `is_cheap_for` says no; every
+other one in long-lived worker processes with a hard timeout and a memory limit. Equal answers to the same task share one judgement,
+also while it is still running.
 """
 
 from __future__ import annotations
@@ -279,13 +280,16 @@ def make_judge(
         cache: Verdicts of earlier runs; not used for a verifier that is not deterministic.
         sharing: Whether equal answers to one task are judged once; `auto` does so where finding the equal one is cheaper.
     """
-    engine: Engine
-    if verifier.is_async or verifier.is_cheap or workers == 0:
-        engine = LoopEngine(verifier, timeout)
-    else:
+    loop = LoopEngine(verifier, timeout)
+    engine: Engine = loop
+    is_cheap_for = getattr(verifier.function, "is_cheap_for", None) if verifier.is_cheap else None
+    is_inline = verifier.is_async or (verifier.is_cheap and is_cheap_for is None)
+    if workers != 0 and not is_inline:
+        from rollforge.verifiers.on_demand import MixedEngine
         from rollforge.verifiers.workers import WorkerPool
 
-        engine = WorkerPool(verifier, workers=workers, timeout=timeout, memory_mb=memory_mb)
+        pool = WorkerPool(verifier, workers=workers, timeout=timeout, memory_mb=memory_mb)
+        engine = pool if is_cheap_for is None else MixedEngine(loop, pool, is_cheap_for)
     return RunningJudge(verifier, engine, cache, sharing=sharing)
 
 

@@ -155,6 +155,7 @@ class WorkerPool:
             worker.ready.set_exception(
                 UsageError(f"the verifier {self._verifier.name} could not start: {reason}")
             )
+            worker.ready.exception()  # in a pool that closes nobody asks for it
         if culprit is not None and not culprit.future.done():
             culprit.future.set_exception(verifier_failure(reason))
         if culprit is None and not worker.is_leaving and code is not None:  # None: it went with its template

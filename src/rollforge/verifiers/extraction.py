@@ -1,0 +1,63 @@
+"""This module takes an answer out of a text with a regular expression, in a process of its own.
+
+The expression is a row's or a user's and the text a model's: together they may backtrack for ever, which nothing in our own
+process could end. Running out of time is a failure to judge.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from rollforge.records import JsonObject, Response, Task
+from rollforge.verifiers.base import load_verifier
+from rollforge.verifiers.on_demand import PoolOnDemand
+from rollforge.verifiers.workers import WorkerPool
+
+SECONDS = 10.0
+"""What one search may take."""
+MEMORY_MB = 1024
+
+_NOTHING = Response({})
+
+
+class Extractor:
+    """Searches texts in worker processes, which start with the first search."""
+
+    def __init__(self) -> None:
+        verifier = load_verifier(search)
+        self._pool = PoolOnDemand(WorkerPool(verifier, workers="auto", timeout=SECONDS, memory_mb=MEMORY_MB))
+
+    async def extracted(self, text: str, regex: str | None) -> str:
+        """The first group that is not empty of the last match, or the whole match; the text itself without a match."""
+        if not regex:
+            return text
+        _, (verdict,) = await self._pool.run(Task({"text": text, "regex": regex}), [_NOTHING])
+        found: str = verdict.details["extracted"]
+        return found
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+
+def search(task: Task, response: Response) -> JsonObject:
+    """One search, in the shape of a verdict."""
+    return {"reward": None, "extracted": extracted(task["text"], task["regex"])}
+
+
+def extracted(text: str, regex: str) -> str:
+    pattern = _compiled(regex)
+    last = None
+    for last in pattern.finditer(text) if pattern else ():  # noqa: B007  (the last one is kept)
+        pass
+    if last is None:
+        return text
+    return next((group.strip() for group in last.groups() if group and group.strip()), last.group().strip())
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> re.Pattern[str] | None:
+    try:
+        return re.compile(pattern, re.MULTILINE | re.DOTALL)
+    except re.error:
+        return None
