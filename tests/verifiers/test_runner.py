@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import multiprocessing
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -279,6 +280,96 @@ async def test_an_async_verifier_that_hangs_is_ended_by_its_timeout() -> None:
         await judge.judge(task(), answer("hang"))
     assert (await judge.judge(task(), answer("go"))).reward == 1.0
     await judge.close()
+
+
+async def test_a_verdict_that_comes_after_its_deadline_is_a_failure() -> None:
+    async def verify(task: Task, response: Response) -> float:
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            return 0.0
+        return 1.0
+
+    judge = make_judge(load_verifier(verify), timeout=0.05)
+    await judge.start()
+    with pytest.raises(Failure, match=r"no verdict within 0\.05 s"):
+        await judge.judge(task(), answer("x"))
+    await judge.close()
+
+
+def test_a_verifier_that_never_listens_to_cancellation_holds_up_nothing(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "deaf.py",
+        """
+import asyncio
+async def verify(task, response):
+    while True:
+        try:
+            await asyncio.sleep(100)
+        except:
+            pass
+""",
+    )
+    script = f"""
+import asyncio
+from rollforge.errors import Failure
+from rollforge.records import Response, Task
+from rollforge.verifiers import inline
+from rollforge.verifiers.base import load_verifier
+from rollforge.verifiers.runner import make_judge
+inline.GRACE = 0.1
+async def main():
+    judge = make_judge(load_verifier({str(path)!r}), timeout=0.05)
+    await judge.start()
+    try:
+        await judge.judge(Task({{}}), Response.from_text("x"))
+    except Failure as failure:
+        print(failure.message)
+    await judge.close()
+asyncio.run(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert (done.stdout.strip(), done.stderr) == ("no verdict within 0.05 s", "")
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit, GeneratorExit, BaseException])
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_whatever_a_verifier_raises_is_its_own_failure(
+    error: type[BaseException], is_async: bool
+) -> None:
+    def verify(task: Task, response: Response) -> float:
+        raise error
+
+    async def verify_later(task: Task, response: Response) -> float:
+        raise error
+
+    with pytest.raises(Failure, match=error.__name__):
+        await verdict_of(verify_later if is_async else verify, "x")
+
+
+async def test_a_cancelled_judgement_cancels_its_verifier_and_is_no_failure() -> None:
+    heard = []
+
+    async def verify(task: Task, response: Response) -> float:
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            heard.append("cancelled")
+        return 1.0
+
+    judge = make_judge(load_verifier(verify))
+    await judge.start()
+    work = asyncio.ensure_future(judge.judge(task(), answer("x")))
+    while not judge.counters.busy:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.01)
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    await judge.close()
+    assert heard == ["cancelled"]
 
 
 @pytest.mark.parametrize(

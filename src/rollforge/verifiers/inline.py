@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Never, TypeVar
 
 from rollforge.errors import Failure, UsageError
 from rollforge.records import Response, Task, Verdict
 from rollforge.verifiers.base import Verifier
 from rollforge.verifiers.calling import LiveVerifier, failure_message, is_awaitable, verifier_failure
+
+T = TypeVar("T")
+
+GRACE = 3.0
+"""Seconds an async verifier has to end once it is cancelled."""
 
 
 class LoopEngine:
@@ -35,24 +44,65 @@ class LoopEngine:
         started = time.perf_counter()
         self.running += 1
         try:
-            value = self._live.called(task, responses)
+            value = self._own(self._live.called, task, responses)
             if is_awaitable(value):
-                async with asyncio.timeout(self._timeout):
-                    value = await value
-            verdicts = self._live.verdicts(value, len(responses))
-        except Failure:
-            raise
-        except TimeoutError as error:
-            message = f"no verdict within {self._timeout:g} s"
-            took_all = time.perf_counter() - started >= self._timeout
-            raise verifier_failure(message if took_all else failure_message(error, self._verifier)) from error
-        except (Exception, SystemExit) as error:  # the boundary to the user's code
-            raise verifier_failure(failure_message(error, self._verifier)) from error
+                value = await self._in_time(value)
+            verdicts = self._own(self._live.verdicts, value, len(responses))
         finally:
             self.running -= 1
         return time.perf_counter() - started, verdicts
+
+    def _own(self, call: Callable[..., T], *arguments: Any) -> T:
+        """What the user's code returns; all that it raises is its failure, an end to the program that it asks for too."""
+        try:
+            return call(*arguments)
+        except (Failure, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            raise verifier_failure(failure_message(error, self._verifier)) from error
+
+    async def _in_time(self, value: Awaitable[Any]) -> Any:
+        """What comes of it before the deadline. A task of its own tells its cancellation from ours."""
+        work = asyncio.create_task(_outcome(value))
+        started = time.perf_counter()
+        try:
+            await asyncio.wait([work], timeout=self._timeout)
+            is_late = not work.done() or time.perf_counter() - started >= self._timeout
+        finally:
+            if not work.done():
+                await _end(work)
+        if is_late:
+            raise verifier_failure(f"no verdict within {self._timeout:g} s")
+        return self._own(work.result())
 
     async def close(self) -> None:
         if self._live is not None:
             with contextlib.suppress(Exception):  # the verdicts are given; a failing tear-down changes none
                 await self._live.close()
+
+
+async def _outcome(value: Awaitable[Any]) -> Callable[[], Any]:
+    """A call that returns or raises what was awaited: what leaves a task as an error may end the whole loop."""
+    try:
+        result = await value
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  (the boundary to the user's code)
+        return partial(_reraise, error)
+    return lambda: result
+
+
+def _reraise(error: BaseException) -> Never:
+    raise error
+
+
+async def _end(work: asyncio.Task[Any]) -> None:
+    """Cancel it. One that does not listen is left to itself: neither we nor the loop's end wait for it."""
+    work.cancel()
+    try:
+        await asyncio.wait([work], timeout=GRACE)
+    finally:
+        if not work.done():
+            asyncio._unregister_task(work)
+            # Destroying it would call it once more, and it need not listen then either.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(work))
