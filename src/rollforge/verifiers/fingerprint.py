@@ -7,6 +7,7 @@ package) that it imports, since a neighbour decides the verdict as much as the f
 from __future__ import annotations
 
 import ast
+import gc
 import hashlib
 import inspect
 import marshal
@@ -63,7 +64,7 @@ def _source_files(function: Callable[..., Any]) -> list[Path]:
 def _imported(path: Path, root: Path) -> Iterator[Path]:
     """The files that the import statements of a file name, wherever in it they stand."""
     try:
-        tree = ast.parse(path.read_bytes())
+        tree = _parsed(path.read_bytes())
     except (SyntaxError, ValueError):  # it is never imported, or else nothing would run
         return
     for node in ast.walk(tree):
@@ -76,6 +77,16 @@ def _imported(path: Path, root: Path) -> Iterator[Path]:
                 yield from _files_on_the_way(start, ["__init__"])
             for alias in node.names:
                 yield from _files_on_the_way(start, [*(node.module or "").split("."), alias.name])
+
+
+def _parsed(source: bytes) -> ast.Module:
+    is_collecting = gc.isenabled()
+    gc.disable()  # Python 3.11 cannot parse when a collection in the midst of it shows somebody's traceback (gh-106905)
+    try:
+        return ast.parse(source)
+    finally:
+        if is_collecting:
+            gc.enable()
 
 
 def _files_on_the_way(start: Path, names: list[str]) -> Iterator[Path]:
