@@ -39,6 +39,11 @@ class Registry:
             )
         return load_target(targets[name])
 
+    def is_ours(self, member: Any) -> bool:
+        """Whether it is one of the built-in members."""
+        place = f"{getattr(member, '__module__', '')}:{getattr(member, '__qualname__', '')}"
+        return place in self._members.values()
+
     def _targets(self) -> dict[str, str]:
         return {**plugins(self.family), **self._members}
 

@@ -349,6 +349,24 @@ async def test_whatever_a_verifier_raises_is_its_own_failure(
         await verdict_of(verify_later if is_async else verify, "x")
 
 
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_verifier_in_our_process_changes_neither_task_nor_response(is_async: bool) -> None:
+    def verify(task: Task, response: Response) -> float:
+        task["seen"].append(1)
+        response.raw["output"][0]["content"][0]["text"] = "JUNK"
+        return len(task["seen"])
+
+    async def verify_later(task: Task, response: Response) -> float:
+        return verify(task, response)
+
+    row, response = task(seen=[]), answer("x")
+    judge = make_judge(load_verifier(verify_later if is_async else verify), workers=0, sharing="never")
+    await judge.start()
+    assert [(await judge.judge(row, response)).reward for _ in range(2)] == [1.0, 1.0]
+    await judge.close()
+    assert (row, response.raw) == (task(seen=[]), answer("x").raw)
+
+
 async def test_a_cancelled_judgement_cancels_its_verifier_and_is_no_failure() -> None:
     heard = []
 
