@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import re
 from typing import Any
@@ -87,6 +88,10 @@ def always_zero(task: Task, response: Response) -> float:
     return 0.0
 
 
+def never_judges(task: Task, response: Response) -> None:
+    return None
+
+
 def substring(task: Task, response: Response) -> bool:
     return task["expected_answer"] in response.text
 
@@ -124,6 +129,7 @@ def needs_no_reading(task: Task, response: Response) -> bool:
 BROKEN = [
     (always_one, {"empty", "refusal", "swapped gold", "echo", "hedge"}),
     (always_zero, {"gold"}),
+    (never_judges, {"gold", "errors"}),
     (substring, {"hedge"}),
     (rewards_empty, {"empty"}),
     (at_random, {"twice", "empty"}),
@@ -166,6 +172,14 @@ def minus_one(task: Task, response: Response) -> float:
     return 1.0 if boxed_equal(task, response) else -1.0
 
 
+def a_third(task: Task, response: Response) -> float:
+    return 0.3 * boxed_equal(task, response)
+
+
+def below_zero(task: Task, response: Response) -> float:
+    return -0.5 if boxed_equal(task, response) else -1.0
+
+
 def or_none(task: Task, response: Response) -> float | None:
     """Says that it cannot judge where there is no box."""
     return None if last_boxed(response.text) is None else float(boxed_equal(task, response))
@@ -177,7 +191,17 @@ async def over_the_network(task: Task, response: Response) -> bool:
 
 @pytest.mark.parametrize(
     "verifier",
-    [boxed_equal, last_number, ten_points, minus_one, or_none, over_the_network, "exact"],
+    [
+        boxed_equal,
+        last_number,
+        ten_points,
+        minus_one,
+        a_third,
+        below_zero,
+        or_none,
+        over_the_network,
+        "exact",
+    ],
     ids=lambda verifier: getattr(verifier, "__name__", verifier),
 )
 async def test_an_honest_verifier_passes(verifier: Any) -> None:
@@ -232,6 +256,27 @@ async def test_without_right_answers_the_rest_is_asked_and_the_gap_is_named() ->
     assert (gold.name, gold.finding, gold.n) == ("gold", "not asked", 0)
     assert {"empty", "refusal", "swapped response"} <= found_by(report)
     assert report.false_negative.rate is None
+
+
+async def test_a_verifier_that_never_judges_is_broken_without_right_answers_too() -> None:
+    material = [(Task({"responses_create_params": {"input": f"Say {n}"}}, n), None) for n in range(5)]
+    assert found_by(await report_on(never_judges, material)) == {"errors"}
+
+
+async def test_a_verifier_that_hangs_is_broken_after_a_few_calls() -> None:
+    async def hangs(task: Task, response: Response) -> float:
+        await asyncio.sleep(100)
+        return 1.0
+
+    judge = make_judge(load_verifier(hangs), timeout=0.01)
+    await judge.start()
+    prober = Prober(judge)
+    for task, response in sums():
+        await prober.ask(task, response)
+    await judge.close()
+    report = prober.report()
+    assert found_by(report) == {"errors"}
+    assert report.calls < 10
 
 
 async def test_a_few_tasks_are_shown_but_not_judged() -> None:

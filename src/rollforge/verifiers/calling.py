@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import asyncio
 
 MESSAGE_CHARS = 2000
+LATE = "no verdict within"
+"""How the failure of a verdict begins that ran out of time."""
 
 _PLAIN = (dict, bool, int, float)
 """What most verifiers return."""

@@ -14,7 +14,7 @@ from rollforge.errors import Failure, UsageError
 from rollforge.records import Response, Task, Verdict, from_json, to_json
 from rollforge.verifiers import VERIFIERS
 from rollforge.verifiers.base import Verifier
-from rollforge.verifiers.calling import LiveVerifier, failure_message, is_awaitable, verifier_failure
+from rollforge.verifiers.calling import LATE, LiveVerifier, failure_message, is_awaitable, verifier_failure
 
 T = TypeVar("T")
 
@@ -76,7 +76,7 @@ class LoopEngine:
             if not work.done():
                 await _end(work)
         if is_late:
-            raise verifier_failure(f"no verdict within {self._timeout:g} s")
+            raise verifier_failure(f"{LATE} {self._timeout:g} s")
         return self._own(work.result())
 
     async def close(self) -> None:

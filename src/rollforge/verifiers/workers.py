@@ -18,7 +18,7 @@ import msgspec
 from rollforge.errors import RollforgeError, UsageError
 from rollforge.records import Response, Task, Verdict
 from rollforge.verifiers.base import Verifier
-from rollforge.verifiers.calling import Stopped, verifier_failure
+from rollforge.verifiers.calling import LATE, Stopped, verifier_failure
 from rollforge.verifiers.cores import idle_cores, usable_cores
 from rollforge.verifiers.line import Job, Outcome, WorkerLine
 from rollforge.verifiers.process import DUMP_SIGNAL, HEADER, kill_group
@@ -257,7 +257,7 @@ class WorkerPool:
                 )  # it writes where it hangs; a late answer still counts
             return
         place = worker.handle.last_place()
-        worker.end(f"no verdict within {self._timeout:g} s" + (f"; it was at {place}" if place else ""))
+        worker.end(f"{LATE} {self._timeout:g} s" + (f"; it was at {place}" if place else ""))
 
     async def close(self) -> None:
         """End every worker; those that tear down get three seconds."""

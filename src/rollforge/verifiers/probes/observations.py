@@ -5,6 +5,7 @@ Nothing is judged before: which reward counts as a pass depends on all rewards s
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 
 from rollforge.verifiers.probes.questions import QUESTIONS, UNSTEADY_LIMIT, Said
@@ -37,18 +38,24 @@ class Observations:
         self.unjudged_gold = 0
         self.tasks = 0
         self.calls = 0
-        self._lowest, self._highest = 0.0, 1.0
-        self._has_rewarded = False
+        self.is_hanging = False
+        """It ran out of time so often in a row that it was asked no more."""
+        self._lowest, self._highest = math.inf, -math.inf
 
     def saw(self, reward: float) -> None:
         """Learn the verifier's range from a reward it gave."""
         self._lowest, self._highest = min(self._lowest, reward), max(self._highest, reward)
-        self._has_rewarded = self._has_rewarded or reward > 0
+
+    @property
+    def _has_judged(self) -> bool:
+        return self._lowest <= self._highest
 
     @property
     def threshold(self) -> float:
-        """The middle of the verifier's range: declared, else as seen."""
+        """The middle of the verifier's range: declared, else as seen; of the usual one when only one reward was seen."""
         low, high = self._judge.verifier.reward_range or (self._lowest, self._highest)
+        if low >= high:
+            low, high = min(low, 0.0), max(high, 1.0)
         return (low + high) / 2
 
     def has_flipped(self, said: Said) -> bool:
@@ -61,7 +68,7 @@ class Observations:
         if kind == "flip":
             return self.has_flipped(said)
         if kind == "error":
-            return said.reward is None
+            return said.reward is None or not self._has_judged
         passes = said.reward is not None and said.reward >= self.threshold
         return not passes if kind == "false negative" else passes
 
@@ -111,7 +118,9 @@ class Observations:
             ci=rate.ci,
             chance=chance,
             limit=limit,
-            finding=finding_of(len(wrong), len(said), limit, chance),
+            finding="broken"
+            if name == "errors" and self.is_hanging
+            else finding_of(len(wrong), len(said), limit, chance),
             reason="" if said else self._reason_not_asked(name),
             examples=[_example(one) for one in wrong[:EXAMPLES]],
         )
@@ -137,7 +146,11 @@ class Observations:
         notes = []
         if self.unjudged_gold:
             notes.append(f"it said it cannot judge the right answer of {self.unjudged_gold:,} tasks")
-        if self.tasks and not self._has_rewarded:
+        if self.is_hanging:
+            notes.append("it ran out of time again and again, so it was asked no more")
+        if self.tasks and not self._has_judged:
+            notes.append("it judged nothing it was shown")
+        elif self.tasks and self._highest <= 0:
             notes.append("it gave no reward above 0 to anything it was shown")
         return notes
 

@@ -14,6 +14,7 @@ import msgspec
 from rollforge.errors import Failure
 from rollforge.records import Response, Task
 from rollforge.verifiers.base import attribute
+from rollforge.verifiers.calling import LATE
 from rollforge.verifiers.probes.answers import (
     EMPTY,
     EXPLICIT_FORMS,
@@ -35,6 +36,8 @@ from rollforge.verifiers.runner import RunningJudge
 PARTNERS = 32
 LEARNING = 3
 EXCERPT = 200
+PATIENCE = 5
+"""After so many calls in a row that ran out of time, a verifier is asked no more."""
 
 
 class _Partner(msgspec.Struct, frozen=True):
@@ -43,6 +46,10 @@ class _Partner(msgspec.Struct, frozen=True):
     task: Task
     gold: list[Any]
     response: Response | None
+
+
+class _Hanging(Exception):
+    """The verifier runs out of time whatever it is asked."""
 
 
 class Prober:
@@ -55,6 +62,8 @@ class Prober:
         self._seen = Observations(judge, set(attribute(function, "skip_probes", ())))
         self._partners: deque[_Partner] = deque(maxlen=PARTNERS)
         self._explicit_form: str | None = None
+        self._late = 0
+        """Calls in a row that ran out of time."""
 
     def report(self) -> ProbeReport:
         """What has been learnt so far."""
@@ -62,6 +71,15 @@ class Prober:
 
     async def ask(self, task: Task, response: Response | None = None) -> None:
         """Ask everything about one task; `response` is a real answer to it, if there is one."""
+        if self._seen.is_hanging:
+            return
+        try:
+            await self._ask(task, response)
+        except _Hanging as hanging:
+            self._seen.is_hanging = True
+            self._seen.said["errors"].append(Said(task.index, None, "", None, note=str(hanging)))
+
+    async def _ask(self, task: Task, response: Response | None) -> None:
         number = self._seen.tasks
         self._seen.tasks += 1
         gold = gold_of(task, self._gold_hook)
@@ -87,8 +105,12 @@ class Prober:
         try:
             reward = (await self._judge.call_once(task, response)).reward
         except Failure as failure:
+            self._late = self._late + 1 if failure.message.startswith(LATE) else 0
+            if self._late >= PATIENCE:
+                raise _Hanging(failure.message) from failure
             failures.append(Said(task.index, None, _tail(response), None, note=failure.message[:300]))
             return failure
+        self._late = 0
         if reward is not None:
             self._seen.saw(reward)
         return reward
@@ -116,6 +138,8 @@ class Prober:
                 failures.append(own[0])  # it failed on every form, also on the one it wants
             else:
                 self._seen.unjudged_gold += 1
+                said = Said(task.index, None, _tail(forms[0][1]), gold_text(gold))
+                self._seen.said["gold"].append(said)
             return None
         reward, name, response = best
         self._seen.said["gold"].append(Said(task.index, reward, _tail(response), gold_text(gold)))
