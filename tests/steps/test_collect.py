@@ -365,8 +365,17 @@ async def test_the_callers_own_task_indices_are_kept(tmp_path: Path) -> None:
 async def test_probes_sprinkled_in_find_a_verifier_that_rewards_everything(tmp_path: Path) -> None:
     write_tasks(tmp_path, 60)
     (tmp_path / "kind.py").write_text("def verify(task, response):\n    return 1.0\n")
+    (tmp_path / "silent.py").write_text("def verify(task, response):\n    return None\n")
     async with SimulatedServer(SimulateOptions()) as server:
         honest = await collect(tmp_path, server, probe="50%", out=str(tmp_path / "honest"))
         broken = await collect(tmp_path, server, probe="50%", verifier=f"{tmp_path}/kind.py:verify")
+        silent = await collect(
+            tmp_path,
+            server,
+            probe="50%",
+            verifier=f"{tmp_path}/silent.py:verify",
+            out=str(tmp_path / "silent"),
+        )
+    assert silent.exit_code == Exit.BROKEN_VERIFICATION
     assert honest.exit_code == Exit.DONE and honest.probe is not None and not honest.probe.is_broken
     assert broken.exit_code == Exit.BROKEN_VERIFICATION and broken.finished == 60

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from rollforge.errors import Failure, UsageError
+from rollforge.verifiers.base import load_verifier
 from rollforge.verifiers.equivalence import DIFFERENT, EQUAL
 from rollforge.verifiers.judge_model import JudgeOptions
 from rollforge.verifiers.math import Math, Options, without_delimiters
@@ -70,6 +71,18 @@ def test_the_judge_is_asked_in_both_orders_and_only_about_what_the_library_refus
     assert [item["verdict_label"] for item in rescued["judge_evaluations"]] == [EQUAL, EQUAL]
     assert (rescued["judge_input_tokens"], rescued["judge_output_tokens"]) == (22, 14)
     assert rescued["judge_seconds"] >= 0
+
+
+def test_with_a_judge_it_is_not_deterministic_so_that_nothing_is_shared() -> None:
+    judge = {"model": "judge", "base_url": "http://localhost/v1"}
+    members = {"verifiers": {"one": "math", "other": "exact"}}
+    dispatching = "rollforge.verifiers.by_taskset:ByTaskset"
+    assert load_verifier("math").is_deterministic
+    assert not load_verifier("math", {"judge": judge}).is_deterministic
+    assert load_verifier(dispatching, members).is_deterministic
+    assert not load_verifier(
+        dispatching, {"verifiers": {"one": "math"}, "options": {"judge": judge}}
+    ).is_deterministic
 
 
 def test_a_judge_that_says_yes_only_in_one_order_means_no(judged: Judged) -> None:

@@ -132,7 +132,7 @@ def load_verifier(
         options=options,
         mode=mode,
         is_group=is_group,
-        is_deterministic=bool(attribute(function, "is_deterministic", True)),
+        is_deterministic=_is_deterministic(function, options),
         is_cheap=bool(attribute(function, "is_cheap", False)),
         reward_range=attribute(function, "reward_range", None),
     )
@@ -154,6 +154,11 @@ def attribute(function: VerifierFunction, name: str, default: Any) -> Any:
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     found = getattr(module, name, None) if module is not None and module.__name__ != "__main__" else None
     return default if found is None else found
+
+
+def _is_deterministic(function: VerifierFunction, options: JsonObject) -> bool:
+    with_options = getattr(function, "is_deterministic_with", None)
+    return bool(with_options(options) if with_options else attribute(function, "is_deterministic", True))
 
 
 def _is_named_group(function: VerifierFunction) -> bool:

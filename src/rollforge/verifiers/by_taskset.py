@@ -31,6 +31,12 @@ class ByTaskset:
 
     options_type = Options
 
+    @staticmethod
+    def is_deterministic_with(options: JsonObject) -> bool:
+        """When every member is."""
+        members = set(options["verifiers"].values())
+        return all(load_verifier(name, options.get("options")).is_deterministic for name in members)
+
     def __init__(self, options: Options) -> None:
         self._live = {
             taskset: LiveVerifier(load_verifier(name, options.options))

@@ -43,10 +43,14 @@ class Math:
 
     options_type = Options
 
+    @staticmethod
+    def is_deterministic_with(options: JsonObject) -> bool:
+        """A judge may change its mind."""
+        return options.get("judge") is None
+
     def __init__(self, options: Options | None = None) -> None:
         self._options = options or Options()
         self._library = _Library()
-        self.is_deterministic = self._options.judge is None
         if self._options.judge is not None:
             JudgeEndpoint(
                 self._options.judge
