@@ -87,7 +87,7 @@ def test_with_a_judge_it_is_not_deterministic_so_that_nothing_is_shared() -> Non
 
 def test_a_judge_that_says_yes_only_in_one_order_means_no(judged: Judged) -> None:
     labels = iter([EQUAL, DIFFERENT])
-    with judge_server(lambda request: f"My final verdict is {next(labels)}") as server:
+    with judge_server(lambda request: in_fence(next(labels))(request)) as server:
         verdict = judged(with_judge(server.url), "forty-two", expected_answer="42")
     assert verdict["reward"] == 0.0
     assert len(verdict["judge_evaluations"]) == 2

@@ -1,9 +1,10 @@
 """This module lets a judge model say whether two answers are equal, in NeMo Gym's words `[[A=B]]` and
 `[[A!=B]]`.
 
-The judge is asked to end with a fence that carries a nonce; a label in that fence is the verdict. A reply
-without the fence is read as NeMo Gym reads it, the earliest label wins, except where one of the compared
-texts itself contains a label: there an unfenced `[[A=B]]` proves nothing and is not taken.
+The judge is asked to end with a fence that carries a nonce; one label in that fence, and nothing else, is the
+verdict. A prompt of the user's own asks for no fence, so a reply to it is read as NeMo Gym reads it: the earliest
+label wins, except where one of the compared texts itself contains a label: there `[[A=B]]` proves nothing and
+is not taken.
 """
 
 from __future__ import annotations
@@ -103,9 +104,9 @@ class EquivalenceJudge:
         raise Failure("verifier", "verifier", f"the judge's reply holds no verdict: {reply[-200:]!r}")
 
     def _label(self, reply: str, nonce: str, is_tainted: bool) -> str | None:
-        block = fenced(reply, nonce)
-        if block is not None:
-            return self._labels.earliest(block)
+        if self._template is None:
+            block = fenced(reply, nonce)
+            return block if block in (self._labels.equal, self._labels.different) else None
         if is_tainted and self._labels.equal in reply:
             return None
         return self._labels.earliest(reply)
