@@ -271,6 +271,8 @@ def test_think_tags_in_the_answer_or_twice_in_the_reasoning_cost_the_reward() ->
         ("", "", True),
         ("nan", "nan", True),
         ("NaN", "nan", False),
+        ("sNaN", "1", False),
+        ("1", "sNaN", False),
     ],
 )
 def test_outputs_are_compared_line_by_line(printed: str, wanted: str, is_right: bool) -> None:

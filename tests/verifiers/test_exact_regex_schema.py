@@ -20,7 +20,7 @@ Judged = Callable[..., Any]
         (r"\boxed{5", "5", 0.0),
         ("42", 42, 1.0),
         ("two", ["zwei", "two"], 1.0),
-        ("", "", 0.0),
+        ("two", ["", "two"], 1.0),
         ("", "x", 0.0),
         ("0.5", "1/2", 0.0),
     ],
@@ -46,6 +46,10 @@ def test_exact_options_change_what_counts_as_equal(judged: Judged) -> None:
 def test_exact_without_an_expected_answer_fails_to_judge(judged: Judged) -> None:
     with pytest.raises(ValueError, match="expected_answer"):
         judged(exact.Exact(), "x")
+    for nothing in ("", "  ", [], [None], ["", " "]):
+        for options in (exact.Options(), exact.Options(ignore_space=False)):
+            with pytest.raises(ValueError, match="expected_answer"):
+                judged(exact.Exact(options), "", expected_answer=nothing)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +63,9 @@ def test_exact_without_an_expected_answer_fails_to_judge(judged: Judged) -> None
         ({"pattern": r"ANSWER", "flags": ("ignorecase",), "expected": None}, "an answer", 1.0, "answer"),
         ({"pattern": r"(x)?42"}, "42", 0.0, None),
         ({"pattern": r"nothing"}, "42", 0.0, None),
+        ({"pattern": r"(\d{3})|(\d\d)"}, "42", 1.0, "42"),
+        ({"pattern": r"(yes)|(no)", "expected": None}, "no", 1.0, "no"),
+        ({"pattern": r"(x)?42", "group": 1, "expected": None}, "42", 1.0, None),
     ],
 )
 def test_regex_compares_what_the_pattern_catches(
@@ -101,6 +108,14 @@ def test_json_schema_judges_the_whole_answer(
     verdict = judged(json_schema.JsonSchema(), text, **{field: SCHEMA})
     assert (verdict["reward"], verdict["is_json"]) == (reward, is_json)
     assert (verdict["error"] is None) == (reward == 1.0)
+
+
+def test_json_schema_takes_an_answer_that_is_nested_too_deeply_for_a_wrong_one(judged: Judged) -> None:
+    nested = {"$defs": {"n": {"items": {"$ref": "#/$defs/n"}}}, "$ref": "#/$defs/n"}
+    assert judged(json_schema.JsonSchema(), "[" * 50 + "]" * 50, schema=nested)["reward"] == 1.0
+    assert judged(json_schema.JsonSchema(), "[" * 600 + "]" * 600, schema=nested)["reward"] == 0.0
+    with pytest.raises(RecursionError):
+        judged(json_schema.JsonSchema(), "[]", schema={"$ref": "#"})
 
 
 def test_json_schema_can_look_for_json_inside_the_answer(judged: Judged) -> None:

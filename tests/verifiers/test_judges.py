@@ -197,7 +197,8 @@ async def test_an_empty_answer_is_shown_as_none_and_a_task_without_gold_fails() 
         verdict = await equivalence(
             server, "x", {"expected_answer": None, "metadata": {"expected_answer": "y"}}
         )
-    assert verdict["expected_answer"] == "y"
+        zero = await equivalence(server, "x", {"expected_answer": 0})
+    assert (verdict["expected_answer"], zero["expected_answer"]) == ("y", "0")
 
 
 async def test_a_template_of_nemo_gym_works_and_braces_in_answers_stay(tmp_path: Path) -> None:

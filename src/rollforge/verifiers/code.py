@@ -298,9 +298,10 @@ def _lines(text: str) -> Iterator[str]:
 
 def _decimals(line: str) -> list[Decimal] | None:
     try:
-        return [Decimal(word) for word in line.split()]
+        numbers = [Decimal(word) for word in line.split()]
     except InvalidOperation:
         return None
+    return None if any(number.is_nan() for number in numbers) else numbers  # comparing `sNaN` raises
 
 
 def _shortened(value: Any, length: int = 300) -> str:

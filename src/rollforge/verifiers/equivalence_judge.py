@@ -108,12 +108,11 @@ class EquivalenceVerifier:
 def expected_answer(task: Task) -> str:
     """The row's expected answer, at its top or in `metadata`; raises ValueError without one."""
     metadata = task.get("metadata")
-    found = task.get("expected_answer") or (
-        metadata.get("expected_answer") if isinstance(metadata, dict) else None
-    )
-    if found is None or not str(found):
-        raise ValueError("the task has no expected_answer")
-    return str(found)
+    for row in (task, metadata if isinstance(metadata, dict) else {}):
+        found = row.get("expected_answer")
+        if found is not None and str(found).strip():
+            return str(found)
+    raise ValueError("the task has no expected_answer")
 
 
 def question_text(task: Task) -> str:

@@ -45,13 +45,14 @@ class Exact:
 
     def verify(self, task: Task, response: Response) -> JsonObject:
         expected = task.get(self._options.field)
-        if expected is None:
+        texts = expected if isinstance(expected, list) else [expected]
+        accepted = [self._normal(str(text)) for text in texts if text is not None]
+        if not any(text.strip() for text in accepted):
             raise ValueError(f"the task has no {self._options.field}")
         extracted = self._extracted(response.text)
         answer = self._normal(extracted)
-        accepted = expected if isinstance(expected, list) else [expected]
         return {
-            "reward": float(bool(answer) and any(answer == self._normal(str(text)) for text in accepted)),
+            "reward": float(bool(answer) and answer in accepted),
             "extracted_answer": extracted.strip()[:LONGEST_KEPT],
         }
 

@@ -57,7 +57,13 @@ class JsonSchema:
             value = self._value(response.text)
         except ValueError as error:
             return {"reward": 0.0, "is_json": False, "error": str(error)}
-        found = next(validator.iter_errors(value), None)
+        try:
+            found = next(validator.iter_errors(value), None)
+        except RecursionError:
+            validator.is_valid(
+                None
+            )  # a schema that never ends does not end here either, and that is no answer's fault
+            return {"reward": 0.0, "is_json": True, "error": "nested too deeply"}
         if found is None:
             return {"reward": 1.0, "is_json": True, "error": None}
         where = "/".join(map(str, found.absolute_path))

@@ -31,7 +31,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     pattern: str | None = None
     """The regular expression; None takes the row's field `pattern`."""
     group: int | str | None = None
-    """The group compared, by number or name; None is the first group, or else the whole match."""
+    """The group compared, by number or name; None is the first group that caught something, or the whole match without groups."""
     match: Literal["last", "first", "whole"] = "last"
     """Which match counts; `whole` asks that the pattern match the whole text."""
     expected: str | None = "expected_answer"
@@ -59,32 +59,32 @@ class Regex:
         pattern = self._options.pattern if self._options.pattern is not None else task.get("pattern")
         if not isinstance(pattern, str):
             raise ValueError("neither the options nor the task have a pattern")
-        caught = self._caught(self._compiled(pattern), response.text)
+        found = self._found(self._compiled(pattern), response.text)
+        caught = self._caught(found) if found else None
         expected = task.get(self._options.expected) if self._options.expected else None
-        if caught is None or expected is None:
-            return {"reward": float(caught is not None), "extracted_answer": caught}
-        return {
-            "reward": float(self._normal(caught) == self._normal(str(expected))),
-            "extracted_answer": caught,
-        }
+        if expected is None:
+            is_right = found is not None
+        else:
+            is_right = caught is not None and self._normal(caught) == self._normal(str(expected))
+        return {"reward": float(is_right), "extracted_answer": caught}
 
     def _compiled(self, pattern: str) -> re.Pattern[str]:
         return _compiled(pattern, self._options.flags)
 
-    def _caught(self, pattern: re.Pattern[str], text: str) -> str | None:
+    def _found(self, pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
         if self._options.match == "whole":
-            found = pattern.fullmatch(text.strip())
-        elif self._options.match == "first":
-            found = pattern.search(text)
-        else:
-            found = deque(pattern.finditer(text), maxlen=1).pop() if pattern.search(text) else None
-        if found is None:
-            return None
+            return pattern.fullmatch(text.strip())
+        if self._options.match == "first":
+            return pattern.search(text)
+        return deque(pattern.finditer(text), maxlen=1).pop() if pattern.search(text) else None
+
+    def _caught(self, found: re.Match[str]) -> str | None:
         group = self._options.group
-        if group is None:
-            group = 1 if pattern.groups else 0
-        caught = found.group(group)
-        return None if caught is None else str(caught)
+        if group is not None:
+            return found.group(group)
+        if not found.re.groups:
+            return found.group()
+        return next((caught for caught in found.groups() if caught is not None), None)
 
     def _normal(self, text: str) -> str:
         text = text.strip()
