@@ -120,6 +120,8 @@ class FakeResources:
                 return web.json_response(
                     {**row, "reward": 0.0, "_ng_failure_class": "judge_failed", "_ng_failure_terminal": True}
                 )
+            case "skipped":
+                return web.json_response({**row, "reward": 0.0, "verification_skipped": True})
             case "no persist":
                 return web.json_response({**row, "reward": 0.0, "_ng_no_persist": True})
         calls = [item for item in row["response"]["output"] if item["type"] == "function_call"]

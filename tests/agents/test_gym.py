@@ -122,6 +122,16 @@ async def test_a_failed_judge_is_no_reward(tmp_path: Path, trouble: str) -> None
     assert row["_rf"]["verify_seconds"] > 0
 
 
+async def test_a_skipped_verification_is_no_reward(tmp_path: Path) -> None:
+    async with (
+        serving(ScriptedModel([message("hi")]).app) as model,
+        serving(FakeResources().app) as url,
+    ):
+        result = await collect(tmp_path, [make_task(trouble="skipped")], model, gym_resources=url)
+    (row,) = rollouts(tmp_path)
+    assert (row["reward"], result.unjudged, failures(tmp_path)) == (None, 1, [])
+
+
 async def test_what_the_server_wants_kept_nowhere_stays_owed(tmp_path: Path) -> None:
     gym = FakeResources()
     tasks = [make_task(trouble="no persist"), make_task()]

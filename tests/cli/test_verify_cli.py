@@ -138,6 +138,7 @@ def test_probing_leaves_no_verdict_behind(run: str) -> None:
         (["verify", "RUN", "--verifier", "exact", "--verify-workers", "some"], "--verify-workers"),
         (["verify", "RUN", "--verifier", "missing.py:verify"], "no such file"),
         (["verify", "RUN", "--use", "nobody"], "no verdict in this run is by 'nobody'"),
+        (["verify", "RUN", "--verifier", "exact", "--verify-memory", "-1"], "0 sets no limit"),
     ],
 )
 def test_a_users_mistake_exits_2_with_a_message_and_no_traceback(

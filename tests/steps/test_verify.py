@@ -365,6 +365,13 @@ def test_the_reward_in_the_run_itself_can_be_compared(run: Path, tmp_path: Path)
         compare(run, "nobody", name)
 
 
+def test_rewards_that_nobody_recorded_cannot_be_compared(run: Path, tmp_path: Path) -> None:
+    name = verifier(tmp_path / "equal.py")
+    verify(run, name)
+    with pytest.raises(UsageError, match="no rollout has a reward of its own"):
+        compare(run, "recorded", name)
+
+
 def test_use_names_the_verdict_of_record_and_keeps_the_rest_of_the_manifest(
     run: Path, tmp_path: Path
 ) -> None:
@@ -378,6 +385,8 @@ def test_use_names_the_verdict_of_record_and_keeps_the_rest_of_the_manifest(
     assert (manifest["verdict_of_record"], manifest["of_a_newer_version"]) == (name, [1])
     with pytest.raises(UsageError, match="did you mean"):
         use_verifier(run, name[:-1])
+    use_verifier(run, "recorded")
+    assert json.loads((run / "rollouts_run.json").read_text())["verdict_of_record"] is None
     with RunLock(RunFiles(run).lock), pytest.raises(UsageError, match="still being collected"):
         use_verifier(run, name)
 

@@ -62,7 +62,7 @@ class GymAgent:
         await self._servers.close()
 
     def _verdict(self, result: JsonObject, task: Task) -> tuple[Verdict | None, Failure | None]:
-        if not self._options.gym_verify or result.get("verification_skipped") is True:
+        if not self._options.gym_verify:
             return None, None
         try:
             return verdict_of(result, task), None

@@ -72,7 +72,7 @@ class ElseFlags:
     diff: Annotated[tuple[str, str] | None, Parameter(group=_ELSE, negative=())] = None
     """Compare two verifiers' verdicts and stop. NAME@fast or NAME@1f0c is one mode or fingerprint, `recorded` the run's own reward."""
     use: Annotated[str | None, Parameter(group=_ELSE)] = None
-    """Make this verifier's verdicts the ones every later command reads, and stop."""
+    """Make this verifier's verdicts the ones every later command reads, and stop; `recorded` goes back to the run's own."""
     probe: Annotated[bool, Parameter(group=_ELSE, negative=())] = False
     """Ask the verifier what it must know, without labels, and stop; exit code 5 when it is judged broken."""
     input: Annotated[str | None, Parameter(name=["--input", "-i"], group=_ELSE)] = None
@@ -207,7 +207,8 @@ def _use(run: str, name: str, *, json: bool) -> Exit:
     if json:
         print_json({"run": run, "verdict_of_record": name, "manifest": str(manifest)})
     else:
-        say(f"later commands now read the verdicts of {name} (noted in {manifest})")
+        whose = "recorded verdicts" if name == "recorded" else f"verdicts of {name}"
+        say(f"later commands now read the {whose} (noted in {manifest})")
     return Exit.DONE
 
 

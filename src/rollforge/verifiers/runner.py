@@ -280,6 +280,8 @@ def make_judge(
         cache: Verdicts of earlier runs; not used for a verifier that is not deterministic.
         sharing: Whether equal answers to one task are judged once; `auto` does so where finding the equal one is cheaper.
     """
+    if memory_mb < 0:
+        raise UsageError(f"{memory_mb} MB are no memory for a worker", hint="0 sets no limit")
     loop = LoopEngine(verifier, timeout)
     engine: Engine = loop
     is_cheap_for = getattr(verifier.function, "is_cheap_for", None) if verifier.is_cheap else None

@@ -17,10 +17,9 @@ from rollforge.registry import did_you_mean
 from rollforge.rollouts import Own, RolloutReader, TaskFields
 from rollforge.steps.verify.choice import hash_of
 from rollforge.steps.verify.tally import ClusterMean, Estimate
-from rollforge.steps.verify.verdicts import Key, VerdictRow, known_verifiers, read_verdicts
+from rollforge.steps.verify.verdicts import RECORDED, Key, VerdictRow, known_verifiers, read_verdicts
 from rollforge.store import RunFiles
 
-RECORDED = "recorded"
 PASS = 0.5
 """A reward from here on counts as a pass: 0→1 and 1→0 mean crossing it."""
 EXAMPLES = 3
@@ -108,7 +107,13 @@ def compare(run: str | Path, a: str, b: str, *, tasks: str | Path | None = None)
     keys = _read(files, first, second)
     for side in (first, second):
         if not side.reward_by_key:
-            known = [*known_verifiers(files), RECORDED]
+            known = known_verifiers(files)
+            if side.name == RECORDED:
+                raise UsageError(
+                    f"{files.rollouts}: no rollout has a reward of its own",
+                    hint=f"judged by: {', '.join(known) or 'nobody'}",
+                )
+            known.append(RECORDED)
             raise UsageError(
                 f"no verdict in this run is by {side.name!r}{did_you_mean(side.name, known)}",
                 hint=f"judged by: {', '.join(known)}; one mode or fingerprint of it: NAME@fast, NAME@1f0c",

@@ -28,6 +28,9 @@ from rollforge.store.lock import is_held
 from rollforge.verifiers.runner import RunningJudge
 
 Key = tuple[int, int]
+RECORDED = "recorded"
+"""What stands for the rewards in the rollouts file, whoever gave them."""
+
 ROW_KEYS = ("verifier", "fingerprint", "mode", "at", "seconds", "shared", "error")
 
 
@@ -155,7 +158,7 @@ class FailureFile:
 
 
 def use_verifier(run: str | Path, name: str) -> Path:
-    """Make a verifier's verdicts the ones that later commands read; returns the manifest's path."""
+    """Make a verifier's verdicts the ones that later commands read, or again the recorded ones; returns the manifest's path."""
     files = RunFiles(run)
     if not files.rollouts.exists():
         raise UsageError(f"{files.rollouts}: no such run")
@@ -165,7 +168,7 @@ def use_verifier(run: str | Path, name: str) -> Path:
             hint="wait for it to end, then choose",
         )
     known = known_verifiers(files)
-    if name not in known:
+    if name not in known and name != RECORDED:
         raise UsageError(
             f"no verdict in this run is by {name!r}{did_you_mean(name, known)}",
             hint=f"judged by: {', '.join(known) or 'nobody'}; first run: rollforge verify {run} --verifier {name}",
@@ -173,7 +176,7 @@ def use_verifier(run: str | Path, name: str) -> Path:
     manifest: JsonObject = {"rollforge": __version__, "state": "done"}
     if files.manifest.exists():
         manifest = from_json(files.manifest.read_bytes())
-    manifest["verdict_of_record"] = name
+    manifest["verdict_of_record"] = None if name == RECORDED else name
     write_atomically(files.manifest, msgspec.json.format(to_json(manifest), indent=2) + b"\n")
     return files.manifest
 
