@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 LONGEST_BACKOFF_S = 30.0
 LONGEST_RETRY_AFTER_S = 300.0
+FAILING_KEPT = 10_000
+"""How many failing requests an endpoint remembers."""
 
 
 class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +71,9 @@ class Endpoint:
         self.failures: dict[str, int] = {}
         self.not_before = 0.0
         """A 429 asked us to stay away until then."""
+        self.answered_at = 0.0
+        self._failing: dict[int, float] = {}
+        """Since when requests fail, by the hash of their bodies; the oldest first."""
 
     def address(self, path: str) -> URL:
         """The URL of a path, parsed once."""
@@ -79,6 +84,13 @@ class Endpoint:
 
     def wait_s(self, now: float) -> float:
         return max(self.breaker.wait_s(now), self.not_before - now)
+
+    def answers_others(self, body: bytes, since: float) -> bool:
+        """Whether this request, failing since then or earlier, fails while others are answered: not the endpoint is at fault."""
+        since = self._failing.setdefault(hash(body), since)
+        if len(self._failing) > FAILING_KEPT:
+            del self._failing[next(iter(self._failing))]
+        return self.answered_at > since
 
     def facts(self) -> JsonObject:
         """For the manifest and the display."""
@@ -133,12 +145,19 @@ class Client:
             await self._session.close()
 
     async def post(
-        self, path: str, body: bytes, *, read: Callable[[bytes], T], headers: Mapping[str, str] | None = None
+        self,
+        path: str,
+        body: bytes,
+        *,
+        read: Callable[[bytes], T],
+        headers: Mapping[str, str] | None = None,
+        keeps_place: bool = False,
     ) -> Reply[T]:
         """The 200 answer to a POST of JSON, or a `Failure` of boundary `model`.
 
         Args:
             read: Makes the answer of the bytes. When it raises a `Failure` (torn JSON), the request counts as failed.
+            keeps_place: Others wait for this answer, and must not take the place it needs to try again.
         """
         tries = 0
         self.budget.count_fresh()
@@ -149,12 +168,17 @@ class Client:
                 self._succeed(endpoint)
                 return Reply(value, endpoint.url, tries + 1)
             except Failure as failure:
-                self._count(endpoint, failure)
+                self._count(endpoint, failure, body)
                 tries += 1
                 failure.requests = tries
                 if not failure.is_retryable or tries > self.options.retries or not self.budget.take():
                     raise
-                await asyncio.sleep(self._backoff_s(tries, failure))
+                pause = asyncio.sleep(self._backoff_s(tries, failure))
+                # Others have the place meanwhile, lest requests that always fail take all of them.
+                if self._limiter is not None and not keeps_place and failure.kind != "rate-limited":
+                    await self._limiter.lend(pause)
+                else:
+                    await pause
 
     def _free_endpoint(self, now: float) -> Endpoint | None:
         """The least loaded endpoint that may be asked now."""
@@ -219,9 +243,10 @@ class Client:
 
     def _succeed(self, endpoint: Endpoint) -> None:
         endpoint.breaker.succeed()
+        endpoint.answered_at = time.monotonic()
         self.has_answered = True
 
-    def _count(self, endpoint: Endpoint, failure: Failure) -> None:
+    def _count(self, endpoint: Endpoint, failure: Failure, body: bytes) -> None:
         now = time.monotonic()
         self._last_failure = failure.message
         endpoint.failures[failure.kind] = endpoint.failures.get(failure.kind, 0) + 1
@@ -233,8 +258,12 @@ class Client:
                 )
             if self._limiter is not None:
                 self._limiter.rate_limited(now, failure.retry_after)
+        elif failure.kind == "unavailable":
+            endpoint.breaker.fail(now, is_unreachable=True)
         elif failure.is_retryable:
-            endpoint.breaker.fail(now, is_unreachable=failure.kind == "unavailable")
+            begun = now - self.options.request_timeout_s if failure.kind == "timeout" else now
+            if not endpoint.answers_others(body, begun) or endpoint.breaker.state != "closed":
+                endpoint.breaker.fail(now)
         else:
             endpoint.breaker.succeed()
 

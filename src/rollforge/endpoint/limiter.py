@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable
 from statistics import median
 from typing import Literal
 
@@ -107,6 +108,16 @@ class Limiter:
         """Give a place back."""
         self.in_flight -= 1
         self._wake(1)
+
+    async def lend(self, pause: Awaitable[None]) -> None:
+        """Let others have the caller's place during a pause; afterwards the caller has one again, however it ended."""
+        self.release()
+        try:
+            await pause
+            await self.acquire()
+        except BaseException:
+            self.in_flight += 1
+            raise
 
     def facts(self, since: float) -> JsonObject:
         """For the manifest: the limit, and every change with its reason and its seconds after `since`."""

@@ -59,32 +59,38 @@ class Model:
         headers = {SAMPLE_HEADER: str(sample)} if self.options.names_samples else None
         if self.api == "auto":
             async with self._finding_out:
-                if self.api == "auto":
-                    return await self._find_out(params, headers)
+                if self.api == "auto" and (answer := await self._find_out(params, headers)):
+                    return answer
         return await self._ask(self.api, params, headers)
 
-    async def _find_out(self, params: JsonObject, headers: dict[str, str] | None) -> Answer:
-        """Ask over one API and, if the server does not know that path, over the other; keep what works."""
+    async def _find_out(self, params: JsonObject, headers: dict[str, str] | None) -> Answer | None:
+        """Ask over one API and keep it if it answers; if the server does not know that path, it is the other one."""
         # Token ids come over Chat Completions only, so ask there first when they are wanted.
         order: tuple[Api, Api] = ("chat", "responses") if self.options.logprobs else ("responses", "chat")
-        for api in order:
-            try:
-                answer = await self._ask(api, params, headers)
-            except Failure as failure:
-                if failure.status not in (404, 405, 501) or api == order[1]:
-                    raise
-            else:
-                self.api = api
-                return answer
-        raise AssertionError("unreachable: the second API either answers or raises")
+        first, second = order
+        try:
+            answer = await self._ask(first, params, headers, keeps_place=True)
+        except Failure as failure:
+            if failure.status not in (404, 405, 501):
+                raise
+            self.api = second
+            return None
+        self.api = first
+        return answer
 
-    async def _ask(self, api: Api, params: JsonObject, headers: dict[str, str] | None) -> Answer:
+    async def _ask(
+        self, api: Api, params: JsonObject, headers: dict[str, str] | None, *, keeps_place: bool = False
+    ) -> Answer:
         path = "/responses" if api == "responses" else "/chat/completions"
         while True:
             body = self._body(api, params)
             try:
                 reply = await self._client.post(
-                    path, to_json(body), read=_read_chat if api == "chat" else _read_response, headers=headers
+                    path,
+                    to_json(body),
+                    read=_read_chat if api == "chat" else _read_response,
+                    headers=headers,
+                    keeps_place=keeps_place,
                 )
             except Failure as failure:
                 if not self._learn(failure, body):
