@@ -129,6 +129,19 @@ def test_a_second_interrupt_aborts_at_once_and_leaves_a_resumable_run(tmp_path: 
     assert kept and len(kept) == len(set(kept))
 
 
+def test_two_interrupts_at_once_while_answers_arrive_print_the_resume_command(tmp_path: Path) -> None:
+    write_tasks(tmp_path)
+    with SimulatedProcess(SimulateOptions(latency=0.02)) as server:
+        process = subprocess.Popen(command(tmp_path, server.base_url), stderr=subprocess.PIPE, text=True)
+        wait_for(tmp_path / "run" / "rollouts.jsonl", 1)
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.005)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 130, said
+    assert "resume with: rollforge collect" in said and "Traceback" not in said
+
+
 def test_a_second_collector_on_the_same_run_is_refused(tmp_path: Path) -> None:
     write_tasks(tmp_path)
     with SimulatedProcess(SimulateOptions(latency=0.3)) as server:

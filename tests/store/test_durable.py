@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -31,6 +32,16 @@ async def test_closing_commits_what_is_queued(tmp_path: Path) -> None:
     file.append(b"{}")
     await file.close()
     assert (tmp_path / "lines.jsonl").read_bytes() == b"{}\n"
+
+
+async def test_one_who_no_longer_waits_keeps_no_line_from_the_disk(tmp_path: Path) -> None:
+    file = DurableFile(tmp_path / "lines.jsonl")
+    await file.start()
+    file.append(b"1").cancel()
+    await asyncio.sleep(0.1)
+    await file.append(b"2")
+    await file.close()
+    assert (tmp_path / "lines.jsonl").read_bytes() == b"1\n2\n"
 
 
 @pytest.mark.parametrize("size", range(len(WHOLE) + 1))

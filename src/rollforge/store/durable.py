@@ -112,7 +112,8 @@ class DurableFile:
                     return
                 finally:
                     self._room.set()
-                acknowledged.set_result(None)
+                if not acknowledged.done():  # a run that is aborted cancels what waits for it
+                    acknowledged.set_result(None)
             if self._is_closing and not self._lines:
                 return
 
