@@ -100,3 +100,50 @@ async def test_torn_json_is_a_passing_fault() -> None:
         with pytest.raises(Failure) as caught:
             await model.respond({"input": "hi"})
     assert caught.value.kind == "transient" and caught.value.requests == 2
+
+
+MESSAGE = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hi"}]}
+OVERFLOW = {"code": "context_length_exceeded", "message": "Your input is too big"}
+FILTERED = {"reason": "content_filter"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "words"),
+    [
+        ({"status": "cancelled", "output": []}, "transient", "cancelled"),
+        ({"status": "queued", "output": []}, "transient", "queued"),
+        ({"status": "in_progress", "output": []}, "transient", "in_progress"),
+        ({"status": "failed", "output": [MESSAGE]}, "transient", "failed"),
+        ({"status": "failed", "error": OVERFLOW, "output": []}, "context-overflow", "Your input is too big"),
+        ({"status": "incomplete", "incomplete_details": FILTERED, "output": []}, "refused", "filter"),
+        ({"error": {"message": "maximum context length is 4096"}}, "context-overflow", "is 4096"),
+        ({"error": {"message": "upstream overloaded"}}, "transient", "upstream overloaded"),
+        ({"choices": [{"message": {"content": "h"}, "finish_reason": "error"}]}, "transient", "error"),
+        ({"choices": [{"message": {"content": "h"}, "finish_reason": "abort"}]}, "transient", "abort"),
+        (
+            {"choices": [{"message": {"content": ""}, "finish_reason": "content_filter"}]},
+            "refused",
+            "filter",
+        ),
+    ],
+)
+async def test_what_is_no_answer_is_a_failure_though_the_status_is_200(
+    answer: dict[str, object], kind: str, words: str
+) -> None:
+    async def respond(request: web.Request) -> web.Response:
+        return web.json_response(answer)
+
+    async with model_behind(respond, api="responses" if "output" in answer else "chat") as model:
+        with pytest.raises(Failure, match=words) as caught:
+            await model.respond({"input": "hi"})
+    assert caught.value.kind == kind
+
+
+async def test_an_answer_cut_by_a_content_filter_is_kept_with_what_there_is_of_it() -> None:
+    async def respond(request: web.Request) -> web.Response:
+        return web.json_response(
+            {"status": "incomplete", "incomplete_details": FILTERED, "output": [MESSAGE]}
+        )
+
+    async with model_behind(respond, api="responses") as model:
+        assert (await model.respond({"input": "hi"})).response["output"] == [MESSAGE]

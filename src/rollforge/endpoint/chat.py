@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rollforge.endpoint.faults import failure_from_error
 from rollforge.errors import Failure
 from rollforge.records import JsonObject, from_json
 
@@ -153,10 +154,14 @@ def from_chat(completion: JsonObject) -> JsonObject:
     """The Responses-shaped object of a chat completion."""
     choices = completion.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        if completion.get("error"):
+            raise failure_from_error(completion["error"])
         raise Failure("model", "transient", "the chat completion has no choices")
     choice = choices[0]
     message = choice.get("message") or {}
     finish = choice.get("finish_reason")
+    if finish in ("error", "abort"):
+        raise failure_from_error(choice.get("error") or f"it ended the answer with finish_reason {finish}")
     is_cut = finish in ("length", "content_filter")
     response: JsonObject = {
         "id": completion.get("id") or "",

@@ -52,6 +52,16 @@ def _class_of(status: int, message: str) -> FailureClass:
     return "transient" if status in _TRANSIENT_STATUSES or status >= 500 else "permanent"
 
 
+def failure_from_error(error: object) -> Failure:
+    """The failure behind an error that came with status 200 instead of an answer."""
+    about = error if isinstance(error, dict) else {"message": error}
+    message = f"the server answered with an error: {about.get('message') or about.get('code')}"
+    said = f"{about.get('code')} {message}"
+    if _OVERFLOW.search(said):
+        return Failure("model", "context-overflow", message)
+    return Failure("model", "refused" if _FILTERED.search(said) else "transient", message)
+
+
 def failure_from_exception(error: BaseException, timeout_s: float) -> Failure:
     """The failure behind an exception of the HTTP library."""
     if isinstance(error, asyncio.TimeoutError):

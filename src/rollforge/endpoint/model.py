@@ -14,13 +14,18 @@ import msgspec
 
 from rollforge.endpoint.chat import from_chat, to_chat_body
 from rollforge.endpoint.client import Client
+from rollforge.endpoint.faults import failure_from_error
 from rollforge.errors import Failure
-from rollforge.records import JsonObject, from_json, to_json
+from rollforge.records import JsonObject, Response, from_json, to_json
 
 Api = Literal["auto", "responses", "chat"]
 
 SAMPLE_HEADER = "X-Rollforge-Sample"
 """Tells the embedded model which sample this is, so that its answers do not depend on the order of requests."""
+
+
+NO_ANSWER = ("cancelled", "queued", "in_progress")
+"""What `status` says of a response that was dropped or is not made yet."""
 
 
 class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +135,7 @@ class Model:
 
 
 def _read_chat(body: bytes) -> JsonObject:
-    return from_chat(_read_object(body))
+    return _unfiltered(from_chat(_read_object(body)))
 
 
 def _read_object(body: bytes) -> JsonObject:
@@ -156,14 +161,25 @@ def _read_leniently(body: bytes) -> object:
 
 
 def _read_response(body: bytes) -> JsonObject:
-    """A Responses object that holds an answer; an error object with status 200 is a failure."""
+    """A Responses object that holds an answer; an error or an answer still to come, with status 200, is a failure."""
     response = _read_object(body)
-    if isinstance(response.get("error"), dict):
-        raise Failure(
-            "model", "transient", f"the server answered with an error: {response['error'].get('message')}"
-        )
+    status = response.get("status")
+    if response.get("error"):
+        raise failure_from_error(response["error"])
     if not isinstance(response.get("output"), list):
         raise Failure("model", "transient", "the answer has no output")
-    if response.get("status") == "failed":
-        raise Failure("model", "transient", "the server says that the response failed")
+    if status == "failed" or (status in NO_ANSWER and not response["output"]):
+        raise Failure("model", "transient", f"the server gave no answer: the response is {status}")
+    return _unfiltered(response)
+
+
+def _unfiltered(response: JsonObject) -> JsonObject:
+    """The response, unless a content filter left nothing of it."""
+    details = response.get("incomplete_details")
+    if (
+        isinstance(details, dict)
+        and details.get("reason") == "content_filter"
+        and Response(response).is_empty
+    ):
+        raise Failure("model", "refused", "a content filter left nothing of the answer")
     return response
