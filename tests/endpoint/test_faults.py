@@ -19,6 +19,8 @@ from rollforge.endpoint.faults import failure_from_status, message_of, retry_aft
         (403, "forbidden", "auth"),
         (404, "The model `x` does not exist.", "not-found"),
         (400, "The model `x` does not exist", "not-found"),
+        (400, "Invalid model name passed in model=x. Call /v1/models", "not-found"),
+        (400, "x is not a valid model ID", "not-found"),
         (400, "This model's maximum context length is 4096 tokens.", "context-overflow"),
         (400, "prompt is too long: 9000 tokens", "context-overflow"),
         (400, "Your request was flagged by the content filter", "refused"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rollforge.errors import Exit
+from rollforge.errors import Exit, UsageError
 from rollforge.steps.collect import Collection, CollectOptions, CollectResult
 from tests.agents.scripted_model import Row, ScriptedModel, Turn, message
 from tests.agents.web import serving
@@ -49,3 +49,25 @@ async def test_a_first_prompt_that_fails_holds_nobody_up_while_the_api_is_found_
     model = ScriptedModel(lambda body: 500 if prompt_of(body) == "bad" else [message("fine")])
     result = await collect(tmp_path, model, ["bad", "a", "b"], concurrency="1", retries=1, attempts=1)
     assert (result.finished, result.failed) == (2, {"transient": 1})
+
+
+@pytest.mark.parametrize("status", [403, 404])
+async def test_a_refusal_amid_answers_is_one_rollouts_failure(tmp_path: Path, status: int) -> None:
+    model = ScriptedModel(lambda body: status if "secret" in prompt_of(body) else [message("fine")])
+    prompts = ["a", "b", "secret", "c"]
+    result = await collect(tmp_path, model, prompts, concurrency="1", api="responses")
+    assert (result.ending, result.finished, result.failed) == ("incomplete", 3, {"permanent": 1})
+    (failure,) = failures_of(tmp_path)
+    assert failure["status"] == status and failure["_ng_failure_terminal"]
+    again = await collect(tmp_path, model, prompts, concurrency="1", api="responses")
+    assert again.fresh == 0
+
+
+@pytest.mark.parametrize(("status", "answered", "recorded"), [(401, 1, 0), (403, 0, 0), (403, 1, 10)])
+async def test_a_key_that_is_refused_stops_the_run(
+    tmp_path: Path, status: int, answered: int, recorded: int
+) -> None:
+    model = ScriptedModel(lambda body: [message("fine")] if len(model.asked) <= answered else status)
+    with pytest.raises(UsageError, match="refuses the key"):
+        await collect(tmp_path, model, [str(n) for n in range(50)], concurrency="1", api="responses")
+    assert len(failures_of(tmp_path)) == recorded and len(model.asked) == answered + recorded + 1

@@ -20,7 +20,9 @@ _OVERFLOW = re.compile(
 )
 _FILTERED = re.compile(r"content[ _-]?(filter|policy)|content management policy|safety system", re.IGNORECASE)
 _UNKNOWN_MODEL = re.compile(
-    r"model[_ ]not[_ ]found|model.{0,80}(does not exist|not found|not exist)|unknown model", re.I | re.S
+    r"model[_ ]not[_ ]found|model.{0,80}(does not exist|not found|not exist)|unknown model|"
+    r"invalid model (name|id)|not a valid model",
+    re.I | re.S,
 )
 
 _TRANSIENT_STATUSES = frozenset({408, 409, 425, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})

@@ -54,6 +54,8 @@ Reason = Literal[
 ]
 """Why no new work is taken; empty while it is."""
 
+REFUSED_IN_A_ROW = 10
+"""So many refusals (403, 404) with no answer between them are meant for the run; fewer are meant for their rollouts."""
 
 NO_VERDICT = Verdict()
 """What stands for a verifier that failed; one that cannot judge gives an empty verdict of its own."""
@@ -122,6 +124,7 @@ class Engine:
         self._verify_slots = asyncio.Semaphore(options.verify_concurrency)
         self._allowance = Allowance.parse(options.max_failures)
         self._begun = 0  # rollouts of the groups pulled so far
+        self._refused_in_a_row = REFUSED_IN_A_ROW  # before the first answer, one refusal is enough
         self._fresh_work = self._pull()
 
     async def run(self) -> None:
@@ -278,6 +281,7 @@ class Engine:
         try:
             with self._time_limit:
                 trajectory = await self._agent.run(work.group.task, work.sample)
+            self._refused_in_a_row = 0
             if trajectory.is_remote:
                 now = time.monotonic()
                 self._limiter.succeed(now - work.started, now)
@@ -372,8 +376,11 @@ class Engine:
     async def _fail(self, work: Work, failure: Failure, begun: float) -> None:
         """Record the failed attempt, and try again later if that can help and the budget allows."""
         if failure.kind in FATAL:
-            self.stop("fatal", failure)
-            return
+            if failure.status == 401 or self._refused_in_a_row >= REFUSED_IN_A_ROW:
+                self.stop("fatal", failure)
+                return
+            self._refused_in_a_row += 1
+            failure.kind = "permanent"  # the key and the model are right: others were answered
         attempts_left = self._options.attempts - work.attempt - 1
         is_terminal = not failure.is_retryable
         await self._record_failure(work, failure, begun, is_terminal=is_terminal)
