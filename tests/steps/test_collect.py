@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 
 from rollforge.errors import Exit, ResumeRefused, UsageError
@@ -379,3 +384,21 @@ async def test_probes_sprinkled_in_find_a_verifier_that_rewards_everything(tmp_p
     assert silent.exit_code == Exit.BROKEN_VERIFICATION
     assert honest.exit_code == Exit.DONE and honest.probe is not None and not honest.probe.is_broken
     assert broken.exit_code == Exit.BROKEN_VERIFICATION and broken.finished == 60
+
+
+@pytest.mark.parametrize("kind", ["plain", "gzip", "parquet"])
+async def test_stdin_may_be_packed_like_any_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    data = write_tasks(tmp_path, 3).read_bytes()
+    if kind == "gzip":
+        data = gzip.compress(data)
+    elif kind == "parquet":
+        parquet.write_table(
+            pa.Table.from_pylist([json.loads(row) for row in data.splitlines()]), tmp_path / "p"
+        )
+        data = (tmp_path / "p").read_bytes()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+    async with SimulatedServer(SimulateOptions()) as server:
+        result = await collect(tmp_path, server, input="-")
+    assert result.finished == 3

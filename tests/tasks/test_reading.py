@@ -58,6 +58,14 @@ def test_the_rows_are_the_same_whatever_holds_them(tmp_path: Path, kind: str) ->
     assert [from_json(line) for _, line in read_lines(path)] == ROWS
 
 
+@pytest.mark.parametrize("size", [4, 100, 700])
+def test_a_parquet_file_that_was_cut_is_said_to_be_damaged(tmp_path: Path, size: int) -> None:
+    path = write(tmp_path / "tasks.parquet", "parquet")
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(DataError, match="damaged"):
+        list(read_lines(path))
+
+
 def test_stdin_is_a_file_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(LINES)))
     assert len(list(read_lines("-"))) == 5

@@ -78,13 +78,19 @@ def _guarded(file: Iterable[bytes], path: Path) -> Iterator[bytes]:
 
 
 def _parquet(path: Path) -> Iterator[tuple[int, bytes]]:
+    import pyarrow as arrow
     import pyarrow.parquet as parquet
 
     number = 0
-    for batch in parquet.ParquetFile(path).iter_batches(batch_size=1024):
-        for row in batch.to_pylist():
-            number += 1
-            yield number, msgspec.json.encode(without_nulls(row))
+    try:
+        for batch in parquet.ParquetFile(path).iter_batches(batch_size=1024):
+            for row in batch.to_pylist():
+                number += 1
+                yield number, msgspec.json.encode(without_nulls(row))
+    except (arrow.ArrowException, OSError) as error:
+        raise DataError(
+            f"{path}: the Parquet file is damaged: {error}", hint="copy or write it again"
+        ) from error
 
 
 def without_nulls(value: object) -> object:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
+import sys
 import tempfile
 import time
 from array import array
@@ -205,8 +207,7 @@ def _spool_stdin(folder: Path | None) -> str:
         folder.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=folder, prefix=".stdin.")
     with os.fdopen(handle, "wb") as spool:
-        for _, line in read_lines("-"):
-            spool.write(line if line.endswith(b"\n") else line + b"\n")
+        shutil.copyfileobj(sys.stdin.buffer, spool, 1 << 20)
     return name
 
 
