@@ -402,3 +402,30 @@ async def test_stdin_may_be_packed_like_any_file(
     async with SimulatedServer(SimulateOptions()) as server:
         result = await collect(tmp_path, server, input="-")
     assert result.finished == 3
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"base_urls": ("http://user:pw98765432109876543@127.0.0.1:9/v1",)},
+        {"base_urls": ("http://127.0.0.1:9/v1?api_key=pw98765432109876543",)},
+        {"gym_resources": "http://user:pw98765432109876543@127.0.0.1:9"},
+        {"api_key_env": "sk-pw98765432109876543"},
+        {"api_key_env": "hf_pw98765432109876543"},
+    ],
+)
+async def test_a_secret_on_the_command_line_is_refused_and_repeated_nowhere(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    write_tasks(tmp_path, 2)
+    with pytest.raises(UsageError) as caught:
+        await collect(tmp_path, **settings)
+    assert "pw987" not in f"{caught.value} {caught.value.hint}"
+    assert "variable" in (caught.value.hint or "") and not (tmp_path / "run").exists()
+
+
+async def test_a_key_with_a_line_break_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tasks(tmp_path, 2)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1\n")
+    with pytest.raises(UsageError, match="OPENAI_API_KEY holds a line break"):
+        await collect(tmp_path)

@@ -184,6 +184,7 @@ def collect(
         How to show progress: auto is a live panel on a terminal and plain lines elsewhere.
     """
     options = options_from_flags(input, out, model, tasks, server, judging, agent, pace, fresh)
+    options.check()
     if dry_run:
         return _rehearse(options, json)
     with open_monitor(monitor, out, options.to_config()) as observer:

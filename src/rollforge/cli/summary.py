@@ -70,7 +70,6 @@ def print_plan(options: CollectOptions, *, json: bool) -> None:
     from rollforge.steps.collect.plan import make_plan
     from rollforge.verifiers.base import load_verifier
 
-    options.check()
     verifier = (
         load_verifier(options.verifier, options.verifier_options) if options.verifier is not None else None
     )

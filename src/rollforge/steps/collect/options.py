@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 from typing import Any, ClassVar, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -11,6 +14,10 @@ from rollforge.agents.tools.loading import tools_name
 from rollforge.endpoint.model import Api
 from rollforge.errors import UsageError
 from rollforge.records import JsonObject
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_KEY = re.compile(r"(?=.*[a-z])(?=.*[0-9]).{20,}")
+"""No variable is called like this, and many keys are."""
 
 
 class CollectOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,8 +110,22 @@ class CollectOptions(msgspec.Struct, frozen=True, kw_only=True):
             )
         Allowance.parse(self.max_failures)
         for url in self.base_urls:
-            if not url.startswith(("http://", "https://")):
-                raise UsageError(f"--base-url {url!r} is no URL", hint="write it as http://host:port/v1")
+            _check_url("--base-url", url, "http://host:port/v1")
+        self._check_key()
+
+    def _check_key(self) -> None:
+        """Refuse a key where its variable's name belongs, without repeating it, and a key that no header can hold."""
+        key = os.environ.get(self.api_key_env)
+        if key is None and (not _NAME.fullmatch(self.api_key_env) or _KEY.fullmatch(self.api_key_env)):
+            raise UsageError(
+                "--api-key-env is no name of an environment variable",
+                hint="put the key into a variable and give that variable's name, such as OPENAI_API_KEY",
+            )
+        if key is not None and not key.isprintable():
+            raise UsageError(
+                f"the key in ${self.api_key_env} holds a line break or another control character",
+                hint="set the variable to the key alone",
+            )
 
     def _check_agent(self) -> None:
         """Refuse agents' options that contradict each other."""
@@ -115,8 +136,7 @@ class CollectOptions(msgspec.Struct, frozen=True, kw_only=True):
         }
         given = {flag: url for flag, url in servers.items() if url}
         for flag, url in given.items():
-            if not url.startswith(("http://", "https://")):
-                raise UsageError(f"{flag} {url!r} is no URL", hint="write it as http://host:port")
+            _check_url(flag, url, "http://host:port")
         if len(given) > 1:
             raise UsageError(f"{' and '.join(given)} contradict each other", hint="give one of them")
         if given and self.tools:
@@ -155,6 +175,21 @@ class CollectOptions(msgspec.Struct, frozen=True, kw_only=True):
             )
         )
         return config
+
+
+def _check_url(flag: str, url: str, form: str) -> None:
+    """Refuse what is no address of a server; what may be a secret is not repeated."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
+    if parts.username is not None or parts.query:
+        raise UsageError(
+            f"{flag} holds a user, a password or a query: these would stand in the run's files",
+            hint=f"write it as {form}; a key goes into a variable that --api-key-env names",
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"{flag} {url!r} is no URL", hint=f"write it as {form}")
 
 
 class Allowance(msgspec.Struct, frozen=True):
