@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from rollforge.errors import Exit, ResumeRefused, UsageError
+from rollforge.errors import DataError, Exit, ResumeRefused, UsageError
 from rollforge.simulate import SimulatedServer, SimulateOptions, example_tasks
 from rollforge.steps.collect import BadTasks, Collection, CollectOptions, CollectResult
+from rollforge.steps.status import read_status
 from rollforge.store import RunFiles, read_manifest
 
 Rows = list[dict[str, Any]]
@@ -429,3 +430,23 @@ async def test_a_key_with_a_line_break_is_refused(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1\n")
     with pytest.raises(UsageError, match="OPENAI_API_KEY holds a line break"):
         await collect(tmp_path)
+
+
+@pytest.mark.parametrize("cut", [1, 2, 30, "line"])
+async def test_a_damaged_tasks_file_is_told_and_made_again_from_its_input(
+    tmp_path: Path, cut: int | str
+) -> None:
+    write_tasks(tmp_path, 6)
+    files = RunFiles(tmp_path / "run")
+    async with SimulatedServer(SimulateOptions()) as server:
+        await collect(tmp_path, server)
+        whole, rollouts = files.tasks.read_bytes(), files.rollouts.read_bytes()
+        size = len(whole.splitlines(keepends=True)[-1]) if isinstance(cut, str) else cut
+        files.tasks.write_bytes(whole[:-size])
+        if cut != 1:
+            with pytest.raises(DataError, match="5 of 6 tasks can be read"):
+                read_status(tmp_path / "run")
+        result = await collect(tmp_path, server, samples=2)
+    assert (result.expected, result.finished, result.fresh) == (12, 12, 6)
+    assert files.rollouts.read_bytes().startswith(rollouts)
+    assert cut == 1 or files.tasks.read_bytes() == whole

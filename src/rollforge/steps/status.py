@@ -81,7 +81,7 @@ def _recount(files: RunFiles, manifest: Manifest) -> None:
     """The manifest may be seconds behind the files when the process was killed: count what is on disk."""
     if not files.tasks.exists():
         return
-    tasks = TaskFile.open(files.tasks)
+    tasks = TaskFile.open(files.tasks, count=manifest.tasks)
     tasks.close()
     ledger = Ledger(tasks.ids, manifest.samples)
     ledger.read(files.rollouts, files.failures)

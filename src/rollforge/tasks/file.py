@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from array import array
 from pathlib import Path
@@ -11,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rollforge.errors import DataError
 from rollforge.records import TASK_KEY, Task, from_json
 
 
@@ -36,15 +38,20 @@ class TaskFile:
         self._file.close()
 
     @classmethod
-    def open(cls, path: Path) -> TaskFile:
-        """Scan an existing tasks file for offsets and ids."""
+    def open(cls, path: Path, *, count: int) -> TaskFile:
+        """Scan an existing tasks file, which holds at least `count` tasks, for offsets and ids."""
         decode = msgspec.json.Decoder(_TaskKey).decode
         offsets, ids, offset = array("q"), array("q"), 0
-        with path.open("rb", buffering=4 << 20) as file:
+        with path.open("rb", buffering=4 << 20) as file, contextlib.suppress(msgspec.DecodeError):
             for line in file:
-                offsets.append(offset)
                 ids.append(decode(line).task)
+                offsets.append(offset)
                 offset += len(line)
+        if len(ids) < count:
+            raise DataError(
+                f"{path} is damaged: {len(ids):,} of {count:,} tasks can be read",
+                hint="run the same collect command again: it makes the file again from its input",
+            )
         return cls(path, np.frombuffer(offsets, np.int64), np.frombuffer(ids, np.int64))
 
 

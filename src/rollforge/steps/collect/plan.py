@@ -7,6 +7,7 @@ is resumed when its fingerprint matches, and refused, naming what differs, when 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shutil
 import sys
@@ -29,6 +30,8 @@ from rollforge.steps.collect.options import CollectOptions, verifier_name
 from rollforge.store import Ledger, Manifest, RunFiles, read_manifest
 from rollforge.store.durable import sync_directory
 from rollforge.tasks import BadRow, PromptTemplate, TaskFile, read_lines, to_task_row
+
+logger = logging.getLogger(__name__)
 
 GROWING = ("samples", "limit")
 """Keys of the fingerprint that may grow when a run is resumed."""
@@ -224,8 +227,11 @@ def _materialise(
 ) -> tuple[TaskFile, list[BadLine]]:
     """The tasks file: the one on disk when it is already right, else a new one put in its place as a whole."""
     same = old is not None and {**old.fingerprint, "samples": 0} == {**fingerprint, "samples": 0}
-    if same and files.tasks.exists():
-        return TaskFile.open(files.tasks), []
+    if old is not None and same and files.tasks.exists():
+        try:
+            return TaskFile.open(files.tasks, count=old.tasks), []
+        except DataError as error:
+            logger.warning("%s; it is made again from %s", error, options.input)
     folder = None if is_rehearsal else files.tasks.parent
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
