@@ -264,6 +264,20 @@ async def test_fresh_moves_the_old_run_aside(tmp_path: Path) -> None:
     assert keys(read_rows(tmp_path / "run" / "rollouts.jsonl")) == grid(2, 2)
 
 
+@pytest.mark.parametrize("bad", [{"input": "nosuch.jsonl"}, {"prompt_template": "nosuch.yaml"}, {}])
+async def test_fresh_leaves_the_old_run_where_it_is_when_the_new_one_cannot_begin(
+    tmp_path: Path, bad: dict[str, Any]
+) -> None:
+    write_tasks(tmp_path, 2)
+    async with SimulatedServer(SimulateOptions()) as server:
+        await collect(tmp_path, server)
+        before = sorted((tmp_path / "run").iterdir())
+        (tmp_path / "tasks.jsonl").write_text("{}\n")
+        with pytest.raises(UsageError):
+            await collect(tmp_path, server, fresh=True, **bad)
+    assert sorted((tmp_path / "run").iterdir()) == before
+
+
 async def test_a_file_that_is_no_run_of_ours_is_left_alone(tmp_path: Path) -> None:
     write_tasks(tmp_path, 2)
     (tmp_path / "run").mkdir()

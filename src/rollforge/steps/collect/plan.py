@@ -96,8 +96,6 @@ def make_plan(
     """
     files = RunFiles(options.out)
     agent = agent or Preparation()
-    if options.fresh and not is_rehearsal:
-        move_aside(files)
     old = None if options.fresh else read_manifest(files)
     if old is None and not options.fresh and files.rollouts.exists() and files.rollouts.stat().st_size:
         raise UsageError(
@@ -107,7 +105,7 @@ def make_plan(
     folder = None if is_rehearsal else files.rollouts.parent
     spooled = _spool_stdin(folder) if options.input == "-" else None
     try:
-        digest = _digest(Path(spooled or _existing(options.input)))
+        digest = _digest(Path(spooled or _existing(options.input, "check -i/--input; `-` reads stdin")))
         fingerprint = _fingerprint(options, digest, verifier_fingerprint) | agent.fingerprint
         if old is not None:
             refuse_changes(old.fingerprint, fingerprint, files)
@@ -165,7 +163,9 @@ def _short(value: Any) -> str:
 
 
 def _fingerprint(options: CollectOptions, digest: str, verifier_fingerprint: str | None) -> JsonObject:
-    template = Path(options.prompt_template).read_bytes() if options.prompt_template else None
+    template = None
+    if options.prompt_template:
+        template = Path(_existing(options.prompt_template, "check --prompt-template")).read_bytes()
     fingerprint: JsonObject = {
         "input": digest,
         "model": options.model,
@@ -190,9 +190,9 @@ def _flat(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield prefix, value
 
 
-def _existing(source: str) -> str:
+def _existing(source: str, hint: str) -> str:
     if not Path(source).is_file():
-        raise UsageError(f"{source}: no such file", hint="check -i/--input; `-` reads stdin")
+        raise UsageError(f"{source}: no such file", hint=hint)
     return source
 
 
@@ -248,6 +248,8 @@ def _materialise(
             raise UsageError(f"{options.input}: no tasks", hint="the file is empty, or every line is bad")
         if folder is None:
             return writer.task_file(Path(name)), writer.bad
+        if options.fresh:
+            move_aside(files)
         Path(name).chmod(0o644)
         Path(name).replace(files.tasks)
         sync_directory(folder)
@@ -318,8 +320,8 @@ class _TaskWriter:
             raise BadRow(f"only some rows have {TASK_KEY}", hint="stamp all rows, or none")
         if stamp is None:
             return ordinal
-        if not isinstance(stamp, int) or isinstance(stamp, bool) or stamp < 0:
-            raise BadRow(f"{TASK_KEY} is {stamp!r}", hint="a whole number from 0 on")
+        if not isinstance(stamp, int) or isinstance(stamp, bool) or not 0 <= stamp < 1 << 63:
+            raise BadRow(f"{TASK_KEY} is {stamp!r}", hint="a whole number from 0 on, of at most 63 bits")
         self._is_stamped = True
         return stamp
 
