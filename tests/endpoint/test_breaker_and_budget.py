@@ -62,5 +62,11 @@ def test_retries_never_exceed_their_share_of_fresh_requests() -> None:
     for _ in range(1000):
         budget.count_fresh()
         granted += budget.take()
-    assert granted == budget.spent <= 10 + 0.2 * 1000
+    assert granted == budget.spent <= 0.2 * (10 + 1000)
     assert budget.denied == 1000 - granted
+
+
+def test_a_budget_of_nothing_grants_nothing() -> None:
+    budget = RetryBudget(0.0)
+    budget.count_fresh()
+    assert not budget.take()

@@ -128,7 +128,7 @@ class PaceFlags:
     retries: Annotated[int, Parameter(group=_PACE)] = 4
     """How often one request is sent again within an attempt."""
     retry_budget: Annotated[float, Parameter(group=_PACE)] = 0.5
-    """All retries together may not exceed this share of the fresh requests."""
+    """All retries together may not exceed this share of the fresh requests, of which 200 count from the start; 0 is none."""
     max_failures: Annotated[str, Parameter(group=_PACE)] = "50%"
     """More failed rollouts than this end the run: a count, or a share such as 5%."""
     request_timeout: Annotated[str, Parameter(group=_PACE)] = "10m"

@@ -85,9 +85,9 @@ class Breaker:
 
 
 class RetryBudget:
-    """All retries of a run draw from one budget: a share of the fresh requests, plus a few to begin with."""
+    """All retries of a run draw from one budget: a share of the fresh requests, as if some had been sent to begin with."""
 
-    def __init__(self, share: float, *, head_start: int = 100) -> None:
+    def __init__(self, share: float, *, head_start: int = 200) -> None:
         self._share = share
         self._head_start = head_start
         self.fresh = 0
@@ -100,7 +100,7 @@ class RetryBudget:
 
     def take(self) -> bool:
         """Whether one more retry may be sent; if so, it is counted."""
-        if self.spent < self._head_start + self._share * self.fresh:
+        if self.spent < self._share * (self._head_start + self.fresh):
             self.spent += 1
             return True
         self.denied += 1
