@@ -5,6 +5,7 @@ An unknown key is an error with a suggestion. It reads files and variables; it d
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,10 @@ GYM_WITHOUT_MEANING = (
     "disable_aggregation",
 )
 """Keys that a NeMo Gym command line carries and that ask for nothing here: resuming is the default, agents need no server."""
+
+
+_NUMBER = re.compile(r"[+-]?(\d+\.|\.\d+)([eE][+-]?\d+)?")
+"""Numbers as people write them and JSON does not: .5 and 1."""
 
 
 def translate_gym_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -81,7 +86,7 @@ def _value(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
-        return text
+        return float(text) if _NUMBER.fullmatch(text) else text
 
 
 def read_config(path: str, *, tables: list[str]) -> JsonObject:
@@ -125,6 +130,6 @@ def parse_duration(text: str) -> float:
         seconds = float(number) * units[unit]
     except ValueError:
         seconds = -1.0
-    if seconds <= 0:
+    if not 0 < seconds < float("inf"):
         raise UsageError(f"{text!r} is no length of time", hint="write 90, 90s, 15m, 2h or 1d")
     return seconds

@@ -69,8 +69,9 @@ def refuse_unknown(options: Iterable[str], known: Sequence[str], command: str) -
 def load_target(target: str) -> Any:
     """The object at `module:attribute` or `path/to/file.py:attribute`."""
     place, _, attribute = target.partition(":")
-    if not attribute:
-        raise UsageError(f"{target!r} names no attribute", hint="write it as file.py:name or module:name")
+    if not place or not attribute:
+        lacking = "attribute" if place else "file or module"
+        raise UsageError(f"{target!r} names no {lacking}", hint="write it as file.py:name or module:name")
     module = _module_from_file(place) if place.endswith(".py") else _module_by_name(place, target)
     try:
         found = module

@@ -22,6 +22,9 @@ NOT_WRITABLE = frozenset(
 )
 """What the system says when files cannot be written where they should be."""
 
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""What it says when there is no room, often without a name: of a file under way, or of what stdout leads to."""
+
 _MMAP_THRESHOLD, _TRIM_THRESHOLD, _ARENAS = -3, -1, -8
 """glibc's numbers for the size from which memory is mapped on its own, how much of the rest may lie idle, and in how many places."""
 
@@ -36,24 +39,34 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     try:
         code = run(words)
+        sys.stdout.flush()
     except RollforgeError as error:
         report_error(error)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(Exit.INTERRUPTED)
     except BrokenPipeError:
-        # The reader of our output has gone; there is no one to tell, and what is left of it goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of our output has gone, and there is no one to tell.
+        _drop_output()
         sys.exit(Exit.DONE)
     except OSError as error:
-        if error.errno not in NOT_WRITABLE or error.filename is None:
+        if error.errno in FULL and error.filename is None:
+            _drop_output()
+        elif error.errno not in NOT_WRITABLE or error.filename is None:
             raise
-        report_error(RollforgeError(f"{error.filename}: {error.strerror}", hint=_hint(error)))
+        report_error(
+            RollforgeError(f"{error.filename or 'cannot write'}: {error.strerror}", hint=_hint(error))
+        )
         sys.exit(Exit.USAGE)
     code = int(code) if isinstance(code, int) else Exit.DONE
     if is_light and argv is None:
         _leave(code)
     sys.exit(code)
+
+
+def _drop_output() -> None:
+    """What is left of our output goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _hint(error: OSError) -> str:

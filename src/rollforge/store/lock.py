@@ -27,7 +27,10 @@ class RunLock:
         self._fd = -1
 
     def __enter__(self) -> RunLock:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        except FileNotFoundError as error:  # no directory can be made there, as in /proc
+            raise UsageError(f"{self._path.parent}: cannot be made", hint="choose another --out") from error
         while True:
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from typing import Any, ClassVar, Literal
@@ -14,6 +15,8 @@ from rollforge.agents.tools.loading import tools_name
 from rollforge.endpoint.model import Api
 from rollforge.errors import UsageError
 from rollforge.records import JsonObject
+
+MOST_SAMPLES = 1_000_000
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KEY = re.compile(r"(?=.*[a-z])(?=.*[0-9]).{20,}")
@@ -84,6 +87,22 @@ class CollectOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Refuse what cannot work, before anything is touched."""
+        self._check_numbers()
+        self._check_agent()
+        if "model" in self.overrides:
+            raise UsageError("-S model=… names no model", hint="give -m/--model NAME")
+        if not self.model and self.asks_model:
+            raise UsageError("no model is named", hint="give -m NAME, or -m simulated for the embedded model")
+        if not self.base_urls and self.model != "simulated" and self.asks_model:
+            raise UsageError(
+                "no server to ask", hint="give --base-url http://…/v1, or -m simulated for the embedded model"
+            )
+        Allowance.parse(self.max_failures)
+        for url in self.base_urls:
+            _check_url("--base-url", url, "http://host:port/v1")
+        self._check_key()
+
+    def _check_numbers(self) -> None:
         for name, lowest in (
             ("samples", 1),
             ("attempts", 1),
@@ -95,23 +114,19 @@ class CollectOptions(msgspec.Struct, frozen=True, kw_only=True):
                 raise UsageError(
                     f"--{name.replace('_', '-')} must be at least {lowest}, not {getattr(self, name)}"
                 )
+        if self.samples > MOST_SAMPLES:
+            raise UsageError(f"-k/--samples must be at most {MOST_SAMPLES:,}, not {self.samples:,}")
         if self.limit is not None and self.limit < 1:
             raise UsageError(
                 f"-n/--limit must be at least 1, not {self.limit}", hint="leave it out for all tasks"
             )
+        if not 0 <= self.retry_budget < math.inf:
+            raise UsageError(f"--retry-budget must be a share from 0 on, not {self.retry_budget}")
+        for key, value in self.overrides.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise UsageError(f"{key} must be a number, not {value}")
         if self.pilot is not None and self.pilot < 1:
             raise UsageError(f"--pilot must be at least 1, not {self.pilot}")
-        self._check_agent()
-        if not self.model and self.asks_model:
-            raise UsageError("no model is named", hint="give -m NAME, or -m simulated for the embedded model")
-        if not self.base_urls and self.model != "simulated" and self.asks_model:
-            raise UsageError(
-                "no server to ask", hint="give --base-url http://…/v1, or -m simulated for the embedded model"
-            )
-        Allowance.parse(self.max_failures)
-        for url in self.base_urls:
-            _check_url("--base-url", url, "http://host:port/v1")
-        self._check_key()
 
     def _check_key(self) -> None:
         """Refuse a key where its variable's name belongs, without repeating it, and a key that no header can hold."""

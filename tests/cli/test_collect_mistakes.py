@@ -1,0 +1,88 @@
+"""collect with what people mistype: one message, exit code 2, nothing sent."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rollforge.cli import main
+from rollforge.config import parse_settings
+
+COLLECT = ("collect", "-m", "m", "--base-url", "http://127.0.0.1:9/v1", "--progress", "none")
+
+
+def write_tasks(folder: Path, **more: object) -> str:
+    path = folder / "tasks.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"question {n}", **more}) + "\n" for n in range(200)))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--prompt-template", "nosuch.yaml"], "nosuch.yaml: no such file"),
+        (["-k", "99999999999999999999"], "--samples must be at most"),
+        (["--verifier", ":f"], "':f' names no file or module"),
+        (["-o", "/proc/nope/run"], "/proc/nope/run: cannot be made"),
+        (["--retry-budget", "-1"], "--retry-budget must be a share"),
+        (["--retry-budget", "nan"], "--retry-budget must be a share"),
+        (["--retry-budget", "inf"], "--retry-budget must be a share"),
+        (["--deadline", "nan"], "'nan' is no length of time"),
+        (["--request-timeout", "inf"], "'inf' is no length of time"),
+        (["--temperature", "nan"], "temperature must be a number, not nan"),
+        (["-S", "model=other"], "-m/--model"),
+    ],
+)
+def test_what_cannot_be_done_is_told_in_one_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    out = [] if "-o" in words else ["-o", str(tmp_path / "run")]
+    with pytest.raises(SystemExit) as stopped:
+        main([*COLLECT, "-i", write_tasks(tmp_path), *out, *words])
+    assert stopped.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_an_index_that_no_file_can_hold_is_a_bad_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main([*COLLECT, "-i", write_tasks(tmp_path, _ng_task_index=10**20), "-o", str(tmp_path / "run")])
+    assert stopped.value.code == 2
+    assert "tasks.jsonl:1: _ng_task_index is 100000000000000000000" in capsys.readouterr().err
+
+
+def test_a_disk_that_fills_up_while_planning_is_told(tmp_path: Path) -> None:
+    words = [*COLLECT, "-i", write_tasks(tmp_path), "-o", str(tmp_path / "run")]
+    done = subprocess.run(
+        [sys.executable, "-m", "rollforge", *words],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2 and done.stderr.startswith("error: cannot write: File too large")
+
+
+def test_results_that_find_no_room_are_told(tmp_path: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        words = [*COLLECT, "-i", write_tasks(tmp_path), "-o", str(tmp_path / "run"), "--dry-run"]
+        done = subprocess.run(
+            [sys.executable, "-m", "rollforge", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert "error: cannot write: No space left on device" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_numbers_are_numbers_however_they_are_written() -> None:
+    settings = parse_settings(["a=.5", "b=-1.", "c=1e3", "d=1.2.3", "e=.", "f=007"])
+    assert settings == {"a": 0.5, "b": -1.0, "c": 1000.0, "d": "1.2.3", "e": ".", "f": "007"}
