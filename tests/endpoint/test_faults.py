@@ -52,5 +52,11 @@ def test_retry_after_is_read_as_a_number_or_a_date() -> None:
     assert retry_after_s({"Retry-After": "2.5"}, 0.0) == 2.5
     assert retry_after_s({"retry-after-ms": "250"}, 0.0) == 0.25
     assert retry_after_s({"Retry-After": "Thu, 01 Jan 1970 00:01:40 GMT"}, 40.0) == 60.0
+    assert (
+        retry_after_s({"Retry-After": "999999999"}, 0.0)
+        == retry_after_s({"Retry-After": "inf"}, 0.0)
+        == 300.0
+    )
+    assert retry_after_s({"Retry-After": "nan"}, 0.0) == retry_after_s({"Retry-After": "-5"}, 0.0) == 0.0
     assert retry_after_s({"Retry-After": "soon"}, 0.0) is None
     assert retry_after_s({}, 0.0) is None

@@ -29,7 +29,6 @@ from rollforge.records import JsonObject
 T = TypeVar("T")
 
 LONGEST_BACKOFF_S = 30.0
-LONGEST_RETRY_AFTER_S = 300.0
 FAILING_KEPT = 10_000
 """How many failing requests an endpoint remembers."""
 
@@ -253,9 +252,7 @@ class Client:
         if failure.kind == "rate-limited":
             endpoint.breaker.succeed()
             if failure.retry_after:
-                endpoint.not_before = max(
-                    endpoint.not_before, now + min(failure.retry_after, LONGEST_RETRY_AFTER_S)
-                )
+                endpoint.not_before = max(endpoint.not_before, now + failure.retry_after)
             if self._limiter is not None:
                 self._limiter.rate_limited(now, failure.retry_after)
         elif failure.kind == "unavailable":
@@ -271,9 +268,7 @@ class Client:
         """Full jitter over an exponential ceiling; what the server asked for is the floor."""
         ceiling = min(LONGEST_BACKOFF_S, 0.5 * 2**tries)
         wait = self._random.uniform(ceiling / 4, ceiling)
-        return max(
-            wait, min(failure.retry_after or 0.0, LONGEST_RETRY_AFTER_S) * self._random.uniform(1.0, 1.1)
-        )
+        return max(wait, (failure.retry_after or 0.0) * self._random.uniform(1.0, 1.1))
 
 
 class Outage(Failure):

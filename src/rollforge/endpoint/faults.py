@@ -25,6 +25,8 @@ _UNKNOWN_MODEL = re.compile(
     re.I | re.S,
 )
 
+LONGEST_RETRY_AFTER_S = 300.0
+
 _TRANSIENT_STATUSES = frozenset({408, 409, 425, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
 
 
@@ -88,15 +90,17 @@ def message_of(body: bytes) -> str:
 
 
 def retry_after_s(headers: Mapping[str, str], now: float) -> float | None:
-    """Seconds the server asks us to wait: a number or a date; None when it does not say."""
+    """Seconds the server asks us to wait, within reason: a number or a date; None when it does not say."""
     for name, scale in (("retry-after-ms", 0.001), ("Retry-After", 1.0)):
         value = headers.get(name)
         if not value:
             continue
         try:
-            return max(0.0, float(value) * scale)
+            seconds = float(value) * scale
         except ValueError:
             parsed = email.utils.parsedate_tz(value)
-            if parsed:
-                return max(0.0, email.utils.mktime_tz(parsed) - now)
+            if not parsed:
+                continue
+            seconds = email.utils.mktime_tz(parsed) - now
+        return min(max(0.0, seconds), LONGEST_RETRY_AFTER_S)
     return None
