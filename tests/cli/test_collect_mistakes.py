@@ -1,4 +1,4 @@
-"""collect with what people mistype: one message, exit code 2, nothing sent."""
+"""collect with what people mistype, and what it says when it ends early: one message, the right exit code."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 from rollforge.cli import main
 from rollforge.config import parse_settings
+from rollforge.simulate import SimulatedProcess, SimulateOptions
 
 COLLECT = ("collect", "-m", "m", "--base-url", "http://127.0.0.1:9/v1", "--progress", "none")
 
@@ -86,3 +87,31 @@ def test_results_that_find_no_room_are_told(tmp_path: Path) -> None:
 def test_numbers_are_numbers_however_they_are_written() -> None:
     settings = parse_settings(["a=.5", "b=-1.", "c=1e3", "d=1.2.3", "e=.", "f=007"])
     assert settings == {"a": 0.5, "b": -1.0, "c": 1000.0, "d": "1.2.3", "e": ".", "f": "007"}
+
+
+def collect_from(server: SimulatedProcess, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    told = ["-i", write_tasks(folder), "-o", str(folder / "run"), "--base-url", server.base_url]
+    command = [sys.executable, "-m", "rollforge", "collect", "-m", "simulated", *told, *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_a_run_that_an_error_stops_says_so_to_machines_too(tmp_path: Path) -> None:
+    with SimulatedProcess(SimulateOptions(api_key="right")) as server:
+        whole = collect_from(server, tmp_path, "--json")
+        lines = collect_from(server, tmp_path, "--progress", "json")
+    record = json.loads(whole.stdout)
+    assert (whole.returncode, record["ok"], record["exit_code"]) == (2, False, 2)
+    assert "refuses the key" in record["error"] and "--api-key-env" in record["hint"]
+    first, *_, last = map(json.loads, lines.stdout.splitlines())
+    assert first["event"] == "launch" and last == {"event": "done", **record}
+
+
+@pytest.mark.parametrize("words", [("--pilot", "4"), ("--pilot=4",)])
+def test_a_pilot_that_is_done_is_not_repeated_by_the_command_that_goes_on(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    with SimulatedProcess(SimulateOptions()) as server:
+        done = collect_from(server, tmp_path, *words, "-c", "2")
+    command = done.stderr.splitlines()[-1]
+    assert command.startswith("resume with: rollforge collect") and command.endswith("-c 2")
+    assert "--pilot" not in command

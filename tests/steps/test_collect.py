@@ -464,3 +464,14 @@ async def test_a_damaged_tasks_file_is_told_and_made_again_from_its_input(
     assert (result.expected, result.finished, result.fresh) == (12, 12, 6)
     assert files.rollouts.read_bytes().startswith(rollouts)
     assert cut == 1 or files.tasks.read_bytes() == whole
+
+
+async def test_the_reward_of_a_status_says_whether_it_is_over_the_whole_run(tmp_path: Path) -> None:
+    write_tasks(tmp_path, 6)
+    async with SimulatedServer(SimulateOptions()) as server:
+        told = []
+        for samples in (1, 1, 2):
+            await collect(tmp_path, server, samples=samples)
+            reward = read_status(tmp_path / "run").reward or {}
+            told.append((reward["n"], reward["is_whole"]))
+    assert told == [(6, True), (6, True), (6, False)]

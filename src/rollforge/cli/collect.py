@@ -11,7 +11,7 @@ from rollforge.cli.interrupts import resume_command, wire_signals
 from rollforge.cli.monitoring import MonitorFlags, open_monitor
 from rollforge.cli.output import print_json, say
 from rollforge.cli.progress import Progress
-from rollforge.errors import Exit
+from rollforge.errors import Exit, RollforgeError
 
 if TYPE_CHECKING:
     from rollforge.steps.collect import Collection, CollectOptions, CollectResult, Observer
@@ -280,20 +280,25 @@ def _run(options: CollectOptions, observer: Observer | None, *, json: bool, prog
         lambda: print_launch(collection, is_stream=is_stream, is_quiet=json or progress == "none"),
     )
     try:
-        result = run_async(collection.run())
-    except BadTasks as error:
+        try:
+            result = run_async(collection.run())
+        finally:
+            display.stop()
+    except RollforgeError as error:
+        record = {"ok": False, "exit_code": error.exit_code, "error": str(error), "hint": error.hint}
+        if isinstance(error, BadTasks):
+            record["bad_lines"] = error.lines
         if json:
-            print_json({"ok": False, "bad_lines": error.lines})
+            print_json(record)
+        if is_stream:
+            write_record({"event": "done", **record})
         raise
-    finally:
-        display.stop()
     if collection.is_judged_later and result.ending == "done":
         if not json:
             say("judging the groups")
         result = run_async(_judge_groups(options, result))
-    return finish_collect(
-        result, command=shlex.join(resume_command()), json=json, write=write_record if is_stream else None
-    )
+    command = shlex.join(resume_command(is_after_pilot=result.ending == "pilot"))
+    return finish_collect(result, command=command, json=json, write=write_record if is_stream else None)
 
 
 async def _judge_groups(options: CollectOptions, result: CollectResult) -> CollectResult:

@@ -36,6 +36,13 @@ def wire_signals(*, drain: Callable[[], None], abort: Callable[[], None], what: 
     loop.add_signal_handler(signal.SIGTERM, terminate)
 
 
-def resume_command() -> list[str]:
-    """The words that were typed, without --fresh: they resume the work."""
-    return ["rollforge", *(word for word in sys.argv[1:] if word != "--fresh")]
+def resume_command(*, is_after_pilot: bool = False) -> list[str]:
+    """The words that were typed, without --fresh: they resume the work. A pilot that is done is not asked for again."""
+    words = [word for word in sys.argv[1:] if word != "--fresh"]
+    if is_after_pilot:
+        words = [
+            word
+            for before, word in zip(["", *words], words, strict=False)
+            if "--pilot" not in (before, word) and not word.startswith("--pilot=")
+        ]
+    return ["rollforge", *words]

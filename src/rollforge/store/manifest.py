@@ -44,7 +44,7 @@ class Manifest(msgspec.Struct, kw_only=True):
     failed: dict[str, int] = {}
     """Rollouts given up or still failing, by class of their last failure."""
     reward: JsonObject | None = None
-    """Running mean over judged rollouts, with interval and coverage."""
+    """Running mean over judged rollouts, with interval and coverage; `is_whole` is false when it is over those since a resume only."""
     rate: float | None = None
     """Rollouts per second of late."""
     eta_s: float | None = None

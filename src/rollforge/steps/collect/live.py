@@ -229,7 +229,7 @@ class Live:
 
 
 def reward_facts(live: Live) -> JsonObject | None:
-    """The running reward as the manifest has it."""
+    """The running reward as the manifest has it: over the whole run, or since it was resumed."""
     if live.reward.mean is None:
         return None
     half = live.reward.half_width()
@@ -238,4 +238,5 @@ def reward_facts(live: Live) -> JsonObject | None:
         "ci": None if half is None else [live.reward.mean - half, live.reward.mean + half],
         "n": live.judged,
         "coverage": live.judged / max(live.fresh, 1),
+        "is_whole": live.fresh == live.finished,
     }

@@ -164,7 +164,7 @@ class Collection:
         manifest.failed = (
             dict(engine.live.failures) if is_running else plan.ledger.failed_by_class(plan.files.failures)
         )
-        manifest.reward = reward_facts(engine.live)
+        manifest.reward = reward_facts(engine.live) or manifest.reward
         manifest.rate, manifest.tokens_per_s = snapshot.rate, snapshot.tokens_per_s
         manifest.eta_s = snapshot.eta_s
         manifest.in_flight = snapshot.in_flight if is_running else 0
