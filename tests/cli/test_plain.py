@@ -112,6 +112,9 @@ VALUES = [
 ]
 
 
+app("demo")  # loads rich, which draws from `random` when it is loaded; a strategy must not
+
+
 @st.composite
 def lines(draw: st.DrawFn) -> tuple[str, list[str]]:
     """Words of a command, most of which are flags that it has."""
