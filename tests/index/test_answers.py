@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollforge.index import open_index
-from rollforge.index.answers import measure
+from rollforge.index.lengths import measure
 from rollforge.records import Response
 from tests.builders import Row, make_rollout, write_rows
 

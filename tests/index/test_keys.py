@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from rollforge.index import open_index
-from rollforge.index.keys import KeySpan, key_span, meeting
+from rollforge.index.key_spans import KeySpan, meeting
+from rollforge.index.keys import key_span
 
 KEY = st.tuples(st.one_of(st.integers(0, 9), st.none()), st.integers(0, 9))
 FULL_KEY = st.tuples(st.integers(0, 9), st.integers(0, 9))

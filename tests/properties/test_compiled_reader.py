@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from rollforge.index import fast
 from rollforge.index.answers import LONG_STARTS, LOOKED_AT
+from rollforge.index.facts import Reader
 from rollforge.index.hashes import PRIME, hash_in_python, hash_text
 from rollforge.index.kinds import PIECES, Kind
 from rollforge.index.prompts import prompt_hash
@@ -126,9 +127,12 @@ def spell(row: Any, style: int) -> bytes:
     return text.encode("utf-8", "surrogatepass") + (b"\r" if style & 8 else b"")
 
 
-def scan(path: Path, kind: Kind, *, is_fast: bool) -> tuple[Scanned, dict[str, list[Any]]]:
+def scan(
+    path: Path, kind: Kind, *, is_fast: bool, start: int = 0, end: int | None = None
+) -> tuple[Scanned, dict[str, list[Any]]]:
+    """What a range holds; with an end the compiled reader reads the file itself, without one it is given blocks."""
     with tempfile.TemporaryDirectory() as folder, patch.object(fast, "IS_THERE", is_fast):
-        found = scan_range(path, kind, 0, None, Path(folder) / "0")
+        found = scan_range(path, kind, start, end, Path(folder) / "0")
         tables = [pq.read_table(part.path) for part in found.parts]
     if not tables:
         return found, {}
@@ -153,16 +157,23 @@ def check_pieces(text: bytes, table: pa.Table) -> None:
 
 
 def compare(text: bytes) -> None:
-    """The same lines as rollouts and as tasks, read both ways."""
+    """The same lines as rollouts and as tasks: read by Python, by the compiled reader, and by it from the file itself."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rollouts.jsonl"
         path.write_bytes(text)
-        compiled, plain = ([scan(path, kind, is_fast=way) for kind in KINDS] for way in (True, False))
-    for (one, columns), (other, others) in zip(compiled, plain, strict=True):
-        assert columns == others
-        for name in Scanned.__struct_fields__:
-            if name != "parts":
-                assert getattr(one, name) == getattr(other, name), name
+        for kind in KINDS:
+            plain = scan(path, kind, is_fast=False)
+            assert_same(scan(path, kind, is_fast=True), plain)
+            assert_same(scan(path, kind, is_fast=True, end=len(text)), plain)
+
+
+def assert_same(
+    found: tuple[Scanned, dict[str, list[Any]]], expected: tuple[Scanned, dict[str, list[Any]]]
+) -> None:
+    assert found[1] == expected[1]
+    for name in Scanned.__struct_fields__:
+        if name != "parts":
+            assert getattr(found[0], name) == getattr(expected[0], name), name
 
 
 @SEARCH
@@ -327,6 +338,70 @@ def test_rows_beyond_one_chunk_and_block_stay_in_order(monkeypatch: pytest.Monke
         for n in range(200)
     ]
     compare(b"\n".join(lines))
+
+
+def test_ranges_that_meet_anywhere_hold_every_line_once(tmp_path: Path) -> None:
+    lines = [
+        b'{"reward":1}',
+        b"",
+        b"{torn",
+        b'{"reward":"x"}',
+        '{"reward":2,"t":"é"}'.encode(),
+        b'{"messages":[]}',
+    ]
+    path = tmp_path / "rollouts.jsonl"
+    for text in (b"\n".join(lines), b"\n".join([*lines, b""])):
+        path.write_bytes(text)
+        whole, columns = scan(path, "rollouts", is_fast=True, end=len(text))
+        assert whole.rows == 4 and whole.end == len(text)
+        for cut in range(len(text) + 1):
+            parts = [
+                scan(path, "rollouts", is_fast=True, start=start, end=end)
+                for start, end in ((0, cut), (cut, len(text)))
+            ]
+            offsets = [
+                offset for _, found in parts for offset in found.get("pyarrow.Field<offset: int64>", [])
+            ]
+            assert offsets == columns["pyarrow.Field<offset: int64>"], cut
+            assert sum(found.lines for found, _ in parts) == whole.lines
+            assert sum(found.rejected for found, _ in parts) == whole.rejected
+            assert max(found.end for found, _ in parts) == len(text)
+
+
+@pytest.mark.parametrize("size", [1 << 20, 5 << 20, 33 << 20])
+def test_a_line_longer_than_the_memory_for_it_is_read_where_it_stands(size: int, tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    long = b'{"reward":2,"t":"' + b"x" * size + b'"}'
+    for text in (
+        b'{"reward":1}\n' + long + b'\n{"reward":3}\n',
+        b'{"reward":1}\n' + long,
+        long[:-1] + b'\n{"reward":3}\n',
+    ):
+        path.write_bytes(text)
+        plain = scan(path, "rollouts", is_fast=False)
+        assert_same(scan(path, "rollouts", is_fast=True, end=len(text)), plain)
+
+
+def test_a_file_that_becomes_shorter_ends_the_pass(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    path.write_bytes(b'{"reward":1}\n')
+    found, _ = scan(path, "rollouts", is_fast=True, end=1000)
+    assert (found.rows, found.end) == (1, 13)
+
+
+def test_what_python_must_see_is_seen_before_it_is_much(tmp_path: Path) -> None:
+    answer = {"type": "message", "content": [{"type": "output_text", "text": "é" * 5000}]}
+    row = json.dumps(
+        {"response": {"output": [answer]}}
+    )  # every letter an escape, which may be spelled otherwise
+    path = tmp_path / "rollouts.jsonl"
+    path.write_text(f"{row}\n" * 300)
+    with path.open("rb") as file:
+        taken = fast.FastRollouts(Reader()).read(file, 0, path.stat().st_size, 1, 16_384)
+    assert 100 < taken.lines < 300 and taken.offset == taken.lines * (len(row) + 1)
+    found, columns = scan(path, "rollouts", is_fast=True, end=path.stat().st_size)
+    assert found.rows == 300
+    assert_same((found, columns), scan(path, "rollouts", is_fast=False))
 
 
 @pytest.mark.parametrize(

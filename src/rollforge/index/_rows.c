@@ -6,8 +6,14 @@ shape; every other one (torn, a key twice, NaN, a number too large, chat form, a
 
     rows = Rows(looked_at, starts)                        which answers are handed out: see below
     lines, left = rows.take(block, first_line, offset)    whole lines; those left as (line, start, end)
+    lines, left, offset = rows.read(file, offset, end, first_line, most)
+                                                          the same of a file, as far as it gets: see below
     rows.drain()                                          the texts that Python must see, since the last time
     rows.finish()                                         the columns of all rows taken; empties it
+
+`read` takes the lines that begin before `end`, from one that begins at `offset`; `left` says where they stand in the file, and the
+offset returned is that of the line that comes next. It comes back sooner when there are `most` rows, when Python has much to see,
+after MOST_BYTES, so that a signal need not wait, and before a line that has no newline or is too long.
 
 Python sees the answers that are short, that begin like an error message (with one of `starts`, four bytes each, letters small) or
 that equal texts may spell otherwise, and the prompts that are odd. Of all others it gets the hash.
@@ -19,6 +25,20 @@ Python object and runs without the interpreter's lock. */
 #include <Python.h>
 
 #include "_chunk.h"
+#include "_file.h"
+
+enum {
+    MOST_BYTES = 128 << 20,
+    MOST_SEEN = 4 << 20, /* bytes for Python to see */
+    LEFT_BYTES = 3 * sizeof(int64_t),
+};
+
+typedef struct {
+    const char *text, *end;
+    const char *limit; /* no line is read that begins there or beyond */
+    int64_t offset;    /* of the text in its file */
+    int64_t places;    /* of the text, from which those of lines that are left count */
+} Block;
 
 static int is_blank(const char *start, const char *end) {
     for (; start < end; start++)
@@ -26,26 +46,45 @@ static int is_blank(const char *start, const char *end) {
     return 1;
 }
 
-static int64_t read_block(Rows *rows, const Py_buffer *block, int64_t line, int64_t offset, Buffer *left) {
-    const char *start = block->buf, *end = start + block->len;
+/* How many lines were read; `text` is behind them then. */
+static int64_t read_block(Rows *rows, Block *block, int64_t line, Buffer *left) {
+    const char *start = block->text;
     int64_t lines = 0;
-    while (start < end && !rows->has_failed) {
+    for (; start < block->limit && !rows->has_failed; lines++) {
         const char *stop = NULL;
-        int64_t begin = start - (const char *)block->buf;
-        if (read_row(rows, start, end, line + lines, &stop) == TAKEN) {
-            commit(rows, line + lines, offset + begin, start, stop - start);
+        int64_t begin = start - block->text;
+        if (read_row(rows, start, block->end, line + lines, &stop) == TAKEN) {
+            commit(rows, line + lines, block->offset + begin, start, stop - start);
         } else {
-            stop = memchr(start, '\n', (size_t)(end - start));
-            if (!stop) stop = end;
+            stop = memchr(start, '\n', (size_t)(block->end - start));
+            if (!stop) stop = block->end;
             if (!is_blank(start, stop)) {
                 add_int64(left, line + lines);
-                add_int64(left, begin);
-                add_int64(left, stop - (const char *)block->buf);
+                add_int64(left, block->places + begin);
+                add_int64(left, block->places + (stop - block->text));
             }
         }
-        lines++;
         start = stop + 1;
     }
+    block->text = start;
+    return lines;
+}
+
+static int is_full(const Rows *rows, const Buffer *left, int32_t most) {
+    return rows->count + (int64_t)(left->size / LEFT_BYTES) >= most || rows->said.size + rows->odd_prompts.size >= MOST_SEEN;
+}
+
+static int64_t read_file(Rows *rows, Window *window, int64_t end, int64_t line, int32_t most, Buffer *left) {
+    int64_t lines = 0, last = window->at + MOST_BYTES;
+    while (window->at < end && window->at < last && !is_full(rows, left, most) && !rows->has_failed) {
+        size_t whole = window_fill(window);
+        if (!whole) break;
+        const char *text = window_text(window), *stop = text + whole;
+        Block block = {text, stop, end - window->at < (int64_t)whole ? text + (end - window->at) : stop, window->at, window->at};
+        lines += read_block(rows, &block, line + lines, left);
+        window_pass(window, (size_t)(block.text - text));
+    }
+    if (window->error == ENOMEM) rows->has_failed = 1;
     return lines;
 }
 
@@ -66,20 +105,47 @@ static PyObject *last_bytes(Buffer *buffer) {
 
 static PyObject *rows_take(PyObject *self, PyObject *arguments) {
     Rows *rows = (Rows *)self;
-    Py_buffer block;
+    Py_buffer given;
     long long line, offset;
-    if (!PyArg_ParseTuple(arguments, "y*LL", &block, &line, &offset)) return NULL;
+    if (!PyArg_ParseTuple(arguments, "y*LL", &given, &line, &offset)) return NULL;
     Buffer left = {.has_failed = &rows->has_failed};
+    const char *text = given.buf, *end = text + given.len;
+    Block block = {text, end, end, offset, 0};
     int64_t lines;
     Py_BEGIN_ALLOW_THREADS
-    lines = read_block(rows, &block, line, offset, &left);
+    lines = read_block(rows, &block, line, &left);
     Py_END_ALLOW_THREADS
-    PyBuffer_Release(&block);
+    PyBuffer_Release(&given);
     if (rows->has_failed) {
         free(left.data);
         return PyErr_NoMemory();
     }
     PyObject *found = Py_BuildValue("LN", (long long)lines, take_bytes(&left));
+    free(left.data);
+    return found;
+}
+
+static PyObject *rows_read(PyObject *self, PyObject *arguments) {
+    Rows *rows = (Rows *)self;
+    int file, most;
+    long long offset, end, line;
+    if (!PyArg_ParseTuple(arguments, "iLLLi", &file, &offset, &end, &line, &most)) return NULL;
+    Buffer left = {.has_failed = &rows->has_failed};
+    Window window = {.file = file, .at = offset};
+    int64_t lines;
+    Py_BEGIN_ALLOW_THREADS
+    lines = read_file(rows, &window, end, line, most, &left);
+    Py_END_ALLOW_THREADS
+    free(window.memory);
+    PyObject *found = NULL;
+    if (rows->has_failed) {
+        PyErr_NoMemory();
+    } else if (window.error) {
+        errno = window.error;
+        PyErr_SetFromErrno(PyExc_OSError);
+    } else {
+        found = Py_BuildValue("LNL", (long long)lines, take_bytes(&left), (long long)window.at);
+    }
     free(left.data);
     return found;
 }
@@ -264,6 +330,7 @@ static void rows_dealloc(PyObject *self) {
 
 static PyMethodDef rows_methods[] = {
     {"take", rows_take, METH_VARARGS, "take(block, first_line, offset) -> (lines, left): read whole lines"},
+    {"read", rows_read, METH_VARARGS, "read(file, offset, end, first_line, most) -> (lines, left, offset): read a file's whole lines"},
     {"drain", rows_drain, METH_NOARGS, "drain() -> (said, ends, rows, characters, odd prompts, ends): what Python must see, since the last time"},
     {"finish", rows_finish, METH_NOARGS, "finish() -> (count, numbers, texts, besides, words, fixed): all columns; empties it"},
     {NULL, NULL, 0, NULL},

@@ -9,11 +9,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
-import numpy as np
-import pyarrow as pa
 from msgspec import Raw, Struct
 
 from rollforge.index.hashes import hash_text
@@ -209,6 +207,8 @@ def answer_of_chat(messages: list[JsonObject]) -> Answer:
 def _facts(seen: list[Seen]) -> list[tuple[object, ...]]:
     if not seen:
         return []
+    from rollforge.index.lengths import measure  # with numpy and Arrow, which ordinary lines do without
+
     texts, lengths = measure([one[0] for one in seen])
     answers: list[tuple[object, ...]] = []
     for one, text, length in zip(seen, texts, lengths, strict=True):
@@ -230,7 +230,7 @@ def _facts(seen: list[Seen]) -> list[tuple[object, ...]]:
 
 def look_at_text(text: bytes) -> tuple[bool, bool, bool]:
     """Whether a short answer, as it is escaped, is blank, refuses, is an error message."""
-    plain = _plain(text)
+    plain = unescaped(text)
     is_blank = not plain or plain.isspace()
     return is_blank, _REFUSAL.match(plain) is not None, _ERROR.match(plain) is not None
 
@@ -250,44 +250,12 @@ def is_long_error(text: bytes) -> bool:
 
 def respell(text: bytes) -> tuple[bytes, int]:
     """An escaped text in the one spelling that equal texts share, and how many characters it has."""
-    plain = _plain(text)
+    plain = unescaped(text)
     return _escaped(plain), len(plain)
 
 
-_BACKSLASH = 0x5C
-_SPELLINGS = np.zeros(256, dtype=np.bool_)
-_SPELLINGS[[ord("u"), ord("/")]] = True
-"""What follows the backslash of an escape that has another spelling."""
-
-
-def measure(said: list[bytes]) -> tuple[list[bytes], list[int]]:
-    """Escaped texts in the one spelling that equal texts share, and how many characters each has."""
-    from pyarrow import compute  # registers hundreds of functions: only a scan waits for that
-
-    data = np.frombuffer(b'"'.join([*said, b""]), dtype=np.uint8)
-    ends = np.cumsum([len(text) + 1 for text in said])
-    escapes = np.flatnonzero(data == _BACKSLASH)
-    odd = escapes[_SPELLINGS[data[escapes + 1]]]
-    if len(odd):
-        said = list(said)
-        for place in np.unique(np.searchsorted(ends, odd, side="right")).tolist():
-            said[place], _ = respell(said[place])
-        return said, [len(_plain(text)) for text in said]
-    offsets = pa.py_buffer(np.append(0, ends))
-    texts = pa.Array.from_buffers(pa.large_string(), len(said), [None, offsets, pa.py_buffer(data)])
-    characters = compute.utf8_length(texts).to_numpy() - 1
-    return said, (characters - _escape_counts(escapes, ends)).tolist()
-
-
-def _escape_counts(backslashes: Any, ends: Any) -> Any:
-    """Escapes of each text: of a run of backslashes every other one begins one."""
-    first = np.flatnonzero(np.diff(backslashes, prepend=-2) != 1)
-    in_run = np.diff(first, append=len(backslashes))
-    before = np.append(0, np.cumsum((in_run + 1) // 2))
-    return np.diff(before[np.searchsorted(backslashes[first], ends)], prepend=0)
-
-
-def _plain(text: bytes) -> str:
+def unescaped(text: bytes) -> str:
+    """The text that an escaped one spells."""
     try:
         return _decode_text(b'"' + text + b'"')
     except msgspec.DecodeError:  # half a surrogate pair

@@ -15,7 +15,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rollforge.index.kinds import ColumnType
 from rollforge.stats import Floats, Ints
+
+ARROW_TYPES: dict[ColumnType, pa.DataType] = {
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "bool": pa.bool_(),
+    "text": pa.string(),
+}
 
 JOINED = 65_536
 """Texts joined at a time: joining takes ten times the memory of the references to them."""

@@ -16,10 +16,8 @@ from pathlib import Path
 from uuid import uuid4
 
 import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from rollforge.index.keys import KeySpan, key_span, meeting
+from rollforge.index.key_spans import KeySpan, meeting
 from rollforge.index.kinds import Kind
 from rollforge.index.lines import is_compressed, last_line_start
 from rollforge.index.scanned import BadLineAt, Scanned
@@ -228,9 +226,9 @@ class Cache:
         doubtful = meeting(known, len(base.parts) if base.has_plain_keys else 0)
         if not doubtful:
             return True
-        paths = [self.folder / state.all_parts()[place] for place in doubtful]
-        found = pa.concat_tables([_read_keys(path) for path in paths])
-        return key_span(found.column("task"), found.column("rollout")) is not None
+        from rollforge.index.keys import have_own_keys
+
+        return have_own_keys([self.folder / state.all_parts()[place] for place in doubtful])
 
     def _add(self, state: State, scanned: Scanned, build: str) -> None:
         state.parts += self._file_parts(scanned, state, build)
@@ -279,11 +277,6 @@ def _remove_unnamed(folder: str, named: set[str]) -> None:
                 Path(path, name).unlink(missing_ok=True)
         if is_of_parts and not os.listdir(path):  # noqa: PTH208  (a folder per part: a Path takes longer)
             Path(path).rmdir()
-
-
-def _read_keys(path: Path) -> pa.Table:
-    with pq.ParquetFile(path) as file:
-        return file.read(columns=["task", "rollout"], use_threads=False)
 
 
 def _has_bytes(path: str) -> bool:

@@ -8,14 +8,15 @@ task are different rollouts, whatever their numbers: those of the later run are 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from rollforge.index.arrays import ints
+from rollforge.index.key_spans import KeySpan
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -53,25 +54,6 @@ def packed_keys(task: Ints, rollout: Ints) -> Ints | None:
     return key
 
 
-class KeySpan(msgspec.Struct, frozen=True):
-    """Where the keys of rows lie that all have both numbers, no two the same."""
-
-    first: tuple[int, int]
-    """(task, rollout)"""
-    last: tuple[int, int]
-    least_rollout: int
-    largest_rollout: int
-
-    def meets(self, other: KeySpan) -> bool:
-        """Whether the same key may stand in both."""
-        return (
-            self.first <= other.last
-            and other.first <= self.last
-            and self.least_rollout <= other.largest_rollout
-            and other.least_rollout <= self.largest_rollout
-        )
-
-
 def key_span(task: pa.ChunkedArray, rollout: pa.ChunkedArray) -> KeySpan | None:
     """The span of the rows' keys; None when some have no key, or not one of their own. Told with little memory."""
     if task.null_count or rollout.null_count or not len(task):
@@ -87,14 +69,16 @@ def key_span(task: pa.ChunkedArray, rollout: pa.ChunkedArray) -> KeySpan | None:
     return KeySpan(divmod(int(key[0]), largest + 1), divmod(int(key[-1]), largest + 1), least, largest)
 
 
-def meeting(spans: Sequence[KeySpan], known: int) -> list[int]:
-    """The places of those that meet another one; what the first `known` have among themselves is known not to."""
-    found: set[int] = set()
-    for place in range(known, len(spans)):
-        others = [other for other in range(place) if spans[other].meets(spans[place])]
-        if others:
-            found |= {place, *others}
-    return sorted(found)
+def have_own_keys(paths: Sequence[Path]) -> bool:
+    """Whether every row of these parts has a key of its own."""
+    import pyarrow.parquet as pq  # only parts that may share keys are read for them
+
+    tables = []
+    for path in paths:
+        with pq.ParquetFile(path) as file:
+            tables.append(file.read(columns=["task", "rollout"], use_threads=False))
+    found = pa.concat_tables(tables)
+    return key_span(found.column("task"), found.column("rollout")) is not None
 
 
 def resolve(table: pa.Table, tasks: pa.Table | None = None, runs: Sequence[int] = ()) -> Keys:

@@ -7,18 +7,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-import pyarrow as pa
-
 Kind = Literal["rollouts", "tasks", "failures", "verdicts"]
 ColumnType = Literal["int", "float", "bool", "text"]
-
-
-ARROW_TYPES: dict[ColumnType, pa.DataType] = {
-    "int": pa.int64(),
-    "float": pa.float64(),
-    "bool": pa.bool_(),
-    "text": pa.string(),
-}
 
 PLACES: dict[str, ColumnType] = {"line": "int", "offset": "int", "length": "int"}
 """Columns of every kind: where the line stands."""

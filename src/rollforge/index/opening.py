@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from rollforge.errors import UsageError
+from rollforge.index.cache import Cache
+from rollforge.index.readers import readers
 from rollforge.index.sources import find_runs
+from rollforge.store import RunFiles
 
 if TYPE_CHECKING:
     from rollforge.index.view import Index
@@ -26,6 +32,26 @@ def open_index(
     if workers is not None and workers < 1:
         raise UsageError(f"there cannot be {workers} workers", hint="give 1 or more, or leave it out")
     files = find_runs(runs)  # what is asked for is understood before the libraries behind an index are loaded
-    from rollforge.index.view import Index
-
+    with _reading_begun(files, workers):
+        from rollforge.index.view import Index
     return Index(files, verifier=verifier, workers=workers)
+
+
+@contextmanager
+def _reading_begun(files: Sequence[RunFiles], workers: int | None) -> Iterator[None]:
+    """Where several read at once, they begin while numpy and Arrow are loaded, which takes as long as reading 200 MB does."""
+    is_loaded = "rollforge.index.view" in sys.modules
+    if is_loaded or all(readers(run.rollouts.stat().st_size, workers) == 1 for run in files):
+        yield
+        return
+
+    def read() -> None:
+        # Whatever stops it stops the index too when it is opened, which tells of it.
+        with suppress(Exception):
+            for run in files:
+                Cache(run.rollouts, "rollouts", run.index).refresh(workers)
+
+    thread = Thread(target=read, name="rollforge-reading", daemon=True)
+    thread.start()
+    yield
+    thread.join()

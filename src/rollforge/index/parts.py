@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from rollforge.errors import DataError
-from rollforge.index.arrays import arrow_array, ints
-from rollforge.index.kinds import ARROW_TYPES, COLUMNS, PIECES, PLACES, stored_name
+from rollforge.index.arrays import ARROW_TYPES, arrow_array, ints
+from rollforge.index.kinds import COLUMNS, PIECES, PLACES, stored_name
 from rollforge.index.tables import Source
 from rollforge.stats import distinct
 

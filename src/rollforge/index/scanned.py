@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from rollforge.index.keys import KeySpan
+from rollforge.index.key_spans import KeySpan
 
 
 class BadLineAt(msgspec.Struct, kw_only=True):
