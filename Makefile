@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test quick lint fix docs bench torture trainers shape
 
-$(VENV)/.installed: pyproject.toml $(wildcard src/rollforge/*/_*.[ch] src/rollforge/*/*/_*.[ch])
+$(VENV)/.installed: pyproject.toml $(wildcard src/rollforge/_*.[ch] src/rollforge/*/_*.[ch] src/rollforge/*/*/_*.[ch])
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	$(BIN)/python -m compileall -q src  # where Python may not write them, every command would compile its modules anew

@@ -16,6 +16,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 MODULES = (
+    "src/rollforge/_groups",
     "src/rollforge/index/_rows",
     "src/rollforge/exporters/_texts",
     "src/rollforge/steps/profile/_weave",

@@ -11,7 +11,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "rollforge"
 
 ROWS = [
     {"errors", "records", "installed"},
-    {"registry", "stats", "at_k", "group_yield", "loop", "sandbox", "metrics", "tasks", "store"},
+    {"registry", "stats", "_groups", "at_k", "group_yield", "loop", "sandbox", "metrics", "tasks", "store"},
     {"rollouts", "index", "endpoint", "simulate", "experience", "buffer"},
     {"agents", "executors", "verifiers", "checks", "recipes", "exporters", "sinks", "operators"},
     {"steps"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -38,14 +39,16 @@ def test_missing_values_are_counted_and_never_averaged(values: list[float | None
 @pytest.mark.parametrize(
     "beside", [[], [[0.5]] * 16, [[0.5]] * 16 + [[0.25] * 400]]
 )  # few, alike, very unlike
+@pytest.mark.parametrize("is_compiled", [True, False])
 @given(groups=st.lists(rewards, min_size=1, max_size=8))
 def test_groups_at_once_equal_groups_one_by_one(
-    beside: list[list[float | None]], groups: list[list[float | None]]
+    beside: list[list[float | None]], is_compiled: bool, groups: list[list[float | None]]
 ) -> None:
     groups = [*groups, *beside]
     flat = as_floats([value for group in groups for value in group])
     starts = np.cumsum([0, *map(len, groups)])[:-1]
-    found = stats.summarize_groups(flat, starts)
+    with patch.object(stats, "IS_COMPILED", is_compiled and stats.IS_COMPILED):
+        found = stats.summarize_groups(flat, starts)
     for place, group in enumerate(groups):
         one = stats.summarize(as_floats(group))
         assert found.n[place] == one.n
@@ -53,6 +56,36 @@ def test_groups_at_once_equal_groups_one_by_one(
             expected = getattr(one, name)
             got = getattr(found, name)[place]
             assert math.isnan(got) if expected is None else got == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.skipif(not stats.IS_COMPILED, reason="rollforge was installed without a compiler")
+def test_compiled_statistics_are_those_of_numpy_for_every_size_of_group() -> None:
+    rng = np.random.default_rng(0)
+    for size in range(2, 66):
+        sizes = np.append(rng.integers(1, size, 30), size)
+        values = rng.normal(1e6, 1, sizes.sum())
+        values[rng.random(len(values)) < 0.2] = math.nan
+        values[: sizes[0]] = math.nan
+        starts = np.cumsum(sizes) - sizes
+        compiled = stats.summarize_groups(values, starts)
+        with patch.object(stats, "IS_COMPILED", False):
+            plain = stats.summarize_groups(values, starts)
+        for one, other in zip(compiled, plain, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-9)
+
+
+@pytest.mark.skipif(not stats.IS_COMPILED, reason="rollforge was installed without a compiler")
+def test_equal_values_have_no_spread_to_the_last_digit() -> None:
+    found = stats.summarize_groups(np.full(20 * 11, 0.1), np.arange(20) * 11)
+    assert (found.std == 0).all() and (found.mean == 0.1).all()
+
+
+@pytest.mark.skipif(not stats.IS_COMPILED, reason="rollforge was installed without a compiler")
+@pytest.mark.parametrize("starts", [[0, 70], [0, -1], [5, 3], [0, 200]])
+def test_groups_that_cannot_be_are_refused(starts: list[int]) -> None:
+    into = np.zeros((6, len(starts)))
+    with pytest.raises(ValueError, match="follow each other"):
+        stats.describe(np.zeros(100), np.array(starts, dtype=np.int64), into)
 
 
 def test_no_groups_have_no_statistics() -> None:

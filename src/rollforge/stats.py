@@ -14,6 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+try:
+    from rollforge._groups import MOST, describe
+
+    IS_COMPILED = True
+except ImportError:  # there was no compiler at installation: numpy does the same, more slowly
+    IS_COMPILED = False
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -51,19 +58,29 @@ class Summary(NamedTuple):
 def summarize(values: ArrayLike) -> Summary:
     """The summary of all values; NaN counts as missing."""
     all_values = np.asarray(values, dtype=np.float64).ravel()
-    known = all_values[~np.isnan(all_values)]
+    known = _only(all_values, ~np.isnan(all_values))
     n = len(known)
     if n == 0:
         return Summary(0, len(all_values), None, None, None, None, None)
+    low, high = float(known.min()), float(known.max())
+    mean = (
+        float(known.mean()) if low < high else low
+    )  # of equal values exactly theirs, so that their spread is none
+    gaps = known - mean
     return Summary(
         n=n,
         missing=len(all_values) - n,
-        mean=float(known.mean()),
-        std=float(known.std(ddof=1)) if n > 1 else None,
-        min=float(known.min()),
-        max=float(known.max()),
+        mean=mean,
+        std=math.sqrt(float(np.dot(gaps, gaps)) / (n - 1)) if n > 1 else None,
+        min=low,
+        max=high,
         median=median(known),
     )
+
+
+def _only(values: Floats, chosen: NDArray[np.bool_]) -> Floats:
+    """The chosen values; mostly all of them are, and copying them would take as long as all that is asked of them."""
+    return values if chosen.all() else values[chosen]
 
 
 def median(values: Floats | Ints) -> float:
@@ -91,6 +108,8 @@ def summarize_groups(values: Floats, starts: Ints) -> Groups:
         return _few_groups([summarize(part) for part in np.split(values, starts[1:])])
     sizes = np.diff(np.append(starts, len(values)))
     widest = int(sizes.max(initial=0))
+    if IS_COMPILED and 1 < widest <= MOST:
+        return _compiled_groups(values, starts)
     if 0 < widest * len(sizes) <= MOST_PADDING * len(values):
         return _table_groups(_as_table(values, sizes, widest))
     return _ragged_groups(values, sizes)
@@ -109,6 +128,13 @@ def _few_groups(found: list[Summary]) -> Groups:
         for name in ("mean", "std", "min", "max", "median")
     }
     return Groups(np.array([one.n for one in found], dtype=np.int64), **columns)
+
+
+def _compiled_groups(values: Floats, starts: Ints) -> Groups:
+    found = np.empty((len(Groups._fields), len(starts)))
+    describe(np.ascontiguousarray(values), np.ascontiguousarray(starts, dtype=np.int64), found)
+    n, *rest = found
+    return Groups(n.astype(np.int64), *rest)
 
 
 def _as_table(values: Floats, sizes: Ints, widest: int) -> Floats:
@@ -374,7 +400,7 @@ class Histogram(NamedTuple):
 def histogram(values: ArrayLike, bins: int = 10) -> Histogram:
     """Counts of the known values: tenths of [0, 1] when they lie in it, else equal bins from the least to the greatest."""
     known = np.asarray(values, dtype=np.float64)
-    known = known[np.isfinite(known)]
+    known = _only(known, np.isfinite(known))
     if not len(known):
         return Histogram([], [])
     low, high = float(known.min()), float(known.max())

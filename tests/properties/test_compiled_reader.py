@@ -399,7 +399,10 @@ def test_what_python_must_see_is_seen_before_it_is_much(tmp_path: Path) -> None:
     with path.open("rb") as file:
         taken = fast.FastRollouts(Reader()).read(file, 0, path.stat().st_size, 1, 16_384)
     assert 100 < taken.lines < 300 and taken.offset == taken.lines * (len(row) + 1)
-    found, columns = scan(path, "rollouts", is_fast=True, end=path.stat().st_size)
+    with patch(
+        "rollforge.index.scan.read_batches", side_effect=AssertionError("the compiled reader goes on")
+    ):
+        found, columns = scan(path, "rollouts", is_fast=True, end=path.stat().st_size)
     assert found.rows == 300
     assert_same((found, columns), scan(path, "rollouts", is_fast=False))
 

@@ -45,12 +45,14 @@ def ints(column: pa.ChunkedArray, missing: int = 0) -> Ints:
 
 
 def floats(column: pa.ChunkedArray) -> Floats:
-    """A column of numbers or truth values; NaN where one is missing."""
-    found = [np.zeros(0)]
+    """A column of numbers or truth values; NaN where one is missing. It may not be written to: it may be the column itself."""
+    found = []
     for chunk in column.chunks:
         is_blank = chunk.null_count == len(chunk)
         found.append(np.full(len(chunk), math.nan) if is_blank else chunk.to_numpy(zero_copy_only=False))
-    return np.concatenate(found, dtype=np.float64, casting="unsafe")
+    if len(found) == 1:
+        return np.asarray(found[0], dtype=np.float64)
+    return np.concatenate([np.zeros(0), *found], dtype=np.float64, casting="unsafe")
 
 
 def flags(column: pa.ChunkedArray) -> NDArray[np.bool_]:

@@ -80,7 +80,7 @@ class FastRollouts:
         return Taken(lines, _lines_left(left), batch.offset + len(batch.data))
 
     def read(self, file: BinaryIO, offset: int, end: int, line: int, most: int) -> Taken:
-        """Read lines that begin before `end`, the first at `offset`, until there are so many or it can get no further.
+        """Read lines that begin before `end`, the first at `offset`, until there are so many in all or it can get no further.
 
         Those left stand at places in the file. A last line without a newline is not read, nor one that is very long.
         """

@@ -50,11 +50,10 @@ class Fetcher:
             return None
         if self._pieces is None:
             self._pieces = parts.pieces(self._sources.by_kind["rollouts"])
-        at, size, agent_at, agent_size = self._pieces[rows].astype(np.int64).T
+        offset, at, size, agent_at, agent_size = self._pieces[:, rows]
         if not size.all():
             return None
-        offsets, _ = self._spans("rollouts", rows)
-        return PromptPlaces(files[0][0], offsets + at, size, offsets + agent_at, agent_size)
+        return PromptPlaces(files[0][0], offset + at, size, offset + agent_at, agent_size)
 
     def _by_file(self, kind: Kind, rows: Ints) -> Iterator[tuple[Path, Ints]]:
         """Rows that follow each other and stand in one file, in the order asked."""

@@ -89,11 +89,11 @@ class ByTask:
         for first in range(0, len(names), at_once):
             some = list(names[first : first + at_once])
             unread = [name for name in some if name not in self._kept]
-            table = self.index.table(unread, self.where) if unread else pa.table({})
+            read = self.index.floats(unread, self.where) if unread else {}
             for name in some:
                 found = self._kept.get(name)
                 if found is None:
-                    found = arrays.floats(table.column(name))
+                    found = read.pop(name)
                     found = found if self._is_in_order else found[self.order]
                     self._keep(name, found)
                 yield name, found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 RANGE = 128 << 20
 """Bytes per range: enough that a worker's parts are not tiny, few enough that workers end at about the same time."""
+
+SKEW = 0.3
+"""How much larger the first ranges are, and how much smaller the last."""
 
 MOST = 64
 """Workers, however many are asked for: each reads ranges of its own, and a thousand would make a thousand small parts."""
@@ -60,9 +63,17 @@ def scan_parallel(
 
 
 def _bounds(start: int, end: int, count: int) -> list[int]:
-    """Ranges of one size, as many for every worker."""
-    ranges = -(-(end - start) // (RANGE * count)) * count
-    return [start + (end - start) * number // ranges for number in range(ranges + 1)]
+    """As many ranges for every worker, the first ones larger than the last ones.
+
+    The first are read while what parts are written with is being loaded; after small ones, workers end at about the same time.
+    """
+    rounds = -(-(end - start) // (RANGE * count))
+    weights = [1.0] * rounds
+    if rounds > 1:
+        weights[0], weights[-1] = 1 + SKEW, 1 - SKEW
+    before = accumulate((weight for weight in weights for _ in range(count)), initial=0.0)
+    places = [start + int((end - start) * weight / (rounds * count)) for weight in before]
+    return [*places[:-1], end]
 
 
 def _scan(order: Order) -> Scanned:

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from rollforge.errors import DataError
-from rollforge.index.arrays import ARROW_TYPES, arrow_array, ints
+from rollforge.index.arrays import ARROW_TYPES, arrow_array, floats, ints
 from rollforge.index.kinds import COLUMNS, PIECES, PLACES, stored_name
 from rollforge.index.tables import Source
-from rollforge.stats import distinct
+from rollforge.stats import Floats, distinct
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -45,6 +45,20 @@ def read_columns(sources: Sequence[Source], columns: dict[str, tuple[str, pa.Dat
         for part in source.state.all_parts():
             tables.append(_read_part(source, part, columns))
     return pa.concat_tables(tables) if tables else schema.empty_table()
+
+
+def read_floats(sources: Sequence[Source], columns: dict[str, tuple[str, pa.DataType]]) -> dict[str, Floats]:
+    """These number columns as floats, NaN for missing; a part is let go of before the next one is read."""
+    count = sum(source.state.counts("rows") for source in sources)
+    made = {name: np.empty(count) for name in columns}
+    first = 0
+    for source in sources:
+        for part in source.state.all_parts():
+            table = _read_part(source, part, columns)
+            for name, values in made.items():
+                values[first : first + table.num_rows] = floats(table.column(name))
+            first += table.num_rows
+    return made
 
 
 def _read_part(source: Source, part: str, columns: dict[str, tuple[str, pa.DataType]]) -> pa.Table:
@@ -95,9 +109,10 @@ def spans(sources: Sequence[Source]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def pieces(sources: Sequence[Source]) -> np.ndarray:
-    """One row per rollout: where its prompt and agent stand in its line; zeros where the reader did not tell."""
-    found = read_columns(sources, {name: (name, pa.int32()) for name in PIECES})
-    return np.stack([ints(found.column(name)).astype(np.int32) for name in PIECES], axis=1)
+    """One column per rollout: where its line begins, and its prompt and agent in it; zeros where the reader did not tell."""
+    kinds = {"offset": pa.int64()} | dict.fromkeys(PIECES, pa.int32())
+    found = read_columns(sources, {name: (name, kind) for name, kind in kinds.items()})
+    return np.stack([ints(found.column(name)) for name in kinds])
 
 
 class TaskPlaces(NamedTuple):

@@ -79,8 +79,8 @@ class _Scan:
             offset = line_start(file, start)
             while offset < end:
                 assert self._fast is not None
-                number = self.scanned.lines + 1
-                taken = self._fast.read(file, offset, end, number, CHUNK - self._held())
+                most = CHUNK - (len(self._slow) if self._slow is not None else 0)
+                taken = self._fast.read(file, offset, end, self.scanned.lines + 1, most)
                 self.scanned.lines += taken.lines
                 for line in taken.left:
                     data = memoryview(os.pread(file.fileno(), line.end - line.start, line.start))

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from rollforge.errors import DataError
 from rollforge.index import parts
-from rollforge.index.arrays import arrow_array, ints
+from rollforge.index.arrays import arrow_array, floats, ints
 from rollforge.index.cache import Cache
 from rollforge.index.fetching import Fetcher, PromptPlaces
 from rollforge.index.grammar import TABLES
@@ -30,7 +30,7 @@ from rollforge.index.sources import read_manifest, tasks_file
 from rollforge.index.sql import check_sort, check_where, fetch, literal, lock_down, quoted, run_select
 from rollforge.index.tables import Sources
 from rollforge.records import TASK_KEY, JsonObject
-from rollforge.stats import Ints, distinct, first_places
+from rollforge.stats import Floats, Ints, distinct, first_places
 from rollforge.store import RunFiles
 
 if TYPE_CHECKING:
@@ -317,12 +317,14 @@ class Index:
 
         With `may_code`, texts come as numbers and a dictionary where that is how they are stored, which takes less of everything.
         """
-        if columns is not None and where is None and order_by is None and self._is_plain:
-            stored = {name: self._stored[name] for name in columns if name in self._stored}
-            if len(stored) == len(set(columns)):
-                if may_code:
-                    stored = {name: (at, _coded(kind)) for name, (at, kind) in stored.items()}
-                return parts.read_columns(self._sources.by_kind["rollouts"], stored)
+        if (
+            columns is not None
+            and order_by is None
+            and (stored := self._as_stored(columns, where)) is not None
+        ):
+            if may_code:
+                stored = {name: (at, _coded(kind)) for name, (at, kind) in stored.items()}
+            return parts.read_columns(self._sources.by_kind["rollouts"], stored)
         chosen = "*" if columns is None else ", ".join(quoted(name) for name in columns)
         sql = f"SELECT {chosen} FROM rollouts"
         if where is not None:
@@ -331,6 +333,21 @@ class Index:
             sql += f" ORDER BY {order_by or 'row'}"
         told = "index" if where is None else f"--where {where!r}"
         return run_select(self._connection, sql, columns=self._columns, told=told)
+
+    def floats(self, columns: Sequence[str], where: str | None = None) -> dict[str, Floats]:
+        """The same of number columns, as arrays in which NaN is missing; they may not be written to."""
+        if (stored := self._as_stored(columns, where)) is not None:
+            return parts.read_floats(self._sources.by_kind["rollouts"], stored)
+        table = self.table(columns, where)
+        return {name: floats(table.column(name)) for name in columns}
+
+    def _as_stored(
+        self, columns: Sequence[str], where: str | None
+    ) -> dict[str, tuple[str, pa.DataType]] | None:
+        """The names and types of columns that can be read from the parts as they stand there; None when not all can."""
+        if where is not None or not self._is_plain or not self._stored.keys() >= set(columns):
+            return None
+        return {name: self._stored[name] for name in columns}
 
     @property
     def _is_plain(self) -> bool:

@@ -1,0 +1,5 @@
+from rollforge.stats import Floats, Ints
+
+MOST: int
+
+def describe(values: Floats, starts: Ints, into: Floats, /) -> None: ...
