@@ -110,8 +110,11 @@ def _spelled_out(table: pa.Table) -> pa.Table:
 
 
 def write(table: pa.Table, path: str) -> None:
-    """Write a part."""
-    pq.write_table(table, path, **_WRITING)
+    """Write a part; a column that every row has is stored as such, which spares writers and readers to say and see so row by row."""
+    fields = [
+        pa.field(one.name, one.type, nullable=table.column(one.name).null_count > 0) for one in table.schema
+    ]
+    pq.write_table(table.cast(pa.schema(fields)), path, **_WRITING)
 
 
 def span_of(table: pa.Table) -> KeySpan | None:
