@@ -9,7 +9,7 @@ import numpy as np
 from rollforge.checks.base import Finding, Limits, check, settle_text, share
 from rollforge.checks.columns import Bools
 from rollforge.checks.evidence import Evidence
-from rollforge.index.answers import begins_like_error
+from rollforge.index.beginnings import begins_like_error
 
 
 def _share_of(

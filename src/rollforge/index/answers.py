@@ -7,7 +7,6 @@ row is never needed. Texts stay as they are escaped in the file: making them cos
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -77,61 +76,10 @@ decode_response = msgspec.json.Decoder(PartlyRead | None).decode
 _encode = msgspec.json.Encoder().encode
 _decode_item = msgspec.json.Decoder(Item).decode
 
-_REFUSAL = re.compile(
-    r"\s*(?:(?:i['’]?m|i am) (?:really |very |so )?sorry,?|sorry,?|unfortunately,?)? ?(?:but )?(?:as an ai[^,]*, )?"
-    r"i(?: can['’]?t|can['’]?t| cannot| won['’]?t| am (?:unable|not able) to|['’]m (?:unable|not able) to| must decline)"
-    r" ?(?:to )?(?:help|assist|comply|provide|fulfil|answer|continue|do that|discuss|create|share)",
-    re.IGNORECASE,
-)
-_BEGINNINGS = r"""
-        \{\s*["'](?:type|object)["']\s*:\s*["']error["']                     # errors of Anthropic and vLLM
-      | \[?(?:fatal|critical|error|exception)\]?\s*[:\]]
-      | [a-z_.]+\.[a-z]*(?:error|exception)\b                               # a class of a library
-      | (?:panic|fatal\ error|segmentation\ fault|cuda\ error)\b
-      | (?:the\ )?(?:request|connection|operation|generation)\ (?:timed\ out|failed|error|aborted|was\ cancelled)\b
-      | [^\n]{0,200}\n\s+at\ [\w.$<>]+\ ?\(                                  # a stack of Java or JavaScript
-"""
-_SAYS_SOMETHING = r"""(?!\s*(?:null|none|false|0|""|''|\[\]|\{\})\s*[,}])"""
-"""Follows the key `error` of an object that tells of one; many that tell of none have the key too."""
-_BEGINNING = re.compile(rf"\s*(?:{_BEGINNINGS})", re.IGNORECASE | re.VERBOSE)
-_ERROR = re.compile(
-    rf"""\s*(?:(?:[^\n]{{0,100}}\n\s*)?traceback\ \(most\ recent\ call\ last\) | <!doctype\ html | <html | <\?xml[^>]*>\s*<error>
-      | [\[{{\s]*["'](?:error|detail)["']\s*: {_SAYS_SOMETHING}
-      | \{{[^{{}}]{{0,80}}["']error["']\s*:\s*(?:["'](?!["'])|\{{(?!\}}))
-      | \{{[^{{}}]{{0,80}}["']message["']\s*:\s*["'](?:internal|bad\ gateway|service|gateway|too\ many|rate\ limit)
-      | (?:http\ |error\ )*[45]\d\d[:\ ]+(?:internal|bad|service|gateway|too\ many|not\ found|unauthorized|forbidden)
-      | (?:http|error)\ ?[45]\d\d\b
-      | internal\ server\ error | bad\ gateway | service\ unavailable | gateway\ time-?out | too\ many\ requests
-      | error\ code:\ \d | (?:error|exception|failed)(?::\ |\ -\ ) | connection\ (?:refused|error|reset) | rate\ limit
-      | an\ (?:internal\ |unexpected\ )?error\ (?:has\ )?occurred | failed\ to\ (?:generate|process|fetch|connect|get\ a)
-      | [a-z_]*(?:error|exception):\s | upstream\ connect\ error | \[errno\ -?\d
-      | (?:error|failed|failure)[.!]*\s*$
-      | {_BEGINNINGS}
-    )""",
-    re.IGNORECASE | re.VERBOSE,
-)
-_LONG_ERROR = re.compile(
-    r"""(?:traceback\ \(most\ recent\ call\ last\)
-      | \{\s*"error"\s*:\s*\{\s*"(?:message|type|code|status)"
-      | \{\s*["'](?:type|object)["']\s*:\s*["']error["']
-      | (?:<!doctype\ html|<html)[^<]*(?:<(?!title|h1)[^<]*){0,40}<(?:title|h1)[^>]*>[^<]{0,100}
-        (?:\b[45]\d\d\b|(?:>\s*|server\ |gateway\ |application\ )error\b|bad\ gateway|unavailable|too\ many\ requests|access\ denied
-        |just\ a\ moment)
-      | (?:exception\ in\ thread|(?:[a-z]+\.)*[a-z]*(?:error|exception):)[^\n]{0,300}\n\s+at\ [\w.$<>]+\ ?\(
-    )""",
-    re.IGNORECASE | re.VERBOSE,
-)
 LONG_STARTS = b'trac{|"e{|"t{|"o{|n { |"<!do<htmexcejavatypereferangerro'
 """The first four bytes of long error messages, as they are escaped and folded."""
-_LONG_START_SET = frozenset(LONG_STARTS[place : place + 4] for place in range(0, len(LONG_STARTS), 4))
-_FOLD = 0x20
-"""The bit that makes letters small; a backslash becomes a bar by it."""
-_FOLDED = bytes(byte | _FOLD for byte in range(256))
 LOOKED_AT = 400
 """A refusal or an error message shows itself at the start; a long text that merely mentions one is neither."""
-LOOKED_INTO = 1200
-"""Characters of a longer answer in which a stack trace or a server's error page must show itself."""
-
 _BY_MODEL = frozenset({"message", "reasoning", "function_call"})
 _LENGTH = frozenset({"max_output_tokens", "length", "max_tokens"})
 
@@ -207,7 +155,9 @@ def answer_of_chat(messages: list[JsonObject]) -> Answer:
 def _facts(seen: list[Seen]) -> list[tuple[object, ...]]:
     if not seen:
         return []
-    from rollforge.index.lengths import measure  # with numpy and Arrow, which ordinary lines do without
+    # With numpy, Arrow and patterns, which ordinary lines do without.
+    from rollforge.index.beginnings import is_long_error, look_at_text
+    from rollforge.index.lengths import measure
 
     texts, lengths = measure([one[0] for one in seen])
     answers: list[tuple[object, ...]] = []
@@ -226,26 +176,6 @@ def _facts(seen: list[Seen]) -> list[tuple[object, ...]]:
             )
         )  # fmt: skip
     return answers
-
-
-def look_at_text(text: bytes) -> tuple[bool, bool, bool]:
-    """Whether a short answer, as it is escaped, is blank, refuses, is an error message."""
-    plain = unescaped(text)
-    is_blank = not plain or plain.isspace()
-    return is_blank, _REFUSAL.match(plain) is not None, _ERROR.match(plain) is not None
-
-
-def begins_like_error(answer: str) -> bool:
-    """Whether an answer of any length begins as error messages do: too weak a sign to tell one by, unless many have it."""
-    return _BEGINNING.match(answer[:LOOKED_AT]) is not None
-
-
-def is_long_error(text: bytes) -> bool:
-    """Whether a longer answer, as it is escaped, is a stack trace, an error page or a provider's error object."""
-    if text[:4].translate(_FOLDED) not in _LONG_START_SET:
-        return False
-    head = text[: 4 * LOOKED_INTO].decode("utf-8", "ignore")[:LOOKED_INTO]
-    return _LONG_ERROR.match(head.replace("\\n", "\n").replace("\\t", "\t").replace('\\"', '"')) is not None
 
 
 def respell(text: bytes) -> tuple[bytes, int]:

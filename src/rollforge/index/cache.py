@@ -8,7 +8,6 @@ nobody reading. Deleting the folder costs a rebuild and nothing else.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -116,6 +115,11 @@ class Cache:
         packed = path.suffix if is_compressed(path) else ""
         self.folder = _writable(folder, path) / f"{kind}{packed}"
 
+    def is_fresh(self) -> bool:
+        """Whether the index is up to date."""
+        state = self._load()
+        return state is not None and state.made_of == _file_id(self.path)
+
     def refresh(self, workers: int | None = None) -> State:
         """The state, after building or extending whatever is not up to date."""
         state = self._load()
@@ -178,6 +182,8 @@ class Cache:
     def _digests(self, end: int) -> tuple[str, str]:
         if is_compressed(self.path):
             return "", ""
+        import hashlib  # it brings all of OpenSSL, and reading need not wait for that
+
         head, tail = hashlib.sha256(), hashlib.sha256()
         with self.path.open("rb", buffering=0) as file:
             if end <= READ_WHOLE:
@@ -301,6 +307,7 @@ def _writable(folder: Path, path: Path) -> Path:
             return folder
     except OSError:
         pass
+    import hashlib
     import tempfile
 
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from rollforge.index.answers import LONG_STARTS, LOOKED_AT, is_long_error, look_at_text, respell
+from rollforge.index.answers import LONG_STARTS, LOOKED_AT, respell
 from rollforge.index.facts import Reader
 from rollforge.index.hashes import hash_text
 from rollforge.index.kinds import Kind
@@ -91,22 +91,23 @@ class FastRollouts:
     def _see(self) -> None:
         """Look at what the compiled reader cannot tell."""
         said, said_ends, rows, characters, prompts, prompt_ends = self._rows.drain()
-        for row, count, text in zip(
-            _int32s(rows), _int32s(characters), _pieces(said, said_ends), strict=True
-        ):
-            self._look(row, count, text)
+        if rows:
+            self._look(_int32s(rows), _int32s(characters), _pieces(said, said_ends))
         for params in _pieces(prompts, prompt_ends):
             self._read_prompt(params)
 
-    def _look(self, row: int, characters: int, text: bytes) -> None:
-        """Look at an answer that is short, may be an error message, or may be spelled otherwise than an equal one."""
-        if characters < 0:
-            text, characters = respell(text)
-            self._seen.respelled.append((row, hash_text(text), characters))
-        if characters <= LOOKED_AT:
-            self._seen.looks.append((row, *look_at_text(text)))
-        elif is_long_error(text):
-            self._seen.looks.append((row, False, False, True))
+    def _look(self, rows: list[int], characters: list[int], texts: Iterator[bytes]) -> None:
+        """Look at answers that are short, may be error messages, or may be spelled otherwise than equal ones."""
+        from rollforge.index.beginnings import is_long_error, look_at_text
+
+        for row, count, text in zip(rows, characters, texts, strict=True):
+            if count < 0:
+                text, count = respell(text)
+                self._seen.respelled.append((row, hash_text(text), count))
+            if count <= LOOKED_AT:
+                self._seen.looks.append((row, *look_at_text(text)))
+            elif is_long_error(text):
+                self._seen.looks.append((row, False, False, True))
 
     def _read_prompt(self, params: bytes) -> None:
         notes: list[str] = []

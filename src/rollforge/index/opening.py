@@ -40,18 +40,26 @@ def open_index(
 @contextmanager
 def _reading_begun(files: Sequence[RunFiles], workers: int | None) -> Iterator[None]:
     """Where several read at once, they begin while numpy and Arrow are loaded, which takes as long as reading 200 MB does."""
-    is_loaded = "rollforge.index.view" in sys.modules
-    if is_loaded or all(readers(run.rollouts.stat().st_size, workers) == 1 for run in files):
+    stale = [] if "rollforge.index.view" in sys.modules else _worth_a_thread(files, workers)
+    if not stale:
         yield
         return
+    import rollforge.index.parallel  # noqa: F401  (before another thread loads anything beside it)
 
     def read() -> None:
         # Whatever stops it stops the index too when it is opened, which tells of it.
         with suppress(Exception):
-            for run in files:
-                Cache(run.rollouts, "rollouts", run.index).refresh(workers)
+            for cache in stale:
+                cache.refresh(workers)
 
     thread = Thread(target=read, name="rollforge-reading", daemon=True)
     thread.start()
     yield
     thread.join()
+
+
+def _worth_a_thread(files: Sequence[RunFiles], workers: int | None) -> list[Cache]:
+    """The indexes of rollouts that are not up to date, and of which several read the text."""
+    many = [run for run in files if readers(run.rollouts.stat().st_size, workers) > 1]
+    caches = [Cache(run.rollouts, "rollouts", run.index) for run in many]
+    return [cache for cache in caches if not cache.is_fresh()]

@@ -114,7 +114,7 @@ def write(table: pa.Table, path: str) -> None:
     fields = [
         pa.field(one.name, one.type, nullable=table.column(one.name).null_count > 0) for one in table.schema
     ]
-    pq.write_table(table.cast(pa.schema(fields)), path, **_WRITING)
+    pq.write_table(pa.Table.from_arrays(table.columns, schema=pa.schema(fields)), path, **_WRITING)
 
 
 def span_of(table: pa.Table) -> KeySpan | None:
