@@ -6,9 +6,12 @@ come back in the order of the file, whoever finishes first.
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from collections.abc import Iterator
-from itertools import accumulate, pairwise
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
@@ -27,11 +30,11 @@ from rollforge.index.worker import Order
 if TYPE_CHECKING:
     import subprocess
 
-RANGE = 128 << 20
-"""Bytes per range: enough that a worker's parts are not tiny, few enough that workers end at about the same time."""
+RANGE, LEAST = 144 << 20, 48 << 20
+"""Bytes per range, at most and at least: enough that parts are not tiny, few enough that workers end at about the same time."""
 
-SKEW = 0.3
-"""How much larger the first ranges are, and how much smaller the last."""
+STEP_BACK = 3
+"""How nice a reader is to a thread that loads libraries: beside two readers on two cores, that thread has one of them to itself."""
 
 MOST = 64
 """Workers, however many are asked for: each reads ranges of its own, and a thousand would make a thousand small parts."""
@@ -63,25 +66,28 @@ def scan_parallel(
 
 
 def _bounds(start: int, end: int, count: int) -> list[int]:
-    """As many ranges for every worker, the first ones larger than the last ones.
-
-    The first are read while what parts are written with is being loaded; after small ones, workers end at about the same time.
-    """
-    rounds = -(-(end - start) // (RANGE * count))
-    weights = [1.0] * rounds
-    if rounds > 1:
-        weights[0], weights[-1] = 1 + SKEW, 1 - SKEW
-    before = accumulate((weight for weight in weights for _ in range(count)), initial=0.0)
-    places = [start + int((end - start) * weight / (rounds * count)) for weight in before]
-    return [*places[:-1], end]
+    """Where ranges begin and end; for several workers they become smaller towards the end, so that all are done at about one time."""
+    places = [start]
+    while (left := end - places[-1]) > 0:
+        size = RANGE if count == 1 else min(RANGE, max(left // (2 * count), LEAST))
+        places.append(places[-1] + (size if left - size >= LEAST else left))
+    return places
 
 
 def _scan(order: Order) -> Scanned:
     return scan_range(Path(order.path), order.kind, order.start, order.end, Path(order.stem))
 
 
+def _scan_beside_loading(order: Order) -> Scanned:
+    """The same, second to whoever loads the libraries that parts are written with: no part can be written before that is done."""
+    if "rollforge.index.part_tables" not in sys.modules and sys.platform == "linux":
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), STEP_BACK)
+    return _scan(order)
+
+
 def _scan_in_threads(orders: list[Order], count: int) -> Iterator[Scanned]:
-    return mapped(_scan, orders, count)
+    return mapped(_scan_beside_loading, orders, count)
 
 
 def _scan_in_children(orders: list[Order], count: int) -> Iterator[Scanned]:
