@@ -52,7 +52,8 @@ def profile(
     """
     from rollforge.index import open_index
 
-    with open_index(run, verifier=reading.verifier, workers=reading.workers) as index:
+    needed = ("rollforge.steps.profile", *(() if json else ("rollforge.cli.profile_tables",)))
+    with open_index(run, verifier=reading.verifier, workers=reading.workers, loading=needed) as index:
         import msgspec
 
         from rollforge.steps.profile import ProfileOptions, profile_index, write_profile

@@ -1,16 +1,16 @@
 """This module does a piece of work for each of many things, in several threads, and hands over the results in order.
 
-It pays where the work lets go of the interpreter's lock: the compiled modules, numpy, reading and writing.
+It pays where the work lets go of the interpreter's lock: the compiled modules, numpy, reading and writing. Plain threads are enough:
+`concurrent.futures` loads the logging of Python, for which short commands would wait.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
+from queue import SimpleQueue
+from threading import Event, Thread
+from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -21,17 +21,54 @@ def mapped(function: Callable[[Item], Result], items: Iterable[Item], threads: i
     if threads < 2:
         yield from map(function, items)
         return
-    from concurrent.futures import ThreadPoolExecutor  # a single thread does without
+    pieces: SimpleQueue[_Piece[Item, Result] | None] = SimpleQueue()
 
-    pending: deque[Future[Result]] = deque()
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            for item in items:
-                pending.append(pool.submit(function, item))
-                if len(pending) > threads:
-                    yield pending.popleft().result()
-            while pending:
+    def work() -> None:
+        while (piece := pieces.get()) is not None:
+            piece.do(function)
+
+    team = [Thread(target=work, daemon=True) for _ in range(threads)]
+    for thread in team:
+        thread.start()
+    pending: deque[_Piece[Item, Result]] = deque()
+    try:
+        for item in items:
+            pending.append(_Piece(item))
+            pieces.put(pending[-1])
+            if len(pending) > threads:
                 yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        for piece in pending:
+            piece.is_wanted = False
+        for _ in team:
+            pieces.put(None)
+        for thread in team:
+            thread.join()
+
+
+class _Piece(Generic[Item, Result]):
+    """One item, and what becomes of it."""
+
+    def __init__(self, item: Item) -> None:
+        self._item = item
+        self._is_done = Event()
+        self._found: list[Result] = []
+        self._error: BaseException | None = None
+        self.is_wanted = True
+
+    def do(self, function: Callable[[Item], Result]) -> None:
+        try:
+            if self.is_wanted:
+                self._found.append(function(self._item))
+        except BaseException as error:  # noqa: BLE001  (raised where the result is asked for)
+            self._error = error
         finally:
-            for unread in pending:
-                unread.cancel()
+            self._is_done.set()
+
+    def result(self) -> Result:
+        self._is_done.wait()
+        if self._error is not None:
+            raise self._error
+        return self._found[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
 
 
 def open_index(
-    runs: str | Path | Sequence[str | Path], *, verifier: str | None = None, workers: int | None = None
+    runs: str | Path | Sequence[str | Path],
+    *,
+    verifier: str | None = None,
+    workers: int | None = None,
+    loading: Sequence[str] = (),
 ) -> Index:
     """The run (or several files as one run) as tables; builds or extends what is not up to date.
 
@@ -28,12 +33,16 @@ def open_index(
         verifier: whose verdicts count; else the manifest's verdict of record, else the inline ones and, for rows that have
             none, the newest later one.
         workers: readers at once for the pass over the text; by default one per core for large files.
+        loading: modules that are needed next: they are loaded while the text is read, where several read it.
     """
     if workers is not None and workers < 1:
         raise UsageError(f"there cannot be {workers} workers", hint="give 1 or more, or leave it out")
     files = find_runs(runs)  # what is asked for is understood before the libraries behind an index are loaded
     with _reading_begun(files, workers):
         from rollforge.index.view import Index
+
+        for name in loading:
+            import_module(name)
     return Index(files, verifier=verifier, workers=workers)
 
 

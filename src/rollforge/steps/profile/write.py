@@ -31,10 +31,10 @@ from rollforge.steps.profile.shelf import Shelf
 from rollforge.steps.profile.weave import Column, Values, column, weave
 from rollforge.store import RunFiles
 
-SLICE = 1024
+SLICE = 512
 """Tasks at a time: the rollouts that their samples come from are held that long."""
 
-REST = 16
+REST = 32
 """Slices after which columns that lie in a file are let go of: a hundred columns of so many take 13 MB."""
 
 _encode = msgspec.json.Encoder().encode
