@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollforge.errors import Failure, UsageError
-from rollforge.records import Response, Task, Verdict
+from rollforge.records import JsonObject, Response, Task, Verdict
 from rollforge.verifiers.base import load_verifier
 from rollforge.verifiers.cache import VerdictCache
 from rollforge.verifiers.keys import Keys, answer_bytes
@@ -446,3 +446,23 @@ def test_closures_over_other_values_have_other_fingerprints() -> None:
 
     assert load_verifier(make(1)).fingerprint != load_verifier(make(2)).fingerprint
     assert load_verifier(make(1)).fingerprint == load_verifier(make(1)).fingerprint
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"api_key": "sk-1234"},
+        {"judge": {"base_url": "http://me:sk-1234@host/v1"}},
+        {"place": "postgresql://sk-1234@host/db"},
+    ],
+)
+def test_options_that_would_write_a_secret_into_files_are_refused_and_not_repeated(
+    options: JsonObject,
+) -> None:
+    def verify(self: Any, task: Any, response: Any) -> float:
+        return 1.0
+
+    with pytest.raises(UsageError, match="stand in the run's files") as refused:
+        load_verifier(verify, options)
+    assert "1234" not in str(refused.value)
+    assert load_verifier(verify, {"base_url": "http://host/v1?a=b@c", "max_tokens": 5, "api_key_env": "KEY"})

@@ -124,6 +124,7 @@ def load_verifier(
     mode = (mode or "precise") if has_modes else None
     options = dict(options or {})
     check_options(name, function, options)
+    _refuse_secrets(name, options)
     return Verifier(
         name=name,
         function=function,
@@ -208,6 +209,28 @@ def check_options(name: str, function: VerifierFunction, options: Mapping[str, A
             )
     if struct is not None:
         convert_options(name, struct, options)
+
+
+SECRETS = ("api_key", "password", "secret")
+"""Options with names that end so would stand in the run's files."""
+
+
+def _refuse_secrets(name: str, options: Mapping[str, Any]) -> None:
+    """Options are written into the manifest of a run, where no key or password may stand; what may be one is not repeated."""
+    for key, value in options.items():
+        if isinstance(value, Mapping):
+            _refuse_secrets(name, value)
+        elif isinstance(value, str) and (key.endswith(SECRETS) or _has_user(value)):
+            raise UsageError(
+                f"the option {key!r} of the verifier {name} holds a key, a user or a password, which would stand in the run's files",
+                hint="let the verifier read it from a variable; judges take its name as api_key_env",
+            )
+
+
+def _has_user(text: str) -> bool:
+    """Whether the text is a URL with a user in it."""
+    scheme, colon, rest = text.partition("://")
+    return bool(colon) and scheme.isalnum() and "@" in rest.partition("/")[0]
 
 
 def convert_options(name: str, struct: type[msgspec.Struct], options: Mapping[str, Any]) -> msgspec.Struct:

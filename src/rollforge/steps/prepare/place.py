@@ -1,12 +1,14 @@
 """This module keeps half-made files out of sight: a hidden folder beside the target, moved into place when all is whole.
 
-A target that does not exist appears in one rename. An earlier data set is renamed away, the new folder in, and the old one removed
-then: never do files of both stand under the name. What a kill leaves in between is put back or removed by the next preparation.
+A target that does not exist appears in one rename. An earlier data set and the new one change names in one step, and the old one is
+removed then: never do files of both stand under the name, and never none. Where the system cannot do that, the old one is renamed away
+before the new one is renamed in, and what a kill leaves in between is put back or removed by the next preparation.
 A folder with files that rollforge did not write is refused.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 from collections.abc import Iterator
@@ -20,6 +22,9 @@ from rollforge.store import RunFiles
 
 BESIDE = (NAME, "README.md", lineage.NAME, "dataset_info.json")
 """What is written beside the data."""
+
+_HERE, _EXCHANGE = -100, 2
+"""Linux's numbers for paths as they stand, and for a rename both ways."""
 
 
 class Place:
@@ -59,6 +64,8 @@ class Place:
                 os.fsync(file.fileno())
         if self._target.exists():
             shutil.copymode(self._target, self.folder)
+            if _exchange(self.folder, self._target):
+                return  # what was the target is hidden now, and goes when this is left
             self._target.rename(self._old)
         self.folder.rename(self._target)
 
@@ -76,6 +83,15 @@ class Place:
         return [
             path for path in self._target.parent.iterdir() if path.name.startswith(start) and _is_left(path)
         ]
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two folders change names in one step; False where the system or the file system cannot."""
+    try:
+        rename = ctypes.CDLL(None).renameat2
+    except AttributeError:  # not Linux, or an old one
+        return False
+    return bool(rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0)
 
 
 def _is_left(folder: Path) -> bool:
