@@ -88,12 +88,11 @@ class _Scan:
                 if taken.offset > offset:
                     self.scanned.end = offset = taken.offset
                     self._flush_when_full()
-                elif self.batches(
-                    path, offset, offset + 1
-                ):  # a very long line, or the last one, without a newline
-                    offset = self.scanned.end
-                else:
-                    break  # the file has become shorter
+                    continue
+                # A very long line, or the last one, without a newline; none at all where the file has become shorter.
+                if not self.batches(path, offset, offset + 1):
+                    break
+                offset = self.scanned.end
 
     def batches(self, path: Path, start: int, end: int | None) -> bool:
         """Take in the lines that begin in [start, end), and say whether there were some."""
@@ -112,7 +111,7 @@ class _Scan:
         elif self._fast is not None:
             lines, left, _ = self._fast.take(batch, first)
             self.scanned.lines += lines
-            self._take_lines(batch, left, is_utf8=not left)
+            self._take_lines(batch, left, is_utf8=False)
         else:
             from rollforge.index.slow import is_utf8
 
