@@ -74,10 +74,23 @@ def test_compiled_statistics_are_those_of_numpy_for_every_size_of_group() -> Non
             np.testing.assert_allclose(one, other, rtol=1e-9)
 
 
-@pytest.mark.skipif(not stats.IS_COMPILED, reason="rollforge was installed without a compiler")
-def test_equal_values_have_no_spread_to_the_last_digit() -> None:
-    found = stats.summarize_groups(np.full(20 * 11, 0.1), np.arange(20) * 11)
-    assert (found.std == 0).all() and (found.mean == 0.1).all()
+@pytest.mark.parametrize("is_compiled", [True, False])
+@pytest.mark.parametrize(
+    "sizes", [[11] * 20, [81] * 20, [11] * 20 + [12], [3] * 20 + [500], [33], [1, *[3] * 20]]
+)
+def test_equal_values_have_no_spread_to_the_last_digit(sizes: list[int], is_compiled: bool) -> None:
+    values, starts = np.full(sum(sizes), 0.1), np.cumsum(sizes) - sizes
+    with patch.object(stats, "IS_COMPILED", is_compiled and stats.IS_COMPILED):
+        found = stats.summarize_groups(values, starts)
+        values[-1] = math.nan
+        with_gap = stats.summarize_groups(values, starts)
+    assert (found.std[found.n > 1] == 0).all() and (found.mean == 0.1).all()
+    assert (with_gap.std[with_gap.n > 1] == 0).all()
+
+
+def test_whole_numbers_and_tables_are_numbers_too() -> None:
+    assert stats.summarize_groups(np.arange(60), np.arange(20) * 3).mean[1] == 4
+    assert sum(stats.histogram([[1, 2], [3, 4]]).counts) == 4
 
 
 @pytest.mark.skipif(not stats.IS_COMPILED, reason="rollforge was installed without a compiler")

@@ -109,9 +109,10 @@ static INLINE int describe_all(const double *values, int64_t count, const int64_
         int64_t begins[LANES], sizes[LANES] = {0};
         for (int l = 0; l < used; l++) {
             size_t group = first + (size_t)l;
+            int64_t end = group + 1 < groups ? starts[group + 1] : count;
             begins[l] = starts[group];
-            sizes[l] = (group + 1 < groups ? starts[group + 1] : count) - begins[l];
-            if (begins[l] < 0 || sizes[l] < 0 || sizes[l] > MOST || begins[l] + sizes[l] > count) return -1;
+            if (begins[l] < 0 || end < begins[l] || end > count || end - begins[l] > MOST) return -1;
+            sizes[l] = end - begins[l];
             while (1 << bits < sizes[l]) bits++;
         }
         for (int l = 0; l < LANES; l++)

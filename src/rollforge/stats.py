@@ -132,7 +132,9 @@ def _few_groups(found: list[Summary]) -> Groups:
 
 def _compiled_groups(values: Floats, starts: Ints) -> Groups:
     found = np.empty((len(Groups._fields), len(starts)))
-    describe(np.ascontiguousarray(values), np.ascontiguousarray(starts, dtype=np.int64), found)
+    describe(
+        np.ascontiguousarray(values, dtype=np.float64), np.ascontiguousarray(starts, dtype=np.int64), found
+    )
     n, *rest = found
     return Groups(n.astype(np.int64), *rest)
 
@@ -159,7 +161,7 @@ def _table_groups(values: Floats) -> Groups:
     ordered = np.sort(values, axis=1)  # what is missing comes last
     group, last = np.arange(groups), np.maximum(n - 1, 0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        mean = np.where(missing, 0.0, values).sum(axis=1) / n
+        mean = _exact(np.where(missing, 0.0, values).sum(axis=1) / n, ordered[:, 0], ordered[group, last])
         gaps = np.where(missing, 0.0, values - mean[:, None])
         std = np.sqrt((gaps * gaps).sum(axis=1) / np.where(n > 1, n - 1, np.nan))
     median = (ordered[group, last // 2] + ordered[group, n // 2]) / 2
@@ -171,11 +173,16 @@ def _whole_groups(values: Floats) -> Groups:
     groups, size = values.shape
     ordered = np.sort(values, axis=1)
     with np.errstate(invalid="ignore"):
-        mean = values.sum(axis=1) / size
+        mean = _exact(values.sum(axis=1) / size, ordered[:, 0], ordered[:, -1])
         gaps = values - mean[:, None]
         std = np.sqrt(np.einsum("ij,ij->i", gaps, gaps) / (size - 1))
     median = (ordered[:, (size - 1) // 2] + ordered[:, size // 2]) / 2
     return Groups(np.full(groups, size), mean, std, ordered[:, 0].copy(), ordered[:, -1].copy(), median)
+
+
+def _exact(means: Floats, lows: Floats, highs: Floats) -> Floats:
+    """Of equal values the mean is exactly theirs, so that their spread is none."""
+    return np.where(lows == highs, lows, means)
 
 
 def _ragged_groups(values: Floats, sizes: Ints) -> Groups:
@@ -192,10 +199,11 @@ def _ragged_groups(values: Floats, sizes: Ints) -> Groups:
         counts = n[filled]
         order = np.lexsort((values, group))
         ordered = values[order]
-        means = np.add.reduceat(values, begins) / counts
+        lows, highs = ordered[begins], ordered[begins + counts - 1]
+        means = _exact(np.add.reduceat(values, begins) / counts, lows, highs)
         spread = np.add.reduceat((values - np.repeat(means, counts)) ** 2, begins)
         mean[filled] = means
-        low[filled], high[filled] = ordered[begins], ordered[begins + counts - 1]
+        low[filled], high[filled] = lows, highs
         median[filled] = (ordered[begins + (counts - 1) // 2] + ordered[begins + counts // 2]) / 2
         with np.errstate(invalid="ignore", divide="ignore"):
             std[filled] = np.where(counts > 1, np.sqrt(spread / (counts - 1)), np.nan)
@@ -399,7 +407,7 @@ class Histogram(NamedTuple):
 
 def histogram(values: ArrayLike, bins: int = 10) -> Histogram:
     """Counts of the known values: tenths of [0, 1] when they lie in it, else equal bins from the least to the greatest."""
-    known = np.asarray(values, dtype=np.float64)
+    known = np.asarray(values, dtype=np.float64).ravel()
     known = _only(known, np.isfinite(known))
     if not len(known):
         return Histogram([], [])

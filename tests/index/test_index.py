@@ -11,6 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rollforge.errors import DataError, UsageError
@@ -257,9 +260,36 @@ def test_ranges_scanned_apart_join_to_the_same_index(tmp_path: Path, monkeypatch
     whole.close()
     shutil.rmtree(tmp_path / "rollouts_index")
     monkeypatch.setattr("rollforge.index.parallel.RANGE", 5_000)
+    monkeypatch.setattr("rollforge.index.parallel.LEAST", 2_000)
     with open_index(path, workers=2) as index:
+        assert len(list((tmp_path / "rollouts_index").rglob("*.parquet"))) > 20
         assert index.table(table.column_names) == table and index.rejects == bad
         assert [json.loads(line)["_ng_task_index"] for line in index.read([299, 0, 150])] == [299, 0, 150]
+
+
+def test_parts_that_have_a_column_in_all_rows_or_in_some_are_one_index(tmp_path: Path) -> None:
+    path = write_rows(
+        tmp_path / "rollouts.jsonl", [make_rollout(task, 0, 1.0, style=1) for task in (0, 2, 4)]
+    )
+    with open_index(path) as index:
+        assert len(index) == 3
+    part = next((tmp_path / "rollouts_index").rglob("*.parquet"))
+    table = pq.read_table(part)
+    assert not table.schema.field("task").nullable and table.schema.field("attempt").nullable
+    pq.write_table(pa.table(table.columns, names=table.column_names), part)  # every column may be missing now
+    more = write_rows(tmp_path / "more.jsonl", [make_rollout(task, 0, None) for task in (1, 3)])
+    with path.open("ab") as file:
+        file.write(more.read_bytes())
+    with open_index(path) as index:
+        assert index.table(["task", "reward", "style"]).to_pydict() == {
+            "task": [0, 2, 4, 1, 3],
+            "reward": [1.0, 1.0, 1.0, None, None],
+            "style": [1.0, 1.0, 1.0, None, None],
+        }
+        assert index.select("select count(reward) as n, max(task) as t from rollouts").to_pylist() == [
+            {"n": 3, "t": 4}
+        ]
+        assert np.isnan(index.floats(["style"])["style"]).tolist() == [False] * 3 + [True] * 2
 
 
 def write_verdicts(path: Path, *verdicts: dict[str, object]) -> None:
@@ -427,6 +457,7 @@ def test_rows_and_lines_are_numbered_alike_with_and_without_sql(
 ) -> None:
     monkeypatch.setattr("rollforge.index.scan.CHUNK", 3)
     monkeypatch.setattr("rollforge.index.parallel.RANGE", 4096)
+    monkeypatch.setattr("rollforge.index.parallel.LEAST", 1024)
     lines = [b"{" if n % 7 == 3 else make_rollout(n, 0, 0.5) for n in range(40)]
     path = write_rows(tmp_path / "rollouts.jsonl", lines)
     with open_index(path, workers=1) as index:

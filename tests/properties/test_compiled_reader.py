@@ -18,13 +18,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rollforge.index import fast
-from rollforge.index.answers import LONG_STARTS, LOOKED_AT
 from rollforge.index.facts import Reader
 from rollforge.index.hashes import PRIME, hash_in_python, hash_text
 from rollforge.index.kinds import PIECES, Kind
 from rollforge.index.prompts import prompt_hash
 from rollforge.index.scan import scan_range
 from rollforge.index.scanned import Scanned
+from rollforge.index.spelling import LONG_STARTS, LOOKED_AT
 
 pytestmark = pytest.mark.skipif(not fast.IS_THERE, reason="rollforge was installed without a compiler")
 

@@ -281,6 +281,23 @@ def test_an_odd_row_of_the_tasks_file_is_shown_as_far_as_json_can(tmp_path: Path
     assert samples[0]["difficulty"] is None and samples[1]["text"] == "\ud800"
 
 
+REPLACING = """
+import sys
+from pathlib import Path
+from rollforge.steps.profile.write import _replacing
+for _ in range(150):
+    with _replacing(Path(sys.argv[1])) as file:
+        file.write(b"whole\\n")
+"""
+
+
+def test_no_file_is_swept_before_it_has_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    running = [subprocess.Popen([sys.executable, "-c", REPLACING, str(path)]) for _ in range(4)]
+    assert [one.wait() for one in running] == [0] * 4
+    assert path.read_text() == "whole\n" and list(tmp_path.iterdir()) == [path]
+
+
 def test_several_profiles_of_one_run_do_not_disturb_each_other(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(task, 0, 1.0) for task in range(3000)])
     command = [sys.executable, "-m", "rollforge", "profile", str(path)]

@@ -44,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         report_error(error)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
+        if is_light and argv is None:
+            _leave(Exit.INTERRUPTED, at_once=True)
         sys.exit(Exit.INTERRUPTED)
     except BrokenPipeError:
         # The reader of our output has gone, and there is no one to tell.
@@ -155,9 +157,12 @@ def _travel_light(words: list[str]) -> bool:
     return True
 
 
-def _leave(code: int) -> Never:
-    """Exit without taking the interpreter apart, object by object, just before the system frees it all at once."""
-    if threading.active_count() > 1:
+def _leave(code: int, *, at_once: bool = False) -> Never:
+    """Exit without taking the interpreter apart, object by object, just before the system frees it all at once.
+
+    Threads are waited for, unless it is to be at once: what they do is of use to nobody then.
+    """
+    if threading.active_count() > 1 and not at_once:
         sys.exit(code)
     atexit._run_exitfuncs()
     with contextlib.suppress(BrokenPipeError):

@@ -27,11 +27,13 @@ def mapped(function: Callable[[Item], Result], items: Iterable[Item], threads: i
         while (piece := pieces.get()) is not None:
             piece.do(function)
 
-    team = [Thread(target=work, daemon=True) for _ in range(threads)]
-    for thread in team:
-        thread.start()
+    team: list[Thread] = []
     pending: deque[_Piece[Item, Result]] = deque()
     try:
+        for _ in range(threads):
+            thread = Thread(target=work, daemon=True)
+            thread.start()
+            team.append(thread)
         for item in items:
             pending.append(_Piece(item))
             pieces.put(pending[-1])

@@ -6,14 +6,16 @@ row is never needed. Texts stay as they are escaped in the file: making them cos
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 from msgspec import Raw, Struct
 
+from rollforge.index.beginnings import is_long_error, look_at_text
 from rollforge.index.hashes import hash_text
+from rollforge.index.lengths import measure
+from rollforge.index.spelling import LOOKED_AT, escaped
 from rollforge.records import UNANSWERED, JsonObject, content_text
 
 Number = int | float | bool | None
@@ -76,10 +78,6 @@ decode_response = msgspec.json.Decoder(PartlyRead | None).decode
 _encode = msgspec.json.Encoder().encode
 _decode_item = msgspec.json.Decoder(Item).decode
 
-LONG_STARTS = b'trac{|"e{|"t{|"o{|n { |"<!do<htmexcejavatypereferangerro'
-"""The first four bytes of long error messages, as they are escaped and folded."""
-LOOKED_AT = 400
-"""A refusal or an error message shows itself at the start; a long text that merely mentions one is neither."""
 _BY_MODEL = frozenset({"message", "reasoning", "function_call"})
 _LENGTH = frozenset({"max_output_tokens", "length", "max_tokens"})
 
@@ -109,7 +107,7 @@ def look(response: PartlyRead) -> Seen:
                     elif part.type == "refusal":
                         has_refused = True
             elif content:
-                said.append(_escaped(content))  # type: ignore[arg-type]
+                said.append(escaped(content))  # type: ignore[arg-type]
         elif last == "function_call":
             calls += 1
         elif last != "reasoning":
@@ -136,11 +134,6 @@ def _inner(text: Raw) -> bytes:
     return data[1:-1] if data[:1] == b'"' else b""
 
 
-def _escaped(text: str) -> bytes:
-    """A text as JSON spells it: the one spelling that hashes are made of."""
-    return json.dumps(text, ensure_ascii=False)[1:-1].encode("utf-8", "replace")
-
-
 def answer_of_chat(messages: list[JsonObject]) -> Answer:
     """The facts of the assistant's messages in chat form; how the answer ended is not known there."""
     said = [
@@ -149,16 +142,12 @@ def answer_of_chat(messages: list[JsonObject]) -> Answer:
     calls = sum(len(message["tool_calls"]) for message in said if isinstance(message.get("tool_calls"), list))
     text = "".join(content_text(message.get("content")) for message in said)
     has_refused = any(message.get("refusal") for message in said)
-    return Answer(*_facts([(_escaped(text), len(said), calls, None, has_refused, False, None)])[0])  # type: ignore[arg-type]
+    return Answer(*_facts([(escaped(text), len(said), calls, None, has_refused, False, None)])[0])  # type: ignore[arg-type]
 
 
 def _facts(seen: list[Seen]) -> list[tuple[object, ...]]:
     if not seen:
         return []
-    # With numpy, Arrow and patterns, which ordinary lines do without.
-    from rollforge.index.beginnings import is_long_error, look_at_text
-    from rollforge.index.lengths import measure
-
     texts, lengths = measure([one[0] for one in seen])
     answers: list[tuple[object, ...]] = []
     for one, text, length in zip(seen, texts, lengths, strict=True):
@@ -176,23 +165,6 @@ def _facts(seen: list[Seen]) -> list[tuple[object, ...]]:
             )
         )  # fmt: skip
     return answers
-
-
-def respell(text: bytes) -> tuple[bytes, int]:
-    """An escaped text in the one spelling that equal texts share, and how many characters it has."""
-    plain = unescaped(text)
-    return _escaped(plain), len(plain)
-
-
-def unescaped(text: bytes) -> str:
-    """The text that an escaped one spells."""
-    try:
-        return _decode_text(b'"' + text + b'"')
-    except msgspec.DecodeError:  # half a surrogate pair
-        return str(json.loads(b'"' + text + b'"'))
-
-
-_decode_text = msgspec.json.Decoder(str).decode
 
 
 def _finish_reason(response: PartlyRead, last: str | None) -> str | None:

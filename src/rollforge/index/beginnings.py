@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from rollforge.index.answers import LONG_STARTS, LOOKED_AT, unescaped
+from rollforge.index.spelling import LONG_STARTS, LOOKED_AT, unescaped
 
 _REFUSAL = re.compile(
     r"\s*(?:(?:i['’]?m|i am) (?:really |very |so )?sorry,?|sorry,?|unfortunately,?)? ?(?:but )?(?:as an ai[^,]*, )?"

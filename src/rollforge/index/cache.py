@@ -21,7 +21,7 @@ from rollforge.index.kinds import Kind
 from rollforge.index.lines import is_compressed, last_line_start
 from rollforge.index.scanned import BadLineAt, Scanned
 
-VERSION = 8
+VERSION = 9
 """Raised when the columns change: an index of another version is made anew."""
 
 PROBE = 64 << 10

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from rollforge.index.answers import LONG_STARTS, LOOKED_AT, respell
+from rollforge.index import loading
 from rollforge.index.facts import Reader
 from rollforge.index.hashes import hash_text
 from rollforge.index.kinds import Kind
 from rollforge.index.lines import Batch
+from rollforge.index.spelling import LONG_STARTS, LOOKED_AT, respell
 
 if TYPE_CHECKING:
     from rollforge.index._rows import Finished
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 try:
     from rollforge.index._rows import Rows
 
-    IS_THERE = True
+    IS_THERE = hasattr(Rows, "read")  # else it was compiled from an older source
 except ImportError:
     IS_THERE = False
 
@@ -98,6 +99,7 @@ class FastRollouts:
 
     def _look(self, rows: list[int], characters: list[int], texts: Iterator[bytes]) -> None:
         """Look at answers that are short, may be error messages, or may be spelled otherwise than equal ones."""
+        loading.wait()
         from rollforge.index.beginnings import is_long_error, look_at_text
 
         for row, count, text in zip(rows, characters, texts, strict=True):

@@ -35,7 +35,7 @@ class Fetcher:
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
         self._spans_by_kind: dict[Kind, tuple[Ints, Ints]] = {}
-        self._pieces: np.ndarray | None = None
+        self._pieces: tuple[np.ndarray, np.ndarray] | None = None
 
     def lines(self, kind: Kind, rows: Ints) -> Iterator[bytes]:
         """The lines of these rows, in the order asked; neighbouring ones are read together."""
@@ -50,7 +50,9 @@ class Fetcher:
             return None
         if self._pieces is None:
             self._pieces = parts.pieces(self._sources.by_kind["rollouts"])
-        offset, at, size, agent_at, agent_size = self._pieces[:, rows]
+        offsets, places = self._pieces
+        _check(rows, len(offsets))
+        offset, (at, size, agent_at, agent_size) = offsets[rows], places[:, rows].astype(np.int64)
         if not size.all():
             return None
         return PromptPlaces(files[0][0], offset + at, size, offset + agent_at, agent_size)
@@ -69,7 +71,11 @@ class Fetcher:
         if kind not in self._spans_by_kind:
             self._spans_by_kind[kind] = parts.spans(self._sources.by_kind[kind])
         offset, length = self._spans_by_kind[kind]
-        missing = int(((rows < 0) | (rows >= len(offset))).sum())
-        if missing:
-            raise UsageError(f"{missing} of the rows asked for are not in the index")
+        _check(rows, len(offset))
         return offset[rows], length[rows]
+
+
+def _check(rows: Ints, count: int) -> None:
+    missing = int(((rows < 0) | (rows >= count)).sum())
+    if missing:
+        raise UsageError(f"{missing} of the rows asked for are not in the index")

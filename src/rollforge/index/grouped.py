@@ -84,7 +84,7 @@ class ByTask:
         return numbers[self.order], values
 
     def floats(self, names: Sequence[str]) -> Iterator[tuple[str, Floats]]:
-        """Each number column as floats, NaN for missing, in the order of (task, rollout)."""
+        """Each number column as floats, NaN for missing, in the order of (task, rollout); they may not be written to."""
         at_once = max(1, BATCH_VALUES // max(1, len(self)))
         for first in range(0, len(names), at_once):
             some = list(names[first : first + at_once])
@@ -93,7 +93,7 @@ class ByTask:
             for name in some:
                 found = self._kept.get(name)
                 if found is None:
-                    found = read.pop(name)
+                    found = read[name]
                     found = found if self._is_in_order else found[self.order]
                     self._keep(name, found)
                 yield name, found

@@ -77,7 +77,7 @@ def have_own_keys(paths: Sequence[Path]) -> bool:
     for path in paths:
         with pq.ParquetFile(path) as file:
             tables.append(file.read(columns=["task", "rollout"], use_threads=False))
-    found = pa.concat_tables(tables)
+    found = pa.concat_tables(tables, promote_options="default")  # a column may be missing in some rows of one
     return key_span(found.column("task"), found.column("rollout")) is not None
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute
 
-from rollforge.index.answers import respell, unescaped
+from rollforge.index.spelling import respell, unescaped
 
 _BACKSLASH = 0x5C
 _SPELLINGS = np.zeros(256, dtype=np.bool_)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
 from rollforge.errors import UsageError
+from rollforge.index import loading
 from rollforge.index.cache import Cache
 from rollforge.index.readers import readers
-from rollforge.index.sources import find_runs
+from rollforge.index.sources import find_runs, read_manifest
 from rollforge.store import RunFiles
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def open_index(
     *,
     verifier: str | None = None,
     workers: int | None = None,
-    loading: Sequence[str] = (),
+    needed_next: Sequence[str] = (),
 ) -> Index:
     """The run (or several files as one run) as tables; builds or extends what is not up to date.
 
@@ -33,7 +34,7 @@ def open_index(
         verifier: whose verdicts count; else the manifest's verdict of record, else the inline ones and, for rows that have
             none, the newest later one.
         workers: readers at once for the pass over the text; by default one per core for large files.
-        loading: modules that are needed next: they are loaded while the text is read, where several read it.
+        needed_next: modules to load beside the index: while the text is read, where several read it.
     """
     if workers is not None and workers < 1:
         raise UsageError(f"there cannot be {workers} workers", hint="give 1 or more, or leave it out")
@@ -41,7 +42,7 @@ def open_index(
     with _reading_begun(files, workers):
         from rollforge.index.view import Index
 
-        for name in loading:
+        for name in needed_next:
             import_module(name)
     return Index(files, verifier=verifier, workers=workers)
 
@@ -53,18 +54,28 @@ def _reading_begun(files: Sequence[RunFiles], workers: int | None) -> Iterator[N
     if not stale:
         yield
         return
-    import rollforge.index.parallel  # noqa: F401  (before another thread loads anything beside it)
+    for run in files:
+        read_manifest(run)  # what is wrong with one is told before anything is read
+    import_module("rollforge.index.parallel")
+    errors: list[Exception] = []
 
     def read() -> None:
-        # Whatever stops it stops the index too when it is opened, which tells of it.
-        with suppress(Exception):
+        try:
             for cache in stale:
                 cache.refresh(workers)
+        except Exception as error:  # noqa: BLE001  (raised in the thread that waits)
+            errors.append(error)
 
     thread = Thread(target=read, name="rollforge-reading", daemon=True)
-    thread.start()
-    yield
+    with loading.by_this_thread():
+        thread.start()
+        yield
+        for name in loading.LATER:
+            import_module(f"rollforge.index.{name}")
     thread.join()
+    for error in errors:
+        if not isinstance(error, FileNotFoundError):  # of what was removed, opening the index tells
+            raise error
 
 
 def _worth_a_thread(files: Sequence[RunFiles], workers: int | None) -> list[Cache]:

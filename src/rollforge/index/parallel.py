@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rollforge.errors import RollforgeError
-from rollforge.index import fast
+from rollforge.index import fast, loading
 from rollforge.index.ahead import mapped
 from rollforge.index.kinds import Kind
 from rollforge.index.readers import readers
@@ -79,11 +79,18 @@ def _scan(order: Order) -> Scanned:
 
 
 def _scan_beside_loading(order: Order) -> Scanned:
-    """The same, second to whoever loads the libraries that parts are written with: no part can be written before that is done."""
-    if "rollforge.index.part_tables" not in sys.modules and sys.platform == "linux":
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), STEP_BACK)
-    return _scan(order)
+    """The same, second to a thread that loads the libraries that parts are written with: before that is done, no part can be."""
+    if not loading.is_under_way() or sys.platform != "linux":
+        return _scan(order)
+    thread = threading.get_native_id()
+    nice = os.getpriority(os.PRIO_PROCESS, thread)
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, thread, nice + STEP_BACK)
+    try:
+        return _scan(order)
+    finally:
+        with suppress(OSError):  # not everybody may take it back; then it stays so until the file is read
+            os.setpriority(os.PRIO_PROCESS, thread, nice)
 
 
 def _scan_in_threads(orders: list[Order], count: int) -> Iterator[Scanned]:

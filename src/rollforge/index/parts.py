@@ -108,11 +108,12 @@ def spans(sources: Sequence[Source]) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def pieces(sources: Sequence[Source]) -> np.ndarray:
-    """One column per rollout: where its line begins, and its prompt and agent in it; zeros where the reader did not tell."""
+def pieces(sources: Sequence[Source]) -> tuple[np.ndarray, np.ndarray]:
+    """Where each rollout's line begins; and, a column per rollout, where its prompt and agent stand in it, or zeros."""
     kinds = {"offset": pa.int64()} | dict.fromkeys(PIECES, pa.int32())
     found = read_columns(sources, {name: (name, kind) for name, kind in kinds.items()})
-    return np.stack([ints(found.column(name)) for name in kinds])
+    places = np.stack([ints(found.column(name)).astype(np.int32) for name in PIECES])
+    return ints(found.column("offset")), places
 
 
 class TaskPlaces(NamedTuple):

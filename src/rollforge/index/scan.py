@@ -1,6 +1,6 @@
 """This module reads a range of a file into Parquet parts: one pass, in chunks, keeping the place of every line.
 
-A part holds at most `CHUNK` rows; its lines are numbered from the start of the range, because whoever reads a range does not
+A part holds about `CHUNK` rows, at most; its lines are numbered from the start of the range, because whoever reads a range does not
 know how many lines stand before it. The caller files the part under its first row and line (`row0=…/line0=…`). Reading loads neither
 numpy nor Arrow: they are first needed where a part is made, and somebody else may have loaded them by then.
 """
@@ -8,21 +8,20 @@ numpy nor Arrow: they are first needed where a part is made, and somebody else m
 from __future__ import annotations
 
 import gc
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rollforge.index import fast
+from rollforge.index import fast, loading
 from rollforge.index.facts import BadLine, Reader
 from rollforge.index.kinds import Kind, discovered_name
-from rollforge.index.lines import Batch, line_start, read_batches
+from rollforge.index.lines import Batch, line_start, read_batches, read_spans
 from rollforge.index.scanned import BadLineAt, Part, Scanned
 
 if TYPE_CHECKING:
     from rollforge.index.slow import SlowLines
 
 CHUNK = 16_384
-"""Rows per part: what is held in memory before it is written."""
+"""Rows per part: as many are held in memory, and those of one block more, before they are written."""
 
 LONG = 32 << 20
 """A line of so many bytes is noted."""
@@ -68,6 +67,7 @@ class _Scan:
 
     def _slowly(self) -> SlowLines:
         if self._slow is None:
+            loading.wait()
             from rollforge.index.slow import SlowLines
 
             self._slow = SlowLines(self._kind, self._reader)
@@ -82,9 +82,9 @@ class _Scan:
                 most = CHUNK - (len(self._slow) if self._slow is not None else 0)
                 taken = self._fast.read(file, offset, end, self.scanned.lines + 1, most)
                 self.scanned.lines += taken.lines
-                for line in taken.left:
-                    data = memoryview(os.pread(file.fileno(), line.end - line.start, line.start))
-                    self._take(data, line.number, line.start)
+                spans = [(line.start, line.end - line.start) for line in taken.left]
+                for line, data in zip(taken.left, read_spans(path, spans), strict=True):
+                    self._take(memoryview(data), line.number, line.start)
                 if taken.offset > offset:
                     self.scanned.end = offset = taken.offset
                     self._flush_when_full()
@@ -177,6 +177,7 @@ class _Scan:
         """Write the chunk as a part."""
         if not self._held():
             return
+        loading.wait()
         from rollforge.index import part_tables
 
         made = []

@@ -81,7 +81,8 @@ def _replacing(path: Path) -> Iterator[IO[bytes]]:
     try:
         with _held(partial) as file:
             yield file
-        partial.replace(path)
+            file.flush()
+            partial.replace(path)  # while it is held: a file that nobody holds is swept
     finally:
         partial.unlink(missing_ok=True)
 

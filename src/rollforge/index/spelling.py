@@ -1,0 +1,33 @@
+"""This module spells texts as JSON does, and back: answers stay escaped as in the file, and equal ones must be spelled alike."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+
+LONG_STARTS = b'trac{|"e{|"t{|"o{|n { |"<!do<htmexcejavatypereferangerro'
+"""The first four bytes of long error messages, as they are escaped and folded."""
+LOOKED_AT = 400
+"""A refusal or an error message shows itself at the start; a long text that merely mentions one is neither."""
+
+_decode_text = msgspec.json.Decoder(str).decode
+
+
+def unescaped(text: bytes) -> str:
+    """The text that an escaped one spells."""
+    try:
+        return _decode_text(b'"' + text + b'"')
+    except msgspec.DecodeError:  # half a surrogate pair
+        return str(json.loads(b'"' + text + b'"'))
+
+
+def escaped(text: str) -> bytes:
+    """A text as JSON spells it: the one spelling that hashes are made of."""
+    return json.dumps(text, ensure_ascii=False)[1:-1].encode("utf-8", "replace")
+
+
+def respell(text: bytes) -> tuple[bytes, int]:
+    """An escaped text in the one spelling that equal texts share, and how many characters it has."""
+    plain = unescaped(text)
+    return escaped(plain), len(plain)
