@@ -69,9 +69,9 @@ def _reading_begun(files: Sequence[RunFiles], workers: int | None) -> Iterator[N
     thread = Thread(target=read, name="rollforge-reading", daemon=True)
     with loading.by_this_thread():
         thread.start()
-        yield
         for name in loading.LATER:
             import_module(f"rollforge.index.{name}")
+    yield
     thread.join()
     for error in errors:
         if not isinstance(error, FileNotFoundError):  # of what was removed, opening the index tells
