@@ -43,7 +43,8 @@ for line in open(sys.argv[1], "rb"): skip(line)
 
 OPEN = """
 import sys, time
-import rollforge.index.parallel, rollforge.index.part_tables, rollforge.index.view  # what loading takes is no part of it
+import hashlib, rollforge.index.beginnings, rollforge.index.parallel, rollforge.index.part_tables, rollforge.index.view
+# What loading takes is no part of it.
 from rollforge.index import open_index
 cpu, wall = time.process_time(), time.perf_counter()
 open_index(sys.argv[1], workers=int(sys.argv[2])).close()
