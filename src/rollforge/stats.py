@@ -63,9 +63,7 @@ def summarize(values: ArrayLike) -> Summary:
     if n == 0:
         return Summary(0, len(all_values), None, None, None, None, None)
     low, high = float(known.min()), float(known.max())
-    mean = (
-        float(known.mean()) if low < high else low
-    )  # of equal values exactly theirs, so that their spread is none
+    mean = float(known.mean()) if low < high else low  # exactly, as in `_exact`
     gaps = known - mean
     return Summary(
         n=n,
