@@ -74,6 +74,42 @@ def test_compiled_statistics_are_those_of_numpy_for_every_size_of_group() -> Non
             np.testing.assert_allclose(one, other, rtol=1e-9)
 
 
+def shapes_of(size: int) -> dict[str, np.ndarray]:
+    """Values whose middle is easy to miss."""
+    rng = np.random.default_rng(size)
+    ascending = np.sort(rng.normal(0, 1, size))
+    mixed = rng.permutation(ascending)
+    return {
+        "mixed": mixed,
+        "ascending": ascending,
+        "descending": ascending[::-1],
+        "up and down": np.append(ascending[::2], ascending[1::2][::-1]),
+        "two values": (rng.random(size) < 0.3).astype(np.float64),
+        "mostly one": np.where(rng.random(size) < 0.9, 0.5, mixed),
+        "whole": np.round(100 * mixed),
+        "with gaps": np.where(rng.random(size) < 0.2, np.nan, mixed),
+        "infinite": np.where(rng.random(size) < 0.1, np.inf, mixed),
+        "far from 0": 1e9 + mixed,
+    }
+
+
+@pytest.mark.skipif(not stats.IS_COMPILED, reason="rollforge was installed without a compiler")
+@pytest.mark.parametrize("size", [65, 66, 67, 128, 1000, 1001, 1025, 30_000])
+def test_compiled_statistics_of_large_groups_are_those_of_numpy(size: int) -> None:
+    with np.errstate(invalid="ignore"):
+        for name, values in shapes_of(size).items():
+            starts = np.array([0, 3])
+            compiled = stats.summarize_groups(np.append([1.0, 2.0, np.nan], values), starts)
+            one = stats.summarize(values)
+            found = [float(column[1]) for column in compiled]
+            assert found[0] == one.n and found[3:] == [one.min, one.max, one.median], name
+            np.testing.assert_allclose(found[1:3], [one.mean, one.std], rtol=1e-12, err_msg=name)
+            assert compiled.mean[0] == 1.5 and compiled.n[0] == 2
+            with patch.object(stats, "IS_COMPILED", False):
+                plain = stats.histogram(values)
+            assert stats.histogram(values) == plain and sum(plain.counts) == np.isfinite(values).sum()
+
+
 @pytest.mark.parametrize("is_compiled", [True, False])
 @pytest.mark.parametrize(
     "sizes", [[11] * 20, [81] * 20, [11] * 20 + [12], [3] * 20 + [500], [33], [1, *[3] * 20]]
@@ -94,7 +130,7 @@ def test_whole_numbers_and_tables_are_numbers_too() -> None:
 
 
 @pytest.mark.skipif(not stats.IS_COMPILED, reason="rollforge was installed without a compiler")
-@pytest.mark.parametrize("starts", [[0, 70], [0, -1], [5, 3], [0, 200]])
+@pytest.mark.parametrize("starts", [[0, -1], [5, 3], [0, 200]])
 def test_groups_that_cannot_be_are_refused(starts: list[int]) -> None:
     into = np.zeros((6, len(starts)))
     with pytest.raises(ValueError, match="follow each other"):

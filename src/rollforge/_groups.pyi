@@ -1,5 +1,4 @@
 from rollforge.stats import Floats, Ints
 
-MOST: int
-
 def describe(values: Floats, starts: Ints, into: Floats, /) -> None: ...
+def count_below(values: Floats, edges: Floats, /) -> list[int]: ...

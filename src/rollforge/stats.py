@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 try:
-    from rollforge._groups import MOST, describe
+    from rollforge._groups import count_below, describe
 
     IS_COMPILED = True
 except ImportError:  # there was no compiler at installation: numpy does the same, more slowly
@@ -102,12 +103,12 @@ class Groups(NamedTuple):
 
 def summarize_groups(values: Floats, starts: Ints) -> Groups:
     """Per-group statistics of values sorted by group; `starts` are the first places of the groups."""
-    if 0 < len(starts) <= FEW_GROUPS:
-        return _few_groups([summarize(part) for part in np.split(values, starts[1:])])
     sizes = np.diff(np.append(starts, len(values)))
     widest = int(sizes.max(initial=0))
-    if IS_COMPILED and 1 < widest <= MOST:
+    if IS_COMPILED and widest != 1:
         return _compiled_groups(values, starts)
+    if 0 < len(starts) <= FEW_GROUPS:
+        return _few_groups([summarize(part) for part in np.split(values, starts[1:])])
     if 0 < widest * len(sizes) <= MOST_PADDING * len(values):
         return _table_groups(_as_table(values, sizes, widest))
     return _ragged_groups(values, sizes)
@@ -409,7 +410,11 @@ def histogram(values: ArrayLike, bins: int = 10) -> Histogram:
     known = _only(known, np.isfinite(known))
     if not len(known):
         return Histogram([], [])
-    low, high = float(known.min()), float(known.max())
+    return histogram_between(float(known.min()), float(known.max()), known, bins)
+
+
+def histogram_between(low: float, high: float, values: Floats, bins: int = 10) -> Histogram:
+    """The same of values that lie between these two, or are NaN; both must be among them."""
     if low >= 0 and high <= 1:
         low, high = 0.0, 1.0
     elif high / 2 - low / 2 <= 1e-9 * max(abs(low), abs(high)):  # all the same, but for float noise
@@ -419,8 +424,14 @@ def histogram(values: ArrayLike, bins: int = 10) -> Histogram:
     # Halves, because the whole width of numbers this large may be no number.
     edges = [float(f"{2 * edge:.12g}") for edge in (low / 2 * (1 - steps) + high / 2 * steps).tolist()]
     edges[0], edges[-1] = min(edges[0], low), max(edges[-1], high)
-    below = [int(np.count_nonzero(known < edge)) for edge in edges[1:-1]]
-    return Histogram(edges, np.diff([0, *below, len(known)]).tolist())
+    below = _count_below(values, [*edges[1:-1], math.inf])
+    return Histogram(edges, [more - fewer for fewer, more in pairwise([0, *below])])
+
+
+def _count_below(values: Floats, edges: list[float]) -> list[int]:
+    if IS_COMPILED:
+        return count_below(np.ascontiguousarray(values), np.array(edges))
+    return [int(np.count_nonzero(values < edge)) for edge in edges]
 
 
 class Variance(NamedTuple):

@@ -261,10 +261,11 @@ def test_ranges_scanned_apart_join_to_the_same_index(tmp_path: Path, monkeypatch
     shutil.rmtree(tmp_path / "rollouts_index")
     monkeypatch.setattr("rollforge.index.parallel.RANGE", 5_000)
     monkeypatch.setattr("rollforge.index.parallel.LEAST", 2_000)
-    with open_index(path, workers=2) as index:
-        assert len(list((tmp_path / "rollouts_index").rglob("*.parquet"))) > 20
-        assert index.table(table.column_names) == table and index.rejects == bad
-        assert [json.loads(line)["_ng_task_index"] for line in index.read([299, 0, 150])] == [299, 0, 150]
+    for _ in ("at hand", "from disk"):
+        with open_index(path, workers=2) as index:
+            assert index.table(table.column_names) == table and index.rejects == bad
+            assert [json.loads(line)["_ng_task_index"] for line in index.read([299, 0, 150])] == [299, 0, 150]
+    assert len(list((tmp_path / "rollouts_index").rglob("*.parquet"))) > 20
 
 
 def test_parts_that_have_a_column_in_all_rows_or_in_some_are_one_index(tmp_path: Path) -> None:
@@ -503,6 +504,7 @@ def test_a_task_number_too_large_to_be_told_apart_is_noted(tmp_path: Path, numbe
 
 def test_an_index_removed_while_it_is_read_is_told_so(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(0, 0, 1.0)])
+    open_index(path).close()
     with open_index(path) as index:
         assert index.select("SELECT reward FROM rollouts").num_rows == 1
         shutil.rmtree(tmp_path / "rollouts_index")

@@ -26,11 +26,11 @@ COUNT = """
 import sys, threading
 from rollforge.index import opening
 begun = []
-refresh = opening.Cache.refresh
+open_cache = opening.Cache.open
 def watched(cache, workers=None):
     begun.append((threading.current_thread().name, "rollforge.index.view" in sys.modules))
-    return refresh(cache, workers)
-opening.Cache.refresh = watched
+    return open_cache(cache, workers)
+opening.Cache.open = watched
 with opening.open_index(sys.argv[1], workers=int(sys.argv[2])) as index:
     print(len(index), begun[0][0])
 """
@@ -51,7 +51,7 @@ import sys
 from rollforge.index import cache, opening
 def broken(self, workers=None):
     raise OSError(5, "Input/output error", str(self.path))
-cache.Cache.refresh = broken
+cache.Cache.open = broken
 try:
     opening.open_index(sys.argv[1], workers=2)
 except OSError as error:

@@ -50,6 +50,13 @@ def mapped(function: Callable[[Item], Result], items: Iterable[Item], threads: i
             thread.join()
 
 
+def beside(function: Callable[[], Result], name: str) -> Callable[[], Result]:
+    """Let another thread, of this name, call a function now; what is returned waits for its result, whenever that is wanted."""
+    piece: _Piece[None, Result] = _Piece(None)
+    Thread(target=lambda: piece.do(lambda _: function()), name=name, daemon=True).start()
+    return piece.result
+
+
 class _Piece(Generic[Item, Result]):
     """One item, and what becomes of it."""
 

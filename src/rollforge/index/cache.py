@@ -3,26 +3,32 @@
 `state.json` names the parts that count and says which bytes of which file they were made from. It is replaced in one step, so a
 reader sees the old index or the new one; builders take turns; a part no state names is swept by the next builder that finds
 nobody reading. Deleting the folder costs a rebuild and nothing else.
+
+Where several read the text, the parts are written while the index is used already: one core would be idle else.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import IO, TYPE_CHECKING
 from uuid import uuid4
 
 import msgspec
 
-from rollforge.index.key_spans import KeySpan, meeting
+from rollforge.index.ahead import beside
+from rollforge.index.fresh import FreshParts
+from rollforge.index.key_spans import meeting
 from rollforge.index.kinds import Kind
 from rollforge.index.lines import is_compressed, last_line_start
-from rollforge.index.scanned import BadLineAt, Scanned
+from rollforge.index.readers import readers
+from rollforge.index.scanned import Scanned
+from rollforge.index.state import VERSION, FileId, State, Tail, file_id
 
-VERSION = 9
-"""Raised when the columns change: an index of another version is made anew."""
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 PROBE = 64 << 10
 """Bytes at the head, and before the end of what was indexed, that must be unchanged for the file to count as grown."""
@@ -34,75 +40,25 @@ BLOCK, BLOCKS = 4 << 10, 64
 """How large those blocks are, and how many."""
 
 
-class Tail(msgspec.Struct, kw_only=True):
-    """A last line without a newline: it counts, but is read again once the file has grown."""
+class OpenCache:
+    """An index that stays as it is until it is closed."""
 
-    scanned: Scanned
-    parts: list[str]
+    def __init__(
+        self, state: State, reading: Callable[[], IO[str]], tables: Mapping[str, pa.Table] | None = None
+    ) -> None:
+        """`reading` waits until the index is on disk, and returns what keeps it there while it is open."""
+        self.state = state
+        self.tables = tables or {}
+        """What parts hold that were just made, by their names in `state`; a part that has no table here is on disk."""
+        self._reading = reading
 
-    def keys(self) -> list[KeySpan | None]:
-        """Of each part."""
-        return [part.keys for part in self.scanned.parts]
+    def settle(self) -> None:
+        """Wait until all of it is on disk."""
+        self._reading()
 
-
-class FileId(msgspec.Struct, frozen=True):
-    """What tells a file from itself after any change: writing moves `changed_ns` even where the other two are put back."""
-
-    size: int
-    inode: int
-    written_ns: int
-    changed_ns: int
-
-
-def _file_id(path: Path) -> FileId:
-    stat = path.stat()
-    return FileId(stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
-
-
-class State(msgspec.Struct, kw_only=True):
-    """What was indexed."""
-
-    version: int = VERSION
-    build: str
-    """Differs for every build: what is derived from an index is keyed to it."""
-    made_of: FileId
-    end: int = 0
-    """Bytes of whole lines indexed."""
-    head_digest: str = ""
-    tail_digest: str = ""
-    rows: int = 0
-    lines: int = 0
-    parts: list[str] = []
-    """Paths below the folder, in the order of the file."""
-    keys: list[KeySpan | None] = []
-    """Of each part: where no two spans meet, every rollout has a key of its own."""
-    has_plain_keys: bool = True
-    """Every rollout has a key of its own, with the unfinished last line's."""
-    rejected: int = 0
-    noted: int = 0
-    listed: list[BadLineAt] = []
-    numbers: dict[str, int] = {}
-    texts: dict[str, int] = {}
-    tail: Tail | None = None
-
-    def all_parts(self) -> list[str]:
-        """The parts, with the unfinished last line's."""
-        return [*self.parts, *(self.tail.parts if self.tail else ())]
-
-    def counts(self, name: str) -> int:
-        """`rejected`, `noted`, `rows` or `lines`, with the unfinished last line's."""
-        return int(getattr(self, name)) + (int(getattr(self.tail.scanned, name)) if self.tail else 0)
-
-    def all_listed(self) -> list[BadLineAt]:
-        """Bad lines, in the order of the file."""
-        return [*self.listed, *(self.tail.scanned.listed if self.tail else ())]
-
-    def columns(self, kind: str) -> dict[str, int]:
-        """Discovered `numbers` or `texts`, each with how many rows have it."""
-        found = dict(getattr(self, kind))
-        for name, count in (getattr(self.tail.scanned, kind) if self.tail else {}).items():
-            found[name] = found.get(name, 0) + count
-        return found
+    def close(self) -> None:
+        """Let go of it, once it is."""
+        self._reading().close()
 
 
 class Cache:
@@ -117,40 +73,64 @@ class Cache:
 
     def is_fresh(self) -> bool:
         """Whether the index is up to date."""
-        state = self._load()
-        return state is not None and state.made_of == _file_id(self.path)
+        return self._load_fresh() is not None
 
-    def refresh(self, workers: int | None = None) -> State:
-        """The state, after building or extending whatever is not up to date."""
-        state = self._load()
-        if state is not None and state.made_of == _file_id(self.path):
-            return state
-        with self._lock("build.lock"):
-            state = self._load()  # another command may have built it while this one waited
-            found = _file_id(self.path)
-            if state is not None and state.made_of == found:
-                return state
-            if state is None or not self._has_grown(state, found):
-                state = State(build="", made_of=found)
-            state = self._extend(state, found, workers)
-            self._save(state)
-            self._sweep(state)
-        return state
+    def open(self, workers: int | None = None) -> OpenCache:
+        """The index, after building or extending whatever is not up to date."""
+        reading = self._reading()
+        state = self._load_fresh()
+        if state is not None:
+            return OpenCache(state, lambda: reading)
+        reading.close()  # nobody who builds is to find somebody reading
+        building = self._locked("build.lock", fcntl.LOCK_EX)
+        try:
+            return self._build(building, workers)
+        except BaseException:
+            building.close()
+            raise
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Parts are not swept while this is held."""
+    def _build(self, building: IO[str], workers: int | None) -> OpenCache:
+        state = self._load_fresh()  # another command may have built it while this one waited
+        if state is not None:
+            with building:
+                reading = self._reading()
+            return OpenCache(state, lambda: reading)
+        found, base = file_id(self.path), self._load()
+        if base is None or not self._has_grown(base, found):
+            base = State(build="", made_of=found)
+        fresh = FreshParts(may_wait=readers(found.size - base.end, workers) > 1)
+        state = self._extend(base, found, workers, fresh)
+
+        def finish() -> IO[str]:
+            with building:
+                fresh.write()
+                self._save(state)
+                self._sweep(state)
+                return self._reading()  # before another builder may sweep
+
+        if fresh.have_to_wait():
+            return OpenCache(state, beside(finish, "rollforge-writing"), fresh.tables)
+        reading = finish()
+        return OpenCache(state, lambda: reading, fresh.tables)
+
+    def _reading(self) -> IO[str]:
+        """Parts are not swept while this is open."""
+        return self._locked("use.lock", fcntl.LOCK_SH)
+
+    def _locked(self, name: str, how: int) -> IO[str]:
         self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / "use.lock").open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_SH)
-            yield
+        file = (self.folder / name).open("a")
+        try:
+            fcntl.flock(file, how)
+        except BaseException:
+            file.close()
+            raise
+        return file
 
-    @contextmanager
-    def _lock(self, name: str) -> Iterator[None]:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / name).open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+    def _load_fresh(self) -> State | None:
+        """The state, when the index is up to date."""
+        state = self._load()
+        return state if state is not None and state.made_of == file_id(self.path) else None
 
     def _load(self) -> State | None:
         try:
@@ -197,31 +177,31 @@ class Cache:
                 tail.update(file.read(PROBE))
         return head.hexdigest(), tail.hexdigest()
 
-    def _extend(self, base: State, found: FileId, workers: int | None) -> State:
+    def _extend(self, base: State, found: FileId, workers: int | None, fresh: FreshParts) -> State:
         """`base` and what follows it in the file."""
         # What reads text, which most commands find read.
         from rollforge.index.parallel import scan_parallel
         from rollforge.index.scan import scan_range
 
         build = uuid4().hex[:12]
-        fresh = self.folder / f"new-{build}"
+        stem = self.folder / f"new-{build}"
         state = msgspec.structs.replace(
             base, build=build, made_of=found, tail=None,
             parts=list(base.parts), keys=list(base.keys), listed=list(base.listed), numbers=dict(base.numbers), texts=dict(base.texts),
         )  # fmt: skip
         whole_end = None if is_compressed(self.path) else last_line_start(self.path, found.size)
-        for scanned in scan_parallel(self.path, self.kind, base.end, whole_end, fresh, workers):
-            self._add(state, scanned, build)
+        for scanned in scan_parallel(self.path, self.kind, base.end, whole_end, stem, workers, fresh):
+            self._add(state, scanned, build, fresh)
         if whole_end is not None and whole_end < found.size:
-            tail = scan_range(self.path, self.kind, whole_end, found.size, Path(f"{fresh}-tail"))
-            parts = self._file_parts(tail, state, f"{build}-tail")
+            tail = scan_range(self.path, self.kind, whole_end, found.size, Path(f"{stem}-tail"), fresh)
+            parts = self._file_parts(tail, state, f"{build}-tail", fresh)
             _shift(tail, state.lines)
             state.tail = Tail(scanned=tail, parts=parts)
-        state.has_plain_keys = self._has_plain_keys(base, state)
+        state.has_plain_keys = self._has_plain_keys(base, state, fresh)
         state.head_digest, state.tail_digest = self._digests(state.end)
         return state
 
-    def _has_plain_keys(self, base: State, state: State) -> bool:
+    def _has_plain_keys(self, base: State, state: State, fresh: FreshParts) -> bool:
         """Whether every rollout has a key of its own: only parts that may share keys with new ones are read again."""
         if not base.has_plain_keys and base.tail is None:
             return False
@@ -234,10 +214,11 @@ class Cache:
             return True
         from rollforge.index.keys import have_own_keys
 
+        fresh.write()
         return have_own_keys([self.folder / state.all_parts()[place] for place in doubtful])
 
-    def _add(self, state: State, scanned: Scanned, build: str) -> None:
-        state.parts += self._file_parts(scanned, state, build)
+    def _add(self, state: State, scanned: Scanned, build: str, fresh: FreshParts) -> None:
+        state.parts += self._file_parts(scanned, state, build, fresh)
         state.keys += [part.keys for part in scanned.parts]
         _shift(scanned, state.lines)
         state.rows += scanned.rows
@@ -250,14 +231,12 @@ class Cache:
             for name, count in found.items():
                 known[name] = known.get(name, 0) + count
 
-    def _file_parts(self, scanned: Scanned, state: State, build: str) -> list[str]:
+    def _file_parts(self, scanned: Scanned, state: State, build: str, fresh: FreshParts) -> list[str]:
         """Move the parts to where their path says which row and line they start at."""
         filed = []
         for part in scanned.parts:
             name = f"row0={state.rows + part.first_row}/line0={state.lines}/{build}.parquet"
-            target = self.folder / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            Path(part.path).replace(target)
+            fresh.move(part.path, self.folder / name, name)
             filed.append(name)
         return filed
 

@@ -18,7 +18,7 @@ from rollforge.index.lines import Batch
 from rollforge.index.spelling import LONG_STARTS, LOOKED_AT, respell
 
 if TYPE_CHECKING:
-    from rollforge.index._rows import Finished
+    from rollforge.index._rows import Drained, Finished
 
 try:
     from rollforge.index._rows import Rows
@@ -70,6 +70,7 @@ class FastRollouts:
         self._reader = reader
         self._rows = Rows(LOOKED_AT, LONG_STARTS)
         self._seen = SeenInPython([], [], [], {})
+        self._unseen: list[Drained] = []
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -90,16 +91,21 @@ class FastRollouts:
         return Taken(lines, _lines_left(left), offset)
 
     def _see(self) -> None:
-        """Look at what the compiled reader cannot tell."""
-        said, said_ends, rows, characters, prompts, prompt_ends = self._rows.drain()
-        if rows:
-            self._look(_int32s(rows), _int32s(characters), _pieces(said, said_ends))
-        for params in _pieces(prompts, prompt_ends):
-            self._read_prompt(params)
+        """Look at what the compiled reader cannot tell; later, while what that needs is still being loaded."""
+        self._unseen.append(self._rows.drain())
+        if not loading.is_under_way():
+            self._look_at_unseen()
+
+    def _look_at_unseen(self) -> None:
+        for said, said_ends, rows, characters, prompts, prompt_ends in self._unseen:
+            if rows:
+                self._look(_int32s(rows), _int32s(characters), _pieces(said, said_ends))
+            for params in _pieces(prompts, prompt_ends):
+                self._read_prompt(params)
+        self._unseen.clear()
 
     def _look(self, rows: list[int], characters: list[int], texts: Iterator[bytes]) -> None:
         """Look at answers that are short, may be error messages, or may be spelled otherwise than equal ones."""
-        loading.wait()
         from rollforge.index.beginnings import is_long_error, look_at_text
 
         for row, count, text in zip(rows, characters, texts, strict=True):
@@ -119,6 +125,7 @@ class FastRollouts:
 
     def finish(self) -> tuple[Finished, SeenInPython]:
         """All that was read, which is no longer here then."""
+        self._look_at_unseen()
         return self._rows.finish(), self._seen
 
 

@@ -6,6 +6,7 @@ another row than the index does, and a verdict will stand beside an answer that 
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import NamedTuple
 
 import numpy as np
@@ -42,9 +43,8 @@ class LineKeys(NamedTuple):
 def line_keys(files: RunFiles) -> LineKeys:
     """The keys of a run's rollouts as the file is now, also of those that a later row overrules."""
     cache = Cache(files.rollouts, "rollouts", files.index)
-    cache.refresh()
-    with cache.reading():
-        sources = [Source(0, files.rollouts, cache.folder, cache.refresh(), 0)]
+    with closing(cache.open()) as opened:
+        sources = [Source(0, files.rollouts, cache.folder, opened.state, 0, opened.tables)]
         keys = resolve(parts.keys(sources))
         lines = parts.read_columns(sources, {"line": ("line", pa.int64())})
     return LineKeys(ints(lines.column("line")), keys.local_task, keys.local_rollout)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING
 
 from rollforge.errors import UsageError
 from rollforge.index import loading
-from rollforge.index.cache import Cache
+from rollforge.index.ahead import beside
+from rollforge.index.cache import Cache, OpenCache
 from rollforge.index.readers import readers
 from rollforge.index.sources import find_runs, read_manifest
 from rollforge.store import RunFiles
@@ -39,43 +39,37 @@ def open_index(
     if workers is not None and workers < 1:
         raise UsageError(f"there cannot be {workers} workers", hint="give 1 or more, or leave it out")
     files = find_runs(runs)  # what is asked for is understood before the libraries behind an index are loaded
-    with _reading_begun(files, workers):
-        from rollforge.index.view import Index
+    opened = _read_beside_loading(files, workers, needed_next)
+    from rollforge.index.view import Index
 
-        for name in needed_next:
-            import_module(name)
-    return Index(files, verifier=verifier, workers=workers)
+    return Index(files, verifier=verifier, workers=workers, opened=opened)
 
 
-@contextmanager
-def _reading_begun(files: Sequence[RunFiles], workers: int | None) -> Iterator[None]:
+def _read_beside_loading(
+    files: Sequence[RunFiles], workers: int | None, needed_next: Sequence[str]
+) -> dict[Path, OpenCache]:
     """Where several read at once, they begin while numpy and Arrow are loaded, which takes as long as reading 200 MB does."""
     stale = [] if "rollforge.index.view" in sys.modules else _worth_a_thread(files, workers)
-    if not stale:
-        yield
-        return
-    for run in files:
+    for run in files if stale else ():
         read_manifest(run)  # what is wrong with one is told before anything is read
-    import_module("rollforge.index.parallel")
-    errors: list[Exception] = []
+    opened: dict[Path, OpenCache] = {}
 
     def read() -> None:
-        try:
-            for cache in stale:
-                cache.refresh(workers)
-        except Exception as error:  # noqa: BLE001  (raised in the thread that waits)
-            errors.append(error)
+        for cache in stale:
+            with suppress(FileNotFoundError):  # of what was removed, opening the index tells
+                opened[cache.path] = cache.open(workers)
 
-    thread = Thread(target=read, name="rollforge-reading", daemon=True)
-    with loading.by_this_thread():
-        thread.start()
-        for name in loading.LATER:
-            import_module(f"rollforge.index.{name}")
-    yield
-    thread.join()
-    for error in errors:
-        if not isinstance(error, FileNotFoundError):  # of what was removed, opening the index tells
-            raise error
+    if stale:
+        import_module("rollforge.index.parallel")
+        with loading.by_this_thread():
+            wait = beside(read, "rollforge-reading")
+            for name in loading.LATER:
+                import_module(f"rollforge.index.{name}")
+    for name in ("rollforge.index.view", *needed_next):
+        import_module(name)
+    if stale:
+        wait()
+    return opened
 
 
 def _worth_a_thread(files: Sequence[RunFiles], workers: int | None) -> list[Cache]:

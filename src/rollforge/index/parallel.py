@@ -21,16 +21,17 @@ import msgspec
 from rollforge.errors import RollforgeError
 from rollforge.index import fast, loading
 from rollforge.index.ahead import mapped
+from rollforge.index.fresh import FreshParts
 from rollforge.index.kinds import Kind
 from rollforge.index.readers import readers
-from rollforge.index.scan import scan_range
+from rollforge.index.scan import RangeScan, read_range, scan_range
 from rollforge.index.scanned import Scanned
 from rollforge.index.worker import Order
 
 if TYPE_CHECKING:
     import subprocess
 
-RANGE, LEAST = 144 << 20, 48 << 20
+RANGE, LEAST = 144 << 20, 24 << 20
 """Bytes per range, at most and at least: enough that parts are not tiny, few enough that workers end at about the same time."""
 
 STEP_BACK = 3
@@ -47,22 +48,26 @@ def scan_parallel(
     end: int | None,
     stem: Path,
     workers: int | None,
+    fresh: FreshParts,
 ) -> Iterator[Scanned]:
-    """What each range held, in order, in parts named `stem` + numbers; `end` None means a compressed file, which one must read."""
+    """What each range held, in order, in parts named `stem` + numbers; `end` None means a compressed file, which one must read.
+
+    The parts are added to `fresh`, but for those that child processes make and write.
+    """
     count = 1 if end is None else min(readers(end - start, workers), MOST)
     if end is None or end - start <= RANGE:
         if end is None or end > start:
-            yield scan_range(path, kind, start, end, stem)
+            yield scan_range(path, kind, start, end, stem, fresh)
         orders = []
     else:
         bounds = pairwise(_bounds(start, end, count))
         orders = [Order(str(path), kind, *ends, f"{stem}-{number}") for number, ends in enumerate(bounds)]
     count = min(len(orders), count)
-    if count > 1:
-        scan = _scan_in_threads if fast.reads(kind) else _scan_in_children
-        yield from scan(orders, count)
+    if count > 1 and not fast.reads(kind):
+        yield from _scan_in_children(orders, count)
     else:
-        yield from map(_scan, orders)
+        for scan in mapped(lambda order: _read_beside_loading(order, fresh), orders, count):
+            yield scan.finished()
 
 
 def _bounds(start: int, end: int, count: int) -> list[int]:
@@ -74,27 +79,23 @@ def _bounds(start: int, end: int, count: int) -> list[int]:
     return places
 
 
-def _scan(order: Order) -> Scanned:
-    return scan_range(Path(order.path), order.kind, order.start, order.end, Path(order.stem))
+def _read_beside_loading(order: Order, fresh: FreshParts) -> RangeScan:
+    """Read a range, second to a thread that loads the libraries that parts are made with."""
 
+    def read() -> RangeScan:
+        return read_range(Path(order.path), order.kind, order.start, order.end, Path(order.stem), fresh)
 
-def _scan_beside_loading(order: Order) -> Scanned:
-    """The same, second to a thread that loads the libraries that parts are written with: before that is done, no part can be."""
     if not loading.is_under_way() or sys.platform != "linux":
-        return _scan(order)
+        return read()
     thread = threading.get_native_id()
     nice = os.getpriority(os.PRIO_PROCESS, thread)
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, thread, nice + STEP_BACK)
     try:
-        return _scan(order)
+        return read()
     finally:
         with suppress(OSError):  # not everybody may take it back; then it stays so until the file is read
             os.setpriority(os.PRIO_PROCESS, thread, nice)
-
-
-def _scan_in_threads(orders: list[Order], count: int) -> Iterator[Scanned]:
-    return mapped(_scan_beside_loading, orders, count)
 
 
 def _scan_in_children(orders: list[Order], count: int) -> Iterator[Scanned]:

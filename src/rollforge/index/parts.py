@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from rollforge.errors import DataError
-from rollforge.index.arrays import ARROW_TYPES, arrow_array, floats, ints
+from rollforge.index.arrays import ARROW_TYPES, arrow_array, codes, floats, ints, texts
 from rollforge.index.kinds import COLUMNS, PIECES, PLACES, stored_name
 from rollforge.index.tables import Source
 from rollforge.stats import Floats, distinct
@@ -17,6 +17,9 @@ from rollforge.stats import Floats, distinct
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
+
+Columns = Mapping[str, tuple[str, pa.DataType]]
+"""What is asked for, each with its name and type in the parts."""
 
 CODED = pa.dictionary(pa.int32(), pa.string())
 """The type of a text column that is read as numbers and a dictionary: most texts of a run are the same few."""
@@ -37,50 +40,79 @@ def stored_names(fields: Mapping[str, str], numbers: Container[str]) -> dict[str
     return known
 
 
-def read_columns(sources: Sequence[Source], columns: dict[str, tuple[str, pa.DataType]]) -> pa.Table:
+def read_columns(sources: Sequence[Source], columns: Columns) -> pa.Table:
     """These columns of all rows, in the order of the files; missing where a part does not have them."""
-    schema = pa.schema([(name, kind) for name, (_, kind) in columns.items()])
     tables = []
-    for source in sources:
-        for part in source.state.all_parts():
-            tables.append(_read_part(source, part, columns))
+    for part in _parts(sources):
+        found = part.read(columns)
+        tables.append(
+            pa.table([part.column(found, *stored) for stored in columns.values()], names=list(columns))
+        )
+    schema = pa.schema([(name, kind) for name, (_, kind) in columns.items()])
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
 
-def read_floats(sources: Sequence[Source], columns: dict[str, tuple[str, pa.DataType]]) -> dict[str, Floats]:
+def read_floats(sources: Sequence[Source], columns: Columns) -> dict[str, Floats]:
     """These number columns as floats, NaN for missing; a part is let go of before the next one is read."""
     count = sum(source.state.counts("rows") for source in sources)
     made = {name: np.empty(count) for name in columns}
     first = 0
-    for source in sources:
-        for part in source.state.all_parts():
-            table = _read_part(source, part, columns)
-            for name, values in made.items():
-                values[first : first + table.num_rows] = floats(table.column(name))
-            first += table.num_rows
+    for part in _parts(sources):
+        found = part.read(columns)
+        for name, values in made.items():
+            values[first : first + found.num_rows] = floats(part.column(found, *columns[name]))
+        first += found.num_rows
     return made
 
 
-def _read_part(source: Source, part: str, columns: dict[str, tuple[str, pa.DataType]]) -> pa.Table:
-    """One part; rows and lines are counted from the start of the range it was read from, which its path tells."""
+def _parts(sources: Sequence[Source]) -> Iterator[_Part]:
+    return (_Part(source, part) for source in sources for part in source.state.all_parts())
+
+
+class _Part(NamedTuple):
+    source: Source
+    name: str
+
+    def read(self, columns: Columns) -> pa.Table:
+        """Of these columns, at least those that the part has."""
+        table = self.source.tables.get(self.name)
+        return _read_file(self.source, self.name, columns) if table is None else table
+
+    def column(self, found: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+        """One of them; rows and lines are counted from the start of the range it was read from, which its path tells."""
+        if name not in ("row", "line"):
+            is_there = found.schema.get_field_index(name) >= 0
+            return (
+                _spelled(found.column(name), kind)
+                if is_there
+                else pa.chunked_array([pa.nulls(found.num_rows, kind)])
+            )
+        row0, line0 = (int(level.partition("=")[2]) for level in self.name.split("/")[:2])
+        if name == "row":
+            numbers = np.arange(found.num_rows, dtype=np.int64) + (self.source.first_row + row0)
+        else:
+            numbers = found.column(name).to_numpy() + line0
+        return pa.chunked_array([arrow_array(numbers)])
+
+
+def _read_file(source: Source, part: str, columns: Columns) -> pa.Table:
+    """Of these columns, those that a part on disk has."""
     coded = [name for name, kind in columns.values() if kind == CODED]
     with _open_part(source, part, coded) as file:
         present = set(file.metadata.schema.names)
         stored = [name for name, _ in columns.values() if name in present]
-        table = file.read(columns=stored, use_threads=False)
-        count = file.metadata.num_rows
-    row0, line0 = (int(level.partition("=")[2]) for level in part.split("/")[:2])
-    arrays = []
-    for name, kind in columns.values():
-        if name == "row":
-            arrays.append(arrow_array(np.arange(count, dtype=np.int64) + (source.first_row + row0)))
-        elif name == "line":
-            arrays.append(arrow_array(table.column(name).to_numpy() + line0))
-        elif name in present:
-            arrays.append(table.column(name))
-        else:
-            arrays.append(pa.nulls(count, kind))
-    return pa.table(arrays, names=list(columns))
+        return file.read(columns=stored, use_threads=False)
+
+
+def _spelled(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Texts of a table that was never written may stand there as numbers and a dictionary, or not, whatever is asked for."""
+    is_coded = pa.types.is_dictionary(column.type)
+    if is_coded == (kind == CODED):
+        return column
+    if not is_coded:
+        return column.dictionary_encode()
+    numbers, words = codes(column)
+    return pa.chunked_array([texts(np.where(numbers < 0, len(words), numbers), words)])
 
 
 def _open_part(source: Source, part: str, texts: Sequence[str] = ()) -> pq.ParquetFile:

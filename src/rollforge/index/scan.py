@@ -18,6 +18,7 @@ from rollforge.index.lines import Batch, line_start, read_batches, read_spans
 from rollforge.index.scanned import BadLineAt, Part, Scanned
 
 if TYPE_CHECKING:
+    from rollforge.index.fresh import FreshParts
     from rollforge.index.slow import SlowLines
 
 CHUNK = 16_384
@@ -30,11 +31,22 @@ MAX_LISTED = 1_000
 """Bad lines listed with their place per range; all of them are counted."""
 
 
-def scan_range(path: Path, kind: Kind, start: int, end: int | None, stem: Path) -> Scanned:
-    """Read the lines that begin in [start, end) into parts named `stem` + number; `end` None means a compressed file."""
-    scan = _Scan(path, kind, stem)
-    scanned = scan.scanned
-    scanned.end = start
+def scan_range(
+    path: Path, kind: Kind, start: int, end: int | None, stem: Path, fresh: FreshParts | None = None
+) -> Scanned:
+    """Read the lines that begin in [start, end) into parts named `stem` + number; `end` None means a compressed file.
+
+    The parts are added to `fresh`, which writes them sooner or later; without it they are written at once.
+    """
+    return read_range(path, kind, start, end, stem, fresh).finished()
+
+
+def read_range(
+    path: Path, kind: Kind, start: int, end: int | None, stem: Path, fresh: FreshParts | None
+) -> RangeScan:
+    """The same, but for the parts that cannot be made yet, because what they are made with is still being loaded."""
+    scan = RangeScan(path, kind, stem, fresh)
+    scan.scanned.end = start
     was_collecting = gc.isenabled()
     gc.disable()  # nothing here makes cycles, and looking for them among millions of small objects doubles the time
     try:
@@ -46,20 +58,29 @@ def scan_range(path: Path, kind: Kind, start: int, end: int | None, stem: Path) 
     finally:
         if was_collecting:
             gc.enable()
-    scanned.listed.sort(key=lambda bad: bad.line)
-    return scanned
+    return scan
 
 
-class _Scan:
+class RangeScan:
     """The chunk being read: ordinary rollouts apart from all other lines, because they are read apart."""
 
-    def __init__(self, path: Path, kind: Kind, stem: Path) -> None:
+    def __init__(self, path: Path, kind: Kind, stem: Path, fresh: FreshParts | None) -> None:
         self.scanned = Scanned()
         self._file = str(path)
         self._stem = stem
+        self._fresh = fresh
         self._kind: Kind = kind
         self._reader = Reader()
+        self._read: list[tuple[fast.FastRollouts | None, SlowLines | None]] = []
+        """Chunks of which no part was made yet."""
         self._clear()
+
+    def finished(self) -> Scanned:
+        """What the range held, once all its parts are made."""
+        loading.wait()
+        self._make_parts()
+        self.scanned.listed.sort(key=lambda bad: bad.line)
+        return self.scanned
 
     def _clear(self) -> None:
         self._fast = fast.FastRollouts(self._reader) if fast.reads(self._kind) else None
@@ -174,17 +195,25 @@ class _Scan:
             self.flush()
 
     def flush(self) -> None:
-        """Write the chunk as a part."""
-        if not self._held():
-            return
-        loading.wait()
+        """Let a part be made of the chunk: now, if it can be."""
+        if self._held():
+            self._read.append((self._fast, self._slow))
+            self._clear()
+        if not loading.is_under_way():
+            self._make_parts()
+
+    def _make_parts(self) -> None:
+        while self._read:
+            self._make_part(*self._read.pop(0))
+
+    def _make_part(self, ordinary: fast.FastRollouts | None, others: SlowLines | None) -> None:
         from rollforge.index import part_tables
 
         made = []
-        if self._fast:
-            made.append(part_tables.fast_table(self._fast, self._kind))
-        if self._slow:
-            made.append(self._slow.table())
+        if ordinary:
+            made.append(part_tables.fast_table(ordinary, self._kind))
+        if others:
+            made.append(others.table())
         for _, notes in made:
             for (line, offset), told in notes.items():
                 self._list(line, offset, "; ".join(sorted(told)), is_kept=True)
@@ -195,11 +224,13 @@ class _Scan:
                 counts = self.scanned.numbers if found[0] == "n" else self.scanned.texts
                 _count(counts, found[1], table.num_rows - table.column(name).null_count)
         path = f"{self._stem}-{len(self.scanned.parts)}.parquet"
-        part_tables.write(table, path)
+        if self._fresh is not None:
+            self._fresh.add(path, table)
+        else:
+            part_tables.write(table, path)
         keys = part_tables.span_of(table) if self._kind == "rollouts" else None
         self.scanned.parts.append(Part(path, self.scanned.rows, table.num_rows, keys))
         self.scanned.rows += table.num_rows
-        self._clear()
 
 
 def _count(counts: dict[str, int], name: str, more: int) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from rollforge.index.cache import State
+from rollforge.index.cache import OpenCache
 from rollforge.index.kinds import COLUMNS, PLACES, ColumnType, Kind, stored_name
 from rollforge.index.overlay import Overlay
 from rollforge.index.sql import literal, quoted
+from rollforge.index.state import State
 
 _SQL_TYPES: dict[ColumnType, str] = {"int": "BIGINT", "float": "DOUBLE", "bool": "BOOLEAN", "text": "VARCHAR"}
 _RESERVED = frozenset({"row", "file", "file_no", *PLACES, *COLUMNS["rollouts"]})
@@ -29,6 +30,8 @@ class Source(msgspec.Struct):
     state: State
     first_row: int
     """Rows of the files before it."""
+    tables: Mapping[str, Any] = {}
+    """What parts hold that need not be read, because they were just made."""
     footers: dict[str, Any] = {}
     """What parts read before say about themselves, for a few of them: finding out takes longer than reading a column."""
 
@@ -39,11 +42,11 @@ class Sources:
     def __init__(self) -> None:
         self.by_kind: dict[Kind, list[Source]] = {"rollouts": [], "tasks": [], "failures": [], "verdicts": []}
 
-    def add(self, kind: Kind, file_no: int, path: Path, folder: Path, state: State) -> None:
+    def add(self, kind: Kind, file_no: int, path: Path, folder: Path, opened: OpenCache) -> None:
         """One more file; its rows are numbered after those before it."""
         before = self.by_kind[kind]
         first_row = before[-1].first_row + before[-1].state.counts("rows") if before else 0
-        before.append(Source(file_no, path, folder, state, first_row))
+        before.append(Source(file_no, path, folder, opened.state, first_row, opened.tables))
 
     def count(self, kind: Kind, what: str = "rows") -> int:
         """`rows`, `rejected` or `noted` of all files of a kind."""

@@ -6,7 +6,7 @@ decided here, so that every command sees the same rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ import pyarrow as pa
 from rollforge.errors import DataError
 from rollforge.index import parts
 from rollforge.index.arrays import arrow_array, floats, ints
-from rollforge.index.cache import Cache
+from rollforge.index.cache import Cache, OpenCache
 from rollforge.index.fetching import Fetcher, PromptPlaces
 from rollforge.index.grammar import TABLES
 from rollforge.index.kinds import Kind
@@ -49,15 +49,18 @@ class Index:
         *,
         verifier: str | None = None,
         workers: int | None = None,
+        opened: Mapping[Path, OpenCache] | None = None,
     ) -> None:
+        """`opened` are indexes of some rollouts files that were brought up to date before."""
         self.runs = list(runs)
         self.manifests = [read_manifest(files) for files in self.runs]
         self._held = ExitStack()
+        self._caches: list[OpenCache] = []
         self._sources = Sources()
         self._lines = Fetcher(self._sources)
         for number, files in enumerate(self.runs):
             for kind, path in _files(files):
-                self._open(number, kind, path, files.index, workers)
+                self._open(number, kind, path, files.index, workers, (opened or {}).get(path))
         self.readers = readers(sum(files.rollouts.stat().st_size for files in self.runs), workers)
         """Threads at once for what lets go of the interpreter: as many as read the text when the index was made."""
         self._overlay = self._make_overlay(verifier)
@@ -67,6 +70,8 @@ class Index:
         """The rows as they stand in the parts; made when SQL is first needed, because many profiles never do."""
         import duckdb
 
+        for cache in self._caches:
+            cache.settle()
         connection = duckdb.connect(":memory:")
         connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
         for kind in self._sources.by_kind:
@@ -130,18 +135,20 @@ class Index:
         """Let go of the files; the index itself stays."""
         self.__exit__(None, None, None)
 
-    def _open(self, number: int, kind: Kind, path: Path, folder: Path, workers: int | None) -> None:
+    def _open(
+        self, number: int, kind: Kind, path: Path, folder: Path, workers: int | None, opened: OpenCache | None
+    ) -> None:
         cache = Cache(path, kind, folder)
         try:
-            # Builds, and sweeps what it replaced, before this reader stands in its way.
-            cache.refresh(workers)
-            self._held.enter_context(cache.reading())
-            self._sources.add(kind, number, path, cache.folder, cache.refresh(workers))
+            found = opened or cache.open(workers)
         except FileNotFoundError as error:
             what = "it" if not path.exists() else cache.folder.parent
             raise DataError(
                 f"{path}: {what} was removed while it was read", hint="run the command again"
             ) from error
+        self._held.callback(found.close)
+        self._caches.append(found)
+        self._sources.add(kind, number, path, cache.folder, found)
 
     # What the run holds
 
@@ -353,6 +360,14 @@ class Index:
     def _is_plain(self) -> bool:
         """The rows of the parts are the rows that count, in their order."""
         return self._overlay.path is None
+
+    @cached_property
+    def is_at_hand(self) -> bool:
+        """The columns of rollouts are in memory, because their index was just made: reading one again costs next to nothing."""
+        sources = self._sources.by_kind["rollouts"]
+        return self._is_plain and all(
+            source.tables.keys() >= set(source.state.all_parts()) for source in sources
+        )
 
     @cached_property
     def _stored(self) -> dict[str, tuple[str, pa.DataType]]:

@@ -44,14 +44,14 @@ class GroupStatistics:
         sizes: Ints,
         *,
         order: Ints | None = None,
-        draw: Callable[[Floats], list[stats.Histogram]] | None = None,
+        draw: Callable[[Floats, stats.Groups], list[stats.Histogram]] | None = None,
         shelf: Shelf | None = None,
     ) -> None:
         """Groups of these sizes, one after another.
 
         Args:
             order: places of the rollouts (which come by task) sorted by group; None when they are.
-            draw: makes a histogram per group of a field's values, which are sorted by group.
+            draw: makes a histogram per group of a field's values, which are sorted by group, and of what is known of them.
             shelf: takes the arrays that are made, when there may be many groups.
         """
         self._sizes = sizes
@@ -68,8 +68,8 @@ class GroupStatistics:
         """The statistics of one more field; several threads may ask at once."""
         if self._order is not None:
             values = values[self._order]
-        drawn = None if self._draw is None else self._draw(values)
-        return Described(stats.summarize_groups(values, self._starts), drawn)
+        groups = stats.summarize_groups(values, self._starts)
+        return Described(groups, None if self._draw is None else self._draw(values, groups))
 
     def add(self, name: str, found: Described) -> None:
         """Take in what was described."""

@@ -203,21 +203,29 @@ class _Agents:
         codes, labels = _sorted(*rows.codes("agent"))
         order = None
         if (codes[1:] < codes[:-1]).any():
-            order = np.argsort(codes, kind="stable")
+            # Small numbers are sorted several times as fast as large ones.
+            order = np.argsort(codes.astype(np.min_scalar_type(len(labels))), kind="stable")
             codes = codes[order]
-        starts = np.flatnonzero(np.diff(codes, prepend=-1))
+        starts = np.flatnonzero(np.append(True, codes[1:] != codes[:-1])[: len(codes)])
         self._names = [labels[code] for code in codes[starts].tolist()]
         self._ends = np.append(starts[1:], len(codes))[: len(starts)]
         self._sizes: Ints = self._ends - starts
         task = rows.task if order is None else rows.task[order]
-        self._tasks = [len(stats.distinct(part)) for part in self._parts(task)]
+        # Inside of an agent they ascend.
+        self._tasks = [1 + int(np.count_nonzero(part[1:] != part[:-1])) for part in self._parts(task)]
         self.statistics = GroupStatistics(self._sizes, order=order, draw=self._draw)
 
     def _parts(self, values: NDArray[Any]) -> list[NDArray[Any]]:
         return np.split(values, self._ends[:-1]) if len(self._ends) else []
 
-    def _draw(self, values: Floats) -> list[stats.Histogram]:
-        return [stats.histogram(part) for part in self._parts(values)]
+    def _draw(self, values: Floats, groups: stats.Groups) -> list[stats.Histogram]:
+        lows, highs = groups.min.tolist(), groups.max.tolist()
+        return [
+            stats.histogram_between(low, high, part)
+            if math.isfinite(low) and math.isfinite(high)
+            else stats.histogram(part)
+            for low, high, part in zip(lows, highs, self._parts(values), strict=True)
+        ]
 
     def table(self) -> pa.Table:
         """One row per agent."""

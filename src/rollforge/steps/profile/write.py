@@ -5,10 +5,11 @@ Rows are made and written a slice at a time; what is undefined is left out of a 
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import glob
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -36,6 +37,10 @@ SLICE = 512
 
 REST = 32
 """Slices after which columns that lie in a file are let go of: a hundred columns of so many take 13 MB."""
+
+_sync_file_range: Callable[..., int] | None = getattr(ctypes.CDLL(None), "sync_file_range", None)
+_WRITE = 2
+"""The system's number for beginning with what is not on its way yet, and not waiting."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -152,12 +157,21 @@ def _write_lines(file: IO[bytes], slices: Iterator[_Slice], shelf: Shelf | None,
             block = bytearray()
         return block, weave(part.tasks, part.columns, block)
 
+    written = 0
     for number, (block, size) in enumerate(mapped(woven, slices, threads)):
         with memoryview(block) as lines:
             file.write(lines[:size])
         blocks.put(block)
+        _begin_writeback(file, written, size)
+        written += size
         if shelf is not None and number % REST == 0:
             shelf.rest()
+
+
+def _begin_writeback(file: IO[bytes], start: int, size: int) -> None:
+    """Have the system bring these bytes to disk now; else renaming the file over another would wait until it has begun to."""
+    if _sync_file_range is not None:
+        _sync_file_range(file.fileno(), ctypes.c_int64(start), ctypes.c_int64(size), _WRITE)
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:

@@ -132,7 +132,8 @@ class Chooser:
         except ImportError as error:
             raise UsageError("--where needs the index, which this installation lacks") from error
         keys = KeySet()
-        table = open_index(self._files.rollouts).table(columns=["task", "rollout"], where=where)
+        with open_index(self._files.rollouts) as index:
+            table = index.table(columns=["task", "rollout"], where=where)
         for task, rollout in zip(table["task"].to_pylist(), table["rollout"].to_pylist(), strict=True):
             keys.add((task, rollout))
         return keys

@@ -1,0 +1,79 @@
+"""This module holds the tables of parts that were just made, for whoever reads them next, and writes them to where they stay.
+
+Reading them back would take longer than most of what commands do with them. Parts that are many are not held: they are written as
+they are made. Neither numpy nor Arrow is loaded here, because what reads text begins without them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BUDGET = 64 << 20
+"""Bytes of tables, as 150,000 rollouts have; once there are more, none is held."""
+
+
+class FreshParts:
+    """The new parts of an index, to which several threads may add."""
+
+    def __init__(self, *, may_wait: bool) -> None:
+        """With `may_wait`, parts that are held are written when `write` is called; else at once."""
+        self.tables: dict[str, pa.Table] = {}
+        """What the parts hold that are held and were moved, by name."""
+        self._may_wait = may_wait
+        self._unmoved: dict[str, pa.Table] = {}
+        self._unwritten: dict[str, pa.Table] = {}
+        self._size = 0
+        self._lock = Lock()
+
+    def add(self, path: str, table: pa.Table) -> None:
+        """One more part, which is to lie there."""
+        with self._lock:
+            self._size += table.nbytes
+            if self._size > BUDGET:
+                self._let_go()
+            else:
+                self._unmoved[path] = table
+                if self._may_wait:
+                    self._unwritten[path] = table
+                    return
+        _write(path, table)
+
+    def move(self, path: str, target: Path, name: str) -> None:
+        """Let a part lie elsewhere, under a name of its own."""
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with self._lock:
+            if path in self._unmoved:
+                self.tables[name] = self._unmoved.pop(path)
+            if path in self._unwritten:
+                self._unwritten[str(target)] = self._unwritten.pop(path)
+                return
+        Path(path).replace(target)
+
+    def write(self) -> None:
+        """Write those that wait."""
+        with self._lock:
+            self._write_waiting()
+
+    def have_to_wait(self) -> bool:
+        """Whether some are not written yet."""
+        return bool(self._unwritten)
+
+    def _let_go(self) -> None:
+        self.tables.clear()
+        self._unmoved.clear()
+        self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        while self._unwritten:
+            _write(*self._unwritten.popitem())
+
+
+def _write(path: str, table: pa.Table) -> None:
+    from rollforge.index import part_tables
+
+    part_tables.write(table, path)

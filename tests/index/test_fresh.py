@@ -1,0 +1,128 @@
+"""Parts that were just made are at hand, and on disk once the index is closed: what is read is the same."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from rollforge.index import Index, fast, fresh, open_index, part_tables
+from tests.builders import make_rollout, write_rows
+
+pytestmark = pytest.mark.usefixtures("few_rows_a_part")
+
+
+@pytest.fixture
+def few_rows_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollforge.index.scan.CHUNK", 5)
+    monkeypatch.setattr("rollforge.index.parallel.RANGE", 4096)
+    monkeypatch.setattr("rollforge.index.parallel.LEAST", 1024)
+
+
+def write_run(folder: Path, tasks: int = 40) -> Path:
+    """Rollouts of unlike shapes, some of which the compiled reader leaves to Python, and a last line without a newline."""
+    rows = [make_rollout(task, 0, task / 10, agent="one" if task % 3 else "two") for task in range(tasks)]
+    for task, row in enumerate(rows):
+        if task % 4 == 1:
+            row |= {"style": task, "note": f"text {task}"}
+        if task % 7 == 2:
+            row["_ng_attempt_index"] = 1
+        if task % 11 == 3:
+            del row["agent_ref"]
+    path = write_rows(folder / "rollouts.jsonl", rows)
+    lines = path.read_bytes().splitlines()
+    lines[6] = lines[6].replace(b'"reward"', b'"extra": NaN, "reward"')
+    lines.insert(9, b"{torn")
+    path.write_bytes(b"\n".join(lines))
+    return path
+
+
+def tables_of(index: Index) -> list[object]:
+    names = [name for name in index.columns() if name != "file"]
+    coded = index.table(["agent", "finish_reason"], may_code=True)
+    return [
+        index.table(names).to_pydict(),
+        {name: column.to_pylist() for name, column in zip(coded.column_names, coded.columns, strict=True)},
+        {name: repr(values.tolist()) for name, values in index.floats(index.numbers).items()},
+        [(bad.line, bad.offset, bad.reason) for bad in index.rejects],
+        list(index.read(range(len(index)))),
+    ]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_what_is_at_hand_is_what_will_be_on_disk(workers: int, tmp_path: Path) -> None:
+    path = write_run(tmp_path)
+    with open_index(path, workers=workers) as index:
+        assert index.is_at_hand == (fast.IS_THERE or workers == 1)
+        at_hand = tables_of(index)
+        selected = index.select("SELECT task, reward, agent FROM rollouts ORDER BY task").to_pydict()
+    with open_index(path, workers=workers) as index:
+        assert not index.is_at_hand
+        assert tables_of(index) == at_hand
+        assert index.select("SELECT task, reward, agent FROM rollouts ORDER BY task").to_pydict() == selected
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_parts_that_are_too_many_are_not_held(
+    workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_run(tmp_path)
+    monkeypatch.setattr(fresh, "BUDGET", 6_000)
+    with open_index(path, workers=workers) as index:
+        assert not index.is_at_hand
+        few = tables_of(index)
+    monkeypatch.undo()
+    (tmp_path / "again").mkdir()
+    again = tmp_path / "again" / "rollouts.jsonl"
+    again.write_bytes(path.read_bytes())
+    with open_index(again, workers=1) as index:
+        assert index.is_at_hand and tables_of(index) == few
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_index_that_grew_is_partly_at_hand(workers: int, tmp_path: Path) -> None:
+    path = write_run(tmp_path)
+    open_index(path, workers=workers).close()
+    with path.open("ab") as file:
+        file.write(b"\n" + json.dumps(make_rollout(90, 0, 1.0)).encode() + b"\n")
+    with open_index(path, workers=workers) as index:
+        assert not index.is_at_hand and index.table(["task"]).column(0).to_pylist()[-1] == 90
+        grown = tables_of(index)
+    with open_index(path, workers=workers) as index:
+        assert tables_of(index) == grown
+
+
+def test_old_parts_are_swept_though_the_new_ones_are_read(tmp_path: Path) -> None:
+    path = write_run(tmp_path)
+    open_index(path, workers=2).close()
+    old = set((tmp_path / "rollouts_index").rglob("*.parquet"))
+    path.write_bytes(path.read_bytes()[:-1] + b"}")
+    os.utime(path, ns=(1, 1))
+    with open_index(path, workers=2) as index:
+        assert len(index) == 40
+    found = set((tmp_path / "rollouts_index").rglob("*.parquet"))
+    assert found and not found & old and not list((tmp_path / "rollouts_index").rglob("new-*"))
+
+
+def test_a_part_that_cannot_be_written_is_told_when_the_index_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not fast.IS_THERE:
+        pytest.skip("child processes write their parts themselves")
+    path = write_run(tmp_path)
+
+    def full(table: object, path: str, **options: object) -> None:
+        raise OSError(28, "No space left on device", path)
+
+    monkeypatch.setattr(part_tables.pq, "write_table", full)
+    index = open_index(path, workers=2)
+    assert len(index.table(["task"])) == 40
+    with pytest.raises(OSError, match="No space left"):
+        index.close()
+    monkeypatch.setattr(part_tables.pq, "write_table", pq.write_table)
+    monkeypatch.undo()
+    with open_index(path) as index:
+        assert len(index) == 40
