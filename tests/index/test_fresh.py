@@ -18,8 +18,8 @@ pytestmark = pytest.mark.usefixtures("few_rows_a_part")
 @pytest.fixture
 def few_rows_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rollforge.index.scan.CHUNK", 5)
-    monkeypatch.setattr("rollforge.index.parallel.RANGE", 4096)
-    monkeypatch.setattr("rollforge.index.parallel.LEAST", 1024)
+    monkeypatch.setattr("rollforge.index.ranges.RANGE", 4096)
+    monkeypatch.setattr("rollforge.index.ranges.LEAST", 1024)
 
 
 def write_run(folder: Path, tasks: int = 40) -> Path:

@@ -18,13 +18,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rollforge.index import fast
+from rollforge.index.compiled import new_rows
 from rollforge.index.facts import Reader
 from rollforge.index.hashes import PRIME, hash_in_python, hash_text
 from rollforge.index.kinds import PIECES, Kind
 from rollforge.index.prompts import prompt_hash
 from rollforge.index.scan import scan_range
 from rollforge.index.scanned import Scanned
-from rollforge.index.spelling import LONG_STARTS, LOOKED_AT
 
 pytestmark = pytest.mark.skipif(not fast.IS_THERE, reason="rollforge was installed without a compiler")
 
@@ -240,7 +240,7 @@ def test_a_character_may_stand_anywhere_in_a_text(pieces: list[bytes]) -> None:
     lines = [answer_line(b"\xc3\xa9" + b"a" * n + piece + b"a" * 70) for piece in pieces for n in range(66)]
     compare(b"".join(lines))
     if pieces is VALID:
-        assert fast.Rows(LOOKED_AT, LONG_STARTS).take(b"".join(lines), 1, 0) == (len(lines), b"")
+        assert new_rows().take(b"".join(lines), 1, 0) == (len(lines), b"")
 
 
 @SEARCH
@@ -274,7 +274,7 @@ def test_the_compiled_reader_takes_ordinary_rows_itself() -> None:
         "agent_ref": {"name": "x"},
         "verdict": "café \u2028 😀",
     }
-    rows = fast.Rows(LOOKED_AT, LONG_STARTS)
+    rows = new_rows()
     for style in range(4):
         assert rows.take(spell(row, style), style + 1, 0) == (1, b"")
     assert rows.take(b'{"reward": NaN}\n\n{"a":1,"a":2}', 5, 0)[0] == 3
@@ -282,7 +282,7 @@ def test_the_compiled_reader_takes_ordinary_rows_itself() -> None:
 
 
 def test_the_compiled_reader_tells_where_the_prompt_stands() -> None:
-    rows = fast.Rows(LOOKED_AT, LONG_STARTS)
+    rows = new_rows()
     line = b'{"reward": 1, "responses_create_params": {"input": "q"}, "agent_ref":{"name":"x"}}'
     rows.take(line, 1, 0)
     raw = rows.finish()[-1]
@@ -304,7 +304,7 @@ def test_the_compiled_reader_tells_where_the_prompt_stands() -> None:
     ],
 )
 def test_the_compiled_reader_spells_a_plain_prompt_itself(asked: Any) -> None:
-    rows = fast.Rows(LOOKED_AT, LONG_STARTS)
+    rows = new_rows()
     rows.take(msgspec.json.encode({"responses_create_params": {"input": asked, "tools": []}}), 1, 0)
     assert rows.drain()[4] == b""
     assert int.from_bytes(rows.finish()[-1]["prompt_hash"], "little") == prompt_hash(asked)

@@ -14,6 +14,8 @@ import threading
 from collections.abc import Sequence
 from typing import Never
 
+from rollforge.cli.early import read_early
+
 RUN_OTHERS_CODE = frozenset({"collect", "verify", "eval", "bench", "serve-verifier", "check", "demo"})
 """Commands that run a user's functions, whose process is left as it was found."""
 
@@ -33,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code."""
     words = list(sys.argv[1:] if argv is None else argv)
     is_light = _travel_light(words)
+    read_early(words)
     _print_in_any_locale()
     from rollforge.cli.output import report_error
     from rollforge.errors import Exit, RollforgeError

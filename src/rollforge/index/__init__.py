@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollforge.index.opening import open_index
-
 if TYPE_CHECKING:
+    from rollforge.index.opening import open_index
     from rollforge.index.view import Index
 
 __all__ = ["Index", "open_index"]
 
 
 def __getattr__(name: str) -> object:
-    """`Index`, with all that it loads, when it is first named: opening one has better things to do before."""
-    if name != "Index":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from rollforge.index.view import Index
+    """Both with all that they load, when they are first named: whoever reads text has better things to do before."""
+    if name == "open_index":
+        from rollforge.index.opening import open_index
 
-    return Index
+        return open_index
+    if name == "Index":
+        from rollforge.index.view import Index
+
+        return Index
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,8 +16,13 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def mapped(function: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
-    """`function` of each item, in order; up to `threads` + 1 items are taken before the first result is handed over."""
+def mapped(
+    function: Callable[[Item], Result], items: Iterable[Item], threads: int, *, ahead: int | None = None
+) -> Iterator[Result]:
+    """`function` of each item, in order.
+
+    At most `ahead` items, by default one per thread, are taken before their turn: as many results may wait to be handed over.
+    """
     if threads < 2:
         yield from map(function, items)
         return
@@ -37,7 +42,7 @@ def mapped(function: Callable[[Item], Result], items: Iterable[Item], threads: i
         for item in items:
             pending.append(_Piece(item))
             pieces.put(pending[-1])
-            if len(pending) > threads:
+            if len(pending) > (threads if ahead is None else ahead):
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()

@@ -13,9 +13,10 @@ import msgspec
 from msgspec import Raw, Struct
 
 from rollforge.index.beginnings import is_long_error, look_at_text
+from rollforge.index.compiled import LOOKED_AT
 from rollforge.index.hashes import hash_text
 from rollforge.index.lengths import measure
-from rollforge.index.spelling import LOOKED_AT, escaped
+from rollforge.index.spelling import escaped
 from rollforge.records import UNANSWERED, JsonObject, content_text
 
 Number = int | float | bool | None

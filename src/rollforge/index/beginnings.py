@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 
-from rollforge.index.spelling import LONG_STARTS, LOOKED_AT, unescaped
+from rollforge.index.compiled import LONG_STARTS, LOOKED_AT
+from rollforge.index.spelling import unescaped
 
 _REFUSAL = re.compile(
     r"\s*(?:(?:i['’]?m|i am) (?:really |very |so )?sorry,?|sorry,?|unfortunately,?)? ?(?:but )?(?:as an ai[^,]*, )?"

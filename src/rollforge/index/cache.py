@@ -23,7 +23,7 @@ from rollforge.index.fresh import FreshParts
 from rollforge.index.key_spans import meeting
 from rollforge.index.kinds import Kind
 from rollforge.index.lines import is_compressed, last_line_start
-from rollforge.index.readers import readers
+from rollforge.index.ranges import readers
 from rollforge.index.scanned import Scanned
 from rollforge.index.state import VERSION, FileId, State, Tail, file_id
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rollforge.index import hashing
-from rollforge.index.readers import readers
+from rollforge.index.ranges import readers
 
 if TYPE_CHECKING:
     from subprocess import Popen

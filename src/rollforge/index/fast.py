@@ -10,22 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from rollforge.index import loading
+from rollforge.index import head_start, loading
+from rollforge.index.compiled import IS_THERE, LOOKED_AT, new_rows
 from rollforge.index.facts import Reader
 from rollforge.index.hashes import hash_text
 from rollforge.index.kinds import Kind
 from rollforge.index.lines import Batch
-from rollforge.index.spelling import LONG_STARTS, LOOKED_AT, respell
+from rollforge.index.ranges import CHUNK
+from rollforge.index.spelling import respell
 
 if TYPE_CHECKING:
     from rollforge.index._rows import Drained, Finished
-
-try:
-    from rollforge.index._rows import Rows
-
-    IS_THERE = hasattr(Rows, "read")  # else it was compiled from an older source
-except ImportError:
-    IS_THERE = False
 
 
 def reads(kind: Kind) -> bool:
@@ -68,7 +63,7 @@ class FastRollouts:
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._rows = Rows(LOOKED_AT, LONG_STARTS)
+        self._rows = new_rows()
         self._seen = SeenInPython([], [], [], {})
         self._unseen: list[Drained] = []
 
@@ -86,7 +81,11 @@ class FastRollouts:
 
         Those left stand at places in the file. A last line without a newline is not read, nor one that is very long.
         """
-        lines, left, offset = self._rows.read(file.fileno(), offset, end, line, most)
+        begun = head_start.take_over(file, offset, end) if line == 1 and most == CHUNK else None
+        if begun is not None:
+            self._rows, (lines, left, offset) = begun
+        else:
+            lines, left, offset = self._rows.read(file.fileno(), offset, end, line, most)
         self._see()
         return Taken(lines, _lines_left(left), offset)
 

@@ -154,18 +154,6 @@ def read_lines(path: Path) -> Iterator[bytes]:
             yield bytes(batch.data[start:end])
 
 
-def line_start(file: BinaryIO, place: int) -> int:
-    """The offset of the first line that begins at this place or behind it; where the file ends, if there is none."""
-    if not place:
-        return 0
-    file.seek(place - 1)
-    while block := file.read(GAP):
-        newline = block.find(b"\n")
-        if newline >= 0:
-            return file.tell() - len(block) + newline + 1
-    return file.tell()
-
-
 def last_line_start(path: Path, size: int) -> int:
     """The offset after the last newline before `size`: what follows is a line still being written, or nothing."""
     with path.open("rb", buffering=0) as file:

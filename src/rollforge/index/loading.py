@@ -10,9 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Event
 
-LATER = ("part_tables", "slow", "beginnings")
-"""Modules of the index that readers come to need."""
-
 _is_done = Event()
 _is_done.set()
 

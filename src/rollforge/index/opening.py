@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -13,7 +13,7 @@ from rollforge.errors import UsageError
 from rollforge.index import loading
 from rollforge.index.ahead import beside
 from rollforge.index.cache import Cache, OpenCache
-from rollforge.index.readers import readers
+from rollforge.index.ranges import readers
 from rollforge.index.sources import find_runs, read_manifest
 from rollforge.store import RunFiles
 
@@ -59,17 +59,21 @@ def _read_beside_loading(
             with suppress(FileNotFoundError):  # of what was removed, opening the index tells
                 opened[cache.path] = cache.open(workers)
 
-    if stale:
-        import_module("rollforge.index.parallel")
-        with loading.by_this_thread():
-            wait = beside(read, "rollforge-reading")
-            for name in loading.LATER:
-                import_module(f"rollforge.index.{name}")
-    for name in ("rollforge.index.view", *needed_next):
-        import_module(name)
-    if stale:
-        wait()
+    needed = ("rollforge.index.view", *needed_next)
+    if not stale:
+        _load(needed)
+        return opened
+    _load(["rollforge.index.parallel"])
+    with loading.by_this_thread():
+        wait = beside(read, "rollforge-reading")
+        _load(["rollforge.index.part_tables", *needed])
+    wait()
     return opened
+
+
+def _load(names: Iterable[str]) -> None:
+    for name in names:
+        import_module(name)
 
 
 def _worth_a_thread(files: Sequence[RunFiles], workers: int | None) -> list[Cache]:

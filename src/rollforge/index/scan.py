@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING
 from rollforge.index import fast, loading
 from rollforge.index.facts import BadLine, Reader
 from rollforge.index.kinds import Kind, discovered_name
-from rollforge.index.lines import Batch, line_start, read_batches, read_spans
+from rollforge.index.lines import Batch, read_batches, read_spans
+from rollforge.index.ranges import CHUNK, line_start
 from rollforge.index.scanned import BadLineAt, Part, Scanned
 
 if TYPE_CHECKING:
     from rollforge.index.fresh import FreshParts
     from rollforge.index.slow import SlowLines
-
-CHUNK = 16_384
-"""Rows per part: as many are held in memory, and those of one block more, before they are written."""
 
 LONG = 32 << 20
 """A line of so many bytes is noted."""

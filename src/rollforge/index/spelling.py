@@ -6,11 +6,6 @@ import json
 
 import msgspec
 
-LONG_STARTS = b'trac{|"e{|"t{|"o{|n { |"<!do<htmexcejavatypereferangerro'
-"""The first four bytes of long error messages, as they are escaped and folded."""
-LOOKED_AT = 400
-"""A refusal or an error message shows itself at the start; a long text that merely mentions one is neither."""
-
 _decode_text = msgspec.json.Decoder(str).decode
 
 

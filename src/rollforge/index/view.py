@@ -24,7 +24,7 @@ from rollforge.index.fetching import Fetcher, PromptPlaces
 from rollforge.index.grammar import TABLES
 from rollforge.index.kinds import Kind
 from rollforge.index.overlay import Duplicate, Overlay, make_overlay
-from rollforge.index.readers import readers
+from rollforge.index.ranges import readers
 from rollforge.index.scanned import BadLineAt
 from rollforge.index.sources import read_manifest, tasks_file
 from rollforge.index.sql import check_sort, check_where, fetch, literal, lock_down, quoted, run_select
