@@ -11,7 +11,19 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "rollforge"
 
 ROWS = [
     {"errors", "records", "installed"},
-    {"registry", "stats", "_groups", "at_k", "group_yield", "loop", "sandbox", "metrics", "tasks", "store"},
+    {
+        "interrupts",
+        "registry",
+        "stats",
+        "_groups",
+        "at_k",
+        "group_yield",
+        "loop",
+        "sandbox",
+        "metrics",
+        "tasks",
+        "store",
+    },
     {"rollouts", "index", "endpoint", "simulate", "experience", "buffer"},
     {"agents", "executors", "verifiers", "checks", "recipes", "exporters", "sinks", "operators"},
     {"steps"},

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Never
 
 from rollforge.cli.early import read_early
+from rollforge.interrupts import held_back
 
 RUN_OTHERS_CODE = frozenset({"collect", "verify", "eval", "bench", "serve-verifier", "check", "demo"})
 """Commands that run a user's functions, whose process is left as it was found."""
@@ -34,13 +35,14 @@ _MMAP_THRESHOLD, _TRIM_THRESHOLD, _ARENAS = -3, -1, -8
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    is_light = _travel_light(words)
-    read_early(words)
-    _print_in_any_locale()
-    from rollforge.cli.output import report_error
-    from rollforge.errors import Exit, RollforgeError
-
+    is_light = False
     try:
+        with held_back():
+            is_light = _travel_light(words)
+            read_early(words)
+            _print_in_any_locale()
+            from rollforge.cli.output import report_error
+            from rollforge.errors import Exit, RollforgeError
         code = run(words)
         sys.stdout.flush()
     except RollforgeError as error:
@@ -103,24 +105,26 @@ def run(words: list[str]) -> object:
 
 def _run_plainly(words: list[str]) -> object:
     """Nothing but the words says what to do."""
-    from rollforge.cli.plain import NotPlain, read_plainly
-    from rollforge.cli.verbs import COMMANDS, load_command
+    with held_back():
+        from rollforge.cli.plain import NotPlain, read_plainly
+        from rollforge.cli.verbs import COMMANDS, load_command
 
-    verb, *rest = words or [""]
-    if verb not in COMMANDS:
+        verb, *rest = words or [""]
+        command = load_command(verb) if verb in COMMANDS else None
+    if command is None:
         return _run_with_sources(words, None)
-    function = load_command(verb).function
     try:
-        positional, named = read_plainly(function, rest)
+        positional, named = read_plainly(command.function, rest)
     except NotPlain:
         return _run_with_sources(words, None)
-    return function(*positional, **named)
+    return command.function(*positional, **named)
 
 
 def _run_with_sources(words: list[str], config_path: str | None) -> object:
-    from rollforge.cli.app import build_app, call
+    with held_back():
+        from rollforge.cli.app import build_app, call
 
-    app = build_app(words[0] if words else None)
+        app = build_app(words[0] if words else None)
     sources: list[object] = []
     if any(name.startswith("ROLLFORGE_") for name in os.environ):
         from cyclopts.config import Env

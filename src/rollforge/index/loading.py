@@ -1,7 +1,7 @@
 """This module lets one thread alone load what all need: the main one, while others read.
 
-Python loses a Ctrl-C that comes while it takes the lock of a module, and does not let go of that lock; threads that load something
-then wait for ever. Readers therefore load nothing before the main thread has.
+Two threads that load modules at once wait for each other's, and reading gains nothing from it. Readers therefore load nothing
+before the main thread has.
 """
 
 from __future__ import annotations

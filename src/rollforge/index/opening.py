@@ -15,6 +15,7 @@ from rollforge.index.ahead import beside
 from rollforge.index.cache import Cache, OpenCache
 from rollforge.index.ranges import readers
 from rollforge.index.sources import find_runs, read_manifest
+from rollforge.interrupts import held_back
 from rollforge.store import RunFiles
 
 if TYPE_CHECKING:
@@ -60,13 +61,14 @@ def _read_beside_loading(
                 opened[cache.path] = cache.open(workers)
 
     needed = ("rollforge.index.view", *needed_next)
-    if not stale:
-        _load(needed)
-        return opened
-    _load(["rollforge.index.parallel"])
-    with loading.by_this_thread():
-        wait = beside(read, "rollforge-reading")
-        _load(["rollforge.index.part_tables", *needed])
+    with held_back():
+        if not stale:
+            _load(needed)
+            return opened
+        _load(["rollforge.index.parallel"])
+        with loading.by_this_thread():
+            wait = beside(read, "rollforge-reading")
+            _load(["rollforge.index.part_tables", *needed])
     wait()
     return opened
 

@@ -1,0 +1,69 @@
+"""Ctrl-C waits while modules are loaded, and is never lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from rollforge.interrupts import held_back
+
+
+def press() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_it_interrupts_where_loading_ends() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), held_back():
+        press()
+        done.append("loaded")
+    assert done == ["loaded"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_what_goes_wrong_meanwhile_is_told_first() -> None:
+    with pytest.raises(ImportError), held_back():
+        press()
+        raise ImportError
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_the_second_one_ends_the_process() -> None:
+    code = """
+import os, signal
+from rollforge.interrupts import held_back
+with held_back():
+    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGINT)
+    print("still there", flush=True)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_others_who_listen_are_left_alone() -> None:
+    heard = []
+    former = signal.signal(signal.SIGINT, lambda *_: heard.append("heard"))
+    try:
+        with held_back():
+            press()
+            assert heard == ["heard"]
+    finally:
+        signal.signal(signal.SIGINT, former)
+
+
+def test_other_threads_hold_nothing_back() -> None:
+    found = []
+
+    def work() -> None:
+        with held_back():
+            found.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [signal.default_int_handler]
