@@ -238,16 +238,34 @@ static double value_at(const double *values, int64_t size, int64_t place, double
     return low[place];
 }
 
-static double middle_value(const double *values, int64_t size, double *room) {
-    double low = value_at(values, size, (size - 1) / 2, room, room + size);
-    if (size % 2) return low;
-    int64_t up_to_it = 0;
-    double next = INFINITY;
-    for (int64_t i = 0; i < size; i++) {
-        up_to_it += values[i] <= low;
-        if (values[i] > low && values[i] < next) next = values[i];
+/* The least of the values that are greater than one of them, or that one, when it is there so often that it is at this place too. */
+static INLINE double next_value(double low, const double *values, int64_t size, int64_t place) {
+    Values least = all(INFINITY);
+    Mask beyond = {0};
+    int64_t i = 0, up_to_it = size;
+    for (; i + LANES <= size; i += LANES) {
+        Values value;
+        memcpy(&value, values + i, sizeof value);
+        Mask is_beyond = value > all(low);
+        beyond += is_beyond;
+        value = chosen(is_beyond, value, all(INFINITY));
+        least = chosen(value < least, value, least);
     }
-    return up_to_it > size / 2 ? low : (low + next) / 2;
+    double next = INFINITY;
+    for (int l = 0; l < LANES; l++) {
+        up_to_it += beyond[l];
+        next = least[l] < next ? least[l] : next;
+    }
+    for (; i < size; i++) {
+        up_to_it -= values[i] > low;
+        next = values[i] > low && values[i] < next ? values[i] : next;
+    }
+    return up_to_it > place ? low : next;
+}
+
+static INLINE double middle_value(const double *values, int64_t size, double *room) {
+    double low = value_at(values, size, (size - 1) / 2, room, room + size);
+    return size % 2 ? low : (low + next_value(low, values, size, size / 2)) / 2;
 }
 
 /* -1 without memory. */
