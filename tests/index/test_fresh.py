@@ -24,6 +24,7 @@ def few_rows_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def write_run(folder: Path, tasks: int = 40) -> Path:
     """Rollouts of unlike shapes, some of which the compiled reader leaves to Python, and a last line without a newline."""
+    folder.mkdir(exist_ok=True)
     rows = [make_rollout(task, 0, task / 10, agent="one" if task % 3 else "two") for task in range(tasks)]
     for task, row in enumerate(rows):
         if task % 4 == 1:
@@ -80,6 +81,17 @@ def test_parts_that_are_too_many_are_not_held(
     again.write_bytes(path.read_bytes())
     with open_index(again, workers=1) as index:
         assert index.is_at_hand and tables_of(index) == few
+
+
+def test_the_files_of_a_run_share_what_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [write_run(tmp_path / name) for name in ("a", "b", "c")]
+    with open_index(paths[0]) as index:
+        size = sum(table.nbytes for table in index._sources.by_kind["rollouts"][0].tables.values())
+    (tmp_path / "a" / "rollouts_index" / "rollouts" / "state.json").unlink()
+    monkeypatch.setattr(fresh, "BUDGET", int(2.5 * size))
+    with open_index(paths) as index:
+        held = [len(source.tables) for source in index._sources.by_kind["rollouts"]]
+    assert held[0] > 3 and held[1] > 3 and held[2] == 0
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -27,9 +27,9 @@ import sys, threading
 from rollforge.index import opening
 begun = []
 open_cache = opening.Cache.open
-def watched(cache, workers=None):
+def watched(cache, workers=None, room=None):
     begun.append((threading.current_thread().name, "rollforge.index.view" in sys.modules))
-    return open_cache(cache, workers)
+    return open_cache(cache, workers, room)
 opening.Cache.open = watched
 with opening.open_index(sys.argv[1], workers=int(sys.argv[2])) as index:
     print(len(index), begun[0][0])
@@ -49,7 +49,7 @@ def test_what_stops_the_early_reading_is_told_when_the_index_is_opened(tmp_path:
     code = """
 import sys
 from rollforge.index import cache, opening
-def broken(self, workers=None):
+def broken(self, workers=None, room=None):
     raise OSError(5, "Input/output error", str(self.path))
 cache.Cache.open = broken
 try:

@@ -19,7 +19,7 @@ from uuid import uuid4
 import msgspec
 
 from rollforge.index.ahead import beside
-from rollforge.index.fresh import FreshParts
+from rollforge.index.fresh import FreshParts, Room
 from rollforge.index.key_spans import meeting
 from rollforge.index.kinds import Kind
 from rollforge.index.lines import is_compressed, last_line_start
@@ -75,8 +75,8 @@ class Cache:
         """Whether the index is up to date."""
         return self._load_fresh() is not None
 
-    def open(self, workers: int | None = None) -> OpenCache:
-        """The index, after building or extending whatever is not up to date."""
+    def open(self, workers: int | None = None, room: Room | None = None) -> OpenCache:
+        """The index, after building or extending whatever is not up to date; `room` is for what is then at hand."""
         reading = self._reading()
         state = self._load_fresh()
         if state is not None:
@@ -84,12 +84,12 @@ class Cache:
         reading.close()  # nobody who builds is to find somebody reading
         building = self._locked("build.lock", fcntl.LOCK_EX)
         try:
-            return self._build(building, workers)
+            return self._build(building, workers, room or Room())
         except BaseException:
             building.close()
             raise
 
-    def _build(self, building: IO[str], workers: int | None) -> OpenCache:
+    def _build(self, building: IO[str], workers: int | None, room: Room) -> OpenCache:
         state = self._load_fresh()  # another command may have built it while this one waited
         if state is not None:
             with building:
@@ -98,7 +98,7 @@ class Cache:
         found, base = file_id(self.path), self._load()
         if base is None or not self._has_grown(base, found):
             base = State(build="", made_of=found)
-        fresh = FreshParts(may_wait=readers(found.size - base.end, workers) > 1)
+        fresh = FreshParts(room, may_wait=readers(found.size - base.end, workers) > 1)
         state = self._extend(base, found, workers, fresh)
 
         def finish() -> IO[str]:

@@ -14,34 +14,49 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BUDGET = 64 << 20
-"""Bytes of tables, as 150,000 rollouts have; once there are more, none is held."""
+"""Bytes of tables that are held for one run, as 150,000 rollouts have."""
+
+
+class Room:
+    """Memory for the tables of all files of a run."""
+
+    def __init__(self) -> None:
+        self.left = BUDGET
 
 
 class FreshParts:
-    """The new parts of an index, to which several threads may add."""
+    """The new parts of one file's index, to which several threads may add; once there is no room for all of them, none is held."""
 
-    def __init__(self, *, may_wait: bool) -> None:
+    def __init__(self, room: Room, *, may_wait: bool) -> None:
         """With `may_wait`, parts that are held are written when `write` is called; else at once."""
         self.tables: dict[str, pa.Table] = {}
         """What the parts hold that are held and were moved, by name."""
         self._may_wait = may_wait
+        self._room = room
+        self._size = 0
+        self._is_held = True
         self._unmoved: dict[str, pa.Table] = {}
         self._unwritten: dict[str, pa.Table] = {}
-        self._size = 0
         self._lock = Lock()
 
     def add(self, path: str, table: pa.Table) -> None:
         """One more part, which is to lie there."""
         with self._lock:
-            self._size += table.nbytes
-            if self._size > BUDGET:
-                self._let_go()
-            else:
-                self._unmoved[path] = table
-                if self._may_wait:
-                    self._unwritten[path] = table
-                    return
+            if self._is_held:
+                self._hold(path, table)
+            if path in self._unwritten:
+                return
         _write(path, table)
+
+    def _hold(self, path: str, table: pa.Table) -> None:
+        if table.nbytes > self._room.left:
+            self._let_go()
+            return
+        self._room.left -= table.nbytes
+        self._size += table.nbytes
+        self._unmoved[path] = table
+        if self._may_wait:
+            self._unwritten[path] = table
 
     def move(self, path: str, target: Path, name: str) -> None:
         """Let a part lie elsewhere, under a name of its own."""
@@ -64,6 +79,8 @@ class FreshParts:
         return bool(self._unwritten)
 
     def _let_go(self) -> None:
+        self._is_held = False
+        self._room.left += self._size
         self.tables.clear()
         self._unmoved.clear()
         self._write_waiting()

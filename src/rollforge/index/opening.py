@@ -13,6 +13,7 @@ from rollforge.errors import UsageError
 from rollforge.index import loading
 from rollforge.index.ahead import beside
 from rollforge.index.cache import Cache, OpenCache
+from rollforge.index.fresh import Room
 from rollforge.index.ranges import readers
 from rollforge.index.sources import find_runs, read_manifest
 from rollforge.interrupts import held_back
@@ -40,14 +41,15 @@ def open_index(
     if workers is not None and workers < 1:
         raise UsageError(f"there cannot be {workers} workers", hint="give 1 or more, or leave it out")
     files = find_runs(runs)  # what is asked for is understood before the libraries behind an index are loaded
-    opened = _read_beside_loading(files, workers, needed_next)
+    room = Room()
+    opened = _read_beside_loading(files, workers, room, needed_next)
     from rollforge.index.view import Index
 
-    return Index(files, verifier=verifier, workers=workers, opened=opened)
+    return Index(files, verifier=verifier, workers=workers, opened=opened, room=room)
 
 
 def _read_beside_loading(
-    files: Sequence[RunFiles], workers: int | None, needed_next: Sequence[str]
+    files: Sequence[RunFiles], workers: int | None, room: Room, needed_next: Sequence[str]
 ) -> dict[Path, OpenCache]:
     """Where several read at once, they begin while numpy and Arrow are loaded, which takes as long as reading 200 MB does."""
     stale = [] if "rollforge.index.view" in sys.modules else _worth_a_thread(files, workers)
@@ -58,7 +60,7 @@ def _read_beside_loading(
     def read() -> None:
         for cache in stale:
             with suppress(FileNotFoundError):  # of what was removed, opening the index tells
-                opened[cache.path] = cache.open(workers)
+                opened[cache.path] = cache.open(workers, room)
 
     needed = ("rollforge.index.view", *needed_next)
     with held_back():

@@ -21,6 +21,7 @@ from rollforge.index import parts
 from rollforge.index.arrays import arrow_array, floats, ints
 from rollforge.index.cache import Cache, OpenCache
 from rollforge.index.fetching import Fetcher, PromptPlaces
+from rollforge.index.fresh import Room
 from rollforge.index.grammar import TABLES
 from rollforge.index.kinds import Kind
 from rollforge.index.overlay import Duplicate, Overlay, make_overlay
@@ -50,12 +51,14 @@ class Index:
         verifier: str | None = None,
         workers: int | None = None,
         opened: Mapping[Path, OpenCache] | None = None,
+        room: Room | None = None,
     ) -> None:
-        """`opened` are indexes of some rollouts files that were brought up to date before."""
+        """`opened` are indexes of some rollouts files that were brought up to date before; there is still `room` for the others."""
         self.runs = list(runs)
         self.manifests = [read_manifest(files) for files in self.runs]
         self._held = ExitStack()
         self._caches: list[OpenCache] = []
+        self._room = room or Room()
         self._sources = Sources()
         self._lines = Fetcher(self._sources)
         for number, files in enumerate(self.runs):
@@ -140,7 +143,7 @@ class Index:
     ) -> None:
         cache = Cache(path, kind, folder)
         try:
-            found = opened or cache.open(workers)
+            found = opened or cache.open(workers, self._room)
         except FileNotFoundError as error:
             what = "it" if not path.exists() else cache.folder.parent
             raise DataError(
