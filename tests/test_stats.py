@@ -110,6 +110,14 @@ def test_compiled_statistics_of_large_groups_are_those_of_numpy(size: int) -> No
             assert stats.histogram(values) == plain and sum(plain.counts) == np.isfinite(values).sum()
 
 
+@pytest.mark.skipif(not stats.IS_COMPILED, reason="rollforge was installed without a compiler")
+@given(st.integers(0, 2**32), st.integers(65, 400), st.integers(1, 6))
+def test_the_middle_of_few_distinct_values_is_one_of_them(seed: int, size: int, kinds: int) -> None:
+    values = np.random.default_rng(seed).integers(0, kinds, (20, size)).astype(np.float64)
+    found = stats.summarize_groups(values.ravel(), np.arange(20) * size)
+    assert found.median.tolist() == np.median(values, axis=1).tolist()
+
+
 @pytest.mark.parametrize("is_compiled", [True, False])
 @pytest.mark.parametrize(
     "sizes", [[11] * 20, [81] * 20, [11] * 20 + [12], [3] * 20 + [500], [33], [1, *[3] * 20]]

@@ -222,9 +222,10 @@ static double value_at(const double *values, int64_t size, int64_t place, double
             size = more;
             continue;
         }
-        more = 0; /* it is the least of all, perhaps many times */
+        /* It is the least of all, perhaps many times. All of them are in `high` now; the last one overwrote the first in `low`. */
+        more = 0;
         for (int64_t i = 0; i < size; i++) {
-            double value = values[i];
+            double value = high[i];
             high[more] = value;
             more += value > middle;
         }

@@ -6,19 +6,15 @@ process where a library does not expect one (msgspec, while it builds a decoder)
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-INTERRUPTED = 130
-"""The exit code for it."""
-
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Ctrl-C interrupts where this ends; a second one ends the process at once."""
+    """Ctrl-C interrupts where this ends; a second one at once."""
     is_ours = threading.current_thread() is threading.main_thread()
     if not is_ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
@@ -28,7 +24,7 @@ def held_back() -> Iterator[None]:
     def note(*_: object) -> None:
         nonlocal has_come
         if has_come:
-            os._exit(INTERRUPTED)
+            raise KeyboardInterrupt
         has_come = True
 
     signal.signal(signal.SIGINT, note)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import signal
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+from rollforge.errors import DataError
 from rollforge.index import Index, fast, fresh, open_index, part_tables
+from rollforge.index.grouped import ByTask
 from tests.builders import make_rollout, write_rows
 
 pytestmark = pytest.mark.usefixtures("few_rows_a_part")
@@ -117,6 +125,91 @@ def test_old_parts_are_swept_though_the_new_ones_are_read(tmp_path: Path) -> Non
         assert len(index) == 40
     found = set((tmp_path / "rollouts_index").rglob("*.parquet"))
     assert found and not found & old and not list((tmp_path / "rollouts_index").rglob("new-*"))
+
+
+def test_an_expression_reads_its_columns_together_though_all_are_at_hand(tmp_path: Path) -> None:
+    with open_index(write_run(tmp_path)) as index:
+        rows = ByTask(index, "reward >= 0")
+        rows.keep(["reward", "answer_chars"])
+        assert index.is_at_hand and sorted(rows._kept) == ["answer_chars", "reward"]
+
+
+def test_nothing_is_held_once_the_index_is_closed(tmp_path: Path) -> None:
+    index = open_index(write_run(tmp_path))
+    [source] = index._sources.by_kind["rollouts"]
+    assert source.tables
+    index.close()
+    assert not source.tables and len(index.table(["task"])) == 40
+
+
+def test_an_index_that_nobody_closes_is_on_disk_all_the_same(tmp_path: Path) -> None:
+    path = write_run(tmp_path)
+    code = (
+        "import sys; from rollforge.index import open_index; print(len(open_index(sys.argv[1], workers=2)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("40\n", "")
+    assert (tmp_path / "rollouts_index" / "rollouts" / "state.json").is_file()
+
+
+def test_a_run_that_is_another_ones_tasks_file_is_read_as_both(tmp_path: Path) -> None:
+    write_rows(tmp_path / "x.jsonl", [make_rollout(task, 0, 1.0) for task in range(3)])
+    write_rows(tmp_path / "x_tasks.jsonl", [make_rollout(task, 1, 0.0) for task in range(3)])
+    code = """
+import sys; from rollforge.index import open_index
+with open_index(sys.argv[1:], workers=2) as index:
+    print(index.select("select count(*) as n from rollouts").to_pylist())
+"""
+    words = [sys.executable, "-c", code, str(tmp_path / "x.jsonl"), str(tmp_path / "x_tasks.jsonl")]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[{'n': 6}]\n", "")
+
+
+def test_a_fork_neither_waits_for_the_writing_nor_keeps_others_from_building(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not fast.IS_THERE:
+        pytest.skip("child processes write their parts themselves")
+    path = write_run(tmp_path)
+    has_forked = threading.Event()
+
+    def slow(table: object, path: str, **options: object) -> None:
+        has_forked.wait(10)
+        write_table(table, path, **options)
+
+    write_table = part_tables.pq.write_table
+    monkeypatch.setattr(part_tables.pq, "write_table", slow)
+    index = open_index(path, workers=2)
+    child = os.fork()
+    if not child:
+        index.close()
+        time.sleep(20)
+        os._exit(0)
+    try:
+        has_forked.set()
+        index.close()
+        with (tmp_path / "rollouts_index" / "rollouts" / "build.lock").open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_an_index_removed_while_it_is_written_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not fast.IS_THERE:
+        pytest.skip("child processes write their parts themselves")
+
+    def gone(table: object, path: str, **options: object) -> None:
+        raise FileNotFoundError(2, "No such file or directory", path)
+
+    monkeypatch.setattr(part_tables.pq, "write_table", gone)
+    index = open_index(write_run(tmp_path), workers=2)
+    with pytest.raises(DataError, match="removed while it was read"):
+        index.select("select 1")
+    with pytest.raises(DataError, match="removed while it was read"):
+        index.close()
 
 
 def test_a_part_that_cannot_be_written_is_told_when_the_index_is_closed(

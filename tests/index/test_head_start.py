@@ -21,6 +21,20 @@ def small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head_start, "_begun", {})
 
 
+def watch_takeovers(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What is taken over from now on."""
+    taken: list[object] = []
+    take_over = head_start.take_over
+
+    def watched(*words: object) -> object:
+        found = take_over(*words)  # type: ignore[arg-type]
+        taken.extend([found] if found else [])
+        return found
+
+    monkeypatch.setattr(head_start, "take_over", watched)
+    return taken
+
+
 def write_run(folder: Path, reward: float = 0.0) -> Path:
     rows = [make_rollout(task, 0, reward + task) for task in range(100)]
     return write_rows(folder / "rollouts.jsonl", rows)
@@ -33,15 +47,39 @@ def test_it_is_begun_with_nothing_loaded() -> None:
 
 
 @pytest.mark.parametrize("words", [["--workers", "2"], ["--workers=3", "--json"]])
-def test_what_was_read_early_is_taken_over(words: list[str], tmp_path: Path) -> None:
+def test_what_was_read_early_is_taken_over(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write_run(tmp_path)
     read_early(["profile", str(tmp_path), *words])
     workers = 2 if "2" in words else 3
     assert len(head_start._begun) == workers
+    taken = watch_takeovers(monkeypatch)
     with open_index(path, workers=workers) as index:
         assert index.table(["task"]).column(0).to_pylist() == list(range(100))
         assert index.table(["line"]).column(0).to_pylist() == list(range(1, 101))
-    assert (head_start._begun == {}) == fast.IS_THERE
+    assert len(taken) == (workers if fast.IS_THERE else 0) and head_start._begun == {}
+
+
+def test_a_last_line_without_a_newline_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_run(tmp_path)
+    path.write_bytes(path.read_bytes() + b'{"torn": ')
+    read_early(["query", str(path), "--workers", "2"])
+    taken = watch_takeovers(monkeypatch)
+    with open_index(path, workers=2) as index:
+        assert len(index) == 100 and index.rejected_lines == 1
+    assert len(taken) == (2 if fast.IS_THERE else 0)
+
+
+def test_what_nobody_takes_over_is_forgotten(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        write_run(tmp_path / name)
+    read_early(["query", str(tmp_path / "a"), "--workers", "2"])
+    open_index(tmp_path / "b").close()
+    assert head_start._begun == {}
 
 
 @pytest.mark.parametrize("change", ["grown", "written anew", "replaced"])

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Never
 
 from rollforge.cli.early import read_early
+from rollforge.errors import Exit, RollforgeError
 from rollforge.interrupts import held_back
 
 RUN_OTHERS_CODE = frozenset({"collect", "verify", "eval", "bench", "serve-verifier", "check", "demo"})
@@ -41,12 +42,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             is_light = _travel_light(words)
             read_early(words)
             _print_in_any_locale()
-            from rollforge.cli.output import report_error
-            from rollforge.errors import Exit, RollforgeError
+            import rollforge.cli.output  # noqa: F401  (with all that every command needs)
         code = run(words)
         sys.stdout.flush()
     except RollforgeError as error:
-        report_error(error)
+        _report(error)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         if is_light and argv is None:
@@ -61,14 +61,18 @@ def main(argv: Sequence[str] | None = None) -> None:
             _drop_output()
         elif error.errno not in NOT_WRITABLE or error.filename is None:
             raise
-        report_error(
-            RollforgeError(f"{error.filename or 'cannot write'}: {error.strerror}", hint=_hint(error))
-        )
+        _report(RollforgeError(f"{error.filename or 'cannot write'}: {error.strerror}", hint=_hint(error)))
         sys.exit(Exit.USAGE)
     code = int(code) if isinstance(code, int) else Exit.DONE
     if is_light and argv is None:
         _leave(code)
     sys.exit(code)
+
+
+def _report(error: RollforgeError) -> None:
+    from rollforge.cli.output import report_error
+
+    report_error(error)
 
 
 def _drop_output() -> None:
@@ -167,7 +171,7 @@ def _travel_light(words: list[str]) -> bool:
 def _leave(code: int, *, at_once: bool = False) -> Never:
     """Exit without taking the interpreter apart, object by object, just before the system frees it all at once.
 
-    Threads are waited for, unless it is to be at once: what they do is of use to nobody then.
+    Threads that outlive us are waited for, unless it is to be at once: what they do is of use to nobody then.
     """
     if threading.active_count() > 1 and not at_once:
         sys.exit(code)

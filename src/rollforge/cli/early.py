@@ -21,9 +21,14 @@ def read_early(words: Sequence[str]) -> None:
         size = os.stat(path).st_size  # noqa: PTH116
         count = ranges.readers(size, _workers(words))
         has_index = os.path.exists(f"{path.removesuffix('.jsonl')}_index/rollouts/state.json")  # noqa: PTH110
-        if size >= ranges.WORTH_A_WORKER and count > 1 and not has_index:
+        may_have = os.access(os.path.dirname(path) or ".", os.W_OK)  # noqa: PTH120  (else it lies somewhere else)
+        if size >= ranges.WORTH_A_WORKER and count > 1 and may_have and not has_index:
             head_start.begin(path, count)
-    except (OSError, ValueError):  # the command itself tells what is wrong
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+    ):  # the command itself tells what is wrong; no thread may be started
         return
 
 

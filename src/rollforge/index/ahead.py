@@ -55,10 +55,13 @@ def mapped(
             thread.join()
 
 
-def beside(function: Callable[[], Result], name: str) -> Callable[[], Result]:
-    """Let another thread, of this name, call a function now; what is returned waits for its result, whenever that is wanted."""
+def beside(function: Callable[[], Result], name: str, *, outlives_us: bool = False) -> Callable[[], Result]:
+    """Let another thread, of this name, call a function now; what is returned waits for its result, whenever that is wanted.
+
+    Python ends without waiting for it, unless it `outlives_us`.
+    """
     piece: _Piece[None, Result] = _Piece(None)
-    Thread(target=lambda: piece.do(lambda _: function()), name=name, daemon=True).start()
+    Thread(target=lambda: piece.do(lambda _: function()), name=name, daemon=not outlives_us).start()
     return piece.result
 
 

@@ -11,19 +11,21 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 from uuid import uuid4
 
 import msgspec
 
+from rollforge.errors import DataError
 from rollforge.index.ahead import beside
 from rollforge.index.fresh import FreshParts, Room
 from rollforge.index.key_spans import meeting
 from rollforge.index.kinds import Kind
-from rollforge.index.lines import is_compressed, last_line_start
-from rollforge.index.ranges import readers
+from rollforge.index.lines import is_compressed
+from rollforge.index.ranges import last_line_start, readers
 from rollforge.index.scanned import Scanned
 from rollforge.index.state import VERSION, FileId, State, Tail, file_id
 
@@ -44,21 +46,26 @@ class OpenCache:
     """An index that stays as it is until it is closed."""
 
     def __init__(
-        self, state: State, reading: Callable[[], IO[str]], tables: Mapping[str, pa.Table] | None = None
+        self, state: State, reading: Callable[[], IO[str]], tables: dict[str, pa.Table] | None = None
     ) -> None:
         """`reading` waits until the index is on disk, and returns what keeps it there while it is open."""
         self.state = state
-        self.tables = tables or {}
+        self.tables = {} if tables is None else tables
         """What parts hold that were just made, by their names in `state`; a part that has no table here is on disk."""
         self._reading = reading
+        self._process = os.getpid()
 
     def settle(self) -> None:
         """Wait until all of it is on disk."""
-        self._reading()
+        if os.getpid() == self._process:  # in a fork of it nobody writes
+            self._reading()
 
     def close(self) -> None:
         """Let go of it, once it is."""
-        self._reading().close()
+        self.settle()
+        self.tables.clear()
+        if os.getpid() == self._process:
+            self._reading().close()
 
 
 class Cache:
@@ -77,24 +84,30 @@ class Cache:
 
     def open(self, workers: int | None = None, room: Room | None = None) -> OpenCache:
         """The index, after building or extending whatever is not up to date; `room` is for what is then at hand."""
+        with self._removal_told():
+            if (found := self._open_fresh()) is not None:
+                return found
+            building = self._locked("build.lock", fcntl.LOCK_EX)
+            try:
+                return self._build(building, workers, room or Room())
+            except BaseException:
+                _unlock(building)
+                raise
+
+    def _open_fresh(self) -> OpenCache | None:
+        """The index, when it is up to date."""
         reading = self._reading()
         state = self._load_fresh()
         if state is not None:
             return OpenCache(state, lambda: reading)
         reading.close()  # nobody who builds is to find somebody reading
-        building = self._locked("build.lock", fcntl.LOCK_EX)
-        try:
-            return self._build(building, workers, room or Room())
-        except BaseException:
-            building.close()
-            raise
+        return None
 
     def _build(self, building: IO[str], workers: int | None, room: Room) -> OpenCache:
-        state = self._load_fresh()  # another command may have built it while this one waited
-        if state is not None:
-            with building:
-                reading = self._reading()
-            return OpenCache(state, lambda: reading)
+        # Another command may have built it while this one waited.
+        if (ready := self._open_fresh()) is not None:
+            _unlock(building)
+            return ready
         found, base = file_id(self.path), self._load()
         if base is None or not self._has_grown(base, found):
             base = State(build="", made_of=found)
@@ -102,16 +115,31 @@ class Cache:
         state = self._extend(base, found, workers, fresh)
 
         def finish() -> IO[str]:
-            with building:
-                fresh.write()
-                self._save(state)
-                self._sweep(state)
-                return self._reading()  # before another builder may sweep
+            try:
+                with self._removal_told():
+                    fresh.write()
+                    self._save(state)
+                    self._sweep(state)
+                    return self._reading()  # before another builder may sweep
+            finally:
+                _unlock(building)
 
         if fresh.have_to_wait():
-            return OpenCache(state, beside(finish, "rollforge-writing"), fresh.tables)
+            wait = beside(finish, "rollforge-writing", outlives_us=True)
+            return OpenCache(state, wait, fresh.tables)
         reading = finish()
         return OpenCache(state, lambda: reading, fresh.tables)
+
+    @contextmanager
+    def _removal_told(self) -> Iterator[None]:
+        """Say what is missing: the file, or the folder of its index."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            what = "it" if not self.path.exists() else self.folder.parent
+            raise DataError(
+                f"{self.path}: {what} was removed while it was read", hint="run the command again"
+            ) from error
 
     def _reading(self) -> IO[str]:
         """Parts are not swept while this is open."""
@@ -189,7 +217,7 @@ class Cache:
             base, build=build, made_of=found, tail=None,
             parts=list(base.parts), keys=list(base.keys), listed=list(base.listed), numbers=dict(base.numbers), texts=dict(base.texts),
         )  # fmt: skip
-        whole_end = None if is_compressed(self.path) else last_line_start(self.path, found.size)
+        whole_end = None if is_compressed(self.path) else self._whole_end(found.size)
         for scanned in scan_parallel(self.path, self.kind, base.end, whole_end, stem, workers, fresh):
             self._add(state, scanned, build, fresh)
         if whole_end is not None and whole_end < found.size:
@@ -200,6 +228,10 @@ class Cache:
         state.has_plain_keys = self._has_plain_keys(base, state, fresh)
         state.head_digest, state.tail_digest = self._digests(state.end)
         return state
+
+    def _whole_end(self, size: int) -> int:
+        with self.path.open("rb", buffering=0) as file:
+            return last_line_start(file, size)
 
     def _has_plain_keys(self, base: State, state: State, fresh: FreshParts) -> bool:
         """Whether every rollout has a key of its own: only parts that may share keys with new ones are read again."""
@@ -249,6 +281,12 @@ class Cache:
             except BlockingIOError:
                 return
             _remove_unnamed(str(self.folder), named)
+
+
+def _unlock(file: IO[str]) -> None:
+    """Let others build; closing the file alone would not, while a fork of this process has it open."""
+    fcntl.flock(file, fcntl.LOCK_UN)
+    file.close()
 
 
 def _remove_unnamed(folder: str, named: set[str]) -> None:

@@ -35,6 +35,7 @@ class ByTask:
         self.order: Ints
         self.task: Ints
         """The task of each rollout."""
+        self._is_at_hand = where is None and index.is_at_hand
         self.order, self.task = _by_task(index, where)
         self._is_in_order = bool((self.order[1:] > self.order[:-1]).all())
         is_first = np.ones(len(self.task), dtype=np.bool_)
@@ -85,7 +86,7 @@ class ByTask:
 
     def floats(self, names: Sequence[str]) -> Iterator[tuple[str, Floats]]:
         """Each number column as floats, NaN for missing, in the order of (task, rollout); they may not be written to."""
-        at_once = 1 if self.index.is_at_hand else max(1, BATCH_VALUES // max(1, len(self)))
+        at_once = 1 if self._is_at_hand else max(1, BATCH_VALUES // max(1, len(self)))
         for first in range(0, len(names), at_once):
             some = list(names[first : first + at_once])
             unread = [name for name in some if name not in self._kept]
@@ -100,13 +101,13 @@ class ByTask:
 
     def keep(self, names: Sequence[str]) -> None:
         """Read these columns together, when all of them are few enough to be remembered."""
-        if len(names) * len(self) <= BATCH_VALUES and not self.index.is_at_hand:
+        if len(names) * len(self) <= BATCH_VALUES and not self._is_at_hand:
             for _ in self.floats(names):
                 pass
 
     def _keep(self, name: str, found: Floats) -> None:
         """Remember a column as long as what is remembered stays small: most runs are, and are asked for it again."""
-        if (len(self._kept) + 1) * len(self) <= BATCH_VALUES and not self.index.is_at_hand:
+        if (len(self._kept) + 1) * len(self) <= BATCH_VALUES and not self._is_at_hand:
             found.flags.writeable = False
             self._kept[name] = found
 

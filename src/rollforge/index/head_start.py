@@ -13,7 +13,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, BinaryIO
 
 from rollforge.index import compiled
-from rollforge.index.ranges import CHUNK, bounds, line_start
+from rollforge.index.ranges import CHUNK, bounds, last_line_start, line_start
 
 if TYPE_CHECKING:
     from rollforge.index._rows import Rows, Took
@@ -26,17 +26,27 @@ def begin(path: str, readers: int) -> None:
     """Let so many threads read the first ranges of a file."""
     if not compiled.IS_THERE:
         return
-    places = bounds(0, os.stat(path).st_size, readers)[: readers + 1]  # noqa: PTH116  (pathlib is not loaded yet)
-    for start, end in pairwise(places):
-        file = open(path, "rb", buffering=0)  # noqa: PTH123, SIM115  (the thread closes it)
+    with _open(path) as file:
+        whole_end = last_line_start(file, os.fstat(file.fileno()).st_size)
+    for start, end in pairwise(bounds(0, whole_end, readers)[: readers + 1]):
+        file = _open(path)  # the thread closes it
         offset = line_start(file, start)
         _begun[offset, end] = _Stretch(file, offset, end)
+
+
+def forget() -> None:
+    """Drop what nobody took over."""
+    _begun.clear()
 
 
 def take_over(file: BinaryIO, offset: int, end: int) -> tuple[Rows, Took] | None:
     """What was read of the lines that begin in [offset, end); None when that was not begun, or the file has changed since."""
     stretch = _begun.pop((offset, end), None)
     return stretch.result(file) if stretch is not None else None
+
+
+def _open(path: str) -> BinaryIO:
+    return open(path, "rb", buffering=0)  # noqa: PTH123  (pathlib is not loaded yet)
 
 
 class _Stretch:

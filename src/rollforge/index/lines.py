@@ -154,19 +154,6 @@ def read_lines(path: Path) -> Iterator[bytes]:
             yield bytes(batch.data[start:end])
 
 
-def last_line_start(path: Path, size: int) -> int:
-    """The offset after the last newline before `size`: what follows is a line still being written, or nothing."""
-    with path.open("rb", buffering=0) as file:
-        while size > 0:
-            begin = max(0, size - GAP)
-            file.seek(begin)
-            newline = file.read(size - begin).rfind(b"\n")
-            if newline >= 0:
-                return begin + newline + 1
-            size = begin
-    return 0
-
-
 def read_spans(path: Path, spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:
     """The bytes at each (offset, length), in the order asked; neighbouring ones are read together."""
     if is_compressed(path):

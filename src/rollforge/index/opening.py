@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rollforge.errors import UsageError
-from rollforge.index import loading
+from rollforge.index import head_start, loading
 from rollforge.index.ahead import beside
 from rollforge.index.cache import Cache, OpenCache
 from rollforge.index.fresh import Room
@@ -45,7 +44,9 @@ def open_index(
     opened = _read_beside_loading(files, workers, room, needed_next)
     from rollforge.index.view import Index
 
-    return Index(files, verifier=verifier, workers=workers, opened=opened, room=room)
+    index = Index(files, verifier=verifier, workers=workers, opened=opened, room=room)
+    head_start.forget()
+    return index
 
 
 def _read_beside_loading(
@@ -59,8 +60,7 @@ def _read_beside_loading(
 
     def read() -> None:
         for cache in stale:
-            with suppress(FileNotFoundError):  # of what was removed, opening the index tells
-                opened[cache.path] = cache.open(workers, room)
+            opened[cache.path] = cache.open(workers, room)
 
     needed = ("rollforge.index.view", *needed_next)
     with held_back():

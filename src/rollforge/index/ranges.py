@@ -38,6 +38,18 @@ def bounds(start: int, end: int, count: int) -> list[int]:
     return places
 
 
+def last_line_start(file: BinaryIO, size: int) -> int:
+    """The offset after the last newline before `size`: what follows is a line still being written, or nothing."""
+    while size > 0:
+        begin = max(0, size - STEP)
+        file.seek(begin)
+        newline = file.read(size - begin).rfind(b"\n")
+        if newline >= 0:
+            return begin + newline + 1
+        size = begin
+    return 0
+
+
 def line_start(file: BinaryIO, place: int) -> int:
     """The offset of the first line that begins at this place or behind it; where the file ends, if there is none."""
     if not place:

@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from rollforge.errors import DataError
 from rollforge.index import parts
 from rollforge.index.arrays import arrow_array, floats, ints
 from rollforge.index.cache import Cache, OpenCache
@@ -63,10 +62,15 @@ class Index:
         self._lines = Fetcher(self._sources)
         for number, files in enumerate(self.runs):
             for kind, path in _files(files):
-                self._open(number, kind, path, files.index, workers, (opened or {}).get(path))
+                begun = (opened or {}).get(path) if kind == "rollouts" else None
+                self._open(number, kind, path, files.index, workers, begun)
         self.readers = readers(sum(files.rollouts.stat().st_size for files in self.runs), workers)
         """Threads at once for what lets go of the interpreter: as many as read the text when the index was made."""
-        self._overlay = self._make_overlay(verifier)
+        try:
+            self._overlay = self._make_overlay(verifier)
+        except BaseException:
+            self.close()
+            raise
 
     @cached_property
     def _base(self) -> duckdb.DuckDBPyConnection:
@@ -142,13 +146,7 @@ class Index:
         self, number: int, kind: Kind, path: Path, folder: Path, workers: int | None, opened: OpenCache | None
     ) -> None:
         cache = Cache(path, kind, folder)
-        try:
-            found = opened or cache.open(workers, self._room)
-        except FileNotFoundError as error:
-            what = "it" if not path.exists() else cache.folder.parent
-            raise DataError(
-                f"{path}: {what} was removed while it was read", hint="run the command again"
-            ) from error
+        found = opened or cache.open(workers, self._room)
         self._held.callback(found.close)
         self._caches.append(found)
         self._sources.add(kind, number, path, cache.folder, found)
