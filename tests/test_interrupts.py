@@ -5,10 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 from rollforge.interrupts import held_back
+
+
+@pytest.fixture(autouse=True)
+def as_python_begins() -> Iterator[None]:
+    """An event loop of another test may have left its own listener behind."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, former)
 
 
 def press() -> None:
