@@ -17,6 +17,7 @@ import pytest
 
 from rollforge.errors import DataError
 from rollforge.index import Index, fast, fresh, open_index, part_tables
+from rollforge.index.cache import Cache
 from rollforge.index.grouped import ByTask
 from tests.builders import make_rollout, write_rows
 
@@ -210,6 +211,23 @@ def test_an_index_removed_while_it_is_written_is_told_so(
         index.select("select 1")
     with pytest.raises(DataError, match="removed while it was read"):
         index.close()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_state_that_cannot_be_written_is_told(
+    workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_run(tmp_path)
+
+    def full(cache: Cache, state: object) -> None:
+        raise OSError(28, "No space left on device", str(cache.path))
+
+    monkeypatch.setattr(Cache, "_save", full)
+    with pytest.raises(OSError, match="No space left"):
+        open_index(path, workers=workers).close()
+    monkeypatch.undo()
+    with open_index(path) as index:
+        assert len(index) == 40
 
 
 def test_a_part_that_cannot_be_written_is_told_when_the_index_is_closed(

@@ -62,10 +62,9 @@ class OpenCache:
 
     def close(self) -> None:
         """Let go of it, once it is."""
-        self.settle()
-        self.tables.clear()
         if os.getpid() == self._process:
             self._reading().close()
+        self.tables.clear()
 
 
 class Cache:
@@ -285,8 +284,9 @@ class Cache:
 
 def _unlock(file: IO[str]) -> None:
     """Let others build; closing the file alone would not, while a fork of this process has it open."""
-    fcntl.flock(file, fcntl.LOCK_UN)
-    file.close()
+    if not file.closed:
+        fcntl.flock(file, fcntl.LOCK_UN)
+        file.close()
 
 
 def _remove_unnamed(folder: str, named: set[str]) -> None:
