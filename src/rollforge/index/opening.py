@@ -28,6 +28,7 @@ def open_index(
     verifier: str | None = None,
     workers: int | None = None,
     needed_next: Sequence[str] = (),
+    room: Room | None = None,
 ) -> Index:
     """The run (or several files as one run) as tables; builds or extends what is not up to date.
 
@@ -36,11 +37,12 @@ def open_index(
             none, the newest later one.
         workers: readers at once for the pass over the text; by default one per core for large files.
         needed_next: modules to load beside the index: while the text is read, where several read it.
+        room: memory for what was just read, where several indexes are open at once.
     """
     if workers is not None and workers < 1:
         raise UsageError(f"there cannot be {workers} workers", hint="give 1 or more, or leave it out")
     files = find_runs(runs)  # what is asked for is understood before the libraries behind an index are loaded
-    room = Room()
+    room = room or Room()
     opened = _read_beside_loading(files, workers, room, needed_next)
     from rollforge.index.view import Index
 
