@@ -53,7 +53,9 @@ def profile(
     from rollforge.index import open_index
 
     needed = ("rollforge.steps.profile", *(() if json else ("rollforge.cli.profile_tables",)))
-    with open_index(run, verifier=reading.verifier, workers=reading.workers, needed_next=needed) as index:
+    with open_index(
+        run, verifier=reading.verifier, workers=reading.workers, needed_next=needed, at_hand=True
+    ) as index:
         import msgspec
 
         from rollforge.steps.profile import ProfileOptions, profile_index, write_profile

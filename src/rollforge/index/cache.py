@@ -88,7 +88,7 @@ class Cache:
                 return found
             building = self._locked("build.lock", fcntl.LOCK_EX)
             try:
-                return self._build(building, workers, room or Room())
+                return self._build(building, workers, room or Room(0))
             except BaseException:
                 _unlock(building)
                 raise

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BUDGET = 64 << 20
-"""Bytes of tables that are held, as 150,000 rollouts have."""
+"""Bytes of tables that are held for one run, as 150,000 rollouts have."""
 
 
 class Room:
-    """Memory for the tables of all files of a run, or of several."""
+    """Memory for the tables of all files of a run."""
 
-    def __init__(self) -> None:
-        self.left = BUDGET
+    def __init__(self, size: int) -> None:
+        self.left = size
 
 
 class FreshParts:

@@ -12,7 +12,7 @@ from rollforge.errors import UsageError
 from rollforge.index import head_start, loading
 from rollforge.index.ahead import beside
 from rollforge.index.cache import Cache, OpenCache
-from rollforge.index.fresh import Room
+from rollforge.index.fresh import BUDGET, Room
 from rollforge.index.ranges import readers
 from rollforge.index.sources import find_runs, read_manifest
 from rollforge.interrupts import held_back
@@ -28,7 +28,7 @@ def open_index(
     verifier: str | None = None,
     workers: int | None = None,
     needed_next: Sequence[str] = (),
-    room: Room | None = None,
+    at_hand: bool = False,
 ) -> Index:
     """The run (or several files as one run) as tables; builds or extends what is not up to date.
 
@@ -37,12 +37,12 @@ def open_index(
             none, the newest later one.
         workers: readers at once for the pass over the text; by default one per core for large files.
         needed_next: modules to load beside the index: while the text is read, where several read it.
-        room: memory for what was just read, where several indexes are open at once.
+        at_hand: hold the columns of what had to be read now, if they are few enough: for those who go through all of them.
     """
     if workers is not None and workers < 1:
         raise UsageError(f"there cannot be {workers} workers", hint="give 1 or more, or leave it out")
     files = find_runs(runs)  # what is asked for is understood before the libraries behind an index are loaded
-    room = room or Room()
+    room = Room(BUDGET if at_hand else 0)
     opened = _read_beside_loading(files, workers, room, needed_next)
     from rollforge.index.view import Index
 

@@ -57,7 +57,7 @@ class Index:
         self.manifests = [read_manifest(files) for files in self.runs]
         self._held = ExitStack()
         self._caches: list[OpenCache] = []
-        self._room = room or Room()
+        self._room = room or Room(0)
         self._sources = Sources()
         self._lines = Fetcher(self._sources)
         for number, files in enumerate(self.runs):

@@ -69,7 +69,7 @@ def summarize_run(
     workers: int | None = None,
 ) -> RunMetrics:
     """The metrics of a run, or of several files as one run."""
-    with open_index(runs, verifier=verifier, workers=workers) as index:
+    with open_index(runs, verifier=verifier, workers=workers, at_hand=True) as index:
         return summarize_index(index, options)
 
 

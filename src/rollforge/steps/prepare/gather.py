@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from rollforge.errors import UsageError
 from rollforge.index import Index, arrays, open_index
-from rollforge.index.fresh import Room
 from rollforge.recipes.base import Candidates, Ints, Mask, group_stats, scrambled
 from rollforge.records import UNANSWERED
 from rollforge.steps.prepare.settings import Settings
@@ -109,8 +108,7 @@ class Pool:
 
 def load_pool(runs: Sequence[str | Path], settings: Settings) -> Pool:
     """The runs as columns, with the user's conditions as flags."""
-    room = Room()
-    indexes = [open_index(run, verifier=settings.verifier, room=room) for run in runs]
+    indexes = [open_index(run, verifier=settings.verifier) for run in runs]
     parts = [_columns(index, settings) for index in indexes]
     joined = (
         parts[0] if len(parts) == 1 else {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}

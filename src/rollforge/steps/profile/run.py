@@ -74,7 +74,7 @@ def profile_run(
     workers: int | None = None,
 ) -> Profile:
     """The profile of a run, or of several files as one run."""
-    with open_index(runs, verifier=verifier, workers=workers) as index:
+    with open_index(runs, verifier=verifier, workers=workers, at_hand=True) as index:
         return profile_index(index, options)
 
 
