@@ -24,12 +24,8 @@ def read_early(words: Sequence[str]) -> None:
         may_have = os.access(os.path.dirname(path) or ".", os.W_OK)  # noqa: PTH120  (else it lies somewhere else)
         if size >= ranges.WORTH_A_WORKER and count > 1 and may_have and not has_index:
             head_start.begin(path, count)
-    except (
-        OSError,
-        ValueError,
-        RuntimeError,
-    ):  # the command itself tells what is wrong; no thread may be started
-        return
+    except (OSError, ValueError, RuntimeError):
+        return  # the command itself tells what is wrong; and where no thread may be started, it reads later
 
 
 def _workers(words: Sequence[str]) -> int | None:
