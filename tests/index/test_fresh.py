@@ -18,8 +18,9 @@ import pytest
 
 from rollforge.errors import DataError
 from rollforge.index import Index, fast, open_index, opening, part_tables
-from rollforge.index.cache import Cache
+from rollforge.index.cache import Cache, OpenCache
 from rollforge.index.grouped import ByTask
+from rollforge.store import RunFiles
 from tests.builders import make_rollout, write_rows
 
 pytestmark = pytest.mark.usefixtures("few_rows_a_part")
@@ -138,6 +139,25 @@ def test_an_expression_reads_its_columns_together_though_all_are_at_hand(tmp_pat
         rows = ByTask(index, "reward >= 0")
         rows.keep(["reward", "answer_chars"])
         assert index.is_at_hand and sorted(rows._kept) == ["answer_chars", "reward"]
+
+
+def test_a_run_that_cannot_be_opened_lets_go_of_what_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [write_run(tmp_path / name) for name in ("a", "b")]
+    files = [RunFiles(path) for path in paths]
+    closed: list[str] = []
+    close = OpenCache.close
+
+    def watched(cache: OpenCache) -> None:
+        closed.append(cache.state.build)
+        close(cache)
+
+    monkeypatch.setattr(OpenCache, "close", watched)
+    paths[1].unlink()
+    with pytest.raises(DataError, match="removed while it was read"):
+        Index(files)
+    assert len(closed) == 1
 
 
 def test_nothing_is_held_unless_it_is_asked_for(tmp_path: Path) -> None:

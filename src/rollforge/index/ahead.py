@@ -1,4 +1,4 @@
-"""This module does a piece of work for each of many things, in several threads, and hands over the results in order.
+"""This module has work done by other threads: a piece for each of many things, with results in order, or one piece beside our own.
 
 It pays where the work lets go of the interpreter's lock: the compiled modules, numpy, reading and writing. Plain threads are enough:
 `concurrent.futures` loads the logging of Python, for which short commands would wait.

@@ -1,7 +1,7 @@
 """This module lets one thread alone load what all need: the main one, while others read.
 
-Two threads that load modules at once wait for each other's, and reading gains nothing from it. Readers therefore load nothing
-before the main thread has.
+A thread that needs a module which another is loading stands still until that is done. Readers put aside what they could not go on
+with, and load nothing before the main thread has.
 """
 
 from __future__ import annotations
@@ -30,5 +30,5 @@ def wait() -> None:
 
 
 def is_under_way() -> bool:
-    """Whether somebody is loading what parts are written with."""
+    """Whether somebody is loading what parts are made with."""
     return not _is_done.is_set()

@@ -60,7 +60,7 @@ def read_range(
 
 
 class RangeScan:
-    """The chunk being read: ordinary rollouts apart from all other lines, because they are read apart."""
+    """A range being read, chunk by chunk: ordinary rollouts apart from all other lines, because they are read apart."""
 
     def __init__(self, path: Path, kind: Kind, stem: Path, fresh: FreshParts | None) -> None:
         self.scanned = Scanned()

@@ -60,13 +60,13 @@ class Index:
         self._room = room or Room(0)
         self._sources = Sources()
         self._lines = Fetcher(self._sources)
-        for number, files in enumerate(self.runs):
-            for kind, path in _files(files):
-                begun = (opened or {}).get(path) if kind == "rollouts" else None
-                self._open(number, kind, path, files.index, workers, begun)
-        self.readers = readers(sum(files.rollouts.stat().st_size for files in self.runs), workers)
-        """Threads at once for what lets go of the interpreter: as many as read the text when the index was made."""
         try:
+            for number, files in enumerate(self.runs):
+                for kind, path in _files(files):
+                    begun = (opened or {}).get(path) if kind == "rollouts" else None
+                    self._open(number, kind, path, files.index, workers, begun)
+            self.readers = readers(sum(files.rollouts.stat().st_size for files in self.runs), workers)
+            """Threads at once for what lets go of the interpreter: as many as read the text when the index was made."""
             self._overlay = self._make_overlay(verifier)
         except BaseException:
             self.close()
