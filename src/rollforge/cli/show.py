@@ -17,7 +17,8 @@ from rollforge.cli.output import out, print_json
 from rollforge.errors import Exit, UsageError
 
 if TYPE_CHECKING:
-    from rollforge.steps.show import Pick, SeenLine, Shown, ShowOptions, Turn
+    from rollforge.conversations.turns import Turn
+    from rollforge.steps.show import Pick, SeenLine, Shown, ShowOptions
 
 EXAMPLE = 'rollforge show runs/first --where "reward = 0 and turns = 1" --sample 3'
 
