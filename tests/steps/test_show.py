@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollforge.index import open_index
 from rollforge.conversations.turns import Turn, turns_of
+from rollforge.index import open_index
 from rollforge.steps.show import ShowOptions, show_rollouts
 from tests.builders import Row, make_rollout, write_rows
 
