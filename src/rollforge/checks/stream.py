@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Literal
 
-from rollforge.checks.base import share
+from rollforge.checks.finding import share
 from rollforge.records import JsonObject
 
 Light = Literal["green", "yellow", "red"]

@@ -11,7 +11,7 @@ from rollforge.cli.output import out
 from rollforge.records import JsonObject
 
 if TYPE_CHECKING:
-    from rollforge.checks.base import Finding
+    from rollforge.checks.finding import Finding
     from rollforge.steps.check import Report
 
 _HEADINGS = {

@@ -9,7 +9,7 @@ from rollforge.cli.figures import bar, clipped, interval, mean_text, percent, pe
 from rollforge.cli.grid import GAP, Column, Grid, put, terminal_width
 
 if TYPE_CHECKING:
-    from rollforge.steps.metrics import Comparison, RunMetrics
+    from rollforge.steps.metrics import RunComparison, RunMetrics
     from rollforge.steps.metrics.records import Field
 
 MAX_FIELDS = 40
@@ -153,7 +153,7 @@ def _histogram(metrics: RunMetrics) -> Grid:
     return table
 
 
-def print_comparison(comparison: Comparison) -> None:
+def print_comparison(comparison: RunComparison) -> None:
     """The differences, task by task, and what they say."""
     put()
     put(f"against {comparison.against}", "bold")

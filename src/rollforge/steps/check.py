@@ -15,8 +15,9 @@ import msgspec
 import pyarrow as pa
 
 from rollforge.checks import CHECKS, MEMBERS
-from rollforge.checks.base import RECIPES, Check, Finding, Recipe, as_check
-from rollforge.checks.evidence import About, Evidence, Source
+from rollforge.checks.base import Check, as_check
+from rollforge.checks.evidence import About, Evidence, EvidenceSource
+from rollforge.checks.finding import RECIPES, Finding, Recipe
 from rollforge.errors import Exit, RollforgeError, UsageError
 from rollforge.index import Index, open_index
 from rollforge.records import JsonObject
@@ -323,7 +324,7 @@ def index_evidence(index: Index, options: CheckOptions) -> Evidence:
         declared=options.reward_range or _declared(known, index.verifier),
         suspect=next((item.extra["suspect"] for item in known if item.extra.get("suspect")), None),
     )
-    source: Source = IndexSource(index, options.where)
+    source: EvidenceSource = IndexSource(index, options.where)
     return Evidence(source, about, places_limit=options.places_limit)
 
 
