@@ -50,10 +50,10 @@ def suspect_window(run: Evidence, limits: Limits) -> Iterator[Finding]:
         return
     yield Finding(
         level="warning",
-        text=f"collect marked {window.get('rollouts', 0):,} rollouts as suspect: {window.get('reason', '')}",
-        value=window.get("value"),
-        n=window.get("rollouts"),
-        where=[{"first_at": window.get("first_at"), "last_at": window.get("last_at")}],
+        text=f"collect marked {window.rollouts:,} rollouts as suspect: {window.reason}",
+        value=window.value,
+        n=window.rollouts,
+        where=[{"first_at": window.first_at, "last_at": window.last_at}],
         next=f'look at them: rollforge show {run.name} --where "{suspect_condition(window)}" --limit 5',
     )
 

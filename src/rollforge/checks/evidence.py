@@ -18,6 +18,7 @@ import pyarrow as pa
 from rollforge.checks.columns import Bools, Range, TextCodes, ends_of
 from rollforge.checks.finding import Place
 from rollforge.checks.samples import SampledText, Texts
+from rollforge.checks.stream import SuspectWindow
 from rollforge.index.arrays import flags, floats, ints
 from rollforge.intervals import Estimate, clustered_mean
 from rollforge.records import JsonObject
@@ -111,7 +112,7 @@ class About:
     """The task of each rollout that failed and was never made, where a file of failures says so."""
     where: str | None = None
     """The condition for rollouts to be looked at, when not all are."""
-    suspect: JsonObject | None = None
+    suspect: SuspectWindow | None = None
     """The window that `collect` marked when its own detectors tripped."""
 
 

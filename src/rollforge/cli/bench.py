@@ -83,7 +83,7 @@ def bench(
     facts = join(tasksets, evaluation, folder)
     folding = EvaluateOptions(
         k=evaluation.samples,
-        tasks=facts["counts"],
+        tasks=facts.counts,
         estimator=evaluation.estimator,
         detailed_stats=evaluation.detailed_stats,
         threshold=evaluation.threshold,

@@ -72,7 +72,7 @@ def evaluate(
     )  # fmt: skip
     folding = EvaluateOptions(
         k=evaluation.samples,
-        tasks=facts["counts"],
+        tasks=facts.counts,
         estimator=evaluation.estimator,
         detailed_stats=evaluation.detailed_stats,
         threshold=evaluation.threshold,
