@@ -25,7 +25,7 @@ from rollforge.registry import did_you_mean
 from rollforge.rollouts import Rollout
 from rollforge.store import RunFiles, mend_tail, write_atomically
 from rollforge.store.lock import is_held
-from rollforge.verifiers.runner import RunningJudge
+from rollforge.verifiers.running.judge import RunningJudge
 
 Key = tuple[int, int]
 RECORDED = "recorded"
