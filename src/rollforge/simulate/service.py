@@ -26,6 +26,7 @@ from rollforge.simulate.reading import Rejection
 from rollforge.simulate.tools import sample_in_calls
 from rollforge.simulate.wire import Reply, Request
 from rollforge.simulate.writing import FINGERPRINT, Answered
+from rollforge.store.reading import UNREADABLE
 
 _REMEMBERED_PROMPTS = 200_000
 _REFUSAL = "I'm sorry, but I can't help with that."
@@ -265,7 +266,7 @@ class Service:
 def _read(dialect: Dialect, body: bytes) -> Ask:
     try:
         value = from_json(body)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise Rejection(400, f"the body is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise Rejection(400, "the body must be a JSON object")
@@ -293,6 +294,6 @@ def _json(status: int, value: object) -> Reply:
 def _object(body: bytes) -> JsonObject:
     try:
         value = from_json(body)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return {}
     return value if isinstance(value, dict) else {}

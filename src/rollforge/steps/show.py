@@ -16,6 +16,7 @@ from rollforge.errors import UsageError
 from rollforge.index import Index
 from rollforge.index.lines import read_lines
 from rollforge.records import PARAMS_KEY, JsonObject, content_text
+from rollforge.store.reading import UNREADABLE
 
 Pick = Literal["best", "worst", "suspicious"]
 
@@ -160,7 +161,7 @@ def _decode(line: bytes) -> JsonObject:
     """A row; one with NaN or half a character in it is read all the same, without them."""
     try:
         row: JsonObject = msgspec.json.decode(line)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         value = json.loads(line, parse_constant=lambda _: None)
         row = msgspec.json.decode(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
     return row
@@ -170,7 +171,7 @@ def as_json(shown: Shown) -> Shown:
     """The same for JSON: a line that is none stands there as a text."""
     try:
         msgspec.json.decode(shown.raw)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         text = bytes(shown.raw).decode("utf-8", "replace")
         return msgspec.structs.replace(shown, raw=msgspec.Raw(msgspec.json.encode(text)))
     return shown
@@ -298,7 +299,7 @@ def _pretty(value: object) -> str:
         return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
     try:
         decoded = msgspec.json.decode(value)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return value
     return msgspec.json.format(value, indent=2) if isinstance(decoded, dict | list) else value
 

@@ -15,6 +15,7 @@ import msgspec
 
 from rollforge.errors import UsageError
 from rollforge.records import Verdict
+from rollforge.store.reading import UNREADABLE
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ class VerdictCache:
                 "SELECT rest, verdict FROM verdicts WHERE id = ?", (_number(key),)
             ).fetchone()
             return _decode(row[1]) if row is not None and row[0] == key[8:] else None
-        except (sqlite3.Error, msgspec.DecodeError) as error:
+        except (sqlite3.Error, *UNREADABLE) as error:
             logger.warning("%s: cannot read: %s", self.path, error)
             return None
 
