@@ -334,3 +334,53 @@ def test_a_vote_of_more_samples_than_a_float_can_count_ways_for_is_exact_too() -
     two = [0] * 800 + [1] * 700  # the vote of three
     three = sum(math.comb(800, n) * math.comb(700, 3 - n) for n in (2, 3)) / math.comb(1500, 3)
     assert at_k.majority_at_k(two, [1.0] * 800 + [0.0] * 700, 3) == pytest.approx(three, abs=1e-9)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.sampled_from([0.0, 0.25, 1.0, 7.5])), min_size=1, max_size=40),
+    st.sets(st.integers(0, 5)),
+)
+def test_the_running_mean_is_the_clustered_mean_whichever_groups_are_closed(
+    values: list[tuple[int, float]], closed: set[int]
+) -> None:
+    running = stats.ClusterMean()
+    for group, value in values:
+        running.add(group, value)
+    for group in closed:
+        running.close(group)
+    members = {group: [value for one, value in values if one == group] for group, _ in values}
+    whole = stats.clustered_mean(
+        [sum(one) for one in members.values()],
+        [len(one) for one in members.values()],
+        is_share=len(members) > 1 and all(value in (0, 1) for _, value in values),
+    )
+    found = running.estimate()
+    assert found.groups == whole.groups
+    assert found.value == pytest.approx(whole.value)
+    assert (found.ci is None) == (whole.ci is None)
+    if whole.ci is not None:
+        assert found.ci == pytest.approx(whole.ci, abs=1e-6)
+
+
+def test_a_share_interval_holds_its_share_at_both_ends() -> None:
+    for n in range(1, 60):
+        assert stats.wilson(0.0, n, 1.96)[0] == 0.0
+        assert stats.wilson(1.0, n, 1.96)[1] == 1.0
+    zeros = stats.clustered_mean([0.0] * 18, [4] * 18, is_share=True)
+    assert zeros.ci is not None and zeros.ci[0] == 0.0
+
+
+def test_wilson_of_many_shares_is_wilson_of_each() -> None:
+    shares, counts = [0.0, 0.3, float("nan"), 1.0], [4, 10, 0, 7]
+    lows, highs = stats.wilson_each(shares, counts, 1.96)
+    assert np.isnan(lows[2]) and np.isnan(highs[2])
+    for place in (0, 1, 3):
+        assert (lows[place], highs[place]) == stats.wilson(shares[place], counts[place], 1.96)
+
+
+def test_quantiles_agree_with_published_values() -> None:
+    assert stats.normal_quantile(0.975) == 1.959963984540054
+    assert stats.t_quantile(0.975, 1) == pytest.approx(12.706204736432095, rel=1e-9)
+    assert stats.t_quantile(0.975, 9) == pytest.approx(2.262157163, rel=1e-9)
+    assert stats.t_quantile(0.025, 9) == pytest.approx(-stats.t_quantile(0.975, 9))
+    assert stats.t_quantile(0.5, 3) == 0.0

@@ -8,8 +8,8 @@ values come sorted by group, with `starts` naming where each group begins.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from itertools import pairwise
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -229,16 +229,16 @@ class Estimate(NamedTuple):
 def clustered_mean(
     sums: ArrayLike, counts: ArrayLike, *, is_share: bool = False, level: float = LEVEL
 ) -> Estimate:
-    """The mean over all values, with an interval that knows the values of one group to be alike.
+    """Mean over all values with a cluster-robust interval: the values of one group are not independent.
 
-    The spread is taken between groups (cluster-robust, groups − 1 degrees of freedom), so that 16 samples of one task do not
-    count as 16 independent tasks.
+    The spread is measured between groups (groups − 1 degrees of freedom), so 16 samples of one task do not count as 16
+    independent tasks.
 
     Args:
         sums: the sum of each group's values.
-        counts: how many values each group has; groups without any are left out.
-        is_share: the values are all 0 or 1: the interval is Wilson's on the effective sample size, which keeps a width at
-            0 and at 1 where the spread is zero.
+        counts: the number of values in each group; groups without any are left out.
+        is_share: every value is 0 or 1. The interval is then Wilson's on the effective sample size, which keeps a width at
+            0 and at 1 where the observed spread is zero.
     """
     totals, sizes = np.asarray(sums, dtype=np.float64), np.asarray(counts, dtype=np.float64)
     totals, sizes = totals[sizes > 0], sizes[sizes > 0]
@@ -246,12 +246,76 @@ def clustered_mean(
     if groups == 0:
         return Estimate(None, None, None, 0)
     mean = float(totals.sum() / n)
+    residuals = totals - sizes * mean
+    return _clustered(mean, n, groups, float((residuals**2).sum()), is_share=is_share, level=level)
+
+
+class ClusterMean:
+    """Running version of `clustered_mean`, for values that arrive one at a time.
+
+    Memory is bounded by the open groups: `close` folds a finished group into running sums. Open groups count as they are.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0.0
+        self._is_share = True
+        self._sum_by_group: dict[int, float] = {}
+        self._count_by_group: dict[int, int] = {}
+        self._closed = 0
+        self._sums2 = self._sums_counts = self._counts2 = 0.0
+
+    @property
+    def mean(self) -> float | None:
+        """The mean so far, without the cost of an interval."""
+        return self.total / self.count if self.count else None
+
+    def add(self, group: int, value: float) -> None:
+        """Count one value of a group."""
+        self.count += 1
+        self.total += value
+        self._is_share = self._is_share and value in (0.0, 1.0)
+        self._sum_by_group[group] = self._sum_by_group.get(group, 0.0) + value
+        self._count_by_group[group] = self._count_by_group.get(group, 0) + 1
+
+    def close(self, group: int) -> None:
+        """Fold a group into the running sums; later values of the same group would count as another group."""
+        total, count = self._sum_by_group.pop(group, 0.0), self._count_by_group.pop(group, 0)
+        if count:
+            self._closed += 1
+            self._sums2 += total * total
+            self._sums_counts += total * count
+            self._counts2 += count * count
+
+    def estimate(self) -> Estimate:
+        """Mean and interval so far; no interval before there are two groups."""
+        totals = np.array(list(self._sum_by_group.values()), dtype=np.float64)
+        sizes = np.array(list(self._count_by_group.values()), dtype=np.float64)
+        groups = len(sizes) + self._closed
+        if not self.count:
+            return Estimate(None, None, None, 0)
+        if not self._closed:
+            return clustered_mean(totals, sizes, is_share=self._is_share and groups > 1)
+        mean = self.total / self.count
+        squares = float(((totals - sizes * mean) ** 2).sum())
+        squares += max(0.0, self._sums2 - 2 * mean * self._sums_counts + mean * mean * self._counts2)
+        return _clustered(
+            mean, float(self.count), groups, squares, is_share=self._is_share and groups > 1, level=LEVEL
+        )
+
+    def half_width(self) -> float | None:
+        """Half the width of the interval; None before there are two groups."""
+        found = self.estimate()
+        return None if found.low is None or found.high is None else (found.high - found.low) / 2
+
+
+def _clustered(
+    mean: float, n: float, groups: int, squares: float, *, is_share: bool, level: float
+) -> Estimate:
+    """The interval around a mean of n values, from the squared residuals of the groups' sums."""
     if groups == 1 and not is_share:
         return Estimate(mean, None, None, 1)
-    variance = 0.0
-    if groups > 1:
-        residuals = totals - sizes * mean
-        variance = float((residuals**2).sum()) * groups / (groups - 1) / n**2
+    variance = squares * groups / (groups - 1) / n**2 if groups > 1 else 0.0
     if is_share:
         low, high = _share_interval(mean, variance, n, groups, level)
     else:
@@ -263,20 +327,27 @@ def clustered_mean(
 def _share_interval(
     share: float, variance: float, n: float, groups: int, level: float
 ) -> tuple[float, float]:
-    """Wilson's interval with as many independent values as the clustered spread leaves, at most n and at least the groups."""
+    """Wilson's interval on the effective sample size: what the clustered variance leaves, at least 1, at most n."""
     independent = share * (1 - share) / variance if variance > 0 else float(groups)
     independent = min(max(independent, 1.0), n)
-    quantile = (
-        t_quantile((1 + level) / 2, max(groups - 1, 1)) if groups > 1 else normal_quantile((1 + level) / 2)
-    )
+    quantile = t_quantile((1 + level) / 2, groups - 1) if groups > 1 else normal_quantile((1 + level) / 2)
     return wilson(share, independent, quantile)
 
 
 def wilson(share: float, n: float, z: float) -> tuple[float, float]:
-    """Wilson's score interval for a share of n."""
-    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    """Wilson's score interval for a share of n; it holds the share itself."""
+    low, high = wilson_each(np.float64(share), np.float64(n), z)
+    return float(low), float(high)
+
+
+def wilson_each(shares: ArrayLike, counts: ArrayLike, z: float) -> tuple[Floats, Floats]:
+    """Wilson's score interval for each of many shares; NaN where a share is NaN."""
+    share, n = np.asarray(shares, dtype=np.float64), np.asarray(counts, dtype=np.float64)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        centre = (share + z * z / (2 * n)) / (1 + z * z / n)
+        half = z / (1 + z * z / n) * np.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    # At 0 and at 1 one end is the share itself, which rounding misses by 1e-17.
+    return np.clip(centre - half, 0.0, share), np.clip(centre + half, share, 1.0)
 
 
 def mean_of(values: ArrayLike, *, most: float | None = None, level: float = LEVEL) -> Estimate:
@@ -339,29 +410,26 @@ def paired_difference(first: ArrayLike, second: ArrayLike, *, level: float = LEV
 
 
 def normal_quantile(p: float) -> float:
-    """The value below which a standard normal lies with probability p."""
-    return _quantile(p, lambda value: math.erfc(value / math.sqrt(2)) / 2)
+    """The standard normal quantile; `inv_cdf` is accurate to 15 decimals, and rounding there makes it the closest float."""
+    return round(NormalDist().inv_cdf(p), 15)
 
 
 def t_quantile(p: float, degrees: int) -> float:
-    """The value below which Student's t lies with probability p."""
+    """The quantile of Student's t, by bisection on its distribution function."""
     if degrees > 10_000:
         return normal_quantile(p)
-    return _quantile(
-        p, lambda value: incomplete_beta(degrees / 2, 0.5, degrees / (degrees + value * value)) / 2
-    )
-
-
-def _quantile(p: float, beyond: Callable[[float], float]) -> float:
-    """The value below which lies, with probability p, what is spread evenly around 0 and `beyond` a value ≥ 0 this often."""
     if p >= 0.5:
-        return -_quantile(1 - p, beyond) if p > 0.5 else 0.0
+        return -t_quantile(1 - p, degrees) if p > 0.5 else 0.0
+
+    def tail(value: float) -> float:
+        return incomplete_beta(degrees / 2, 0.5, degrees / (degrees + value * value)) / 2
+
     low, high = 0.0, 2.0
-    while beyond(high) > p:
+    while tail(high) > p:
         low, high = high, high * 2
     for _ in range(80):
         middle = (low + high) / 2
-        low, high = (middle, high) if beyond(middle) > p else (low, middle)
+        low, high = (middle, high) if tail(middle) > p else (low, middle)
     return -(low + high) / 2
 
 

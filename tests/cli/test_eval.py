@@ -8,7 +8,7 @@ import pytest
 
 from rollforge import stats
 from rollforge.cli import main
-from rollforge.cli.bench import parse_contestants
+from rollforge.cli.commands.bench import parse_contestants
 from rollforge.errors import UsageError
 from rollforge.sinks.jsonl import read_metrics
 from rollforge.steps.evaluation import Evaluation, compare, parse_taskset

@@ -60,7 +60,9 @@ def collect(folder: Path, fault: str = "", *more: str) -> subprocess.CompletedPr
     )
 
 
-@pytest.mark.parametrize("error", ["RuntimeError('torn')", "OSError(5, 'Input/output error')", "MemoryError()"])
+@pytest.mark.parametrize(
+    "error", ["RuntimeError('torn')", "OSError(5, 'Input/output error')", "MemoryError()"]
+)
 def test_a_committer_that_dies_ends_the_run_with_a_message_and_the_run_resumes(
     tmp_path: Path, error: str
 ) -> None:
@@ -113,7 +115,9 @@ async def test_a_cancelled_committer_fails_those_who_wait(tmp_path: Path) -> Non
             await file.close()
 
 
-def test_a_file_is_synced_where_there_is_no_fdatasync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_synced_where_there_is_no_fdatasync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delattr("os.fdatasync")
     with (tmp_path / "file").open("wb") as file:
         sync_file(file.fileno())

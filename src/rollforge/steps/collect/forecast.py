@@ -5,11 +5,11 @@ Intervals come from the pilot's own spread between tasks; a pilot of few tasks g
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 
-from rollforge.steps.collect.live import ClusterMean, Live
+from rollforge import stats
+from rollforge.stats import ClusterMean
+from rollforge.steps.collect.live import Live
 
 BUSY = 0.85
 """Above this share of one core, the client itself is the limit: Python runs on one."""
@@ -62,14 +62,11 @@ def _estimate(value: float, spread: float | None) -> Estimate:
 
 
 def _failures(live: Live, owed: int) -> Estimate:
-    """Wilson's interval: it stays honest when the pilot saw no failure at all."""
+    """Wilson's interval keeps a width even when the pilot saw no failure at all."""
     settled = live.fresh + live.given_up
-    share, z = live.given_up / settled, 1.96
-    middle = (share + z * z / (2 * settled)) / (1 + z * z / settled)
-    half = (
-        z * math.sqrt(share * (1 - share) / settled + z * z / (4 * settled * settled)) / (1 + z * z / settled)
-    )
-    return Estimate(share * owed, max(0.0, middle - half) * owed, min(1.0, middle + half) * owed)
+    share = live.given_up / settled
+    low, high = stats.wilson(share, settled, stats.normal_quantile((1 + stats.LEVEL) / 2))
+    return Estimate(share * owed, low * owed, high * owed)
 
 
 def bottleneck(

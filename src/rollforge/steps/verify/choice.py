@@ -10,8 +10,8 @@ import msgspec
 
 from rollforge.errors import UsageError
 from rollforge.rollouts import Rollout, RolloutReader
+from rollforge.stats import ClusterMean
 from rollforge.steps.verify.options import Sample, VerifyOptions
-from rollforge.steps.verify.tally import ClusterMean
 from rollforge.steps.verify.verdicts import Key, KeySet, read_verdicts
 from rollforge.store import RunFiles
 from rollforge.verifiers.runner import RunningJudge
