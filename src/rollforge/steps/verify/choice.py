@@ -14,7 +14,7 @@ from rollforge.stats import ClusterMean
 from rollforge.steps.verify.options import Sample, VerifyOptions
 from rollforge.steps.verify.verdicts import Key, KeySet, read_verdicts
 from rollforge.store import RunFiles
-from rollforge.verifiers.runner import RunningJudge
+from rollforge.verifiers.running.judge import RunningJudge
 
 
 class Chooser:

@@ -26,7 +26,7 @@ from rollforge.rollouts import Rollout
 from rollforge.store import RunFiles, mend_tail, write_atomically
 from rollforge.store.lock import is_held
 from rollforge.store.reading import UNREADABLE
-from rollforge.verifiers.runner import RunningJudge
+from rollforge.verifiers.running.judge import RunningJudge
 
 Key = tuple[int, int]
 RECORDED = "recorded"
