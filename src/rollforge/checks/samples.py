@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypedDict, cast
 import msgspec
 
 from rollforge.records import PARAMS_KEY, JsonObject, Response, Task, from_json
+from rollforge.store.reading import UNREADABLE
 
 BUDGET = 400
 """Rollouts whose text one check may read."""
@@ -146,7 +147,7 @@ class Texts:
 def _known_fields(line: bytes) -> Iterator[str]:
     try:
         row = _field_names(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return
     yield from (name for name, value in row.items() if value != _NULL)
 
@@ -154,7 +155,7 @@ def _known_fields(line: bytes) -> Iterator[str]:
 def _sample(line: bytes, task: JsonObject) -> SampledText:
     try:
         row = _read_row(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         row = None
     return SampledText(row, task) if isinstance(row, dict) else SampledText({}, {})
 

@@ -66,7 +66,7 @@ def evaluate(
 
     from rollforge.steps.evaluation import EvaluateOptions, parse_taskset
     from rollforge.store import RunFiles
-    from rollforge.store.durable import write_atomically
+    from rollforge.store.atomic import write_atomically
 
     folder = Path(out or f"runs/eval-{safe_folder(model)}")
     files = RunFiles(folder)

@@ -55,12 +55,12 @@ class CollectResult(msgspec.Struct, frozen=True, kw_only=True):
     """What the verifier answered to questions it must know; exit code 5 when that shows it broken."""
 
 
-def ending_of(reason: Reason, *, unfinished: int, unjudged: int) -> tuple[Ending, Exit]:
-    """What the reason to stop, or its absence, means for the exit code."""
+def ending_of(reason: Reason, *, unfinished: int, unjudged: int, shortfall: str = "") -> tuple[Ending, Exit]:
+    """How the run ended and its exit code, from the reason to stop (if any) and from what is missing."""
     if reason == "broken":
         return reason, Exit.BROKEN_VERIFICATION
     if not unfinished and reason not in ("fatal", "disk"):
-        return ("incomplete", Exit.INCOMPLETE) if unjudged else ("done", Exit.DONE)
+        return ("incomplete", Exit.INCOMPLETE) if unjudged or shortfall else ("done", Exit.DONE)
     match reason:
         case "":
             return "incomplete", Exit.INCOMPLETE
@@ -76,8 +76,11 @@ def ending_of(reason: Reason, *, unfinished: int, unjudged: int) -> tuple[Ending
             return reason, Exit.USAGE
 
 
-def message_of(ending: Ending, engine: Engine) -> str:
+def message_of(ending: Ending, engine: Engine, shortfall: str = "") -> str:
+    """One sentence for the summary; `shortfall` is what an observer could not deliver."""
     match ending:
+        case "incomplete" if shortfall:
+            return f"finished, but {shortfall}"
         case "outage":
             return f"stopped: {engine.error}"
         case "failures":

@@ -9,7 +9,8 @@ import msgspec
 
 from rollforge.errors import DataError, UsageError
 from rollforge.records import TASK_KEY, JsonObject, from_json, to_json
-from rollforge.store.durable import write_atomically
+from rollforge.store.atomic import write_atomically
+from rollforge.store.reading import UNREADABLE
 from rollforge.tasks import read_lines
 
 TASKSET_KEY = "taskset"
@@ -82,7 +83,7 @@ def _rows(taskset: Taskset, limit: int | None) -> Iterator[JsonObject]:
             return
         try:
             row = from_json(line)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise DataError(
                 f"{taskset.path}:{number}: {error}", hint=f"see all: rollforge validate {taskset.path}"
             ) from error
