@@ -11,8 +11,8 @@ from collections import Counter, deque
 import msgspec
 
 from rollforge.errors import Failure
+from rollforge.intervals import ClusterMean
 from rollforge.records import JsonObject, Response, Verdict
-from rollforge.stats import ClusterMean
 from rollforge.verifiers.running.judge import JudgeCounters
 
 CHARACTERS_PER_TOKEN = 4
