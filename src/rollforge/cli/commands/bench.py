@@ -13,7 +13,6 @@ from cyclopts import Parameter
 from rollforge.cli.commands.evaluating import (
     AskFlags,
     EvalFlags,
-    Joined,
     collect_options,
     evaluate_model,
     fold_options,
@@ -29,7 +28,7 @@ from rollforge.records import JsonObject
 
 if TYPE_CHECKING:
     from rollforge.steps.collect import CollectOptions
-    from rollforge.steps.evaluation import Evaluation, Taskset
+    from rollforge.steps.evaluation import Evaluation, JoinedTasksets, Taskset
 
 EXAMPLE = "rollforge bench -i arithmetic=tasks.jsonl -m a=simulated -m b=simulated -k 4 --verifier exact -o runs/bench"
 
@@ -123,12 +122,18 @@ def _refuse_reserved_name(tasksets: list[Taskset]) -> None:
 
 
 def _options(
-    contestant: Contestant, folder: Path, joined: Joined, evaluation: EvalFlags, ask: AskFlags, *, fresh: bool
+    contestant: Contestant,
+    folder: Path,
+    joined: JoinedTasksets,
+    evaluation: EvalFlags,
+    ask: AskFlags,
+    *,
+    fresh: bool,
 ) -> CollectOptions:
     if contestant.url:
         ask = replace(ask, server=replace(ask.server, base_urls=(contestant.url,)))
     run = folder / safe_folder(contestant.label)
-    return collect_options(joined, run, contestant.model, evaluation, ask, fresh=fresh)
+    return collect_options(joined, folder, run, contestant.model, evaluation, ask, fresh=fresh)
 
 
 def parse_contestants(words: list[str]) -> list[Contestant]:

@@ -74,7 +74,7 @@ def evaluate(
         say(f"another step was evaluated in {folder}: its rollouts are moved aside, its metrics stay")
     joined = join([parse_taskset(text) for text in input], evaluation, folder)
     options = collect_options(
-        joined, folder, model, evaluation, ask, fresh=fresh or curve is not None, step=step or None
+        joined, folder, folder, model, evaluation, ask, fresh=fresh or curve is not None, step=step or None
     )
     with start_sinks(sinks, files, options.to_config()) as opened:
         result, code = evaluate_model(

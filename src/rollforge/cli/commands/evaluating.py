@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import msgspec
 from cyclopts import Group, Parameter
 
 from rollforge.cli.commands.collect import ModelFlags, PaceFlags, SamplingFlags
@@ -21,7 +20,7 @@ from rollforge.steps.collect.options import CollectOptions
 if TYPE_CHECKING:
     from rollforge.cli.render.progress import Progress
     from rollforge.steps.collect import CollectResult
-    from rollforge.steps.evaluation import EvaluateOptions, Evaluation, Taskset
+    from rollforge.steps.evaluation import EvaluateOptions, Evaluation, JoinedTasksets, Taskset
 
 _EVAL = Group("Evaluation", sort_key=1)
 JOINED = "eval_tasks.jsonl"
@@ -62,27 +61,18 @@ class AskFlags:
     pace: PaceFlags = PaceFlags()  # noqa: RUF009
 
 
-class Joined(msgspec.Struct, frozen=True):
-    """Task sets joined into one task file."""
-
-    path: Path
-    counts: dict[str, int]
-    """Task set → tasks in it."""
-    has_answers: bool
-    """Every task has `expected_answer`."""
-
-
-def join(tasksets: list[Taskset], flags: EvalFlags, folder: Path) -> Joined:
+def join(tasksets: list[Taskset], flags: EvalFlags, folder: Path) -> JoinedTasksets:
     """Write the joined task file into `folder`."""
     from rollforge.steps.evaluation import join_tasksets
 
     if flags.samples < 1:
         raise UsageError(f"-k/--samples must be at least 1, not {flags.samples}")
-    facts = join_tasksets(tasksets, folder / JOINED, limit=flags.limit)
-    return Joined(folder / JOINED, facts["counts"], facts["has_answers"])
+    return join_tasksets(tasksets, folder / JOINED, limit=flags.limit)
 
 
-def fold_options(flags: EvalFlags, joined: Joined, category: Literal["eval", "bench"]) -> EvaluateOptions:
+def fold_options(
+    flags: EvalFlags, joined: JoinedTasksets, category: Literal["eval", "bench"]
+) -> EvaluateOptions:
     """Return how a run is folded into metrics."""
     from rollforge.steps.evaluation import EvaluateOptions
 
@@ -97,7 +87,8 @@ def fold_options(flags: EvalFlags, joined: Joined, category: Literal["eval", "be
 
 
 def collect_options(
-    joined: Joined,
+    joined: JoinedTasksets,
+    folder: Path,
     run: Path,
     model: str,
     flags: EvalFlags,
@@ -111,7 +102,7 @@ def collect_options(
     given = vars(ask.server) | vars(ask.pace)
     given["overrides"] = ask.sampling.overrides() | ask.server.overrides
     return CollectOptions(
-        input=str(joined.path),
+        input=str(folder / JOINED),
         out=str(run),
         model=model,
         samples=flags.samples,

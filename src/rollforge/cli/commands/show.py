@@ -18,7 +18,8 @@ from rollforge.cli.render.table import GAP, wrapped
 from rollforge.errors import Exit, UsageError
 
 if TYPE_CHECKING:
-    from rollforge.steps.show import Pick, SeenLine, Shown, ShowOptions, Turn
+    from rollforge.conversations.turns import Turn
+    from rollforge.steps.show import Pick, SeenLine, Shown, ShowOptions
 
 EXAMPLE = 'rollforge show runs/first --where "reward = 0 and turns = 1" --sample 3'
 
