@@ -71,8 +71,8 @@ OPEN = {"index"}
 """Packages under way, whose door is not looked at."""
 
 REPEATED = {
-    "Answer", "BadLine", "Batch", "Call", "ClusterMean", "Column", "Comparison", "Engine", "Estimate", "Finding", "Group",
-    "Groups", "Item", "ModelOptions", "Keys", "Ledger", "Manifest", "Message", "Names", "Options", "Outcome", "Own", "Part", "Plan", "Problem",
+    "Answer", "BadLine", "Batch", "Call", "ClusterMean", "Column", "Comparison", "Engine", "Estimate", "Finding", "Group", "ModelOptions",
+    "Groups", "Item", "Keys", "Ledger", "Manifest", "Message", "Names", "Options", "Outcome", "Own", "Part", "Plan", "Problem",
     "Reader", "Reply", "Report", "Run", "Sample", "Snapshot", "Source", "Summary", "Tally", "Turn", "WhichFlags",
 }  # fmt: skip
 """Class names that still stand for more than one thing."""
