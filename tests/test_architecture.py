@@ -71,9 +71,9 @@ OPEN = {"index"}
 """Packages under way, whose door is not looked at."""
 
 REPEATED = {
-    "Answer", "BadLine", "Batch", "Call", "ClusterMean", "Column", "Comparison", "Engine", "Estimate", "Finding", "Group", "ModelOptions",
+    "Answer", "BadLine", "Batch", "Call", "ClusterMean", "Column", "Comparison", "Engine", "Estimate", "Finding", "Group",
     "Groups", "Item", "Keys", "Ledger", "Manifest", "Message", "Names", "Options", "Outcome", "Own", "Part", "Plan", "Problem",
-    "Reader", "Reply", "Report", "Run", "Sample", "Snapshot", "Source", "Summary", "Tally", "Turn", "WhichFlags",
+    "Reader", "Reply", "Report", "Run", "Sample", "Snapshot", "Source", "Summary", "Tally", "Turn", "WhichFlags", "ModelOptions",
 }  # fmt: skip
 """Class names that still stand for more than one thing."""
 
