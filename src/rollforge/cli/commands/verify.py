@@ -17,7 +17,7 @@ from rollforge.cli.values import SECONDS, SETTINGS, Flag
 from rollforge.errors import Exit, UsageError
 from rollforge.records import JsonObject
 from rollforge.steps.probe import ProbeOptions
-from rollforge.steps.verify.options import ChoiceOptions, JudgeOptions, VerifyOptions
+from rollforge.steps.verify.options import ChoiceOptions, RunningOptions, VerifyOptions
 from rollforge.verifiers.running.judge import Workers, parse_workers
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class ChoiceFlags(ChoiceOptions):
 
 
 @Parameter(name="*", group=_HOW, negative=())
-class JudgeFlags(JudgeOptions):
+class JudgeFlags(RunningOptions):
     """Spelling of the flags about the verifier."""
 
     options: Annotated[JsonObject, SETTINGS, Parameter(name=["--set", "-S", "--verifier-set"])]

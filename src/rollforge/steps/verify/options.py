@@ -32,7 +32,7 @@ class ChoiceOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgeOptions:
+class RunningOptions:
     """How the verifier runs."""
 
     mode: Mode | None = None
@@ -50,21 +50,21 @@ class JudgeOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyOptions(ChoiceOptions, JudgeOptions):
+class VerifyOptions(ChoiceOptions, RunningOptions):
     """How to verify a run. `rollforge verify` reads its flags, defaults and help texts from the two groups."""
 
     run: str | Path
     verifier: str | VerifierFunction
 
 
-class Sample(msgspec.Struct, frozen=True):
+class SampleSize(msgspec.Struct, frozen=True):
     """How many rollouts to take: a share, or a count."""
 
     share: float | None = None
     count: int | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Sample:
+    def parse(cls, text: str) -> SampleSize:
         """Parse `500` or `1%`."""
         try:
             if text.endswith("%"):
