@@ -10,12 +10,11 @@ from __future__ import annotations
 import asyncio
 import time
 
-import msgspec
-
 from rollforge.agents.tools.base import ToolError, ToolSession
 from rollforge.agents.tools.limits import MAX_RESULT_BYTES
 from rollforge.errors import Failure
 from rollforge.records import OWN_KEY, JsonObject, from_json, to_json
+from rollforge.store.reading import UNREADABLE
 
 
 async def answer_calls(
@@ -77,7 +76,7 @@ def parse_arguments(text: object) -> JsonObject:
         return text
     try:
         value = from_json(str(text)) if text else {}
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise tool_error("bad-arguments", f"Invalid tool call arguments: {error}") from error
     if not isinstance(value, dict):
         raise tool_error(
