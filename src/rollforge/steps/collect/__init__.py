@@ -11,16 +11,16 @@ ending     why it stopped, and what that means for the exit code
 from rollforge.steps.collect.ending import CollectResult, Ending
 from rollforge.steps.collect.observer import Observer
 from rollforge.steps.collect.options import CollectOptions
-from rollforge.steps.collect.plan import BadLine, BadTasks, Plan
+from rollforge.steps.collect.plan import BadTaskLine, BadTasks, CollectPlan
 from rollforge.steps.collect.step import Collection
 
 __all__ = [
-    "BadLine",
+    "BadTaskLine",
     "BadTasks",
     "CollectOptions",
+    "CollectPlan",
     "CollectResult",
     "Collection",
     "Ending",
     "Observer",
-    "Plan",
 ]
