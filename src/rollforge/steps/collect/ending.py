@@ -7,8 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from rollforge.checks.stream import SuspectWindow
 from rollforge.errors import Exit, Failure, RollforgeError, UsageError
-from rollforge.records import JsonObject
 from rollforge.steps.collect.engine import CollectEngine, Reason
 from rollforge.steps.collect.forecast import Forecast
 from rollforge.steps.collect.options import CollectOptions
@@ -49,7 +49,7 @@ class CollectResult(msgspec.Struct, frozen=True, kw_only=True):
     forecast: Forecast | None = None
     bad_lines: int = 0
     notes: list[str] = []
-    suspect: JsonObject | None = None
+    suspect: SuspectWindow | None = None
     """The window of rollouts whose rewards the detectors of broken verification do not trust; they are kept."""
     probe: ProbeReport | None = None
     """What the verifier answered to questions it must know; exit code 5 when that shows it broken."""

@@ -11,8 +11,8 @@ from collections import Counter, deque
 import msgspec
 
 from rollforge.errors import Failure
+from rollforge.intervals import ClusterMean
 from rollforge.records import Response, Verdict
-from rollforge.stats import ClusterMean
 from rollforge.store.manifest import RunningReward
 from rollforge.verifiers.running.judge import JudgeCounters
 

@@ -13,6 +13,8 @@ import socket
 import time
 from collections.abc import Callable
 
+import msgspec
+
 from rollforge import __version__
 from rollforge.agents.base import Agent, Preparation
 from rollforge.errors import Exit, RollforgeError
@@ -194,7 +196,7 @@ class Collection:
         manifest.requests = machinery.client.budget.facts()
         manifest.notes = self.notes
         if engine.watch.tripped:
-            manifest.extra["suspect"] = engine.watch.window()
+            manifest.extra["suspect"] = msgspec.to_builtins(engine.watch.window())
 
     def _unjudged(self, machinery: Machinery, plan: CollectPlan) -> int:
         """Rollouts that a verifier should have judged and did not."""

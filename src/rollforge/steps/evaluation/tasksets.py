@@ -24,6 +24,15 @@ class Taskset(msgspec.Struct, frozen=True):
     path: str
 
 
+class JoinedTasksets(msgspec.Struct, frozen=True):
+    """What the joined task file holds."""
+
+    counts: dict[str, int]
+    """Task set → tasks."""
+    has_answers: bool
+    """Every task has an expected answer."""
+
+
 def parse_taskset(text: str) -> Taskset:
     """`gsm8k=tasks.jsonl`, or a path alone, whose stem is then the name."""
     name, equals, path = text.partition("=")
@@ -34,8 +43,8 @@ def parse_taskset(text: str) -> Taskset:
     return Taskset(name, path)
 
 
-def join_tasksets(tasksets: Sequence[Taskset], target: Path, *, limit: int | None = None) -> JsonObject:
-    """Write the joined task file, unless it is there as it should be; per task set how many tasks, and which have an answer.
+def join_tasksets(tasksets: Sequence[Taskset], target: Path, *, limit: int | None = None) -> JoinedTasksets:
+    """Write the joined task file, unless it is already there with the same content.
 
     Args:
         limit: tasks of each set at most.
@@ -60,7 +69,7 @@ def join_tasksets(tasksets: Sequence[Taskset], target: Path, *, limit: int | Non
     target.parent.mkdir(parents=True, exist_ok=True)
     if not target.exists() or target.read_bytes() != data:
         write_atomically(target, data)
-    return {"counts": counts, "has_answers": has_answers}
+    return JoinedTasksets(counts, has_answers)
 
 
 def _rows(taskset: Taskset, limit: int | None) -> Iterator[JsonObject]:
