@@ -29,11 +29,19 @@ from rollforge.agents.transcript import tool_names
 from rollforge.errors import DataError, ResumeRefused, UsageError
 from rollforge.records import OWN_KEY, PARAMS_KEY, TASK_KEY, JsonObject, from_json, to_json
 from rollforge.steps.collect.options import CollectOptions, verifier_name
-from rollforge.store import UNREADABLE, Ledger, Manifest, RunFiles, mend_tail, read_manifest, replacing
+from rollforge.store import (
+    UNREADABLE,
+    Ledger,
+    Manifest,
+    RunFiles,
+    damaged_file,
+    mend_tail,
+    read_manifest,
+    replacing,
+)
 from rollforge.store.atomic import make_directory, sync_directory
 from rollforge.store.manifest import TaskInput
 from rollforge.store.reading import lines_of
-from rollforge.store.tail import damaged_file
 from rollforge.tasks import BadRow, PromptTemplate, TaskFile, read_lines, to_task_row
 
 logger = logging.getLogger(__name__)
