@@ -37,7 +37,8 @@ __all__ = [
 ]
 
 _HOME = {
-    "DurableFile": "durable", "mend_tail": "tail", "damaged_file": "tail", "replacing": "atomic", "write_atomically": "atomic", "Ledger": "ledger",
+    "DurableFile": "durable", "mend_tail": "tail", "damaged_file": "tail", "replacing": "atomic", "write_atomically": "atomic",
+    "Ledger": "ledger",
     "RunLock": "lock", "Manifest": "manifest", "is_alive": "manifest", "read_manifest": "manifest", "run_id": "manifest",
     "UNREADABLE": "reading", "read_json": "reading", "reason_of": "reading",
 }  # fmt: skip
