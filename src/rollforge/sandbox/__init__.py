@@ -30,9 +30,9 @@ import msgspec
 
 from rollforge.errors import UsageError
 from rollforge.sandbox.bubblewrap import confinements, python, python_inside
-from rollforge.sandbox.confined import Confined, Reply
+from rollforge.sandbox.confined import Confined, SandboxReply
 
-__all__ = ["WEAKER", "Confined", "Kind", "Limits", "Mode", "Reply", "Sandbox", "find_bubblewrap"]
+__all__ = ["WEAKER", "Confined", "Kind", "Limits", "Mode", "Sandbox", "SandboxReply", "find_bubblewrap"]
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ Ending = Literal["", "died", "late", "too much"]
 """Why there is no message: the process is gone, the time was up, or it printed more than it may."""
 
 
-class Reply(msgspec.Struct, frozen=True):
+class SandboxReply(msgspec.Struct, frozen=True):
     """What came back after one message."""
 
     message: bytes | None
@@ -78,12 +78,12 @@ class Confined:
         """Queue a message; it is written while replies are waited for."""
         self._unsent = memoryview(bytes(self._unsent) + len(data).to_bytes(_LENGTH_BYTES, "big") + data)
 
-    def ask(self, data: bytes, seconds: float) -> Reply:
+    def ask(self, data: bytes, seconds: float) -> SandboxReply:
         """Send one message and wait for one back, no longer than `seconds`."""
         self.begin(data)
         return self.wait(seconds)
 
-    def wait(self, seconds: float) -> Reply:
+    def wait(self, seconds: float) -> SandboxReply:
         """The next message, or why there is none."""
         started = time.monotonic()
         ended: Ending = ""
@@ -99,7 +99,7 @@ class Confined:
         if len(self._printed) > self._output_bytes:
             message, ended = None, "too much"
         printed, self._printed = bytes(self._printed), bytearray()
-        return Reply(message, printed, ended, time.monotonic() - started)
+        return SandboxReply(message, printed, ended, time.monotonic() - started)
 
     def exit_code(self) -> int | None:
         """The code with which it ended by itself; None if it is still there."""

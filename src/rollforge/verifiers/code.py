@@ -32,12 +32,12 @@ import msgspec
 
 from rollforge.errors import UsageError
 from rollforge.records import JsonObject, Response, Task
-from rollforge.sandbox import WEAKER, Confined, Limits, Mode, Reply, Sandbox, find_bubblewrap
+from rollforge.sandbox import WEAKER, Confined, Limits, Mode, Sandbox, SandboxReply, find_bubblewrap
 from rollforge.verifiers import code_runner
 
 needs = ("verifier_metadata.unit_tests",)
 
-Outcome = bool | int
+TestOutcome = bool | int
 """True, or why a test failed: -1 all of it took too long or died, -2 wrong, -3 too slow, -4 an error."""
 
 STARTUP_SECONDS = 20.0
@@ -50,7 +50,7 @@ _STAR_MODULES = (
 _MODULES = _STAR_MODULES[:-2]
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CodeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How programs are run."""
 
     timeout: float = 10.0
@@ -84,10 +84,10 @@ class UnitTests(msgspec.Struct, frozen=True):
 class Code:
     """Judges by running unit tests."""
 
-    options_type = Options
+    options_type = CodeOptions
 
-    def __init__(self, options: Options | None = None) -> None:
-        self._options = options or Options()
+    def __init__(self, options: CodeOptions | None = None) -> None:
+        self._options = options or CodeOptions()
         if self._options.timeout <= 0:
             raise UsageError("timeout must be more than 0 seconds")
         self._sandbox = Sandbox(self._options.sandbox, packages=self._options.packages)
@@ -124,7 +124,7 @@ class Code:
             "sandbox": self._sandbox.kind,
         }
 
-    def _run(self, code: str, tests: UnitTests) -> tuple[list[Outcome], JsonObject]:
+    def _run(self, code: str, tests: UnitTests) -> tuple[list[TestOutcome], JsonObject]:
         expected = [json.loads(text) for text in tests.outputs] if tests.fn_name else tests.outputs
         if tests.fn_name:
             for text in tests.inputs:
@@ -147,15 +147,15 @@ class Code:
 
     def _judge_each(
         self, confined: Confined, tests: UnitTests, expected: list[Any], deadline: float
-    ) -> tuple[list[Outcome], JsonObject]:
-        results: list[Outcome] = []
+    ) -> tuple[list[TestOutcome], JsonObject]:
+        results: list[TestOutcome] = []
         spent = 0.0
         for number, (given, wanted) in enumerate(zip(tests.inputs, expected, strict=True), start=1):
             mark = b"L" if number == len(expected) else b"T"  # the last one may use up the process
             reply = confined.ask(mark + given.encode("utf-8", "surrogatepass"), self._options.timeout)
             spent += reply.seconds
             if mark == b"L" and reply.ended == "died" and confined.exit_code() == 0:
-                reply = Reply(b"O", reply.output)  # it left by os._exit(0), which is a way to end
+                reply = SandboxReply(b"O", reply.output)  # it left by os._exit(0), which is a way to end
             failure = _failure(reply, confined)
             if failure is None:
                 failure = _difference(reply, wanted, is_call=tests.fn_name is not None)
@@ -234,7 +234,7 @@ def _runner() -> CodeType:
     return code
 
 
-def _failure(reply: Reply, confined: Confined) -> JsonObject | None:
+def _failure(reply: SandboxReply, confined: Confined) -> JsonObject | None:
     """Why this reply is no result, or None when it is one."""
     if reply.ended == "late":
         return {"error_code": -3, "error_message": "Time Limit Exceeded"}
@@ -249,7 +249,7 @@ def _failure(reply: Reply, confined: Confined) -> JsonObject | None:
     return None
 
 
-def _difference(reply: Reply, wanted: Any, *, is_call: bool) -> JsonObject | None:
+def _difference(reply: SandboxReply, wanted: Any, *, is_call: bool) -> JsonObject | None:
     """How the output differs from the expected one, or None when it is right."""
     wrong: JsonObject = {"error_code": -2, "error_message": "Wrong Answer"}
     assert reply.message is not None

@@ -15,7 +15,7 @@ from rollforge.cli.render.progress import Progress
 from rollforge.errors import Exit, UsageError
 
 if TYPE_CHECKING:
-    from rollforge.steps.verify import Summary, Verification, VerifyOptions
+    from rollforge.steps.verify import Verification, VerifyOptions, VerifySummary
 
 EXAMPLE = "rollforge verify runs/first --verifier exact"
 
@@ -177,7 +177,7 @@ def _judge(options: VerifyOptions, *, json: bool, progress: Progress) -> Exit:
     return code
 
 
-async def _drive(verification: Verification) -> Summary:
+async def _drive(verification: Verification) -> VerifySummary:
     """Run with signals wired."""
     wire_signals(drain=verification.stop, abort=verification.abort, what="being judged")
     try:
@@ -186,7 +186,7 @@ async def _drive(verification: Verification) -> Summary:
         raise KeyboardInterrupt from None  # stopped before anything was judged
 
 
-def _exit_of(summary: Summary) -> Exit:
+def _exit_of(summary: VerifySummary) -> Exit:
     if summary.state == "interrupted":
         return Exit.INTERRUPTED
     return Exit.DONE if summary.state == "done" else Exit.INCOMPLETE

@@ -38,14 +38,14 @@ class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
     memory_mb: int = 4096
 
 
-class Sample(msgspec.Struct, frozen=True):
+class RolloutSample(msgspec.Struct, frozen=True):
     """How many rollouts to take: a share, or a count."""
 
     share: float | None = None
     count: int | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Sample:
+    def parse(cls, text: str) -> RolloutSample:
         """The sample `text` stands for: `500`, or `1%`."""
         try:
             if text.endswith("%"):
