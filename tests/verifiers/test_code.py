@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rollforge import sandbox
 from rollforge.errors import UsageError
 from rollforge.records import Response, Task
+from rollforge.verifiers.base import load_verifier
 from rollforge.verifiers.code import (
     Code,
     CodeOptions,
@@ -211,12 +212,16 @@ def test_the_verdict_says_what_confined_the_program() -> None:
     assert judge("print(6)", unit_tests([""], ["6"]), sandbox="off")["sandbox"] == "limits"
 
 
-def test_require_refuses_to_run_without_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("options", [{}, {"sandbox": "auto"}, {"sandbox": "require"}])
+def test_loading_is_refused_without_bubblewrap(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     sandbox.find_bubblewrap.cache_clear()
     monkeypatch.setenv("PATH", "/nowhere")
     try:
-        with pytest.raises(UsageError, match="required"):
-            Code(CodeOptions(sandbox="require"))
+        with pytest.raises(UsageError, match="untrusted programs are not run without a sandbox"):
+            load_verifier("code", options)
+        assert "limits only" in (load_verifier("code", {"sandbox": "off"}).warning or "")
     finally:
         sandbox.find_bubblewrap.cache_clear()
 

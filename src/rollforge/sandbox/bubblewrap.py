@@ -74,7 +74,7 @@ def python_files() -> list[Path]:
 
 def private_paths() -> list[Path]:
     """Directories that no program may see: the home directory, and where the command runs."""
-    found = []
+    found: list[Path] = []
     for text in (os.environ.get("HOME"), "~", "."):
         try:
             path = Path(text).expanduser().resolve() if text else None
@@ -92,12 +92,12 @@ def system_paths() -> list[Path]:
 
 def view() -> list[str]:
     """The arguments that lay out the program's file system."""
-    words = []
+    words = [*_directory("/usr"), *_directory("/usr/local"), *_directory("/usr/share")]
     for path in system_paths():
         words += ["--ro-bind", str(path), str(path)]
-    words += ["--perms", "0755", "--dir", "/dev", "--dev-bind", "/dev/null", "/dev/null"]
+    words += [*_directory("/dev"), "--dev-bind", "/dev/null", "/dev/null"]
     words += ["--symlink", "/tmp/.stdin", "/dev/stdin"]
-    words += ["--perms", "0755", "--dir", "/etc", "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
+    words += [*_directory("/etc"), "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
     for name in ("lib", "lib32", "lib64", "bin"):
         path = Path("/") / name
         if path.is_symlink():
@@ -113,6 +113,13 @@ def view() -> list[str]:
         prefix = python().parents[1]
         for path in python_files():
             inside = Path("/python") / path.relative_to(prefix) if path.is_relative_to(prefix) else path
+            for parent in reversed(inside.parents[:-1]):
+                words += _directory(str(parent))
             words += ["--ro-bind", str(path), str(inside)]
         words += ["--setenv", "LD_LIBRARY_PATH", "/python/lib"]
     return words
+
+
+def _directory(path: str) -> list[str]:
+    """Make a directory that another user may enter: bubblewrap's own are for its user only."""
+    return ["--perms", "0755", "--dir", path]

@@ -32,7 +32,7 @@ import msgspec
 
 from rollforge.errors import UsageError
 from rollforge.records import JsonObject, Response, Task
-from rollforge.sandbox import WEAKER, Confined, Limits, Mode, Sandbox, SandboxReply, find_bubblewrap
+from rollforge.sandbox import Confined, Limits, Mode, Sandbox, SandboxReply
 from rollforge.verifiers import code_runner
 
 needs = ("verifier_metadata.unit_tests",)
@@ -56,9 +56,11 @@ class CodeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     timeout: float = 10.0
     """Seconds one test may take."""
     sandbox: Mode = "auto"
-    """`auto` confines with bubblewrap where it works, `require` refuses to go without, `off` only limits."""
+    """`auto` (or `require`) confines programs with bubblewrap or refuses to run them; `off` runs them with limits only."""
     memory_mb: int = 2048
     """Memory of each of the program's processes."""
+    total_memory_mb: int = 4096
+    """Memory of all the program's processes together; 0 sets no limit."""
     processes: int = 32
     """Processes and threads the program may have at once."""
     output_mb: int = 16
@@ -93,11 +95,16 @@ class Code:
         self._sandbox = Sandbox(self._options.sandbox, packages=self._options.packages)
 
     @staticmethod
-    def note_for(options: JsonObject) -> str | None:
-        """What a user should know before trusting the machine to these programs."""
-        if options.get("sandbox") == "off" or find_bubblewrap().prefix is None:
-            return f"programs run with limits only, without bubblewrap: {WEAKER}"
-        return None
+    def check_machine(options: JsonObject) -> None:
+        """Refuse to run programs where bubblewrap does not work, before any work; `sandbox=off` is the only way around."""
+        if options.get("sandbox") != "off":
+            Sandbox("require", packages=False)
+
+    @staticmethod
+    def warning_for(options: JsonObject) -> str | None:
+        """What remains open without a sandbox."""
+        weakness = Sandbox("off", packages=False).weakness if options.get("sandbox") == "off" else None
+        return f"programs run with limits only, without a sandbox: {weakness}" if weakness else None
 
     def verify(self, task: Task, response: Response) -> JsonObject:
         metadata = task.get("verifier_metadata") or {}
@@ -174,6 +181,7 @@ class Code:
         return Limits(
             cpu_seconds=math.ceil(seconds),
             memory_bytes=self._options.memory_mb << 20,
+            total_memory_bytes=self._options.total_memory_mb << 20,
             processes=self._options.processes,
             output_bytes=self._options.output_mb << 20,
         )
@@ -240,6 +248,8 @@ def _failure(reply: SandboxReply, confined: Confined) -> JsonObject | None:
         return {"error_code": -3, "error_message": "Time Limit Exceeded"}
     if reply.ended == "too much":
         return {"error_code": -4, "error_message": "Runtime Error", "error": "printed more than it may"}
+    if reply.ended == "memory":
+        return {"error_code": -4, "error_message": "Runtime Error", "error": "used more memory than it may"}
     if reply.message is None or reply.message[:1] not in (b"R", b"O", b"V", b"W"):
         said = (reply.message or b"")[1:].decode("utf-8", "replace")
         if not said:

@@ -82,7 +82,7 @@ class VerifierFlags:
     verifier_set: Annotated[list[str], Parameter(group=_VERIFIER, negative=())] = field(default_factory=list)
     """key=value option of the verifier."""
     sandbox: Annotated[Literal["auto", "require", "off"] | None, Parameter(group=_VERIFIER)] = None
-    """For a verifier that runs programs: require refuses to run them without bubblewrap, off runs them with limits only."""
+    """For a verifier that runs programs: auto and require confine them with bubblewrap or refuse to run; off runs them with limits only."""
     no_verify: Annotated[bool, Parameter(group=_VERIFIER, negative=())] = False
     """Collect only; judge later with `rollforge verify`."""
     verify_workers: Annotated[str, Parameter(group=_VERIFIER)] = "auto"

@@ -57,7 +57,7 @@ class HowFlags:
     )
     """key=value option of the verifier; repeatable."""
     sandbox: Annotated[Literal["auto", "require", "off"] | None, Parameter(group=_HOW)] = None
-    """For a verifier that runs programs: require refuses to run them without bubblewrap, off runs them with limits only."""
+    """For a verifier that runs programs: auto and require confine them with bubblewrap or refuse to run; off runs them with limits only."""
     cache: Annotated[str | None, Parameter(group=_HOW)] = None
     """Directory that keeps verdicts across runs."""
     verify_workers: Annotated[str, Parameter(group=_HOW)] = "auto"
