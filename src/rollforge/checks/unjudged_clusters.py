@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rollforge.checks.base import Finding, Limits, check
+from rollforge.checks.base import Limits, check
 from rollforge.checks.evidence import Evidence
+from rollforge.checks.finding import Finding
 from rollforge.stats import Ints
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rollforge.checks.base import Finding, check
+from rollforge.checks.base import check
 from rollforge.checks.evidence import Evidence
+from rollforge.checks.finding import Finding
 
 COLUMN = "sandbox"
 """The text column in which the `code` verifier records how it confined the program."""

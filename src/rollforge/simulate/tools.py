@@ -1,7 +1,6 @@
-"""This module is the simulated model's use of tools: it plays the multi-step tasks, and tries any other tool
-it is asked to use.
+"""How the simulated model uses tools: it plays the multi-step tasks, and calls any other tool once when asked to.
 
-A call's id carries the number of the sample, so that a rollout goes on as the sample it began as.
+A call's id carries the sample number, so that a rollout continues as the sample it began as.
 """
 
 from __future__ import annotations
@@ -9,12 +8,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import msgspec
-
 from rollforge.records import JsonObject, from_json, to_json
 from rollforge.simulate.chance import Chance, digest
 from rollforge.simulate.conversation import Ask, SimulatedCall, SimulatedTurn, Tool, ToolOutput
 from rollforge.simulate.needles import LOOK_UP, SUBMIT, Needles, words_to_look_up
+from rollforge.store.reading import UNREADABLE
 
 _ONE_AT_A_TIME = 0.5
 _CALL_ID = re.compile(r"call_(\d+)_[0-9a-f]+$")
@@ -141,7 +139,7 @@ def _submitted(ask: Ask) -> list[int]:
 def _object(text: str) -> JsonObject:
     try:
         value = from_json(text)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return {}
     return value if isinstance(value, dict) else {}
 

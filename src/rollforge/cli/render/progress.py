@@ -5,6 +5,7 @@ It draws from its own thread and only reads snapshots, so a slow terminal or a f
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -18,10 +19,10 @@ from rollforge.cli.render.console import err
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from rollforge.steps.collect.live import Snapshot
+    from rollforge.steps.collect.live import LiveSnapshot
 
 Progress = Literal["auto", "rich", "plain", "json", "none"]
-Look = Callable[[], "Snapshot | None"]
+Look = Callable[[], "LiveSnapshot | None"]
 
 
 class Display(Protocol):
@@ -78,11 +79,14 @@ class _Panel:
     def _draw(self) -> RenderableType:
         from rich.text import Text
 
-        snapshot = self._look()
-        return draw_panel(snapshot) if snapshot else Text("reading tasks …")
+        try:
+            snapshot = self._look()
+            return draw_panel(snapshot) if snapshot else Text("reading tasks …")
+        except Exception as error:  # noqa: BLE001  (an exception here would end the drawing thread unseen)
+            return Text(f"the display failed: {type(error).__name__}: {error} (the run goes on)")
 
 
-def draw_panel(now: Snapshot) -> RenderableType:
+def draw_panel(now: LiveSnapshot) -> RenderableType:
     """The live panel for one snapshot."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
@@ -121,7 +125,7 @@ class _Lines:
         self,
         look: Look,
         announce: Callable[[], None],
-        write: Callable[[Snapshot], None],
+        write: Callable[[LiveSnapshot], None],
         *,
         is_json: bool = False,
     ) -> None:
@@ -141,20 +145,38 @@ class _Lines:
             self._thread.join(timeout=1.0)
 
     def _run(self) -> None:
-        self._announce()
         pause_s, due, shown = 2.0, time.monotonic() + 2.0, -1
+        failure = self._guarded(self._announce)
         while not self._done.wait(0.25):
-            now = self._look()
-            if now is None or time.monotonic() < due:
+            if time.monotonic() < due:
                 continue
-            if self._is_json or now.finished != shown or now.notice:
-                self._write(now)
-                shown = now.finished
             pause_s = min(pause_s * 1.5, 60.0)
             due = time.monotonic() + (2.0 if self._is_json else pause_s)
 
+            def show() -> None:
+                nonlocal shown
+                now = self._look()
+                if now is not None and (self._is_json or now.finished != shown or now.notice):
+                    self._write(now)
+                    shown = now.finished
 
-def _write_line(now: Snapshot) -> None:
+            failure = self._guarded(show, failure)
+
+    @staticmethod
+    def _guarded(show: Callable[[], None], known: str = "") -> str:
+        """Run one piece of the display; its first failure is said on stderr, and the next piece is tried all the same."""
+        try:
+            show()
+        except Exception as error:  # noqa: BLE001  (an exception here would end the drawing thread unseen)
+            failure = f"the display failed: {type(error).__name__}: {error} (the run goes on)"
+            if failure != known:
+                with contextlib.suppress(OSError, ValueError):
+                    print(failure, file=sys.stderr, flush=True)
+            return failure
+        return known
+
+
+def _write_line(now: LiveSnapshot) -> None:
     trouble = trouble_text(now)
     parts = [
         f"{now.finished:,}/{now.expected:,} ({now.finished / max(now.expected, 1):.1%})",
@@ -170,7 +192,7 @@ def _write_line(now: Snapshot) -> None:
     print(" · ".join(parts), file=sys.stderr, flush=True)
 
 
-def _write_record(now: Snapshot) -> None:
+def _write_record(now: LiveSnapshot) -> None:
     write_record({"event": "progress", **msgspec.to_builtins(now)})
 
 
@@ -180,7 +202,7 @@ def write_record(record: object) -> None:
     sys.stdout.buffer.flush()
 
 
-def reward_text(now: Snapshot) -> str:
+def reward_text(now: LiveSnapshot) -> str:
     """Mean ± interval, and over what."""
     if now.reward is None:
         return "none yet"
@@ -188,14 +210,14 @@ def reward_text(now: Snapshot) -> str:
     return f"{now.reward:.3f}{width} over {now.judged / max(now.fresh, 1):.0%} judged"
 
 
-def light_text(now: Snapshot) -> str:
+def light_text(now: LiveSnapshot) -> str:
     """A word on whether the verdicts can be trusted; empty while nothing is odd."""
     return {"yellow": " · verification: odd (yellow)", "red": " · verification: BROKEN (red)"}.get(
         now.light, ""
     )
 
 
-def judging_text(now: Snapshot) -> str:
+def judging_text(now: LiveSnapshot) -> str:
     """What verification is at: with a growing queue and all workers busy, it is what the run waits for."""
     judging = now.judging
     assert judging is not None
@@ -209,7 +231,7 @@ def judging_text(now: Snapshot) -> str:
     return " · ".join(parts)
 
 
-def trouble_text(now: Snapshot) -> str:
+def trouble_text(now: LiveSnapshot) -> str:
     """Failures by class, and what else is not as it should be; empty when all is well."""
     parts = [f"{count:,} {kind}" for kind, count in sorted(now.failures.items(), key=lambda item: -item[1])]
     if now.given_up:

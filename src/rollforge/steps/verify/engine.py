@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from rollforge.errors import Failure, UsageError
+from rollforge.intervals import ClusterMean
 from rollforge.records import Verdict, has_field
 from rollforge.rollouts import Rollout, RolloutReader, TaskFields
-from rollforge.stats import ClusterMean
 from rollforge.steps.verify.choice import Chooser, grouped
 from rollforge.steps.verify.options import VerifyOptions
 from rollforge.steps.verify.source import RolloutSource

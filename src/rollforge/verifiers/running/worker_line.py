@@ -15,6 +15,7 @@ from typing import Protocol, cast
 import msgspec
 
 from rollforge.records import Verdict
+from rollforge.store.reading import UNREADABLE
 from rollforge.verifiers.running.spawner import WorkerHandle
 from rollforge.verifiers.running.worker import HEADER, MAX_FRAME, Hello
 
@@ -132,7 +133,7 @@ class WorkerLine(asyncio.Protocol):
             if not self.is_ready:
                 return self._greet(_decode_greeting(body))
             seconds, message, is_leaving, verdicts = _decode_answer(body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             return False
         if not self.jobs:
             return False
