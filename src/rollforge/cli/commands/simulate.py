@@ -55,7 +55,7 @@ class Serving:
     rate_limit: float = 0.0
     """Requests per second beyond which it answers 429; 0 = no bound."""
     fault: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = ()
-    """KIND=RATE[,option=value…], repeatable. Kinds: 429, 500, 502, 503, 504, hang, drip, torn, content-type, reset, down, empty, truncated, refusal, filtered, overflow, wrong-model."""  # noqa: E501  (help keeps the line breaks of a field's docstring)
+    """KIND=RATE[,option=value…], repeatable. Kinds: 429, 500, 502, 503, 504, hang, drip, torn, content-type, reset, down, empty, truncated, refusal, filtered, overflow, wrong-model, absurd-numbers, endless, large-body, gzip-bomb, headers, nested, bad-utf8, redirect, echo-headers."""  # noqa: E501  (help keeps the line breaks of a field's docstring)
 
 
 @Parameter(name="*")
