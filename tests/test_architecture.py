@@ -15,6 +15,7 @@ ROWS = [
         "interrupts",
         "registry",
         "stats",
+        "intervals",
         "_groups",
         "at_k",
         "group_yield",

@@ -16,7 +16,7 @@ from rollforge.registry import refuse_unknown
 from rollforge.store import RunFiles
 
 if TYPE_CHECKING:
-    from rollforge.checks.base import Recipe
+    from rollforge.checks.finding import Recipe
     from rollforge.steps.check import Report
     from rollforge.steps.collect import CollectResult
     from rollforge.steps.metrics import RunMetrics

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from rollforge.records import PARAMS_KEY, JsonObject, content_text
+from rollforge.store.reading import UNREADABLE
 
 
 class Turn(Struct, frozen=True):
@@ -27,7 +28,7 @@ def read_row(line: bytes) -> JsonObject:
     """Decode a row; NaN becomes null and half characters are replaced, so that any line a model produced can be read."""
     try:
         row: JsonObject = msgspec.json.decode(line)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         value = json.loads(line, parse_constant=lambda _: None)
         row = msgspec.json.decode(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
     return row
@@ -155,6 +156,6 @@ def _pretty(value: object) -> str:
         return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
     try:
         decoded = msgspec.json.decode(value)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return value
     return msgspec.json.format(value, indent=2) if isinstance(decoded, dict | list) else value

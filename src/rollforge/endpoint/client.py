@@ -163,7 +163,8 @@ class Client:
         while True:
             endpoint = self._free_endpoint(time.monotonic()) or await self._wait_for_endpoint()
             try:
-                value = read(await self._send(endpoint, path, body, headers))
+                data = await self._send(endpoint, path, body, headers)
+                value = _read(read, data)
                 self._succeed(endpoint)
                 return Reply(value, endpoint.url, tries + 1)
             except Failure as failure:
@@ -230,8 +231,10 @@ class Client:
             _require_json(data, answer)
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise failure_from_exception(error, self.options.request_timeout_s) from error
-        except asyncio.CancelledError:
-            endpoint.breaker.release()
+        except Failure:
+            raise
+        except BaseException:
+            endpoint.breaker.release()  # neither an answer nor a failure of the endpoint: another one may probe it
             raise
         finally:
             endpoint.in_flight -= 1
@@ -280,6 +283,18 @@ class Outage(Failure):
     @property
     def is_retryable(self) -> bool:
         return False
+
+
+def _read(read: Callable[[bytes], T], data: bytes) -> T:
+    """Make the answer of the bytes. A shape that trips the reader is the server's fault, and counts as its failure."""
+    try:
+        return read(data)
+    except Failure:
+        raise
+    except Exception as error:
+        raise Failure(
+            "model", "transient", f"the answer cannot be read: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _require_json(data: bytes, answer: aiohttp.ClientResponse) -> None:

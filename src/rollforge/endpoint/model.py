@@ -17,6 +17,7 @@ from rollforge.endpoint.client import Client
 from rollforge.endpoint.faults import failure_from_error
 from rollforge.errors import Failure
 from rollforge.records import JsonObject, Response, from_json, to_json
+from rollforge.store.reading import UNREADABLE
 
 Api = Literal["auto", "responses", "chat"]
 
@@ -141,7 +142,7 @@ def _read_chat(body: bytes) -> JsonObject:
 def _read_object(body: bytes) -> JsonObject:
     try:
         value = from_json(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         value = _read_leniently(body)
     if not isinstance(value, dict):
         raise Failure("model", "transient", "the server answered with no object")

@@ -25,6 +25,7 @@ from rollforge.simulate.reading import Rejection
 from rollforge.simulate.tools import sample_in_calls
 from rollforge.simulate.wire import HttpReply, HttpRequest, cross_site_reason
 from rollforge.simulate.writing import FINGERPRINT, Answered, make_numbers_absurd
+from rollforge.store.reading import UNREADABLE
 
 _REMEMBERED_PROMPTS = 200_000
 _REFUSAL = "I'm sorry, but I can't help with that."
@@ -307,7 +308,7 @@ _REWRITTEN: dict[str, Callable[[Fault, HttpReply], HttpReply]] = {
 def _read(dialect: Dialect, body: bytes) -> Ask:
     try:
         value = from_json(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise Rejection(400, f"the body is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise Rejection(400, "the body must be a JSON object")
@@ -335,6 +336,6 @@ def _json(status: int, value: object) -> HttpReply:
 def _object(body: bytes) -> JsonObject:
     try:
         value = from_json(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return {}
     return value if isinstance(value, dict) else {}

@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import msgspec
-
 from rollforge.records import JsonObject, from_json, to_json
 from rollforge.simulate.chance import Chance, digest
 from rollforge.simulate.conversation import Ask, SimulatedCall, SimulatedTurn, Tool, ToolOutput
 from rollforge.simulate.needles import LOOK_UP, SUBMIT, Needles, words_to_look_up
+from rollforge.store.reading import UNREADABLE
 
 _ONE_AT_A_TIME = 0.5
 _CALL_ID = re.compile(r"call_(\d+)_[0-9a-f]+$")
@@ -141,7 +140,7 @@ def _submitted(ask: Ask) -> list[int]:
 def _object(text: str) -> JsonObject:
     try:
         value = from_json(text)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return {}
     return value if isinstance(value, dict) else {}
 

@@ -16,6 +16,7 @@ from rollforge.errors import UsageError
 from rollforge.index import Index
 from rollforge.index.lines import read_lines
 from rollforge.records import PARAMS_KEY, JsonObject
+from rollforge.store.reading import UNREADABLE
 
 Pick = Literal["best", "worst", "suspicious"]
 
@@ -152,7 +153,7 @@ def as_json(shown: Shown) -> Shown:
     """The same for JSON: a line that is none stands there as a text."""
     try:
         msgspec.json.decode(shown.raw)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         text = bytes(shown.raw).decode("utf-8", "replace")
         return msgspec.structs.replace(shown, raw=msgspec.Raw(msgspec.json.encode(text)))
     return shown

@@ -66,7 +66,7 @@ class Manifest(msgspec.Struct, kw_only=True):
     def write(self, files: RunFiles) -> None:
         """Replace the manifest on disk as a whole."""
         # Here, because asyncio comes with it, and readers do without.
-        from rollforge.store.durable import write_atomically
+        from rollforge.store.atomic import write_atomically
 
         write_atomically(files.manifest, msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n")
 

@@ -91,7 +91,7 @@ def bench(
     facts = join(tasksets, evaluation, folder)
     folding = EvaluateOptions(
         k=evaluation.samples,
-        tasks=facts["counts"],
+        tasks=facts.counts,
         estimator=evaluation.estimator,
         detailed_stats=evaluation.detailed_stats,
         threshold=evaluation.threshold,
@@ -159,7 +159,7 @@ def _show(
 ) -> None:
     import msgspec
 
-    from rollforge.store.durable import write_atomically
+    from rollforge.store.atomic import write_atomically
 
     models = {label: msgspec.to_builtins(result) for label, result in results.items()}
     for contestant in contestants:

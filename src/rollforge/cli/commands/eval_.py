@@ -66,7 +66,7 @@ def evaluate(
 
     from rollforge.steps.evaluation import EvaluateOptions, parse_taskset
     from rollforge.store import RunFiles
-    from rollforge.store.durable import write_atomically
+    from rollforge.store.atomic import write_atomically
 
     folder = Path(out or f"runs/eval-{safe_folder(model)}")
     files = RunFiles(folder)
@@ -80,7 +80,7 @@ def evaluate(
     )  # fmt: skip
     folding = EvaluateOptions(
         k=evaluation.samples,
-        tasks=facts["counts"],
+        tasks=facts.counts,
         estimator=evaluation.estimator,
         detailed_stats=evaluation.detailed_stats,
         threshold=evaluation.threshold,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rollforge.cli.render.progress import Progress
     from rollforge.records import JsonObject
     from rollforge.steps.collect import CollectOptions, CollectResult
-    from rollforge.steps.evaluation import EvaluateOptions, Evaluation, Taskset, TasksetResult
+    from rollforge.steps.evaluation import EvaluateOptions, Evaluation, JoinedTasksets, Taskset, TasksetResult
 
 _EVAL = Group("Evaluation", sort_key=1)
 JOINED = "eval_tasks.jsonl"
@@ -58,7 +58,7 @@ class EvalFlags:
     """Seed for the embedded model."""
 
 
-def join(tasksets: list[Taskset], flags: EvalFlags, folder: Path) -> JsonObject:
+def join(tasksets: list[Taskset], flags: EvalFlags, folder: Path) -> JoinedTasksets:
     """The joined task file in `folder`."""
     from rollforge.steps.evaluation import join_tasksets
 
@@ -75,14 +75,14 @@ def collect_options(
     server: ModelFlags,
     pace: PaceFlags,
     *,
-    facts: JsonObject,
+    facts: JoinedTasksets,
     fresh: bool,
     step: int | None = None,
 ) -> CollectOptions:
     """What `collect` is told for one model."""
     import msgspec
 
-    verifier, options = choose_verifier(flags, list(facts["counts"]), has_answers=facts["has_answers"])
+    verifier, options = choose_verifier(flags, list(facts.counts), has_answers=facts.has_answers)
     tasks = TaskFlags(samples=flags.samples, seed=flags.seed, prompt_template=flags.prompt_template)
     judging = VerifierFlags(verifier=verifier)
     collecting = options_from_flags(

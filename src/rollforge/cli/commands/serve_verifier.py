@@ -60,7 +60,7 @@ def serve_verifier(
     from rollforge.loop import run_async
     from rollforge.steps.serve import VerifierServer
     from rollforge.verifiers.base import load_verifier
-    from rollforge.verifiers.runner import parse_workers
+    from rollforge.verifiers.running.judge import parse_workers
 
     verifier = load_verifier(name, parse_settings(judging.verifier_set), judging.mode)
     server = VerifierServer(

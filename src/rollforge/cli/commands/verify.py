@@ -133,7 +133,7 @@ def verify(
 def _options(run: str, verifier: str, which: WhichFlags, how: HowFlags) -> VerifyOptions:
     from rollforge.config import parse_duration, parse_settings
     from rollforge.steps.verify import VerifyOptions
-    from rollforge.verifiers.runner import parse_workers
+    from rollforge.verifiers.running.judge import parse_workers
 
     return VerifyOptions(
         run=run,
@@ -223,7 +223,7 @@ def _probe(
     from rollforge.config import parse_duration, parse_settings
     from rollforge.loop import run_async
     from rollforge.steps.probe import ProbeOptions, probe
-    from rollforge.verifiers.runner import parse_workers
+    from rollforge.verifiers.running.judge import parse_workers
 
     report = run_async(
         probe(

@@ -11,7 +11,7 @@ from rollforge.cli.render.table import wrapped
 from rollforge.records import JsonObject
 
 if TYPE_CHECKING:
-    from rollforge.checks.base import Finding
+    from rollforge.checks.finding import Finding
     from rollforge.steps.check import Report
 
 _HEADINGS = {
@@ -37,10 +37,10 @@ def print_report(report: Report) -> None:
     """One page: verification, collection, distribution, then a line per recipe."""
     show = out().print
     counts = report.counts
-    mean = counts["reward"]["mean"] if counts["reward"] else None
+    mean = counts.reward.mean if counts.reward else None
     told = f", mean reward {mean:.3f}" if mean is not None else ""
     show(
-        f"{report.run}: {counts['rollouts']:,} rollouts of {counts['tasks']:,} tasks, {counts['judged']:,} judged{told}",
+        f"{report.run}: {counts.rollouts:,} rollouts of {counts.tasks:,} tasks, {counts.judged:,} judged{told}",
         markup=False,
     )
     if report.where is not None:

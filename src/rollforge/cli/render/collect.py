@@ -208,7 +208,7 @@ def _print_suspect(result: CollectResult) -> None:
     among = suspect_condition(result.suspect)
     manifest = read_manifest(RunFiles(result.run))
     verifier = shlex.quote(str((manifest.config.get("verifier") if manifest else None) or "NAME"))
-    say(f"  suspect   {result.suspect['rollouts']:,} rollouts (kept, and marked in the manifest)")
+    say(f"  suspect   {result.suspect.rollouts:,} rollouts (kept, and marked in the manifest)")
     run = shlex.quote(result.run)
     say(f'            look:   rollforge show {run} --where "{among}" --limit 5')
     say(f'            mended: rollforge verify {run} --verifier {verifier} --fresh --where "{among}"')

@@ -18,7 +18,7 @@ from rollforge.cli.render.numbers import (
 from rollforge.cli.render.table import GAP, Column, Grid, put, terminal_width
 
 if TYPE_CHECKING:
-    from rollforge.steps.metrics import Comparison, RunMetrics
+    from rollforge.steps.metrics import RunComparison, RunMetrics
     from rollforge.steps.metrics.records import Field
 
 MAX_FIELDS = 40
@@ -162,7 +162,7 @@ def _histogram(metrics: RunMetrics) -> Grid:
     return table
 
 
-def print_comparison(comparison: Comparison) -> None:
+def print_comparison(comparison: RunComparison) -> None:
     """The differences, task by task, and what they say."""
     put()
     put(f"against {comparison.against}", "bold")

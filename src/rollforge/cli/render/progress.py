@@ -5,6 +5,7 @@ It draws from its own thread and only reads snapshots, so a slow terminal or a f
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -78,8 +79,11 @@ class _Panel:
     def _draw(self) -> RenderableType:
         from rich.text import Text
 
-        snapshot = self._look()
-        return draw_panel(snapshot) if snapshot else Text("reading tasks …")
+        try:
+            snapshot = self._look()
+            return draw_panel(snapshot) if snapshot else Text("reading tasks …")
+        except Exception as error:  # noqa: BLE001  (an exception here would end the drawing thread unseen)
+            return Text(f"the display failed: {type(error).__name__}: {error} (the run goes on)")
 
 
 def draw_panel(now: Snapshot) -> RenderableType:
@@ -141,17 +145,35 @@ class _Lines:
             self._thread.join(timeout=1.0)
 
     def _run(self) -> None:
-        self._announce()
         pause_s, due, shown = 2.0, time.monotonic() + 2.0, -1
+        failure = self._guarded(self._announce)
         while not self._done.wait(0.25):
-            now = self._look()
-            if now is None or time.monotonic() < due:
+            if time.monotonic() < due:
                 continue
-            if self._is_json or now.finished != shown or now.notice:
-                self._write(now)
-                shown = now.finished
             pause_s = min(pause_s * 1.5, 60.0)
             due = time.monotonic() + (2.0 if self._is_json else pause_s)
+
+            def show() -> None:
+                nonlocal shown
+                now = self._look()
+                if now is not None and (self._is_json or now.finished != shown or now.notice):
+                    self._write(now)
+                    shown = now.finished
+
+            failure = self._guarded(show, failure)
+
+    @staticmethod
+    def _guarded(show: Callable[[], None], known: str = "") -> str:
+        """Run one piece of the display; its first failure is said on stderr, and the next piece is tried all the same."""
+        try:
+            show()
+        except Exception as error:  # noqa: BLE001  (an exception here would end the drawing thread unseen)
+            failure = f"the display failed: {type(error).__name__}: {error} (the run goes on)"
+            if failure != known:
+                with contextlib.suppress(OSError, ValueError):
+                    print(failure, file=sys.stderr, flush=True)
+            return failure
+        return known
 
 
 def _write_line(now: Snapshot) -> None:

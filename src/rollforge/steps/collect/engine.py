@@ -137,9 +137,7 @@ class Engine:
                     self._limiter.release()
                     break
                 self._start(work)
-                await self._rollouts.room()
-                if self._observer is not None:
-                    await self._observer.room()
+                await self._wait_for_room()
                 while len(self._running) >= self._resident_limit():
                     await self._wait_for_change(1.0)
             while self._running:
@@ -147,6 +145,16 @@ class Engine:
         except asyncio.CancelledError:
             await self._abort()
             raise
+
+    async def _wait_for_room(self) -> None:
+        """Wait while the disk or the observer is behind; a disk that cannot be written ends the run."""
+        try:
+            for file in (self._rollouts, self._failures):
+                await file.room()
+        except RollforgeError as error:
+            self.stop("disk", error)
+        if self._observer is not None:
+            await self._observer.room()
 
     def stop(self, reason: Reason, error: RollforgeError | Failure | None = None) -> None:
         """Take no new work; the first reason stays."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
-from rollforge import stats
-from rollforge.stats import ClusterMean
+from rollforge import intervals
+from rollforge.intervals import ClusterMean
 from rollforge.steps.collect.live import Live
 
 BUSY = 0.85
@@ -65,7 +65,7 @@ def _failures(live: Live, owed: int) -> Estimate:
     """Wilson's interval keeps a width even when the pilot saw no failure at all."""
     settled = live.fresh + live.given_up
     share = live.given_up / settled
-    low, high = stats.wilson(share, settled, stats.normal_quantile((1 + stats.LEVEL) / 2))
+    low, high = intervals.wilson(share, settled, intervals.normal_quantile((1 + intervals.LEVEL) / 2))
     return Estimate(share * owed, low * owed, high * owed)
 
 

@@ -11,9 +11,9 @@ from collections import Counter, deque
 import msgspec
 
 from rollforge.errors import Failure
+from rollforge.intervals import ClusterMean
 from rollforge.records import JsonObject, Response, Verdict
-from rollforge.stats import ClusterMean
-from rollforge.verifiers.runner import JudgeCounters
+from rollforge.verifiers.running.judge import JudgeCounters
 
 CHARACTERS_PER_TOKEN = 4
 """Good enough for servers that report no usage."""

@@ -22,9 +22,9 @@ from rollforge.steps.collect.options import CollectOptions, parse_share
 from rollforge.steps.collect.plan import Plan
 from rollforge.store import DurableFile, run_id
 from rollforge.verifiers.base import Verifier
-from rollforge.verifiers.cache import VerdictCache
 from rollforge.verifiers.probes import SprinkledProbes
-from rollforge.verifiers.runner import RunningJudge, make_judge, parse_workers
+from rollforge.verifiers.running.cache import VerdictCache
+from rollforge.verifiers.running.judge import RunningJudge, make_judge, parse_workers
 
 SPARE_FILES = 128
 """File descriptors kept for everything that is no connection."""

@@ -28,7 +28,7 @@ from rollforge.errors import DataError, ResumeRefused, UsageError
 from rollforge.records import PARAMS_KEY, TASK_KEY, JsonObject, to_json
 from rollforge.steps.collect.options import CollectOptions, verifier_name
 from rollforge.store import Ledger, Manifest, RunFiles, read_manifest
-from rollforge.store.durable import sync_directory
+from rollforge.store.atomic import sync_directory
 from rollforge.tasks import BadRow, PromptTemplate, TaskFile, read_lines, to_task_row
 
 logger = logging.getLogger(__name__)

@@ -13,6 +13,8 @@ import socket
 import time
 from collections.abc import Callable
 
+import msgspec
+
 from rollforge import __version__
 from rollforge.agents.base import Agent, Preparation
 from rollforge.errors import Exit, RollforgeError
@@ -20,7 +22,7 @@ from rollforge.steps.collect.ending import CollectResult, ending_of, message_of,
 from rollforge.steps.collect.forecast import bottleneck, forecast
 from rollforge.steps.collect.live import Snapshot, reward_facts
 from rollforge.steps.collect.machinery import Machinery, judge_for, open_machinery, prepared_agent
-from rollforge.steps.collect.observer import Observer
+from rollforge.steps.collect.observer import GuardedObserver, Observer
 from rollforge.steps.collect.options import CollectOptions
 from rollforge.steps.collect.plan import Plan, make_plan
 from rollforge.store import RunFiles, RunLock
@@ -52,7 +54,7 @@ class Collection:
         """A group verifier needs all samples of a task: what is collected is judged by the verify step afterwards."""
         self._command = command or []
         self._on_start = on_start
-        self._observer = observer
+        self._observer = GuardedObserver(observer) if observer is not None else None
         self._machinery: Machinery | None = None
         self._work: asyncio.Task[None] | None = None
         self._is_judged = False
@@ -137,21 +139,30 @@ class Collection:
                 await ticker
 
     async def _tick(self, machinery: Machinery, plan: Plan) -> None:
-        """Twice a second: rates and loop lag; every other second or so: the manifest, for `status`."""
-        loop = asyncio.get_running_loop()
+        """Twice a second: rates and loop lag; every other second or so: the manifest, for `status`.
+
+        Rollouts do not depend on it: an error is shown once, and the next round tries again.
+        """
         written = 0.0
+        last_error = ""
         while True:
-            machinery.engine.live.tick()
-            if time.monotonic() - written > MANIFEST_EVERY_S:
-                written = time.monotonic()
-                self._update_manifest(machinery, plan, "running")
-                try:
-                    await loop.run_in_executor(None, plan.manifest.write, plan.files)
-                except OSError as error:
-                    logger.warning("cannot write %s: %s", plan.files.manifest, error)
+            try:
+                machinery.engine.live.tick()
+                if time.monotonic() - written > MANIFEST_EVERY_S:
+                    written = time.monotonic()
+                    await self._write_manifest(machinery, plan)
+            except Exception as error:  # noqa: BLE001  (a defect in what is shown must not end or hide the run)
+                what = f"cannot write {plan.files.manifest}: {type(error).__name__}: {error}"
+                if what != last_error:
+                    last_error = what
+                    logger.warning("%s", what)
             before = time.monotonic()
             await asyncio.sleep(0.5)
             self._lag_s = 0.8 * self._lag_s + 0.2 * (time.monotonic() - before - 0.5)
+
+    async def _write_manifest(self, machinery: Machinery, plan: Plan) -> None:
+        self._update_manifest(machinery, plan, "running")
+        await asyncio.get_running_loop().run_in_executor(None, plan.manifest.write, plan.files)
 
     def _update_manifest(self, machinery: Machinery, plan: Plan, state: State) -> None:
         manifest, engine, snapshot = plan.manifest, machinery.engine, machinery.snapshot()
@@ -176,7 +187,7 @@ class Collection:
         manifest.requests = machinery.client.budget.facts()
         manifest.notes = self.notes
         if engine.watch.tripped:
-            manifest.extra["suspect"] = engine.watch.window()
+            manifest.extra["suspect"] = msgspec.to_builtins(engine.watch.window())
 
     def _unjudged(self, machinery: Machinery, plan: Plan) -> int:
         """Rollouts that a verifier should have judged and did not."""
@@ -188,7 +199,8 @@ class Collection:
         owed = plan.ledger.owed(options.attempts)
         unjudged = self._unjudged(machinery, plan)
         unfinished = plan.ledger.expected - plan.ledger.finished
-        ending, code = ending_of(engine.reason, unfinished=unfinished, unjudged=unjudged)
+        shortfall = self._observer.shortfall() if self._observer is not None else ""
+        ending, code = ending_of(engine.reason, unfinished=unfinished, unjudged=unjudged, shortfall=shortfall)
         if report is not None and report.is_broken:
             code = Exit.BROKEN_VERIFICATION
         self._update_manifest(machinery, plan, ending if ending in ("done", "incomplete") else "interrupted")
@@ -203,7 +215,7 @@ class Collection:
             run=options.out,
             ending=ending,
             exit_code=code,
-            message=message_of(ending, engine),
+            message=message_of(ending, engine, shortfall),
             expected=plan.ledger.expected,
             finished=plan.ledger.finished,
             fresh=live.fresh,

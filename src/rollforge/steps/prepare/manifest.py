@@ -20,6 +20,7 @@ from rollforge.installed import version_of
 from rollforge.records import JsonObject
 from rollforge.steps.prepare.settings import Settings
 from rollforge.store import RunFiles
+from rollforge.store.reading import UNREADABLE
 
 NAME = "manifest.json"
 PACKAGES = ("numpy", "pyarrow", "duckdb", "msgspec")
@@ -96,7 +97,7 @@ def read_manifest(path: str | Path) -> Manifest:
         raise UsageError(
             f"{place}: no such manifest", hint="give the manifest.json of a prepared data set"
         ) from error
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise DataError(f"{place}: not a manifest of rollforge prepare: {error}") from error
 
 

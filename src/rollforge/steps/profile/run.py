@@ -15,7 +15,7 @@ import pyarrow as pa
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rollforge import stats
+from rollforge import intervals, stats
 from rollforge.errors import UsageError
 from rollforge.index import Index, open_index
 from rollforge.index.arrays import arrow_array, arrow_floats, texts
@@ -164,7 +164,7 @@ def _reward_columns(rows: ByTask, options: ProfileOptions, shelf: Shelf) -> dict
     with np.errstate(invalid="ignore", divide="ignore"):
         rate = solved / judged
     # The samples of one task are independent of each other, so this is the plain interval.
-    low, high = stats.wilson_each(rate, judged, stats.normal_quantile((1 + stats.LEVEL) / 2))
+    low, high = intervals.wilson_each(rate, judged, intervals.normal_quantile((1 + intervals.LEVEL) / 2))
     has_signal = (found.max - found.min) > options.tolerance
     return {
         "num_judged": _column(shelf.put(judged.astype(np.int64))),
@@ -210,7 +210,7 @@ class _Agents:
     def _parts(self, values: NDArray[Any]) -> list[NDArray[Any]]:
         return np.split(values, self._ends[:-1]) if len(self._ends) else []
 
-    def _draw(self, values: Floats, groups: stats.Groups) -> list[stats.Histogram]:
+    def _draw(self, values: Floats, groups: stats.GroupSummaries) -> list[stats.Histogram]:
         lows, highs = groups.min.tolist(), groups.max.tolist()
         return [
             stats.histogram_between(low, high, part)

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import msgspec
 
 from rollforge.errors import UsageError
+from rollforge.intervals import ClusterMean
 from rollforge.rollouts import Rollout, RolloutReader
-from rollforge.stats import ClusterMean
 from rollforge.steps.verify.options import Sample, VerifyOptions
 from rollforge.steps.verify.verdicts import Key, KeySet, read_verdicts
 from rollforge.store import RunFiles
-from rollforge.verifiers.runner import RunningJudge
+from rollforge.verifiers.running.judge import RunningJudge
 
 
 class Chooser:

@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from rollforge.errors import Failure, UsageError
+from rollforge.intervals import ClusterMean
 from rollforge.records import Verdict, has_field
 from rollforge.rollouts import Rollout, RolloutReader, TaskFields
-from rollforge.stats import ClusterMean
 from rollforge.steps.verify.choice import Chooser, grouped
 from rollforge.steps.verify.options import VerifyOptions
 from rollforge.steps.verify.source import Source
@@ -25,9 +25,9 @@ from rollforge.steps.verify.tally import Summary, estimate_of
 from rollforge.steps.verify.verdicts import FailureFile, failure_line, verdict_line
 from rollforge.store import DurableFile, RunFiles, RunLock
 from rollforge.verifiers.base import load_verifier
-from rollforge.verifiers.cache import VerdictCache
-from rollforge.verifiers.calling import Stopped
-from rollforge.verifiers.runner import JudgeCounters, RunningJudge, make_judge
+from rollforge.verifiers.running.cache import VerdictCache
+from rollforge.verifiers.running.calling import Stopped
+from rollforge.verifiers.running.judge import JudgeCounters, RunningJudge, make_judge
 
 LANES = 128
 """Rollouts held at once: enough to keep every worker and a slow async judge busy."""

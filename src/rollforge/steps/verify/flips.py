@@ -12,10 +12,10 @@ from typing import Literal
 import msgspec
 
 from rollforge.errors import UsageError
+from rollforge.intervals import ClusterMean
 from rollforge.records import JsonObject
 from rollforge.registry import did_you_mean
 from rollforge.rollouts import Own, RolloutReader, TaskFields
-from rollforge.stats import ClusterMean
 from rollforge.steps.verify.choice import hash_of
 from rollforge.steps.verify.tally import Estimate, estimate_of
 from rollforge.steps.verify.verdicts import RECORDED, Key, VerdictRow, known_verifiers, read_verdicts

@@ -9,7 +9,7 @@ import msgspec
 from rollforge.errors import UsageError
 from rollforge.records import JsonObject
 from rollforge.verifiers.base import Mode, VerifierFunction
-from rollforge.verifiers.runner import Workers
+from rollforge.verifiers.running.judge import Workers
 
 
 class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):

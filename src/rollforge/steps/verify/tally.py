@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from rollforge.stats import ClusterMean
+from rollforge.intervals import ClusterMean
 
 
 class Estimate(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
-"""This module keeps verdicts on disk across runs: one SQLite file, safe for several processes at once.
+"""Verdicts on disk, across runs: one SQLite file, safe for several processes at once.
 
-A cache may lose what it was given, never make it up: a key that is there was put there with exactly this verdict, and a disk that
-cannot be written costs hits, not the run. Failures are not kept.
+The cache may lose entries but never invents one: a stored key has exactly the verdict it was stored with. A disk that cannot be
+written costs cache hits, not the run. Failures are not stored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _decode = msgspec.json.Decoder(Verdict).decode
 
 
 class VerdictCache:
-    """Verdicts by key (see `keys`); new ones are written a few hundred at a time."""
+    """Verdicts by key (see `answer_keys`); new ones are written a few hundred at a time."""
 
     def __init__(self, directory: str | Path) -> None:
         self.path = Path(directory) / "verdicts.sqlite"
@@ -51,7 +51,7 @@ class VerdictCache:
                 "SELECT rest, verdict FROM verdicts WHERE id = ?", (_number(key),)
             ).fetchone()
             return _decode(row[1]) if row is not None and row[0] == key[8:] else None
-        except (sqlite3.Error, msgspec.DecodeError) as error:
+        except (sqlite3.Error, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             logger.warning("%s: cannot read: %s", self.path, error)
             return None
 
@@ -62,7 +62,7 @@ class VerdictCache:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is held, in one transaction."""
+        """Write the waiting verdicts in one transaction."""
         rows = [(_number(key), key[8:], _encode(verdict)) for key, verdict in self._waiting.items()]
         self._waiting.clear()
         self._flushed_at = time.monotonic()
@@ -78,13 +78,13 @@ class VerdictCache:
                 self._database.execute("ROLLBACK")
 
     def close(self) -> None:
-        """Write what is held and release the file."""
+        """Write the waiting verdicts and close the file."""
         self.flush()
         self._database.close()
 
 
 def _open(path: Path, patience_s: float = 10.0) -> sqlite3.Connection:
-    """The database, made if need be. Two processes that make it at once refuse each other for a moment."""
+    """Open or create the database. Two processes that create it at once lock each other out for a moment."""
     database = sqlite3.connect(path, timeout=5, isolation_level=None)
     deadline = time.monotonic() + patience_s
     while True:
@@ -107,5 +107,5 @@ def _open(path: Path, patience_s: float = 10.0) -> sqlite3.Connection:
 
 
 def _number(key: bytes) -> int:
-    """Half of the key as the table's integer key, which SQLite finds fastest; the other half is compared."""
+    """Half of the key as the integer primary key, SQLite's fastest lookup; the other half is compared."""
     return int.from_bytes(key[:8], "big", signed=True)

@@ -1,6 +1,6 @@
-"""This module calls a verifier: it builds what is called, and turns what comes back into a verdict or a failure.
+"""One call of a verifier: binds its options, calls it, turns the result into a verdict or a failure.
 
-The same code runs in the event loop and in worker processes, so that a verdict does not depend on where it was given.
+The same code runs in the event loop and in worker processes, so a verdict does not depend on where it was given.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from rollforge import records
 from rollforge.errors import Failure, RollforgeError
 from rollforge.records import Response, Task, Verdict
@@ -25,14 +27,29 @@ if TYPE_CHECKING:
 
 MESSAGE_CHARS = 2000
 LATE = "no verdict within"
-"""How the failure of a verdict begins that ran out of time."""
+"""How the message of a call that ran out of time begins."""
 
 _PLAIN = (dict, bool, int, float)
-"""What most verifiers return."""
+"""Types that most verifiers return."""
+
+
+class EngineState(msgspec.Struct, frozen=True, kw_only=True):
+    """Queue and workers of whatever runs the calls."""
+
+    queued: int = 0
+    """Calls that wait for a worker."""
+    busy: int = 0
+    """Workers (or calls in the event loop) that judge right now."""
+    workers: int = 0
+    """Worker processes alive; 0 in the event loop."""
+    replaced: int = 0
+    """Workers that died or were killed, and were replaced."""
+    is_forked: bool = False
+    """Workers are copies of this process, because no other process can import the verifier."""
 
 
 class Stopped(Exception):
-    """No verdict was asked for after all: verification is being stopped. It is neither a verdict nor a failure."""
+    """The call was withdrawn because verification is stopping: neither a verdict nor a failure."""
 
 
 class LiveVerifier:
@@ -65,48 +82,45 @@ class LiveVerifier:
             await _awaited(hook())
 
     def start_now(self) -> None:
-        """The same for a process without an event loop."""
+        """Run `start` or `setup` in a process without an event loop."""
         if self.hooks("start", "setup"):
             self._run(self.start())
 
     def close_now(self) -> None:
-        """The same for a process without an event loop."""
+        """Run `close` or `teardown` in a process without an event loop."""
         if self.hooks("close", "teardown"):
             self._run(self.close())
         if self._runner is not None:
             self._runner.close()
 
     def judge_now(self, task: Task, responses: list[Response]) -> list[Verdict]:
-        """The verdicts of one call, for a sync verifier; an async one is run to its end in a loop of its own."""
+        """The verdicts of one call in a process without an event loop; an async verifier gets a loop of its own."""
         value = self.called(task, responses)
         if is_awaitable(value):
             value = self._run(_awaited(value))
         return self.verdicts(value, len(responses))
 
     def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Run to the end in one loop for all calls, since what a verifier holds open belongs to the loop that opened it.
-
-        Most workers never need one, and start in half the time without.
-        """
-        import asyncio
+        """Run in one loop for all calls: connections that a verifier holds belong to the loop that opened them."""
+        import asyncio  # here: most workers never need it, and start in half the time without
 
         if self._runner is None:
             self._runner = asyncio.Runner()
         return self._runner.run(work)
 
     async def judge(self, task: Task, responses: list[Response]) -> list[Verdict]:
-        """The same in the event loop."""
+        """The verdicts of one call, in the event loop."""
         value = self.called(task, responses)
         if is_awaitable(value):
             value = await value
         return self.verdicts(value, len(responses))
 
     def called(self, task: Task, responses: list[Response]) -> Any:
-        """What the verifier returns: verdicts, or something to be awaited for them."""
+        """What the verifier returns: a verdict, or an awaitable of one."""
         return self.call(task, responses) if self.verifier.is_group else self.call(task, responses[0])
 
     def verdicts(self, value: object, count: int) -> list[Verdict]:
-        """The verdicts that a returned value stands for; raises `ValueError` when it stands for none."""
+        """Convert a returned value to verdicts; raises `ValueError` when it is none."""
         if not self.verifier.is_group:
             return [Verdict.from_value(value)]
         if not isinstance(value, list | tuple) or len(value) != count:
@@ -117,7 +131,7 @@ class LiveVerifier:
 
 
 def is_awaitable(value: object) -> bool:
-    """What most verifiers return is told apart at a glance; asking at length costs as much as a short verdict."""
+    """Whether to await the value; plain types are checked first, since `inspect` costs as much as a short verdict."""
     return not isinstance(value, _PLAIN) and inspect.isawaitable(value)
 
 
@@ -170,7 +184,7 @@ def verifier_failure(message: str) -> Failure:
 
 
 def failure_message(error: BaseException, verifier: Verifier | None = None) -> str:
-    """The traceback's last line, and where in the user's code it happened; our own errors speak for themselves."""
+    """The traceback's last line and its place in the user's code; our own errors keep their text."""
     if isinstance(error, RollforgeError):
         return f"{error} ({error.hint})" if error.hint else str(error)
     if isinstance(error, Failure):
@@ -187,8 +201,11 @@ def failure_message(error: BaseException, verifier: Verifier | None = None) -> s
 
 def _place(error: BaseException, verifier: Verifier | None) -> str:
     """`file.py:12 in verify`: the deepest line in the verifier's file, else in code that is not installed."""
-    found = traceback.extract_tb(error.__traceback__, limit=-200)
-    frames = [frame for frame in found if frame.filename not in _RUNNING_FILES]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__, limit=-200)
+        if frame.filename not in _RUNNING_FILES
+    ]
     if not frames:
         return ""
     own = _own_file(verifier)
@@ -206,17 +223,18 @@ def _own_file(verifier: Verifier | None) -> str | None:
 
 
 def is_installed(filename: str) -> bool:
-    """The file belongs to Python, an installed library or rollforge's own running of verifiers."""
+    """Whether the file belongs to Python, to an installed library or to `rollforge.verifiers`."""
     return "site-packages" in filename or filename.startswith(("<frozen", _HERE, _STDLIB))
 
 
 _STDLIB = sysconfig.get_paths()["stdlib"]
-_HERE = str(Path(__file__).parent) + os.sep
-_RUNNING_FILES = {records.__file__, *(_HERE + name for name in ("calling.py", "inline.py", "process.py"))}
-"""Where a failure may surface without being anyone's line to mend."""
+_RUNNING = str(Path(__file__).parent) + os.sep
+_HERE = str(Path(__file__).parent.parent) + os.sep
+_RUNNING_FILES = {records.__file__, *(_RUNNING + name for name in ("calling.py", "in_loop.py", "worker.py"))}
+"""Files that appear in every traceback and are never the user's line to fix."""
 
 
 def shown_path(filename: str) -> str:
-    """Relative to where the user stands, when the file is below."""
+    """Relative to the working directory, when the file is below it."""
     here = os.getcwd() + os.sep  # noqa: PTH109  (a text is compared)
     return filename[len(here) :] if filename.startswith(here) else filename

@@ -1,7 +1,8 @@
-"""This module starts and buries worker processes for the pool.
+"""Starts and reaps worker processes for the pool.
 
-Workers are forked from a template process that has imported the verifier once. The template is a fresh interpreter, never a fork
-of this (threaded) process; only a function that no interpreter could import (a lambda, a closure, a notebook's) makes it one.
+Workers are forked from a template process that has imported the verifier once. The template is a fresh interpreter, not a fork of
+this (threaded) process, except for functions that no other process can import (a lambda, a closure, a notebook's). A template that
+does not reply, because it was stopped or hangs, counts as lost.
 """
 
 from __future__ import annotations
@@ -14,33 +15,56 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from typing import Any
 
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.records import JsonObject
 from rollforge.registry import load_target
 from rollforge.verifiers.base import Verifier
-from rollforge.verifiers.calling import is_installed, shown_path
-from rollforge.verifiers.process import BEGUN_AT, FORK, HEADER, NUMBER, REAP, frame, kill_group, run_forked
+from rollforge.verifiers.running.calling import is_installed, shown_path
+from rollforge.verifiers.running.worker import (
+    BEGUN_AT,
+    FORK,
+    HEADER,
+    LIMIT,
+    LIMIT_AT,
+    NUMBER,
+    REAP,
+    REPORT_BYTES,
+    Hello,
+    Role,
+    WorkerSetup,
+    frame,
+    kill_group,
+    run_forked,
+)
 
-_BOOT = "import json,sys; sys.path[:]=json.loads(sys.argv[1]); from rollforge.verifiers.process import main; main(int(sys.argv[2]))"
+START_SECONDS = 600.0
+"""Longest time for importing a verifier, and for a worker's own set-up (it may load a model)."""
+REPLY_SECONDS = 30.0
+"""Longest time the template may take to fork or reap: it does nothing else."""
+
+_BOOT = (
+    "import json,sys; sys.path[:]=json.loads(sys.argv[1]); "
+    "from rollforge.verifiers.running.worker import main; main(int(sys.argv[2]))"
+)
 
 
 class TemplateLost(UsageError):
-    """The process that starts workers has ended: killed for want of memory, or by somebody."""
+    """The process that starts workers has ended or does not reply."""
 
     def __init__(self, spawner: Spawner) -> None:
         super().__init__(
-            "the process that starts verifier workers has ended; was it killed for want of memory?"
+            "the process that starts verifier workers has ended or hangs; was it killed for want of memory?"
         )
         self.spawner = spawner
 
 
 class WorkerHandle:
-    """One started worker: its line, its number, and the file it writes into when it crashes."""
+    """One started worker: its socket, its process id, and the report file it writes when it crashes."""
 
     def __init__(self, spawner: Spawner, pid: int, sock: socket.socket, report: int) -> None:
         self._spawner = spawner
@@ -49,11 +73,11 @@ class WorkerHandle:
         self._report = report
 
     async def bury(self) -> int:
-        """Wait for its end, with the one who started it: its exit code, negative for a signal."""
+        """Reap it: its exit code, negative for a signal."""
         return await self._spawner.bury(self.pid)
 
     def last_place(self) -> str:
-        """`file.py:12 in solve`: where it stood when it crashed or was asked; empty when it could not say."""
+        """`file.py:12 in solve`: where it was when it crashed or was asked; empty when it wrote nothing."""
         text = os.pread(self._report, BEGUN_AT, 0).partition(b"\0")[0]
         lines = text.decode("utf-8", "replace").splitlines()
         frames = [line.strip() for line in lines if line.startswith('  File "')]
@@ -62,12 +86,20 @@ class WorkerHandle:
         return f"{shown_path(theirs[0][0])}:{theirs[0][1]} in {theirs[0][2]}" if theirs else ""
 
     def begun(self) -> int:
-        """How many verdicts it has begun, whether or not their answers arrived."""
+        """How many calls it has begun, whether or not their answers arrived."""
         number: int = NUMBER.unpack(os.pread(self._report, NUMBER.size, BEGUN_AT))[0]
         return number
 
+    def is_past_answer_limit(self, grace: float) -> bool:
+        """Whether it has used more CPU time on one answer than `answer_limit` allows, plus `grace` seconds."""
+        limit, started = LIMIT.unpack(os.pread(self._report, LIMIT.size, LIMIT_AT))
+        if limit <= 0:
+            return False
+        used = cpu_seconds(self.pid)
+        return used is not None and used - started > limit + grace
+
     def release(self) -> None:
-        """Forget its report; the line belongs to the transport."""
+        """Close its report; the socket belongs to the transport."""
         os.close(self._report)
 
 
@@ -86,7 +118,7 @@ class Spawner:
 
     @property
     def is_forked(self) -> bool:
-        """The verifier cannot be imported elsewhere, so its processes are copies of this one."""
+        """No other process can import the verifier, so its processes are copies of this one."""
         return self._spec is None
 
     async def start(self) -> None:
@@ -95,21 +127,21 @@ class Spawner:
         if self._spec is None:
             self._template = self._fork(theirs, ours)
         else:
-            self._template = self._interpreter(theirs, self._spec, "template", None)
+            self._template = self._interpreter(theirs, None)
             ours.sendall(frame(self._setup(self._spec, "template", None)))
         theirs.close()
         ours.setblocking(False)
         self._control = ours
         hello = await self._hello(ours)
-        if self._spec is not None and hello["fingerprint"] != self._verifier.fingerprint:
+        if self._spec is not None and hello.fingerprint != self._verifier.fingerprint:
             raise UsageError(
                 f"the verifier {self._verifier.name} is another one when a fresh interpreter imports it",
                 hint="save the file and start again, or pass --verify-workers 0 to run it in this process",
             )
-        self._is_threaded = hello["threads"] > 1
+        self._is_threaded = hello.threads > 1
 
     async def spawn(self) -> WorkerHandle:
-        """A new worker, not yet ready: its first frame says so."""
+        """A new worker; it is ready after its first frame."""
         ours, theirs = socket.socketpair()
         report = _report_file()
         if self._is_threaded and self._spec is not None:
@@ -129,7 +161,7 @@ class Spawner:
     async def bury(self, pid: int) -> int:
         """Wait for a worker's end: its exit code, negative for a signal."""
         if pid in self._direct:
-            return await asyncio.to_thread(self._direct.pop(pid).wait)
+            return await asyncio.to_thread(self._direct.pop(pid).wait, REPLY_SECONDS)
         return await self._ask(REAP + NUMBER.pack(pid), [])
 
     async def close(self) -> None:
@@ -143,40 +175,37 @@ class Spawner:
             await asyncio.to_thread(_wait_or_kill, self._template)
             self._template = None
 
-    def _interpreter(
-        self, line: socket.socket, spec: str, role: str, report: int | None
-    ) -> subprocess.Popen[bytes]:
+    def _interpreter(self, line: socket.socket, report: int | None) -> subprocess.Popen[bytes]:
         path = msgspec.json.encode([entry for entry in sys.path if isinstance(entry, str)]).decode()
         fds = [line.fileno()] + ([report] if report is not None else [])
         return subprocess.Popen(
-            [sys.executable, "-c", _BOOT, path, str(line.fileno())],
+            # -P: the working directory is not importable; the parent's own path is sent along.
+            [sys.executable, "-P", "-c", _BOOT, path, str(line.fileno())],
             stdin=subprocess.DEVNULL,
             pass_fds=fds,
             process_group=0,  # Ctrl-C in the terminal must not reach it
         )
 
     def _spawn_directly(self, ours: socket.socket, theirs: socket.socket, report: int, spec: str) -> int:
-        process = self._interpreter(theirs, spec, "worker", report)
+        process = self._interpreter(theirs, report)
         ours.sendall(frame(self._setup(spec, "worker", report)))
         self._direct[process.pid] = process
         return process.pid
 
-    def _setup(self, spec: str, role: str, report: int | None) -> JsonObject:
-        return {
-            "spec": spec,
-            "options": self._verifier.options,
-            "mode": self._verifier.mode,
-            "cwd": os.getcwd(),  # noqa: PTH109  (a text is sent)
-            "memory_mb": self._memory_mb,
-            "role": role,
-            "report": report,
-        }
+    def _setup(self, spec: str, role: Role, report: int | None) -> WorkerSetup:
+        return WorkerSetup(
+            spec=spec,
+            options=self._verifier.options,
+            mode=self._verifier.mode,
+            cwd=os.getcwd(),  # noqa: PTH109  (a string is sent)
+            memory_mb=self._memory_mb,
+            role=role,
+            report=report,
+        )
 
     def _fork(self, line: socket.socket, ours: socket.socket) -> int:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", DeprecationWarning
-            )  # that this process has threads is known: see run_forked
+            warnings.simplefilter("ignore", DeprecationWarning)  # about our threads: see run_forked
             pid = os.fork()
         if pid == 0:
             ours.close()
@@ -188,43 +217,54 @@ class Spawner:
         async with self._lock:
             try:
                 socket.send_fds(self._control, [request], fds)
-                data = await asyncio.get_running_loop().sock_recv(self._control, NUMBER.size)
-            except OSError:
+                loop = asyncio.get_running_loop()
+                data = await asyncio.wait_for(loop.sock_recv(self._control, NUMBER.size), REPLY_SECONDS)
+            except (OSError, TimeoutError):
+                self._control.close()  # a late reply must not be taken for the next one's
                 data = b""
         if len(data) != NUMBER.size:
             raise TemplateLost(self)
         number: int = NUMBER.unpack(data)[0]
         return number
 
-    async def _hello(self, line: socket.socket) -> JsonObject:
-        loop = asyncio.get_running_loop()
-        data = b""
-        while len(data) < HEADER.size or len(data) < HEADER.size + HEADER.unpack_from(data)[0]:
-            chunk = await loop.sock_recv(line, 1 << 16)
-            if not chunk:
-                raise UsageError(f"importing the verifier {self._verifier.name} ended its process")
-            data += chunk
-        hello: JsonObject = msgspec.json.decode(data[HEADER.size :])
-        if "error" in hello:
-            raise UsageError(
-                f"the verifier {self._verifier.name} cannot be loaded in a worker: {hello['error']}"
-            )
+    async def _hello(self, line: socket.socket) -> Hello:
+        name = self._verifier.name
+        try:
+            hello = await asyncio.wait_for(_receive_hello(line), START_SECONDS)
+        except TimeoutError:
+            raise UsageError(f"importing the verifier {name} took more than {START_SECONDS:g} s") from None
+        if hello is None:
+            raise UsageError(f"importing the verifier {name} ended its process")
+        if hello.error is not None:
+            raise UsageError(f"the verifier {name} cannot be loaded in a worker: {hello.error}")
         return hello
 
 
+async def _receive_hello(line: socket.socket) -> Hello | None:
+    """The template's first frame; None when it ended before."""
+    loop = asyncio.get_running_loop()
+    data = b""
+    while len(data) < HEADER.size or len(data) < HEADER.size + HEADER.unpack_from(data)[0]:
+        chunk = await loop.sock_recv(line, 1 << 16)
+        if not chunk:
+            return None
+        data += chunk
+    return msgspec.json.decode(data[HEADER.size :], type=Hello)
+
+
 def importable_spec(verifier: Verifier) -> str | None:
-    """How a fresh interpreter finds the same verifier; None when it cannot."""
+    """The spec under which a fresh interpreter finds the same verifier; None when it cannot."""
     function: Any = verifier.function
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not module or not name or module == "__main__" or "<" in name or not sys.executable:
         return None
     loaded = sys.modules.get(module)
-    place = getattr(loaded, "__file__", "") if module.startswith("rollforge_user_") else module
-    spec = f"{place}:{name}"
+    source = getattr(loaded, "__file__", "") if module.startswith("rollforge_user_") else module
+    spec = f"{source}:{name}"
     try:
         msgspec.json.encode(verifier.options)
         return spec if load_target(spec) is function else None
-    except Exception:  # noqa: BLE001  (whatever looking it up raises, it cannot be found elsewhere)
+    except Exception:  # noqa: BLE001  (any error means that no other process can import it)
         return None
 
 
@@ -233,8 +273,8 @@ def _report_file() -> int:
         handle = os.memfd_create("rollforge-worker-report")
     else:
         handle, path = tempfile.mkstemp()
-        os.unlink(path)  # noqa: PTH108  (only the open file is wanted)
-    os.ftruncate(handle, BEGUN_AT + NUMBER.size)
+        os.unlink(path)  # noqa: PTH108  (only the open file is needed)
+    os.ftruncate(handle, REPORT_BYTES)
     return handle
 
 
@@ -245,13 +285,30 @@ def _parse_frame(line: str) -> tuple[str, str, str]:
     return file, number, function
 
 
-def _wait_or_kill(template: subprocess.Popen[bytes] | int) -> None:
-    if isinstance(template, int):
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(template, 0)
-        return
+def cpu_seconds(pid: int) -> float | None:
+    """CPU time of a process so far; None where the system does not tell."""
     try:
-        template.wait(timeout=5)
-    except subprocess.TimeoutExpired:
-        template.send_signal(signal.SIGKILL)
-        template.wait()
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123  (called ten times a second)
+            fields = file.read().rpartition(b")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _wait_or_kill(template: subprocess.Popen[bytes] | int) -> None:
+    """Give the template five seconds to end by itself, then kill it: it may be stopped or hang."""
+    if not isinstance(template, int):
+        try:
+            template.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            template.send_signal(signal.SIGKILL)
+            template.wait()
+        return
+    deadline = time.monotonic() + 5
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(template, os.WNOHANG)[0] == 0:
+            if time.monotonic() > deadline:
+                os.kill(template, signal.SIGKILL)
+                os.waitpid(template, 0)
+                return
+            time.sleep(0.01)

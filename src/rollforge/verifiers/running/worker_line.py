@@ -1,6 +1,6 @@
-"""This module is the parent's side of one worker process: it sends verdicts to be given, reads answers, and notices the end.
+"""The parent's end of one worker process: sends calls, reads answers, notices the end.
 
-It decides nothing: its owner, the pool, is told of every answer and of the end.
+It decides nothing: it reports every answer and the end to its owner, the pool.
 """
 
 from __future__ import annotations
@@ -14,47 +14,49 @@ from typing import Protocol, cast
 
 import msgspec
 
-from rollforge.records import JsonObject, Verdict
-from rollforge.verifiers.process import HEADER, MAX_FRAME
-from rollforge.verifiers.spawner import WorkerHandle
+from rollforge.records import Verdict
+from rollforge.store.reading import UNREADABLE
+from rollforge.verifiers.running.spawner import WorkerHandle
+from rollforge.verifiers.running.worker import HEADER, MAX_FRAME, Hello
 
-Outcome = tuple[float, list[Verdict]]
+CallOutcome = tuple[float, list[Verdict]]
 """Seconds inside the verifier, and the verdicts."""
 
-Answer = tuple[float, str | None, bool, list[Verdict] | None]
-"""What a worker says of one call: the seconds, why there is no verdict, whether it leaves now, the verdicts."""
+WorkerAnswer = tuple[float, str | None, bool, list[Verdict] | None]
+"""A worker's answer to one call: the seconds, why there is no verdict, whether the worker exits now, the verdicts."""
 
-_decode_answer = msgspec.json.Decoder(Answer).decode
-_decode_greeting = msgspec.json.Decoder(JsonObject).decode
+_decode_answer = msgspec.json.Decoder(WorkerAnswer).decode
+_decode_greeting = msgspec.json.Decoder(Hello).decode
 
 
 class Job:
-    """One call of the verifier: what is sent, and where its outcome goes."""
+    """One call of the verifier: the payload to send, and the future for its outcome."""
 
-    __slots__ = ("future", "payload")
+    __slots__ = ("future", "is_retry", "payload")
 
-    def __init__(self, payload: bytes, future: asyncio.Future[Outcome]) -> None:
+    def __init__(self, payload: bytes, future: asyncio.Future[CallOutcome]) -> None:
         self.payload = payload
         self.future = future
+        self.is_retry = False
 
 
-class Owner(Protocol):
-    """Who is told what happens on a line."""
+class LineOwner(Protocol):
+    """Receives a line's events."""
 
     def feed(self, worker: WorkerLine) -> None:
-        """It has room for more."""
+        """The worker has room for more calls."""
 
     def settle(self, job: Job, seconds: float, message: str | None, verdicts: list[Verdict] | None) -> None:
-        """An answer has come."""
+        """The answer to one call."""
 
     def lost(self, worker: WorkerLine) -> None:
-        """It has ended."""
+        """The worker has ended."""
 
 
 class WorkerLine(asyncio.Protocol):
-    """The parent's side of one worker."""
+    """The parent's end of one worker."""
 
-    def __init__(self, owner: Owner, handle: WorkerHandle) -> None:
+    def __init__(self, owner: LineOwner, handle: WorkerHandle) -> None:
         self.owner = owner
         self.handle = handle
         self.jobs: deque[Job] = deque()
@@ -65,6 +67,8 @@ class WorkerLine(asyncio.Protocol):
         self.is_ended = False
         self.is_leaving = False
         self.end_reason: str | None = None
+        self.timed_out_s: float | None = None
+        """Seconds after which the pool killed it because the answer exceeded its own limit."""
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._buffer = bytearray()
         self._unsent: list[bytes] = []
@@ -74,14 +78,14 @@ class WorkerLine(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         if hasattr(os, "pidfd_open"):
-            # The closed line tells too, but not while something the verifier started still holds it open.
-            with contextlib.suppress(OSError):  # it has ended already, and the line will say so
+            # The line closes too, but not while a process that the verifier started still holds it open.
+            with contextlib.suppress(OSError):  # it has ended already, and the line will close
                 self._pid_file = os.pidfd_open(self.handle.pid)
                 asyncio.get_running_loop().add_reader(self._pid_file, self._process_ended)
 
     def _process_ended(self) -> None:
         self._forget_pid_file()
-        asyncio.get_running_loop().call_later(0.01, self.end, None)  # its last answer may still be on the way
+        asyncio.get_running_loop().call_later(0.01, self.end, None)  # its last answer may still arrive
 
     def _forget_pid_file(self) -> None:
         if self._pid_file is not None:
@@ -90,12 +94,12 @@ class WorkerLine(asyncio.Protocol):
             self._pid_file = None
 
     def send(self, job: Job, now: float) -> None:
-        """Give it one more."""
+        """Give it one more call."""
         if not self.jobs:
             self.head_since = now
         self.jobs.append(job)
         self._unsent.append(job.payload)
-        if len(self._unsent) == 1:  # what else is given in this turn of the loop goes out with it
+        if len(self._unsent) == 1:  # calls given in the same turn of the loop share one write
             asyncio.get_running_loop().call_soon(self._write)
 
     def _write(self) -> None:
@@ -124,12 +128,12 @@ class WorkerLine(asyncio.Protocol):
         self.owner.feed(self)
 
     def _take(self, body: bytes) -> bool:
-        """Use one frame; False when it is not what a worker says (a verifier wrote into our line)."""
+        """Use one frame; False when no worker sends such a frame (a verifier wrote into our line)."""
         try:
             if not self.is_ready:
                 return self._greet(_decode_greeting(body))
             seconds, message, is_leaving, verdicts = _decode_answer(body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             return False
         if not self.jobs:
             return False
@@ -140,20 +144,20 @@ class WorkerLine(asyncio.Protocol):
         self.is_leaving = is_leaving
         self.owner.settle(job, seconds, message, verdicts)
         if self.is_leaving:
-            self.is_ready = False  # it ran out of memory and makes room; what waits behind is innocent
+            self.is_ready = False  # it ran out of memory and exits; the calls behind it are innocent
         return True
 
-    def _greet(self, value: JsonObject) -> bool:
-        if "error" in value:
-            self.end_reason = str(value["error"])
-            return True  # it hangs up by itself
+    def _greet(self, hello: Hello) -> bool:
+        if hello.error is not None:
+            self.end_reason = hello.error
+            return True  # it closes the line itself
         self.is_ready = True
         if not self.ready.done():
             self.ready.set_result(None)
         return True
 
     def take_culprit(self) -> Job | None:
-        """The verdict it was at when it ended; the others, before and behind, are innocent and judged elsewhere."""
+        """Take out the call that it worked on when it ended; the other calls are innocent and run elsewhere."""
         place = self.handle.begun() - self.answered - 1
         if self.is_leaving or not 0 <= place < len(self.jobs):
             return None
@@ -165,7 +169,7 @@ class WorkerLine(asyncio.Protocol):
         self.end(None)
 
     def end(self, reason: str | None) -> None:
-        """Give the worker up; the pool buries and replaces it."""
+        """Give the worker up; the pool reaps and replaces it."""
         if self.is_ended:
             return
         self.is_ended = True

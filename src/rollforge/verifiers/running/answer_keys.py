@@ -1,7 +1,7 @@
-"""This module decides when two answers to a task are equal: a digest of all that a verifier sees.
+"""When two answers to a task are equal: a digest of everything a verifier sees.
 
-The whole output counts, item by item, and how it ended. Names that servers draw at random (item ids, call ids), token numbers and
-the usage do not: a verifier that reads those must declare `is_deterministic = False`.
+The whole output counts, item by item, and how it ended. Random names from servers (item ids, call ids), token numbers and usage do
+not count: a verifier that reads those must declare `is_deterministic = False`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _TEXT_KEYS = frozenset({"type", "text", "annotations", "logprobs"})
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
 
-class Keys:
-    """Makes keys for one verifier; the digest of a task is computed once while its samples come in."""
+class AnswerKeys:
+    """Keys for one verifier; a task's digest is computed once for all its samples."""
 
     def __init__(self, fingerprint: str, remembered_bytes: int = 32 << 20) -> None:
         self._fingerprint = fingerprint.encode()
@@ -54,11 +54,8 @@ class Keys:
         row = _encode_sorted({key: value for key, value in task.items() if key not in _TASK_LEFT_OUT})
         digest = hashlib.blake2b(self._fingerprint + row, digest_size=16).digest()
         size = len(row) + 1000
-        self._digest_by_task[id(task)] = (
-            task,
-            digest,
-            size,
-        )  # holding the task keeps its id from being given away
+        # The task is kept so that no other object gets its id.
+        self._digest_by_task[id(task)] = (task, digest, size)
         self._room -= size
         while self._room < 0 and len(self._digest_by_task) > 1:
             _, _, freed = self._digest_by_task.pop(next(iter(self._digest_by_task)))
@@ -70,13 +67,13 @@ def answer_bytes(response: Response) -> bytes:
     """The answer in canonical form."""
     raw = response.raw
     output = raw.get("output")
-    ordinal_by_call: dict[Any, int] = {}
+    ordinal_by_call: dict[str, int] = {}
     items = [_plain_item(item, ordinal_by_call) for item in output] if isinstance(output, list) else output
     ending = [raw.get(key) for key in ("status", "incomplete_details", "finish_reason", "error")]
     return _encode_sorted([items, ending])
 
 
-def _plain_item(item: Any, ordinal_by_call: dict[Any, int]) -> Any:
+def _plain_item(item: Any, ordinal_by_call: dict[str, int]) -> Any:
     if not isinstance(item, dict):
         return item
     if item.keys() <= _MESSAGE_KEYS and item.get("type") == "message":
@@ -98,7 +95,7 @@ def _plain_item(item: Any, ordinal_by_call: dict[Any, int]) -> Any:
 
 
 def _short_message(item: JsonObject) -> list[Any] | None:
-    """The usual case at a quarter of the cost: a message of plain text parts, as a list no other item is written as."""
+    """Fast path for a message of plain text parts: a list, which no other item becomes."""
     content = item.get("content")
     if not isinstance(content, list):
         return None

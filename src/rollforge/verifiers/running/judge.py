@@ -1,8 +1,8 @@
-"""This module makes a verifier ready to run: in the event loop, or in worker processes, with equal answers judged once.
+"""A verifier made ready to run: where its calls run, and one call for equal answers.
 
-Async verifiers and those that declare themselves cheap run in the event loop, but for tasks of which `is_cheap_for` says no; every
-other one in long-lived worker processes with a hard timeout and a memory limit. Equal answers to the same task share one judgement,
-also while it is still running.
+Async verifiers and those that declare themselves cheap run in the event loop, except for tasks that `is_cheap_for` rejects. All
+others run in long-lived worker processes with a hard timeout and a memory limit. Equal answers to the same task share one call,
+also while that call is still running.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ import msgspec
 from rollforge.errors import Failure, UsageError
 from rollforge.records import Response, Task, Verdict
 from rollforge.verifiers.base import Mode, Verifier
-from rollforge.verifiers.calling import Stopped, verifier_failure
-from rollforge.verifiers.inline import LoopEngine
-from rollforge.verifiers.keys import Keys
+from rollforge.verifiers.running.answer_keys import AnswerKeys
+from rollforge.verifiers.running.calling import EngineState, Stopped, verifier_failure
+from rollforge.verifiers.running.in_loop import LoopEngine
 
 Workers = int | Literal["auto"]
 Sharing = Literal["auto", "always", "never"]
 REMEMBERED = 200_000
-"""Verdicts kept in memory for equal answers; older ones are judged again, or found in the cache on disk."""
+"""Verdicts kept in memory for equal answers; evicted ones are judged again, or found in the cache on disk."""
+MOST_WORKERS = 1024
+"""Upper bound of `--verify-workers`: more processes than this are a typo."""
 
 
 class VerdictStore(Protocol):
-    """Where verdicts outlive a run."""
+    """Verdicts that outlive a run."""
 
     def get(self, key: bytes) -> Verdict | None:
         """The verdict under the key."""
@@ -35,7 +37,7 @@ class VerdictStore(Protocol):
         """Keep a verdict."""
 
     def close(self) -> None:
-        """Write what is still held."""
+        """Write what is still in memory."""
 
 
 class Ruling(msgspec.Struct, frozen=True):
@@ -45,19 +47,19 @@ class Ruling(msgspec.Struct, frozen=True):
     seconds: float
     """Inside the verifier; 0 when an equal answer had been judged before."""
     shared: int
-    """How many rollouts this judgement has served so far, this one included."""
+    """How many rollouts this call has served so far, this one included."""
     is_cached: bool = False
     """It came from the cache on disk."""
 
 
 class JudgeCounters(msgspec.Struct):
-    """What the live display and the summary read; counts are since the start."""
+    """Counts since the start, for the live display and the summary."""
 
     judged: int = 0
     """Calls of the verifier that gave a verdict."""
     failed: int = 0
     shared: int = 0
-    """Rollouts served by the judgement of an equal answer."""
+    """Rollouts served by the call for an equal answer."""
     cache_hits: int = 0
     lookups: int = 0
     """Rollouts that asked whether an equal answer was judged already; 0 for a verifier that is not deterministic."""
@@ -68,7 +70,7 @@ class JudgeCounters(msgspec.Struct):
     workers: int = 0
     """0 when the verifier runs in the event loop."""
     replaced: int = 0
-    """Workers that died or were ended, and were replaced."""
+    """Workers that died or were killed, and were replaced."""
 
     @property
     def seconds_per_verdict(self) -> float | None:
@@ -80,12 +82,16 @@ class JudgeCounters(msgspec.Struct):
         return (self.shared + self.cache_hits) / self.lookups if self.lookups else None
 
 
-class Engine(Protocol):
-    """Where calls run."""
+class CallEngine(Protocol):
+    """Where calls run: the event loop, worker processes, or both."""
 
     async def start(self) -> None: ...
 
     async def run(self, task: Task, responses: list[Response]) -> tuple[float, list[Verdict]]: ...
+
+    def state(self) -> EngineState: ...
+
+    def drop_waiting(self) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -94,19 +100,19 @@ class RunningJudge:
     """A `Judge` with everything around the call: sharing, cache, counters."""
 
     def __init__(
-        self, verifier: Verifier, engine: Engine, cache: VerdictStore | None, *, sharing: Sharing = "auto"
+        self, verifier: Verifier, engine: CallEngine, cache: VerdictStore | None, *, sharing: Sharing = "auto"
     ) -> None:
         self.verifier = verifier
         self._engine = engine
-        # For a cheap verifier, finding out that an answer was seen before costs as much as judging it again.
+        # For a cheap verifier, the lookup of an equal answer costs as much as another call.
         is_worth_it = sharing == "always" or (
             sharing == "auto" and (not verifier.is_cheap or cache is not None)
         )
         self._is_sharing = verifier.is_deterministic and not verifier.is_group and is_worth_it
         self._cache = cache if self._is_sharing else None
         if cache is not None and self._cache is None:
-            cache.close()  # nothing is to be kept
-        self._keys = Keys(verifier.fingerprint)
+            cache.close()  # this verifier's verdicts are not cached
+        self._keys = AnswerKeys(verifier.fingerprint)
         self._known: dict[bytes, tuple[Verdict, int]] = {}
         self._running: dict[bytes, asyncio.Future[None] | None] = {}
         self._counters = JudgeCounters()
@@ -122,7 +128,7 @@ class RunningJudge:
 
     @property
     def mode(self) -> Mode | None:
-        """Which way it judges, when it offers two."""
+        """The mode of a verifier that has two."""
         return self.verifier.mode
 
     @property
@@ -132,25 +138,21 @@ class RunningJudge:
 
     @property
     def counters(self) -> JudgeCounters:
-        """The state of things now."""
-        counters, engine = self._counters, self._engine
-        counters.queued = getattr(engine, "queued", 0)
-        counters.busy = getattr(engine, "busy", getattr(engine, "running", 0))
-        counters.workers = getattr(engine, "size", 0)
-        counters.replaced = getattr(engine, "replaced", 0)
+        """The counts so far, with the state of the workers now."""
+        counters, state = self._counters, self._engine.state()
+        counters.queued, counters.busy = state.queued, state.busy
+        counters.workers, counters.replaced = state.workers, state.replaced
         return counters
 
     @property
     def note(self) -> str | None:
         """What a user should know about how this verifier runs."""
-        if getattr(self._engine, "is_forked", False):
+        if self._engine.state().is_forked:
             return (
                 f"{self.name} cannot be imported by another process (a lambda, a closure or a function of the running script): "
                 "its workers are copies of this process. Put it into a file of its own for clean ones."
             )
-        own = getattr(self.verifier.function, "note_for", None)
-        text: str | None = own(self.verifier.options) if callable(own) else None
-        return text
+        return self.verifier.note
 
     async def start(self) -> None:
         """Start workers or the verifier's own set-up; raises `UsageError` when that fails."""
@@ -175,13 +177,13 @@ class RunningJudge:
         key = self._keys.key(task, response)
         self._counters.lookups += 1
         while key in self._running and key not in self._known:
-            # When the first one fails, whoever waited asks again: the failure is that call's own.
-            await self._first_one(key)
-        found = self._known.get(key)
-        if found is not None:
+            # If the first call fails, each waiter calls again: a failure belongs to its own call.
+            await self._first_call(key)
+        known = self._known.get(key)
+        if known is not None:
             self._counters.shared += 1
-            self._known[key] = (found[0], found[1] + 1)
-            return Ruling(found[0], 0.0, found[1] + 1)
+            self._known[key] = (known[0], known[1] + 1)
+            return Ruling(known[0], 0.0, known[1] + 1)
         if self._cache is not None:
             cached = self._cache.get(key)
             if cached is not None:
@@ -190,8 +192,8 @@ class RunningJudge:
                 return Ruling(cached, 0.0, 1, is_cached=True)
         return await self._judged_first(key, task, response)
 
-    async def _first_one(self, key: bytes) -> None:
-        """Wait until the running judgement of an equal answer has ended, well or not."""
+    async def _first_call(self, key: bytes) -> None:
+        """Wait until the running call for an equal answer has ended, well or not."""
         future = self._running[key]
         if future is None:
             future = self._running[key] = asyncio.get_running_loop().create_future()
@@ -203,9 +205,9 @@ class RunningJudge:
             (verdict,), seconds = await self._called(task, [response])
             self._remember(key, verdict)
         finally:
-            waited_for = self._running.pop(key)
-            if waited_for is not None:
-                waited_for.set_result(None)
+            waiters = self._running.pop(key)
+            if waiters is not None:
+                waiters.set_result(None)
         if self._cache is not None:
             self._cache.put(key, verdict)
         return Ruling(verdict, seconds, 1)
@@ -218,12 +220,10 @@ class RunningJudge:
     def drain(self) -> None:
         """Begin no more calls; those that wait raise `Stopped`, those that run come to their end."""
         self._is_draining = True
-        drop = getattr(self._engine, "drop_waiting", None)
-        if drop is not None:
-            drop()
+        self._engine.drop_waiting()
 
     async def call_once(self, task: Task, response: Response) -> Verdict:
-        """The verdict of a call of its own, whatever equal answers were told; raises `Failure` when there is none."""
+        """The verdict of a call of its own, without sharing; raises `Failure` when there is none."""
         _, (verdict,) = await self._engine.run(task, [response])
         return verdict
 
@@ -252,12 +252,16 @@ class RunningJudge:
 
 
 def parse_workers(text: str) -> Workers:
-    """What `--verify-workers` said."""
+    """Parse `--verify-workers`."""
     if text == "auto":
         return "auto"
-    if not text.isdigit():
+    if not (text.isascii() and text.isdigit()):
         raise UsageError(
             f"--verify-workers {text!r} is not understood", hint="write auto, a number, or 0 for no isolation"
+        )
+    if int(text) > MOST_WORKERS:
+        raise UsageError(
+            f"--verify-workers {text}: at most {MOST_WORKERS:,}", hint="auto uses the cores that are idle"
         )
     return int(text)
 
@@ -271,32 +275,23 @@ def make_judge(
     cache: VerdictStore | None = None,
     sharing: Sharing = "auto",
 ) -> RunningJudge:
-    """The verifier ready to run where it belongs.
+    """The verifier, ready to run in the event loop or in workers.
 
     Args:
         workers: Processes for a sync verifier; `auto` adds them while cores are idle; 0 calls it in this process, unprotected.
         timeout: Seconds one verdict may take.
         memory_mb: What one worker may take on top of what the loaded verifier needs; 0 sets no limit.
         cache: Verdicts of earlier runs; not used for a verifier that is not deterministic.
-        sharing: Whether equal answers to one task are judged once; `auto` does so where finding the equal one is cheaper.
+        sharing: Whether equal answers to one task share a call; `auto` does so where the lookup is cheaper than a call.
     """
     if memory_mb < 0:
         raise UsageError(f"{memory_mb} MB are no memory for a worker", hint="0 sets no limit")
     loop = LoopEngine(verifier, timeout)
-    engine: Engine = loop
-    is_cheap_for = getattr(verifier.function, "is_cheap_for", None) if verifier.is_cheap else None
-    is_inline = verifier.is_async or (verifier.is_cheap and is_cheap_for is None)
+    engine: CallEngine = loop
+    is_inline = verifier.is_async or (verifier.is_cheap and verifier.is_cheap_for is None)
     if workers != 0 and not is_inline:
-        from rollforge.verifiers.on_demand import MixedEngine
-        from rollforge.verifiers.workers import WorkerPool
+        from rollforge.verifiers.running.pool import MixedEngine, WorkerPool
 
         pool = WorkerPool(verifier, workers=workers, timeout=timeout, memory_mb=memory_mb)
-        engine = pool if is_cheap_for is None else MixedEngine(loop, pool, is_cheap_for)
+        engine = pool if verifier.is_cheap_for is None else MixedEngine(loop, pool, verifier.is_cheap_for)
     return RunningJudge(verifier, engine, cache, sharing=sharing)
-
-
-class InlineJudge(RunningJudge):
-    """Runs the verifier in the event loop's own thread, one call per rollout: for small jobs and tests."""
-
-    def __init__(self, verifier: Verifier, timeout: float = 60) -> None:
-        super().__init__(verifier, LoopEngine(verifier, timeout), None)

@@ -1,4 +1,4 @@
-"""This module calls a verifier in the event loop's own thread: async ones with a timeout, sync ones unprotected."""
+"""Calls in the event loop's own thread: async verifiers with a timeout, sync ones unprotected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ from rollforge.errors import Failure, UsageError
 from rollforge.records import Response, Task, Verdict, from_json, to_json
 from rollforge.verifiers import VERIFIERS
 from rollforge.verifiers.base import Verifier
-from rollforge.verifiers.calling import LATE, LiveVerifier, failure_message, is_awaitable, verifier_failure
+from rollforge.verifiers.running.calling import (
+    LATE,
+    EngineState,
+    LiveVerifier,
+    failure_message,
+    is_awaitable,
+    verifier_failure,
+)
 
 T = TypeVar("T")
 
@@ -30,7 +37,14 @@ class LoopEngine:
         self._timeout = timeout
         self._is_trusted = VERIFIERS.is_ours(verifier.function)
         self._live: LiveVerifier | None = None
-        self.running = 0
+        self._running = 0
+
+    def state(self) -> EngineState:
+        """Calls under way."""
+        return EngineState(busy=self._running)
+
+    def drop_waiting(self) -> None:
+        """No call ever waits here."""
 
     async def start(self) -> None:
         try:
@@ -44,7 +58,7 @@ class LoopEngine:
         if self._live is None:
             raise RuntimeError("the judge has not been started")
         started = time.perf_counter()
-        self.running += 1
+        self._running += 1
         try:
             if not self._is_trusted:
                 task, responses = self._own(_copies, task, responses)
@@ -53,11 +67,11 @@ class LoopEngine:
                 value = await self._in_time(value)
             verdicts = self._own(self._live.verdicts, value, len(responses))
         finally:
-            self.running -= 1
+            self._running -= 1
         return time.perf_counter() - started, verdicts
 
     def _own(self, call: Callable[..., T], *arguments: Any) -> T:
-        """What the user's code returns; all that it raises is its failure, an end to the program that it asks for too."""
+        """Call the user's code; everything it raises is its failure, SystemExit included."""
         try:
             return call(*arguments)
         except (Failure, KeyboardInterrupt):
@@ -66,7 +80,7 @@ class LoopEngine:
             raise verifier_failure(failure_message(error, self._verifier)) from error
 
     async def _in_time(self, value: Awaitable[Any]) -> Any:
-        """What comes of it before the deadline. A task of its own tells its cancellation from ours."""
+        """The awaited result, within the timeout. A task of its own separates its cancellation from ours."""
         work = asyncio.create_task(_outcome(value))
         started = time.perf_counter()
         try:
@@ -81,19 +95,19 @@ class LoopEngine:
 
     async def close(self) -> None:
         if self._live is not None:
-            with contextlib.suppress(Exception):  # the verdicts are given; a failing tear-down changes none
+            with contextlib.suppress(Exception):  # a failing tear-down changes no verdict
                 await self._live.close()
 
 
 def _copies(task: Task, responses: list[Response]) -> tuple[Task, list[Response]]:
-    """What a worker would be given: a user's verifier may change it, and nobody else sees it changed."""
+    """Copies, as a worker would get: a user's verifier may change its arguments without anyone else seeing it."""
     return Task(from_json(to_json(task)), task.index), [
         Response(from_json(bytes(response.encoded))) for response in responses
     ]
 
 
 async def _outcome(value: Awaitable[Any]) -> Callable[[], Any]:
-    """A call that returns or raises what was awaited: what leaves a task as an error may end the whole loop."""
+    """A callable that returns or raises the result: a BaseException that leaves a task would end the whole loop."""
     try:
         result = await value
     except KeyboardInterrupt:
@@ -108,12 +122,12 @@ def _reraise(error: BaseException) -> Never:
 
 
 async def _end(work: asyncio.Task[Any]) -> None:
-    """Cancel it. One that does not listen is left to itself: neither we nor the loop's end wait for it."""
+    """Cancel it. A task that ignores cancellation is abandoned: neither we nor the closing loop wait for it."""
     work.cancel()
     try:
         await asyncio.wait([work], timeout=GRACE)
     finally:
         if not work.done():
             asyncio._unregister_task(work)
-            # Destroying it would call it once more, and it need not listen then either.
+            # Destroying the task would run it once more, and it could ignore that too.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(work))
