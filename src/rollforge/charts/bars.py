@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from rollforge.charts.frame import WIDTH, Frame, frame, x_axis, y_axis
-from rollforge.charts.scales import Scale, percent, rounded_up, short, ticks, widest
+from rollforge.charts.scales import Scale, levels_from_zero, percent, short, ticks, widest
 from rollforge.charts.scene import Label, Mark, Rect, Scene
 
 ROW = 26.0
@@ -39,8 +39,10 @@ def column_chart(
     height: float = 230,
 ) -> Scene:
     """A histogram: one column per bin between `edges`; `missing` stands apart at the right, never at zero."""
-    highest = rounded_up(max([bar.count for bar in bars] + ([missing.count] if missing else []), default=0))
-    levels = ticks(0, highest, 4)
+    levels = levels_from_zero(
+        max([bar.count for bar in bars] + ([missing.count] if missing else []), default=0), 4
+    )
+    highest = levels[-1]
     area = frame(height, [short(level) for level in levels])
     if missing:
         area = Frame(area.left, area.right - 70 - MISSING_GAP, area.top, area.bottom)

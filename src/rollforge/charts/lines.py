@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from rollforge.charts.frame import WIDTH, Frame, frame, x_axis, y_axis
-from rollforge.charts.scales import Format, Scale, rounded_up, short, ticks, widest
+from rollforge.charts.scales import Format, Scale, levels_from_zero, short, ticks, widest
 from rollforge.charts.scene import Dot, Label, Mark, Path, Rect, Scene
 
 LABEL_GAP = 13.0
@@ -19,8 +19,7 @@ class Point(Struct, frozen=True):
 
     x: float
     y: float | None
-    low: float | None = None
-    high: float | None = None
+    ci: Sequence[float] | None = None
     title: str = ""
 
 
@@ -58,8 +57,8 @@ def line_chart(
 ) -> Scene:
     """Lines over a shared x axis; y starts at 0 unless `y_range` says otherwise."""
     xs = [point.x for one in series for point in one.points]
-    low, high = y_range or (0.0, rounded_up(_highest(series)))
-    levels = ticks(low, high, 5)
+    levels = ticks(*y_range, 5) if y_range else levels_from_zero(_highest(series))
+    low, high = y_range or (levels[0], levels[-1])
     named = [one.name for one in series] if len(series) > 1 else []
     area = frame(height, [write_y(level) for level in levels], right=14 + (widest(named) + 8 if named else 0))
     x = Scale(min(xs, default=0), max(xs, default=1), area.left, area.right)
@@ -77,7 +76,7 @@ def line_chart(
 
 
 def _highest(series: Sequence[Series]) -> float:
-    tops = [point.high if point.high is not None else point.y for one in series for point in one.points]
+    tops = [point.ci[1] if point.ci else point.y for one in series for point in one.points]
     return max((top for top in tops if top is not None), default=1.0)
 
 
@@ -108,11 +107,11 @@ def _band(series: Series, x: Scale, y: Scale) -> list[Mark]:
     """The interval around the line; clipped to the axis."""
     marks: list[Mark] = []
     for run in _runs(series.points):
-        known = [point for point in run if point.low is not None and point.high is not None]
+        known = [(x(point.x), point.ci[0], point.ci[1]) for point in run if point.ci]
         if len(known) < 2:
             continue
-        upper = [f"{x(point.x):.1f},{y(_clip(point.high, y)):.1f}" for point in known]
-        lower = [f"{x(point.x):.1f},{y(_clip(point.low, y)):.1f}" for point in reversed(known)]
+        upper = [f"{at:.1f},{y(_clip(high, y)):.1f}" for at, _, high in known]
+        lower = [f"{at:.1f},{y(_clip(low, y)):.1f}" for at, low, _ in reversed(known)]
         marks.append(Path(d=f"M{' L'.join(upper + lower)} Z", css=f"band-{series.css}"))
     return marks
 
@@ -137,14 +136,18 @@ def _line(series: Series, x: Scale, y: Scale) -> list[Mark]:
 
 def _names(series: Sequence[Series], x: Scale, y: Scale) -> list[Mark]:
     """Each line's name at its end, moved apart where two ends are close."""
-    ends = []
+    ends, marks = [], []
     for one in series:
         last = next((point for point in reversed(one.points) if point.y is not None), None)
-        if last is not None:
+        if last is None:
+            continue
+        if x(last.x) < x.end - 30:  # the line ends inside the chart: the name goes below its last point
+            place = Label(x=x(last.x) + 6, y=y(_clip(last.y, y)) + 14, text=one.name, css=f"name-{one.css}")
+            marks.append(place)
+        else:
             ends.append((y(_clip(last.y, y)) + 4, one))
-    marks: list[Mark] = []
     lowest = -LABEL_GAP
     for wanted, one in sorted(ends, key=lambda end: end[0]):
         lowest = max(wanted, lowest + LABEL_GAP)
         marks.append(Label(x=x.end + 8, y=lowest, text=one.name, css=f"name-{one.css}"))
-    return marks
+    return [*marks]

@@ -13,7 +13,7 @@ STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 CLOCK_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 """Tick distances in seconds that people read as round."""
 
-TextWidth = 6.2
+TEXT_WIDTH = 6.2
 """Average width of a character at the charts' 11-pixel type, for margins that hold their labels."""
 
 
@@ -63,13 +63,18 @@ def clock_ticks(high: float, most: int = 6) -> list[float]:
     return [float(number * step) for number in range(int(high // step) + 1)]
 
 
-def rounded_up(value: float, most: int = 5) -> float:
-    """The end of an axis from 0 that has room for `value`: the next tick at or above it."""
+def levels_from_zero(value: float, most: int = 5) -> list[float]:
+    """Ticks of an axis from 0 whose last one is at or above `value`, so that every mark lies below a labelled line."""
     if value <= 0 or not math.isfinite(value):
-        return 1.0
+        return [0.0, 1.0]
     shown = ticks(0, value, most)
-    step = shown[1] - shown[0] if len(shown) > 1 else value
-    return _clean(math.ceil(value / step - 1e-9) * step)
+    step = shown[1] if len(shown) > 1 else value
+    return [_clean(number * step) for number in range(math.ceil(value / step - 1e-9) + 1)]
+
+
+def rounded_up(value: float, most: int = 5) -> float:
+    """The end of an axis from 0 that has room for `value`."""
+    return levels_from_zero(value, most)[-1]
 
 
 def short(value: float) -> str:
@@ -99,7 +104,7 @@ def clock(seconds: float) -> str:
 
 def widest(texts: Sequence[str]) -> float:
     """The room that the longest of these labels takes."""
-    return max((len(text) for text in texts), default=0) * TextWidth
+    return max((len(text) for text in texts), default=0) * TEXT_WIDTH
 
 
 Format = Callable[[float], str]

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rollforge import stats
+from rollforge import intervals, stats
 from rollforge.index import Index
 
 Floats = NDArray[np.float64]
 
 LENGTH_BINS = 12
 TIME_BINS = 60
+PER_WINDOW = 40
+"""Rollouts a window of the time line should hold, so that its mean says something."""
 STRIP_TASKS = 140
 STRIP_SAMPLES = 32
 
@@ -60,15 +63,15 @@ def reward_by_length(index: Index) -> list[LengthBin]:
     return found
 
 
-def clustered(values: Floats, task: Floats) -> stats.Estimate:
+def clustered(values: Floats, task: Floats) -> intervals.Estimate:
     """The mean of the known values with an interval that treats the samples of a task as related."""
     known = ~np.isnan(values)
     values, task = values[known], task[known]
     if not len(values):
-        return stats.clustered_mean(np.zeros(0), np.zeros(0))
+        return intervals.clustered_mean(np.zeros(0), np.zeros(0))
     _, group = np.unique(task, return_inverse=True)
     is_share = bool(((values == 0) | (values == 1)).all())
-    return stats.clustered_mean(
+    return intervals.clustered_mean(
         np.bincount(group, values), np.bincount(group).astype(np.float64), is_share=is_share
     )
 
@@ -127,11 +130,11 @@ def timeline(index: Index) -> Timeline | None:
     active, ends = _activity(begin, line), np.sort(_activity(begin + took, line))
     failed = _failure_times(index)
     total = max(float(ends[-1]), 1e-9)
-    edges = np.linspace(0, total, min(TIME_BINS, max(4, len(active) // 8)) + 1)
+    edges = np.linspace(0, total, min(TIME_BINS, max(4, len(active) // PER_WINDOW)) + 1)
     failed_at = np.sort(_activity(failed, line)) if len(failed) else failed
     windows = [
         _window(low, high, active, ends, failed_at, reward, task, took)
-        for low, high in zip(edges, edges[1:], strict=False)
+        for low, high in pairwise(edges.tolist())
     ]
     return Timeline(
         windows=windows, pauses=line.pauses, paused_s=line.paused_s, begun=line.begun, cuts=line.cuts
@@ -154,7 +157,7 @@ def _activity(clock: Floats, line: Timeline) -> Floats:
 
 
 def _failure_times(index: Index) -> Floats:
-    found = index.select("SELECT \"at\" FROM failures WHERE \"at\" IS NOT NULL").column(0)
+    found = index.select('SELECT "at" FROM failures WHERE "at" IS NOT NULL').column(0)
     return np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.float64)
 
 

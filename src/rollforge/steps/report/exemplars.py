@@ -65,7 +65,7 @@ def turns(many: Sequence[Turn], budget: int) -> Html:
     for place, turn in enumerate(many):
         data = turn.text.encode("utf-8", "surrogatepass")
         cut = data[:left].decode("utf-8", "ignore") if len(data) > left else turn.text
-        label = f"{turn.kind} {turn.title}".strip()
+        label = f"{turn.kind} {turn.title}".strip() if turn.kind != "other" or not turn.title else turn.title
         parts.append(tag("div", tag("b", label), tag("div", tag("bdi", cut), css="text"), css="turn"))
         left -= len(data)
         if left <= 0:

@@ -47,12 +47,15 @@ class Figure(Struct, frozen=True, kw_only=True):
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number for a table: 0.498 · 1,234 · – when there is none."""
-    if value is None:
+    """A number for a table: 0.498 · 27.35 · 121.6 · 1,234 · – when there is none."""
+    if value is None or value != value:
         return "–"
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
-    return f"{value:,.{digits}f}" if abs(value) < 1000 else f"{value:,.1f}"
+    size = abs(value)
+    if size < 0.001:
+        return f"{value:.2g}"
+    return f"{value:,.{max(0, digits - (0 if size < 10 else 1 if size < 100 else 2))}f}"
 
 
 def between(ci: Sequence[float] | None) -> str:
@@ -118,7 +121,7 @@ def at_k_figure(metrics: MetricsFacts) -> Figure | None:
             Point(
                 k,
                 one.value,
-                *(one.ci or (None, None)),
+                one.ci,
                 title=f"{prefix}{k}: {number(one.value)} ({between(one.ci)})",
             )
             for k, one in values
@@ -252,7 +255,7 @@ def length_figure(bins: Sequence[LengthBin], profile: ProfileFacts) -> Figure | 
         return None
     points = [
         Point(
-            (one.low + one.high) / 2, one.mean, *(one.ci or (None, None)),
+            (one.low + one.high) / 2, one.mean, one.ci,
             title=f"{short(one.low)}–{short(one.high)} characters: {number(one.mean)} ({between(one.ci)}), n = {one.judged:,}",
         )
         for one in bins
@@ -308,7 +311,7 @@ def time_figures(line: Timeline, stretches: Sequence[Stretch]) -> list[Figure]:
         Point(
             _middle(one),
             one.reward,
-            *(one.ci or (None, None)),
+            one.ci,
             title=f"{number(one.reward)} ({between(one.ci)})",
         )
         for one in windows
@@ -351,8 +354,8 @@ def _middle(window: Window) -> float:
 
 
 def _reward_range(points: Sequence[Point]) -> tuple[float, float]:
-    lows = [point.low if point.low is not None else point.y for point in points if point.y is not None]
-    highs = [point.high if point.high is not None else point.y for point in points if point.y is not None]
+    lows = [point.ci[0] if point.ci else point.y for point in points if point.y is not None]
+    highs = [point.ci[1] if point.ci else point.y for point in points if point.y is not None]
     top = max((high for high in highs if high is not None), default=1.0)
     return min(0.0, min((low for low in lows if low is not None), default=0.0)), rounded_up(
         top
@@ -402,7 +405,8 @@ def tokens_figure(tokens: TokenBins, metrics: MetricsFacts, profile: ProfileFact
         name="tokens",
         heading="Tokens and throughput",
         scene=column_chart(
-            tokens.edges, bars, missing=missing, x_title="output tokens", title="Output tokens per rollout", description=words[0] + ".",
+            tokens.edges, bars, missing=missing, x_title="output tokens", title="Output tokens per rollout",
+            description=words[0] + ".",
         ),
         caption="; ".join(words) + ".",
         headers=("output tokens", "rollouts"),
@@ -419,7 +423,7 @@ def flips_figure(flips: FlipFacts) -> Figure:
         Bar(label="changed", count=flips.changed, css="fill-4", note="same side, other reward"),
     ]
     return Figure(
-        name=f"flips-{_slug(flips.a)}-{_slug(flips.b)}",
+        name=f"flips-{slug(flips.a)}-{slug(flips.b)}",
         heading=f"{flips.a} against {flips.b}",
         scene=bar_chart(
             bars, unit="rollouts", title=f"Verdicts of {flips.a} and {flips.b}",
@@ -431,5 +435,6 @@ def flips_figure(flips: FlipFacts) -> Figure:
     )  # fmt: skip
 
 
-def _slug(text: str) -> str:
+def slug(text: str) -> str:
+    """The text as part of an element's id."""
     return "".join(letter if letter.isalnum() else "-" for letter in text)

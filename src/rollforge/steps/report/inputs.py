@@ -175,3 +175,146 @@ Facts = TypeVar("Facts", bound=Struct)
 def facts_of(result: Any, kind: type[Facts]) -> Facts:
     """A step's result as the record a report reads; anything else in it is left out."""
     return msgspec.convert(msgspec.to_builtins(result), type=kind)
+
+
+class DifferenceFacts(Struct, kw_only=True):
+    """One field of two runs, task by task."""
+
+    value: float | None
+    against: float | None
+    difference: float | None
+    ci: list[float] | None
+    tasks: int
+    differing: int
+
+
+class PairedFacts(Struct, kw_only=True):
+    """`rollforge metrics RUN --against OTHER --json`."""
+
+    run: str
+    against: str
+    paired_by: str
+    shared_tasks: int
+    only_run: int
+    only_against: int
+    fields: dict[str, DifferenceFacts]
+    verdict: str
+
+
+class SummaryFacts(Struct, kw_only=True):
+    """A number over the rows of a dataset."""
+
+    n: int
+    mean: float
+    std: float | None = None
+    min: float
+    median: float
+    max: float
+
+
+class FileFacts(Struct, kw_only=True):
+    """A file of a dataset."""
+
+    path: str
+    split: str
+    rows: int
+    bytes: int
+    sha256: str
+
+
+class InputFacts(Struct, kw_only=True):
+    """A file that a dataset was made from."""
+
+    run: str
+    file: str
+    bytes: int
+    sha256: str
+
+
+class FlagFacts(Struct, kw_only=True):
+    """Something about a dataset that deserves a second look."""
+
+    id: str
+    text: str
+
+
+class GateFacts(Struct, frozen=True, kw_only=True):
+    """What `check` said before the dataset was made."""
+
+    ran: bool = False
+    ok: bool = False
+    errors: list[str] = []
+    warnings: list[str] = []
+    forced: bool = False
+
+
+class DatasetManifest(Struct, kw_only=True):
+    """The `manifest.json` of a prepared dataset."""
+
+    recipe: str
+    to: str
+    kind: str
+    seed: int
+    options: dict[str, Any]
+    inputs: list[InputFacts]
+    versions: dict[str, str]
+    counts: dict[str, Any]
+    statistics: dict[str, Any]
+    splits: dict[str, int]
+    files: list[FileFacts] = []
+    flags: list[FlagFacts] = []
+    check: GateFacts = GateFacts()
+
+
+class StatisticFacts(Struct, kw_only=True):
+    """One statistic of an evaluation."""
+
+    value: float | None
+    ci: list[float] | None
+    tasks: int
+
+
+class TasksetFacts(Struct, kw_only=True):
+    """One task set of an evaluation."""
+
+    tasks: int
+    runs: int
+    judged: int
+    coverage: float
+    metrics: dict[str, dict[str, StatisticFacts]]
+
+
+class EvaluationFacts(Struct, kw_only=True):
+    """The result file of `rollforge eval`."""
+
+    model: str = ""
+    step: int = 0
+    k: int
+    tasksets: dict[str, TasksetFacts]
+
+
+class BenchDifference(Struct, kw_only=True):
+    """One model against the first, on one task set."""
+
+    taskset: str
+    metric: str
+    model: str
+    against: str
+    difference: float | None
+    ci: list[float] | None
+    tasks: int
+    verdict: str
+
+
+class BenchFacts(Struct, kw_only=True):
+    """The `bench.json` of `rollforge bench`; an evaluation is a bench of one model."""
+
+    models: dict[str, EvaluationFacts]
+    differences: list[BenchDifference] = []
+
+
+class LoggedStep(Struct, kw_only=True):
+    """One line of a metrics file: what was logged at a step."""
+
+    step: int
+    metrics: dict[str, float | None]
