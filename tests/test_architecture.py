@@ -59,8 +59,9 @@ SIDE_DOORS = {
     "steps.collect": {"forecast", "live", "machinery", "options", "plan"},
     "steps.evaluation": {"compare"},
     "steps.metrics": {"records"},
+    "steps.prepare": {"settings"},
     "steps.profile": {"records", "write"},
-    "steps.verify": {"tally"},
+    "steps.verify": {"options", "tally"},
     "store": {"atomic", "files", "lock", "manifest", "reading"},
     "tasks": {"reading"},
     "verifiers.probes": {"report"},
@@ -71,9 +72,9 @@ OPEN = {"index"}
 """Packages under way, whose door is not looked at."""
 
 REPEATED = {
-    "Answer", "BadLine", "Batch", "Call", "ClusterMean", "Column", "Comparison", "Engine", "Estimate", "Finding", "Group",
+    "Answer", "BadLine", "Batch", "Call", "ClusterMean", "Comparison", "Engine", "Estimate", "Finding", "Group",
     "Groups", "Item", "Keys", "Ledger", "Manifest", "Message", "Names", "Options", "Outcome", "Own", "Part", "Plan", "Problem",
-    "Reader", "Reply", "Report", "Run", "Sample", "Snapshot", "Source", "Summary", "Tally", "Turn", "WhichFlags", "ModelOptions",
+    "Reader", "Reply", "Report", "Run", "Snapshot", "Source", "Summary", "Tally", "Turn",
 }  # fmt: skip
 """Class names that still stand for more than one thing."""
 

@@ -17,9 +17,9 @@ from rollforge.errors import Exit, RollforgeError
 from rollforge.records import JsonObject
 from rollforge.steps.collect.options import (
     CollectOptions,
-    ModelOptions,
     PaceOptions,
     RolloutOptions,
+    ServerOptions,
     TaskOptions,
     VerifierOptions,
 )
@@ -57,7 +57,7 @@ class TaskFlags(TaskOptions):
 
 
 @Parameter(name="*", group=_MODEL, negative=())
-class ModelFlags(ModelOptions):
+class ModelFlags(ServerOptions):
     """Spelling of the flags about the model."""
 
     base_urls: Annotated[tuple[str, ...], Parameter(name="--base-url", metavar="URL", show_default=False)]
