@@ -49,12 +49,10 @@ def _lines(found: Status) -> list[str]:
             f"  requests  {found.in_flight} in flight, limit {found.limit}, oldest {duration(found.slowest_s)}"
         )
     if found.reward:
-        interval = found.reward["ci"]
+        interval = found.reward.ci
         width = f" ± {(interval[1] - interval[0]) / 2:.3f}" if interval else ""
-        since = "" if found.reward.get("is_whole") else " since the last start"
-        lines.append(
-            f"  reward    {found.reward['mean']:.3f}{width} over {found.reward['n']:,} judged{since}"
-        )
+        since = "" if found.reward.is_whole else " since the last start"
+        lines.append(f"  reward    {found.reward.mean:.3f}{width} over {found.reward.n:,} judged{since}")
     if found.unjudged:
         lines.append(f"  unjudged  {found.unjudged:,}")
     if found.failed:

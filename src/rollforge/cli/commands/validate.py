@@ -13,7 +13,7 @@ from rollforge.cli.render.console import print_json
 from rollforge.errors import Exit
 
 if TYPE_CHECKING:
-    from rollforge.steps.validate import FileReport, Problem
+    from rollforge.steps.validate import FileReport, LineFault
 
 EXAMPLE = "rollforge validate tasks.jsonl --verifier exact"
 
@@ -96,7 +96,7 @@ def _print_file(report: FileReport, limit: int) -> None:
         console.print(Text(f"  wrote {report.fixed} and {report.rejects}"))
 
 
-def _first_of_each(problems: list[Problem]) -> list[Problem]:
+def _first_of_each(problems: list[LineFault]) -> list[LineFault]:
     """At most three that say the same of the same field: the fourth teaches nothing."""
     told: dict[tuple[str, str], int] = {}
     kept = []
@@ -108,7 +108,7 @@ def _first_of_each(problems: list[Problem]) -> list[Problem]:
     return kept
 
 
-def _print_problem(file: str, problem: Problem) -> None:
+def _print_problem(file: str, problem: LineFault) -> None:
     from rich.text import Text
 
     style = "red" if problem.level == "error" else "yellow"
