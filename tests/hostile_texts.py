@@ -15,7 +15,7 @@ TEXTS = [
     f"</title><script>window.{MARK}=1</script>",
     f"]]><!-- --><script>window.{MARK}=1</script>",
     f"<!-- <script>window.{MARK}=1</script>",
-    f"<a href=\"javascript:window.{MARK}=1\">click</a> javascript:window.{MARK}=1",
+    f'<a href="javascript:window.{MARK}=1">click</a> javascript:window.{MARK}=1',
     f"data:text/html,<script>window.{MARK}=1</script>",
     f"\\href{{javascript:window.{MARK}=1}}{{x}} $\\unicode{{<img src=x onerror=window.{MARK}=1>}}$",
     "![image](http://127.0.0.1:9/pixel.png) <img src=http://127.0.0.1:9/pixel.png>",

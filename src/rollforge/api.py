@@ -17,8 +17,8 @@ from rollforge.registry import refuse_unknown
 from rollforge.store import RunFiles
 
 if TYPE_CHECKING:
-    from rollforge.reports import Texts
     from rollforge.checks.finding import Recipe
+    from rollforge.reports import Texts
     from rollforge.steps.check import Report
     from rollforge.steps.collect import CollectResult
     from rollforge.steps.metrics import RunMetrics

@@ -39,8 +39,7 @@ from rollforge.steps.report import (
     report_evaluation,
     report_run,
 )
-from rollforge.steps.verify import compare
-from rollforge.steps.verify.verdicts import known_verifiers
+from rollforge.steps.verify import compare, known_verifiers
 from rollforge.store import UNREADABLE, Manifest, RunFiles, read_manifest, write_atomically
 
 Texts = Literal["some", "none"]
@@ -52,7 +51,7 @@ MOST_DATASETS = 200
 """Folders beside a run that are looked at for datasets made from it."""
 
 
-class Written(Struct, frozen=True):
+class WrittenReport(Struct, frozen=True):
     """A report on disk."""
 
     path: str
@@ -62,7 +61,7 @@ class Written(Struct, frozen=True):
 
 def write_report(
     paths: Sequence[str | Path], out: str | Path, *, texts: Texts = "some", verifier: str | None = None
-) -> Written:
+) -> WrittenReport:
     """Write the report of a run, several runs, a dataset or an evaluation as one self-contained HTML file."""
     if not paths:
         raise UsageError("which run?", hint="for example: rollforge report runs/first -o report.html")
@@ -71,7 +70,7 @@ def write_report(
     if target.is_dir():
         target = target / "report.html"
     write_atomically(target, data)
-    return Written(str(target), kind, len(data))
+    return WrittenReport(str(target), kind, len(data))
 
 
 def _make(paths: Sequence[str], *, with_texts: bool, verifier: str | None) -> tuple[Kind, bytes]:

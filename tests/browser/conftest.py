@@ -13,7 +13,13 @@ import pytest
 AXE = Path(__file__).resolve().parents[2] / ".browser" / "node_modules" / "axe-core" / "axe.min.js"
 """Where `make browser` puts axe-core."""
 
-FLAGS = ["--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+FLAGS = [
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 
 
 @pytest.fixture(scope="session")
@@ -60,4 +66,8 @@ def serious(page: Any, axe: str) -> list[str]:
     """Serious and critical violations that axe finds on the page."""
     page.evaluate(axe)
     found = page.evaluate("async () => (await axe.run()).violations")
-    return [f"{one['id']}: {one['help']} ({one['nodes'][0]['html'][:200]})" for one in found if one["impact"] in ("serious", "critical")]
+    return [
+        f"{one['id']}: {one['help']} ({one['nodes'][0]['html'][:200]})"
+        for one in found
+        if one["impact"] in ("serious", "critical")
+    ]

@@ -27,7 +27,14 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for sample in range(4):
             text = TEXTS[(task + sample) % len(TEXTS)]
             name = NAMES[task % len(NAMES)]
-            row = make_rollout(task, sample, 1.0, text="" if sample < 2 else text, prompt=TEXTS[task % len(TEXTS)], agent=name)
+            row = make_rollout(
+                task,
+                sample,
+                1.0,
+                text="" if sample < 2 else text,
+                prompt=TEXTS[task % len(TEXTS)],
+                agent=name,
+            )
             row["response"]["model"] = name
             row[name] = 0.5
             rows.append(json.dumps(row).encode())
@@ -53,7 +60,9 @@ def test_hostile_text_runs_nothing_and_fetches_nothing(browser: Any, hostile: Pa
     context.close()
 
 
-def test_text_shown_is_the_text_stored_with_invisible_characters_made_visible(browser: Any, hostile: Path) -> None:
+def test_text_shown_is_the_text_stored_with_invisible_characters_made_visible(
+    browser: Any, hostile: Path
+) -> None:
     page = browser.new_page()
     page.goto(hostile.as_uri())
     shown = set(page.evaluate("[...document.querySelectorAll('.text bdi')].map(one => one.textContent)"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from xml.etree import ElementTree
 
 from hypothesis import given
@@ -15,12 +16,12 @@ from rollforge.charts import (
     Interval,
     Label,
     Line,
+    MarkedStretch,
     Path,
     Point,
     Rect,
     Scene,
     Series,
-    Stretch,
     bar_chart,
     column_chart,
     heat_map,
@@ -44,7 +45,7 @@ def test_ticks_lie_inside_and_are_evenly_spaced_round_numbers(low: float, span: 
     shown = ticks(low, high, most)
     assert len(shown) <= most + 1
     assert all(low - 1e-6 * span <= tick <= high + 1e-6 * span for tick in shown)
-    gaps = {round((b - a) / span, 6) for a, b in zip(shown, shown[1:], strict=False)}
+    gaps = {round((b - a) / span, 6) for a, b in pairwise(shown)}
     assert len(gaps) <= 2  # one distance, up to rounding
 
 
@@ -57,8 +58,20 @@ def test_an_axis_from_zero_ends_at_a_labelled_line_above_the_value(value: float)
 
 
 def test_ticks_are_written_as_people_write_them() -> None:
-    assert [short(value) for value in (0, 0.25, 1200, 15_000, 2_500_000)] == ["0", "0.25", "1,200", "15k", "2.5M"]
-    assert [clock(value) for value in (0.5, 45, 300, 5400, 172_800)] == ["0.5 s", "45 s", "5 min", "1.5 h", "2 d"]
+    assert [short(value) for value in (0, 0.25, 1200, 15_000, 2_500_000)] == [
+        "0",
+        "0.25",
+        "1,200",
+        "15k",
+        "2.5M",
+    ]
+    assert [clock(value) for value in (0.5, 45, 300, 5400, 172_800)] == [
+        "0.5 s",
+        "45 s",
+        "5 min",
+        "1.5 h",
+        "2 d",
+    ]
     assert clock_ticks(100) == [0, 30, 60, 90]
     assert clock_ticks(0) == [0.0]
 
@@ -105,7 +118,7 @@ def test_a_band_surrounds_its_line_and_stays_inside_the_axes() -> None:
 def test_stretches_are_drawn_below_the_lines() -> None:
     scene = line_chart(
         [Series(name="s", points=[Point(0, 1.0), Point(10, 1.0)])],
-        x_title="x", y_title="y", stretches=[Stretch(2, 5, "stuck-rewards")], **WORDS,
+        x_title="x", y_title="y", stretches=[MarkedStretch(2, 5, "stuck-rewards")], **WORDS,
     )  # fmt: skip
     assert isinstance(scene.marks[0], Rect)
     assert scene.marks[0].title == "stuck-rewards"

@@ -35,7 +35,9 @@ def words(page: str) -> str:
     return html.unescape(re.sub(r"<[^>]+>", " ", page))
 
 
-def test_the_page_leads_with_the_verdict_and_shows_the_numbers_of_metrics_check_and_profile(run: Path, tmp_path: Path) -> None:
+def test_the_page_leads_with_the_verdict_and_shows_the_numbers_of_metrics_check_and_profile(
+    run: Path, tmp_path: Path
+) -> None:
     page = read(write_report([run], tmp_path / "r.html").path)
     found = rf.open_run(run)
     metrics, report, profile = found.metrics(), found.check(), found.profile().summary
@@ -98,7 +100,9 @@ def test_a_report_stays_below_two_megabytes_whatever_the_texts_are(tmp_path: Pat
 
 
 def test_unjudged_rollouts_are_a_mark_of_their_own(tmp_path: Path) -> None:
-    rows = [make_rollout(task, sample, None if sample == 3 else 1.0) for task in range(20) for sample in range(4)]
+    rows = [
+        make_rollout(task, sample, None if sample == 3 else 1.0) for task in range(20) for sample in range(4)
+    ]
     write_rows(tmp_path / "run" / "rollouts.jsonl", rows)
     page = read(write_report([tmp_path / "run"], tmp_path / "r.html").path)
     assert re.search(r'class="unjudged"><title>unjudged: 20 \(25 %\)', page)

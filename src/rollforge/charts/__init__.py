@@ -7,7 +7,8 @@ viewer receives the same marks as JSON. Colours are CSS classes, so a page decid
 from rollforge.charts.bars import Bar, bar_chart, column_chart
 from rollforge.charts.heat import Cell, heat_map, sample_strip
 from rollforge.charts.intervals import Interval, interval_chart
-from rollforge.charts.lines import Point, Series, Stretch, line_chart
+from rollforge.charts.lines import MarkedStretch, Point, Series, line_chart
+from rollforge.charts.scales import clock, clock_ticks, percent, rounded_up, short
 from rollforge.charts.scene import Dot, Label, Line, Mark, Path, Rect, Scene
 from rollforge.charts.svg import to_svg
 
@@ -19,17 +20,22 @@ __all__ = [
     "Label",
     "Line",
     "Mark",
+    "MarkedStretch",
     "Path",
     "Point",
     "Rect",
     "Scene",
     "Series",
-    "Stretch",
     "bar_chart",
+    "clock",
+    "clock_ticks",
     "column_chart",
     "heat_map",
     "interval_chart",
     "line_chart",
+    "percent",
+    "rounded_up",
     "sample_strip",
+    "short",
     "to_svg",
 ]

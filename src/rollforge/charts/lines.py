@@ -33,7 +33,7 @@ class Series(Struct, frozen=True, kw_only=True):
     has_dots: bool = True
 
 
-class Stretch(Struct, frozen=True):
+class MarkedStretch(Struct, frozen=True):
     """A part of the x axis that a finding points at."""
 
     start: float
@@ -52,7 +52,7 @@ def line_chart(
     write_x: Format = short,
     write_y: Format = short,
     y_range: tuple[float, float] | None = None,
-    stretches: Sequence[Stretch] = (),
+    stretches: Sequence[MarkedStretch] = (),
     height: float = 230,
 ) -> Scene:
     """Lines over a shared x axis; y starts at 0 unless `y_range` says otherwise."""
@@ -80,7 +80,7 @@ def _highest(series: Sequence[Series]) -> float:
     return max((top for top in tops if top is not None), default=1.0)
 
 
-def _stretch(stretch: Stretch, x: Scale, area: Frame) -> Rect:
+def _stretch(stretch: MarkedStretch, x: Scale, area: Frame) -> Rect:
     start, end = max(x(stretch.start), area.left), min(x(stretch.end), area.right)
     return Rect(
         x=start,

@@ -54,7 +54,12 @@ def demo(out: Path | None = None, /, *, keep_going: Annotated[bool, Parameter(ne
     if (out / "run").exists():
         raise UsageError(f"{out / 'run'} exists", hint="name a directory that does not")
     out.mkdir(parents=True, exist_ok=True)
-    places = {"tasks": out / "tasks.jsonl", "run": out / "run", "data": out / "dpo", "report": out / "report.html"}
+    places = {
+        "tasks": out / "tasks.jsonl",
+        "run": out / "run",
+        "data": out / "dpo",
+        "report": out / "report.html",
+    }
     for title, template in _STEPS:
         words = shlex.split(
             template.format(**{name: shlex.quote(str(path)) for name, path in places.items()})

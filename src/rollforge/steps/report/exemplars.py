@@ -8,7 +8,7 @@ from rollforge.conversations.turns import Turn, read_row, turns_of
 from rollforge.index import Index
 from rollforge.steps.report.figures import number
 from rollforge.steps.report.html import Html, join, tag
-from rollforge.steps.report.inputs import FindingFacts, Place
+from rollforge.steps.report.inputs import FindingFacts, FindingPlace
 
 MOST = 5
 """Rollouts shown per finding."""
@@ -75,11 +75,13 @@ def turns(many: Sequence[Turn], budget: int) -> Html:
     return join(parts)
 
 
-def _key(place: Place) -> tuple[int | None, int | None, int | None]:
+def _key(place: FindingPlace) -> tuple[int | None, int | None, int | None]:
     return place.line or place.first_line, place.task, place.rollout
 
 
-def _rows(index: Index, places: Sequence[Place]) -> dict[tuple[int | None, int | None, int | None], int]:
+def _rows(
+    index: Index, places: Sequence[FindingPlace]
+) -> dict[tuple[int | None, int | None, int | None], int]:
     """The row of each place: by task and sample, by task alone (its first sample), else by line."""
     tasks = sorted({place.task for place in places if place.task is not None})
     lines = sorted({place.line or place.first_line or 0 for place in places if place.task is None})

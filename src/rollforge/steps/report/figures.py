@@ -8,16 +8,20 @@ from msgspec import Struct
 
 from rollforge.charts import (
     Bar,
+    MarkedStretch,
     Point,
     Scene,
     Series,
-    Stretch,
     bar_chart,
+    clock,
+    clock_ticks,
     column_chart,
     line_chart,
+    percent,
+    rounded_up,
     sample_strip,
+    short,
 )
-from rollforge.charts.scales import clock, clock_ticks, percent, rounded_up, short
 from rollforge.steps.report.bins import LengthBin, Strip, Timeline, TokenBins, Window
 from rollforge.steps.report.inputs import AtKFacts, FlipFacts, MetricsFacts, ProfileFacts
 
@@ -286,7 +290,7 @@ def length_figure(bins: Sequence[LengthBin], profile: ProfileFacts) -> Figure | 
     )  # fmt: skip
 
 
-def time_figures(line: Timeline, stretches: Sequence[Stretch]) -> list[Figure]:
+def time_figures(line: Timeline, stretches: Sequence[MarkedStretch]) -> list[Figure]:
     """Reward, speed, requests in flight and failures over the run's active time."""
     windows = line.windows
     pause = f" {line.pauses} pauses ({clock(line.paused_s)} in all) are cut out." if line.pauses else ""

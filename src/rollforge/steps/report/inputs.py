@@ -85,7 +85,7 @@ class MetricsFacts(Struct, kw_only=True):
     throughput: ThroughputFacts
 
 
-class Place(Struct, kw_only=True):
+class FindingPlace(Struct, kw_only=True):
     """A rollout, a task or a stretch that a finding points at."""
 
     line: int | None = None
@@ -106,7 +106,7 @@ class FindingFacts(Struct, kw_only=True):
     text: str
     n: int | None = None
     interval: list[float] | None = None
-    where: list[Place] = []
+    where: list[FindingPlace] = []
     next: str = ""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from rollforge.charts import Stretch
+from rollforge.charts import MarkedStretch
 from rollforge.index import Index
 from rollforge.steps.report import bins
 from rollforge.steps.report.exemplars import Exemplars
@@ -128,7 +128,7 @@ def _time(index: Index, check: CheckFacts) -> Html:
     return figures(time_figures(line, _stretches(index, line, check)))
 
 
-def _stretches(index: Index, line: bins.Timeline, check: CheckFacts) -> list[Stretch]:
+def _stretches(index: Index, line: bins.Timeline, check: CheckFacts) -> list[MarkedStretch]:
     """The parts of the run that findings mark, in active time."""
     found = []
     for finding in check.findings:
@@ -137,7 +137,7 @@ def _stretches(index: Index, line: bins.Timeline, check: CheckFacts) -> list[Str
             if place.first_line is not None and place.last_line is not None:
                 times = _times(index, place.first_line, place.last_line)
             if finding.level != "note" and times[0] is not None and times[1] is not None:
-                found.append(Stretch(line.active(times[0]), line.active(times[1]), finding.id))
+                found.append(MarkedStretch(line.active(times[0]), line.active(times[1]), finding.id))
     return found
 
 
