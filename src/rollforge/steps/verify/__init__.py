@@ -12,7 +12,7 @@ from rollforge.steps.verify.engine import Verification, VerifySnapshot
 from rollforge.steps.verify.flips import FlipTable, compare
 from rollforge.steps.verify.options import VerifyOptions
 from rollforge.steps.verify.tally import VerifySummary
-from rollforge.steps.verify.verdicts import use_verifier
+from rollforge.steps.verify.verdicts import known_verifiers, use_verifier
 
 __all__ = [
     "FlipTable",
@@ -21,5 +21,6 @@ __all__ = [
     "VerifySnapshot",
     "VerifySummary",
     "compare",
+    "known_verifiers",
     "use_verifier",
 ]
