@@ -24,7 +24,7 @@ ROWS = [
         "tasks",
         "store",
     },
-    {"rollouts", "index", "endpoint", "simulate", "experience", "buffer"},
+    {"rollouts", "index", "endpoint", "simulate", "experience", "buffer", "conversations"},
     {"agents", "executors", "verifiers", "checks", "recipes", "exporters", "sinks", "operators"},
     {"steps"},
     {"config", "testing", "api"},

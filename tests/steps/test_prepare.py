@@ -18,7 +18,7 @@ from rollforge.exporters.base import load_exporter
 from rollforge.exporters.trl import TrlExporter
 from rollforge.recipes import RECIPES
 from rollforge.steps.prepare import prepare, prepare_again, read_manifest, trace
-from rollforge.steps.prepare.recheck import ContractBroken
+from rollforge.steps.prepare.read_back import ContractBroken
 from tests.builders import Row, make_rollout, write_rows
 from tests.prepare_runs import TOOL, call, mixed_run, read_lines, reasoning, result, text, with_output
 
@@ -201,10 +201,10 @@ def test_a_broken_contract_leaves_no_half_made_data_set(
     prepare("sft", run, to="trl", out=tmp_path / "data", min_reward=0.5)
     before = {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()}
 
-    def broken(self: TrlExporter, example: Any) -> Row:
+    def broken(self: TrlExporter, *_: object) -> Row:
         return {"messages": [], "tools": None}
 
-    monkeypatch.setattr(TrlExporter, "demonstration", broken)
+    monkeypatch.setattr(TrlExporter, "row", broken)
     with pytest.raises(ContractBroken, match="messages is empty"):
         prepare("sft", run, to="trl", out=tmp_path / "data", min_reward=0.6)
     assert {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()} == before

@@ -1,4 +1,4 @@
-"""This module holds every option of `prepare`; one record, saved in the manifest and read back by `--from`."""
+"""Every option of `prepare` in one record, saved in the manifest and read back by `--from`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Literal
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.recipes.base import Dedupe, Options, Order, Strategy
+from rollforge.recipes.base import Dedupe, Order, RecipeOptions, Strategy
 from rollforge.registry import refuse_unknown
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a data set is made, apart from its recipe, its runs and its exporter."""
+    """How a dataset is made, apart from its recipe, its runs and its exporter."""
 
     # Which rollouts
     where: str | None = None
@@ -67,9 +67,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     shards: int = 1
     seed: int = 0
 
-    def recipe_options(self) -> Options:
-        """The part that recipes read."""
-        return Options(
+    def recipe_options(self) -> RecipeOptions:
+        """The options that recipes read."""
+        return RecipeOptions(
             min_reward=self.min_reward,
             per_task=self.per_task,
             band=self.band,
@@ -99,7 +99,7 @@ SPLIT_NAMES = ("train", "validation", "test")
 
 
 def make_settings(options: dict[str, object]) -> Settings:
-    """The settings from plain values; raises when one is unknown or cannot be meant."""
+    """Make settings from plain values; raise when one is unknown or out of range."""
     refuse_unknown(options, Settings.__struct_fields__, "prepare")
     try:
         settings = msgspec.convert(options, Settings, strict=False)
@@ -128,7 +128,7 @@ def make_settings(options: dict[str, object]) -> Settings:
 
 
 def _refuse_shares(shares: tuple[float, ...]) -> None:
-    """Raise when these are no shares of a whole: what they leave over, or have too much of, nobody said where to put."""
+    """Raise when the shares do not sum to one."""
     if not 1 <= len(shares) <= len(SPLIT_NAMES) or any(not share > 0 for share in shares):
         raise UsageError(f"--split {shares}: give one to three shares above 0", hint="--split 0.98/0.02")
     if not abs(sum(shares) - 1.0) <= 1e-6:
