@@ -11,6 +11,7 @@ import re
 import msgspec
 
 from rollforge.conversations.texts import is_spelled_once
+from rollforge.store.reading import UNREADABLE
 
 NOT_AN_OBJECT = "call arguments are not a JSON object"
 
@@ -158,5 +159,5 @@ def is_object(arguments: str) -> bool:
     """Whether the model wrote a JSON object."""
     try:
         return isinstance(msgspec.json.decode(arguments), dict)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+    except UNREADABLE:
         return False

@@ -14,6 +14,7 @@ from rollforge.conversations.chat_rows import ChatRow, read_chat_row
 from rollforge.conversations.items import ImagePolicy, ResponseItem, chat_tools, fold, tokens_of
 from rollforge.conversations.messages import ChatMessage, Conversation, Inexpressible
 from rollforge.conversations.texts import is_utf8
+from rollforge.store.reading import UNREADABLE
 
 
 class _Params(msgspec.Struct, gc=False):
@@ -70,7 +71,7 @@ class ConversationReader:
             raise Inexpressible("the row is not valid UTF-8")
         try:
             row = _decode_row(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             if (chat := _chat_row(line)) is None:
                 raise Inexpressible(_decode_reason(error)) from error
             conversation = read_chat_row(chat, self._images)
@@ -89,7 +90,7 @@ class ConversationReader:
         """The conversation of a task alone, from the bytes of its `responses_create_params`."""
         try:
             decoded = msgspec.json.decode(params, type=_Params)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise Inexpressible(_decode_reason(error)) from error
         prompt, tools, marks, _ = self._prompt(decoded)
         return Conversation(prompt, [], tools, marks)
@@ -119,7 +120,7 @@ def _chat_row(line: bytes) -> ChatRow | None:
     """The line as a row in chat form, if it is one."""
     try:
         row = _decode_chat_row(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return None
     return row if row.is_one else None
 
@@ -131,7 +132,7 @@ def _read_prompt(
     try:
         items = _decode_items(params.input)
         tools = chat_tools(params.tools)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise Inexpressible(_decode_reason(error)) from error
     messages = (
         [ChatMessage("user", items)] if isinstance(items, str) else fold(items or [], {}, marks, images)

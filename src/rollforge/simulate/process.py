@@ -1,9 +1,8 @@
-"""This module runs the server in a child process, so that it shares neither event loop nor interpreter lock
-with its client.
+"""The simulated server as a child process, with an event loop and interpreter lock of its own.
 
-The options go in on the child's standard input, the address comes back on its standard output. The child
-ends when that input closes: it cannot outlive its parent, however the parent ends. It has its own
-session, so that a Ctrl-C meant for the parent leaves the model up while the parent drains."""
+The options go in on the child's standard input, the address comes back on its standard output. The child ends when that input closes:
+it cannot outlive its parent. It has its own session, so that a Ctrl-C meant for the parent leaves the model up while that drains.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +11,10 @@ import sys
 from types import TracebackType
 from typing import Self
 
-import msgspec
-
 from rollforge.errors import RollforgeError
 from rollforge.records import from_json, to_json
 from rollforge.simulate.options import SimulateOptions
+from rollforge.store.reading import UNREADABLE
 
 _GRACE_SECONDS = 5.0
 
@@ -46,7 +44,7 @@ class SimulatedProcess:
             self._process.stdin.write(to_json(self.options) + b"\n")
             self._process.stdin.flush()
             self.base_url = from_json(self._process.stdout.readline())["base_url"]
-        except (msgspec.DecodeError, KeyError, TypeError, OSError) as error:
+        except (*UNREADABLE, KeyError, TypeError, OSError) as error:
             self.stop()
             raise RollforgeError(
                 "the simulated model did not start", hint="try it alone: rollforge simulate"

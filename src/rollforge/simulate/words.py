@@ -1,13 +1,12 @@
-"""This module puts answers into words: some working, a remark or two, thoughts beforehand, and the answer in
-its box.
+"""The wording of answers: some working, a remark or two, optional reasoning, and the answer in its box.
 
-It is told what to answer; whether that is right was decided elsewhere.
+The caller decides what to answer; this only phrases it.
 """
 
 from __future__ import annotations
 
 from rollforge.simulate.chance import Chance
-from rollforge.simulate.problems import Problem
+from rollforge.simulate.problems import Exercise
 from rollforge.simulate.tokens import count
 
 _OPENINGS = (
@@ -64,7 +63,7 @@ _REPLIES = (
 )
 
 
-def working(problem: Problem, answer: str, chance: Chance, tokens: float, *, boxed: bool = True) -> str:
+def working(problem: Exercise, answer: str, chance: Chance, tokens: float, *, boxed: bool = True) -> str:
     """An answer of about that many tokens which states `answer`, in a box unless told otherwise."""
     steps = list(problem.steps)
     if answer != problem.answer and not problem.options:

@@ -1,7 +1,7 @@
-"""This module turns a line into a task row: checked, Responses-shaped, template and overrides applied.
+"""A line → a task row: checked, Responses-shaped, with template and overrides applied.
 
-A row that cannot be used raises `BadRow`, which says what is wrong and what would be right; it never guesses. Items that
-NeMo Gym's schema would quietly coerce into something else (a wrong role, no content, a chat `tool` message) are bad rows.
+A row that cannot be used raises `BadRow` with what is wrong and what would be right; nothing is guessed. Items that NeMo Gym's schema
+would silently coerce into something else (a wrong role, no content, a chat `tool` message) are bad rows.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from rollforge.records import PARAMS_KEY, JsonObject, from_json, has_field
+from rollforge.store.reading import UNREADABLE
 from rollforge.tasks.template import PromptTemplate
 
 ROLES = ("user", "assistant", "system", "developer")
@@ -50,10 +51,11 @@ def to_task_row(
 def _parse(line: bytes) -> JsonObject:
     try:
         row = from_json(line)
-    except msgspec.DecodeError as error:
-        raise BadRow(f"not JSON: {error}", hint="one JSON object per line") from error
-    except (UnicodeDecodeError, RecursionError) as error:
-        raise BadRow(f"not JSON: {error}", hint="one JSON object per line, in UTF-8") from error
+    except UNREADABLE as error:
+        is_text = isinstance(error, msgspec.DecodeError)
+        raise BadRow(
+            f"not JSON: {error}", hint="one JSON object per line" + ("" if is_text else ", in UTF-8")
+        ) from error
     if not isinstance(row, dict):
         raise BadRow(f"a {type(row).__name__}, not an object", hint="one JSON object per line")
     return row

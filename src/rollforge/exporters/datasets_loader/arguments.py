@@ -19,6 +19,7 @@ import msgspec
 
 from rollforge.conversations.messages import NOT_AN_OBJECT
 from rollforge.exporters.datasets_loader.times import looks_like_time
+from rollforge.store.reading import UNREADABLE
 
 SURE_BYTES = 6 << 20
 """Well inside the part of the file from which the loader infers its types."""
@@ -71,7 +72,7 @@ class ArgumentsGuard:
         """
         try:
             value = msgspec.json.decode(arguments)
-        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        except UNREADABLE:
             value = None
         if not isinstance(value, dict):
             return NOT_AN_OBJECT

@@ -19,8 +19,10 @@ from rollforge.errors import DataError, UsageError
 from rollforge.index.hashing import digest_of
 from rollforge.index.sources import tasks_file
 from rollforge.installed import version_of
-from rollforge.steps.prepare.settings import Settings
+from rollforge.registry import refuse_unknown
+from rollforge.steps.prepare.settings import SETTING_NAMES, Settings
 from rollforge.store import RunFiles
+from rollforge.store.reading import UNREADABLE
 
 NAME = "manifest.json"
 PACKAGES = ("numpy", "pyarrow", "duckdb", "msgspec")
@@ -222,17 +224,26 @@ class DatasetManifest(msgspec.Struct, kw_only=True):
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
 
 
+class _Options(msgspec.Struct):
+    """The options of a manifest as written: a newer version may have some that this one does not know."""
+
+    options: dict[str, object]
+
+
 def read_manifest(path: str | Path) -> DatasetManifest:
     """The manifest at `path`, a file or the folder it is in."""
     file = Path(path)
     file = file / NAME if file.is_dir() else file
     try:
-        return msgspec.json.decode(file.read_bytes(), type=DatasetManifest)
+        data = file.read_bytes()
+        manifest = msgspec.json.decode(data, type=DatasetManifest)
+        refuse_unknown(msgspec.json.decode(data, type=_Options).options, SETTING_NAMES, "prepare")
+        return manifest
     except OSError as error:
         raise UsageError(
             f"{file}: no such manifest", hint="give the manifest.json of a prepared dataset"
         ) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise DataError(f"{file}: not a manifest of rollforge prepare: {error}") from error
 
 

@@ -22,6 +22,7 @@ from rollforge.records import to_json
 from rollforge.stats import distinct
 from rollforge.steps.prepare.manifest import FileRecord
 from rollforge.steps.prepare.write import ContractBroken, Progress, Written, WrittenFile
+from rollforge.store.reading import UNREADABLE
 
 SHOWN = 5
 READ_AHEAD = 256 << 10
@@ -100,7 +101,7 @@ class _Checker:
         """How many rows these lines have, or None if one of them may be wrong."""
         try:
             rows = self._decode_lines(lines)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             return None
         for row in rows:
             for _ in self._exporter.problems(self._kind, row, self._shaping):
@@ -121,7 +122,7 @@ class _Checker:
     def _problems(self, line: bytes) -> list[str]:
         try:
             row = self._decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             return [str(error)]
         return list(self._exporter.problems(self._kind, row, self._shaping))
 
