@@ -78,7 +78,7 @@ REPEATED = {
 }  # fmt: skip
 """Class names that still stand for more than one thing."""
 
-KNOWN_CYCLES = {"testing.rows", "testing.runs", "steps.prepare.examples", "steps.prepare.tasks"}
+KNOWN_CYCLES = {"testing.rows", "testing.runs"}
 
 
 def unit_of(name: str) -> str:

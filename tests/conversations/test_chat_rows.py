@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rollforge.conversations.messages import ChatMessage, Inexpressible, ToolCall
+from rollforge.conversations.messages import ChatMessage, FunctionCall, Inexpressible
 from rollforge.conversations.reader import ConversationReader
 from rollforge.steps.prepare import prepare
 from tests.builders import Row, make_rollout, write_rows
@@ -41,7 +41,7 @@ def test_messages_are_read_with_their_calls_reasoning_and_tools() -> None:
     found = ConversationReader().read(json.dumps(chat_row(0, 0, 1.0)).encode())
     assert [message.role for message in found.prompt] == ["system", "user"]
     assert found.answer == [
-        ChatMessage("assistant", "", "hm", [ToolCall("c0", "look", '{"at": 0.3}')]),
+        ChatMessage("assistant", "", "hm", [FunctionCall("c0", "look", '{"at": 0.3}')]),
         ChatMessage("tool", "9 C", call_id="c0", name="look"),
         ChatMessage("assistant", "answer 0"),
     ]
@@ -54,7 +54,7 @@ def test_arguments_given_as_an_object_keep_their_digits() -> None:
         b' [{"function": {"name": "f", "arguments": {"a": 1.10, "b": 12345678901234567890123}}}]}]}'
     )
     (message,) = ConversationReader().read(line).answer
-    assert message.calls == [ToolCall("call_0", "f", '{"a": 1.10, "b": 12345678901234567890123}')]
+    assert message.calls == [FunctionCall("call_0", "f", '{"a": 1.10, "b": 12345678901234567890123}')]
 
 
 @pytest.mark.parametrize("completion", ["yes", [{"role": "assistant", "content": "yes"}]])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rollforge.conversations.messages import ChatMessage, Conversation, Inexpressible, ToolCall
+from rollforge.conversations.messages import ChatMessage, Conversation, FunctionCall, Inexpressible
 from rollforge.conversations.reader import ConversationReader
 from tests.builders import Row, make_rollout
 from tests.prepare_runs import TOOL, call, reasoning, result, text, with_output
@@ -29,7 +29,7 @@ def test_neighbouring_items_of_the_model_are_one_message_until_a_tool_answers() 
             "assistant",
             "a",
             "t",
-            [ToolCall("call_1", "get_weather", '{"x": 1}'), ToolCall("call_2", "get_weather", "{}")],
+            [FunctionCall("call_1", "get_weather", '{"x": 1}'), FunctionCall("call_2", "get_weather", "{}")],
         ),
         ChatMessage("tool", "r1", call_id="call_1", name="get_weather"),
         ChatMessage("tool", "r2", call_id="call_2", name="get_weather"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from rollforge.conversations.messages import ChatMessage, ToolCall
+from rollforge.conversations.messages import ChatMessage, FunctionCall
 from rollforge.conversations.shape import Shaping, tools_from_system, unshape
 from tests.builders import Row
 
@@ -54,7 +54,8 @@ def _from_turn(turn: Row) -> ChatMessage:
         calls = msgspec.json.decode(message.content, type=WrittenCall | list[WrittenCall])
         calls = calls if isinstance(calls, list) else [calls]
         message.calls = [
-            ToolCall(f"call_{i}", call.name, bytes(call.arguments).decode()) for i, call in enumerate(calls)
+            FunctionCall(f"call_{i}", call.name, bytes(call.arguments).decode())
+            for i, call in enumerate(calls)
         ]
         message.text = ""
     return message

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from rollforge.conversations.items import ContentPart, ImagePolicy, chat_tools, text_of
-from rollforge.conversations.messages import ChatMessage, Conversation, Inexpressible, ToolCall, is_text
+from rollforge.conversations.messages import ChatMessage, Conversation, FunctionCall, Inexpressible, is_text
 from rollforge.records import JsonObject
 from rollforge.store.reading import UNREADABLE
 
@@ -133,7 +133,7 @@ def _to_message(
     )
 
 
-def _call(call: _ChatCall, number: int, marks: set[str]) -> ToolCall:
+def _call(call: _ChatCall, number: int, marks: set[str]) -> FunctionCall:
     if not call.function.name:
         raise Inexpressible("function call without a name")
     raw = call.function.arguments
@@ -141,4 +141,4 @@ def _call(call: _ChatCall, number: int, marks: set[str]) -> ToolCall:
     if arguments in ("", "null"):
         marks.add("empty arguments written as {}")
         arguments = "{}"
-    return ToolCall(call.id or f"call_{number}", call.function.name, arguments)
+    return FunctionCall(call.id or f"call_{number}", call.function.name, arguments)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from rollforge.conversations.messages import ChatMessage, Inexpressible, TokenRecord, ToolCall, is_text
+from rollforge.conversations.messages import ChatMessage, FunctionCall, Inexpressible, TokenRecord, is_text
 from rollforge.records import to_json
 
 ImagePolicy = str
@@ -180,7 +180,7 @@ def _reasoning(item: ResponseItem, marks: set[str]) -> str:
     return ""
 
 
-def _call(item: ResponseItem, number: int, marks: set[str]) -> ToolCall:
+def _call(item: ResponseItem, number: int, marks: set[str]) -> FunctionCall:
     arguments = item.arguments
     if arguments is None or arguments == "":
         marks.add("empty arguments written as {}")
@@ -189,7 +189,7 @@ def _call(item: ResponseItem, number: int, marks: set[str]) -> ToolCall:
         arguments = to_json(arguments).decode()
     if not item.name:
         raise Inexpressible("function call without a name")
-    return ToolCall(item.call_id or item.id or f"call_{number}", item.name, arguments)
+    return FunctionCall(item.call_id or item.id or f"call_{number}", item.name, arguments)
 
 
 def _tool_result(item: ResponseItem, call_names: dict[str, str], marks: set[str]) -> ChatMessage:

@@ -20,7 +20,7 @@ class Inexpressible(Exception):
     """The rollout cannot be written as chat messages; `str(error)` is the reason under which it is counted."""
 
 
-class ToolCall(msgspec.Struct, gc=False, eq=False):
+class FunctionCall(msgspec.Struct, gc=False, eq=False):
     """A function call the model made."""
 
     id: str
@@ -31,7 +31,7 @@ class ToolCall(msgspec.Struct, gc=False, eq=False):
     """The arguments are known to be a JSON object."""
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ToolCall):
+        if not isinstance(other, FunctionCall):
             return NotImplemented
         return (self.id, self.name, self.arguments) == (other.id, other.name, other.arguments)
 
@@ -47,7 +47,7 @@ class ChatMessage(msgspec.Struct, eq=False, gc=False):
     text: str | None = ""
     """None while the text is only in `raw`."""
     thought: str | None = None
-    calls: list[ToolCall] = []
+    calls: list[FunctionCall] = []
     call_id: str | None = None
     """On a tool result: the call it answers."""
     name: str | None = None
@@ -159,5 +159,5 @@ def is_object(arguments: str) -> bool:
     """Whether the model wrote a JSON object."""
     try:
         return isinstance(msgspec.json.decode(arguments), dict)
-    except UNREADABLE:
+    except (*UNREADABLE, UnicodeEncodeError):
         return False

@@ -15,7 +15,13 @@ from typing import Literal
 
 import msgspec
 
-from rollforge.conversations.messages import NOT_AN_OBJECT, ChatMessage, Inexpressible, ToolCall, is_object
+from rollforge.conversations.messages import (
+    NOT_AN_OBJECT,
+    ChatMessage,
+    FunctionCall,
+    Inexpressible,
+    is_object,
+)
 from rollforge.records import JsonObject, from_json, to_json
 
 Arguments = Literal["object", "string", "text"]
@@ -112,7 +118,7 @@ def _absent(keys: frozenset[str]) -> tuple[object, ...]:
     return tuple(None if key in keys else msgspec.UNSET for key in (REASONING_KEY, *TOOL_KEYS))
 
 
-def _call_line(call: ToolCall, form: Arguments) -> _CallLine:
+def _call_line(call: FunctionCall, form: Arguments) -> _CallLine:
     arguments = call.arguments if form == "string" else object_bytes(call)
     return _CallLine(call.id, "function", _FunctionLine(call.name, arguments))
 
@@ -176,12 +182,12 @@ def _content(message: ChatMessage, shaping: Shaping, *, is_encoded: bool = False
     return content
 
 
-def _shape_call(call: ToolCall, form: Arguments) -> JsonObject:
+def _shape_call(call: FunctionCall, form: Arguments) -> JsonObject:
     arguments: object = call.arguments if form == "string" else object_bytes(call)
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 
-def object_bytes(call: ToolCall) -> msgspec.Raw:
+def object_bytes(call: FunctionCall) -> msgspec.Raw:
     """The call's arguments as an object whose numbers keep their digits.
 
     Raises:
@@ -195,7 +201,7 @@ def object_bytes(call: ToolCall) -> msgspec.Raw:
     return msgspec.Raw(arguments.encode())
 
 
-def call_text(content: str, calls: Iterable[ToolCall]) -> str:
+def call_text(content: str, calls: Iterable[FunctionCall]) -> str:
     """The calls as `<tool_call>` blocks after the text."""
     blocks = [
         f'<tool_call>\n{{"name": {to_json(call.name).decode()}, "arguments": {bytes(object_bytes(call)).decode()}}}'
@@ -253,7 +259,8 @@ def unshape(rows: Iterable[JsonObject], shaping: Shaping) -> list[ChatMessage]:
                 reasoning, content = found[1], content[found.end() :]
             if shaping.arguments == "text":
                 calls = [
-                    ToolCall(f"call_{next(numbers)}", from_json(m[1]), m[2]) for m in _CALL.finditer(content)
+                    FunctionCall(f"call_{next(numbers)}", from_json(m[1]), m[2])
+                    for m in _CALL.finditer(content)
                 ]
                 content = _CALL.sub("", content)
         messages.append(
@@ -264,7 +271,7 @@ def unshape(rows: Iterable[JsonObject], shaping: Shaping) -> list[ChatMessage]:
     return messages
 
 
-def _unshape_call(call: JsonObject) -> ToolCall:
+def _unshape_call(call: JsonObject) -> FunctionCall:
     arguments = call["function"]["arguments"]
     text = arguments if isinstance(arguments, str) else to_json(arguments).decode()
-    return ToolCall(call["id"], call["function"]["name"], text)
+    return FunctionCall(call["id"], call["function"]["name"], text)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
-from rollforge.conversations.messages import ChatMessage, Inexpressible, ToolCall
+from rollforge.conversations.messages import ChatMessage, FunctionCall, Inexpressible
 from rollforge.conversations.shape import (
     Arguments,
     Keys,
@@ -36,7 +36,7 @@ _PROBE = [
         "assistant",
         "",
         "probe thought",
-        [ToolCall("call00001", "probe_call", '{"probe_key": "probe value"}')],
+        [FunctionCall("call00001", "probe_call", '{"probe_key": "probe value"}')],
     ),
     ChatMessage("tool", "probe result", call_id="call00001", name="probe_call"),
     ChatMessage("assistant", "probe answer", "probe second thought"),

@@ -13,7 +13,7 @@ from rollforge.conversations.messages import NOT_AN_OBJECT, ChatMessage, Inexpre
 from rollforge.conversations.shape import Shaping, shape, tools_in_system
 from rollforge.conversations.tidy import Policies
 from rollforge.exporters.base import Exporter
-from rollforge.exporters.columns import Column, Messages, RowTables, conversation, tools
+from rollforge.exporters.columns import Messages, RowColumn, RowTables, conversation, tools
 from rollforge.exporters.contract import PlainMessage, message_problems
 from rollforge.exporters.examples import Demonstration, Kind
 from rollforge.exporters.snippets import config, fenced
@@ -37,9 +37,9 @@ def _refuse_other_arguments(messages: list[ChatMessage]) -> None:
         call.is_checked = True
 
 
-def _side(name: str) -> Column:
+def _side(name: str) -> RowColumn:
     """One message: the last of a side."""
-    return Column(
+    return RowColumn(
         PlainMessage, lambda example, write, column: shape(getattr(example, name), write.form.shaping)[-1]
     )
 
@@ -50,9 +50,9 @@ class AxolotlExporter(Exporter):
     name = "axolotl"
     recipes = ("sft", "dpo")
     columns: ClassVar[RowTables] = {
-        "demonstration": {"messages": Column(Messages, _parsable), "tools": tools},
+        "demonstration": {"messages": RowColumn(Messages, _parsable), "tools": tools},
         "pair": {
-            "messages": Column(
+            "messages": RowColumn(
                 list[PlainMessage],
                 lambda example, write, column: shape(
                     tools_in_system(example.prompt, example.tools, as_text=True), write.form.shaping

@@ -14,7 +14,7 @@ from rollforge.conversations.tidy import Policies
 from rollforge.exporters.base import Exporter
 from rollforge.exporters.columns import (
     PROMPT_COLUMNS,
-    Column,
+    RowColumn,
     RowTables,
     bare_prompt,
     conversation,
@@ -43,9 +43,9 @@ _NOT_JSON = (
 )
 
 
-def _token_arrays(name: str, kind: type) -> Column:
+def _token_arrays(name: str, kind: type) -> RowColumn:
     """One JSON array per model call, as the server returned it."""
-    return Column(
+    return RowColumn(
         list[list[kind]],  # type: ignore[valid-type]
         lambda example, write, column: [getattr(record, name) for record in example.tokens],
     )
@@ -69,7 +69,7 @@ class ChatExporter(Exporter):
             "tools": tools,
             "chosen_reward": field("chosen_reward", float),
             "rejected_reward": field("rejected_reward", float),
-            "reward_gap": Column(
+            "reward_gap": RowColumn(
                 float, lambda example, write, column: example.chosen_reward - example.rejected_reward
             ),
         },

@@ -20,7 +20,7 @@ Messages = list[ReadMessage]
 Tools = list[msgspec.Raw] | str | None
 
 
-class Column(NamedTuple):
+class RowColumn(NamedTuple):
     """One column of a row."""
 
     type: Any
@@ -28,27 +28,27 @@ class Column(NamedTuple):
     """(example, writer, name of the column) → value."""
 
 
-Columns = Mapping[str, Column]
+Columns = Mapping[str, RowColumn]
 RowTables = Mapping[Kind, Columns]
 """Kind of example → the columns of its row, in order."""
 
 
-def field(name: str, kind: Any) -> Column:
+def field(name: str, kind: Any) -> RowColumn:
     """A field of the example as it is."""
-    return Column(kind, lambda example, write, column: getattr(example, name))
+    return RowColumn(kind, lambda example, write, column: getattr(example, name))
 
 
-def number(name: str) -> Column:
+def number(name: str) -> RowColumn:
     """One of the example's statistics, or null."""
-    return Column(float | None, lambda example, write, column: example.numbers.get(name))
+    return RowColumn(float | None, lambda example, write, column: example.numbers.get(name))
 
 
-def messages(name: str) -> Column:
+def messages(name: str) -> RowColumn:
     """A list of messages of the example."""
-    return Column(Messages, lambda example, write, column: write.messages(getattr(example, name), column))
+    return RowColumn(Messages, lambda example, write, column: write.messages(getattr(example, name), column))
 
 
-conversation = Column(
+conversation = RowColumn(
     Messages,
     lambda example, write, column: (
         write.prompt(example.prompt, column, example.tools) + write.messages(example.answer, column)
@@ -56,13 +56,15 @@ conversation = Column(
 )
 """Prompt and answer as one list."""
 
-prompt = Column(Messages, lambda example, write, column: write.prompt(example.prompt, column, example.tools))
+prompt = RowColumn(
+    Messages, lambda example, write, column: write.prompt(example.prompt, column, example.tools)
+)
 """The prompt; tool schemas go into its system text if the form has them there."""
 
-bare_prompt = Column(Messages, lambda example, write, column: write.prompt(example.prompt, column))
+bare_prompt = RowColumn(Messages, lambda example, write, column: write.prompt(example.prompt, column))
 """The prompt alone: a prompt set has tool schemas in a column of their own."""
 
-tools = Column(Tools, lambda example, write, column: write.tools(example.tools))
+tools = RowColumn(Tools, lambda example, write, column: write.tools(example.tools))
 
 STATISTICS = (
     "n_rollouts",
@@ -75,20 +77,20 @@ STATISTICS = (
 )
 """Reward statistics of a task; the same names in every prompt set."""
 
-PROMPT_COLUMNS: dict[str, Column] = {
+PROMPT_COLUMNS: dict[str, RowColumn] = {
     "ground_truth": field("ground_truth", str),
     "task_id": field("task", str),
     "data_source": field("source", str),
     "n_rollouts": number("n_rollouts")._replace(type=int),
     **{name: number(name) for name in STATISTICS[1:]},
-    "tool_schemas": Column(str, lambda example, write, column: (example.tools or b"").decode()),
-    "task_fields": Column(str, lambda example, write, column: example.fields.decode()),
+    "tool_schemas": RowColumn(str, lambda example, write, column: (example.tools or b"").decode()),
+    "task_fields": RowColumn(str, lambda example, write, column: example.fields.decode()),
 }
 """Every prompt set has these beside its prompt, on every row and of one type, so that a loader that infers types from the first rows
 reads the last ones the same way."""
 
 
-def nested(name: str, columns: Columns) -> Column:
+def nested(name: str, columns: Columns) -> RowColumn:
     """An object made of further columns."""
     kind = msgspec.defstruct(
         name, [(key, column.type) for key, column in columns.items()], forbid_unknown_fields=True
@@ -97,4 +99,4 @@ def nested(name: str, columns: Columns) -> Column:
     def value(example: Prompt, write: RowWriter, column: str) -> dict[str, object]:
         return {key: inner.value(example, write, key) for key, inner in columns.items()}
 
-    return Column(kind, value)
+    return RowColumn(kind, value)

@@ -18,7 +18,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
     shaping: Shaping
     container: Container = "jsonl"
     keys: Mapping[str, frozenset[str]] = {}
-    """Column → the optional keys of its messages. Loaders type columns one by one, so each column has its own keys."""
+    """RowColumn → the optional keys of its messages. Loaders type columns one by one, so each column has its own keys."""
     front: tuple[int, ...] = ()
     """Examples moved to the front of the first file, so that the loader learns the types of their columns."""
     changes: tuple[str, ...] = ()

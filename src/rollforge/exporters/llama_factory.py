@@ -12,11 +12,11 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from rollforge.conversations.messages import ChatMessage, Inexpressible, ToolCall
+from rollforge.conversations.messages import ChatMessage, FunctionCall, Inexpressible
 from rollforge.conversations.shape import Shaping, object_bytes, shape
 from rollforge.conversations.tidy import Policies
 from rollforge.exporters.base import Exporter
-from rollforge.exporters.columns import Column, Columns, RowTables, field
+from rollforge.exporters.columns import Columns, RowColumn, RowTables, field
 from rollforge.exporters.examples import Demonstration, Kind, Labelled, Pair
 from rollforge.exporters.snippets import config, fenced, files_of
 from rollforge.exporters.writer import RowWriter
@@ -70,9 +70,9 @@ def _turn(message: ChatMessage, shaping: Shaping) -> JsonObject:
     return {"from": _ROLES[message.role], "value": shape([message], shaping)[0]["content"]}
 
 
-def _side(name: str) -> Column:
+def _side(name: str) -> RowColumn:
     """One turn: the last message of a side."""
-    return Column(
+    return RowColumn(
         ShareGptTurn,
         lambda example, write, column: _turn(getattr(example, name)[-1], write.form.shaping),
     )
@@ -86,9 +86,9 @@ def _flat_tools(tools: bytes | None) -> str:
 
 
 _CONVERSATION: Columns = {
-    "conversations": Column(list[ShareGptTurn], _turns),
-    "system": Column(str, _system),
-    "tools": Column(str, lambda example, write, column: _flat_tools(example.tools)),
+    "conversations": RowColumn(list[ShareGptTurn], _turns),
+    "system": RowColumn(str, _system),
+    "tools": RowColumn(str, lambda example, write, column: _flat_tools(example.tools)),
 }
 
 
@@ -154,7 +154,7 @@ def _entry_names(split: str, names: list[str]) -> list[str]:
     return [split] if len(names) == 1 else [f"{split}_{number}" for number in range(len(names))]
 
 
-def _raw(call: ToolCall) -> str:
+def _raw(call: FunctionCall) -> str:
     return bytes(object_bytes(call)).decode()
 
 

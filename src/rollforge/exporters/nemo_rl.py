@@ -16,7 +16,7 @@ import msgspec
 from rollforge.conversations.shape import Shaping
 from rollforge.conversations.tidy import Policies
 from rollforge.exporters.base import Exporter
-from rollforge.exporters.columns import Column, Messages, RowTables, conversation, tools
+from rollforge.exporters.columns import Messages, RowColumn, RowTables, conversation, tools
 from rollforge.exporters.contract import ReadMessage, message_problems
 from rollforge.exporters.examples import Kind, Pair
 from rollforge.exporters.form import Container, Form
@@ -46,10 +46,10 @@ class NemoRlExporter(Exporter):
     columns: ClassVar[RowTables] = {
         "demonstration": {"messages": conversation, "tools": tools},
         "pair": {
-            "context": Column(
+            "context": RowColumn(
                 Messages, lambda example, write, column: write.messages(example.prompt, column, example.tools)
             ),
-            "completions": Column(list[_Completion], _completions),
+            "completions": RowColumn(list[_Completion], _completions),
         },
     }
     shaping = Shaping(arguments="object", tools="list", reasoning="field", keys="present")

@@ -14,8 +14,8 @@ from rollforge.conversations.tidy import Policies
 from rollforge.exporters.base import Exporter
 from rollforge.exporters.columns import (
     PROMPT_COLUMNS,
-    Column,
     Messages,
+    RowColumn,
     RowTables,
     conversation,
     field,
@@ -43,7 +43,7 @@ class OpenRlhfExporter(Exporter):
             "margin": field("gap", float),
         },
         "prompt": {
-            "input": Column(
+            "input": RowColumn(
                 Messages, lambda example, write, column: write.messages(example.prompt, column, example.tools)
             ),
             **{new: PROMPT_COLUMNS[old] for old, new in _RENAMED.items()},

@@ -13,16 +13,16 @@ from typing import Any, ClassVar
 from rollforge.conversations.messages import ChatMessage
 from rollforge.conversations.shape import Shaping, shape, tools_in_system
 from rollforge.exporters.base import Exporter
-from rollforge.exporters.columns import PROMPT_COLUMNS, Column, RowTables, conversation, field, nested
+from rollforge.exporters.columns import PROMPT_COLUMNS, RowColumn, RowTables, conversation, field, nested
 from rollforge.exporters.contract import PlainMessage
 from rollforge.exporters.examples import Kind
 from rollforge.exporters.snippets import config, fenced, files_of
 from rollforge.records import JsonObject
 
 
-def _side(name: str) -> Column:
+def _side(name: str) -> RowColumn:
     """The text of one side of a pair."""
-    return Column(
+    return RowColumn(
         str, lambda example, write, column: shape(getattr(example, name), write.form.shaping)[-1]["content"]
     )
 
@@ -43,7 +43,7 @@ class VerlExporter(Exporter):
     columns: ClassVar[RowTables] = {
         "demonstration": {"messages": conversation},
         "pair": {
-            "prompt": Column(
+            "prompt": RowColumn(
                 str,
                 lambda example, write, column: _plain_text(
                     tools_in_system(example.prompt, example.tools, as_text=True), write.form.shaping
@@ -54,14 +54,14 @@ class VerlExporter(Exporter):
         },
         "prompt": {
             "data_source": PROMPT_COLUMNS["data_source"],
-            "prompt": Column(
+            "prompt": RowColumn(
                 list[PlainMessage], lambda example, write, column: shape(example.prompt, write.form.shaping)
             ),
             "ability": field("source", str),
             "reward_model": nested(
                 "RewardModel",
                 {
-                    "style": Column(str, lambda example, write, column: "rule"),
+                    "style": RowColumn(str, lambda example, write, column: "rule"),
                     "ground_truth": PROMPT_COLUMNS["ground_truth"],
                 },
             ),

@@ -72,7 +72,7 @@ class ArgumentsGuard:
         """
         try:
             value = msgspec.json.decode(arguments)
-        except UNREADABLE:
+        except (*UNREADABLE, UnicodeEncodeError):
             value = None
         if not isinstance(value, dict):
             return NOT_AN_OBJECT

@@ -33,7 +33,7 @@ class LoaderWatch(RowWriter):
         self._shared = SharedRounding(has_risky_number=kind == "prompt")
         self._guards: dict[str, ArgumentsGuard] = {}
         self._first_keys: dict[str, frozenset[str]] = {}
-        """Column → the optional keys of its first message."""
+        """RowColumn → the optional keys of its first message."""
         self._checked_tools: bytes | None = None
         self._times = TimesWatch()
         self.times: str | None = None

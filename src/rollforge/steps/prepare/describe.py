@@ -20,10 +20,10 @@ from rollforge.recipes.base import (
 )
 from rollforge.stats import distinct, median
 from rollforge.steps.prepare.manifest import (
+    BinCounts,
     DatasetCounts,
     DatasetStatistics,
     Distribution,
-    Histogram,
     RedFlag,
     TaskCounts,
     Threshold,
@@ -103,13 +103,13 @@ def summary(values: np.ndarray) -> Distribution | None:
     )
 
 
-def histogram(values: np.ndarray) -> Histogram:
+def histogram(values: np.ndarray) -> BinCounts:
     """Counts in five equal bins, the last one closed; over 0…1 unless values leave it."""
     values = values[~np.isnan(values)]
     low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
     span = (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
     counts, edges = np.histogram(values, bins=5, range=span)
-    return Histogram([round(float(edge), 6) for edge in edges], counts.tolist())
+    return BinCounts([round(float(edge), 6) for edge in edges], counts.tolist())
 
 
 def describe(pool: Pool, selection: Selection, numbers: Ints) -> DatasetStatistics:

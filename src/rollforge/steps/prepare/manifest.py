@@ -109,7 +109,7 @@ class Distribution(_Keyed):
     max: float
 
 
-class Histogram(_Keyed):
+class BinCounts(_Keyed):
     """Counts in equal bins, the last one closed."""
 
     edges: list[float]
@@ -130,7 +130,7 @@ class DatasetStatistics(_Keyed, kw_only=True):
     std_reward: _Summary = UNSET
     pass_rate: _Summary = UNSET
     difficulty: _Summary = UNSET
-    histogram: Histogram | UnsetType = UNSET
+    histogram: BinCounts | UnsetType = UNSET
     """Of the rewards, or of the gaps of pairs."""
     share_gap_at_least: float | UnsetType | None = msgspec.field(default=UNSET, name="share_gap_at_least_0.3")
     share_gap_below: float | UnsetType | None = msgspec.field(default=UNSET, name="share_gap_below_0.1")

@@ -49,7 +49,7 @@ def silent(phase: str, done: int, total: int) -> None:
 
 
 @dataclass
-class Job:
+class PrepareJob:
     """What was asked for, understood."""
 
     recipe: str
@@ -112,7 +112,7 @@ def prepare(
 
 def understand(
     recipe: str, *, to: str, out: str | Path | None, dry_run: bool = False, **options: object
-) -> Job:
+) -> PrepareJob:
     """Check everything that was asked for before any run is opened; raise for what cannot be done."""
     RECIPES.load(recipe)
     exporter = load_exporter(to)
@@ -134,7 +134,7 @@ def understand(
         raise UsageError(f"{exporter.name} takes text only", hint="images pass through in --to chat")
     form = asked_form(exporter, settings, kind, container)
     folder = None if dry_run or out is None else Path(out)
-    return Job(recipe, exporter(), settings, form, folder)
+    return PrepareJob(recipe, exporter(), settings, form, folder)
 
 
 def refuse_mistakes(
@@ -157,7 +157,7 @@ def _name_runs(given: Sequence[str | Path]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _count(job: Job, runs: list[str], pool: Pool) -> DatasetManifest:
+def _count(job: PrepareJob, runs: list[str], pool: Pool) -> DatasetManifest:
     """The plan as a manifest: what would be written, and how many examples other thresholds would give."""
     plan = make_plan(job.recipe, pool, job.settings)
     numbers = np.arange(len(plan.selection))
@@ -171,7 +171,7 @@ def _count(job: Job, runs: list[str], pool: Pool) -> DatasetManifest:
 
 
 def _make(
-    job: Job, runs: list[str], pool: Pool, out: Path, checked: CheckRecord, progress: Progress
+    job: PrepareJob, runs: list[str], pool: Pool, out: Path, checked: CheckRecord, progress: Progress
 ) -> DatasetManifest:
     """Survey, write, read back, describe, move into place."""
     with reporting_disk_errors(out), OutputFolder(out) as folder:
@@ -205,7 +205,7 @@ def _make(
     return manifest
 
 
-def _plan_and_survey(job: Job, pool: Pool) -> tuple[DatasetPlan, Survey, Mapping[str, int]]:
+def _plan_and_survey(job: PrepareJob, pool: Pool) -> tuple[DatasetPlan, Survey, Mapping[str, int]]:
     """A plan whose examples can all be written, apart from those that no other choice could replace.
 
     What was chosen depends on what could be chosen, so the recipe chooses again without the examples that the survey lost.
@@ -223,7 +223,7 @@ def _plan_and_survey(job: Job, pool: Pool) -> tuple[DatasetPlan, Survey, Mapping
         plan = again
 
 
-def _source(job: Job, pool: Pool, plan: DatasetPlan, form: Form) -> ExampleSource:
+def _source(job: PrepareJob, pool: Pool, plan: DatasetPlan, form: Form) -> ExampleSource:
     return ExampleSource(
         pool,
         plan,
@@ -247,7 +247,7 @@ def _refuse_nothing(plan: DatasetPlan, lost: Mapping[int, str]) -> None:
     raise UsageError(f"no example is left: {text}", hint="see what other thresholds give: add --dry-run")
 
 
-def _write_beside(folder: Path, job: Job, manifest: DatasetManifest) -> None:
+def _write_beside(folder: Path, job: PrepareJob, manifest: DatasetManifest) -> None:
     kind = KIND_OF_RECIPE[job.recipe]
     companions = job.exporter.companions(kind, files_by_split(manifest))
     for name, text in companions.items():
@@ -257,7 +257,7 @@ def _write_beside(folder: Path, job: Job, manifest: DatasetManifest) -> None:
 
 
 def _describe(
-    job: Job,
+    job: PrepareJob,
     runs: list[str],
     pool: Pool,
     plan: DatasetPlan,
