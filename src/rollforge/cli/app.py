@@ -55,6 +55,10 @@ COMMANDS = {
         "prepare:prepare",
         "Prepare training data: select rollouts by a recipe and write them as a trainer's loader reads them.",
     ),
+    "report": Verb(
+        "report:report",
+        "Write a report as one HTML file: can the rewards be trusted, what is the data fit for, then charts.",
+    ),
     "validate": Verb(
         "validate:validate",
         "Check every row of task files, rollout files and prepared datasets; exit with code 2 if anything is wrong.",
