@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import isfinite
 from typing import Literal
 
@@ -158,7 +158,8 @@ def make_settings(options: dict[str, object]) -> Settings:
     """Make settings from plain values; raise for an unknown name or an impossible value."""
     refuse_unknown(options, SETTING_NAMES, "prepare")
     try:
-        settings = msgspec.convert(options, Settings, strict=False)
+        # `replace` runs __init__: msgspec leaves defaults to the class, and they would be missing from the manifest.
+        settings = replace(msgspec.convert(options, Settings, strict=False))
     except msgspec.ValidationError as error:
         raise UsageError(f"prepare: {error}", hint="see the options: rollforge prepare --help") from error
     _refuse_shares(settings.split)

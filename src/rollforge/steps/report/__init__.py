@@ -6,7 +6,7 @@ from rollforge.steps.report.evaluation_page import report_evaluation
 from rollforge.steps.report.inputs import (
     BenchFacts,
     CheckFacts,
-    DatasetManifest,
+    DatasetFacts,
     EvaluationFacts,
     FlipFacts,
     LoggedStep,
@@ -21,7 +21,7 @@ __all__ = [
     "BenchFacts",
     "CheckFacts",
     "DatasetFacts",
-    "DatasetManifest",
+    "DatasetFacts",
     "EvaluationFacts",
     "FlipFacts",
     "LoggedStep",
