@@ -44,7 +44,9 @@ def main() -> int:
             seconds = cpu_seconds([*command, *words], rounds)
             over |= seconds > LIMIT_S
             verdict = "within" if seconds <= LIMIT_S else "OVER"
-            print(f"rollforge {words[0]:<10} {seconds:.3f} s of CPU, {seconds / floor:.1f}x ({verdict} {LIMIT_S} s)")
+            print(
+                f"rollforge {words[0]:<10} {seconds:.3f} s of CPU, {seconds / floor:.1f}x ({verdict} {LIMIT_S} s)"
+            )
     return int(over)
 
 

@@ -1,4 +1,4 @@
-"""This module is the table of APIs the server speaks: one line per path."""
+"""The APIs the server speaks: one line per path."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""This module is the simulated model: from what was asked and which sample it is, to the turn it takes.
+"""The simulated model: (options, ask, sample) → turn.
 
-It is a pure function of (options, ask, sample): no state, no clock. Faults are not its business.
+It is a pure function: no state, no clock. Faults are applied elsewhere.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""This module holds what can be set on the simulated model and its server."""
+"""Options of the simulated model and its server."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""This module reads the requests of both APIs into an `Ask`.
+"""Requests of both APIs → `Ask`.
 
-A request that cannot be served raises `Rejection`, which is an answer in OpenAI's error shape, never a
-crash."""
+A request that cannot be served raises `Rejection`, which becomes an error in OpenAI's shape.
+"""
 
 from __future__ import annotations
 

@@ -30,12 +30,10 @@ def _lines(status: Status) -> list[str]:
             f"  requests  {status.in_flight} in flight, limit {status.limit}, oldest {duration(status.slowest_s)}"
         )
     if status.reward:
-        interval = status.reward["ci"]
+        interval = status.reward.ci
         width = f" ± {(interval[1] - interval[0]) / 2:.3f}" if interval else ""
-        since = "" if status.reward.get("is_whole") else " since the last start"
-        lines.append(
-            f"  reward    {status.reward['mean']:.3f}{width} over {status.reward['n']:,} judged{since}"
-        )
+        since = "" if status.reward.is_whole else " since the last start"
+        lines.append(f"  reward    {status.reward.mean:.3f}{width} over {status.reward.n:,} judged{since}")
     if status.unjudged:
         lines.append(f"  unjudged  {status.unjudged:,}")
     if status.failed:

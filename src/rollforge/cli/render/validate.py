@@ -8,7 +8,7 @@ from rollforge.cli.render.console import out
 from rollforge.cli.render.numbers import short
 
 if TYPE_CHECKING:
-    from rollforge.steps.validate import FileReport, Problem
+    from rollforge.steps.validate import FileReport, LineFault
 
 
 def print_file(report: FileReport, limit: int) -> None:
@@ -37,7 +37,7 @@ def print_file(report: FileReport, limit: int) -> None:
         console.print(Text(f"  wrote {report.fixed} and {report.rejects}"))
 
 
-def _first_of_each(problems: list[Problem]) -> list[Problem]:
+def _first_of_each(problems: list[LineFault]) -> list[LineFault]:
     """At most three that say the same of the same field: the fourth teaches nothing."""
     told: dict[tuple[str, str], int] = {}
     kept = []
@@ -49,7 +49,7 @@ def _first_of_each(problems: list[Problem]) -> list[Problem]:
     return kept
 
 
-def _print_problem(file: str, problem: Problem) -> None:
+def _print_problem(file: str, problem: LineFault) -> None:
     from rich.text import Text
 
     style = "red" if problem.level == "error" else "yellow"

@@ -12,6 +12,15 @@ from rollforge.steps.verify.engine import Snapshot, Verification
 from rollforge.steps.verify.flips import FlipTable, compare
 from rollforge.steps.verify.options import VerifyOptions
 from rollforge.steps.verify.tally import Summary
-from rollforge.steps.verify.verdicts import use_verifier
+from rollforge.steps.verify.verdicts import known_verifiers, use_verifier
 
-__all__ = ["FlipTable", "Snapshot", "Summary", "Verification", "VerifyOptions", "compare", "use_verifier"]
+__all__ = [
+    "FlipTable",
+    "Snapshot",
+    "Summary",
+    "Verification",
+    "VerifyOptions",
+    "compare",
+    "known_verifiers",
+    "use_verifier",
+]
