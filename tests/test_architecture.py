@@ -41,7 +41,8 @@ ROWS = [
     {"rollouts", "index", "endpoint", "simulate", "experience", "buffer"},
     {"agents", "executors", "verifiers", "checks", "recipes", "exporters", "sinks", "operators"},
     {"steps"},
-    {"config", "testing", "api"},
+    {"config", "testing", "reports"},
+    {"api"},
     {"cli"},
 ]
 """Units of the package, lowest first. A unit may import its own row's tools and everything in the rows above it here."""
