@@ -6,10 +6,10 @@ from rollforge.steps.report.evaluation_page import report_evaluation
 from rollforge.steps.report.inputs import (
     BenchFacts,
     CheckFacts,
-    DatasetFacts,
     EvaluationFacts,
     FlipFacts,
     LoggedStep,
+    ManifestFacts,
     MetricsFacts,
     PairedFacts,
     ProfileFacts,
@@ -20,7 +20,6 @@ from rollforge.steps.report.run_page import DatasetFacts, RunInputs, report_run
 __all__ = [
     "BenchFacts",
     "CheckFacts",
-    "DatasetFacts",
     "DatasetFacts",
     "EvaluationFacts",
     "FlipFacts",
