@@ -24,6 +24,7 @@ __all__ = [
     "EvaluationFacts",
     "FlipFacts",
     "LoggedStep",
+    "ManifestFacts",
     "MetricsFacts",
     "PairedFacts",
     "ProfileFacts",
