@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick lint fix docs bench torture trainers shape browser
+.PHONY: demo test quick lint fix golden docs bench torture trainers shape browser
 
 $(VENV)/.installed: pyproject.toml $(wildcard src/rollforge/_*.[ch] src/rollforge/*/_*.[ch] src/rollforge/*/*/_*.[ch])
 	$(PYTHON) -m venv $(VENV)
@@ -34,6 +34,9 @@ fix: $(VENV)/.dev  ## the same, repairing
 	$(BIN)/ruff check --fix src tests benchmarks scripts examples
 	$(BIN)/ruff format src tests benchmarks scripts examples
 	$(BIN)/python scripts/docs.py
+
+golden: $(VENV)/.dev  ## rewrite golden files; review the diff like code
+	ROLLFORGE_GOLDEN=1 $(BIN)/python -m pytest tests/exporters/test_golden.py tests/cli/test_golden.py
 
 docs: $(VENV)/.dev  ## regenerate --help pages, family tables and the README tree
 	$(BIN)/python scripts/docs.py

@@ -67,7 +67,10 @@ COMMANDS = {
         "query:query",
         "Ask a question in SQL over the tables `rollouts`, `tasks` and `failures`; nothing else can be read or changed.",
     ),
-    "show": Verb("show:show", "Show rollouts to read: tasks, turns, tool calls and verdicts."),
+    "show": Verb(
+        "show:show",
+        "Print rollouts for reading: prompt, reasoning, tool calls and answer laid out, reward and numbers beside them.",
+    ),
     "status": Verb("status:status", "Tell how far a run is: progress, rate, time left, failures by class."),
     "eval": Verb("eval_:evaluate", "Evaluate a model on several task sets in one resumable run."),
     "bench": Verb(
