@@ -118,7 +118,7 @@ def _token(variable: str | None, host: str) -> str | None:
 
 
 def _write_folder(verifier: Verifier, name: str, serving: ServingFlags, json: bool) -> Exit:
-    from rollforge.steps.serve.gym_folder import write_gym_folder
+    from rollforge.steps.serve import write_gym_folder
 
     words = [_portable(name)]
     for setting in serving.verifier_set:
