@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rollforge.exporters.messages import Call, Inexpressible, Message
-from rollforge.exporters.reading import Reader
+from rollforge.conversations.messages import ChatMessage, FunctionCall, Inexpressible
+from rollforge.conversations.reader import ConversationReader
 from rollforge.steps.prepare import prepare
 from tests.builders import Row, make_rollout, write_rows
 from tests.prepare_runs import call, read_lines, reasoning, result, text, with_output
@@ -38,12 +38,12 @@ def chat_row(task: int, sample: int, reward: float | None, **fields: object) -> 
 
 
 def test_messages_are_read_with_their_calls_reasoning_and_tools() -> None:
-    found = Reader().read(json.dumps(chat_row(0, 0, 1.0)).encode())
+    found = ConversationReader().read(json.dumps(chat_row(0, 0, 1.0)).encode())
     assert [message.role for message in found.prompt] == ["system", "user"]
     assert found.answer == [
-        Message("assistant", "", "hm", [Call("c0", "look", '{"at": 0.3}')]),
-        Message("tool", "9 C", call_id="c0", name="look"),
-        Message("assistant", "answer 0"),
+        ChatMessage("assistant", "", "hm", [FunctionCall("c0", "look", '{"at": 0.3}')]),
+        ChatMessage("tool", "9 C", call_id="c0", name="look"),
+        ChatMessage("assistant", "answer 0"),
     ]
     assert json.loads(found.tools or b"") == [SCHEMA]
 
@@ -53,15 +53,17 @@ def test_arguments_given_as_an_object_keep_their_digits() -> None:
         b'{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "tool_calls":'
         b' [{"function": {"name": "f", "arguments": {"a": 1.10, "b": 12345678901234567890123}}}]}]}'
     )
-    (message,) = Reader().read(line).answer
-    assert message.calls == [Call("call_0", "f", '{"a": 1.10, "b": 12345678901234567890123}')]
+    (message,) = ConversationReader().read(line).answer
+    assert message.calls == [FunctionCall("call_0", "f", '{"a": 1.10, "b": 12345678901234567890123}')]
 
 
 @pytest.mark.parametrize("completion", ["yes", [{"role": "assistant", "content": "yes"}]])
 @pytest.mark.parametrize("prompt", ["sure?", [{"role": "user", "content": "sure?"}]])
 def test_prompt_and_completion_may_be_texts_or_messages(prompt: object, completion: object) -> None:
-    found = Reader().read(json.dumps({"prompt": prompt, "completion": completion, "reward": 1}).encode())
-    assert found.messages == [Message("user", "sure?"), Message("assistant", "yes")]
+    found = ConversationReader().read(
+        json.dumps({"prompt": prompt, "completion": completion, "reward": 1}).encode()
+    )
+    assert found.messages == [ChatMessage("user", "sure?"), ChatMessage("assistant", "yes")]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +77,7 @@ def test_prompt_and_completion_may_be_texts_or_messages(prompt: object, completi
 )
 def test_what_cannot_be_said_has_a_reason(row: Row, reason: str) -> None:
     with pytest.raises(Inexpressible, match=reason):
-        Reader().read(json.dumps(row).encode())
+        ConversationReader().read(json.dumps(row).encode())
 
 
 @pytest.mark.parametrize(

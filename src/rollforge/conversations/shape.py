@@ -1,8 +1,8 @@
-"""This module gives messages a trainer's key names, and reads them back.
+"""Messages with a trainer's key names, and back.
 
-Three things differ between trainers and templates: where call arguments stand (an object, a JSON string, text), where tool
-schemas stand (a list, a JSON string, the system text) and where reasoning stands (a field, `<think>` in the text, nowhere). The
-`Shaping` says which; `shape` and `unshape` are each other's inverse for what the shaping keeps.
+Trainers and templates differ in the form of call arguments (object, JSON string, text), tool schemas (list, JSON string, system
+text) and reasoning (field, `<think>` in the text, none). A `Shaping` names one form of each; `unshape` inverts `shape` for what
+the shaping keeps.
 """
 
 from __future__ import annotations
@@ -15,8 +15,13 @@ from typing import Literal
 
 import msgspec
 
-from rollforge.exporters.guard import NOT_AN_OBJECT
-from rollforge.exporters.messages import Call, Inexpressible, Message, is_object
+from rollforge.conversations.messages import (
+    NOT_AN_OBJECT,
+    ChatMessage,
+    FunctionCall,
+    Inexpressible,
+    is_object,
+)
 from rollforge.records import JsonObject, from_json, to_json
 
 Arguments = Literal["object", "string", "text"]
@@ -35,36 +40,36 @@ class Shaping(msgspec.Struct, frozen=True, kw_only=True):
     tools: Tools = "list"
     reasoning: Reasoning = "field"
     keys: Keys = "present"
-    """`uniform`: every message has every key that any message of the data set has, null where it has nothing."""
+    """`uniform`: every message has every key that any message of its column has, null where it has no value."""
 
 
 def shape(
-    messages: Iterable[Message], shaping: Shaping, keys: frozenset[str] = frozenset()
+    messages: Iterable[ChatMessage], shaping: Shaping, keys: frozenset[str] = frozenset()
 ) -> list[JsonObject]:
-    """The messages as objects; with uniform keys, `keys` are the optional ones that the data set uses."""
+    """The messages as objects; with uniform keys, `keys` are the optional ones that the column uses."""
     if shaping.keys == "uniform" and keys:
         order = [key for key in (REASONING_KEY, *TOOL_KEYS) if key in keys]
         return [_uniform(_shape_one(message, shaping), order) for message in messages]
     return [_shape_one(message, shaping) for message in messages]
 
 
-class WrittenCall(msgspec.Struct, gc=False):
-    """A call as a line has it."""
+class _CallLine(msgspec.Struct, gc=False):
+    """A call, ready to encode."""
 
     id: str
     type: str
-    function: WrittenFunction
+    function: _FunctionLine
 
 
-class WrittenFunction(msgspec.Struct, gc=False):
-    """The function of a call as a line has it."""
+class _FunctionLine(msgspec.Struct, gc=False):
+    """The function of a call, ready to encode."""
 
     name: str
     arguments: str | msgspec.Raw
 
 
-class WrittenMessage(msgspec.Struct, gc=False):
-    """A message as a line has it: the fields of `shape`'s objects in their order, those that are `UNSET` left out."""
+class MessageLine(msgspec.Struct, gc=False):
+    """A message, ready to encode: the fields of `shape`'s objects in their order; `UNSET` fields are left out."""
 
     role: str
     content: object
@@ -75,12 +80,9 @@ class WrittenMessage(msgspec.Struct, gc=False):
 
 
 def shape_for_lines(
-    messages: Iterable[Message], shaping: Shaping, keys: frozenset[str] = frozenset()
-) -> tuple[list[WrittenMessage], frozenset[str]]:
-    """What `shape` gives, for rows that are encoded next, and what `keys_used` says of them.
-
-    Texts that are JSON already stay the bytes they were.
-    """
+    messages: Iterable[ChatMessage], shaping: Shaping, keys: frozenset[str] = frozenset()
+) -> tuple[list[MessageLine], frozenset[str]]:
+    """`shape` and `keys_used` in one pass, for rows that are encoded next: texts that are JSON already keep their bytes."""
     absent = _absent(keys if shaping.keys == "uniform" else frozenset())
     has_field, has_calls = shaping.reasoning == "field", shaping.arguments != "text"
     is_bare = has_calls and shaping.reasoning != "think"
@@ -95,7 +97,7 @@ def shape_for_lines(
                 thinks = True
         if has_calls:
             if message.calls:
-                calls = [_written_call(call, shaping.arguments) for call in message.calls]
+                calls = [_call_line(call, shaping.arguments) for call in message.calls]
                 has_called = True
             if message.call_id is not None:
                 call_id = message.call_id
@@ -106,19 +108,19 @@ def shape_for_lines(
             content = message.raw if message.text is None else message.text
         else:
             content = _content(message, shaping, is_encoded=True)
-        written.append(WrittenMessage(message.role, content, thought, calls, call_id, name))
+        written.append(MessageLine(message.role, content, thought, calls, call_id, name))
     return written, _KEYS[thinks, has_called, has_results]
 
 
 @cache
 def _absent(keys: frozenset[str]) -> tuple[object, ...]:
-    """What stands for each optional key in a message without it: null where every message has the key."""
+    """The value of each optional key in a message without it: null where every message has the key."""
     return tuple(None if key in keys else msgspec.UNSET for key in (REASONING_KEY, *TOOL_KEYS))
 
 
-def _written_call(call: Call, form: Arguments) -> WrittenCall:
+def _call_line(call: FunctionCall, form: Arguments) -> _CallLine:
     arguments = call.arguments if form == "string" else object_bytes(call)
-    return WrittenCall(call.id, "function", WrittenFunction(call.name, arguments))
+    return _CallLine(call.id, "function", _FunctionLine(call.name, arguments))
 
 
 def _uniform(row: JsonObject, order: list[str]) -> JsonObject:
@@ -127,7 +129,7 @@ def _uniform(row: JsonObject, order: list[str]) -> JsonObject:
     return {"role": row["role"], "content": row["content"], **{key: row.get(key) for key in order}}
 
 
-def keys_used(messages: Iterable[Message], shaping: Shaping) -> frozenset[str]:
+def keys_used(messages: Iterable[ChatMessage], shaping: Shaping) -> frozenset[str]:
     """The optional keys that these messages need."""
     has_thought = has_calls = has_results = False
     for message in messages:
@@ -148,7 +150,7 @@ _KEYS = {
 }
 
 
-def _shape_one(message: Message, shaping: Shaping) -> JsonObject:
+def _shape_one(message: ChatMessage, shaping: Shaping) -> JsonObject:
     row: JsonObject = {"role": message.role, "content": _content(message, shaping)}
     if shaping.reasoning == "field" and message.has_reasoning:
         row[REASONING_KEY] = message.reasoning
@@ -163,8 +165,8 @@ def _shape_one(message: Message, shaping: Shaping) -> JsonObject:
     return row
 
 
-def _content(message: Message, shaping: Shaping, *, is_encoded: bool = False) -> object:
-    """What stands under `content`; with `is_encoded` it may be JSON already (`msgspec.Raw`)."""
+def _content(message: ChatMessage, shaping: Shaping, *, is_encoded: bool = False) -> object:
+    """The value of `content`; with `is_encoded` it may be JSON already (`msgspec.Raw`)."""
     has_thought = shaping.reasoning == "think" and message.has_reasoning
     has_calls = shaping.arguments == "text" and bool(message.calls)
     if message.text is None and is_encoded and not (has_thought or has_calls or message.images):
@@ -172,7 +174,7 @@ def _content(message: Message, shaping: Shaping, *, is_encoded: bool = False) ->
     content = message.content
     if has_calls:
         content = call_text(content, message.calls)
-    if has_thought:  # in the very spacing that templates which take the block apart put it together again
+    if has_thought:  # the spacing with which templates that parse the block write it back
         content = f"<think>\n{message.reasoning}\n</think>\n\n{content}"
     if message.images:
         images = [{"type": "image_url", "image_url": {"url": url}} for url in message.images]
@@ -180,12 +182,12 @@ def _content(message: Message, shaping: Shaping, *, is_encoded: bool = False) ->
     return content
 
 
-def _shape_call(call: Call, form: Arguments) -> JsonObject:
+def _shape_call(call: FunctionCall, form: Arguments) -> JsonObject:
     arguments: object = call.arguments if form == "string" else object_bytes(call)
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 
-def object_bytes(call: Call) -> msgspec.Raw:
+def object_bytes(call: FunctionCall) -> msgspec.Raw:
     """The call's arguments as an object whose numbers keep their digits.
 
     Raises:
@@ -199,7 +201,7 @@ def object_bytes(call: Call) -> msgspec.Raw:
     return msgspec.Raw(arguments.encode())
 
 
-def call_text(content: str, calls: Iterable[Call]) -> str:
+def call_text(content: str, calls: Iterable[FunctionCall]) -> str:
     """The calls as `<tool_call>` blocks after the text."""
     blocks = [
         f'<tool_call>\n{{"name": {to_json(call.name).decode()}, "arguments": {bytes(object_bytes(call)).decode()}}}'
@@ -214,19 +216,19 @@ SCHEMAS_TAIL = "\n</tools>"
 CALLS_NOTE = '\nTo call one, write <tool_call>\n{"name": "the function", "arguments": {"an argument": "its value"}}\n</tool_call>'
 
 
-def tools_in_system(messages: list[Message], tools: bytes | None, *, as_text: bool) -> list[Message]:
-    """The schemas written into the system message, for trainers that carry no `tools`."""
+def tools_in_system(messages: list[ChatMessage], tools: bytes | None, *, as_text: bool) -> list[ChatMessage]:
+    """Write the schemas into the system message, for trainers without a `tools` column."""
     if tools is None:
         return messages
     lines = "\n".join(bytes(tool).decode() for tool in msgspec.json.decode(tools, type=list[msgspec.Raw]))
     text = SCHEMAS_HEAD + lines + SCHEMAS_TAIL + (CALLS_NOTE if as_text else "")
     if messages and messages[0].role == "system":
         first = messages[0]
-        return [Message("system", f"{first.content}\n\n{text}" if first.content else text), *messages[1:]]
-    return [Message("system", text), *messages]
+        return [ChatMessage("system", f"{first.content}\n\n{text}" if first.content else text), *messages[1:]]
+    return [ChatMessage("system", text), *messages]
 
 
-def tools_from_system(messages: list[Message]) -> tuple[list[Message], bytes | None]:
+def tools_from_system(messages: list[ChatMessage]) -> tuple[list[ChatMessage], bytes | None]:
     """The inverse of `tools_in_system`."""
     if not messages or messages[0].role != "system" or SCHEMAS_HEAD not in messages[0].content:
         return messages, None
@@ -234,15 +236,15 @@ def tools_from_system(messages: list[Message]) -> tuple[list[Message], bytes | N
     lines = rest.partition(SCHEMAS_TAIL)[0].split("\n")
     tools = to_json([msgspec.Raw(line.encode()) for line in lines])
     system = head.removesuffix("\n\n")
-    return ([Message("system", system)] if system else []) + messages[1:], tools
+    return ([ChatMessage("system", system)] if system else []) + messages[1:], tools
 
 
 _THINK = re.compile(r"\A<think>\n(.*?)\n</think>\n\n", re.DOTALL)
 _CALL = re.compile(r'\n?<tool_call>\n\{"name": (".*?(?<!\\)"), "arguments": (.*?)\}\n</tool_call>', re.DOTALL)
 
 
-def unshape(rows: Iterable[JsonObject], shaping: Shaping) -> list[Message]:
-    """The messages behind written rows; ids are numbered anew where the shaping wrote calls as text."""
+def unshape(rows: Iterable[JsonObject], shaping: Shaping) -> list[ChatMessage]:
+    """The messages behind written rows; call ids are numbered anew where the shaping wrote calls as text."""
     messages = []
     numbers = iter(range(1 << 30))
     for row in rows:
@@ -257,16 +259,19 @@ def unshape(rows: Iterable[JsonObject], shaping: Shaping) -> list[Message]:
                 reasoning, content = found[1], content[found.end() :]
             if shaping.arguments == "text":
                 calls = [
-                    Call(f"call_{next(numbers)}", from_json(m[1]), m[2]) for m in _CALL.finditer(content)
+                    FunctionCall(f"call_{next(numbers)}", from_json(m[1]), m[2])
+                    for m in _CALL.finditer(content)
                 ]
                 content = _CALL.sub("", content)
         messages.append(
-            Message(row["role"], content, reasoning, calls, row.get("tool_call_id"), row.get("name"), images)
+            ChatMessage(
+                row["role"], content, reasoning, calls, row.get("tool_call_id"), row.get("name"), images
+            )
         )
     return messages
 
 
-def _unshape_call(call: JsonObject) -> Call:
+def _unshape_call(call: JsonObject) -> FunctionCall:
     arguments = call["function"]["arguments"]
     text = arguments if isinstance(arguments, str) else to_json(arguments).decode()
-    return Call(call["id"], call["function"]["name"], text)
+    return FunctionCall(call["id"], call["function"]["name"], text)

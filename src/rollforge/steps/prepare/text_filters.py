@@ -1,7 +1,7 @@
-"""This module rules rollouts out by their text: near duplicates, token lengths, prompts that an evaluation also asks.
+"""Filters that need text: near duplicates, token lengths, prompts that an evaluation also has.
 
-Text is read only when one of these is asked for, and only of rollouts that could still be chosen; and of those without an answer, to
-say what they hold instead, where the answer is written. Results are masks, which the recipe counts like every other reason.
+Text is read only if one of these is asked for, and only of rollouts that a recipe could still choose; and of empty answers, to
+say what they have instead. The results are masks, which the recipe counts like every other reason.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Literal
 
 import numpy as np
 
+from rollforge.conversations.messages import ChatMessage, Conversation, Inexpressible
+from rollforge.conversations.reader import ConversationReader
 from rollforge.errors import UsageError
-from rollforge.exporters.messages import Conversation, Inexpressible, Message
-from rollforge.exporters.reading import Reader
 from rollforge.recipes.base import Ints, Mask, screen
-from rollforge.steps.prepare.gather import Pool
 from rollforge.steps.prepare.manifest import tokenizer_file
 from rollforge.steps.prepare.overlap import Grams, SignatureIndex, evaluation_grams, signature, similarity
+from rollforge.steps.prepare.pool import Pool
 from rollforge.steps.prepare.settings import Settings
 from rollforge.steps.prepare.write import Progress
 
 CHUNK = 1024
 
 
-Answers = Literal["converted", "copied", "unwritten"]
-"""What rows do with answers: say them as messages, copy them unread, or leave them out (prompt sets)."""
+AnswerUse = Literal["converted", "copied", "unwritten"]
+"""What rows do with answers: convert them to messages, copy them unread, or leave them out (prompt sets)."""
 
 
-def rule_out_by_text(pool: Pool, settings: Settings, progress: Progress, answers: Answers) -> None:
+def rule_out_by_text(pool: Pool, settings: Settings, progress: Progress, answers: AnswerUse) -> None:
     """Add the masks that the settings ask for to the pool's candidates."""
     unusable = dict(pool.candidates.unusable)
     if (empty := _empty(pool)).any():
@@ -48,7 +48,7 @@ def rule_out_by_text(pool: Pool, settings: Settings, progress: Progress, answers
         unusable["prompt overlaps an evaluation"] = _contaminated(pool, grams, progress)
     pool.candidates = replace(pool.candidates, unusable=unusable)
     if len(settings.split) > 1:
-        pool.prompt = _said_prompts(pool, progress)
+        pool.prompt = _normalised_prompts(pool, progress)
     if settings.dedupe != "none" and pool.has_calls.any():
         pool.candidates = replace(pool.candidates, answer=_answers_with_calls(pool, settings, progress))
     if settings.max_tokens is not None:
@@ -61,8 +61,8 @@ def rule_out_by_text(pool: Pool, settings: Settings, progress: Progress, answers
 def _conversations(
     pool: Pool, positions: Ints, progress: Progress, phase: str
 ) -> Iterator[tuple[int, Conversation]]:
-    """Positions with their conversations; those that are none are met again, and counted, when rows are written."""
-    reader = Reader(images="pass")
+    """Positions with their conversations. Unreadable rollouts are skipped here; the survey counts them."""
+    reader = ConversationReader(images="pass")
     for start in range(0, len(positions), CHUNK):
         chunk = positions[start : start + CHUNK]
         progress(phase, start, len(positions))
@@ -74,15 +74,15 @@ def _conversations(
 
 
 def _empty(pool: Pool) -> Mask:
-    """Judged rollouts without an answer: what they hold instead only their text can say."""
+    """Judged rollouts without an answer."""
     return np.asarray(pool.candidates.flag("empty") & ~np.isnan(pool.candidates.reward))
 
 
 def _reasons_of_empty(
     pool: Pool, positions: Ints, progress: Progress, *, is_converted: bool
 ) -> dict[str, Mask]:
-    """Why each of these has no answer: nothing at all, reasoning alone, or something that is no list of items."""
-    reader = Reader(images="pass")
+    """Why each of these has no answer: empty, reasoning alone, or output that is no list of items."""
+    reader = ConversationReader(images="pass")
     found: dict[str, Mask] = {}
     for number, (position, line) in enumerate(zip(positions, pool.read(positions), strict=True)):
         if number % CHUNK == 0:
@@ -92,7 +92,7 @@ def _reasons_of_empty(
             reason = "ends in bare reasoning" if any(m.has_reasoning for m in answer) else "empty output"
         except Inexpressible as error:
             if not is_converted:
-                continue  # something is there, and nobody has to understand it
+                continue  # copied rows need not be readable
             reason = str(error)
         reason = f"cannot be expressed: {reason}"
         found.setdefault(reason, np.zeros(len(pool.candidates), dtype=bool))[position] = True
@@ -106,7 +106,7 @@ def _first_of_each_prompt(pool: Pool) -> tuple[Ints, Ints]:
 
 
 def _repeated_prompts(pool: Pool, settings: Settings, progress: Progress) -> Mask:
-    """Rollouts whose prompt another, earlier task has too."""
+    """Rollouts whose prompt an earlier task has too."""
     candidates = pool.candidates
     first, codes = _first_of_each_prompt(pool)
     owner = np.full(len(first), np.iinfo(np.int64).max)
@@ -121,8 +121,8 @@ def _repeated_prompts(pool: Pool, settings: Settings, progress: Progress) -> Mas
     return np.asarray(repeated)
 
 
-def _said_prompts(pool: Pool, progress: Progress) -> Ints:
-    """A number per rollout, equal where prompts differ in nothing but white space: they must not part in a split."""
+def _normalised_prompts(pool: Pool, progress: Progress) -> Ints:
+    """A number per rollout, equal for prompts that differ only in white space: a split keeps them together."""
     first, codes = _first_of_each_prompt(pool)
     number = np.arange(len(first))
     known: dict[bytes, int] = {}
@@ -133,7 +133,7 @@ def _said_prompts(pool: Pool, progress: Progress) -> Ints:
 
 
 def _answers_with_calls(pool: Pool, settings: Settings, progress: Progress) -> Ints:
-    """`Candidates.answer` in which answers with calls are equal too, when they say and call the same."""
+    """`Candidates.answer`, with equal numbers also for answers with calls that have the same text and calls."""
     answer = pool.candidates.answer.copy()
     alive = _alive(pool, settings)
     asked = alive[pool.has_calls[alive]]
@@ -203,22 +203,22 @@ def _near_duplicates(pool: Pool, settings: Settings, progress: Progress) -> Mask
 
 
 def prompt_text(conversation: Conversation) -> str:
-    """What the prompt says."""
+    """The text of the prompt."""
     return "\n".join(message.content for message in conversation.prompt)
 
 
 def answer_text(conversation: Conversation) -> str:
-    """What the model said, thought and called."""
-    return _said([message for message in conversation.answer if message.role == "assistant"])
+    """Text, reasoning and calls of the model."""
+    return _joined_text([message for message in conversation.answer if message.role == "assistant"])
 
 
 def whole_text(conversation: Conversation) -> str:
-    """All that a chat template shows: tool schemas, prompt, answer, and what tools and users said in between."""
+    """Everything that a chat template renders: tool schemas, prompt, answer, and messages of tools and users in between."""
     schemas = (conversation.tools or b"").decode("utf-8", "replace")
-    return schemas + "\n" + _said(conversation.messages)
+    return schemas + "\n" + _joined_text(conversation.messages)
 
 
-def _said(messages: Iterable[Message]) -> str:
+def _joined_text(messages: Iterable[ChatMessage]) -> str:
     parts = []
     for message in messages:
         parts += [

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from rollforge.exporters.messages import Call, Conversation, Inexpressible, Message
-from rollforge.exporters.reading import Reader
+from rollforge.conversations.messages import ChatMessage, Conversation, FunctionCall, Inexpressible
+from rollforge.conversations.reader import ConversationReader
 from tests.builders import Row, make_rollout
 from tests.prepare_runs import TOOL, call, reasoning, result, text, with_output
 
 
 def read(row: Row, **options: Any) -> Conversation:
-    return Reader(**options).read(json.dumps(row).encode())
+    return ConversationReader(**options).read(json.dumps(row).encode())
 
 
-def answer(*items: Row) -> list[Message]:
+def answer(*items: Row) -> list[ChatMessage]:
     return read(with_output(make_rollout(), *items)).answer
 
 
@@ -25,28 +25,28 @@ def test_neighbouring_items_of_the_model_are_one_message_until_a_tool_answers() 
     assert answer(
         reasoning("t"), text("a"), call(1, '{"x": 1}'), call(2), result(1, "r1"), result(2, "r2"), text("b")
     ) == [
-        Message(
+        ChatMessage(
             "assistant",
             "a",
             "t",
-            [Call("call_1", "get_weather", '{"x": 1}'), Call("call_2", "get_weather", "{}")],
+            [FunctionCall("call_1", "get_weather", '{"x": 1}'), FunctionCall("call_2", "get_weather", "{}")],
         ),
-        Message("tool", "r1", call_id="call_1", name="get_weather"),
-        Message("tool", "r2", call_id="call_2", name="get_weather"),
-        Message("assistant", "b"),
+        ChatMessage("tool", "r1", call_id="call_1", name="get_weather"),
+        ChatMessage("tool", "r2", call_id="call_2", name="get_weather"),
+        ChatMessage("assistant", "b"),
     ]
 
 
 def test_instructions_are_the_first_system_message() -> None:
     row = make_rollout(prompt="hi")
     row["responses_create_params"]["instructions"] = "be kind"
-    assert read(row).prompt == [Message("system", "be kind"), Message("user", "hi")]
+    assert read(row).prompt == [ChatMessage("system", "be kind"), ChatMessage("user", "hi")]
 
 
 def test_an_input_text_is_one_user_message() -> None:
     row = make_rollout()
     row["responses_create_params"]["input"] = "just text"
-    assert read(row).prompt == [Message("user", "just text")]
+    assert read(row).prompt == [ChatMessage("user", "just text")]
 
 
 def test_tool_schemas_lose_strict_and_keep_every_digit() -> None:
@@ -66,14 +66,14 @@ def test_list_content_is_joined_and_marked() -> None:
     parts = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
     row["responses_create_params"]["input"] = [{"role": "user", "content": parts}]
     conversation = read(row)
-    assert conversation.prompt == [Message("user", "ab")]
+    assert conversation.prompt == [ChatMessage("user", "ab")]
     assert "list content joined" in conversation.marks
 
 
 def test_a_refusal_is_kept_as_text_and_marked() -> None:
     item = {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
     conversation = read(with_output(make_rollout(), item))
-    assert conversation.answer == [Message("assistant", "No.")]
+    assert conversation.answer == [ChatMessage("assistant", "No.")]
     assert "refusal kept as text" in conversation.marks
 
 
@@ -98,20 +98,22 @@ def test_images_are_refused_by_name_or_passed_on_as_asked() -> None:
     row["responses_create_params"]["input"] = [{"role": "user", "content": parts}]
     with pytest.raises(Inexpressible, match="content part input_image"):
         read(row)
-    assert read(row, images="pass").prompt == [Message("user", "look", images=["http://x/y.png"])]
+    assert read(row, images="pass").prompt == [ChatMessage("user", "look", images=["http://x/y.png"])]
 
 
 def test_half_a_surrogate_pair_is_refused_and_a_whole_one_is_read() -> None:
     line = json.dumps(with_output(make_rollout(), text("MARK"))).encode()
-    assert Reader().read(line.replace(b"MARK", rb"\ud83d\ude00")).answer == [Message("assistant", "😀")]
+    assert ConversationReader().read(line.replace(b"MARK", rb"\ud83d\ude00")).answer == [
+        ChatMessage("assistant", "😀")
+    ]
     with pytest.raises(Inexpressible, match="not valid JSON"):
-        Reader().read(line.replace(b"MARK", rb"\ud83d"))
+        ConversationReader().read(line.replace(b"MARK", rb"\ud83d"))
 
 
-def test_a_careful_reader_refuses_bytes_that_are_not_utf8() -> None:
+def test_the_reader_refuses_bytes_that_are_not_utf8() -> None:
     line = json.dumps(with_output(make_rollout(), text("MARK"))).encode().replace(b"MARK", b"\xff")
     with pytest.raises(Inexpressible, match="UTF-8"):
-        Reader(is_careful=True).read(line)
+        ConversationReader().read(line)
 
 
 def test_token_ids_are_kept_as_they_were() -> None:
@@ -128,6 +130,6 @@ def test_token_ids_are_kept_as_they_were() -> None:
 
 
 def test_rollouts_of_one_task_share_the_prompt() -> None:
-    reader = Reader()
+    reader = ConversationReader()
     first, second = (reader.read(json.dumps(make_rollout(0, sample)).encode()) for sample in range(2))
     assert first.prompt is second.prompt

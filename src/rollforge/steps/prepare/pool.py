@@ -1,7 +1,7 @@
-"""This module loads runs as the columns that recipes read, and knows where each rollout came from.
+"""The rollouts of all runs as the columns that recipes read.
 
-Every run is its own index: rows of two runs with the same task and rollout numbers are two rollouts, never one replacing the other.
-Rollouts share a group when they have the same task and the same prompt; with `apart`, also the same run.
+Every run has its own index: rows of two runs with the same task and rollout numbers are two rollouts. Rollouts share a group when they
+have the same task and the same prompt; with `apart`, also the same run.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _FLAGS = ("truncated", "empty", "error_text", "failed", "filtered", "masked")
 
 
 MASKED = "mask_sample"
-"""NeMo Gym's word that nothing is to be learned from a rollout."""
+"""NeMo Gym's mark that nothing can be learned from a rollout."""
 
 
 @dataclass
-class Names:
-    """A column of texts, most of them equal."""
+class TextColumn:
+    """A dictionary-encoded column of texts."""
 
     codes: Ints
     """-1 for none."""
@@ -54,31 +54,31 @@ class Pool:
     line: Ints
     """Line of the run's file, from 1."""
     prompt: Ints
-    """Hash of the prompt: what splits and prompt duplicates go by."""
+    """Hash of the prompt, for splits and duplicate prompts."""
     has_calls: Mask
-    """The answer calls tools, so that its hash, which covers the text alone, is not used."""
-    verifiers: Names
+    """The answer calls tools; its hash covers the text alone, so it is not used."""
+    verifiers: TextColumn
     failed: int
-    """Failed attempts on record; they are no rollouts and in no count of them."""
+    """Failed attempts on record; they are no rollouts."""
     rejected: int
-    """Lines that are no rollout rows at all."""
+    """Lines that are no rollout rows."""
     overruled: int
     """Rows that a later one with the same task, rollout and attempt replaces."""
 
     @cached_property
-    def agents(self) -> Names:
-        """Who made each rollout; few recipes ask."""
+    def agents(self) -> TextColumn:
+        """The agent of each rollout."""
         return _names(self.indexes, "agent")
 
     @cached_property
     def shared_tasks(self) -> frozenset[int]:
-        """Task numbers that several groups have: runs that asked something else under one number, or were kept apart."""
+        """Task numbers that several groups have: other prompts under one number, or runs kept apart."""
         _, first = np.unique(self.candidates.group, return_index=True)
         tasks, counts = np.unique(self.task[first], return_counts=True)
         return frozenset(tasks[counts > 1].tolist())
 
     def read(self, positions: Ints) -> Iterator[bytes]:
-        """The lines of these rollouts, in the order asked; places are looked up a few thousand at a time."""
+        """The lines of these rollouts, in the order asked; offsets are looked up a few thousand at a time."""
         for start in range(0, len(positions), _AT_ONCE):
             some = positions[start : start + _AT_ONCE]
             runs, rows = self.run[some], self.candidates.row[some]
@@ -91,8 +91,8 @@ class Pool:
                 for run in runs:
                     yield next(streams[int(run)])
 
-    def places(self) -> tuple[Ints, Ints]:
-        """Where each rollout's line begins in its file, and how long it is."""
+    def spans(self) -> tuple[Ints, Ints]:
+        """Byte offset and length of each rollout's line in its file."""
         tables = [index.table(["offset", "length"]) for index in self.indexes]
         offset, length = (
             np.concatenate([np.asarray(table.column(name).to_numpy(), dtype=np.int64) for table in tables])
@@ -100,8 +100,15 @@ class Pool:
         )
         return offset, length
 
+    def task_id(self, position: int) -> str:
+        """The task as a text: its number, with its group if the number is missing or not unique."""
+        task, group = int(self.task[position]), int(self.candidates.group[position])
+        if task < 0:
+            return f"group-{group}"
+        return f"{task}-group-{group}" if task in self.shared_tasks else str(task)
+
     def close(self) -> None:
-        """Let go of the runs' files; the columns stay."""
+        """Close the runs' files; the columns stay."""
         while self.indexes:
             self.indexes.pop().close()
 
@@ -166,11 +173,11 @@ _NUMBERS: dict[str, tuple[str, int]] = {
     "refusal": ("is_refusal", 0),
     "error_text": ("error_text", 0),
 }
-"""Name here → name in the index, and what stands for null; a missing reward is NaN, a missing flag is no."""
+"""Column → (name in the index, value for null); a missing reward is NaN, a missing flag is false."""
 
 
 def _columns(index: Index, settings: Settings) -> dict[str, np.ndarray]:
-    """The run's columns as plain numpy. Most runs need no SQL for it, and a database costs more to start than the columns."""
+    """The run's columns as numpy arrays. Most runs need no SQL: starting the database costs more than reading the columns."""
     table = index.table([name for name, _ in _NUMBERS.values()])
     found = {
         name: np.concatenate([_filled(chunk, missing) for chunk in table.column(stored).chunks])
@@ -178,7 +185,7 @@ def _columns(index: Index, settings: Settings) -> dict[str, np.ndarray]:
         if table.num_rows
     } or {name: np.zeros(0, dtype=np.int64) for name in _NUMBERS}
     found["has_answer"] = _is_known(table.column("answer_hash"))
-    found["empty"] = found["empty"] & ~found.pop("refusal")  # a refusal says something, if not as text
+    found["empty"] = found["empty"] & ~found.pop("refusal")  # a refusal is an answer, though not as text
     finish, reasons = arrays.codes(index.table(["finish_reason"], may_code=True).column(0))
     for flag, meant in (("failed", UNANSWERED), ("filtered", ("content_filter",))):
         found[flag] = np.isin(finish, [number for number, reason in enumerate(reasons) if reason in meant])
@@ -198,7 +205,7 @@ def _columns(index: Index, settings: Settings) -> dict[str, np.ndarray]:
 
 
 def _filled(array: pa.Array, missing: int) -> np.ndarray:
-    """The values with `missing` for null; Arrow alone would make numbers with nulls floats, and hashes do not survive that."""
+    """The values with `missing` for null. Arrow would convert integers with nulls to floats, which changes hashes."""
     if pa.types.is_integer(array.type) and array.null_count:
         values = np.frombuffer(array.buffers()[1], dtype=array.type.to_pandas_dtype())
         values = values[array.offset : array.offset + len(array)]
@@ -219,13 +226,13 @@ def _is_known_here(array: pa.Array) -> Mask:
     return known[array.offset :].astype(bool)
 
 
-def _names(indexes: Sequence[Index], column: str) -> Names:
-    """A column of texts of all runs, most of them equal."""
+def _names(indexes: Sequence[Index], column: str) -> TextColumn:
+    """A text column of all runs, dictionary-encoded."""
     found = [arrays.codes(index.table([column], may_code=True).column(column)) for index in indexes]
     names = sorted({name for _, texts in found for name in texts})
     place = {name: number for number, name in enumerate(names)}
     numbers = [np.array([*(place[name] for name in texts), -1])[each] for each, texts in found]
-    return Names(np.concatenate(numbers), names)
+    return TextColumn(np.concatenate(numbers), names)
 
 
 def _groups(columns: dict[str, np.ndarray], run: Ints, settings: Settings) -> Ints:
@@ -240,7 +247,7 @@ def _groups(columns: dict[str, np.ndarray], run: Ints, settings: Settings) -> In
 
 
 def _answers(columns: dict[str, np.ndarray]) -> Ints:
-    """Equal numbers for answers known to be equal. An answer with tool calls is equal to none: its hash covers the text alone."""
+    """Equal numbers for equal answers. An answer with tool calls equals no other: its hash covers the text alone."""
     known = columns["has_answer"] & (columns["tool_calls"] == 0)
     alone = scrambled(np.arange(len(known)), 4).astype(np.int64)
     return np.where(known, columns["answer_hash"], alone)

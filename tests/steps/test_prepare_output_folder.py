@@ -82,7 +82,7 @@ CAN_EXCHANGE = hasattr(ctypes.CDLL(None), "renameat2")
 
 KILLED = """
 import os, pathlib, shutil, signal, sys
-from rollforge.steps.prepare import place, prepare
+from rollforge.steps.prepare import output_folder, prepare
 
 run, out, count, can_exchange = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "True"
 
@@ -98,7 +98,7 @@ def counted(act):
 
 os.rename, os.replace, os.unlink = counted(os.rename), counted(os.replace), counted(os.unlink)
 shutil.rmtree = counted(shutil.rmtree)
-place._exchange = counted(place._exchange) if can_exchange else lambda one, other: False
+output_folder._exchange = counted(output_folder._exchange) if can_exchange else lambda one, other: False
 prepare("sft", run, to="trl", out=out, min_reward=0.1, split=(0.5, 0.5), seed=7)
 """
 

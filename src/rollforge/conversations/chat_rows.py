@@ -1,7 +1,7 @@
-"""This module turns rows in chat form into messages: `messages`, or `prompt` and `completion`, as scripts and chat APIs write them.
+"""Rollouts in chat form: `messages`, or `prompt` and `completion`, as scripts and chat APIs write them.
 
-Where `messages` hold both, the answer is what follows the last message that is not the model's or a tool's, as the index counts
-it. Arguments given as an object keep their digits.
+The answer in `messages` begins after the last message that is neither the model's nor a tool's, as in the index. Arguments given
+as an object keep their digits.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from rollforge.exporters.items import ImagePolicy, Part, chat_tools, text_of
-from rollforge.exporters.messages import Call, Conversation, Inexpressible, Message, is_text
+from rollforge.conversations.items import ContentPart, ImagePolicy, chat_tools, text_of
+from rollforge.conversations.messages import ChatMessage, Conversation, FunctionCall, Inexpressible, is_text
 from rollforge.records import JsonObject
 from rollforge.store.reading import UNREADABLE
 
@@ -29,11 +29,11 @@ class _ChatCall(msgspec.Struct, gc=False):
     function: _Function = _Function()
 
 
-class ChatMessage(msgspec.Struct, gc=False):
-    """A message of a row in chat form, as far as it is read."""
+class _Message(msgspec.Struct, gc=False):
+    """The fields of a chat message that conversion reads."""
 
     role: str
-    content: str | list[Part | str] | None = None
+    content: str | list[ContentPart | str] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
@@ -43,16 +43,16 @@ class ChatMessage(msgspec.Struct, gc=False):
 
 
 class ChatRow(msgspec.Struct, gc=False):
-    """A rollout in chat form, as far as it is read."""
+    """The fields of a rollout in chat form that conversion reads."""
 
-    messages: list[ChatMessage] | None = None
-    prompt: str | list[ChatMessage] | None = None
-    completion: str | list[ChatMessage] | None = None
+    messages: list[_Message] | None = None
+    prompt: str | list[_Message] | None = None
+    completion: str | list[_Message] | None = None
     tools: msgspec.Raw = _NULL
 
     @property
     def is_one(self) -> bool:
-        """Whether the row has a conversation at all."""
+        """Whether the row has a conversation."""
         return self.messages is not None or self.prompt is not None
 
 
@@ -65,8 +65,8 @@ def read_chat_row(row: ChatRow, images: ImagePolicy = "refuse") -> Conversation:
     asked, answered = _sides(row)
     marks: set[str] = set()
     call_names: dict[str, str] = {}
-    prompt = [_message(message, call_names, marks, images) for message in asked]
-    answer = [_message(message, call_names, marks, images) for message in answered]
+    prompt = [_to_message(message, call_names, marks, images) for message in asked]
+    answer = [_to_message(message, call_names, marks, images) for message in answered]
     if not answer:
         marks.add("empty output")
     try:
@@ -79,7 +79,7 @@ def read_chat_row(row: ChatRow, images: ImagePolicy = "refuse") -> Conversation:
 
 
 def without_answer(row: JsonObject) -> JsonObject:
-    """The row with nothing but its prompt: of an answer that is not written nobody has to make sense."""
+    """The row without its answer: a prompt set does not need the answer to be readable."""
     asked = {name: value for name, value in row.items() if name != "completion"}
     if isinstance(messages := row.get("messages"), list):
         asked["messages"] = messages[: _end_of_prompt([_role(message) for message in messages])]
@@ -94,23 +94,23 @@ def _end_of_prompt(roles: Sequence[object]) -> int:
     return max((place for place, role in enumerate(roles, 1) if role in _ASKING), default=0)
 
 
-def _sides(row: ChatRow) -> tuple[Sequence[ChatMessage], Sequence[ChatMessage]]:
-    """What was asked and what was answered."""
+def _sides(row: ChatRow) -> tuple[Sequence[_Message], Sequence[_Message]]:
+    """Split the row into prompt and answer."""
     if row.messages is None:
         return _as_messages(row.prompt, "user"), _as_messages(row.completion, "assistant")
     last = _end_of_prompt([message.role for message in row.messages])
     return row.messages[:last], row.messages[last:]
 
 
-def _as_messages(said: str | list[ChatMessage] | None, role: str) -> Sequence[ChatMessage]:
+def _as_messages(said: str | list[_Message] | None, role: str) -> Sequence[_Message]:
     if isinstance(said, str):
-        return [ChatMessage(role, said)]
+        return [_Message(role, said)]
     return said or []
 
 
-def _message(
-    message: ChatMessage, call_names: dict[str, str], marks: set[str], images: ImagePolicy
-) -> Message:
+def _to_message(
+    message: _Message, call_names: dict[str, str], marks: set[str], images: ImagePolicy
+) -> ChatMessage:
     if message.role not in (*_ASKING, "assistant", "tool"):
         raise Inexpressible(f"message role {message.role}")
     if message.role == "developer":
@@ -123,17 +123,17 @@ def _message(
         call_id = message.tool_call_id or ""
         if call_id not in call_names:
             marks.add("tool result without its call")
-        return Message("tool", text, call_id=call_id, name=message.name or call_names.get(call_id))
+        return ChatMessage("tool", text, call_id=call_id, name=message.name or call_names.get(call_id))
     calls = [
         _call(call, len(call_names) + place, marks) for place, call in enumerate(message.tool_calls or [])
     ]
     call_names |= {call.id: call.name for call in calls}
-    return Message(
+    return ChatMessage(
         message.role, text, message.reasoning_content or message.reasoning or None, calls, images=urls
     )
 
 
-def _call(call: _ChatCall, number: int, marks: set[str]) -> Call:
+def _call(call: _ChatCall, number: int, marks: set[str]) -> FunctionCall:
     if not call.function.name:
         raise Inexpressible("function call without a name")
     raw = call.function.arguments
@@ -141,4 +141,4 @@ def _call(call: _ChatCall, number: int, marks: set[str]) -> Call:
     if arguments in ("", "null"):
         marks.add("empty arguments written as {}")
         arguments = "{}"
-    return Call(call.id or f"call_{number}", call.function.name, arguments)
+    return FunctionCall(call.id or f"call_{number}", call.function.name, arguments)

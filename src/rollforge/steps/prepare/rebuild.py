@@ -1,4 +1,4 @@
-"""This module makes the data set of a manifest once more, from the same inputs, and holds the result against it."""
+"""Makes the dataset of a manifest again, from the same inputs, and compares the result with the manifest."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from pathlib import Path
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.records import JsonObject
-from rollforge.steps.prepare.manifest import Manifest, find_run, read_manifest, refuse_changed_inputs, runs_of
-from rollforge.steps.prepare.recheck import ContractBroken
+from rollforge.steps.prepare.manifest import (
+    CheckRecord,
+    DatasetManifest,
+    find_run,
+    read_manifest,
+    refuse_changed_inputs,
+    runs_of,
+)
 from rollforge.steps.prepare.run import prepare, silent
-from rollforge.steps.prepare.write import Progress
+from rollforge.steps.prepare.write import ContractBroken, Progress
 
 
 def prepare_again(
@@ -20,13 +25,13 @@ def prepare_again(
     *,
     out: str | Path,
     runs: Sequence[str] = (),
-    check: JsonObject | None = None,
+    check: CheckRecord | None = None,
     progress: Progress = silent,
-) -> Manifest:
-    """The data set of a manifest once more; refuses when an input has changed, raises when a byte differs.
+) -> DatasetManifest:
+    """Make the dataset of a manifest again; raise when an input has changed or a byte differs.
 
     Args:
-        runs: where the runs of the manifest are now, in its order, if they have moved.
+        runs: the present paths of the manifest's runs, in its order, if they have moved.
     """
     before = read_manifest(manifest)
     named = runs_of(before)

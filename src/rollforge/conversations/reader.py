@@ -1,7 +1,7 @@
-"""This module reads rollout lines as conversations, in the Responses shape or in chat form.
+"""Rollout lines as conversations, in the Responses shape or in chat form.
 
-A conversation is the prompt (`instructions` and `responses_create_params.input`) and the answer (`response.output`); a row in chat
-form has them as `messages`, or as `prompt` and `completion`. The prompt of a task is read once: its rollouts share one list object.
+The prompt is `instructions` and `responses_create_params.input`, the answer is `response.output`; a row in chat form has
+`messages`, or `prompt` and `completion`. The reader converts each prompt once: the rollouts of a task share one list object.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from rollforge.exporters.chat_rows import ChatRow, read_chat_row
-from rollforge.exporters.items import ImagePolicy, Item, chat_tools, fold, tokens_of
-from rollforge.exporters.messages import Conversation, Inexpressible, Message
+from rollforge.conversations.chat_rows import ChatRow, read_chat_row
+from rollforge.conversations.items import ImagePolicy, ResponseItem, chat_tools, fold, tokens_of
+from rollforge.conversations.messages import ChatMessage, Conversation, Inexpressible
+from rollforge.conversations.texts import is_utf8
 from rollforge.store.reading import UNREADABLE
 
 
@@ -23,38 +24,36 @@ class _Params(msgspec.Struct, gc=False):
 
 
 class _Response(msgspec.Struct, gc=False):
-    output: list[Item] | None = None
+    output: list[ResponseItem] | None = None
 
 
-class Decoded(msgspec.Struct, gc=False):
-    """A rollout line, as far as it is read."""
+class _Row(msgspec.Struct, gc=False):
+    """The fields of a rollout line that conversion reads."""
 
     responses_create_params: _Params
     response: _Response | None = None
 
 
-_decode_row = msgspec.json.Decoder(Decoded).decode
+_decode_row = msgspec.json.Decoder(_Row).decode
 _decode_chat_row = msgspec.json.Decoder(ChatRow).decode
-_decode_items = msgspec.json.Decoder(str | list[Item] | None).decode
+_decode_items = msgspec.json.Decoder(str | list[ResponseItem] | None).decode
 
-Lead = Callable[[list[Message]], list[Message]]
-"""Puts the beginning of a prompt in order."""
+Lead = Callable[[list[ChatMessage]], list[ChatMessage]]
+"""Rewrites the leading messages of a prompt."""
 
 
-class Reader:
-    """Turns raw rollout lines into conversations, remembering the last prompts: a task's rollouts share one list object."""
+class ConversationReader:
+    """Converts rollout lines to conversations and caches the last prompts."""
 
     def __init__(
         self,
         *,
         images: ImagePolicy = "refuse",
         lead: Lead | None = None,
-        is_careful: bool = False,
         has_tokens: bool = True,
         remembered: int = 512,
     ) -> None:
-        """With `is_careful` every line is checked to be UTF-8: texts are passed on as they stand; `has_tokens` keeps tokens."""
-        self._is_careful = is_careful
+        """`has_tokens` keeps the token records of each model call."""
         self._has_tokens = has_tokens
         self._images = images
         self._lead = lead
@@ -68,25 +67,16 @@ class Reader:
         Raises:
             Inexpressible: with the reason to count.
         """
-        return self.converse(self.decode(line))
-
-    def decode(self, line: bytes) -> Decoded | ChatRow:
-        """The first half of `read`: the parts of the line that matter. Many lines are read faster one half at a time."""
+        if not is_utf8(line):  # texts are copied as bytes, so the decoder would not notice
+            raise Inexpressible("the row is not valid UTF-8")
         try:
-            if self._is_careful:
-                line.decode()
-            return _decode_row(line)
+            row = _decode_row(line)
         except UNREADABLE as error:
-            if (chat := _chat_row(line)) is not None:
-                return chat
-            raise Inexpressible(_decode_reason(error)) from error
-
-    def converse(self, row: Decoded | ChatRow) -> Conversation:
-        """The second half of `read`: the parts as messages."""
-        if isinstance(row, ChatRow):
-            found = read_chat_row(row, self._images)
-            found.prompt = self._lead(found.prompt) if self._lead else found.prompt
-            return found
+            if (chat := _chat_row(line)) is None:
+                raise Inexpressible(_decode_reason(error)) from error
+            conversation = read_chat_row(chat, self._images)
+            conversation.prompt = self._lead(conversation.prompt) if self._lead else conversation.prompt
+            return conversation
         prompt, tools, marks, call_names = self._prompt(row.responses_create_params)
         items = (row.response.output if row.response else None) or []
         seen: set[str] = set()
@@ -122,8 +112,8 @@ class Reader:
         return known
 
 
-_Asked = tuple[list[Message], bytes | None, frozenset[str], dict[str, str]]
-"""A prompt with its tools, its marks and the functions it calls by call id."""
+_Asked = tuple[list[ChatMessage], bytes | None, frozenset[str], dict[str, str]]
+"""A prompt, its tools, its marks, and the function names by call id."""
 
 
 def _chat_row(line: bytes) -> ChatRow | None:
@@ -135,24 +125,26 @@ def _chat_row(line: bytes) -> ChatRow | None:
     return row if row.is_one else None
 
 
-def _read_prompt(params: _Params, images: ImagePolicy) -> tuple[list[Message], bytes | None, frozenset[str]]:
+def _read_prompt(
+    params: _Params, images: ImagePolicy
+) -> tuple[list[ChatMessage], bytes | None, frozenset[str]]:
     marks: set[str] = set()
     try:
         items = _decode_items(params.input)
         tools = chat_tools(params.tools)
     except UNREADABLE as error:
         raise Inexpressible(_decode_reason(error)) from error
-    messages = [Message("user", items)] if isinstance(items, str) else fold(items or [], {}, marks, images)
+    messages = (
+        [ChatMessage("user", items)] if isinstance(items, str) else fold(items or [], {}, marks, images)
+    )
     if params.instructions:
-        messages = [Message("system", params.instructions), *messages]
+        messages = [ChatMessage("system", params.instructions), *messages]
     return messages, tools, frozenset(marks)
 
 
 def _decode_reason(error: Exception) -> str:
-    """A reason without positions: equal defects must count as one."""
+    """A reason without byte positions: equal defects count as one reason."""
     text = str(error)
-    if isinstance(error, UnicodeDecodeError):
-        return "the row is not valid UTF-8"
     if "output" in text and "Expected" in text:
         return "response.output is not a list of Responses items"
     if isinstance(error, msgspec.ValidationError):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from rollforge.conversations.template import Template, load_template, pick_shaping
 from rollforge.errors import UsageError
-from rollforge.exporters.template import Template, load_template, pick_shaping
 from rollforge.exporters.trl import TrlExporter
 from rollforge.steps.prepare import prepare
 from tests.prepare_runs import mixed_run, read_lines

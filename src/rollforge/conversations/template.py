@@ -1,8 +1,8 @@
-"""This module renders rows with a chat template, to pick the form a template takes and to prove that each row renders.
+"""Chat templates: pick the message form that a template takes, and prove that each row renders.
 
-Templates differ in all that matters: some crash on string arguments, some encode them twice, some drop reasoning or tool calls
-without a word. A probe conversation shows which form survives; every written row is then rendered for real. It does not
-tokenize, and it needs `jinja2` (`pip install 'rollforge[template]'`).
+Some templates crash on string arguments, some encode them twice, some drop reasoning or tool calls silently. A probe
+conversation shows which form survives; then every row is rendered before it is written. Nothing is tokenized. Needs `jinja2`
+(`pip install 'rollforge[template]'`).
 """
 
 from __future__ import annotations
@@ -17,18 +17,29 @@ from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
+from rollforge.conversations.messages import ChatMessage, FunctionCall, Inexpressible
+from rollforge.conversations.shape import (
+    Arguments,
+    Keys,
+    Reasoning,
+    Shaping,
+    keys_used,
+    shape,
+    tools_in_system,
+)
 from rollforge.errors import UsageError
-from rollforge.exporters.messages import Call, Inexpressible, Message
-from rollforge.exporters.shape import Arguments, Keys, Reasoning, Shaping, keys_used, shape, tools_in_system
 from rollforge.records import JsonObject
 
 _PROBE = [
-    Message("user", "probe question"),
-    Message(
-        "assistant", "", "probe thought", [Call("call00001", "probe_call", '{"probe_key": "probe value"}')]
+    ChatMessage("user", "probe question"),
+    ChatMessage(
+        "assistant",
+        "",
+        "probe thought",
+        [FunctionCall("call00001", "probe_call", '{"probe_key": "probe value"}')],
     ),
-    Message("tool", "probe result", call_id="call00001", name="probe_call"),
-    Message("assistant", "probe answer", "probe second thought"),
+    ChatMessage("tool", "probe result", call_id="call00001", name="probe_call"),
+    ChatMessage("assistant", "probe answer", "probe second thought"),
 ]
 _PLAIN_PROBE = [_PROBE[0], _PROBE[-1]]
 _TOOLS = (
@@ -45,7 +56,7 @@ class Template:
         self._template = _environment().from_string(_GENERATION.sub("", source))
 
     def render(self, messages: list[JsonObject], tools: list[Any] | None = None) -> str:
-        """The conversation as the trainer would show it to the model.
+        """Render the conversation as the trainer would show it to the model.
 
         Raises:
             Inexpressible: the template refuses it.
@@ -65,7 +76,7 @@ class Template:
 
 
 _GENERATION = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
-"""Marks for loss masks, which mean nothing to the text."""
+"""Markers for loss masks; they do not change the text."""
 
 
 def _environment() -> Any:
@@ -127,16 +138,16 @@ class Picked(NamedTuple):
 
     shaping: Shaping
     fallback: Arguments | None
-    """Another form of arguments that it shows whole, if there is one."""
+    """Another form of arguments that it renders completely, if there is one."""
     shows_tools: bool
-    """Whether calls and their results show at all."""
+    """Whether it renders calls and their results."""
 
 
 def pick_shaping(template: Template, own: Shaping, fixed: dict[str, str]) -> Picked:
-    """The first shaping near the exporter's own that the template shows whole.
+    """The first shaping near the exporter's own that the template renders completely.
 
     Args:
-        fixed: what the user asked for; it is not changed, only proved.
+        fixed: what the user asked for; it is checked, not changed.
     """
     arguments: list[Arguments] = ["text"] if own.arguments == "text" else ["object", "string", "text"]
     keys: list[Keys] = (
@@ -161,8 +172,8 @@ def pick_shaping(template: Template, own: Shaping, fixed: dict[str, str]) -> Pic
     )
 
 
-def _shows(template: Template, shaping: Shaping, probe: list[Message]) -> bool:
-    """Whether the rendered probe has everything, and nothing encoded twice."""
+def _shows(template: Template, shaping: Shaping, probe: list[ChatMessage]) -> bool:
+    """Whether the rendered probe is complete, with nothing encoded twice."""
     has_calls = any(message.calls for message in probe)
     messages, tools = probe, json.loads(_TOOLS) if has_calls else None
     if shaping.tools == "system" and has_calls:

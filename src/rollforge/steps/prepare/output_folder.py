@@ -1,9 +1,9 @@
-"""This module keeps half-made files out of sight: a hidden folder beside the target, moved into place when all is whole.
+"""The folder that a dataset is written into: hidden beside the target, moved into place when everything is complete.
 
-A target that does not exist appears in one rename. An earlier data set and the new one change names in one step, and the old one is
-removed then: never do files of both stand under the name, and never none. Where the system cannot do that, the old one is renamed away
-before the new one is renamed in, and what a kill leaves in between is put back or removed by the next preparation.
-A folder with files that rollforge did not write is refused.
+A target that does not exist appears in one rename. An earlier dataset and the new one swap names in one step, and the old one is then
+removed: the name never has files of both, and never none. Where the system cannot swap, the old one is renamed away before the new one
+is renamed in, and the next preparation puts back or removes what a kill leaves in between. A folder with files that rollforge did not
+write is refused.
 """
 
 from __future__ import annotations
@@ -21,56 +21,51 @@ from rollforge.steps.prepare.manifest import NAME, read_manifest
 from rollforge.store import RunFiles
 
 BESIDE = (NAME, "README.md", lineage.NAME, "dataset_info.json")
-"""What is written beside the data."""
+"""Files beside the data."""
 
 _HERE, _EXCHANGE = -100, 2
-"""Linux's numbers for paths as they stand, and for a rename both ways."""
+"""Linux's constants for paths relative to the working directory, and for a swap."""
 
 
-class Place:
-    """The hidden folder; on leaving without `settle` it is gone."""
+class OutputFolder:
+    """The hidden folder; leaving the context without `settle` removes it."""
 
     def __init__(self, target: Path) -> None:
-        self._target = target.resolve()  # a link goes on pointing to where the data set is
+        self._target = target.resolve()  # a link to a dataset stays a link
         if self._target == Path.cwd():
             raise UsageError(
-                f"{target} is where you stand", hint="give the data set a folder of its own: -o DIR"
+                f"{target} is where you stand", hint="give the dataset a folder of its own: -o DIR"
             )
-        self.folder = self._target.with_name(f".{self._target.name}.partial-{os.getpid()}")
+        self.path = self._target.with_name(f".{self._target.name}.partial-{os.getpid()}")
         self._old = self._target.with_name(f".{self._target.name}.old-{os.getpid()}")
 
-    def __enter__(self) -> Place:
+    def __enter__(self) -> OutputFolder:
         self._target.parent.mkdir(parents=True, exist_ok=True)
         self._sweep()
         if self._target.is_file():
             raise UsageError(f"{self._target} is a file; prepare writes a folder")
         if self._target.is_dir():
             _refuse_others(self._target)
-        self.folder.mkdir()
+        self.path.mkdir()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._sweep()
 
-    def clear(self) -> None:
-        """Begin again with an empty folder."""
-        for path in self.folder.iterdir():
-            path.unlink()
-
     def settle(self, data_files: list[str]) -> None:
         """Give the folder its final name."""
         for name in data_files:
-            with (self.folder / name).open("rb") as file:
+            with (self.path / name).open("rb") as file:
                 os.fsync(file.fileno())
         if self._target.exists():
-            shutil.copymode(self._target, self.folder)
-            if _exchange(self.folder, self._target):
-                return  # what was the target is hidden now, and goes when this is left
+            shutil.copymode(self._target, self.path)
+            if _exchange(self.path, self._target):
+                return  # the old dataset is now the hidden folder, which goes when the context ends
             self._target.rename(self._old)
-        self.folder.rename(self._target)
+        self.path.rename(self._target)
 
     def _sweep(self) -> None:
-        """Put back an earlier data set that nothing has replaced; remove what this and killed preparations left."""
+        """Put back an earlier dataset that nothing has replaced; remove what this and killed preparations left."""
         for old in self._left("old"):
             if not self._target.exists():
                 old.rename(self._target)
@@ -78,7 +73,7 @@ class Place:
             shutil.rmtree(left, ignore_errors=True)
 
     def _left(self, what: str) -> list[Path]:
-        """Hidden folders of this preparation, and of those that are no more."""
+        """Hidden folders of this preparation, and of those that have ended."""
         start = f".{self._target.name}.{what}-"
         return [
             path for path in self._target.parent.iterdir() if path.name.startswith(start) and _is_left(path)
@@ -86,7 +81,7 @@ class Place:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Let two folders change names in one step; False where the system or the file system cannot."""
+    """Swap the names of two folders in one step; False where the system or the file system cannot."""
     try:
         rename = ctypes.CDLL(None).renameat2
     except AttributeError:  # not Linux, or an old one
@@ -95,13 +90,13 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def _is_left(folder: Path) -> bool:
-    """Whether the process in the folder's name is this one, or gone."""
+    """Whether the process in the folder's name is this one, or has ended."""
     process = folder.name.rpartition("-")[2]
     return not process.isdigit() or int(process) == os.getpid() or not Path(f"/proc/{process}").exists()
 
 
 def _refuse_others(target: Path) -> None:
-    """Raise when the folder holds anything but a data set: it would be lost with what is replaced."""
+    """Raise when the folder holds anything but a dataset: it would be lost."""
     if not os.access(target, os.W_OK):
         raise UsageError(f"{target} is read-only", hint="choose another folder with -o")
     present = {path.name for path in target.iterdir()}
@@ -112,13 +107,13 @@ def _refuse_others(target: Path) -> None:
     if others := sorted(present - ours):
         raise UsageError(
             f"{target} holds files that no manifest names ({', '.join(others[:5])})",
-            hint="choose another folder with -o; a prepared data set has its own",
+            hint="choose another folder with -o; a prepared dataset has its own",
         )
 
 
 @contextmanager
-def naming_the_place(out: Path) -> Iterator[None]:
-    """A full or read-only disk is told as what it is; nothing half-made is left."""
+def reporting_disk_errors(out: Path) -> Iterator[None]:
+    """Report a full or read-only disk as such; nothing half-made is left."""
     try:
         yield
     except OSError as error:

@@ -1,6 +1,6 @@
-"""This module folds Responses items into chat messages: the one place that knows both shapes.
+"""Responses items as chat messages: the only module that knows both shapes.
 
-What cannot be said in chat messages raises `Inexpressible` with a reason to count; what is said differently leaves a mark.
+An item without a chat equivalent raises `Inexpressible` with a reason to count; an item that is rewritten leaves a mark.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import Any
 
 import msgspec
 
-from rollforge.exporters.messages import Call, Inexpressible, Message, TokenRecord, is_text
+from rollforge.conversations.messages import ChatMessage, FunctionCall, Inexpressible, TokenRecord, is_text
 from rollforge.records import to_json
 
 ImagePolicy = str
 """`refuse` or `pass`."""
 
 
-class Part(msgspec.Struct, gc=False):
+class ContentPart(msgspec.Struct, gc=False):
     """A part of an item's content."""
 
     type: str | None = None
@@ -26,13 +26,13 @@ class Part(msgspec.Struct, gc=False):
     image_url: Any = None
 
 
-class Item(msgspec.Struct, gc=False):
-    """A Responses item, as far as it is read."""
+class ResponseItem(msgspec.Struct, gc=False):
+    """The fields of a Responses item that conversion reads."""
 
     type: str | None = None
     role: str | None = None
-    content: str | list[Part | str] | None = None
-    summary: list[Part | str] | None = None
+    content: str | list[ContentPart | str] | None = None
+    summary: list[ContentPart | str] | None = None
     encrypted_content: str | None = None
     name: str | None = None
     id: str | None = None
@@ -57,11 +57,11 @@ _TEXT_PARTS = frozenset({"input_text", "output_text", "text", "summary_text", "r
 
 
 def fold(
-    items: Iterable[Item], call_names: dict[str, str], marks: set[str], images: ImagePolicy = "refuse"
-) -> list[Message]:
+    items: Iterable[ResponseItem], call_names: dict[str, str], marks: set[str], images: ImagePolicy = "refuse"
+) -> list[ChatMessage]:
     """Items in order as messages: neighbouring reasoning, text and calls of the model become one assistant message."""
-    messages: list[Message] = []
-    turn: Message | None = None
+    messages: list[ChatMessage] = []
+    turn: ChatMessage | None = None
     for item in items:
         kind = item.type or ("message" if item.role else "")
         if kind == "message" and item.role != "assistant":
@@ -72,7 +72,7 @@ def fold(
             messages.append(_tool_result(item, call_names, marks))
         else:
             if turn is None:
-                turn = Message("assistant")
+                turn = ChatMessage("assistant")
                 messages.append(turn)
             if kind == "function_call":
                 call = _call(item, len(call_names), marks)
@@ -87,11 +87,11 @@ def fold(
     return messages
 
 
-def _add_text(turn: Message, item: Item, marks: set[str]) -> None:
+def _add_text(turn: ChatMessage, item: ResponseItem, marks: set[str]) -> None:
     content = item.content
     if turn.text == "" and isinstance(content, list) and len(content) == 1 and not turn.calls:
         part = content[0]
-        if isinstance(part, Part) and part.type == "output_text" and is_text(part.text):
+        if isinstance(part, ContentPart) and part.type == "output_text" and is_text(part.text):
             turn.text, turn.raw = None, part.text
             return
     text, _ = text_of(content, marks, "refuse")
@@ -100,12 +100,18 @@ def _add_text(turn: Message, item: Item, marks: set[str]) -> None:
     turn.add_text(text)
 
 
-def _add_reasoning(turn: Message, item: Item, marks: set[str]) -> None:
+def _add_reasoning(turn: ChatMessage, item: ResponseItem, marks: set[str]) -> None:
     if turn.text != "" or turn.calls:
         marks.add("interleaved reasoning joined")
     parts = item.summary
     is_first = turn.thought is None and turn.raw_thought is None
-    if is_first and parts and len(parts) == 1 and isinstance(parts[0], Part) and is_text(parts[0].text):
+    if (
+        is_first
+        and parts
+        and len(parts) == 1
+        and isinstance(parts[0], ContentPart)
+        and is_text(parts[0].text)
+    ):
         turn.raw_thought = parts[0].text
         return
     text = _reasoning(item, marks)
@@ -113,24 +119,24 @@ def _add_reasoning(turn: Message, item: Item, marks: set[str]) -> None:
     turn.raw_thought = None
 
 
-def _part_text(part: Part) -> str:
+def _part_text(part: ContentPart) -> str:
     text = msgspec.json.decode(part.text)
     if text is not None and not isinstance(text, str):
         raise Inexpressible("content part whose text is no text")
     return text or ""
 
 
-def _other_message(item: Item, marks: set[str], images: ImagePolicy) -> Message:
+def _other_message(item: ResponseItem, marks: set[str], images: ImagePolicy) -> ChatMessage:
     if item.role not in ("user", "system", "developer"):
         raise Inexpressible(f"message role {item.role}")
     if item.role == "developer":
         marks.add("developer role")
     text, urls = text_of(item.content, marks, images)
-    return Message(item.role, text, images=urls)
+    return ChatMessage(item.role, text, images=urls)
 
 
 def text_of(
-    content: str | list[Part | str] | None, marks: set[str], images: ImagePolicy
+    content: str | list[ContentPart | str] | None, marks: set[str], images: ImagePolicy
 ) -> tuple[str, list[str]]:
     if content is None or isinstance(content, str):
         return content or "", []
@@ -161,8 +167,8 @@ def _image_url(value: object) -> str:
     return url
 
 
-def _reasoning(item: Item, marks: set[str]) -> str:
-    """The summary, else the raw reasoning text; encrypted reasoning says nothing to a trainer."""
+def _reasoning(item: ResponseItem, marks: set[str]) -> str:
+    """The summary, else the raw reasoning text; encrypted reasoning is of no use to a trainer."""
     for parts in (item.summary, item.content):
         if isinstance(parts, str):
             return parts
@@ -174,7 +180,7 @@ def _reasoning(item: Item, marks: set[str]) -> str:
     return ""
 
 
-def _call(item: Item, number: int, marks: set[str]) -> Call:
+def _call(item: ResponseItem, number: int, marks: set[str]) -> FunctionCall:
     arguments = item.arguments
     if arguments is None or arguments == "":
         marks.add("empty arguments written as {}")
@@ -183,22 +189,22 @@ def _call(item: Item, number: int, marks: set[str]) -> Call:
         arguments = to_json(arguments).decode()
     if not item.name:
         raise Inexpressible("function call without a name")
-    return Call(item.call_id or item.id or f"call_{number}", item.name, arguments)
+    return FunctionCall(item.call_id or item.id or f"call_{number}", item.name, arguments)
 
 
-def _tool_result(item: Item, call_names: dict[str, str], marks: set[str]) -> Message:
+def _tool_result(item: ResponseItem, call_names: dict[str, str], marks: set[str]) -> ChatMessage:
     call_id = item.call_id or ""
     if call_id not in call_names:
         marks.add("tool result without its call")
     name = call_names.get(call_id)
     if is_text(item.output):
-        return Message("tool", None, call_id=call_id, name=name, raw=item.output)
+        return ChatMessage("tool", None, call_id=call_id, name=name, raw=item.output)
     text = _other_output(msgspec.json.decode(item.output), bytes(item.output), marks)
-    return Message("tool", text, call_id=call_id, name=name)
+    return ChatMessage("tool", text, call_id=call_id, name=name)
 
 
 def _other_output(output: object, raw: bytes, marks: set[str]) -> str:
-    """A tool's output that is no text: parts of text joined, nothing for null, the JSON itself for anything else."""
+    """A tool output that is not a string: text parts are joined, null is empty, anything else stays JSON."""
     if not isinstance(output, list):
         return "" if output is None else raw.decode()
     texts = []
@@ -232,8 +238,8 @@ def _chat_tool(tool: _Tool) -> dict[str, object]:
     return {"type": "function", "function": function}
 
 
-def tokens_of(items: Sequence[Item]) -> list[TokenRecord]:
-    """What the server returned of each model call, in order; calls without generated tokens have none."""
+def tokens_of(items: Sequence[ResponseItem]) -> list[TokenRecord]:
+    """The token record of each model call, in order; calls without generated tokens have none."""
     return [
         TokenRecord(
             _array(item.prompt_token_ids),

@@ -1,7 +1,7 @@
-"""This module holds chat messages before any trainer has marked them: what a rollout said, whatever shape it was read from.
+"""Chat messages, independent of the shape they were read from and of any trainer's key names.
 
-Call arguments and tool schemas stay the bytes they were: nothing here parses a number. It does not read rows (`reading`), does not
-repair untidy rollouts (`tidy`) and does not choose key names (`shape`).
+Call arguments and tool schemas keep their bytes: nothing here parses a number. Reading rows is in `reader`, repairing untidy
+rollouts in `tidy`, choosing key names in `shape`.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ import re
 
 import msgspec
 
-from rollforge.exporters.texts import is_spelled_once
+from rollforge.conversations.texts import is_spelled_once
 from rollforge.store.reading import UNREADABLE
+
+NOT_AN_OBJECT = "call arguments are not a JSON object"
 
 
 class Inexpressible(Exception):
-    """The rollout cannot be said in chat messages; `str(error)` is the reason under which it is counted."""
+    """The rollout cannot be written as chat messages; `str(error)` is the reason under which it is counted."""
 
 
-class Call(msgspec.Struct, gc=False, eq=False):
+class FunctionCall(msgspec.Struct, gc=False, eq=False):
     """A function call the model made."""
 
     id: str
@@ -29,45 +31,45 @@ class Call(msgspec.Struct, gc=False, eq=False):
     """The arguments are known to be a JSON object."""
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Call):
+        if not isinstance(other, FunctionCall):
             return NotImplemented
         return (self.id, self.name, self.arguments) == (other.id, other.name, other.arguments)
 
 
-class Message(msgspec.Struct, eq=False, gc=False):
+class ChatMessage(msgspec.Struct, eq=False, gc=False):
     """One chat message, before any trainer's key names.
 
-    A text that no one has looked at stays the JSON it was read as (`raw`): most texts go from file to file unchanged, and decoding
-    them to encode them again would be most of the work.
+    A text stays encoded JSON (`raw`) until somebody reads it: most texts go from file to file unchanged, and decoding and encoding
+    them again would be most of the work.
     """
 
     role: str
     text: str | None = ""
     """None while the text is only in `raw`."""
     thought: str | None = None
-    calls: list[Call] = []
+    calls: list[FunctionCall] = []
     call_id: str | None = None
     """On a tool result: the call it answers."""
     name: str | None = None
     """On a tool result: the function that was called, when the call is known."""
     images: list[str] = []
-    """URLs of images that stood in the content, in order."""
+    """URLs of the images in the content, in order."""
     raw: msgspec.Raw | None = None
     raw_thought: msgspec.Raw | None = None
 
     @property
     def content(self) -> str:
-        """What the message says."""
+        """The text, decoded."""
         if self.text is not None:
             return self.text
         text: str = msgspec.json.decode(self.raw or b'""', type=str)
         if self.raw is None or not is_spelled_once(self.raw):
-            self.text = text  # else the raw text stays: it is what the decoded one would be written as
+            self.text = text  # encode it anew; otherwise `raw` already is the encoding of the text
         return text
 
     @property
     def reasoning(self) -> str | None:
-        """What the model thought before it."""
+        """The model's reasoning before the message, decoded."""
         if self.thought is not None or self.raw_thought is None:
             return self.thought
         thought: str = msgspec.json.decode(self.raw_thought, type=str)
@@ -82,31 +84,31 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
     @property
     def is_blank(self) -> bool:
-        """Whether the text says nothing."""
+        """Whether the text is empty or white space."""
         if (
             self.text is None
             and self.raw is not None
             and len(self.raw) > 40
-            and _SAYS.search(self.raw, 1, 40)
+            and _HAS_TEXT.search(self.raw, 1, 40)
         ):
             return False
         return not self.content.strip()
 
     def add_text(self, text: str) -> None:
-        """Say this too."""
+        """Append to the text."""
         self.text, self.raw = self.content + text, None
 
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        return isinstance(other, Message) and self._parts() == other._parts()
+        return isinstance(other, ChatMessage) and self._parts() == other._parts()
 
     def _parts(self) -> tuple[object, ...]:
         return (self.role, self.content, self.reasoning, self.calls, self.call_id, self.name, self.images)
 
 
 class TokenRecord(msgspec.Struct, gc=False):
-    """What the server returned for one model call: the exact tokens, as JSON arrays."""
+    """The tokens that the server returned for one model call, as JSON arrays."""
 
     prompt_token_ids: msgspec.Raw
     generation_token_ids: msgspec.Raw
@@ -124,26 +126,26 @@ class TokenRecord(msgspec.Struct, gc=False):
 class Conversation(msgspec.Struct, gc=False):
     """A rollout as chat messages."""
 
-    prompt: list[Message]
-    answer: list[Message]
+    prompt: list[ChatMessage]
+    answer: list[ChatMessage]
     tools: bytes | None = None
     """Tool schemas as a JSON array in chat form, or None."""
     marks: frozenset[str] = frozenset()
-    """What was said differently or is untidy; counted, never hidden."""
+    """What was rewritten or is untidy; the manifest counts each mark."""
     tokens: list[TokenRecord] = []
 
     @property
-    def messages(self) -> list[Message]:
+    def messages(self) -> list[ChatMessage]:
         return self.prompt + self.answer
 
     @property
     def asks_nothing(self) -> bool:
-        """Whether the prompt has no message, or none that says or shows anything."""
+        """Whether the prompt has no text and no image."""
         return all(message.is_blank and not message.images for message in self.prompt)
 
 
-_SAYS = re.compile(rb"[A-Za-z0-9]{3}|[^\x00-\x7f]{6}")
-"""Bytes of a JSON text that stand for more than white space, whatever is escaped around them."""
+_HAS_TEXT = re.compile(rb"[A-Za-z0-9]{3}|[^\x00-\x7f]{6}")
+"""Bytes of a JSON string that cannot all be white space, whatever is escaped around them."""
 
 _QUOTE = ord('"')
 

@@ -1,7 +1,7 @@
-"""This module brings an untidy rollout into a form a trainer takes, by stated policies, and says what it did.
+"""Repairs rollouts with untidy ends, by stated policies.
 
 A policy is `keep` (leave it), `cut` (go back to the last whole turn) or `refuse` (count the rollout with its reason). Every use
-leaves a mark, so that the manifest can say how often. It never changes a text, except that leading system texts are joined.
+leaves a mark for the manifest. Texts never change, except that leading system texts are joined.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from rollforge.exporters.messages import Conversation, Inexpressible, Message
+from rollforge.conversations.messages import ChatMessage, Conversation, Inexpressible
 
 Policy = Literal["keep", "cut", "refuse"]
 
@@ -39,7 +39,7 @@ class Policies(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tidy(conversation: Conversation, policies: Policies, *, needs_answer: bool = True) -> Conversation:
-    """The conversation with the policies applied; its prompt has been through `lead`.
+    """Apply the policies to a conversation whose prompt has been through `lead`.
 
     Raises:
         Inexpressible: a policy refuses it, or nothing whole is left.
@@ -65,7 +65,7 @@ def tidy(conversation: Conversation, policies: Policies, *, needs_answer: bool =
 
 
 def _is_tidy(conversation: Conversation, policies: Policies) -> bool:
-    """Whether nothing has to be done, as for most rollouts: one question, calls answered in turn, an answer at the end."""
+    """Whether nothing needs repair, the common case: one question, calls answered in turn, an answer at the end."""
     if conversation.marks or not conversation.answer or not conversation.prompt:
         return False
     last = conversation.answer[-1]
@@ -92,19 +92,19 @@ def _is_tidy(conversation: Conversation, policies: Policies) -> bool:
 _ASKING = frozenset({"system", "user"})
 
 
-def lead(prompt: list[Message], policies: Policies) -> list[Message]:
-    """The prompt with developer and leading system messages as the policies want them."""
+def lead(prompt: list[ChatMessage], policies: Policies) -> list[ChatMessage]:
+    """Convert developer messages and join leading system messages, as the policies say."""
     if policies.developer == "convert":
         prompt = [_as_system(message) for message in prompt]
     count = next((i for i, message in enumerate(prompt) if message.role != "system"), len(prompt))
     if policies.join_system and count > 1:
-        joined = Message("system", "\n\n".join(message.content for message in prompt[:count]))
+        joined = ChatMessage("system", "\n\n".join(message.content for message in prompt[:count]))
         prompt = [joined, *prompt[count:]]
     return prompt
 
 
-def _as_system(message: Message) -> Message:
-    return Message("system", message.content) if message.role == "developer" else message
+def _as_system(message: ChatMessage) -> ChatMessage:
+    return ChatMessage("system", message.content) if message.role == "developer" else message
 
 
 def _decide(situation: str, policy: Policy, marks: set[str]) -> bool:
@@ -115,8 +115,8 @@ def _decide(situation: str, policy: Policy, marks: set[str]) -> bool:
     return policy == "cut"
 
 
-def _whole_end(answer: list[Message], policies: Policies, marks: set[str]) -> list[Message]:
-    """The answer up to its last whole turn, as far as the policies ask for it."""
+def _whole_end(answer: list[ChatMessage], policies: Policies, marks: set[str]) -> list[ChatMessage]:
+    """Cut the answer back to its last whole turn, where the policies say so."""
     left = len(answer)
     reason = "empty output"
     while left:
@@ -147,7 +147,9 @@ def _whole_end(answer: list[Message], policies: Policies, marks: set[str]) -> li
     return answer[:left]
 
 
-def _inner_calls(prompt: list[Message], answer: list[Message], policies: Policies, marks: set[str]) -> None:
+def _inner_calls(
+    prompt: list[ChatMessage], answer: list[ChatMessage], policies: Policies, marks: set[str]
+) -> None:
     called = {call.id for message in chain(prompt, answer[:-1]) for call in message.calls}
     if called and called - {message.call_id for message in chain(prompt, answer) if message.role == "tool"}:
         situation = "unanswered call inside"
