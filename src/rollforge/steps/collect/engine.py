@@ -21,8 +21,7 @@ import msgspec
 from rollforge.agents.base import Agent, NotKept, Trajectory, cut_short
 from rollforge.checks.samples import concludes, expected_answer
 from rollforge.checks.stream import Watch
-from rollforge.endpoint import Limiter
-from rollforge.endpoint.bodies import LargeSlots
+from rollforge.endpoint import LargeSlots, Limiter
 from rollforge.endpoint.breaker import RetryBudget
 from rollforge.endpoint.client import Outage
 from rollforge.endpoint.time_limit import TimeLimit

@@ -10,7 +10,7 @@ from collections import Counter, deque
 
 import msgspec
 
-from rollforge.endpoint.answers import MOST_TOKENS
+from rollforge.endpoint import MOST_TOKENS
 from rollforge.errors import Failure
 from rollforge.intervals import ClusterMean
 from rollforge.records import Response, Verdict

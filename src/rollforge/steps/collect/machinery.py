@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from rollforge.agents.base import Agent, Preparation, make_agent
-from rollforge.endpoint import Client, ClientOptions, ConcurrencyRange, Limiter, Model, ModelOptions
-from rollforge.endpoint.limiter import HIGHEST
+from rollforge.endpoint import HIGHEST, Client, ClientOptions, ConcurrencyRange, Limiter, Model, ModelOptions
 from rollforge.errors import Failure, RollforgeError, UsageError
 from rollforge.steps.collect.engine import CollectEngine
 from rollforge.steps.collect.live import Live, LiveSnapshot
