@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,10 @@ from rollforge.cli import run
 from rollforge.config import parse_settings, settings_words
 from rollforge.errors import UsageError
 
-FLAGS = (
+FLAGS = shlex.split(
     "-m simulated --verifier exact -k 8 -n 2 --temperature 0.7 -S top_k=3 -S metadata.team=x --tool-timeout 2m --deadline 8h "
     "--cache c --base-url http://localhost:1/v1 --base-url http://localhost:2/v1 --verifier-set ignore_case=true --shuffle"
-).split()
+)
 
 
 @pytest.fixture
