@@ -36,6 +36,7 @@ ROWS = [
         "conversations",
         "charts",
         "visible",
+        "web_guard",
         "store",
     },
     {"rollouts", "index", "endpoint", "simulate", "experience", "buffer", "conversations"},
