@@ -1,4 +1,4 @@
-"""What reward goes with besides quality: length, turns, sample number, answers that win everywhere.
+"""Confounds: rewards that follow length, turns, format or sample number, and answers that win everywhere.
 
 A correlation alone is a note: right answers are often shorter for honest reasons. It is more only with a second signal.
 """
@@ -25,7 +25,7 @@ FORMATS = {
     "bold text": re.compile(r"\*\*[^*\n]+\*\*"),
     "tags": re.compile(r"</[a-zA-Z_]+>"),
 }
-"""Features of an answer's form, and how they are told."""
+"""Features of an answer's form, each with the pattern that detects it."""
 
 
 def _correlation(run: Evidence, values: Floats) -> Correlation | None:

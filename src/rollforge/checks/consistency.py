@@ -36,10 +36,10 @@ VERSIONS = frozenset(
     {"fields.fingerprint", "fields.mode", "fields.verifier", "grader_version", "judge_model", "judge_version",
      "verifier_fingerprint", "verifier_mode", "verifier_name", "verifier_version"}
 )  # fmt: skip
-"""Text fields of rows that say who judged them, when `_rf` does not."""
+"""Text fields that name the verifier of a row, where `_rf` does not."""
 
 MODES = frozenset({"fast", "precise", "quick", "strict", "lenient", "rule", "rules", "judge", "llm"})
-"""What a field called `mode` says when it is the verifier's."""
+"""Values of a field called `mode` when it is the verifier's."""
 
 
 @check("inconsistent-verdicts", "verification", max_share=0.05, gap=0.1)
@@ -100,7 +100,7 @@ def missed_answers(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 
 class _Way(NamedTuple):
-    """A way to hold the expected answer, and the shares from which it is worth a finding and an error."""
+    """A way to hold the expected answer, and the shares that make a finding and a grave one."""
 
     verb: str
     holds: Callable[[str, str], bool]
@@ -109,12 +109,12 @@ class _Way(NamedTuple):
 
 
 def _is_own(item: SampledText) -> bool:
-    """Whether only the answer can have brought the expected answer up, which is no mere letter."""
+    """Whether the expected answer is longer than a letter and does not occur in the prompt."""
     return item.expected is not None and len(item.expected) > 1 and not names(item.prompt, item.expected)
 
 
 def _missed(run: Evidence, samples: list[SampledText], positions: Ints, way: _Way) -> Finding | None:
-    """The finding on answers that hold the expected one, beyond what happens by chance."""
+    """The finding on answers that hold the expected one more often than by chance."""
     n = len(samples)
     if n < 10:
         return None
@@ -238,7 +238,7 @@ def mixed_verifiers(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 
 def _said(run: Evidence) -> Iterator[tuple[str, TextCodes]]:
-    """What fields of the rows themselves say."""
+    """Columns of the rows themselves that name a verifier."""
     for name in run.source.texts:
         if name in VERSIONS:
             column = TextCodes(run.source.table([name])[name])

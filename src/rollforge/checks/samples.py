@@ -1,6 +1,6 @@
-"""This module reads the text of a few rollouts: the only place where a check touches text, within a fixed budget.
+"""The text of a few rollouts: the only place where a check touches text, within a fixed budget.
 
-Nothing is kept here: most checks look at rollouts of their own.
+Nothing is cached: most checks sample rollouts of their own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LONGEST_EXPECTED = 60
 
 
 class TextSource(Protocol):
-    """What texts are read from."""
+    """A source of lines and task rows."""
 
     def read(self, rows: Sequence[int]) -> Iterator[bytes]: ...
     def task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, JsonObject]]: ...
@@ -59,7 +59,7 @@ class _Response(TypedDict, total=False):
 
 _LOOKED_AT: dict[str, Any] = {PARAMS_KEY: _Params | None, "response": _Response | None}
 _LOOKED_AT |= dict.fromkeys((*METADATA, *EXPECTED), Any)
-"""What is looked at of a row: hardly half of it, and the rest need not become objects."""
+"""The fields that are decoded: hardly half of a row."""
 
 _Row = cast(Any, TypedDict)("_Row", _LOOKED_AT, total=False)
 _usual_row = msgspec.json.Decoder(_Row).decode
@@ -161,7 +161,7 @@ def _sample(line: bytes, task: JsonObject) -> SampledText:
 
 
 def _read_row(line: bytes) -> Any:
-    """What is looked at of a row that is as it should be; an odd one is read whole, for only a part of it may be odd."""
+    """The decoded fields of a row; a row that does not match the schema is decoded whole, since only part of it may be odd."""
     try:
         return _usual_row(line)
     except msgspec.ValidationError:
@@ -194,13 +194,13 @@ def expected_answer(fields: Mapping[str, Any]) -> str | None:
 
 
 SHORTEST_PROMPT = 16
-"""Letters and digits of a prompt whose repetition is no coincidence."""
+"""Letters and digits from which the repetition of a prompt is no coincidence."""
 
 _OPENING = 100
-"""Characters at the beginning of a prompt that an answer which repeats it has too."""
+"""Characters of the prompt that are compared first."""
 
 _FINAL = 160
-"""Characters at the end of an answer in which a conclusion stands."""
+"""Characters at the end of an answer that hold its conclusion."""
 
 
 def concludes(answer: str, expected: str) -> bool:
@@ -234,7 +234,7 @@ def repeats(answer: str, prompt: str) -> bool:
     """Whether the answer is the prompt and hardly anything else."""
     said = bare(answer)
     if bare(prompt[:_OPENING]) not in said:
-        return False  # most answers do not even begin to repeat it, and the rest of a long prompt need not be read
+        return False  # cheap: most answers do not repeat even the opening of the prompt
     wanted = bare(prompt)
     return len(wanted) >= SHORTEST_PROMPT and wanted in said and len(said) <= 1.2 * len(wanted) + 10
 
@@ -244,8 +244,8 @@ _ASCII_FORM = bytes(code for code in _ASCII if not chr(code).isalnum())
 
 
 def bare(text: str) -> str:
-    """The text without what is mere formatting: case, white space, punctuation and mark-up."""
-    # As bytes, because nearly all of it is ASCII; of what is not, each character is looked at once.
+    """The text without formatting: case, white space, punctuation and mark-up."""
+    # On bytes, because nearly all of it is ASCII; every other distinct character is handled once.
     said = text.encode("utf-8", "surrogatepass").lower().translate(None, _ASCII_FORM)
     for other in set(said.translate(None, _ASCII).decode("utf-8", "surrogatepass")):
         left = _bare_character(other)

@@ -16,7 +16,7 @@ from rollforge.checks.samples import bare
 from rollforge.stats import Ints
 
 LONG_ENOUGH = 40
-"""Characters from which two equal answers are no coincidence; a letter or a number is."""
+"""Characters from which two equal answers are no coincidence."""
 
 GENERIC = frozenset({"", "default", "model", "policy", "policymodel", "local", "test", "simulated", "auto"})
 VERSION = re.compile(r"\d+|v\d+|latest|preview|fp8|fp16|bf16|int4|int8|awq|gptq|gguf")

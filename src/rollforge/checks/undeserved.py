@@ -102,7 +102,7 @@ def rewarded_echo(run: Evidence, limits: Limits) -> Iterator[Finding]:
     if not len(paid):
         return
     unpaid, unpaid_weight = _echoes(run, False)
-    # Both kinds are looked at in samples of their own, in which an echo stands for several.
+    # Rewarded and unrewarded answers are sampled separately, so each echo has a weight.
     count, others = len(paid) * paid_weight, len(unpaid) * unpaid_weight
     looked_at = run.independent(run.flags(np.concatenate([paid, unpaid])))
     found = share(count, count + others, independent=looked_at)
@@ -121,7 +121,7 @@ def rewarded_echo(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 
 def _echoes(run: Evidence, is_rewarded: bool) -> tuple[Ints, float]:
-    """Positions of echoes among the rollouts looked at, and how many of the run each stands for."""
+    """Positions of echoes among the sampled rollouts, and the weight of each: rollouts of the run per sampled one."""
     among = run.judged & (run.succeeded == is_rewarded) & (run.answer_chars >= SHORTEST_PROMPT)
     drawn = run.draw(among, BUDGET)
     samples = run.read(drawn)

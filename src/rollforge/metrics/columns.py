@@ -1,6 +1,6 @@
-"""This module folds whole columns at once: many steps of many tasks of many runs, in a few numpy passes per metric.
+"""Vectorised fold: many steps of many tasks of many runs, in a few numpy passes per metric.
 
-It gives the doubles `StepFold` gives, at a small part of the cost. Rows may come in any order; a task's runs
+It gives the same doubles as `StepFold`, at a fraction of the cost. Rows may come in any order; a task's runs
 need not be neighbours, though it is faster when they are.
 """
 

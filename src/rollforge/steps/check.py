@@ -1,7 +1,7 @@
-"""This module is the check step: it gathers the evidence of a run, asks the checks, and says what that means.
+"""The check step: gathers the evidence of a run, runs the checks, and derives an exit code and a verdict per recipe.
 
-A finding never raises: `Report.exit_code` is the gate. What does raise is a command that cannot be carried out (no such run, an
-unknown id or option).
+A finding never raises: `Report.exit_code` is the gate. Only a command that cannot be carried out raises (no such run, an unknown
+id or option).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class CheckCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What the checks found."""
+    """The findings of a run, and their consequences."""
 
     run: str
     ok: bool
@@ -96,7 +96,7 @@ class CheckOptions(msgspec.Struct, frozen=True, kw_only=True):
     reward_range: tuple[float, float] | None = None
     verifier: str | None = None
     where: str | None = None
-    """Look only at rollouts for which this expression holds; nobody asked for a certain number of those."""
+    """Check only rollouts for which this expression holds; no certain number of those was asked for."""
     places_limit: int | None = 20
     only_recipe: bool = False
     """Leave out what other recipes would ask, and with it their verdicts."""
@@ -241,7 +241,7 @@ def _ask(check: Check, run: Evidence, limits: dict[str, float]) -> list[Finding]
         return check.run(run, limits)
     except RollforgeError:
         raise
-    except Exception as error:  # noqa: BLE001  (a user's own check: its bug is told, and the others still run)
+    except Exception as error:  # noqa: BLE001  (a user's own check: its bug becomes a finding, and the others still run)
         text = f"the check itself failed: {type(error).__name__}: {error}"
         return [
             Finding(

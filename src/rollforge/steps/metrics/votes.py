@@ -1,8 +1,7 @@
-"""This module says what each rollout answered, and how the votes of a task's rollouts go.
+"""Majority votes over the answers of a task's rollouts.
 
-An answer votes as what it is. A column of the index holds either numbers or short texts; an answer that is not in it (a long text, a
-text among numbers, a list) is read from the rollout's line, so that it is never taken for a missing one. A number and the text
-that spells it are the same answer.
+A column of the index holds either numbers or short texts. An answer that is in neither (a long text, a text among numbers, a list)
+is read from the rollout's line, so it is never taken for a missing one. A number and the text that spells it are the same answer.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from rollforge.index.grouped import ByTask, Floats, Ints
 def majority(rows: ByTask, hits: Floats, answer_field: str, widest: int) -> dict[int, Floats]:
     """majority@k: per k the value of each task that has at least k judged rollouts; `hits` are 1 and 0, NaN for unjudged.
 
-    Told for every k; where a task has more than `MOST_FOR_EVERY_K`, for 1, 2, 4, 8, … and the most there are.
+    For every k; where a task has more than `MOST_FOR_EVERY_K`, for 1, 2, 4, 8, … and the most there are.
     """
     if not widest:
         return {}
@@ -36,12 +35,12 @@ def majority(rows: ByTask, hits: Floats, answer_field: str, widest: int) -> dict
     by_k = {k: values.copy() for k in every}
     for task, answers, scores in _judged_answers(rows, answer_field, hits, split):
         known_k = [k for k in every if k <= len(scores)]
-        told = (
+        shares = (
             at_k.majority_every_k(answers, scores)
             if is_every
             else [at_k.majority_at_k(answers, scores, k) for k in known_k]
         )
-        for k, value in zip(known_k, told, strict=True):
+        for k, value in zip(known_k, shares, strict=True):
             by_k[k][task] = value
     return {k: found[judged >= k] for k, found in by_k.items()}
 
