@@ -112,7 +112,7 @@ def build_app(verb: str | None = None, *, shows_all: bool = False) -> cyclopts.A
         help_epilogue="Start here: rollforge demo",
         help_format="plaintext",
         help_flags=("--help", "-h", HELP_ALL),
-        default_parameter=cyclopts.Parameter(negative_iterable=()),
+        default_parameter=cyclopts.Parameter(negative_iterable=(), show_default=_default_text),
     )
     for rank, (name, (target, summary)) in enumerate(COMMANDS.items()):
         if name != verb:
@@ -126,26 +126,32 @@ def build_app(verb: str | None = None, *, shows_all: bool = False) -> cyclopts.A
             name=name,
             help=_prose(command.function),
             help_epilogue=f"{more}Example:\n  {_pasteable(command.example)}",
-            help_formatter=_CommonFlags(command.common) if is_brief else None,
+            help_formatter=_brief_formatter(command.common) if is_brief else None,
             sort_key=rank,
         )
     return app
 
 
-class _CommonFlags:
-    """Help formatter that leaves out every flag but the common ones."""
+def _default_text(value: object) -> str | None:
+    """Write a default for the help; off, empty and none go without saying."""
+    if value is None or value is False or value in ("", (), [], {}):
+        return None
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
-    def __init__(self, common: frozenset[str]) -> None:
-        self._common = common
 
-    def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
-        from cyclopts.help.formatters import DefaultFormatter
+def _brief_formatter(common: frozenset[str]) -> cyclopts.help.DefaultFormatter:
+    """Return a help formatter that leaves out every flag but the common ones."""
+    from cyclopts.help import DefaultFormatter
 
-        entries = [
-            entry for entry in panel.entries if not entry.names or self._common.intersection(entry.names)
-        ]
-        if entries:
-            DefaultFormatter()(console, options, panel.copy(entries=entries))
+    class BriefFormatter(DefaultFormatter):
+        def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
+            entries = [
+                entry for entry in panel.entries if not entry.names or common.intersection(entry.names)
+            ]
+            if entries:
+                super().__call__(console, options, panel.copy(entries=entries))
+
+    return BriefFormatter()
 
 
 def run_app(words: Sequence[str], config_path: str | None = None) -> object:

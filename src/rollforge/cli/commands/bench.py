@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 from cyclopts import Parameter
 
-from rollforge.cli.commands.collect import ModelFlags, PaceFlags
-from rollforge.cli.commands.eval_ import safe_folder
 from rollforge.cli.commands.evaluating import (
-    JOINED,
+    AskFlags,
     EvalFlags,
     collect_options,
     evaluate_model,
+    fold_options,
     join,
-    print_tasksets,
+    safe_folder,
 )
 from rollforge.cli.commands.monitoring import SinkFlags, start_sinks
 from rollforge.cli.render.console import print_json, say
 from rollforge.cli.render.progress import Progress
+from rollforge.cli.values import Flag
 from rollforge.errors import Exit, UsageError
+from rollforge.records import JsonObject
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rollforge.steps.evaluation import Difference, EvaluateOptions, Evaluation
+    from rollforge.steps.collect import CollectOptions
+    from rollforge.steps.evaluation import Evaluation, JoinedTasksets, Taskset
 
 EXAMPLE = "rollforge bench -i arithmetic=tasks.jsonl -m a=simulated -m b=simulated -k 4 --verifier exact -o runs/bench"
 
@@ -48,11 +50,10 @@ def bench(
     out: Annotated[str, Parameter(name=["--out", "-o"])] = "runs/bench",
     metric: str = "reward",
     evaluation: EvalFlags = EvalFlags(),  # noqa: B008  (frozen)
-    server: ModelFlags = ModelFlags(),  # noqa: B008
-    pace: PaceFlags = PaceFlags(),  # noqa: B008
+    ask: AskFlags = AskFlags(),  # noqa: B008
     sinks: SinkFlags = SinkFlags(),  # noqa: B008
-    fresh: Annotated[bool, Parameter(negative=())] = False,
-    json: Annotated[bool, Parameter(negative=())] = False,
+    fresh: Flag = False,
+    json: Flag = False,
     progress: Progress = "auto",
 ) -> Exit:
     """Benchmark several models or checkpoints over the same task sets, and say which is better.
@@ -76,60 +77,74 @@ def bench(
     progress
         How to show progress: auto is a live panel on a terminal and plain lines elsewhere.
     """
-    from pathlib import Path
-
-    from rollforge.steps.evaluation import OVERALL, EvaluateOptions, check_metric, compare, parse_taskset
+    from rollforge.steps.evaluation import check_metric, compare, parse_taskset
     from rollforge.store import RunFiles
 
     contestants = parse_contestants(model)
     folder = Path(out)
     tasksets = [parse_taskset(text) for text in input]
-    if len(tasksets) > 1 and any(taskset.name == OVERALL for taskset in tasksets):
-        raise UsageError(
-            f"no task set can be called {OVERALL!r}: that is all of them", hint="name it: -i NAME=FILE"
-        )
-    facts = join(tasksets, evaluation, folder)
-    folding = EvaluateOptions(
-        k=evaluation.samples,
-        tasks=facts.counts,
-        estimator=evaluation.estimator,
-        detailed_stats=evaluation.detailed_stats,
-        threshold=evaluation.threshold,
-        category="bench",
-    )
+    _refuse_reserved_name(tasksets)
+    joined = join(tasksets, evaluation, folder)
+    folding = fold_options(evaluation, joined, "bench")
     results: dict[str, Evaluation] = {}
     worst = Exit.DONE
     for contestant in contestants:
-        run = folder / safe_folder(contestant.label)
-        asked = replace(server, base_url=[contestant.url]) if contestant.url else server
-        options = collect_options(
-            folder / JOINED, run, contestant.model, evaluation, asked, pace, facts=facts, fresh=fresh
-        )
-        with start_sinks(sinks, RunFiles(run), options.to_config()) as opened:
+        options = _options(contestant, folder, joined, evaluation, ask, fresh=fresh)
+        with start_sinks(sinks, RunFiles(options.out), options.to_config()) as opened:
             result, code = evaluate_model(
                 options, folding, "none" if json and progress == "auto" else progress
             )
             opened.log(result.metrics, step=contestant.step)
         if not results:
-            check_metric(
-                [result], metric
-            )  # which numbers a verifier gives is known after its first verdict only
+            check_metric([result], metric)  # a verifier's metrics are known only after its first verdict
         results[contestant.label] = result
         worst = max(worst, code)
     differences = compare(results, metric) if len(results) > 1 else []
-    _show(folder, contestants, results, differences, folding, worst, json=json)
+    record = _record(contestants, results) | {
+        "differences": msgspec.to_builtins(differences),
+        "exit_code": int(worst),
+    }
+    _write(folder, record)
+    if json:
+        print_json(record)
+    else:
+        _print(results, evaluation.samples, [f"{one.taskset}: {one.verdict}" for one in differences], folder)
     return worst
 
 
+def _refuse_reserved_name(tasksets: list[Taskset]) -> None:
+    from rollforge.steps.evaluation import OVERALL
+
+    if len(tasksets) > 1 and any(taskset.name == OVERALL for taskset in tasksets):
+        raise UsageError(
+            f"no task set can be called {OVERALL!r}: that is all of them", hint="name it: -i NAME=FILE"
+        )
+
+
+def _options(
+    contestant: Contestant,
+    folder: Path,
+    joined: JoinedTasksets,
+    evaluation: EvalFlags,
+    ask: AskFlags,
+    *,
+    fresh: bool,
+) -> CollectOptions:
+    if contestant.url:
+        ask = replace(ask, server=replace(ask.server, base_urls=(contestant.url,)))
+    run = folder / safe_folder(contestant.label)
+    return collect_options(joined, folder, run, contestant.model, evaluation, ask, fresh=fresh)
+
+
 def parse_contestants(words: list[str]) -> list[Contestant]:
-    """The models, each with its own label and step: the number its label ends in, when all do, else its place."""
+    """Parse the models; a model's step is the number its label ends in if all labels have one, else its position."""
     contestants = []
-    for place, word in enumerate(words, start=1):
+    for position, word in enumerate(words, start=1):
         label, equals, rest = word.partition("=")
         named = rest if equals and "@" not in label else word
         model, _, url = named.partition("@http")
         contestants.append(
-            Contestant(label if named is rest else model, model, f"http{url}" if url else None, place)
+            Contestant(label if named is rest else model, model, f"http{url}" if url else None, position)
         )
     labels = [contestant.label for contestant in contestants]
     folders = [safe_folder(label) for label in labels]
@@ -147,31 +162,27 @@ def parse_contestants(words: list[str]) -> list[Contestant]:
     return contestants
 
 
-def _show(
-    folder: Path,
-    contestants: list[Contestant],
-    results: dict[str, Evaluation],
-    differences: list[Difference],
-    folding: EvaluateOptions,
-    code: Exit,
-    *,
-    json: bool,
-) -> None:
-    import msgspec
-
-    from rollforge.store.atomic import write_atomically
-
-    models = {label: msgspec.to_builtins(result) for label, result in results.items()}
+def _record(contestants: list[Contestant], results: dict[str, Evaluation]) -> JsonObject:
+    models = {}
     for contestant in contestants:
-        models[contestant.label].pop("task_means")
+        models[contestant.label] = msgspec.to_builtins(results[contestant.label])
+        del models[contestant.label]["task_means"]
         models[contestant.label] |= {"model": contestant.model, "step": contestant.step}
-    shown = {"models": models, "differences": msgspec.to_builtins(differences), "exit_code": int(code)}
-    write_atomically(folder / "bench.json", msgspec.json.format(msgspec.json.encode(shown), indent=2) + b"\n")
-    if json:
-        print_json(shown)
-        return
+    return {"models": models}
+
+
+def _write(folder: Path, record: JsonObject) -> None:
+    from rollforge.store import write_atomically
+
+    data = msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
+    write_atomically(folder / "bench.json", data)
+
+
+def _print(results: dict[str, Evaluation], k: int, verdicts: list[str], folder: Path) -> None:
+    from rollforge.cli.render.evaluation import print_tasksets
+
     for label, result in results.items():
-        print_tasksets(result.tasksets, folding.k, title=label)
-    for difference in differences:
-        say(f"{difference.taskset}: {difference.verdict}")
+        print_tasksets(result.tasksets, k, title=label)
+    for verdict in verdicts:
+        say(verdict)
     say(f"\nresults → {folder / 'bench.json'}")

@@ -1,65 +1,68 @@
-"""This module is what `eval` and `bench` share: their flags, one model's run over joined task sets, the table of results."""
+"""Shared by `eval` and `bench`: their flags, and one model's run over joined task sets."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
 
-from rollforge.cli.commands.collect import (
-    AgentFlags,
-    ModelFlags,
-    PaceFlags,
-    TaskFlags,
-    VerifierFlags,
-    options_from_flags,
-)
+from rollforge.cli.commands.collect import ModelFlags, PaceFlags, SamplingFlags
 from rollforge.cli.interrupts import resume_command, wire_signals
-from rollforge.cli.render.console import out, say
-from rollforge.cli.render.numbers import interval, mean_text, percent
+from rollforge.cli.render.console import say
+from rollforge.cli.values import SETTINGS
 from rollforge.errors import Exit, IncompleteError, UsageError
+from rollforge.records import JsonObject
+from rollforge.steps.collect.options import CollectOptions
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rollforge.cli.render.progress import Progress
-    from rollforge.records import JsonObject
-    from rollforge.steps.collect import CollectOptions, CollectResult
-    from rollforge.steps.evaluation import EvaluateOptions, Evaluation, JoinedTasksets, Taskset, TasksetResult
+    from rollforge.steps.collect import CollectResult
+    from rollforge.steps.evaluation import EvaluateOptions, Evaluation, JoinedTasksets, Taskset
 
 _EVAL = Group("Evaluation", sort_key=1)
 JOINED = "eval_tasks.jsonl"
 
 
-@Parameter(name="*")
+@Parameter(name="*", group=_EVAL, negative=())
 @dataclass(frozen=True, kw_only=True)
 class EvalFlags:
-    """What is evaluated, and how it is folded."""
+    """Samples, verifiers and statistics."""
 
-    samples: Annotated[int, Parameter(name=["--samples", "-k", "--num-repeats"], group=_EVAL)] = 1
+    samples: Annotated[int, Parameter(name=["--samples", "-k", "--num-repeats"])] = 1
     """Runs per task; the metric names carry it (mean@4)."""
-    limit: Annotated[int | None, Parameter(name=["--limit", "-n"], group=_EVAL)] = None
+    limit: Annotated[int | None, Parameter(name=["--limit", "-n"])] = None
     """Take only this many tasks of each set."""
-    verifier: Annotated[list[str], Parameter(group=_EVAL, negative=())] = field(default_factory=list)
+    verifier: list[str] = field(default_factory=list)
     """A verifier for all task sets, or TASKSET=VERIFIER; repeatable. Default: exact, where tasks have expected_answer."""
-    verifier_set: Annotated[list[str], Parameter(group=_EVAL, negative=())] = field(default_factory=list)
-    """key=value option of the verifier."""
-    prompt_template: Annotated[str | None, Parameter(group=_EVAL)] = None
-    """YAML file with `user` and, if wanted, `system`; {field} stands for a field of the row."""
-    threshold: Annotated[float, Parameter(group=_EVAL)] = 0.5
-    """From this reward on a run counts as solved, for pass@k."""
-    estimator: Annotated[Literal["exact", "replacement", "bootstrap42"], Parameter(group=_EVAL)] = "exact"
+    verifier_set: Annotated[JsonObject, SETTINGS] = field(default_factory=dict)
+    """Option of the verifier as key=value; repeatable."""
+    prompt_template: str | None = None
+    """YAML file with `user` and optionally `system`; {field} is replaced by that field of the row."""
+    threshold: float = 0.5
+    """Reward from which a run counts as solved, for pass@k."""
+    estimator: Literal["exact", "replacement", "bootstrap42"] = "exact"
     """How best@k and worst@k are estimated; bootstrap42 gives the numbers of Trinity-RFT and verl."""
-    detailed_stats: Annotated[bool, Parameter(group=_EVAL, negative=())] = False
+    detailed_stats: bool = False
     """Also report std, max and min over tasks of every statistic."""
-    seed: Annotated[int, Parameter(group=_EVAL)] = 0
+    seed: int = 0
     """Seed for the embedded model."""
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class AskFlags:
+    """The flags that `eval` and `bench` pass on to the collection."""
+
+    server: ModelFlags = ModelFlags()  # noqa: RUF009  (frozen)
+    sampling: SamplingFlags = SamplingFlags()  # noqa: RUF009
+    pace: PaceFlags = PaceFlags()  # noqa: RUF009
+
+
 def join(tasksets: list[Taskset], flags: EvalFlags, folder: Path) -> JoinedTasksets:
-    """The joined task file in `folder`."""
+    """Write the joined task file into `folder`."""
     from rollforge.steps.evaluation import join_tasksets
 
     if flags.samples < 1:
@@ -67,35 +70,55 @@ def join(tasksets: list[Taskset], flags: EvalFlags, folder: Path) -> JoinedTasks
     return join_tasksets(tasksets, folder / JOINED, limit=flags.limit)
 
 
+def fold_options(
+    flags: EvalFlags, joined: JoinedTasksets, category: Literal["eval", "bench"]
+) -> EvaluateOptions:
+    """Return how a run is folded into metrics."""
+    from rollforge.steps.evaluation import EvaluateOptions
+
+    return EvaluateOptions(
+        k=flags.samples,
+        tasks=joined.counts,
+        estimator=flags.estimator,
+        detailed_stats=flags.detailed_stats,
+        threshold=flags.threshold,
+        category=category,
+    )
+
+
 def collect_options(
-    joined: Path,
+    joined: JoinedTasksets,
+    folder: Path,
     run: Path,
     model: str,
     flags: EvalFlags,
-    server: ModelFlags,
-    pace: PaceFlags,
+    ask: AskFlags,
     *,
-    facts: JoinedTasksets,
     fresh: bool,
     step: int | None = None,
 ) -> CollectOptions:
-    """What `collect` is told for one model."""
-    import msgspec
-
-    verifier, options = choose_verifier(flags, list(facts.counts), has_answers=facts.has_answers)
-    tasks = TaskFlags(samples=flags.samples, seed=flags.seed, prompt_template=flags.prompt_template)
-    judging = VerifierFlags(verifier=verifier)
-    collecting = options_from_flags(
-        str(joined), str(run), model, tasks, server, judging, AgentFlags(), pace, fresh
+    """Return the options of one model's collection."""
+    verifier, options = choose_verifier(flags, list(joined.counts), has_answers=joined.has_answers)
+    given = vars(ask.server) | vars(ask.pace)
+    given["overrides"] = ask.sampling.overrides() | ask.server.overrides
+    return CollectOptions(
+        input=str(folder / JOINED),
+        out=str(run),
+        model=model,
+        samples=flags.samples,
+        seed=flags.seed,
+        prompt_template=flags.prompt_template,
+        verifier=verifier,
+        verifier_options=options,
+        fresh=fresh,
+        step=step,
+        **given,
     )
-    return msgspec.structs.replace(collecting, verifier_options=options, step=step)
 
 
 def choose_verifier(flags: EvalFlags, tasksets: list[str], *, has_answers: bool) -> tuple[str, JsonObject]:
-    """The verifier for the whole run, and its options: one for all, or one that dispatches by task set."""
-    from rollforge.config import parse_settings
-
-    options = parse_settings(flags.verifier_set)
+    """Return the run's verifier and its options: one for all task sets, or one that dispatches by task set."""
+    options = flags.verifier_set
     if not flags.verifier:
         if not has_answers:
             raise UsageError("no verifier", hint="name one: --verifier math (see rollforge list verifiers)")
@@ -134,7 +157,7 @@ def _dispatching(verifiers: dict[str, str], options: JsonObject) -> tuple[str, J
 
 
 def collect_run(options: CollectOptions, progress: Progress) -> CollectResult:
-    """Collect what the evaluation still owes; the first Ctrl-C drains, the second aborts."""
+    """Collect the missing rollouts; the first Ctrl-C drains, the second aborts."""
     from rollforge.cli.render.progress import make_display
     from rollforge.loop import run_async
     from rollforge.steps.collect import Collection
@@ -181,34 +204,6 @@ def evaluate_model(
     return evaluation, result.exit_code
 
 
-def print_tasksets(tasksets: dict[str, TasksetResult], k: int, *, title: str = "") -> None:
-    """One row per task set and metric; on a narrow terminal the statistics people ask for first, the rest is in --json."""
-    from rich.table import Table
-
-    columns = _columns(k, is_wide=out().width >= 120)
-    table = Table(box=None, pad_edge=False, header_style="dim", title=title or None, title_justify="left")
-    for name in ("taskset", "metric"):
-        table.add_column(name, no_wrap=True)
-    for name in [*columns, "tasks", "judged"]:
-        table.add_column(name, justify="right", no_wrap=True)
-    for taskset, result in tasksets.items():
-        for metric in sorted(result.metrics, key=lambda name: name != "reward"):
-            statistics = result.metrics[metric]
-            mean = statistics.get(f"mean@{k}")
-            if mean is None and metric != "reward":
-                continue
-            cells = {name: mean_text(found.value) for name, found in statistics.items()}
-            cells["95 % interval"] = interval(mean.ci) if mean else ""
-            shown = [cells.get(column, "") for column in columns]
-            judged = mean.tasks if mean else 0
-            table.add_row(taskset, metric, *shown, f"{judged:,}/{result.tasks:,}", percent(result.coverage))
-    out().print(table)
-
-
-def _columns(k: int, *, is_wide: bool) -> list[str]:
-    head = [f"mean@{k}", "95 % interval"]
-    if k == 1:
-        return head
-    if is_wide:
-        return [*head, *(f"{name}@{k}" for name in ("std", "best", "worst", "maj", "pass"))]
-    return [*head, f"best@{k}", f"pass@{k}"]
+def safe_folder(name: str) -> str:
+    """Turn a model's name into a directory name."""
+    return "".join(letter if letter.isalnum() or letter in "-._" else "-" for letter in name)
