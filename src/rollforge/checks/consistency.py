@@ -20,14 +20,14 @@ from rollforge.stats import Floats, Ints
 GOODNESS = re.compile(
     r"(?:^|\.)(?:accuracy|acc|correct|correctness|is_correct|success|succeeded|passed|exact_match|score|solved|library_reward)$"
 )
-"""TextCodes of numbers that mean the same as a reward: more is better."""
+"""Names of numbers that mean the same as a reward: more is better."""
 
 LIKELY_GOODNESS = re.compile(r"(?:^|\.|_)(?:accuracy|acc|correct|pass|passed|pass_rate|success|score|f1|em)$")
 OTHER_SCORES = re.compile(
     r"format|length|len_|style|penalt|toxic|halluc|novel|divers|brevity|risk|uncertain|confid|perplex|difficult|repet|bias|cost|"
     r"time|latency|error|refus|loss|entropy|safety"
 )
-"""TextCodes that mean it probably, unless they score something else: these must say the very opposite to be more than a warning."""
+"""Names that probably mean it, unless they score something else; an error then needs a negative correlation."""
 
 CONTROLS = 4
 """Other tasks' expected answers that each answer is compared with."""

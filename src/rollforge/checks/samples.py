@@ -93,7 +93,7 @@ class SampledText:
 
     @property
     def calls(self) -> list[str]:
-        """TextCodes of the tools called."""
+        """Names of the tools called."""
         return [
             str(item.get("name") or "")
             for item in self._response.output
@@ -102,7 +102,7 @@ class SampledText:
 
     @property
     def tools(self) -> list[str] | None:
-        """TextCodes of the tools offered; None when the row does not say."""
+        """Names of the tools offered; None when the row does not say."""
         tools = self._params.get("tools")
         return [_tool_name(tool) for tool in tools] if isinstance(tools, list) else None
 

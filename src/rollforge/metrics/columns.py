@@ -20,7 +20,7 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 _WIDE = 256
-"""RowGroups larger than this are summed one by one; below it, all groups together, rank by rank."""
+"""Groups larger than this are summed one by one; below it, all groups together, rank by rank."""
 
 
 class StepTable(msgspec.Struct, frozen=True):
