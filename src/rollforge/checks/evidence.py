@@ -7,11 +7,12 @@ their range (declared, else observed), so that limits stated for [0, 1] apply to
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -41,6 +42,9 @@ FEW_LEVELS = 16
 
 TOGETHER = 8
 """Number columns read at a time."""
+
+UNRECORDED = 0.9
+"""An agent with at least this share of empty answers records none."""
 
 SOME_WHOLE = 0.2
 """If at least this share of tasks has the largest group size, that size counts as the number asked for."""
@@ -88,6 +92,22 @@ class EvidenceSource(Protocol):
     def task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, JsonObject]]:
         """The tasks as sent, for those the run has."""
 
+    def other_rewards(self) -> Mapping[str, Floats]:
+        """Rewards of verifiers whose verdicts do not count: verifier → one value per row of `table`, NaN for none."""
+
+
+class ProbeOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of the last probe of the run's verifier."""
+
+    is_broken: bool = False
+    reasons: list[str] = []
+    verifier: str | None = None
+    fingerprint: str | None = None
+
+    @property
+    def reason(self) -> str:
+        return self.reasons[0] if self.reasons else "it gave wrong verdicts on answers whose verdict is known"
+
 
 @dataclass(frozen=True, kw_only=True)
 class About:
@@ -114,6 +134,15 @@ class About:
     """The --where condition, when only some rollouts are checked."""
     suspect: SuspectWindow | None = None
     """The window that `collect` marked when its own detectors tripped."""
+    probe: ProbeOutcome | None = None
+    """None when the verifier was never probed."""
+    is_collected: bool = False
+    """There is a manifest: rollforge collected the run."""
+    logprobs: bool = False
+    """Log-probabilities were asked for."""
+    timed_out: Sequence[int] = ()
+    """The task of each attempt that ended in a time-out."""
+    timeout_s: float | None = None
 
 
 class Evidence:
@@ -213,6 +242,22 @@ class Evidence:
     def per_group(self, chosen: Bools) -> Ints:
         """How many of the chosen rollouts each task has."""
         return np.bincount(self.group[chosen], minlength=self.groups)
+
+    @cached_property
+    def is_unrecorded(self) -> Bools:
+        """Rollouts of agents that record no output: nearly all of their answers are empty, and some are rewarded.
+
+        A few empty answers among others are the model's; an agent that earns rewards without any output does not record it.
+        """
+        agent = self.agent.codes + 1
+        counts, empty = (
+            np.bincount(agent),
+            np.bincount(agent[self.is_empty], minlength=int(agent.max(initial=0)) + 1),
+        )
+        rewarded = np.bincount(agent[self.is_empty & self.judged & self.succeeded], minlength=len(counts))
+        silent = (counts >= 2) & (empty >= UNRECORDED * counts) & (rewarded > 0)
+        found: Bools = silent[agent] & self.is_empty
+        return found
 
     # Rewards
 
@@ -337,6 +382,18 @@ class Evidence:
         codes = np.empty(self.n, dtype=np.int64)
         codes[order] = np.cumsum(np.append(0, ordered[1:] != ordered[:-1])) if self.n else 0
         return codes
+
+    @cached_property
+    def other_rewards(self) -> Mapping[str, Floats]:
+        """Rewards by verifiers whose verdicts do not count, by position; NaN for none."""
+        return self.source.other_rewards()
+
+    @property
+    def probe(self) -> ProbeOutcome | None:
+        """The last probe, if it was of the version of the verifier that judged the run."""
+        probe, versions = self.about.probe, self.fingerprint.names
+        is_other = probe is not None and probe.fingerprint and versions and probe.fingerprint not in versions
+        return None if is_other else probe
 
     # Other columns
 

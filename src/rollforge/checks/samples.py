@@ -12,7 +12,8 @@ from typing import Any, Protocol, TypedDict, cast
 
 import msgspec
 
-from rollforge.records import PARAMS_KEY, JsonObject, Response, Task, from_json
+from rollforge.records import OWN_KEY, PARAMS_KEY, JsonObject, Response, Task, content_text, from_json
+from rollforge.stats import LARGEST
 from rollforge.store.reading import UNREADABLE
 
 BUDGET = 400
@@ -23,6 +24,9 @@ EXPECTED = ("expected_answer", "answer", "ground_truth", "gold", "target", "labe
 
 METADATA = ("verifier_metadata", "metadata", "reward_model", "extra_info")
 """Task fields that hold such fields in turn."""
+
+EXTRACTED = ("extracted_answer", "extracted_model_output", "predicted_answer", "parsed_answer")
+"""Row fields that hold what the verifier took for the answer."""
 
 LONGEST_EXPECTED = 60
 """A longer right answer is a text of its own: whether it is contained says little."""
@@ -44,6 +48,8 @@ class _Item(TypedDict, total=False):
     type: Any
     role: Any
     name: Any
+    arguments: Any
+    output: Any
     content: str | list[_Part] | None
 
 
@@ -51,14 +57,19 @@ class _Params(TypedDict, total=False):
     input: str | list[_Item] | None
     tools: Any
     model: Any
+    temperature: Any
+    top_p: Any
 
 
 class _Response(TypedDict, total=False):
     output: list[_Item] | None
+    status: Any
+    error: Any
+    usage: Any
 
 
 _LOOKED_AT: dict[str, Any] = {PARAMS_KEY: _Params | None, "response": _Response | None}
-_LOOKED_AT |= dict.fromkeys((*METADATA, *EXPECTED), Any)
+_LOOKED_AT |= dict.fromkeys((*METADATA, *EXPECTED, *EXTRACTED, "reward", OWN_KEY), Any)
 """The fields that are decoded: hardly half of a row."""
 
 _Row = cast(Any, TypedDict)("_Row", _LOOKED_AT, total=False)
@@ -107,10 +118,78 @@ class SampledText:
         return [_tool_name(tool) for tool in tools] if isinstance(tools, list) else None
 
     @property
+    def tools_chars(self) -> int:
+        """Length of the tools' definitions as JSON."""
+        return len(msgspec.json.encode(self._params.get("tools") or []))
+
+    @property
+    def input_tokens(self) -> float | None:
+        """Tokens of the request, as the server counted them."""
+        usage = self._response.raw.get("usage")
+        count = usage.get("input_tokens") if isinstance(usage, dict) else None
+        return float(count) if isinstance(count, int) and 0 < count < 1 << 53 else None
+
+    @property
+    def has_params(self) -> bool:
+        """The row holds the request."""
+        return bool(self._params)
+
+    def sampling(self, name: str) -> object:
+        """A sampling parameter of the request; None when it names none."""
+        return self._params.get(name)
+
+    @property
+    def ends_badly(self) -> bool:
+        """The response reports an error, or its last item is a tool call without a result."""
+        raw, output = self._response.raw, self._response.output
+        if raw.get("error") or raw.get("status") == "failed":
+            return True
+        answered = any(item.get("type") == "function_call_output" for item in output)
+        return answered and output[-1].get("type") == "function_call"
+
+    @property
+    def hollow_turns(self) -> int:
+        """Assistant messages without any text, beside other items."""
+        output = self._response.output
+        messages = [
+            item
+            for item in output
+            if item.get("type") == "message" and item.get("role") in (None, "assistant")
+        ]
+        hollow = [item for item in messages if not content_text(item.get("content")).strip()]
+        # A server may send an empty message beside each tool call: that turn does something.
+        return max(0, len(hollow) - len(self.calls)) if len(output) > 1 else 0
+
+    @property
     def asked(self) -> str | None:
         """The model that the request named."""
         model = self._params.get("model")
         return model if isinstance(model, str) else None
+
+    @property
+    def trajectory(self) -> bytes:
+        """All that model and tools said and did, without the ids that differ from sample to sample."""
+        kept = ("type", "role", "name", "arguments", "output", "content")
+        items = [{name: item.get(name) for name in kept} for item in self._response.output]
+        return msgspec.json.encode(items, order="deterministic")
+
+    @property
+    def recorded(self) -> tuple[str | None, float | None]:
+        """Who judged the rollout when it was collected, and the reward then."""
+        own, reward = self._row.get(OWN_KEY), self._row.get("reward")
+        name = own.get("verifier") if isinstance(own, dict) else None
+        if isinstance(reward, bool) or not isinstance(reward, int | float) or not abs(reward) <= LARGEST:
+            reward = None
+        return (name if isinstance(name, str) else None), None if reward is None else float(reward)
+
+    @property
+    def extracted(self) -> str | None:
+        """What the verifier took for the answer, empty for nothing; None when the row has no such field."""
+        for name in EXTRACTED:
+            if name in self._row:
+                value = self._row[name]
+                return "" if value is None else str(value).strip()
+        return None
 
     @cached_property
     def expected(self) -> str | None:

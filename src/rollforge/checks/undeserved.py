@@ -41,11 +41,12 @@ def _success(run: Evidence) -> float:
 @check("rewarded-empty", "verification", max_share=0.05, max_silent=0.3)
 def rewarded_empty(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Empty answers are rewarded."""
-    found = _rewarded(run, run.is_empty)
+    is_empty = run.is_empty & ~run.is_unrecorded
+    found = _rewarded(run, is_empty)
     if found.count:
         level: Level = "error" if found.low > limits["max_share"] and found.count >= 3 else "warning"
         finding = _finding(run, "empty", "is_empty", level, found, limits["max_share"])
-        finding.where = run.lines(run.is_empty & run.succeeded)
+        finding.where = run.lines(is_empty & run.succeeded)
         yield finding
     calls = run.tool_calls > 0
     silent = calls & (run.answer_chars == 0)

@@ -6,7 +6,7 @@ empty, some rollouts fail or stay unjudged at random: all of that is healthy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -71,6 +71,8 @@ class MadeRun:
     """Family of each task."""
     about: About = field(default_factory=About)
     metrics: list[str] = field(default_factory=list)
+    others: dict[str, Array] = field(default_factory=dict)
+    """Rewards by verifiers whose verdicts do not count."""
     seed: int = 0
 
     def __len__(self) -> int:
@@ -80,6 +82,7 @@ class MadeRun:
         """Leave only the chosen rollouts; lines are numbered anew."""
         self.columns = {name: column[chosen] for name, column in self.columns.items()}
         self.text_kind, self.value = self.text_kind[chosen], self.value[chosen]
+        self.others = {name: rewards[chosen] for name, rewards in self.others.items()}
         self.columns["row"] = np.arange(len(self))
         self.columns["line"] = np.arange(1, len(self) + 1)
 
@@ -119,6 +122,9 @@ class MadeRun:
     def task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, JsonObject]]:
         for task in tasks:
             yield task, task_of(self, task)
+
+    def other_rewards(self) -> Mapping[str, Array]:
+        return self.others
 
     # On disk
 
