@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick lint fix docs bench torture trainers shape
+.PHONY: demo test quick lint fix golden docs bench torture trainers shape browser
 
 $(VENV)/.installed: pyproject.toml $(wildcard src/rollforge/_*.[ch] src/rollforge/*/_*.[ch] src/rollforge/*/*/_*.[ch])
 	$(PYTHON) -m venv $(VENV)
@@ -35,11 +35,17 @@ fix: $(VENV)/.dev  ## the same, repairing
 	$(BIN)/ruff format src tests benchmarks scripts examples
 	$(BIN)/python scripts/docs.py
 
+golden: $(VENV)/.dev  ## rewrite golden files; review the diff like code
+	ROLLFORGE_GOLDEN=1 $(BIN)/python -m pytest tests/exporters/test_golden.py tests/cli/test_golden.py
+
 docs: $(VENV)/.dev  ## regenerate --help pages, family tables and the README tree
 	$(BIN)/python scripts/docs.py
 
 trainers:  ## the trainers' own loaders in an environment of their own; tests/trainers uses it where it is
 	PYTHON=$(PYTHON) bash scripts/trainers.sh
+
+browser:  ## axe-core for the accessibility tests of pages; needs npm
+	npm install --silent --no-audit --no-fund --prefix .browser axe-core@4
 
 bench: $(VENV)/.dev  ## benchmarks as ratios against a peer or a floor in the same run
 	$(BIN)/python -m benchmarks

@@ -13,11 +13,11 @@ import termios
 
 import pytest
 
-from rollforge.cli.render.table import Column, Grid, cells_of, put
+from rollforge.cli.render.table import Grid, TableColumn, cells_of, put
 
 DRAW = """
-from rollforge.cli.render.table import Column, Grid
-grid = Grid(Column("name"), Column("n", is_right=True), Column("tasks", style="dim"))
+from rollforge.cli.render.table import TableColumn, Grid
+grid = Grid(TableColumn("name"), TableColumn("n", is_right=True), TableColumn("tasks", style="dim"))
 grid.add("很多", "1", "  ".join(f"{n} (50.0 %)" for n in range(100, 106)))
 grid.add("e\\u0301t\\u00e9", "1,000", "")
 grid.put()
@@ -63,12 +63,12 @@ def test_headers_are_dim_on_a_terminal_that_can(environment: dict[str, str], is_
 
 
 def test_a_table_without_rows_is_its_header(capsys: pytest.CaptureFixture[str]) -> None:
-    Grid(Column("a"), Column("b")).put()
+    Grid(TableColumn("a"), TableColumn("b")).put()
     assert capsys.readouterr().out == "a  b\n"
 
 
 def test_what_a_file_says_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    grid = Grid(Column("agent"))
+    grid = Grid(TableColumn("agent"))
     grid.add("red\x1b[31m\x07 \u202eback\nline\u00a0end")
     grid.put()
     put("a\rb")

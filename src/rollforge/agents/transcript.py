@@ -1,14 +1,14 @@
-"""This module keeps the turns of a rollout, and makes one response of them.
+"""The turns of one rollout, and the single response they make.
 
-Every turn's items are kept as they came, token ids and logprobs included; what is sent back to the model is the same items without
-what a server would refuse or never reads.
+Every turn's items are kept as they came, token ids and logprobs included. The model gets them back without the fields that a server
+refuses or ignores.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from rollforge.endpoint.model import Answer
+from rollforge.endpoint.model import ModelAnswer
 from rollforge.errors import Failure
 from rollforge.records import OWN_KEY, JsonObject
 
@@ -33,7 +33,7 @@ class Transcript:
         """What to ask the model next: the task, and everything that was said since."""
         return {**self._params, "input": list(self._history)}
 
-    def add_answer(self, answer: Answer) -> list[JsonObject]:
+    def add_answer(self, answer: ModelAnswer) -> list[JsonObject]:
         """Keep a turn; returns its function calls."""
         items = [item for item in answer.response.get("output") or [] if isinstance(item, dict)]
         self.turns += 1

@@ -30,6 +30,8 @@ MEMBERS = {
     "verifiers-disagree": "rollforge.checks.opinions:verifiers_disagree",
     "failed-probe": "rollforge.checks.opinions:failed_probe",
     "never-probed": "rollforge.checks.opinions:never_probed",
+    "unsandboxed": "rollforge.checks.unsandboxed:unsandboxed",
+    "unjudged-clusters": "rollforge.checks.unjudged_clusters:unjudged_clusters",
     "low-coverage": "rollforge.checks.completeness:low_coverage",
     "missing-rollouts": "rollforge.checks.completeness:missing_rollouts",
     "incomplete-groups": "rollforge.checks.completeness:incomplete_groups",

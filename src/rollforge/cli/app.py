@@ -55,6 +55,10 @@ COMMANDS = {
         "prepare:prepare",
         "Prepare training data: select rollouts by a recipe and write them as a trainer's loader reads them.",
     ),
+    "report": Verb(
+        "report:report",
+        "Write a report as one HTML file: can the rewards be trusted, what is the data fit for, then charts.",
+    ),
     "validate": Verb(
         "validate:validate",
         "Check every row of task files, rollout files and prepared datasets; exit with code 2 if anything is wrong.",
@@ -63,7 +67,10 @@ COMMANDS = {
         "query:query",
         "Ask a question in SQL over the tables `rollouts`, `tasks` and `failures`; nothing else can be read or changed.",
     ),
-    "show": Verb("show:show", "Show rollouts to read: tasks, turns, tool calls and verdicts."),
+    "show": Verb(
+        "show:show",
+        "Print rollouts for reading: prompt, reasoning, tool calls and answer laid out, reward and numbers beside them.",
+    ),
     "status": Verb("status:status", "Tell how far a run is: progress, rate, time left, failures by class."),
     "eval": Verb("eval_:evaluate", "Evaluate a model on several task sets in one resumable run."),
     "bench": Verb(

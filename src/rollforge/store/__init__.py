@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rollforge.store.lock import RunLock
     from rollforge.store.manifest import Manifest, is_alive, read_manifest, run_id
     from rollforge.store.reading import UNREADABLE, read_json, reason_of
-    from rollforge.store.tail import mend_tail
+    from rollforge.store.tail import damaged_file, mend_tail
 
 __all__ = [
     "UNREADABLE",
@@ -25,6 +25,7 @@ __all__ = [
     "Manifest",
     "RunFiles",
     "RunLock",
+    "damaged_file",
     "is_alive",
     "mend_tail",
     "read_json",
@@ -36,7 +37,8 @@ __all__ = [
 ]
 
 _HOME = {
-    "DurableFile": "durable", "mend_tail": "tail", "replacing": "atomic", "write_atomically": "atomic", "Ledger": "ledger",
+    "DurableFile": "durable", "mend_tail": "tail", "damaged_file": "tail", "replacing": "atomic", "write_atomically": "atomic",
+    "Ledger": "ledger",
     "RunLock": "lock", "Manifest": "manifest", "is_alive": "manifest", "read_manifest": "manifest", "run_id": "manifest",
     "UNREADABLE": "reading", "read_json": "reading", "reason_of": "reading",
 }  # fmt: skip

@@ -17,9 +17,9 @@ from rollforge.errors import Exit, RollforgeError
 from rollforge.records import JsonObject
 from rollforge.steps.collect.options import (
     CollectOptions,
-    ModelOptions,
     PaceOptions,
     RolloutOptions,
+    ServerOptions,
     TaskOptions,
     VerifierOptions,
 )
@@ -57,7 +57,7 @@ class TaskFlags(TaskOptions):
 
 
 @Parameter(name="*", group=_MODEL, negative=())
-class ModelFlags(ModelOptions):
+class ModelFlags(ServerOptions):
     """Spelling of the flags about the model."""
 
     base_urls: Annotated[tuple[str, ...], Parameter(name="--base-url", metavar="URL", show_default=False)]
@@ -98,7 +98,7 @@ class JudgingFlags:
     """Flags that stand for an option of the verifier."""
 
     sandbox: Literal["auto", "require", "off"] | None = None
-    """For a verifier that runs programs: require refuses to run them without bubblewrap, off runs them with limits only."""
+    """For a verifier that runs programs: auto and require need bubblewrap or refuse, off runs them with limits only."""
     fast: bool = False
     """Use the quicker mode of a verifier that has two; every verdict records the mode."""
 

@@ -17,8 +17,8 @@ from rollforge.errors import Exit
 
 if TYPE_CHECKING:
     from rollforge.records import JsonObject
-    from rollforge.steps.collect import Collection, CollectOptions, CollectResult, Plan
-    from rollforge.steps.collect.forecast import Estimate, Forecast
+    from rollforge.steps.collect import Collection, CollectOptions, CollectPlan, CollectResult
+    from rollforge.steps.collect.forecast import Forecast, ForecastRange
     from rollforge.steps.metrics import RunMetrics
 
 LARGE_RUN = 500_000
@@ -47,7 +47,7 @@ def print_launch(collection: Collection, *, is_stream: bool, is_quiet: bool) -> 
     )
 
 
-def _plan_facts(plan: Plan, options: CollectOptions) -> JsonObject:
+def _plan_facts(plan: CollectPlan, options: CollectOptions) -> JsonObject:
     ledger = plan.ledger
     return {
         "tasks": len(plan.tasks),
@@ -99,7 +99,7 @@ def print_plan(options: CollectOptions, *, json: bool) -> None:
     )
 
 
-def _estimated_tokens(plan: Plan, options: CollectOptions) -> JsonObject:
+def _estimated_tokens(plan: CollectPlan, options: CollectOptions) -> JsonObject:
     """Characters of the prompts over four; answers at most as long as they are allowed to be."""
     characters = sum(
         len(msgspec.json.encode(plan.tasks.read(place).params)) for place in range(len(plan.tasks))
@@ -223,7 +223,7 @@ def _print_forecast(forecast: Forecast) -> None:
     say(f"            failures  {_range(forecast.failures, _count)}")
 
 
-def _range(estimate: Estimate, show: Callable[[float], str]) -> str:
+def _range(estimate: ForecastRange, show: Callable[[float], str]) -> str:
     if estimate.low is None or estimate.high is None:
         return f"{show(estimate.value)} (too few tasks for an interval)"
     return f"{show(estimate.value)}  [{show(estimate.low)} – {show(estimate.high)}]"

@@ -15,7 +15,7 @@ from rollforge.cli.render.numbers import (
     short,
     signed,
 )
-from rollforge.cli.render.table import GAP, Column, Grid, put, terminal_width
+from rollforge.cli.render.table import GAP, Grid, TableColumn, put, terminal_width
 
 if TYPE_CHECKING:
     from rollforge.steps.metrics import RunComparison, RunMetrics
@@ -95,7 +95,7 @@ def _fields(fields: dict[str, Field]) -> Grid:
 
 
 def _grid(first: str, numbers: Sequence[str]) -> Grid:
-    return Grid(Column(first), *(Column(name, is_right=True) for name in numbers))
+    return Grid(TableColumn(first), *(TableColumn(name, is_right=True) for name in numbers))
 
 
 def _by_field(headings: Sequence[str], row_by_name: dict[str, list[str]]) -> Grid:
@@ -148,7 +148,7 @@ def _at_k(metrics: RunMetrics) -> Grid:
 
 def _histogram(metrics: RunMetrics) -> Grid:
     edges, counts = metrics.histogram.edges, metrics.histogram.counts
-    table = Grid(Column("reward"), Column("rollouts", is_right=True), Column(""))
+    table = Grid(TableColumn("reward"), TableColumn("rollouts", is_right=True), TableColumn(""))
     last, most, whole = len(counts) - 1, max(counts), sum(counts)
     place = 0
     while place <= last:

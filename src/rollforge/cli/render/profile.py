@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rollforge.cli.render.numbers import bar, mean_text, percent, short
-from rollforge.cli.render.table import GAP, Column, Grid, put, wrapped
+from rollforge.cli.render.table import GAP, Grid, TableColumn, put, wrapped
 
 if TYPE_CHECKING:
     from rollforge.steps.profile import Profile
@@ -64,11 +64,11 @@ def _counts(summary: ProfileSummary) -> str:
 
 def _bands(summary: ProfileSummary) -> Grid:
     table = Grid(
-        Column("difficulty"),
-        Column("tasks", is_right=True),
-        Column("share", is_right=True),
-        Column(""),
-        Column(f"(solved: reward ≥ {summary.threshold:g})", style="dim"),
+        TableColumn("difficulty"),
+        TableColumn("tasks", is_right=True),
+        TableColumn("share", is_right=True),
+        TableColumn(""),
+        TableColumn(f"(solved: reward ≥ {summary.threshold:g})", style="dim"),
     )
     whole, most = sum(summary.bands.values()), max(summary.bands.values(), default=0)
     for band, count in summary.bands.items():
@@ -111,8 +111,8 @@ def _print_signal(summary: ProfileSummary) -> None:
 
 
 def _agents(profile: Profile) -> Grid:
-    numbers = (Column(name, is_right=True) for name in ("tasks", "rollouts", "mean reward", "std"))
-    table = Grid(Column("agent"), *numbers)
+    numbers = (TableColumn(name, is_right=True) for name in ("tasks", "rollouts", "mean reward", "std"))
+    table = Grid(TableColumn("agent"), *numbers)
     for row in profile.agents.to_pylist():
         cells = (
             f"{row['num_tasks']:,}",
@@ -125,7 +125,7 @@ def _agents(profile: Profile) -> Grid:
 
 
 def _looks(summary: ProfileSummary) -> Grid:
-    table = Grid(Column("look at"), Column("tasks (pass rate)"))
+    table = Grid(TableColumn("look at"), TableColumn("tasks (pass rate)"))
     for reason, looks in summary.look.items():
         if looks:
             table.add(REASONS[reason], GAP.join(f"{look.task} ({percent(look.pass_rate)})" for look in looks))

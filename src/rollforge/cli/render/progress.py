@@ -19,10 +19,10 @@ from rollforge.cli.render.console import err
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from rollforge.steps.collect.live import Snapshot
+    from rollforge.steps.collect.live import LiveSnapshot
 
 Progress = Literal["auto", "rich", "plain", "json", "none"]
-Look = Callable[[], "Snapshot | None"]
+Look = Callable[[], "LiveSnapshot | None"]
 
 
 class Display(Protocol):
@@ -86,7 +86,7 @@ class _Panel:
             return Text(f"the display failed: {type(error).__name__}: {error} (the run goes on)")
 
 
-def draw_panel(now: Snapshot) -> RenderableType:
+def draw_panel(now: LiveSnapshot) -> RenderableType:
     """The live panel for one snapshot."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
@@ -125,7 +125,7 @@ class _Lines:
         self,
         look: Look,
         announce: Callable[[], None],
-        write: Callable[[Snapshot], None],
+        write: Callable[[LiveSnapshot], None],
         *,
         is_json: bool = False,
     ) -> None:
@@ -176,7 +176,7 @@ class _Lines:
         return known
 
 
-def _write_line(now: Snapshot) -> None:
+def _write_line(now: LiveSnapshot) -> None:
     trouble = trouble_text(now)
     parts = [
         f"{now.finished:,}/{now.expected:,} ({now.finished / max(now.expected, 1):.1%})",
@@ -192,7 +192,7 @@ def _write_line(now: Snapshot) -> None:
     print(" · ".join(parts), file=sys.stderr, flush=True)
 
 
-def _write_record(now: Snapshot) -> None:
+def _write_record(now: LiveSnapshot) -> None:
     write_record({"event": "progress", **msgspec.to_builtins(now)})
 
 
@@ -202,7 +202,7 @@ def write_record(record: object) -> None:
     sys.stdout.buffer.flush()
 
 
-def reward_text(now: Snapshot) -> str:
+def reward_text(now: LiveSnapshot) -> str:
     """Mean ± interval, and over what."""
     if now.reward is None:
         return "none yet"
@@ -210,14 +210,14 @@ def reward_text(now: Snapshot) -> str:
     return f"{now.reward:.3f}{width} over {now.judged / max(now.fresh, 1):.0%} judged"
 
 
-def light_text(now: Snapshot) -> str:
+def light_text(now: LiveSnapshot) -> str:
     """A word on whether the verdicts can be trusted; empty while nothing is odd."""
     return {"yellow": " · verification: odd (yellow)", "red": " · verification: BROKEN (red)"}.get(
         now.light, ""
     )
 
 
-def judging_text(now: Snapshot) -> str:
+def judging_text(now: LiveSnapshot) -> str:
     """What verification is at: with a growing queue and all workers busy, it is what the run waits for."""
     judging = now.judging
     assert judging is not None
@@ -231,7 +231,7 @@ def judging_text(now: Snapshot) -> str:
     return " · ".join(parts)
 
 
-def trouble_text(now: Snapshot) -> str:
+def trouble_text(now: LiveSnapshot) -> str:
     """Failures by class, and what else is not as it should be; empty when all is well."""
     parts = [f"{count:,} {kind}" for kind, count in sorted(now.failures.items(), key=lambda item: -item[1])]
     if now.given_up:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rollforge.cli.render.console import encode_json, print_json, say
 from rollforge.cli.render.escape import in_one_line
 from rollforge.cli.render.numbers import short
-from rollforge.cli.render.table import GAP, Column, Grid, cells_of, put, terminal_width
+from rollforge.cli.render.table import GAP, Grid, TableColumn, cells_of, put, terminal_width
 from rollforge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _print_table(result: pa.Table, limit: int) -> None:
     shown = result.slice(0, limit)
     rows = [[_cell(cell) for cell in row] for row in zip(*map(_values, shown.columns), strict=True)]
     names = [in_one_line(name) for name in result.column_names]
-    columns = [Column(name, _is_number(field)) for name, field in zip(names, result.schema, strict=True)]
+    columns = [TableColumn(name, _is_number(field)) for name, field in zip(names, result.schema, strict=True)]
     sizes = [max(map(cells_of, texts)) for texts in zip(names, *rows, strict=True)]
     room = terminal_width()
     if room and rows and sum(sizes) + len(GAP) * (len(sizes) - 1) > room:

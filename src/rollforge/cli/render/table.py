@@ -27,7 +27,7 @@ def put(text: str = "", style: Style = "plain") -> None:
     _write(_styled(in_one_line(text), style))
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     """A column of a table."""
 
     name: str
@@ -38,7 +38,7 @@ class Column(NamedTuple):
 class Grid:
     """A table without lines; a text too long for the terminal is wrapped in the last column."""
 
-    def __init__(self, *columns: Column) -> None:
+    def __init__(self, *columns: TableColumn) -> None:
         self._columns = columns
         self._rows: list[Sequence[str]] = []
 

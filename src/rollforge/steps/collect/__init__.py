@@ -16,23 +16,23 @@ from rollforge.steps.collect.options import CollectOptions
 if TYPE_CHECKING:
     from rollforge.steps.collect.ending import CollectResult, Ending
     from rollforge.steps.collect.observer import Observer
-    from rollforge.steps.collect.plan import BadLine, BadTasks, Plan
+    from rollforge.steps.collect.plan import BadTaskLine, BadTasks, CollectPlan
     from rollforge.steps.collect.step import Collection
 
 __all__ = [
-    "BadLine",
+    "BadTaskLine",
     "BadTasks",
     "CollectOptions",
+    "CollectPlan",
     "CollectResult",
     "Collection",
     "Ending",
     "Observer",
-    "Plan",
 ]
 
 _HOME = {
-    "BadLine": "plan", "BadTasks": "plan", "CollectResult": "ending", "Collection": "step", "Ending": "ending",
-    "Observer": "observer", "Plan": "plan",
+    "BadTaskLine": "plan", "BadTasks": "plan", "CollectResult": "ending", "Collection": "step", "Ending": "ending",
+    "Observer": "observer", "CollectPlan": "plan",
 }  # fmt: skip
 
 

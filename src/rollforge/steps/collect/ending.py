@@ -9,7 +9,7 @@ import msgspec
 
 from rollforge.checks.stream import SuspectWindow
 from rollforge.errors import Exit, Failure, RollforgeError, UsageError
-from rollforge.steps.collect.engine import Engine, Reason
+from rollforge.steps.collect.engine import CollectEngine, Reason
 from rollforge.steps.collect.forecast import Forecast
 from rollforge.steps.collect.options import CollectOptions
 from rollforge.verifiers.probes import ProbeReport
@@ -76,7 +76,7 @@ def ending_of(reason: Reason, *, unfinished: int, unjudged: int, shortfall: str 
             return reason, Exit.USAGE
 
 
-def message_of(ending: Ending, engine: Engine, shortfall: str = "") -> str:
+def message_of(ending: Ending, engine: CollectEngine, shortfall: str = "") -> str:
     """One sentence for the summary; `shortfall` is what an observer could not deliver."""
     match ending:
         case "incomplete" if shortfall:

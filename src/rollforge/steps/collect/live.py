@@ -12,14 +12,15 @@ import msgspec
 
 from rollforge.errors import Failure
 from rollforge.intervals import ClusterMean
-from rollforge.records import JsonObject, Response, Verdict
+from rollforge.records import Response, Verdict
+from rollforge.store.manifest import RunningReward
 from rollforge.verifiers.running.judge import JudgeCounters
 
 CHARACTERS_PER_TOKEN = 4
 """Good enough for servers that report no usage."""
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+class LiveSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """What the display shows at one moment."""
 
     elapsed_s: float
@@ -136,10 +137,10 @@ class Live:
         notice: str,
         light: str,
         judging: JudgeCounters | None = None,
-    ) -> Snapshot:
+    ) -> LiveSnapshot:
         rate, tokens_per_s = self.rates()
         left = self.expected - self.finished - self.given_up
-        return Snapshot(
+        return LiveSnapshot(
             elapsed_s=time.monotonic() - self.started,
             expected=self.expected,
             finished=self.finished,
@@ -167,15 +168,15 @@ class Live:
         )
 
 
-def reward_facts(live: Live) -> JsonObject | None:
+def reward_facts(live: Live) -> RunningReward | None:
     """The running reward as the manifest has it: over the whole run, or since it was resumed."""
     reward = live.reward.estimate()
     if reward.value is None:
         return None
-    return {
-        "mean": reward.value,
-        "ci": reward.ci,
-        "n": live.judged,
-        "coverage": live.judged / max(live.fresh, 1),
-        "is_whole": live.fresh == live.finished,
-    }
+    return RunningReward(
+        mean=reward.value,
+        ci=reward.ci,
+        n=live.judged,
+        coverage=live.judged / max(live.fresh, 1),
+        is_whole=live.fresh == live.finished,
+    )

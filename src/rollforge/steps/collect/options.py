@@ -45,7 +45,7 @@ class TaskOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelOptions:
+class ServerOptions:
     """The server, and the parameters of every request."""
 
     base_urls: tuple[str, ...] = ()
@@ -135,7 +135,7 @@ class PaceOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CollectOptions(TaskOptions, ModelOptions, VerifierOptions, RolloutOptions, PaceOptions):
+class CollectOptions(TaskOptions, ServerOptions, VerifierOptions, RolloutOptions, PaceOptions):
     """How to collect rollouts. `rollforge collect` reads its flags, defaults and help texts from the five groups."""
 
     input: str
