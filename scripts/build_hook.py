@@ -18,7 +18,6 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 MODULES = (
     "src/rollforge/_groups",
     "src/rollforge/index/_rows",
-    "src/rollforge/exporters/_texts",
     "src/rollforge/steps/profile/_weave",
 )
 """Where they stand, without suffix; whoever imports one of them can do without."""

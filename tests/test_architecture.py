@@ -36,9 +36,10 @@ ROWS = [
         "conversations",
         "charts",
         "visible",
+        "web_guard",
         "store",
     },
-    {"rollouts", "index", "endpoint", "simulate", "experience", "buffer"},
+    {"rollouts", "index", "endpoint", "simulate", "experience", "buffer", "conversations"},
     {"agents", "executors", "verifiers", "checks", "recipes", "exporters", "sinks", "operators"},
     {"steps"},
     {"config", "testing", "reports"},
@@ -79,7 +80,7 @@ REPEATED = {
 }  # fmt: skip
 """Class names that still stand for more than one thing."""
 
-KNOWN_CYCLES = {"testing.rows", "testing.runs", "steps.prepare.examples", "steps.prepare.tasks"}
+KNOWN_CYCLES = {"testing.rows", "testing.runs"}
 
 
 def unit_of(name: str) -> str:

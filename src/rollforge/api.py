@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rollforge.steps.check import Report
     from rollforge.steps.collect import CollectResult
     from rollforge.steps.metrics import RunMetrics
-    from rollforge.steps.prepare import Manifest
+    from rollforge.steps.prepare import DatasetManifest
     from rollforge.steps.profile import Profile
     from rollforge.steps.status import Status
 
@@ -76,7 +76,7 @@ class Run:
         refuse_unknown(options, CheckOptions.__struct_fields__, "check")
         return check_run(self.paths, recipe=recipe, **options)
 
-    def prepare(self, recipe: str, *, to: str, out: str | Path, **options: Any) -> Manifest:
+    def prepare(self, recipe: str, *, to: str, out: str | Path, **options: Any) -> DatasetManifest:
         """Write the data set of a recipe for a trainer; `options` are those of `rollforge prepare`, such as `min_gap`.
 
         Raises:
