@@ -1,6 +1,6 @@
-"""This module lists the kinds of file a run has (rollouts, tasks, failures, verdicts) and the columns each one gives.
+"""The columns of each kind of file in a run, and how they are named in the parts and in SQL.
 
-Numbers and short texts beside these fixed columns are discovered, row by row.
+Numbers and short texts beside the fixed columns are discovered row by row.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Literal
 Kind = Literal["rollouts", "tasks", "failures", "verdicts"]
 ColumnType = Literal["int", "float", "bool", "text"]
 
-PLACES: dict[str, ColumnType] = {"line": "int", "offset": "int", "length": "int"}
-"""Columns of every kind: where the line stands."""
+MAX_TEXT = 256
+"""Longer top-level texts stay in the file; shorter ones (an extracted answer, a difficulty) become columns."""
 
-PIECES = ("params_at", "params_size", "agent_at", "agent_size")
-"""Where in the line `responses_create_params` and `agent_ref` stand: told by the compiled reader only, and not shown to people."""
+PLACES: dict[str, ColumnType] = {"line": "int", "offset": "int", "length": "int"}
+"""Columns of every kind: where the line is."""
 
 _ROLLOUTS: dict[str, ColumnType] = {
     "task": "int", "rollout": "int", "attempt": "int", "agent": "text", "prompt_hash": "int",
@@ -33,23 +33,32 @@ _VERDICTS: dict[str, ColumnType] = {
     "at": "float", "seconds": "float",
 }  # fmt: skip
 
-
-def stored_name(prefix: str, name: str) -> str:
-    """The column of a discovered number (`n`) or text (`t`) in the parts; SQL does not tell `Accuracy` from `accuracy`."""
-    name = name.replace("\0", "\N{SYMBOL FOR NULL}")  # what ends a name elsewhere
-    capitals = ",".join(str(place) for place, one in enumerate(name) if "A" <= one <= "Z")
-    return f"{prefix}^{capitals}:{name}" if capitals else f"{prefix}:{name}"
-
-
-def discovered_name(column: str) -> tuple[str, str] | None:
-    """The prefix and the name behind a column of the parts; None for a fixed column."""
-    prefix, colon, name = column.partition(":")
-    return (prefix[0], name) if colon else None
-
-
 COLUMNS: dict[Kind, dict[str, ColumnType]] = {
     "rollouts": _ROLLOUTS,
     "tasks": _TASKS,
     "failures": _FAILURES,
     "verdicts": _VERDICTS,
 }
+
+
+def stored_name(prefix: str, name: str) -> str:
+    """The name of a discovered number (`n`) or text (`t`) in the parts. SQL does not tell `Accuracy` from `accuracy`; this does."""
+    name = name.replace("\0", "\N{SYMBOL FOR NULL}")  # a NUL ends a name elsewhere
+    capitals = ",".join(str(place) for place, letter in enumerate(name) if "A" <= letter <= "Z")
+    return f"{prefix}^{capitals}:{name}" if capitals else f"{prefix}:{name}"
+
+
+def discovered_name(column: str) -> tuple[str, str] | None:
+    """The prefix and the field behind a column of the parts; None for a fixed column."""
+    prefix, colon, name = column.partition(":")
+    return (prefix[0], name) if colon else None
+
+
+def quoted(name: str) -> str:
+    """A name as SQL writes it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """A text as SQL writes it."""
+    return "'" + text.replace("'", "''") + "'"

@@ -1,8 +1,8 @@
-"""This module gives every row its task and rollout number, and says which row counts when two have the same.
+"""The (task, rollout) of every row, and which row counts when two have the same.
 
-Rows that carry indices keep them. Rows without are grouped by prompt and numbered in the order they appear. When several files
-are read as one run, the same task number with another prompt is another task, and gets a number of its own. What two runs made of one
-task are different rollouts, whatever their numbers: those of the later run are numbered after those of the earlier one.
+Rows that carry indices keep them. Rows without are grouped by prompt, never by line number: under the number that the tasks file
+gives that prompt, else under a new one. In a run of several files, one task number with two prompts is two tasks. Rollouts that two
+runs made of one task are different rollouts: those of the later run are numbered after those of the earlier one.
 """
 
 from __future__ import annotations
@@ -13,35 +13,36 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from rollforge.index.arrays import ints
-from rollforge.index.key_spans import KeySpan
+from rollforge.index.arrow import ints
+from rollforge.index.state import KeySpan
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
-class Keys(NamedTuple):
-    """Numbers for all rows, in the order of `row`."""
+class RowKeys(NamedTuple):
+    """The identity of all rows, in the order of `row`."""
 
     row: Ints
     file: Ints
     local_task: Ints
-    """As numbered inside its own file: what that file's verdicts refer to."""
+    """Its number inside its own file, which that file's verdicts refer to."""
     local_rollout: Ints
     task: Ints
     rollout: Ints
     overruled_by: Ints
     """The row that counts instead, or -1."""
     is_plain: bool
-    """Every row keeps the numbers it came with, and every row counts."""
+    """Every row keeps its own numbers, and every row counts."""
     renamed: dict[int, dict[int, int]]
-    """Per file the task numbers that mean another task elsewhere, each with the one it has here."""
+    """Per file: task numbers that mean another task in an earlier file → their number in the whole run."""
     joins_tasks: bool
-    """The rows name the tasks by the numbers that the tasks files have."""
+    """Task numbers of rollouts are those of the tasks files."""
     shifts: dict[int, int]
-    """Per file what was added to its rollouts' numbers, where that is not 0."""
+    """Per file: what is added to the numbers of its rollouts, where that is not 0."""
 
 
 def packed_keys(task: Ints, rollout: Ints) -> Ints | None:
@@ -55,7 +56,7 @@ def packed_keys(task: Ints, rollout: Ints) -> Ints | None:
 
 
 def key_span(task: pa.ChunkedArray, rollout: pa.ChunkedArray) -> KeySpan | None:
-    """The span of the rows' keys; None when some have no key, or not one of their own. Told with little memory."""
+    """The range of the rows' keys; None when a row has no key, or two have the same."""
     if task.null_count or rollout.null_count or not len(task):
         return None
     rollouts = rollout.to_numpy()
@@ -71,22 +72,20 @@ def key_span(task: pa.ChunkedArray, rollout: pa.ChunkedArray) -> KeySpan | None:
 
 def have_own_keys(paths: Sequence[Path]) -> bool:
     """Whether every row of these parts has a key of its own."""
-    import pyarrow.parquet as pq  # only parts that may share keys are read for them
-
     tables = []
     for path in paths:
         with pq.ParquetFile(path) as file:
             tables.append(file.read(columns=["task", "rollout"], use_threads=False))
-    found = pa.concat_tables(tables, promote_options="default")  # a column may be missing in some rows of one
+    found = pa.concat_tables(tables, promote_options="default")
     return key_span(found.column("task"), found.column("rollout")) is not None
 
 
-def resolve(table: pa.Table, tasks: pa.Table | None = None, runs: Sequence[int] = ()) -> Keys:
+def resolve(table: pa.Table, tasks: pa.Table | None = None, runs: Sequence[int] = ()) -> RowKeys:
     """Keys for a table of row, file_no, task, rollout, prompt_hash.
 
     Args:
-        tasks: file_no, task, prompt_hash of the tasks files, which may name tasks that no rollout has; only for several files.
-        runs: the number of the run that each file is of; when none are given, all are of one.
+        tasks: file_no, task, prompt_hash of the tasks files, which may name tasks that no rollout has.
+        runs: which run each file belongs to; all to one when empty.
     """
     order = np.argsort(_ints(table, "row"), kind="stable")
     row, file = _ints(table, "row")[order], _ints(table, "file_no")[order]
@@ -99,7 +98,8 @@ def resolve(table: pa.Table, tasks: pa.Table | None = None, runs: Sequence[int] 
     if not (has_task.all() and has_rollout.all()):
         for number in range(files):
             mine = file == number
-            local_task[mine] = _fill_tasks(task[mine], has_task[mine], prompt[mine])
+            known = _tasks_by_prompt(tasks, number)
+            local_task[mine] = _fill_tasks(task[mine], has_task[mine], prompt[mine], known)
             local_rollout[mine] = _fill_rollouts(local_task[mine], rollout[mine], has_rollout[mine])
     merged_task, merged_rollout = local_task, local_rollout
     joins_tasks = files == 1 or bool(has_task.all())
@@ -122,14 +122,14 @@ def resolve(table: pa.Table, tasks: pa.Table | None = None, runs: Sequence[int] 
         and (merged_task is local_task or (merged_task == task).all())
         and not shifts
     )
-    return Keys(
+    return RowKeys(
         row, file, local_task, local_rollout, merged_task, merged_rollout, overruled_by, is_plain, renamed, joins_tasks,
         shifts,
     )  # fmt: skip
 
 
 class _Rows(NamedTuple):
-    """What says which tasks of several files are the same: one row per rollout, then one per row of a tasks file."""
+    """Evidence on which tasks of several files are the same: one row per rollout, then one per row of a tasks file."""
 
     file: Ints
     task: Ints
@@ -160,14 +160,39 @@ def _known(table: pa.Table, name: str) -> Bools:
     return np.asarray(table.column(name).is_valid(), dtype=np.bool_)
 
 
-def _fill_tasks(task: Ints, has_task: Bools, prompt: Ints) -> Ints:
-    """Number the rows without a task by prompt, in order of appearance, after the numbers in use."""
+class _TaskNumbers(NamedTuple):
+    """What a tasks file says about the numbers of its tasks."""
+
+    by_prompt: dict[int, int]
+    """The number of each prompt that belongs to one task only."""
+    first_free: int
+    """The first number that the file does not use."""
+
+
+def _tasks_by_prompt(tasks: pa.Table | None, file: int) -> _TaskNumbers:
+    if tasks is None or not tasks.num_rows:
+        return _TaskNumbers({}, 0)
+    mine = _ints(tasks, "file_no") == file
+    numbers, prompts = _ints(tasks, "task")[mine], _ints(tasks, "prompt_hash")[mine]
+    numbers_by_prompt: dict[int, set[int]] = {}
+    for prompt, number in zip(prompts.tolist(), numbers.tolist(), strict=True):
+        if prompt >= 0:
+            numbers_by_prompt.setdefault(prompt, set()).add(number)
+    unique = {prompt: next(iter(found)) for prompt, found in numbers_by_prompt.items() if len(found) == 1}
+    return _TaskNumbers(unique, int(numbers.max(initial=-1)) + 1)
+
+
+def _fill_tasks(task: Ints, has_task: Bools, prompt: Ints, known: _TaskNumbers) -> Ints:
+    """Number the rows without a task: as the tasks file numbers their prompt, else by prompt after all numbers in use."""
     missing = ~has_task
     if not missing.any():
         return task
-    first_free = int(task[has_task].max()) + 1 if has_task.any() else 0
+    first_free = max(int(task[has_task].max(initial=-1)) + 1, known.first_free)
     filled = task.copy()
     filled[missing] = first_free + _by_appearance(prompt[missing])
+    if known.by_prompt:
+        for place in np.flatnonzero(missing).tolist():
+            filled[place] = known.by_prompt.get(int(prompt[place]), filled[place])
     return filled
 
 
@@ -180,7 +205,7 @@ def _by_appearance(values: Ints) -> Ints:
 
 
 def _fill_rollouts(task: Ints, rollout: Ints, has_rollout: Bools) -> Ints:
-    """Number the rows without a rollout inside their task, after the numbers in use there."""
+    """Number the rows without a rollout within their task, after the numbers in use there."""
     missing = ~has_rollout
     if not missing.any():
         return rollout
@@ -199,9 +224,9 @@ def _fill_rollouts(task: Ints, rollout: Ints, has_rollout: Bools) -> Ints:
 
 
 def _merge_tasks(rows: _Rows) -> Ints:
-    """One numbering over several files: a number means one prompt, and rows without a number share by prompt.
+    """One numbering over several files: a number means one prompt, and rows without a number are grouped by prompt.
 
-    Where a file does not say the prompt of a number, it means what the other files mean by it.
+    A number whose prompt a file does not say means what it means in the other files.
     """
     file, task, has_task, prompt, has_prompt = rows
     merged = task.copy()

@@ -1,8 +1,6 @@
-"""This module turns columns of Arrow into arrays of numpy and back, exactly, whatever is missing.
+"""Arrow columns to numpy arrays and back, exactly, with missing values.
 
-It does without `pyarrow.compute`, which documents every one of its functions on import, and without `pa.array`, which loads numpy's
-masked arrays to see whether it was given one: either takes longer than the columns of most runs. Nothing here knows what a
-column means.
+It avoids `pyarrow.compute` and `pa.array(numpy)`, which import more than most commands otherwise need.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rollforge.index.kinds import ColumnType
+from rollforge.index.schema import ColumnType
 from rollforge.stats import Floats, Ints
 
 ARROW_TYPES: dict[ColumnType, pa.DataType] = {
@@ -26,11 +24,11 @@ ARROW_TYPES: dict[ColumnType, pa.DataType] = {
 }
 
 JOINED = 65_536
-"""Texts joined at a time: joining takes ten times the memory of the references to them."""
+"""Texts joined at a time: joining all at once would take ten times the memory."""
 
 
 def ints(column: pa.ChunkedArray, missing: int = 0) -> Ints:
-    """A column of whole numbers. Arrow would make floats of those that have missing ones, and hashes do not survive that."""
+    """A column of whole numbers. Arrow itself would convert columns with nulls to floats, which cannot hold hashes."""
     found = [np.zeros(0, dtype=np.int64)]
     for chunk in column.chunks:
         if chunk.null_count == len(chunk):
@@ -45,7 +43,7 @@ def ints(column: pa.ChunkedArray, missing: int = 0) -> Ints:
 
 
 def floats(column: pa.ChunkedArray) -> Floats:
-    """A column of numbers or truth values; NaN where one is missing. It may not be written to: it may be the column itself."""
+    """A column of numbers or bools as floats; NaN for null. Read-only: it may share memory with the column."""
     found = []
     for chunk in column.chunks:
         is_blank = chunk.null_count == len(chunk)
@@ -56,7 +54,7 @@ def floats(column: pa.ChunkedArray) -> Floats:
 
 
 def flags(column: pa.ChunkedArray) -> NDArray[np.bool_]:
-    """A column of truth values; no where one is missing."""
+    """A column of bools; False for null."""
     found = [np.zeros(0, dtype=np.bool_)]
     for chunk in column.chunks:
         found.append(chunk.to_numpy(zero_copy_only=False).astype(np.bool_))
@@ -64,7 +62,7 @@ def flags(column: pa.ChunkedArray) -> NDArray[np.bool_]:
 
 
 def codes(column: pa.ChunkedArray) -> tuple[Ints, list[str]]:
-    """A column of texts: the number of each row's text, -1 where it is missing, and the texts in the order they first appear."""
+    """Dictionary-encode a column of texts: a code per row (-1 for null) and the texts in order of appearance."""
     number: dict[str | None, int] = {None: -1}
     found = [np.zeros(0, dtype=np.int64)]
     for chunk in column.chunks:
@@ -78,7 +76,7 @@ def codes(column: pa.ChunkedArray) -> tuple[Ints, list[str]]:
 
 
 def is_known(column: pa.ChunkedArray) -> NDArray[np.bool_]:
-    """Where a column has a value."""
+    """Where a column is not null."""
     found = [np.zeros(0, dtype=np.bool_)]
     for chunk in column.chunks:
         found.append(_is_known(chunk) if chunk.null_count else np.ones(len(chunk), dtype=np.bool_))
@@ -93,7 +91,7 @@ def _is_known(array: pa.Array) -> NDArray[np.bool_]:
 
 
 def arrow_array(values: NDArray[Any], missing: NDArray[np.bool_] | None = None) -> pa.Array:
-    """Numbers or truth values as an Arrow array, null where `missing` says so."""
+    """Numbers or bools as an Arrow array, null where `missing` is true."""
     known = None
     if missing is not None and missing.any():
         known = pa.py_buffer(np.packbits(~missing, bitorder="little"))
@@ -110,7 +108,7 @@ def arrow_floats(values: NDArray[np.float64]) -> pa.Array:
 
 
 def texts(numbers: Ints, words: Sequence[str]) -> pa.Array:
-    """A column of texts, given as the numbers of a few words; null for a number that is none of theirs."""
+    """A column of texts from codes into `words`; null for a code beyond them."""
     spelled = [*(word.encode() for word in words), b""]
     numbers = np.minimum(numbers, len(words))
     sizes = np.array([len(word) for word in spelled], dtype=np.int32)

@@ -1,15 +1,18 @@
-"""This module tells refusals and error messages by how they begin.
+"""Classifies an answer by how it begins: blank, refusal, or error message instead of an answer.
 
-It is loaded when an answer is first looked at: compiling its patterns takes as long as reading ten megabytes, and most answers are
-too long to be either.
+Refusals and error messages show at the start. A long text that merely mentions one is neither.
 """
 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
-from rollforge.index.compiled import LONG_STARTS, LOOKED_AT
-from rollforge.index.spelling import unescaped
+SHORT = 400
+"""Characters of an answer that may be a refusal or any kind of error message."""
+
+LONG_HEAD = 1200
+"""Characters of a longer answer in which a stack trace or a server's error page must show."""
 
 _REFUSAL = re.compile(
     r"\s*(?:(?:i['’]?m|i am) (?:really |very |so )?sorry,?|sorry,?|unfortunately,?)? ?(?:but )?(?:as an ai[^,]*, )?"
@@ -26,7 +29,7 @@ _BEGINNINGS = r"""
       | [^\n]{0,200}\n\s+at\ [\w.$<>]+\ ?\(                                  # a stack of Java or JavaScript
 """
 _SAYS_SOMETHING = r"""(?!\s*(?:null|none|false|0|""|''|\[\]|\{\})\s*[,}])"""
-"""Follows the key `error` of an object that tells of one; many that tell of none have the key too."""
+"""Follows the key `error` of an object that reports one; many objects without an error have the key too."""
 _BEGINNING = re.compile(rf"\s*(?:{_BEGINNINGS})", re.IGNORECASE | re.VERBOSE)
 _ERROR = re.compile(
     rf"""\s*(?:(?:[^\n]{{0,100}}\n\s*)?traceback\ \(most\ recent\ call\ last\) | <!doctype\ html | <html | <\?xml[^>]*>\s*<error>
@@ -56,29 +59,36 @@ _LONG_ERROR = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 
-_LONG_START_SET = frozenset(LONG_STARTS[place : place + 4] for place in range(0, len(LONG_STARTS), 4))
-_FOLD = 0x20
-"""The bit that makes letters small; a backslash becomes a bar by it."""
-_FOLDED = bytes(byte | _FOLD for byte in range(256))
-LOOKED_INTO = 1200
-"""Characters of a longer answer in which a stack trace or a server's error page must show itself."""
+LONG_STARTS = (
+    "trac", '{"e', '{"t', '{"o', "{\n ", '{ "', "<!do", "<htm", "exce", "java", "type", "refe", "rang", "erro",
+)  # fmt: skip
+"""How `_LONG_ERROR` can begin, in small letters: a cheap test that nearly every answer fails."""
 
 
-def look_at_text(text: bytes) -> tuple[bool, bool, bool]:
-    """Whether a short answer, as it is escaped, is blank, refuses, is an error message."""
-    plain = unescaped(text)
-    is_blank = not plain or plain.isspace()
-    return is_blank, _REFUSAL.match(plain) is not None, _ERROR.match(plain) is not None
+class AnswerKind(NamedTuple):
+    """What an answer is instead of an ordinary answer."""
+
+    is_blank: bool = False
+    is_refusal: bool = False
+    is_error: bool = False
+
+
+ORDINARY = AnswerKind()
+
+
+def answer_kind(answer: str) -> AnswerKind:
+    """Classify the text of an answer."""
+    if len(answer) > SHORT:
+        return AnswerKind(is_error=True) if is_long_error(answer[:LONG_HEAD]) else ORDINARY
+    is_blank = not answer or answer.isspace()
+    return AnswerKind(is_blank, _REFUSAL.match(answer) is not None, _ERROR.match(answer) is not None)
+
+
+def is_long_error(head: str) -> bool:
+    """Whether a long answer that begins like this is a stack trace, an error page or a provider's error object."""
+    return head[:4].lower().startswith(LONG_STARTS) and _LONG_ERROR.match(head) is not None
 
 
 def begins_like_error(answer: str) -> bool:
-    """Whether an answer of any length begins as error messages do: too weak a sign to tell one by, unless many have it."""
-    return _BEGINNING.match(answer[:LOOKED_AT]) is not None
-
-
-def is_long_error(text: bytes) -> bool:
-    """Whether a longer answer, as it is escaped, is a stack trace, an error page or a provider's error object."""
-    if text[:4].translate(_FOLDED) not in _LONG_START_SET:
-        return False
-    head = text[: 4 * LOOKED_INTO].decode("utf-8", "ignore")[:LOOKED_INTO]
-    return _LONG_ERROR.match(head.replace("\\n", "\n").replace("\\t", "\t").replace('\\"', '"')) is not None
+    """Whether an answer of any length begins as error messages do. A weak sign: meaningful only when many answers show it."""
+    return _BEGINNING.match(answer[:SHORT]) is not None

@@ -1,6 +1,6 @@
-"""This module reads a JSONL file as bytes: whole lines with their offsets, plain, gzip or zstd.
+"""Lines and byte ranges of plain, gzip and zstd JSONL files. It does not parse.
 
-Offsets count the bytes of the text, so that in a compressed file they are places in what it unpacks to. It does not parse.
+Offsets count bytes of the text: in a compressed file, of what it unpacks to. No line longer than `MAX_LINE` is held in memory.
 """
 
 from __future__ import annotations
@@ -16,22 +16,28 @@ from typing import Any, BinaryIO, NamedTuple, cast
 from rollforge.errors import DataError
 
 BLOCK = 1 << 20
-"""Bytes read at a time: large enough that the reads cost nothing, small enough to stay in the processor's cache."""
+"""Bytes read at a time: large enough that system calls cost little, small enough for the processor's cache."""
+
+MAX_LINE = 256 << 20
+"""Bytes of a line. A longer one is skipped: 1 MB of gzip can unpack to a line of 1 GB."""
 
 GAP = 4 << 10
 """Rows closer together than this are read in one go: reading through a longer gap costs more than another call."""
 
 STRETCH = 64 << 10
-"""Bytes of rows that are read in one go: they are taken apart while they are in the processor's cache."""
+"""Bytes of neighbouring rows that are read in one go."""
+
+STEP = 4 << 10
+"""Bytes read at a time when a newline is searched for."""
 
 
 def is_compressed(path: Path) -> bool:
-    """Whether the file must be unpacked from its start to reach any place in it."""
+    """Whether the file must be unpacked from its start to reach any offset."""
     return path.suffix in {".gz", ".zst"}
 
 
-def open_bytes(path: Path) -> BinaryIO:
-    """The text of the file as bytes."""
+def byte_stream(path: Path) -> BinaryIO:
+    """The text of the file as bytes, unpacked."""
     if path.suffix == ".gz":
         import gzip
 
@@ -50,70 +56,80 @@ def _zstd() -> Any:
 
 
 class Batch(NamedTuple):
-    """Neighbouring lines, as views into a buffer that is written over when the next batch is asked for."""
+    """Neighbouring lines, as a view into a buffer that the next batch overwrites."""
 
     offset: int
     """Where the first line begins."""
     data: memoryview
     """All of them, with their newlines."""
-    is_terminated: bool
-    """The last one ended with a newline."""
-    first: int = 0
-    """Where `data` begins in the buffer."""
-    broken: str = ""
-    """Why an archive cannot be unpacked any further; `data` is empty then."""
+    is_terminated: bool = True
+    """The last one ends with a newline."""
+    error: str = ""
+    """Why the text at `offset` cannot be read (a damaged archive, a line beyond `MAX_LINE`); `data` is empty then."""
+    skipped_lines: int = 0
+    """Lines that an error skips."""
 
     def spans(self) -> Iterator[tuple[int, int]]:
         """Where each line begins and ends in `data`, without its newline."""
-        whole: bytearray = self.data.obj  # type: ignore[assignment]
-        first = self.first
-        size, position = first + len(self.data), first
-        while position < size:
-            newline = whole.find(b"\n", position, size)
-            end = newline if newline >= 0 else size
-            yield position - first, end - first
+        data = bytes(self.data)
+        position = 0
+        while position < len(data):
+            newline = data.find(b"\n", position)
+            end = newline if newline >= 0 else len(data)
+            yield position, end
             position = end + 1
 
 
 def read_batches(path: Path, start: int = 0, end: int | None = None) -> Iterator[Batch]:
     """The lines that begin in [start, end), whole, wherever they end.
 
-    `start` may be any byte: the line it falls into is left to whoever reads the range before.
+    `start` may be any byte: a line that begins before it belongs to the range before.
     """
-    with open_bytes(path) as file:
-        read: Callable[[memoryview], int] = file.readinto  # type: ignore[attr-defined]
+    with byte_stream(path) as file:
         unpacking = _Unpacking(path, file) if is_compressed(path) else None
-        if unpacking is not None:
-            read = unpacking.readinto
-        offset, is_first = max(0, start - 1), start > 0
+        read: Callable[[memoryview], int] = file.readinto if unpacking is None else unpacking.readinto  # type: ignore[attr-defined]
+        offset = max(0, start - 1)
         if offset:
             file.seek(offset)
+        skips_line = start > 0
         buffer, filled = bytearray(BLOCK), 0
         while (end is None or offset < end) and (more := read(memoryview(buffer)[filled:])):
             filled += more
+            first = 0
+            if skips_line:
+                # The rest of a line that began before `start`, or of one that is too long.
+                first = buffer.find(b"\n", 0, filled) + 1
+                if not first:
+                    offset, filled = offset + filled, 0
+                    continue
+                skips_line = False
             last = buffer.rfind(b"\n", 0, filled) + 1
             if last:
-                # The first is the rest of a line that began before, or the newline just before `start`.
-                first = buffer.find(b"\n") + 1 if is_first else 0
-                is_first = False
                 limit = _limit(buffer, last, offset, end)
                 if first < limit:
-                    yield Batch(offset + first, memoryview(buffer)[first:limit], True, first)
+                    yield Batch(offset + first, memoryview(buffer)[first:limit])
                 offset += last
                 filled -= last
                 buffer[:filled] = buffer[last : last + filled]
+            elif filled >= MAX_LINE:
+                yield Batch(offset, memoryview(b""), error=TOO_LONG, skipped_lines=1)
+                offset, filled, skips_line = offset + filled, 0, True
+                buffer = bytearray(BLOCK)
             elif filled == len(buffer):
-                longer = bytearray(2 * filled)  # one long line: doubling copies it only a few times
+                longer = bytearray(min(2 * filled, MAX_LINE))
                 longer[:filled] = buffer
                 buffer = longer
-        if unpacking is not None and unpacking.broken:
-            yield Batch(offset, memoryview(buffer)[:0], False, 0, unpacking.broken)
-        elif filled and not is_first and (end is None or offset < end):
-            yield Batch(offset, memoryview(buffer)[:filled], False, 0)
+        if unpacking is not None and unpacking.error:
+            yield Batch(offset, memoryview(b""), error=unpacking.error)
+        elif filled and not skips_line and (end is None or offset < end):
+            yield Batch(offset, memoryview(buffer)[:filled], is_terminated=False)
+
+
+TOO_LONG = f"the line is longer than {MAX_LINE >> 20} MB; skipped"
 
 
 class _Unpacking:
-    """An archive as far as it can be unpacked: where it is cut off or damaged, its text ends and `broken` says why."""
+    """An archive as far as it can be unpacked: where it is cut off or damaged, the text ends and `error` says why."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         import gzip
@@ -121,16 +137,16 @@ class _Unpacking:
         self._read: Callable[[memoryview], int] = file.readinto1  # type: ignore[attr-defined]
         kind = gzip.BadGzipFile if path.suffix == ".gz" else _zstd().ZstdError
         self._errors = (EOFError, zlib.error, kind)
-        self.broken = ""
+        self.error = ""
 
     def readinto(self, view: memoryview) -> int:
         """Fill the view, or as much of it as there is."""
         filled = 0
-        while filled < len(view) and not self.broken:
+        while filled < len(view) and not self.error:
             try:
                 more = self._read(view[filled:])
             except self._errors as error:
-                self.broken = f"torn: the archive cannot be unpacked beyond here ({error})"
+                self.error = f"torn: the archive cannot be unpacked beyond here ({error})"
                 break
             if not more:
                 break
@@ -139,17 +155,17 @@ class _Unpacking:
 
 
 def _limit(buffer: bytearray, size: int, offset: int, end: int | None) -> int:
-    """How much of the block is lines that begin before `end`."""
+    """How much of the block are lines that begin before `end`."""
     if end is None or offset + size <= end:
         return size
     return buffer.find(b"\n", end - offset - 1, size) + 1
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Every line of the file, without its newline; raises where an archive is cut off, after the lines before."""
+    """Every line of the file, without its newline; raises where an archive is damaged, after the lines before."""
     for batch in read_batches(path):
-        if batch.broken:
-            raise DataError(f"{path}: {batch.broken}")
+        if batch.error:
+            raise DataError(f"{path}: {batch.error}")
         for start, end in batch.spans():
             yield bytes(batch.data[start:end])
 
@@ -160,14 +176,14 @@ def read_spans(path: Path, spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:
         yield from _read_spans_compressed(path, spans)
         return
     with path.open("rb", buffering=0) as file:
-        place = file.fileno()
+        handle = file.fileno()
         first = 0
         while first < len(spans):
             last = _run_end(spans, first)
             begin = spans[first][0]
             size = spans[last][0] + spans[last][1] - begin
-            data = os.pread(place, size, begin)
-            while len(data) < size and (more := os.pread(place, size - len(data), begin + len(data))):
+            data = os.pread(handle, size, begin)
+            while len(data) < size and (more := os.pread(handle, size - len(data), begin + len(data))):
                 data += more
             if first == last:
                 yield data
@@ -192,13 +208,13 @@ def _run_end(spans: Sequence[tuple[int, int]], first: int) -> int:
 
 def _read_spans_compressed(path: Path, spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:
     """One forward pass per ascending run of spans: going back means unpacking from the start again."""
-    file = open_bytes(path)
+    file = byte_stream(path)
     position = 0
     try:
         for offset, length in spans:
             if offset < position:
                 file.close()
-                file = open_bytes(path)
+                file = byte_stream(path)
                 position = 0
             while position < offset:
                 skipped = len(file.read(min(BLOCK, offset - position)))
@@ -212,3 +228,16 @@ def _read_spans_compressed(path: Path, spans: Sequence[tuple[int, int]]) -> Iter
             yield data.getvalue()
     finally:
         file.close()
+
+
+def last_line_start(path: Path, size: int) -> int:
+    """The offset after the last newline before `size`: behind it is a line that is still being written, or nothing."""
+    with path.open("rb", buffering=0) as file:
+        while size > 0:
+            begin = max(0, size - STEP)
+            file.seek(begin)
+            newline = file.read(size - begin).rfind(b"\n")
+            if newline >= 0:
+                return begin + newline + 1
+            size = begin
+    return 0

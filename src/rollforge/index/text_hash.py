@@ -1,6 +1,6 @@
-"""This module says when two prompts are the same: by a hash in which key order, white space and spelling do not matter.
+"""Hashes of prompts and answers: non-cryptographic, 63 bits. Good for grouping, not against an adversary.
 
-A prompt given as text, as Responses items or as chat messages hashes alike when it says the same.
+A prompt hashes alike as text, as Responses items and as chat messages; key order and white space do not matter.
 """
 
 from __future__ import annotations
@@ -8,11 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from msgspec import Raw
-
-from rollforge.index.hashes import hash_text
+import xxhash
 
 _canonical = msgspec.json.Encoder(order="sorted").encode
+
+
+def text_hash(text: bytes | memoryview) -> int:
+    """xxh3 of UTF-8 text without its lowest bit, so that it fits a signed 64-bit column."""
+    return xxhash.xxh3_64_intdigest(text) >> 1
 
 
 def prompt_hash(prompt: object, instructions: str | None = None) -> int | None:
@@ -23,11 +26,11 @@ def prompt_hash(prompt: object, instructions: str | None = None) -> int | None:
     plain = [_plain(item) for item in items]
     if instructions:
         plain.insert(0, {"role": "system", "content": instructions})
-    return hash_text(_canonical(plain))
+    return text_hash(_canonical(plain))
 
 
 def _plain(item: object) -> object:
-    """The item without what says nothing: nulls, the default type, a lone text part's wrapping."""
+    """The item without nulls, without the default type, and with a lone text part as text."""
     if not isinstance(item, dict):
         return item
     kept = {key: value for key, value in item.items() if value is not None}
@@ -42,9 +45,9 @@ def _plain(item: object) -> object:
 
 
 def split_messages(messages: object) -> tuple[list[Any], list[Any]]:
-    """A conversation as (what was asked, what was answered): the answer begins after the last user message.
+    """A conversation as (prompt, answer). The answer begins after the last user, system or developer message.
 
-    What follows the first assistant message after it (tool calls, tool answers, more assistant messages) is the answer too.
+    Everything after it (tool calls, tool results, more assistant messages) belongs to the answer.
     """
     if not isinstance(messages, list):
         raise TypeError("expected an array of messages")
@@ -53,11 +56,3 @@ def split_messages(messages: object) -> tuple[list[Any], list[Any]]:
         if role in ("user", "system", "developer"):
             return messages[:number], messages[number:]
     return [], messages
-
-
-def as_messages(raw: Raw | None, role: str) -> list[Any]:
-    """`prompt` or `completion` of a chat row: a text or a list of messages, as messages."""
-    value = msgspec.json.decode(raw) if raw is not None else None
-    if value is None:
-        return []
-    return value if isinstance(value, list) else [{"role": role, "content": value}]

@@ -1,4 +1,4 @@
-"""This module finds the files of a run, or of several read as one: paths, folders, globs, and each one's siblings."""
+"""Finds runs by path, folder or glob."""
 
 from __future__ import annotations
 
@@ -6,25 +6,22 @@ from collections.abc import Sequence
 from glob import glob, has_magic
 from pathlib import Path
 
-import msgspec
-
-from rollforge.errors import DataError, UsageError
-from rollforge.records import JsonObject
-from rollforge.store import RunFiles
-from rollforge.store.files import file_stem
+from rollforge.errors import UsageError
+from rollforge.registry import did_you_mean
+from rollforge.store.files import RunFiles, file_stem
 
 ENDINGS = (".jsonl", ".json", ".jsonl.gz", ".jsonl.zst")
 SIBLINGS = (
     "_tasks", "_failures", "_verdicts", "_materialized_inputs", "_reward_profiling", "_run", "_agent_metrics",
     "_aggregate_metrics", "_metrics", "_experiences", "_eval", ".rejects",
 )  # fmt: skip
-"""What a glob over a folder also matches, and is no rollouts file."""
+"""Endings of files beside a rollouts file, which a glob over a folder matches too."""
 MOST_NAMED = 5
 """Runs of a folder that an error names."""
 
 
 def find_runs(runs: str | Path | Sequence[str | Path]) -> list[RunFiles]:
-    """The runs meant by paths, folders and globs, in the order given; raises when one of them is not there."""
+    """The runs that paths, folders and globs mean, in the order given; raises when one does not exist."""
     given = [runs] if isinstance(runs, str | Path) else list(runs)
     found: dict[Path, RunFiles] = {}
     for item in given:
@@ -50,7 +47,7 @@ def _expand(item: str | Path) -> list[Path]:
 
 
 def _is_run(path: Path) -> bool:
-    """Whether a match is a rollouts file, or a folder with one: a glob finds their siblings and indexes, too."""
+    """Whether a match is a rollouts file or a folder with one, not a sibling or an index."""
     if path.is_dir():
         return RunFiles(path).rollouts.is_file()
     if path.suffix == ".json" and any(folder.name.endswith("_index") for folder in path.parents):
@@ -65,9 +62,7 @@ def _missing(item: str | Path, files: RunFiles) -> str:
 
 
 def near_run(item: str | Path) -> str:
-    """A clause like `; did you mean 'runs/first'?` for a run that is not there, or nothing when none is near."""
-    from rollforge.registry import did_you_mean  # for a mistake only
-
+    """A clause like `; did you mean 'runs/first'?` for a run that does not exist; empty when no name is near."""
     path = Path(item)
     prefix = str(path).removesuffix(path.name)
     return did_you_mean(path.name, [run.name for run in runs_in(path.parent)], prefix=prefix)
@@ -82,7 +77,7 @@ def _what_is_there(item: Path) -> str:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """The rollouts files and the runs' folders in a folder; nothing where there is no such folder."""
+    """The rollouts files and run folders in a folder; none when there is no such folder."""
     try:
         return [path for path in sorted(folder.iterdir()) if _is_run(path)]
     except OSError:
@@ -95,14 +90,3 @@ def tasks_file(files: RunFiles) -> Path | None:
         if path.is_file():
             return path
     return None
-
-
-def read_manifest(files: RunFiles) -> JsonObject:
-    """`rollouts_run.json`, or nothing for a run that rollforge did not collect."""
-    try:
-        manifest = msgspec.json.decode(files.manifest.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except msgspec.DecodeError as error:
-        raise DataError(f"{files.manifest}: {error}", hint="delete it to read the rollouts alone") from error
-    return manifest if isinstance(manifest, dict) else {}
