@@ -17,7 +17,7 @@ from typing import Any
 
 from rollforge.records import Response, Task
 from rollforge.verifiers.base import load_verifier
-from rollforge.verifiers.calling import LiveVerifier
+from rollforge.verifiers.running.calling import LiveVerifier
 
 FLOOR_PER_CPU_SECOND = 20_000
 """What `mcqa` and `exact` promise."""

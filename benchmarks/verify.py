@@ -19,8 +19,8 @@ from typing import Any
 from rollforge.records import Response, Task
 from rollforge.steps.verify import Verification, VerifyOptions
 from rollforge.verifiers.base import load_verifier
-from rollforge.verifiers.calling import LiveVerifier
-from rollforge.verifiers.runner import make_judge
+from rollforge.verifiers.running.calling import LiveVerifier
+from rollforge.verifiers.running.judge import make_judge
 
 LANES = 64
 SAMPLES = 16

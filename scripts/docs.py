@@ -10,8 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from rollforge.cli.app import build_app
-from rollforge.cli.verbs import COMMANDS
+from rollforge.cli.app import COMMANDS, build_app
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND_PAGES = ROOT / "docs" / "commands"
@@ -23,7 +22,7 @@ def help_text(verb: str | None) -> str:
     """What `rollforge VERB --help` prints, without colour, at a fixed width."""
     buffer = io.StringIO()
     console = Console(file=buffer, width=WIDTH, color_system=None, force_terminal=False, legacy_windows=False)
-    app = build_app(verb)
+    app = build_app(verb, shows_all=True)
     app(
         [*([verb] if verb else []), "--help"],
         console=console,
@@ -78,7 +77,7 @@ def summary(file: Path) -> str:
 
 def family_tables() -> str:
     """Members of every family with the first line of what they do."""
-    from rollforge.cli.list_ import describe_family, family_names
+    from rollforge.cli.commands.list_ import describe_family, family_names
 
     parts = []
     for family in family_names():

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rollforge.cli.app import build_app
-from rollforge.cli.list_ import FAMILIES, describe_family
-from rollforge.cli.verbs import COMMANDS
+from rollforge.cli.app import COMMANDS, build_app
+from rollforge.cli.commands.list_ import FAMILIES, describe_family
 
 ROOT = Path(__file__).resolve().parent.parent
 

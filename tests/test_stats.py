@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollforge import at_k, stats
+from rollforge import at_k, intervals, stats
 
 rewards = st.lists(st.one_of(st.none(), st.floats(-10, 10)), min_size=1, max_size=40)
 small = st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=1, max_size=6)
@@ -155,14 +155,14 @@ def test_no_groups_have_no_statistics() -> None:
     [(0.975, 1, 12.706204736), (0.975, 4, 2.776445105), (0.975, 30, 2.042272456), (0.95, 7, 1.894578605), (0.995, 2, 9.924843201)],
 )  # fmt: skip
 def test_student_quantiles_are_those_of_the_tables(p: float, degrees: int, expected: float) -> None:
-    assert stats.t_quantile(p, degrees) == pytest.approx(expected, abs=1e-8)
-    assert stats.t_quantile(1 - p, degrees) == pytest.approx(-expected, abs=1e-8)
+    assert intervals.t_quantile(p, degrees) == pytest.approx(expected, abs=1e-8)
+    assert intervals.t_quantile(1 - p, degrees) == pytest.approx(-expected, abs=1e-8)
 
 
 def test_copies_of_a_sample_do_not_narrow_the_interval() -> None:
     sums, counts = np.array([1.0, 0.0, 1.0, 1.0]), np.ones(4)
-    once = stats.clustered_mean(sums, counts)
-    often = stats.clustered_mean(sums * 16, counts * 16)
+    once = intervals.clustered_mean(sums, counts)
+    often = intervals.clustered_mean(sums * 16, counts * 16)
     assert once == often and once.ci is not None
 
 
@@ -170,7 +170,7 @@ def test_copies_of_a_sample_do_not_narrow_the_interval() -> None:
 def test_an_interval_of_a_share_holds_it_and_never_collapses(pairs: list[tuple[int, int]]) -> None:
     sums = np.array([min(hits, n) for hits, n in pairs], dtype=float)
     counts = np.array([n for _, n in pairs], dtype=float)
-    found = stats.clustered_mean(sums, counts, is_share=True)
+    found = intervals.clustered_mean(sums, counts, is_share=True)
     assert found.low is not None and found.high is not None and found.value is not None
     assert 0 <= found.low <= found.value + 1e-12 and found.value <= found.high + 1e-12 and found.high <= 1
     assert found.high - found.low > 0.001
@@ -182,7 +182,7 @@ def test_clustered_intervals_hold_the_truth_about_as_often_as_they_say() -> None
     for _ in range(400):
         ability = rng.beta(1, 1, size=40)
         hits = rng.binomial(8, ability).astype(float)
-        found = stats.clustered_mean(hits, np.full(40, 8.0))
+        found = intervals.clustered_mean(hits, np.full(40, 8.0))
         assert found.low is not None and found.high is not None
         held += found.low <= 0.5 <= found.high
     assert 0.91 <= held / 400 <= 0.985
@@ -240,7 +240,7 @@ def test_intervals_at_k_hold_the_truth_also_where_few_tasks_pass_or_fail(shape: 
         hits = rng.random((tasks, samples)) < rng.beta(*shape, size=(tasks, 1))
         found = at_k.at_k(hits.astype(np.float64).ravel(), np.arange(tasks) * samples)
         for place, values in enumerate(found):
-            estimate = stats.mean_of(values[:, k - 1], most=tasks * samples / k)
+            estimate = intervals.mean_of(values[:, k - 1], most=tasks * samples / k)
             assert estimate.low is not None and estimate.high is not None
             held[place] += estimate.low <= truth[place] <= estimate.high
     assert (held >= 0.92 * 200).all()
@@ -296,7 +296,7 @@ def test_the_bootstrap_gives_the_peers_own_numbers(
 @pytest.mark.parametrize("n", [2, 6, 20, 1000])
 @pytest.mark.parametrize("pair", [(0.0, 1.0), (1.0, 0.0), (0.5, 0.5), (0.1, 0.3), (10.0, 10.0), (10.0, 30.0)])
 def test_pairs_that_all_differ_by_the_same_are_no_certainty(n: int, pair: tuple[float, float]) -> None:
-    found = stats.paired_difference([pair[0]] * n, [pair[1]] * n)
+    found = intervals.paired_difference([pair[0]] * n, [pair[1]] * n)
     assert found.value == pytest.approx(pair[1] - pair[0])
     if pair == (10.0, 10.0):
         assert found.ci is None
@@ -307,13 +307,13 @@ def test_pairs_that_all_differ_by_the_same_are_no_certainty(n: int, pair: tuple[
 
 
 def test_the_interval_of_equal_differences_shrinks_to_a_verdict_with_enough_tasks() -> None:
-    lows = [stats.paired_difference(np.zeros(n), np.ones(n)).low for n in (2, 6, 7, 50)]
+    lows = [intervals.paired_difference(np.zeros(n), np.ones(n)).low for n in (2, 6, 7, 50)]
     assert [low is not None and low > 0 for low in lows] == [False, False, True, True]
 
 
 def test_float_noise_between_differences_is_no_spread() -> None:
     one = np.array([0.1, 0.5, 0.7])
-    clean, noisy = stats.paired_difference(one, one), stats.paired_difference(one, one + 1e-16)
+    clean, noisy = intervals.paired_difference(one, one), intervals.paired_difference(one, one + 1e-16)
     assert noisy.ci == pytest.approx(clean.ci, abs=1e-9)
 
 
@@ -334,3 +334,53 @@ def test_a_vote_of_more_samples_than_a_float_can_count_ways_for_is_exact_too() -
     two = [0] * 800 + [1] * 700  # the vote of three
     three = sum(math.comb(800, n) * math.comb(700, 3 - n) for n in (2, 3)) / math.comb(1500, 3)
     assert at_k.majority_at_k(two, [1.0] * 800 + [0.0] * 700, 3) == pytest.approx(three, abs=1e-9)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.sampled_from([0.0, 0.25, 1.0, 7.5])), min_size=1, max_size=40),
+    st.sets(st.integers(0, 5)),
+)
+def test_the_running_mean_is_the_clustered_mean_whichever_groups_are_closed(
+    values: list[tuple[int, float]], closed: set[int]
+) -> None:
+    running = intervals.ClusterMean()
+    for group, value in values:
+        running.add(group, value)
+    for group in closed:
+        running.close(group)
+    members = {group: [value for one, value in values if one == group] for group, _ in values}
+    whole = intervals.clustered_mean(
+        [sum(one) for one in members.values()],
+        [len(one) for one in members.values()],
+        is_share=len(members) > 1 and all(value in (0, 1) for _, value in values),
+    )
+    found = running.estimate()
+    assert found.groups == whole.groups
+    assert found.value == pytest.approx(whole.value)
+    assert (found.ci is None) == (whole.ci is None)
+    if whole.ci is not None:
+        assert found.ci == pytest.approx(whole.ci, abs=1e-6)
+
+
+def test_a_share_interval_holds_its_share_at_both_ends() -> None:
+    for n in range(1, 60):
+        assert intervals.wilson(0.0, n, 1.96)[0] == 0.0
+        assert intervals.wilson(1.0, n, 1.96)[1] == 1.0
+    zeros = intervals.clustered_mean([0.0] * 18, [4] * 18, is_share=True)
+    assert zeros.ci is not None and zeros.ci[0] == 0.0
+
+
+def test_wilson_of_many_shares_is_wilson_of_each() -> None:
+    shares, counts = [0.0, 0.3, float("nan"), 1.0], [4, 10, 0, 7]
+    lows, highs = intervals.wilson_each(shares, counts, 1.96)
+    assert np.isnan(lows[2]) and np.isnan(highs[2])
+    for place in (0, 1, 3):
+        assert (lows[place], highs[place]) == intervals.wilson(shares[place], counts[place], 1.96)
+
+
+def test_quantiles_agree_with_published_values() -> None:
+    assert intervals.normal_quantile(0.975) == 1.959963984540054
+    assert intervals.t_quantile(0.975, 1) == pytest.approx(12.706204736432095, rel=1e-9)
+    assert intervals.t_quantile(0.975, 9) == pytest.approx(2.262157163, rel=1e-9)
+    assert intervals.t_quantile(0.025, 9) == pytest.approx(-intervals.t_quantile(0.975, 9))
+    assert intervals.t_quantile(0.5, 3) == 0.0

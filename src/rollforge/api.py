@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,7 +17,7 @@ from rollforge.registry import refuse_unknown
 from rollforge.store import RunFiles
 
 if TYPE_CHECKING:
-    from rollforge.checks.base import Recipe
+    from rollforge.checks.finding import Recipe
     from rollforge.steps.check import Report
     from rollforge.steps.collect import CollectResult
     from rollforge.steps.metrics import RunMetrics
@@ -113,7 +114,7 @@ def collect(
     from rollforge.loop import run_async
     from rollforge.steps.collect import Collection, CollectOptions
 
-    refuse_unknown(options, CollectOptions.__struct_fields__, "collect")
+    refuse_unknown(options, [field.name for field in fields(CollectOptions)], "collect")
     urls = (base_url,) if isinstance(base_url, str) else tuple(base_url)
     chosen = CollectOptions(
         input=str(tasks),

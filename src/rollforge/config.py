@@ -16,6 +16,7 @@ import yaml
 from rollforge.errors import UsageError
 from rollforge.records import JsonObject
 from rollforge.registry import did_you_mean
+from rollforge.store.reading import UNREADABLE
 
 GYM_WORDS = {
     "input_jsonl_fpath": "--input",
@@ -85,7 +86,7 @@ def parse_settings(words: Sequence[str]) -> JsonObject:
 def _value(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return float(text) if _NUMBER.fullmatch(text) else text
 
 

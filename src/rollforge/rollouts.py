@@ -17,6 +17,7 @@ import numpy as np
 from rollforge.errors import UsageError
 from rollforge.records import OWN_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject, Response, Task
 from rollforge.store import RunFiles
+from rollforge.store.reading import UNREADABLE
 from rollforge.tasks import BadRow, read_lines, to_task_row
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class RolloutReader:
         """The rollout in a line; None, and a note, when there is none."""
         try:
             row = self._decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             self._reject(number, f"not a rollout: {error}")
             return None
         if row.response is None:
@@ -192,7 +193,7 @@ class TaskFields:
                 spool.write(line)
             try:
                 index = decode(line).task
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            except UNREADABLE:
                 offset += len(line)
                 continue
             self._ids.append(number - 1 if index is None else index)

@@ -8,7 +8,6 @@ values come sorted by group, with `starts` naming where each group begins.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -24,9 +23,6 @@ except ImportError:  # there was no compiler at installation: numpy does the sam
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-LEVEL = 0.95
-"""The share of intervals that hold the truth."""
 
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:
@@ -90,7 +86,7 @@ def median(values: Floats | Ints) -> float:
     return high if len(values) % 2 else (float(parted[:middle].max()) + high) / 2
 
 
-class Groups(NamedTuple):
+class GroupSummaries(NamedTuple):
     """Statistics of every group at once; NaN where a group has no value (or, for `std`, fewer than two)."""
 
     n: Ints
@@ -101,7 +97,7 @@ class Groups(NamedTuple):
     median: Floats
 
 
-def summarize_groups(values: Floats, starts: Ints) -> Groups:
+def summarize_groups(values: Floats, starts: Ints) -> GroupSummaries:
     """Per-group statistics of values sorted by group; `starts` are the first places of the groups."""
     sizes = np.diff(np.append(starts, len(values)))
     widest = int(sizes.max(initial=0))
@@ -121,21 +117,21 @@ MOST_PADDING = 2
 """Groups of unlike sizes are laid out as a table when that takes at most so many times their values."""
 
 
-def _few_groups(found: list[Summary]) -> Groups:
+def _few_groups(found: list[Summary]) -> GroupSummaries:
     columns = {
         name: np.array([getattr(one, name) for one in found], dtype=np.float64)
         for name in ("mean", "std", "min", "max", "median")
     }
-    return Groups(np.array([one.n for one in found], dtype=np.int64), **columns)
+    return GroupSummaries(np.array([one.n for one in found], dtype=np.int64), **columns)
 
 
-def _compiled_groups(values: Floats, starts: Ints) -> Groups:
-    found = np.empty((len(Groups._fields), len(starts)))
+def _compiled_groups(values: Floats, starts: Ints) -> GroupSummaries:
+    found = np.empty((len(GroupSummaries._fields), len(starts)))
     describe(
         np.ascontiguousarray(values, dtype=np.float64), np.ascontiguousarray(starts, dtype=np.int64), found
     )
     n, *rest = found
-    return Groups(n.astype(np.int64), *rest)
+    return GroupSummaries(n.astype(np.int64), *rest)
 
 
 def _as_table(values: Floats, sizes: Ints, widest: int) -> Floats:
@@ -147,13 +143,15 @@ def _as_table(values: Floats, sizes: Ints, widest: int) -> Floats:
     return table
 
 
-def _table_groups(values: Floats) -> Groups:
+def _table_groups(values: Floats) -> GroupSummaries:
     """One row per group, of which NaN is no part: several times faster than groups that follow each other."""
     groups, size = values.shape
     missing = np.isnan(values)
     if size == 1:
         only = np.ascontiguousarray(values[:, 0])
-        return Groups(1 - missing[:, 0].astype(np.int64), only, np.full(groups, np.nan), only, only, only)
+        return GroupSummaries(
+            1 - missing[:, 0].astype(np.int64), only, np.full(groups, np.nan), only, only, only
+        )
     if not missing.any():
         return _whole_groups(values)
     n = size - missing.sum(axis=1)
@@ -164,10 +162,10 @@ def _table_groups(values: Floats) -> Groups:
         gaps = np.where(missing, 0.0, values - mean[:, None])
         std = np.sqrt((gaps * gaps).sum(axis=1) / np.where(n > 1, n - 1, np.nan))
     median = (ordered[group, last // 2] + ordered[group, n // 2]) / 2
-    return Groups(n, mean, std, ordered[:, 0].copy(), ordered[group, last], median)
+    return GroupSummaries(n, mean, std, ordered[:, 0].copy(), ordered[group, last], median)
 
 
-def _whole_groups(values: Floats) -> Groups:
+def _whole_groups(values: Floats) -> GroupSummaries:
     """The same of a table without a gap: in half the time."""
     groups, size = values.shape
     ordered = np.sort(values, axis=1)
@@ -176,7 +174,9 @@ def _whole_groups(values: Floats) -> Groups:
         gaps = values - mean[:, None]
         std = np.sqrt(np.einsum("ij,ij->i", gaps, gaps) / (size - 1))
     median = (ordered[:, (size - 1) // 2] + ordered[:, size // 2]) / 2
-    return Groups(np.full(groups, size), mean, std, ordered[:, 0].copy(), ordered[:, -1].copy(), median)
+    return GroupSummaries(
+        np.full(groups, size), mean, std, ordered[:, 0].copy(), ordered[:, -1].copy(), median
+    )
 
 
 def _exact(means: Floats, lows: Floats, highs: Floats) -> Floats:
@@ -184,7 +184,7 @@ def _exact(means: Floats, lows: Floats, highs: Floats) -> Floats:
     return np.where(lows == highs, lows, means)
 
 
-def _ragged_groups(values: Floats, sizes: Ints) -> Groups:
+def _ragged_groups(values: Floats, sizes: Ints) -> GroupSummaries:
     """The same for groups of very unlike sizes, which would waste a table."""
     group = np.repeat(np.arange(len(sizes)), sizes)
     known = ~np.isnan(values)
@@ -206,193 +206,8 @@ def _ragged_groups(values: Floats, sizes: Ints) -> Groups:
         median[filled] = (ordered[begins + (counts - 1) // 2] + ordered[begins + counts // 2]) / 2
         with np.errstate(invalid="ignore", divide="ignore"):
             std[filled] = np.where(counts > 1, np.sqrt(spread / (counts - 1)), np.nan)
-    return Groups(n, mean, std, low, high, median)
+    return GroupSummaries(n, mean, std, low, high, median)
 
-
-# Intervals
-
-
-class Estimate(NamedTuple):
-    """A mean and the interval around it; no interval when there is nothing to tell the spread from."""
-
-    value: float | None
-    low: float | None
-    high: float | None
-    groups: int
-
-    @property
-    def ci(self) -> list[float] | None:
-        """The interval as two numbers."""
-        return None if self.low is None or self.high is None else [self.low, self.high]
-
-
-def clustered_mean(
-    sums: ArrayLike, counts: ArrayLike, *, is_share: bool = False, level: float = LEVEL
-) -> Estimate:
-    """The mean over all values, with an interval that knows the values of one group to be alike.
-
-    The spread is taken between groups (cluster-robust, groups − 1 degrees of freedom), so that 16 samples of one task do not
-    count as 16 independent tasks.
-
-    Args:
-        sums: the sum of each group's values.
-        counts: how many values each group has; groups without any are left out.
-        is_share: the values are all 0 or 1: the interval is Wilson's on the effective sample size, which keeps a width at
-            0 and at 1 where the spread is zero.
-    """
-    totals, sizes = np.asarray(sums, dtype=np.float64), np.asarray(counts, dtype=np.float64)
-    totals, sizes = totals[sizes > 0], sizes[sizes > 0]
-    groups, n = len(sizes), float(sizes.sum())
-    if groups == 0:
-        return Estimate(None, None, None, 0)
-    mean = float(totals.sum() / n)
-    if groups == 1 and not is_share:
-        return Estimate(mean, None, None, 1)
-    variance = 0.0
-    if groups > 1:
-        residuals = totals - sizes * mean
-        variance = float((residuals**2).sum()) * groups / (groups - 1) / n**2
-    if is_share:
-        low, high = _share_interval(mean, variance, n, groups, level)
-    else:
-        half = t_quantile((1 + level) / 2, groups - 1) * math.sqrt(variance)
-        low, high = mean - half, mean + half
-    return Estimate(mean, low, high, groups)
-
-
-def _share_interval(
-    share: float, variance: float, n: float, groups: int, level: float
-) -> tuple[float, float]:
-    """Wilson's interval with as many independent values as the clustered spread leaves, at most n and at least the groups."""
-    independent = share * (1 - share) / variance if variance > 0 else float(groups)
-    independent = min(max(independent, 1.0), n)
-    quantile = (
-        t_quantile((1 + level) / 2, max(groups - 1, 1)) if groups > 1 else normal_quantile((1 + level) / 2)
-    )
-    return wilson(share, independent, quantile)
-
-
-def wilson(share: float, n: float, z: float) -> tuple[float, float]:
-    """Wilson's score interval for a share of n."""
-    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return max(0.0, centre - half), min(1.0, centre + half)
-
-
-def mean_of(values: ArrayLike, *, most: float | None = None, level: float = LEVEL) -> Estimate:
-    """The mean of one value per group, with Student's interval; values that all lie in [0, 1] stay inside it.
-
-    Args:
-        most: the independent answers yes or no that shares are made of. Where nearly all groups have a share of 0 (or of 1) the
-            spread of those seen says little of those that are rarer; no interval is narrower than so many answers allow.
-    """
-    known = np.asarray(values, dtype=np.float64)
-    known = known[~np.isnan(known)]
-    n = len(known)
-    if n == 0:
-        return Estimate(None, None, None, 0)
-    mean = float(known.mean())
-    is_unit = bool((known >= 0).all() and (known <= 1).all())
-    if n == 1:
-        return Estimate(mean, None, None, 1)
-    variance = float(known.var(ddof=1)) / n
-    quantile = t_quantile((1 + level) / 2, n - 1)
-    if is_unit:
-        independent = max(mean * (1 - mean) / variance if variance > 0 else float(n), 1.0)
-        low, high = wilson(mean, independent if most is None else min(independent, most), quantile)
-    else:
-        low, high = mean - quantile * math.sqrt(variance), mean + quantile * math.sqrt(variance)
-    return Estimate(mean, low, high, n)
-
-
-FEWEST_PAIRS = 6
-"""With fewer pairs nothing is shown at 95 %: all of five point the same way by chance once in sixteen times."""
-
-
-def paired_difference(first: ArrayLike, second: ArrayLike, *, level: float = LEVEL) -> Estimate:
-    """Mean of second − first over pairs (one per task) in which both are known.
-
-    Pairs that all differ by the same have no spread to tell an interval from; it then says how far the mean may be off if the
-    share of pairs that Wilson's interval cannot rule out differed as much as values can (and is None when no two values differ).
-    """
-    one, two = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
-    both = ~np.isnan(one) & ~np.isnan(two)
-    one, two = one[both], two[both]
-    gaps = two - one
-    n = len(gaps)
-    if n == 0:
-        return Estimate(None, None, None, 0)
-    mean = float(gaps.mean())
-    if n == 1:
-        return Estimate(mean, None, None, 1)
-    quantile = t_quantile((1 + level) / 2, n - 1)
-    spread = float(gaps.std(ddof=1))
-    low, high = float(min(one.min(), two.min())), float(max(one.max(), two.max()))
-    if spread > 1e-12 * max(abs(low), abs(high)):  # more than float noise
-        half = quantile * spread / math.sqrt(n)
-        return Estimate(mean, mean - half, mean + half, n)
-    most = 1.0 if low >= 0 and high <= 1 else high - low
-    if most == 0:
-        return Estimate(mean, None, None, n)
-    unseen = wilson(0.0, n, quantile)[1]
-    return Estimate(mean, mean - unseen * (most + mean), mean + unseen * (most - mean), n)
-
-
-def normal_quantile(p: float) -> float:
-    """The value below which a standard normal lies with probability p."""
-    return _quantile(p, lambda value: math.erfc(value / math.sqrt(2)) / 2)
-
-
-def t_quantile(p: float, degrees: int) -> float:
-    """The value below which Student's t lies with probability p."""
-    if degrees > 10_000:
-        return normal_quantile(p)
-    return _quantile(
-        p, lambda value: incomplete_beta(degrees / 2, 0.5, degrees / (degrees + value * value)) / 2
-    )
-
-
-def _quantile(p: float, beyond: Callable[[float], float]) -> float:
-    """The value below which lies, with probability p, what is spread evenly around 0 and `beyond` a value ≥ 0 this often."""
-    if p >= 0.5:
-        return -_quantile(1 - p, beyond) if p > 0.5 else 0.0
-    low, high = 0.0, 2.0
-    while beyond(high) > p:
-        low, high = high, high * 2
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if beyond(middle) > p else (low, middle)
-    return -(low + high) / 2
-
-
-def incomplete_beta(a: float, b: float, x: float) -> float:
-    """The regularised incomplete beta function, by its continued fraction."""
-    if x <= 0 or x >= 1:
-        return 0.0 if x <= 0 else 1.0
-    if x > (a + 1) / (a + b + 2):
-        return 1 - incomplete_beta(b, a, 1 - x)
-    front = (
-        math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
-        / a
-    )
-    d = 1 / (1 - (a + b) * x / (a + 1))
-    c, total = 1.0, d
-    for m in range(1, 1000):
-        change = 1.0
-        for term in (
-            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
-            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
-        ):
-            d = 1 / (1 + term * d)
-            c = 1 + term / c
-            change = c * d
-            total *= change
-        if abs(1 - change) < 1e-15:
-            break
-    return front * total
-
-
-# Distributions
 
 LARGEST = float(np.finfo(np.float64).max)
 

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollforge.checks.base import more_needed, share
 from rollforge.checks.chance import (
     best_split,
     chance_all_flat,
     chance_all_same,
-    longest_runs,
+    longest_stretches,
     rank_correlation_within,
     superiority,
 )
+from rollforge.checks.finding import more_needed, share
 from rollforge.checks.samples import bare, concludes
 
 
@@ -67,7 +67,7 @@ def test_superiority_is_the_share_of_pairs(first: list[float], second: list[floa
 
 @given(st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=60))
 def test_the_longest_run_is_the_longest(values: list[float]) -> None:
-    [found] = longest_runs(np.asarray(values), 1)
+    [found] = longest_stretches(np.asarray(values), 1)
     text = "".join(str(int(value)) for value in values)
     assert found.length == max(map(len, text.replace("01", "0 1").replace("10", "1 0").split()))
     assert len(set(values[found.start : found.start + found.length])) == 1

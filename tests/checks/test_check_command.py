@@ -168,7 +168,7 @@ def test_nan_rewards_are_an_error_and_not_zero(tmp_path: Path) -> None:
     write_rows(tmp_path / "rollouts.jsonl", [*rows, broken])
     report = check_run(tmp_path)
     assert "non-finite-rewards" in {item.id for item in report.at("error")} and report.exit_code == 5
-    assert report.counts["judged"] == 100
+    assert report.counts.judged == 100
 
 
 def test_a_declared_range_is_kept_to(tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ def test_a_field_of_any_kind_that_appears_half_way_is_told(value: object, tmp_pa
 def test_a_few_rewards_outside_the_range_of_the_others_do_not_squeeze_it(tmp_path: Path) -> None:
     report = checked(tmp_path, lambda rows, rng: [row.update(reward=7.0) for row in rows[::160]])
     assert levels(report)["out-of-range"] == "warning"
-    assert report.counts["reward"]["range"] == [0.0, 1.0]
+    assert report.counts.reward.range == [0.0, 1.0]
 
 
 def test_rollouts_that_numbers_leave_out_are_missing(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_materialized_inputs_say_how_many_rollouts_were_asked_for(tmp_path: Path
     path = tmp_path / "rollouts_materialized_inputs.jsonl"
     path.write_bytes(b"".join(msgspec.json.encode(key) + b"\n" for key in keys))
     report = checked(tmp_path)
-    assert report.counts["expected"] == 640
+    assert report.counts.expected == 640
     assert levels(report)["missing-rollouts"] == "error"
 
 
@@ -336,7 +336,7 @@ def test_rollouts_that_failed_count_as_missing_beside_a_plain_file(tmp_path: Pat
         (tmp_path / "rollouts_failures.jsonl").write_bytes(b"\n".join(lines) + b"\n")
 
     report = checked(tmp_path, fail)
-    assert report.counts["failed"] == len(failed) and report.counts["expected"] == 320
+    assert report.counts.failed == len(failed) and report.counts.expected == 320
     assert levels(report)["missing-rollouts"] == "error"
 
 

@@ -67,5 +67,5 @@ def test_zeros_are_no_proof_before_there_are_many_of_them() -> None:
 def test_a_missing_reward_is_never_taken_for_zero() -> None:
     run = healthy_run(Shape(tasks=200, samples=4, mean=0.9, unjudged=0.15, failed=0.0, truncated=0.0), seed=2)
     report = checked(run)
-    assert report.counts["unjudged"] > 80
-    assert report.counts["reward"]["mean"] > 0.8
+    assert report.counts.unjudged > 80
+    assert report.counts.reward.mean > 0.8

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollforge.checks.samples import Sample, Texts, bare
+from rollforge.checks.samples import SampledText, Texts, bare
 from rollforge.records import JsonObject
 
 
@@ -28,7 +28,7 @@ class Lines:
         return ((task, self._task) for task in tasks if self._task is not None)
 
 
-def sample_of(row: Any, task: JsonObject | None = None) -> Sample:
+def sample_of(row: Any, task: JsonObject | None = None) -> SampledText:
     line = row if isinstance(row, bytes) else msgspec.json.encode(row)
     return Texts(Lines(line, task=task)).read([0], [0])[0]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollforge.checks.stream import Watch, suspect_condition
+from rollforge.checks.stream import SuspectWindow, Watch, suspect_condition
 from rollforge.testing import MadeRun, Shape, healthy_run, sick_run
 
 
@@ -43,7 +43,7 @@ def test_broken_verification_trips_it_with_two_signs(defect: str) -> None:
 def test_it_trips_soon_after_the_break() -> None:
     watch = watched(sick_run("breaks-halfway", seed=2, shape=Shape(tasks=1000, samples=4)))
     window = watch.window()
-    assert 0 < window["rollouts"] < 400 and window["first_at"] <= window["last_at"]
+    assert 0 < window.rollouts < 400 and window.first_at <= window.last_at
 
 
 def test_equal_rewards_alone_are_one_sign_and_turn_the_light_yellow() -> None:
@@ -99,6 +99,9 @@ def test_the_window_begins_where_verdicts_became_odd_though_some_still_differ() 
         if watch.tripped:
             break
     window = watch.window()
-    assert watch.tripped and 900 <= window["first_at"] <= 1050
-    assert window["rollouts"] == watch.seen - window["first_at"] - 1
-    assert suspect_condition({"first_at": 1.0, "last_at": 2.0}) == "started + seconds between 0.999 and 2.001"
+    assert watch.tripped and 900 <= window.first_at <= 1050
+    assert window.rollouts == watch.seen - window.first_at - 1
+    assert (
+        suspect_condition(SuspectWindow(first_at=1.0, last_at=2.0))
+        == "started + seconds between 0.999 and 2.001"
+    )

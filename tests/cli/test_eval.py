@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from rollforge import stats
+from rollforge import intervals
 from rollforge.cli import main
-from rollforge.cli.bench import parse_contestants
+from rollforge.cli.commands.bench import parse_contestants
 from rollforge.errors import UsageError
 from rollforge.sinks.jsonl import read_metrics
 from rollforge.steps.evaluation import Evaluation, compare, parse_taskset
@@ -277,11 +277,11 @@ def test_differences_are_paired_over_shared_tasks():
 @pytest.mark.parametrize(
     ("estimate", "words"),
     [
-        (stats.Estimate(-0.2, -0.3, -0.1, 50), "new is worse than old"),
-        (stats.Estimate(0.0, -0.1, 0.1, 50), "no difference shown"),
-        (stats.Estimate(0.0, 0.0, 0.0, 50), "are the same"),
-        (stats.Estimate(None, None, None, 0), "nothing can be said"),
-        (stats.Estimate(1.0, 0.9, 1.0, 3), "too few tasks to tell"),
+        (intervals.Estimate(-0.2, -0.3, -0.1, 50), "new is worse than old"),
+        (intervals.Estimate(0.0, -0.1, 0.1, 50), "no difference shown"),
+        (intervals.Estimate(0.0, 0.0, 0.0, 50), "are the same"),
+        (intervals.Estimate(None, None, None, 0), "nothing can be said"),
+        (intervals.Estimate(1.0, 0.9, 1.0, 3), "too few tasks to tell"),
     ],
 )
 def test_the_verdict_says_what_the_interval_allows(estimate, words):
@@ -298,6 +298,6 @@ def test_where_one_task_in_hundreds_passes_the_interval_is_as_wide_as_so_few_ans
         "std@8": np.r_[0.35, np.zeros(199)],
     }
     found = _results("reward", reward, by_statistic)
-    assert found["pass@8"].ci == stats.mean_of(by_statistic["pass@8"], most=200).ci
-    assert found["mean@8"].ci == stats.mean_of(by_statistic["mean@8"], most=1600).ci
-    assert found["std@8"].ci == stats.mean_of(by_statistic["std@8"]).ci
+    assert found["pass@8"].ci == intervals.mean_of(by_statistic["pass@8"], most=200).ci
+    assert found["mean@8"].ci == intervals.mean_of(by_statistic["mean@8"], most=1600).ci
+    assert found["std@8"].ci == intervals.mean_of(by_statistic["std@8"]).ci

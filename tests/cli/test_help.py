@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rollforge import cli
-from rollforge.cli.verbs import COMMANDS, load_command
+from rollforge.cli.app import COMMANDS, load_command
 from rollforge.errors import UsageError
 from tests.builders import make_rollout, write_rows
 

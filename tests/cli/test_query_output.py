@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from rollforge.cli import query_output
+from rollforge.cli.render import query as query_output
 from tests.builders import make_rollout, write_rows
 from tests.cli.test_reading_commands import Called
 

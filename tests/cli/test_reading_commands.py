@@ -81,7 +81,7 @@ def test_metrics_under_a_condition_say_so_and_claim_no_pace(
 def test_names_of_fields_get_what_the_numbers_leave_of_the_line(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rollforge.cli.metrics_tables.terminal_width", lambda: 80)
+    monkeypatch.setattr("rollforge.cli.render.metrics.terminal_width", lambda: 80)
     name = "a_field_with_a_rather_long_name_of_its_own"
     rows = [make_rollout(task, 0, 1.0, **{name: float(task)}) for task in range(3)]
     path = write_rows(run.parent / "named" / "rollouts.jsonl", rows)

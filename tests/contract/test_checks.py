@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from rollforge.checks import CHECKS
-from rollforge.checks.base import RECIPES, Check, Finding
+from rollforge.checks.base import Check
+from rollforge.checks.finding import RECIPES, Finding
 from rollforge.steps.check import CheckOptions, check_evidence
 from rollforge.testing import DEFECTS, MadeRun, Shape, healthy_run, sick_run
 

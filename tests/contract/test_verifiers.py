@@ -14,7 +14,7 @@ from rollforge.errors import Failure, UsageError
 from rollforge.records import Response, Task, Verdict, has_field
 from rollforge.verifiers import VERIFIERS
 from rollforge.verifiers.base import load_verifier, options_type
-from rollforge.verifiers.calling import LiveVerifier
+from rollforge.verifiers.running.calling import LiveVerifier
 
 ROWS: dict[str, dict[str, Any]] = {
     "code": {"verifier_metadata": {"unit_tests": {"inputs": ["1"], "outputs": ["2"], "fn_name": None}}},

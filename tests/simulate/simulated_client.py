@@ -37,7 +37,12 @@ async def send(
 ) -> Raw:
     """One request on a connection of its own, read to its end."""
     data = b"" if body is None else body if isinstance(body, bytes) else to_json(body)
-    lines = {"Host": "x", "Content-Length": str(len(data)), "Connection": "close", **(headers or {})}
+    lines = {
+        "Host": f"127.0.0.1:{server.port}",
+        "Content-Length": str(len(data)),
+        "Connection": "close",
+        **(headers or {}),
+    }
     head = f"{method or ('GET' if body is None else 'POST')} {path} HTTP/1.1\r\n"
     head += "".join(f"{name}: {value}\r\n" for name, value in lines.items()) + "\r\n"
     received = b""

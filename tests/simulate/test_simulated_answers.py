@@ -14,7 +14,7 @@ from rollforge.records import PARAMS_KEY, Response, Task
 from rollforge.simulate import SimulatedServer, SimulateOptions, example_tasks
 from rollforge.simulate.arithmetic import find_expression, work_out
 from rollforge.simulate.chance import Chance
-from rollforge.simulate.conversation import Ask, Message
+from rollforge.simulate.conversation import Ask, SimulatedMessage
 from rollforge.simulate.model import take_turn
 from rollforge.simulate.tokens import count, count_prompt, prompt_ids, split, token_ids
 from rollforge.verifiers.exact import verify
@@ -86,7 +86,9 @@ def test_pass_rates_spread_from_never_to_always_and_fall_with_difficulty(kind):
 
 def pass_rate_of(task, samples=8):
     params = task[PARAMS_KEY]
-    asked = Ask(model="simulated", items=tuple(Message("user", item["content"]) for item in params["input"]))
+    asked = Ask(
+        model="simulated", items=tuple(SimulatedMessage("user", item["content"]) for item in params["input"])
+    )
     texts = [take_turn(SimulateOptions(), asked, asked.task_key(), sample).text for sample in range(samples)]
     return sum(verify(Task(task), response_of(text))["reward"] for text in texts) / samples
 
@@ -142,7 +144,9 @@ def test_tokens_joined_are_the_text_and_lines_are_counted_as_a_whole(text):
 
 
 def test_a_prompt_has_as_many_ids_as_tokens():
-    asked = Ask(model="m", items=(Message("system", "Be brief."), Message("user", QUESTION)))
+    asked = Ask(
+        model="m", items=(SimulatedMessage("system", "Be brief."), SimulatedMessage("user", QUESTION))
+    )
     assert len(prompt_ids(asked)) == count_prompt(asked)
 
 

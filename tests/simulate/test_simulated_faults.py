@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
 from collections import Counter
 
 import msgspec
@@ -13,9 +15,26 @@ from rollforge.errors import UsageError
 from rollforge.simulate import SimulatedServer, SimulateOptions
 from rollforge.simulate.faults import KINDS, parse_fault
 from rollforge.simulate.service import Service
-from rollforge.simulate.wire import Request
+from rollforge.simulate.wire import HttpRequest
 
 QUESTION = "What is 47 × 83 + 12? Put the final answer in \\boxed{}."
+
+
+QUESTION_BODY = msgspec.json.encode({"model": "simulated", "input": QUESTION})
+QUESTION_REQUEST = b"POST /v1/responses HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (
+    len(QUESTION_BODY),
+    QUESTION_BODY,
+)
+
+
+def unchunked(body: bytes) -> bytes:
+    """The body that its chunks spell."""
+    pieces = []
+    while body:
+        size, _, rest = body.partition(b"\r\n")
+        pieces.append(rest[: int(size, 16)])
+        body = rest[int(size, 16) + 2 :]
+    return b"".join(pieces)
 
 
 def faulty(*faults: str, **options) -> SimulatedServer:
@@ -169,7 +188,7 @@ def statuses_at(fault: str, times: list[float]) -> list[int | str]:
     seen: list[int | str] = []
     for moment in times:
         clock.now = 100.0 + moment
-        outcome = service.outcome(Request("POST", "/v1/responses", {}, b'{"model":"m","input":"hi"}'))
+        outcome = service.outcome(HttpRequest("POST", "/v1/responses", {}, b'{"model":"m","input":"hi"}'))
         seen.append(outcome.manner.kind if outcome.manner else outcome.reply.status)
     return seen
 
@@ -207,3 +226,102 @@ def test_a_fault_that_cannot_be_understood_says_why(spec, words):
 def test_every_kind_is_written_alike(kind):
     assert parse_fault(f"{kind}=0.25").rate == 0.25
     assert parse_fault(f"{kind}=interval,length=3").is_in_force(2.9)
+
+
+async def test_an_endless_body_goes_on_until_the_client_leaves_and_holds_no_memory():
+    async with faulty("endless=1") as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(QUESTION_REQUEST)
+        received = 0
+        while received < 20_000_000:
+            received += len(await reader.read(1 << 20))
+        writer.close()
+        await writer.wait_closed()
+        while not server.stats.abandoned:
+            await asyncio.sleep(0)
+
+
+async def test_an_endless_error_has_its_status_and_gives_up_at_its_size():
+    async with faulty("endless=1,status=500,mb=2") as server:
+        raw = await ask(server, QUESTION)
+    assert (raw.status == 500 and raw.was_reset) or 2_000_000 < len(raw.body) < 3_000_000
+
+
+async def test_a_gzip_bomb_is_a_valid_answer_a_thousand_times_its_size():
+    async with faulty("gzip-bomb=1,mb=8") as server:
+        raw = await chat(server, QUESTION)
+    assert raw.headers["content-encoding"] == "gzip" and len(raw.body) < 60_000
+    answer = msgspec.json.decode(gzip.decompress(unchunked(raw.body)))
+    assert answer["choices"] and len(answer["padding"]) == 8 << 20
+
+
+async def test_a_large_body_is_a_valid_answer_of_that_size():
+    async with faulty("large-body=1,mb=3") as server:
+        raw = await ask(server, QUESTION)
+    assert len(msgspec.json.decode(unchunked(raw.body))["padding"]) == 3 << 20
+
+
+async def test_a_redirect_names_another_host_and_keeps_the_path():
+    async with faulty("redirect=1,to=http://127.0.0.2:9/v1") as server:
+        raw = await ask(server, QUESTION)
+    assert (raw.status, raw.headers["location"]) == (307, "http://127.0.0.2:9/v1/responses")
+
+
+@pytest.mark.parametrize("number", ["digits", "negative", "huge", "fraction", "text"])
+async def test_absurd_numbers_stand_where_token_counts_are_expected(number):
+    async with faulty(f"absurd-numbers=1,number={number}") as server:
+        raw, plain = await chat(server, QUESTION), await ask(server, QUESTION)
+    for usage in (json.loads(raw.body)["usage"], json.loads(plain.body)["usage"]):
+        count = usage["total_tokens"]
+        assert (isinstance(count, int) and (count < 0 or len(str(count)) == 400)) or count in (
+            1e308,
+            12.5,
+            "many",
+        )
+
+
+async def test_bodies_that_most_readers_refuse():
+    for fault, error in (("absurd-numbers=1,number=nan", msgspec.DecodeError), ("bad-utf8=1", Exception)):
+        async with faulty(fault) as server:
+            raw = await ask(server, QUESTION)
+        with pytest.raises(error):
+            msgspec.json.decode(raw.body, type=dict[str, object])
+    async with faulty("nested=1,depth=5000") as server:
+        assert b"[" * 5000 in (await ask(server, QUESTION)).body
+    async with faulty("headers=1,kb=64") as server:
+        assert len((await ask(server, QUESTION)).headers["x-padding"]) == 65536
+
+
+async def test_an_error_may_repeat_the_key_it_was_sent():
+    async with faulty("echo-headers=1") as server:
+        raw = await send(
+            server, "/v1/responses", {"model": "m", "input": "hi"}, headers={"Authorization": "Bearer s3cret"}
+        )
+    assert raw.status == 401 and "s3cret" in raw.json["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Content-Type": "text/plain"},
+    ],
+)
+async def test_a_request_that_a_web_page_sent_is_refused(headers):
+    async with SimulatedServer() as server:
+        raw = await send(server, "/v1/responses", {"model": "m", "input": "hi"}, headers=headers)
+        fine = await send(
+            server, "/v1/responses", {"model": "m", "input": "hi"}, headers={"Origin": server.base_url[:-3]}
+        )
+    assert raw.status == 403 and fine.status == 200
+    assert server.stats.requests == 1
+
+
+async def test_a_reply_that_cannot_be_made_closes_the_connection(monkeypatch, caplog):
+    async with faulty("endless=1,status=200") as server:
+        monkeypatch.setattr("rollforge.simulate.bodies.endless", lambda megabytes: 1 / 0)
+        raw = await asyncio.wait_for(ask(server, QUESTION), 10)
+    assert raw.body == b"" and "ZeroDivisionError" in caplog.text

@@ -17,7 +17,7 @@ from rollforge.errors import UsageError
 from rollforge.records import from_json, to_json
 from rollforge.simulate import SimulatedProcess, SimulatedServer, SimulateOptions
 from rollforge.simulate.service import Service
-from rollforge.simulate.wire import Request as WireRequest
+from rollforge.simulate.wire import HttpRequest as WireRequest
 
 QUESTION = "What is 47 × 83 + 12?"
 

@@ -247,10 +247,27 @@ async def test_resume_with_a_changed_input_or_verifier_source_is_refused(tmp_pat
     spec = f"{verifier}:verify"
     async with SimulatedServer(SimulateOptions()) as server:
         await collect(tmp_path, server, verifier=spec)
-        write_tasks(tmp_path, 4)
+        tasks = tmp_path / "tasks.jsonl"
+        tasks.write_text(tasks.read_text().replace("What is", "How much is"))
         with pytest.raises(ResumeRefused) as caught:
             await collect(tmp_path, server, verifier=spec)
     assert caught.value.keys == ("input",)
+
+
+async def test_a_task_file_that_has_grown_is_resumed_and_old_rows_stay(tmp_path: Path) -> None:
+    write_tasks(tmp_path, 3)
+    async with SimulatedServer(SimulateOptions()) as server:
+        await collect(tmp_path, server, samples=2)
+        before = (tmp_path / "run" / "rollouts.jsonl").read_bytes()
+        write_tasks(tmp_path, 5)
+        result = await collect(tmp_path, server, samples=2)
+        after = (tmp_path / "run" / "rollouts.jsonl").read_bytes()
+        assert result.exit_code == Exit.DONE and result.fresh == 4
+        assert after.startswith(before) and keys(read_rows(tmp_path / "run" / "rollouts.jsonl")) == grid(5, 2)
+        write_tasks(tmp_path, 4)
+        with pytest.raises(ResumeRefused) as caught:
+            await collect(tmp_path, server, samples=2)
+    assert caught.value.keys == ("input",), "a file that has shrunk is another one"
 
 
 async def test_fresh_moves_the_old_run_aside(tmp_path: Path) -> None:
@@ -344,7 +361,7 @@ async def test_several_endpoints_share_the_load_and_a_dead_one_is_left_alone(tmp
         assert min(one.stats.requests, two.stats.requests) > 60
     assert result.exit_code == Exit.DONE
     manifest = read_manifest(RunFiles(tmp_path / "run"))
-    assert manifest is not None and manifest.endpoints[2]["breaker"] != "closed"
+    assert manifest is not None and manifest.endpoints[2].breaker != "closed"
 
 
 async def test_a_rate_limit_is_honoured_and_cuts_the_limit(tmp_path: Path) -> None:
@@ -355,7 +372,7 @@ async def test_a_rate_limit_is_honoured_and_cuts_the_limit(tmp_path: Path) -> No
     assert result.exit_code == Exit.DONE
     manifest = read_manifest(RunFiles(tmp_path / "run"))
     assert manifest is not None
-    assert any("429" in change["reason"] for change in manifest.concurrency["history"])
+    assert any("429" in change.reason for change in manifest.concurrency.history)
 
 
 async def test_shuffle_draws_the_same_tasks_for_the_same_seed(tmp_path: Path) -> None:
@@ -469,9 +486,10 @@ async def test_a_damaged_tasks_file_is_told_and_made_again_from_its_input(
 async def test_the_reward_of_a_status_says_whether_it_is_over_the_whole_run(tmp_path: Path) -> None:
     write_tasks(tmp_path, 6)
     async with SimulatedServer(SimulateOptions()) as server:
-        told = []
+        seen = []
         for samples in (1, 1, 2):
             await collect(tmp_path, server, samples=samples)
-            reward = read_status(tmp_path / "run").reward or {}
-            told.append((reward["n"], reward["is_whole"]))
-    assert told == [(6, True), (6, True), (6, False)]
+            reward = read_status(tmp_path / "run").reward
+            assert reward is not None
+            seen.append((reward.n, reward.is_whole))
+    assert seen == [(6, True), (6, True), (6, False)]

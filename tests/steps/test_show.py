@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollforge.conversations.turns import Turn, turns_of
 from rollforge.index import open_index
-from rollforge.steps.show import ShowOptions, Turn, show_rollouts, turns_of
+from rollforge.steps.show import ShowOptions, show_rollouts
 from tests.builders import Row, make_rollout, write_rows
 
 QUESTION = {"role": "user", "content": "q"}

@@ -14,7 +14,7 @@ from rollforge.verifiers import equivalence_judge, judge
 from rollforge.verifiers.base import load_verifier
 from rollforge.verifiers.equivalence import DIFFERENT, EQUAL
 from rollforge.verifiers.judge_model import as_data, fenced, new_nonce
-from rollforge.verifiers.runner import make_judge
+from rollforge.verifiers.running.judge import make_judge
 from tests.verifiers.judge_server import JudgeServer, in_fence, judge_server, nonce_of
 
 

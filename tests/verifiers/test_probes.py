@@ -17,7 +17,7 @@ from rollforge.verifiers.base import load_verifier
 from rollforge.verifiers.probes import Probe, Prober, ProbeReport, SprinkledProbes, wilson
 from rollforge.verifiers.probes.answers import gold_of, renderings, respaced
 from rollforge.verifiers.probes.report import finding_of
-from rollforge.verifiers.runner import make_judge
+from rollforge.verifiers.running.judge import make_judge
 
 
 def sums(count: int = 80) -> list[tuple[Task, Response | None]]:

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from rollforge.errors import Failure, UsageError
 from rollforge.records import JsonObject, Response, Task, Verdict
 from rollforge.verifiers.base import load_verifier
-from rollforge.verifiers.cache import VerdictCache
-from rollforge.verifiers.keys import Keys, answer_bytes
-from rollforge.verifiers.runner import make_judge
+from rollforge.verifiers.running.answer_keys import AnswerKeys, answer_bytes
+from rollforge.verifiers.running.cache import VerdictCache
+from rollforge.verifiers.running.judge import make_judge
 
 
 def answer(text: str, **more: Any) -> Response:
@@ -171,7 +171,7 @@ items = st.lists(
 def test_two_answers_have_one_key_exactly_when_every_item_is_equal(
     first: list[Any], second: list[Any]
 ) -> None:
-    keys = Keys("fingerprint")
+    keys = AnswerKeys("fingerprint")
     one = task()
     same = keys.key(one, Response({"output": first})) == keys.key(one, Response({"output": second}))
     assert same == (first == second)
@@ -314,10 +314,10 @@ async def verify(task, response):
 import asyncio
 from rollforge.errors import Failure
 from rollforge.records import Response, Task
-from rollforge.verifiers import inline
+from rollforge.verifiers.running import in_loop
 from rollforge.verifiers.base import load_verifier
-from rollforge.verifiers.runner import make_judge
-inline.GRACE = 0.1
+from rollforge.verifiers.running.judge import make_judge
+in_loop.GRACE = 0.1
 async def main():
     judge = make_judge(load_verifier({str(path)!r}), timeout=0.05)
     await judge.start()

@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 import time
 
-import msgspec
-
 from rollforge.agents.tools.base import ToolError, ToolSession
 from rollforge.errors import Failure
 from rollforge.records import OWN_KEY, JsonObject, from_json, to_json
+from rollforge.store.reading import UNREADABLE
 
 
 async def answer_calls(
@@ -72,7 +71,7 @@ def parse_arguments(text: object) -> JsonObject:
         return text
     try:
         value = from_json(str(text)) if text else {}
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise told("bad-arguments", f"Invalid tool call arguments: {error}") from error
     if not isinstance(value, dict):
         raise told(

@@ -16,6 +16,7 @@ import yaml
 from rollforge.errors import Failure, UsageError
 from rollforge.records import from_json
 from rollforge.registry import did_you_mean
+from rollforge.store.reading import UNREADABLE
 
 Kind = Literal["responses_api_agents", "resources_servers"]
 _ANYWHERE = frozenset({"0.0.0.0", "::", "[::]", ""})
@@ -63,7 +64,7 @@ def _parse(body: bytes, head_url: str) -> dict[str, Any]:
     try:
         text = from_json(body)
         config = yaml.safe_load(text) if isinstance(text, str) else text
-    except (msgspec.DecodeError, UnicodeDecodeError, yaml.YAMLError):
+    except (*UNREADABLE, yaml.YAMLError):
         config = None
     if not isinstance(config, dict):
         raise UsageError(f"--gym-head {head_url} answers, but not with a NeMo Gym config")

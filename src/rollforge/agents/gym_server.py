@@ -11,13 +11,13 @@ import time
 from dataclasses import dataclass, field
 
 import aiohttp
-import msgspec
 
 from rollforge.endpoint.breaker import Breaker
 from rollforge.endpoint.client import Outage
 from rollforge.endpoint.faults import message_of
 from rollforge.errors import Boundary, Failure, FailureClass
 from rollforge.records import JsonObject, from_json, to_json
+from rollforge.store.reading import UNREADABLE
 
 FIRST_PATIENCE_S = 15.0
 """How long to wait for a server that never answered."""
@@ -142,7 +142,7 @@ def read_object(answer: Answer, what: str, boundary: Boundary) -> JsonObject:
     otherwise: FailureClass = "verifier" if boundary == "verifier" else "agent"
     try:
         value = from_json(answer.body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise Failure(boundary, otherwise, f"{what}: torn JSON: {error}") from error
     if not isinstance(value, dict):
         raise Failure(boundary, otherwise, f"{what}: answered with no object")

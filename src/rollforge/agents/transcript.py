@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollforge.endpoint.model import Answer
+from rollforge.endpoint.model import ModelAnswer
 from rollforge.errors import Failure
 from rollforge.records import OWN_KEY, JsonObject
 
@@ -33,7 +33,7 @@ class Transcript:
         """What to ask the model next: the task, and everything that was said since."""
         return {**self._params, "input": list(self._history)}
 
-    def add_answer(self, answer: Answer) -> list[JsonObject]:
+    def add_answer(self, answer: ModelAnswer) -> list[JsonObject]:
         """Keep a turn; returns its function calls."""
         items = [item for item in answer.response.get("output") or [] if isinstance(item, dict)]
         self.turns += 1

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rollforge.checks.base import Finding, Limits, check, settle_text, share
+from rollforge.checks.base import Limits, check
 from rollforge.checks.columns import Bools
 from rollforge.checks.evidence import Evidence
+from rollforge.checks.finding import Finding, settle_text, share
 from rollforge.index.beginnings import begins_like_error
 
 

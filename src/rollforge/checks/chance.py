@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rollforge.stats import Floats, Ints, normal_quantile
+from rollforge.intervals import normal_quantile
+from rollforge.stats import Floats, Ints
 
 
 def chance_all_same(counts: Ints, rate: float, alike: float) -> float:
@@ -162,7 +163,7 @@ def superiority_error(first: int, second: int) -> float:
     return math.sqrt((first + second + 1) / (12.0 * first * second)) if first and second else math.inf
 
 
-class Run(NamedTuple):
+class Stretch(NamedTuple):
     """A stretch of equal values."""
 
     start: int
@@ -170,14 +171,14 @@ class Run(NamedTuple):
     value: float
 
 
-def longest_runs(values: Floats, most: int) -> list[Run]:
+def longest_stretches(values: Floats, most: int) -> list[Stretch]:
     """The longest stretches of equal values, longest first."""
     if not len(values):
         return []
     changes = np.flatnonzero(np.append(True, values[1:] != values[:-1]))
     lengths = np.diff(np.append(changes, len(values)))
     top = np.argsort(-lengths, kind="stable")[:most]
-    return [Run(int(changes[place]), int(lengths[place]), float(values[changes[place]])) for place in top]
+    return [Stretch(int(changes[place]), int(lengths[place]), float(values[changes[place]])) for place in top]
 
 
 def best_split(values: Floats, *, edge: float = 0.05) -> tuple[int, float]:

@@ -9,13 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rollforge.checks.base import Finding, Limits, check
+from rollforge.checks.base import Limits, check
 from rollforge.checks.chance import best_split, superiority
-from rollforge.checks.columns import Bools, Names
+from rollforge.checks.columns import Bools, TextCodes
 from rollforge.checks.evidence import Evidence
+from rollforge.checks.finding import Finding
 from rollforge.checks.order import honest_reason, most_at_end, place_of, task_means, timed, when
 from rollforge.checks.stream import suspect_condition
-from rollforge.stats import Floats, Ints, clustered_mean, paired_difference
+from rollforge.intervals import clustered_mean, paired_difference
+from rollforge.stats import Floats, Ints
 
 POINTS = 4000
 """A long run is averaged to this many points before its best split is looked for."""
@@ -48,10 +50,10 @@ def suspect_window(run: Evidence, limits: Limits) -> Iterator[Finding]:
         return
     yield Finding(
         level="warning",
-        text=f"collect marked {window.get('rollouts', 0):,} rollouts as suspect: {window.get('reason', '')}",
-        value=window.get("value"),
-        n=window.get("rollouts"),
-        where=[{"first_at": window.get("first_at"), "last_at": window.get("last_at")}],
+        text=f"collect marked {window.rollouts:,} rollouts as suspect: {window.reason}",
+        value=window.value,
+        n=window.rollouts,
+        where=[{"first_at": window.first_at, "last_at": window.last_at}],
         next=f'look at them: rollforge show {run.name} --where "{suspect_condition(window)}" --limit 5',
     )
 
@@ -240,7 +242,7 @@ def _error_fields(run: Evidence) -> Iterator[tuple[str, Bools]]:
     """Fields that say that something failed, each with where it did."""
     for name in run.source.texts:
         if ERROR.search(name):
-            said = Names(run.source.table([name])[name])
+            said = TextCodes(run.source.table([name])[name])
             is_said = np.array([bool(text) for text in said.names] + [False])
             yield name, is_said[said.codes]
     for name in run.metrics:

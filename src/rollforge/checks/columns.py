@@ -21,7 +21,7 @@ STRAY = 0.02
 """Values outside the range of all others are strays up to this share; more of them are the range."""
 
 
-class Names:
+class TextCodes:
     """A text column as codes: -1 where it is missing."""
 
     def __init__(self, column: pa.ChunkedArray) -> None:
@@ -35,7 +35,7 @@ class Names:
         return {self.names[place]: int(counts[place]) for place in order.tolist() if counts[place]}
 
 
-def has_one_each(names: Names, values: Names, among: Bools) -> bool:
+def has_one_each(names: TextCodes, values: TextCodes, among: Bools) -> bool:
     """Whether each of several names goes with one value only, as agents that have a model of their own."""
     if len(names.names) < 2:
         return False

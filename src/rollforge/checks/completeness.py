@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from rollforge.checks.base import Finding, Limits, check, share
+from rollforge.checks.base import Limits, check
 from rollforge.checks.evidence import Evidence
+from rollforge.checks.finding import Finding, share
 
 
 @check("low-coverage", "collection", warn_share=0.95, min_share=0.8, say_share=0.5)

@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rollforge.checks.base import Finding, Level, Limits, check, share
+from rollforge.checks.base import Limits, check
 from rollforge.checks.chance import Correlation, Ranked, chance_of_more, rank_correlation_within
 from rollforge.checks.evidence import Evidence
+from rollforge.checks.finding import Finding, Level, share
 from rollforge.checks.samples import BUDGET, concludes
 from rollforge.stats import Floats, Ints, distinct
 

@@ -9,23 +9,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rollforge.checks.base import Finding, Level, Limits, Share, check, settle_text, share
-from rollforge.checks.columns import Names, about_text, has_one_each
+from rollforge.checks.base import Limits, check
+from rollforge.checks.columns import TextCodes, about_text, has_one_each
 from rollforge.checks.evidence import Evidence
-from rollforge.checks.samples import BUDGET, Sample, concludes, names
-from rollforge.stats import Floats, Ints, normal_quantile
+from rollforge.checks.finding import Finding, Level, Share, settle_text, share
+from rollforge.checks.samples import BUDGET, SampledText, concludes, names
+from rollforge.intervals import normal_quantile
+from rollforge.stats import Floats, Ints
 
 GOODNESS = re.compile(
     r"(?:^|\.)(?:accuracy|acc|correct|correctness|is_correct|success|succeeded|passed|exact_match|score|solved|library_reward)$"
 )
-"""Names of numbers that mean the same as a reward: more is better."""
+"""TextCodes of numbers that mean the same as a reward: more is better."""
 
 LIKELY_GOODNESS = re.compile(r"(?:^|\.|_)(?:accuracy|acc|correct|pass|passed|pass_rate|success|score|f1|em)$")
 OTHER_SCORES = re.compile(
     r"format|length|len_|style|penalt|toxic|halluc|novel|divers|brevity|risk|uncertain|confid|perplex|difficult|repet|bias|cost|"
     r"time|latency|error|refus|loss|entropy|safety"
 )
-"""Names that mean it probably, unless they score something else: these must say the very opposite to be more than a warning."""
+"""TextCodes that mean it probably, unless they score something else: these must say the very opposite to be more than a warning."""
 
 CONTROLS = 4
 """Other tasks' expected answers that each answer is compared with."""
@@ -106,12 +108,12 @@ class _Way(NamedTuple):
     max_share: float
 
 
-def _is_own(item: Sample) -> bool:
+def _is_own(item: SampledText) -> bool:
     """Whether only the answer can have brought the expected answer up, which is no mere letter."""
     return item.expected is not None and len(item.expected) > 1 and not names(item.prompt, item.expected)
 
 
-def _missed(run: Evidence, samples: list[Sample], positions: Ints, way: _Way) -> Finding | None:
+def _missed(run: Evidence, samples: list[SampledText], positions: Ints, way: _Way) -> Finding | None:
     """The finding on answers that hold the expected one, beyond what happens by chance."""
     n = len(samples)
     if n < 10:
@@ -139,7 +141,7 @@ def _missed(run: Evidence, samples: list[Sample], positions: Ints, way: _Way) ->
     )
 
 
-def _held_by_chance(samples: list[Sample], group: Ints, way: _Way, worth: float) -> Share:
+def _held_by_chance(samples: list[SampledText], group: Ints, way: _Way, worth: float) -> Share:
     """How often an answer holds the expected answer of another task: small answer sets agree by chance."""
     n, held, pairs = len(samples), 0, 0
     for step in range(1, CONTROLS + 1):
@@ -235,10 +237,10 @@ def mixed_verifiers(run: Evidence, limits: Limits) -> Iterator[Finding]:
         return
 
 
-def _said(run: Evidence) -> Iterator[tuple[str, Names]]:
+def _said(run: Evidence) -> Iterator[tuple[str, TextCodes]]:
     """What fields of the rows themselves say."""
     for name in run.source.texts:
         if name in VERSIONS:
-            column = Names(run.source.table([name])[name])
+            column = TextCodes(run.source.table([name])[name])
             if name != "fields.mode" or set(column.names) <= MODES:
                 yield name.removeprefix("fields.").replace("_", " "), column

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rollforge.checks.base import Finding, Level, Limits, check
+from rollforge.checks.base import Limits, check
 from rollforge.checks.evidence import Evidence
+from rollforge.checks.finding import Finding, Level
 
 LEAST = 20
 """Judged rollouts below which a distribution is not spoken of."""

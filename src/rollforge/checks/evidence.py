@@ -15,11 +15,14 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from rollforge.checks.columns import Bools, Names, Range, ends_of
-from rollforge.checks.samples import Sample, Texts
+from rollforge.checks.columns import Bools, Range, TextCodes, ends_of
+from rollforge.checks.finding import Place
+from rollforge.checks.samples import SampledText, Texts
+from rollforge.checks.stream import SuspectWindow
 from rollforge.index.arrays import flags, floats, ints
+from rollforge.intervals import Estimate, clustered_mean
 from rollforge.records import JsonObject
-from rollforge.stats import Estimate, Floats, Groups, Ints, clustered_mean, distinct, summarize_groups
+from rollforge.stats import Floats, GroupSummaries, Ints, distinct, summarize_groups
 
 SEED = 5
 """Of every sample a check draws: the same run gives the same findings."""
@@ -54,7 +57,7 @@ FAMILIES = frozenset(
 """Text fields that name families of tasks. Other texts may be part of the verdict, and then explain it perfectly."""
 
 
-class Source(Protocol):
+class EvidenceSource(Protocol):
     """Where evidence comes from: an index, or a run made in memory."""
 
     @property
@@ -102,21 +105,21 @@ class About:
     noted: Sequence[tuple[int, str]] = ()
     """(line, what is odd about it) of rows that count nevertheless."""
     duplicates: int = 0
-    duplicate_places: Sequence[JsonObject] = ()
+    duplicate_places: Sequence[Place] = ()
     declared: tuple[float, float] | None = None
     """The range of rewards that the verifier or the user declared."""
     failed_tasks: Sequence[int] = ()
     """The task of each rollout that failed and was never made, where a file of failures says so."""
     where: str | None = None
     """The condition for rollouts to be looked at, when not all are."""
-    suspect: JsonObject | None = None
+    suspect: SuspectWindow | None = None
     """The window that `collect` marked when its own detectors tripped."""
 
 
 class Evidence:
     """A run as checks see it."""
 
-    def __init__(self, source: Source, about: About, *, places_limit: int | None = 20) -> None:
+    def __init__(self, source: EvidenceSource, about: About, *, places_limit: int | None = 20) -> None:
         self.source = source
         self.about = about
         self.places_limit = places_limit
@@ -131,7 +134,7 @@ class Evidence:
             flags(columns.pop(name)) for name in _FLAGS
         )
         self.agent, self.model, self.verifier, self.fingerprint, self.mode = (
-            Names(columns.pop(name)) for name in _NAMES
+            TextCodes(columns.pop(name)) for name in _NAMES
         )
         has_none = np.isnan(self.answer_chars)
         if (
@@ -152,7 +155,7 @@ class Evidence:
     def name(self) -> str:
         return self.about.name
 
-    # Groups
+    # GroupSummaries
 
     @cached_property
     def order(self) -> Ints:
@@ -191,16 +194,16 @@ class Evidence:
         return self.task_id[self.order[self.starts]]
 
     @cached_property
-    def profile(self) -> Groups:
+    def profile(self) -> GroupSummaries:
         """Reward per task: n, mean, std, min, max, median."""
         return summarize_groups(self.reward[self.order], self.starts)
 
     @cached_property
-    def scaled_profile(self) -> Groups:
+    def scaled_profile(self) -> GroupSummaries:
         """The same of scaled rewards."""
         low, width = self.range.low, self.range.high - self.range.low
         found = self.profile
-        return Groups(
+        return GroupSummaries(
             found.n,
             (found.mean - low) / width,
             found.std / width,
@@ -388,7 +391,7 @@ class Evidence:
         """Somebody said how many rollouts each task was to have, or most tasks have as many."""
         return self.about.samples is not None or bool((self.sizes == self.samples).mean() > 0.5)
 
-    def read(self, positions: Ints | Sequence[int]) -> list[Sample]:
+    def read(self, positions: Ints | Sequence[int]) -> list[SampledText]:
         """The text of these rollouts; a check may ask for a few hundred."""
         return self.texts.read(self.row[positions].tolist(), self.task_id[positions].tolist())
 
@@ -412,7 +415,7 @@ class Evidence:
         return distinct(np.linspace(0, max(self.n - 1, 0), min(self.n, SPREAD)).astype(np.int64))
 
     @cached_property
-    def spread_samples(self) -> list[Sample]:
+    def spread_samples(self) -> list[SampledText]:
         """The text of those; several checks look at it."""
         return self.read(self.spread)
 
@@ -433,12 +436,12 @@ class Evidence:
             name for name in dict.fromkeys([*self.source.texts, *self.source.task_texts]) if name in FAMILIES
         ]
 
-    def family(self, field: str) -> Names:
+    def family(self, field: str) -> TextCodes:
         """A text field as families."""
         if field in self.source.texts:
-            return Names(self.source.table([field])[field])
+            return TextCodes(self.source.table([field])[field])
         names = self.source.task_table(["task", field])
-        family = Names(names[field])
+        family = TextCodes(names[field])
         codes = np.full(self.groups, -1, dtype=np.int64)
         tasks = ints(names["task"])
         place = np.searchsorted(self.task_ids, tasks)
@@ -473,7 +476,7 @@ class Evidence:
 
     # Places
 
-    def lines(self, among: Bools | Ints) -> list[JsonObject]:
+    def lines(self, among: Bools | Ints) -> list[Place]:
         """Offending rollouts, with their lines."""
         positions = _positions(among)
         return [
@@ -485,13 +488,13 @@ class Evidence:
             for place in positions[: self.places_limit].tolist()
         ]
 
-    def tasks(self, groups: Ints | Bools) -> list[JsonObject]:
+    def tasks(self, groups: Ints | Bools) -> list[Place]:
         """Offending tasks."""
         numbers = _positions(groups)
         return [{"task": int(task)} for task in self.task_ids[numbers[: self.places_limit]].tolist()]
 
 
-def _columns(source: Source, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
+def _columns(source: EvidenceSource, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
     """Columns to be taken one by one: each is let go when it has become an array, so that a run is not held twice."""
     table = source.table(names)
     return {name: table[name] for name in names}

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rollforge.checks.base import Finding, Limits, check
+from rollforge.checks.base import Limits, check
 from rollforge.checks.chance import chance_all_flat, chance_all_same
-from rollforge.checks.columns import Bools, Names
+from rollforge.checks.columns import Bools, TextCodes
 from rollforge.checks.evidence import Evidence
+from rollforge.checks.finding import Finding
 
 ALIKE = 0.2
 """How much samples of one task agree in a run of hard tasks (intraclass correlation)."""
@@ -86,7 +87,7 @@ def flat_family(run: Evidence, limits: Limits) -> Iterator[Finding]:
             yield from _flat_families(run, names, field, limits)
 
 
-def _flat_families(run: Evidence, families: Names, kind: str, limits: Limits) -> Iterator[Finding]:
+def _flat_families(run: Evidence, families: TextCodes, kind: str, limits: Limits) -> Iterator[Finding]:
     codes, rewards = families.codes[run.judged], run.values
     count = len(families.names)
     low, high = np.full(count, np.inf), np.full(count, -np.inf)

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rollforge.checks.base import Finding, Level, Limits, check
+from rollforge.checks.base import Limits, check
 from rollforge.checks.chance import superiority, superiority_error
 from rollforge.checks.columns import Bools
 from rollforge.checks.evidence import Evidence
+from rollforge.checks.finding import Finding, Level
 from rollforge.stats import Ints
 
 USUAL = 0.5

@@ -13,7 +13,7 @@ import numpy as np
 
 from rollforge.checks.chance import superiority, superiority_error
 from rollforge.checks.evidence import Evidence
-from rollforge.records import JsonObject
+from rollforge.checks.finding import Place
 from rollforge.stats import Floats, Ints
 
 LEAST_TASKS = 8
@@ -46,7 +46,7 @@ def when(run: Evidence, position: int) -> str:
     return f"{line}, {datetime.fromtimestamp(run.started[position], UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def place_of(run: Evidence, first: int, last: int) -> JsonObject:
+def place_of(run: Evidence, first: int, last: int) -> Place:
     """A stretch of the run, for a finding."""
     return {
         "first_line": int(run.line[first]),

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rollforge.checks.base import SAMPLE, Finding, Level, Limits, check, share
+from rollforge.checks.base import Limits, check
 from rollforge.checks.evidence import Evidence
+from rollforge.checks.finding import SAMPLE, Finding, Level, share
 from rollforge.checks.samples import bare
 from rollforge.stats import Floats, Ints
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rollforge.checks.base import Finding, Level, Limits, check, settle_text, share
+from rollforge.checks.base import Limits, check
 from rollforge.checks.evidence import Evidence
+from rollforge.checks.finding import Finding, Level, settle_text, share
 from rollforge.group_yield import Rewards, group_yields
 
 LOGPROBS = re.compile(rb'"generation_log_probs"\s*:\s*\[\s*[-0-9]')
@@ -182,7 +183,7 @@ def near_equal_groups(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 @check("partial-groups", "recipe", recipes=("grpo",), complete=0.75, warn_share=0.05, max_share=0.2)
 def partial_groups(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """Groups are not complete: their baselines are noisier, and biased if the missing are not random."""
+    """GroupSummaries are not complete: their baselines are noisier, and biased if the missing are not random."""
     if run.samples < 2 or not run.groups:
         return
     short = run.profile.n < run.samples

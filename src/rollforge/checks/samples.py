@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypedDict, cast
 import msgspec
 
 from rollforge.records import PARAMS_KEY, JsonObject, Response, Task, from_json
+from rollforge.store.reading import UNREADABLE
 
 BUDGET = 400
 """Rollouts whose text one check may read."""
@@ -66,7 +67,7 @@ _field_names = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _NULL = msgspec.Raw(b"null")
 
 
-class Sample:
+class SampledText:
     """The text of one rollout."""
 
     def __init__(self, row: JsonObject, task: JsonObject) -> None:
@@ -92,7 +93,7 @@ class Sample:
 
     @property
     def calls(self) -> list[str]:
-        """Names of the tools called."""
+        """TextCodes of the tools called."""
         return [
             str(item.get("name") or "")
             for item in self._response.output
@@ -101,7 +102,7 @@ class Sample:
 
     @property
     def tools(self) -> list[str] | None:
-        """Names of the tools offered; None when the row does not say."""
+        """TextCodes of the tools offered; None when the row does not say."""
         tools = self._params.get("tools")
         return [_tool_name(tool) for tool in tools] if isinstance(tools, list) else None
 
@@ -124,7 +125,7 @@ class Texts:
         self._source = source
         self._fields_by_task: dict[int, JsonObject] = {}
 
-    def read(self, rows: Sequence[int], tasks: Sequence[int]) -> list[Sample]:
+    def read(self, rows: Sequence[int], tasks: Sequence[int]) -> list[SampledText]:
         """The text of these rows, whose tasks are given beside them."""
         self._load_tasks(tasks)
         lines = self._source.read(rows)
@@ -146,17 +147,17 @@ class Texts:
 def _known_fields(line: bytes) -> Iterator[str]:
     try:
         row = _field_names(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return
     yield from (name for name, value in row.items() if value != _NULL)
 
 
-def _sample(line: bytes, task: JsonObject) -> Sample:
+def _sample(line: bytes, task: JsonObject) -> SampledText:
     try:
         row = _read_row(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         row = None
-    return Sample(row, task) if isinstance(row, dict) else Sample({}, {})
+    return SampledText(row, task) if isinstance(row, dict) else SampledText({}, {})
 
 
 def _read_row(line: bytes) -> Any:

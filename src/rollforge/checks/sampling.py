@@ -8,9 +8,10 @@ from difflib import SequenceMatcher
 
 import numpy as np
 
-from rollforge.checks.base import Finding, Level, Limits, Share, check, settle_text, share
+from rollforge.checks.base import Limits, check
 from rollforge.checks.columns import Bools, about_text, has_one_each
 from rollforge.checks.evidence import Evidence
+from rollforge.checks.finding import Finding, Level, Share, settle_text, share
 from rollforge.checks.samples import bare
 from rollforge.stats import Ints
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rollforge.checks.base import SAMPLE, Finding, Limits, check, share
+from rollforge.checks.base import Limits, check
 from rollforge.checks.columns import Bools
 from rollforge.checks.evidence import Evidence
+from rollforge.checks.finding import SAMPLE, Finding, share
 
 
 def _threshold(run: Evidence, limits: Limits) -> float:

@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Literal
 
-from rollforge.checks.base import share
-from rollforge.records import JsonObject
+import msgspec
+
+from rollforge.checks.finding import share
 
 Light = Literal["green", "yellow", "red"]
 Signal = Literal["rewards", "latency", "failures", "consistency", "extraction", "undeserved"]
@@ -34,9 +35,21 @@ NEIGHBOURS = 400
 EVERY = 64
 
 
-def suspect_condition(window: JsonObject) -> str:
-    """The rollouts of a window, for --where; to the thousandth of a second, and rather one too many."""
-    first, last = window.get("first_at") or 0.0, window.get("last_at") or 0.0
+class SuspectWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """A stretch of rollouts whose rewards the detectors do not trust. The rollouts stay in the run."""
+
+    first_at: float | None = None
+    last_at: float | None = None
+    rollouts: int = 0
+    value: float | None = None
+    """The reward they all have, if the last stretch was of equal ones."""
+    reason: str = ""
+    signals: dict[str, str] = {}
+
+
+def suspect_condition(window: SuspectWindow) -> str:
+    """The rollouts of a window as a --where condition, widened by a millisecond on both sides."""
+    first, last = window.first_at or 0.0, window.last_at or 0.0
     return f"started + seconds between {first - 0.001:.3f} and {last + 0.001:.3f}"
 
 
@@ -141,17 +154,17 @@ class Watch:
         """No more of this task will come: it need not be remembered to be counted once."""
         self._tasks.discard(task)
 
-    def window(self) -> JsonObject:
-        """The rollouts whose rewards are suspect: the stretch of equal ones, or all since anything became odd."""
+    def window(self) -> SuspectWindow:
+        """The suspect rollouts: the stretch of equal rewards, or all since the first signal."""
         is_stretch = bool(self._still_text())
-        return {
-            "first_at": self._first_at if is_stretch else self._calm_at,
-            "last_at": self._last_at,
-            "rollouts": self.seen - (self._first_seen - 1 if is_stretch else self._calm_seen),
-            "value": None if math.isnan(self._value) else self._value,
-            "reason": self.reason,
-            "signals": dict(self.signals),
-        }
+        return SuspectWindow(
+            first_at=self._first_at if is_stretch else self._calm_at,
+            last_at=self._last_at,
+            rollouts=self.seen - (self._first_seen - 1 if is_stretch else self._calm_seen),
+            value=None if math.isnan(self._value) else self._value,
+            reason=self.reason,
+            signals={str(name): text for name, text in self.signals.items()},
+        )
 
     # What is remembered
 

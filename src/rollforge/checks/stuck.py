@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rollforge.checks.base import Finding, Limits, Share, check, share
-from rollforge.checks.chance import Run, chance_all_same, longest_runs
+from rollforge.checks.base import Limits, check
+from rollforge.checks.chance import Stretch, chance_all_same, longest_stretches
 from rollforge.checks.evidence import Evidence
+from rollforge.checks.finding import Finding, Share, share
 from rollforge.checks.order import (
     honest_reason,
     most_at_end,
@@ -38,7 +39,7 @@ def stuck_rewards(run: Evidence, limits: Limits) -> Iterator[Finding]:
         return
     order = timed(run)
     rewards = run.reward[order]
-    for stretch in longest_runs(rewards, RUNS):
+    for stretch in longest_stretches(rewards, RUNS):
         inside = order[stretch.start : stretch.start + stretch.length]
         counts = np.bincount(run.group[inside])
         counts = counts[counts > 0]
@@ -82,7 +83,7 @@ def _alike(run: Evidence, inside: Ints, value: float) -> float:
     return float(np.clip((parts.intraclass or 0.0) + 0.1, 0.2, 0.95))
 
 
-def _usual(run: Evidence, order: Ints, stretch: Run, alike: float) -> _Usual | None:
+def _usual(run: Evidence, order: Ints, stretch: Stretch, alike: float) -> _Usual | None:
     """How common the stretch's reward is otherwise; None when there is too little to tell from."""
     end, width = stretch.start + stretch.length, width_around(run)
     before, after = order[max(0, stretch.start - width) : stretch.start][::-1], order[end : end + width]
@@ -118,7 +119,7 @@ def _share_beside(run: Evidence, beside: Ints, value: float, alike: float) -> fl
     return near.high if near.low > far.value else far.high
 
 
-def _share_elsewhere(run: Evidence, order: Ints, stretch: Run, alike: float) -> float | None:
+def _share_elsewhere(run: Evidence, order: Ints, stretch: Stretch, alike: float) -> float | None:
     """The upper bound of the share among rollouts of the same tasks outside the stretch, if most tasks have some."""
     inside = order[stretch.start : stretch.start + stretch.length]
     tasks = np.bincount(run.group[inside], minlength=run.groups) > 0
@@ -129,7 +130,7 @@ def _share_elsewhere(run: Evidence, order: Ints, stretch: Run, alike: float) -> 
     return _share_in(run, np.flatnonzero(is_outside), stretch.value, alike).high
 
 
-def _reason(run: Evidence, order: Ints, stretch: Run, usual: _Usual, *, drifts: bool) -> str:
+def _reason(run: Evidence, order: Ints, stretch: Stretch, usual: _Usual, *, drifts: bool) -> str:
     """What may explain the stretch without a fault; empty when nothing may."""
     if usual.share > COMMON:
         return "the reward is the usual one there too, and tasks may be sorted by difficulty"
@@ -141,7 +142,7 @@ def _reason(run: Evidence, order: Ints, stretch: Run, usual: _Usual, *, drifts: 
     return honest_reason(run, order[stretch.start : end], order[: stretch.start], order[end:])
 
 
-def _stuck(run: Evidence, order: Ints, stretch: Run, usual: float, limit: float, reason: str) -> Finding:
+def _stuck(run: Evidence, order: Ints, stretch: Stretch, usual: float, limit: float, reason: str) -> Finding:
     end = stretch.start + stretch.length
     first, last = int(order[stretch.start]), int(order[end - 1])
     text = (

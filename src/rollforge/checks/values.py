@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rollforge.checks.base import Finding, Limits, check, share
+from rollforge.checks.base import Limits, check
 from rollforge.checks.columns import LARGE
 from rollforge.checks.evidence import Evidence
+from rollforge.checks.finding import Finding, share
 
 
 @check("non-finite-rewards", "verification", max_share=0.0)

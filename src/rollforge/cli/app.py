@@ -1,4 +1,4 @@
-"""This module is the command line as cyclopts reads it: every word, its help, and what is wrong with it."""
+"""The command line: the table of verbs, the parser (cyclopts), config files and environment variables."""
 
 from __future__ import annotations
 
@@ -6,61 +6,194 @@ import inspect
 import os
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import is_dataclass
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
 
 import cyclopts
 
 from rollforge import __version__
-from rollforge.cli.flags import Group, Parameter
-from rollforge.cli.output import help_console
-from rollforge.cli.verbs import COMMANDS, load_command
 from rollforge.errors import UsageError
 from rollforge.registry import did_you_mean
 
+if TYPE_CHECKING:
+    from cyclopts.help import HelpPanel
+    from rich.console import Console, ConsoleOptions
+
 NARROW = 78
-"""Columns that every terminal has, less the example's indent."""
+"""Columns of the narrowest terminal, less the indent of an example."""
+HELP_ALL = "--help-all"
 
 
-def build_app(verb: str | None = None) -> cyclopts.App:
-    """The command line; with a known `verb`, only that command is imported."""
+class Verb(NamedTuple):
+    """A command of the table; its module is imported only when the command is used."""
+
+    target: str
+    summary: str
+    """First line of the function's docstring: `rollforge --help` shows it without importing the function."""
+
+
+COMMANDS = {
+    "demo": Verb(
+        "demo:demo", "Run the whole pipeline on the embedded model: no key, no GPU, under a minute."
+    ),
+    "collect": Verb(
+        "collect:collect", "Collect rollouts: send every task to a model, judge the answers, write a run."
+    ),
+    "verify": Verb("verify:verify", "Judge a run with a verifier: now, later or again."),
+    "metrics": Verb(
+        "metrics:metrics",
+        "Print the metrics of a run: every number field with its interval, success rate, pass@k, histogram, red flags.",
+    ),
+    "profile": Verb(
+        "profile:profile",
+        "Profile a run per task and per agent: write NeMo Gym's profile files and print what a person can act on.",
+    ),
+    "check": Verb(
+        "check:check", "Tell whether a run's rewards can be trusted and its data is fit to train on."
+    ),
+    "prepare": Verb(
+        "prepare:prepare",
+        "Prepare training data: select rollouts by a recipe and write them as a trainer's loader reads them.",
+    ),
+    "validate": Verb(
+        "validate:validate",
+        "Check every row of task files, rollout files and prepared datasets; exit with code 2 if anything is wrong.",
+    ),
+    "query": Verb(
+        "query:query",
+        "Ask a question in SQL over the tables `rollouts`, `tasks` and `failures`; nothing else can be read or changed.",
+    ),
+    "show": Verb("show:show", "Show rollouts to read: tasks, turns, tool calls and verdicts."),
+    "status": Verb("status:status", "Tell how far a run is: progress, rate, time left, failures by class."),
+    "eval": Verb("eval_:evaluate", "Evaluate a model on several task sets in one resumable run."),
+    "bench": Verb(
+        "bench:bench",
+        "Benchmark several models or checkpoints over the same task sets, and say which is better.",
+    ),
+    "experiences": Verb(
+        "experiences:experiences",
+        "Turn a run into experiences, through a pipeline of operators, into a file or a buffer.",
+    ),
+    "simulate": Verb(
+        "simulate:simulate", "Serve a simulated, seeded, OpenAI-compatible model on loopback; no key, no GPU."
+    ),
+    "init": Verb("init:init", "Write a starter file and a test that runs; files that exist are left alone."),
+    "serve-verifier": Verb(
+        "serve_verifier:serve_verifier",
+        "Serve a verifier as a NeMo Gym resources server: /seed_session, /verify, /aggregate_metrics, /reverify_mode.",
+    ),
+    "list": Verb("list_:list_members", "List the members of a family, with one line on each."),
+}
+"""The verbs, in the order of `rollforge --help`. Targets are in `rollforge.cli.commands`."""
+
+
+class Command(NamedTuple):
+    """A loaded verb: the function, whose docstring is the help, and a line that works when pasted."""
+
+    function: Callable[..., object]
+    example: str
+    common: frozenset[str] = frozenset()
+    """Flags that `-h` shows; empty means all."""
+
+
+def load_command(verb: str) -> Command:
+    """Import the command behind a verb of the table."""
+    name, _, attribute = COMMANDS[verb].target.partition(":")
+    module = import_module(f"rollforge.cli.commands.{name}")
+    return Command(getattr(module, attribute), module.EXAMPLE, frozenset(getattr(module, "COMMON", ())))
+
+
+def build_app(verb: str | None = None, *, shows_all: bool = False) -> cyclopts.App:
+    """Build the parser; only the command of `verb` is imported."""
     app = cyclopts.App(
         name="rollforge",
         help="From tasks to training-ready data: collect, verify, profile, check, prepare.",
         version=__version__,
         help_epilogue="Start here: rollforge demo",
         help_format="plaintext",
-        console=help_console(),
-        default_parameter=cyclopts.Parameter(negative_iterable=()),
+        help_flags=("--help", "-h", HELP_ALL),
+        default_parameter=cyclopts.Parameter(negative_iterable=(), show_default=_default_text),
     )
-    for place, name in enumerate(COMMANDS):
-        if verb in COMMANDS and name != verb:
+    for rank, (name, (target, summary)) in enumerate(COMMANDS.items()):
+        if name != verb:
+            app.command(f"rollforge.cli.commands.{target}", name=name, help=summary, sort_key=rank)
             continue
         command = load_command(name)
-        _translate(command.function)
+        is_brief = bool(command.common) and not shows_all
+        more = f"More options: rollforge {name} {HELP_ALL}\n\n" if is_brief else ""
         app.command(
             command.function,
             name=name,
             help=_prose(command.function),
-            help_epilogue=f"Example:\n  {_pasteable(command.example)}",
-            sort_key=place,
+            help_epilogue=f"{more}Example:\n  {_pasteable(command.example)}",
+            help_formatter=_brief_formatter(command.common) if is_brief else None,
+            sort_key=rank,
         )
     return app
 
 
-def call(app: cyclopts.App, words: Sequence[str]) -> object:
-    """What the command returns; words that it does not take are a usage error like any other."""
+def _default_text(value: object) -> str | None:
+    """Write a default for the help; off, empty and none go without saying."""
+    if value is None or value is False or value in ("", (), [], {}):
+        return None
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _brief_formatter(common: frozenset[str]) -> cyclopts.help.DefaultFormatter:
+    """Return a help formatter that leaves out every flag but the common ones."""
+    from cyclopts.help import DefaultFormatter
+
+    class BriefFormatter(DefaultFormatter):
+        def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
+            entries = [
+                entry for entry in panel.entries if not entry.names or common.intersection(entry.names)
+            ]
+            if entries:
+                super().__call__(console, options, panel.copy(entries=entries))
+
+    return BriefFormatter()
+
+
+def run_app(words: Sequence[str], config_path: str | None = None) -> object:
+    """Parse the words, call the command and return its result; flags win over environment over config file."""
+    from rollforge.cli.render.console import help_console
+
+    verb = words[0] if words and words[0] in COMMANDS else None
+    app = build_app(verb, shows_all=HELP_ALL in words)
+    app.config = _sources(app, verb, config_path)
+    is_help = not words or any(word.startswith("-") for word in words)
     try:
-        return app(words, result_action="return_value", exit_on_error=False, print_error=False)
+        return app(
+            words,
+            console=help_console() if is_help else None,
+            result_action="return_value",
+            exit_on_error=False,
+            print_error=False,
+        )
     except cyclopts.CycloptsError as error:
-        verb = words[0] if words and words[0] in COMMANDS else None
         raise UsageError(_complaint(error, verb), hint=_way_out(error, verb)) from None
 
 
-def check_variables(app: cyclopts.App, verb: str) -> None:
-    """Refuse variables of the environment that are meant for this command and name none of its options."""
-    if verb not in COMMANDS:
-        return
+def _sources(app: cyclopts.App, verb: str | None, config_path: str | None) -> list[object]:
+    """Sources of values below the flags, the strongest first."""
+    sources: list[object] = []
+    if any(name.startswith("ROLLFORGE_") for name in os.environ):
+        from cyclopts.config import Env
+
+        if verb is not None:
+            _check_variables(app, verb)
+        sources.append(Env("ROLLFORGE_", command=True, show=False))
+    if config_path is not None:
+        from cyclopts.config import Dict
+
+        from rollforge.config import read_config
+
+        sources.append(Dict(read_config(config_path, tables=list(COMMANDS)), source=config_path))
+    return sources
+
+
+def _check_variables(app: cyclopts.App, verb: str) -> None:
+    """Refuse environment variables that are meant for this command and name none of its options."""
     prefix = _as_variable("rollforge", verb, "")
     arguments = app[verb].assemble_argument_collection()
     known = [_as_variable("rollforge", verb, name) for argument in arguments for name in argument.names]
@@ -68,7 +201,7 @@ def check_variables(app: cyclopts.App, verb: str) -> None:
         if name.startswith(prefix) and not any(name == one or name.startswith(f"{one}_") for one in known):
             raise UsageError(
                 f"{verb} has no option for the variable {name}{did_you_mean(name, known)}",
-                hint=f"see all options: rollforge {verb} --help",
+                hint=f"see all options: rollforge {verb} {HELP_ALL}",
             )
 
 
@@ -77,10 +210,11 @@ def _as_variable(*words: str) -> str:
 
 
 def _complaint(error: cyclopts.CycloptsError, verb: str | None) -> str:
-    """What is wrong with the words, by the names that the usage line gives them."""
+    """Describe a parse error with the names that the usage line uses."""
     if isinstance(error, cyclopts.UnusedCliTokensError) and error.unused_tokens:
         return f"{verb or 'rollforge'} does not take {' '.join(error.unused_tokens)!r}"
-    return f"{verb} needs {_needed(error, verb)}" if verb and _needed(error, verb) else str(error)
+    needed = _needed(error, verb) if verb else ""
+    return f"{verb} needs {needed}" if needed else str(error)
 
 
 def _way_out(error: cyclopts.CycloptsError, verb: str | None) -> str:
@@ -92,7 +226,7 @@ def _way_out(error: cyclopts.CycloptsError, verb: str | None) -> str:
 
 
 def _needed(error: cyclopts.CycloptsError, verb: str) -> str:
-    """What the command cannot do without and was not given; empty when something else is wrong."""
+    """Name the required arguments that are missing; empty when something else is wrong."""
     argument = error.argument
     if argument is None or argument.tokens or not isinstance(error, cyclopts.MissingArgumentError):
         return ""
@@ -104,42 +238,14 @@ def _needed(error: cyclopts.CycloptsError, verb: str) -> str:
 
 
 def _prose(function: Callable[..., object]) -> str:
-    """What the docstring says before its parameters, in lines as long as the terminal makes them."""
-    told = (inspect.getdoc(function) or "").partition("\n\nParameters\n---")[0]
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in told.split("\n\n"))
+    """Return the docstring up to its parameters, one line per paragraph: the terminal breaks lines."""
+    text = (inspect.getdoc(function) or "").partition("\n\nParameters\n---")[0]
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
 def _pasteable(example: str) -> str:
-    """The example in lines that no terminal breaks, because a line that is broken cannot be pasted."""
+    """Break a long example with backslashes: a line that the terminal breaks cannot be pasted."""
     if len(example) <= NARROW:
         return example
     lines = textwrap.wrap(example, NARROW - 2, break_long_words=False, break_on_hyphens=False)
     return " \\\n      ".join(lines)
-
-
-def _translate(holder: Any) -> None:
-    """Let the annotations of a function, or of a dataclass, say the same to cyclopts."""
-    hints = get_type_hints(holder, include_extras=True)
-    holder.__annotations__ = {name: _translated(hint) for name, hint in hints.items()}
-
-
-def _translated(hint: Any) -> Any:
-    if is_dataclass(hint):
-        _translate(hint)
-        return cyclopts.Parameter(name="*")(hint)
-    if get_origin(hint) is not Annotated:
-        return hint
-    kind, *extras = get_args(hint)
-    own = [extra for extra in extras if isinstance(extra, Parameter)]
-    return Annotated[kind, *own, *map(_parameter, own)]
-
-
-def _parameter(parameter: Parameter) -> cyclopts.Parameter:
-    told: dict[str, Any] = {name: value for name, value in parameter._asdict().items() if value is not None}
-    if parameter.group is not None:
-        told["group"] = _group(parameter.group)
-    return cyclopts.Parameter(**told)
-
-
-def _group(group: Group) -> cyclopts.Group:
-    return cyclopts.Group(group.name, sort_key=group.sort_key)

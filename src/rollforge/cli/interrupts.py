@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from rollforge.cli.output import say
+from rollforge.cli.render.console import say
 
 TERM_GRACE_S = 30.0
 """After SIGTERM, what is in flight may take this long to finish."""

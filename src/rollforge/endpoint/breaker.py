@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Literal
 
-from rollforge.records import JsonObject
+from rollforge.store.manifest import RequestFacts
 
 BreakerState = Literal["closed", "open", "half-open"]
 
@@ -106,6 +106,6 @@ class RetryBudget:
         self.denied += 1
         return False
 
-    def facts(self) -> JsonObject:
+    def facts(self) -> RequestFacts:
         """For the manifest."""
-        return {"fresh": self.fresh, "retries": self.spent, "retries_denied": self.denied}
+        return RequestFacts(fresh=self.fresh, retries=self.spent, retries_denied=self.denied)

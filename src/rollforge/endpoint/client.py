@@ -24,7 +24,7 @@ from rollforge.endpoint.faults import failure_from_exception, failure_from_statu
 from rollforge.endpoint.limiter import Limiter
 from rollforge.endpoint.time_limit import TimeLimit
 from rollforge.errors import Failure
-from rollforge.records import JsonObject
+from rollforge.store.manifest import EndpointFacts
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Reply(Generic[T]):
+class EndpointReply(Generic[T]):
     """What came back, read."""
 
     value: T
@@ -91,15 +91,15 @@ class Endpoint:
             del self._failing[next(iter(self._failing))]
         return self.answered_at > since
 
-    def facts(self) -> JsonObject:
+    def facts(self) -> EndpointFacts:
         """For the manifest and the display."""
-        return {
-            "url": self.url,
-            "breaker": self.breaker.state,
-            "opened": self.breaker.opened,
-            "requests": self.requests,
-            "failures": self.failures,
-        }
+        return EndpointFacts(
+            url=self.url,
+            breaker=self.breaker.state,
+            opened=self.breaker.opened,
+            requests=self.requests,
+            failures=dict(self.failures),
+        )
 
 
 class Client:
@@ -151,7 +151,7 @@ class Client:
         read: Callable[[bytes], T],
         headers: Mapping[str, str] | None = None,
         keeps_place: bool = False,
-    ) -> Reply[T]:
+    ) -> EndpointReply[T]:
         """The 200 answer to a POST of JSON, or a `Failure` of boundary `model`.
 
         Args:
@@ -163,9 +163,10 @@ class Client:
         while True:
             endpoint = self._free_endpoint(time.monotonic()) or await self._wait_for_endpoint()
             try:
-                value = read(await self._send(endpoint, path, body, headers))
+                data = await self._send(endpoint, path, body, headers)
+                value = _read(read, data)
                 self._succeed(endpoint)
-                return Reply(value, endpoint.url, tries + 1)
+                return EndpointReply(value, endpoint.url, tries + 1)
             except Failure as failure:
                 self._count(endpoint, failure, body)
                 tries += 1
@@ -230,8 +231,10 @@ class Client:
             _require_json(data, answer)
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise failure_from_exception(error, self.options.request_timeout_s) from error
-        except asyncio.CancelledError:
-            endpoint.breaker.release()
+        except Failure:
+            raise
+        except BaseException:
+            endpoint.breaker.release()  # neither an answer nor a failure of the endpoint: another one may probe it
             raise
         finally:
             endpoint.in_flight -= 1
@@ -280,6 +283,18 @@ class Outage(Failure):
     @property
     def is_retryable(self) -> bool:
         return False
+
+
+def _read(read: Callable[[bytes], T], data: bytes) -> T:
+    """Make the answer of the bytes. A shape that trips the reader is the server's fault, and counts as its failure."""
+    try:
+        return read(data)
+    except Failure:
+        raise
+    except Exception as error:
+        raise Failure(
+            "model", "transient", f"the answer cannot be read: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _require_json(data: bytes, answer: aiohttp.ClientResponse) -> None:

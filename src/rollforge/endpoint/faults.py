@@ -12,6 +12,7 @@ import aiohttp
 import msgspec
 
 from rollforge.errors import Failure, FailureClass
+from rollforge.store.reading import UNREADABLE
 
 _OVERFLOW = re.compile(
     r"context[ _-]?(length|window|size)|maximum context|too many tokens|prompt is too long|reduce the length|"
@@ -79,7 +80,7 @@ def message_of(body: bytes) -> str:
     """The server's own words, however it wraps them, cut to a readable length."""
     try:
         value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         value = None
     for key in ("error", "message", "detail"):
         if isinstance(value, dict) and key in value:

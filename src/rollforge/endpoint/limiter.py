@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.records import JsonObject
+from rollforge.store.manifest import ConcurrencyFacts, LimitChange
 
 START, LOWEST, HIGHEST = 16, 1, 4096
 CUT = 0.7
@@ -57,14 +57,6 @@ class ConcurrencyRange(msgspec.Struct, frozen=True):
         return found
 
 
-class Change(msgspec.Struct, frozen=True):
-    """One step of the limit."""
-
-    at: float
-    limit: int
-    reason: str
-
-
 class Limiter:
     """A counting gate whose size adapts. One per run, shared by all endpoints."""
 
@@ -73,7 +65,9 @@ class Limiter:
         self.limit = limits.high if limits.is_fixed else max(limits.low, min(START, limits.high))
         self.in_flight = 0
         self.peak = 0
-        self.history: list[Change] = [Change(now, self.limit, "fixed" if limits.is_fixed else "start")]
+        self.history: list[LimitChange] = [
+            LimitChange(at=now, limit=self.limit, reason="fixed" if limits.is_fixed else "start")
+        ]
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._round = _Round(now)
         self._best: _Level | None = None
@@ -119,13 +113,13 @@ class Limiter:
             self.in_flight += 1
             raise
 
-    def facts(self, since: float) -> JsonObject:
+    def facts(self, since: float) -> ConcurrencyFacts:
         """For the manifest: the limit, and every change with its reason and its seconds after `since`."""
         changes = [
-            {"at": round(change.at - since, 3), "limit": change.limit, "reason": change.reason}
+            LimitChange(at=round(change.at - since, 3), limit=change.limit, reason=change.reason)
             for change in self.history
         ]
-        return {"limit": self.limit, "peak": self.peak, "history": changes}
+        return ConcurrencyFacts(limit=self.limit, peak=self.peak, history=changes)
 
     def succeed(self, seconds: float, now: float) -> None:
         """A request was answered after `seconds`."""
@@ -217,7 +211,7 @@ class Limiter:
             return
         grown = limit - self.limit
         self.limit = limit
-        self.history.append(Change(now, limit, reason))
+        self.history.append(LimitChange(at=now, limit=limit, reason=reason))
         if len(self.history) > HISTORY:
             del self.history[1 : 1 + HISTORY // 10]  # the start stays; the oldest steps after it go
         if grown > 0:

@@ -17,6 +17,7 @@ from rollforge.endpoint.client import Client
 from rollforge.endpoint.faults import failure_from_error
 from rollforge.errors import Failure
 from rollforge.records import JsonObject, Response, from_json, to_json
+from rollforge.store.reading import UNREADABLE
 
 Api = Literal["auto", "responses", "chat"]
 
@@ -39,7 +40,7 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Send the sample's number in a header (the embedded model reads it)."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ModelAnswer(msgspec.Struct, frozen=True):
     """A response with what it took to get it."""
 
     response: JsonObject
@@ -59,7 +60,7 @@ class Model:
         """Optional request fields this server has refused."""
         self._finding_out = asyncio.Lock()
 
-    async def respond(self, params: JsonObject, sample: int = 0) -> Answer:
+    async def respond(self, params: JsonObject, sample: int = 0) -> ModelAnswer:
         """The model's response to `params`, Responses-shaped; raises `Failure`."""
         headers = {SAMPLE_HEADER: str(sample)} if self.options.names_samples else None
         if self.api == "auto":
@@ -68,7 +69,7 @@ class Model:
                     return answer
         return await self._ask(self.api, params, headers)
 
-    async def _find_out(self, params: JsonObject, headers: dict[str, str] | None) -> Answer | None:
+    async def _find_out(self, params: JsonObject, headers: dict[str, str] | None) -> ModelAnswer | None:
         """Ask over one API and keep it if it answers; if the server does not know that path, it is the other one."""
         # Token ids come over Chat Completions only, so ask there first when they are wanted.
         order: tuple[Api, Api] = ("chat", "responses") if self.options.logprobs else ("responses", "chat")
@@ -85,7 +86,7 @@ class Model:
 
     async def _ask(
         self, api: Api, params: JsonObject, headers: dict[str, str] | None, *, keeps_place: bool = False
-    ) -> Answer:
+    ) -> ModelAnswer:
         path = "/responses" if api == "responses" else "/chat/completions"
         while True:
             body = self._body(api, params)
@@ -103,7 +104,7 @@ class Model:
                 continue
             name = str(reply.value.get("model"))
             self.names_seen[name] = self.names_seen.get(name, 0) + 1
-            return Answer(reply.value, reply.endpoint, reply.requests)
+            return ModelAnswer(reply.value, reply.endpoint, reply.requests)
 
     def _body(self, api: Api, params: JsonObject) -> JsonObject:
         if api == "responses":
@@ -141,7 +142,7 @@ def _read_chat(body: bytes) -> JsonObject:
 def _read_object(body: bytes) -> JsonObject:
     try:
         value = from_json(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         value = _read_leniently(body)
     if not isinstance(value, dict):
         raise Failure("model", "transient", "the server answered with no object")

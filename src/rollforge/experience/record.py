@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from rollforge.errors import DataError
 from rollforge.records import JsonObject
+from rollforge.store.reading import UNREADABLE
 
 Fidelity = Literal["exact", "per-call", "text"]
 """`exact`: the very tokens of the whole rollout. `per-call`: the very tokens of one model call, because the
@@ -120,7 +121,7 @@ def from_bytes(data: bytes) -> Experience:
     """What `to_bytes` wrote; raises `DataError` for anything else."""
     try:
         return _decoder.decode(data)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except UNREADABLE as error:
         raise DataError(f"not an experience: {error}") from error
 
 

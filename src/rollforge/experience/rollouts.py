@@ -44,7 +44,7 @@ class RowSource(msgspec.Struct, frozen=True, kw_only=True):
     difficulty: float | None = None
 
 
-class Call(msgspec.Struct, frozen=True):
+class TokenCall(msgspec.Struct, frozen=True):
     """One model call with its tokens."""
 
     prompt: list[int]
@@ -116,7 +116,7 @@ def row_metrics(row: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def model_calls(output: list[JsonObject]) -> list[Call]:
+def model_calls(output: list[JsonObject]) -> list[TokenCall]:
     """The model calls whose tokens were captured; they stand on the last item of each call."""
     calls, text = [], ""
     for item in output:
@@ -126,12 +126,12 @@ def model_calls(output: list[JsonObject]) -> list[Call]:
         if generated:
             prompt = item.get("prompt_token_ids") or []
             logprobs = item.get("generation_log_probs") or []
-            calls.append(Call(prompt, generated, logprobs, text))
+            calls.append(TokenCall(prompt, generated, logprobs, text))
             text = ""
     return calls
 
 
-def continues(calls: list[Call]) -> bool:
+def continues(calls: list[TokenCall]) -> bool:
     """Whether each call's prompt begins with all that came before it."""
     seen: list[int] = []
     for call in calls:
@@ -141,7 +141,7 @@ def continues(calls: list[Call]) -> bool:
     return True
 
 
-def _with_tokens(experience: Experience, calls: list[Call], fidelity: Fidelity) -> Experience:
+def _with_tokens(experience: Experience, calls: list[TokenCall], fidelity: Fidelity) -> Experience:
     tokens = list(calls[0].prompt)
     prompt_length = len(tokens)
     mask: list[bool] = []
@@ -163,7 +163,7 @@ def _with_tokens(experience: Experience, calls: list[Call], fidelity: Fidelity) 
     )
 
 
-def _turn(whole: Experience, turn: int, call: Call) -> Experience:
+def _turn(whole: Experience, turn: int, call: TokenCall) -> Experience:
     return msgspec.structs.replace(
         whole, id=f"{whole.run}/{turn}", turn=turn, response=call.text, output_tokens=len(call.generated)
     )

@@ -13,6 +13,7 @@ import msgspec
 from rollforge.exporters.items import ImagePolicy, Part, chat_tools, text_of
 from rollforge.exporters.messages import Call, Conversation, Inexpressible, Message, is_text
 from rollforge.records import JsonObject
+from rollforge.store.reading import UNREADABLE
 
 _NULL = msgspec.Raw(b"null")
 _ASKING = ("user", "system", "developer")
@@ -72,7 +73,7 @@ def read_chat_row(row: ChatRow, images: ImagePolicy = "refuse") -> Conversation:
         tools = chat_tools(
             msgspec.json.decode(row.tools, type=str).encode() if is_text(row.tools) else row.tools
         )
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise Inexpressible("tools that are no list of schemas") from error
     return Conversation(prompt, answer, tools, frozenset(marks))
 

@@ -19,6 +19,7 @@ import msgspec
 
 from rollforge.exporters.texts import flat_outline
 from rollforge.exporters.times import looks_like_time
+from rollforge.store.reading import UNREADABLE
 
 SURE_BYTES = 6 << 20
 """Well inside the part of the file from which the loader infers its types."""
@@ -74,7 +75,7 @@ class ArgumentsGuard:
             return None
         try:
             value = msgspec.json.decode(arguments)
-        except (msgspec.DecodeError, RecursionError):
+        except UNREADABLE:
             value = None
         if not isinstance(value, dict):
             return NOT_AN_OBJECT

@@ -11,6 +11,7 @@ import re
 import msgspec
 
 from rollforge.exporters.texts import is_spelled_once
+from rollforge.store.reading import UNREADABLE
 
 
 class Inexpressible(Exception):
@@ -156,5 +157,5 @@ def is_object(arguments: str) -> bool:
     """Whether the model wrote a JSON object."""
     try:
         return isinstance(msgspec.json.decode(arguments), dict)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+    except (*UNREADABLE, UnicodeEncodeError):
         return False

@@ -13,6 +13,7 @@ import msgspec
 from rollforge.exporters.chat_rows import ChatRow, read_chat_row
 from rollforge.exporters.items import ImagePolicy, Item, chat_tools, fold, tokens_of
 from rollforge.exporters.messages import Conversation, Inexpressible, Message
+from rollforge.store.reading import UNREADABLE
 
 
 class _Params(msgspec.Struct, gc=False):
@@ -75,7 +76,7 @@ class Reader:
             if self._is_careful:
                 line.decode()
             return _decode_row(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             if (chat := _chat_row(line)) is not None:
                 return chat
             raise Inexpressible(_decode_reason(error)) from error
@@ -99,7 +100,7 @@ class Reader:
         """The conversation of a task alone, from the bytes of its `responses_create_params`."""
         try:
             decoded = msgspec.json.decode(params, type=_Params)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise Inexpressible(_decode_reason(error)) from error
         prompt, tools, marks, _ = self._prompt(decoded)
         return Conversation(prompt, [], tools, marks)
@@ -129,7 +130,7 @@ def _chat_row(line: bytes) -> ChatRow | None:
     """The line as a row in chat form, if it is one."""
     try:
         row = _decode_chat_row(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return None
     return row if row.is_one else None
 
@@ -139,7 +140,7 @@ def _read_prompt(params: _Params, images: ImagePolicy) -> tuple[list[Message], b
     try:
         items = _decode_items(params.input)
         tools = chat_tools(params.tools)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise Inexpressible(_decode_reason(error)) from error
     messages = [Message("user", items)] if isinstance(items, str) else fold(items or [], {}, marks, images)
     if params.instructions:
@@ -147,7 +148,7 @@ def _read_prompt(params: _Params, images: ImagePolicy) -> tuple[list[Message], b
     return messages, tools, frozenset(marks)
 
 
-def _decode_reason(error: msgspec.DecodeError | UnicodeDecodeError) -> str:
+def _decode_reason(error: Exception) -> str:
     """A reason without positions: equal defects must count as one."""
     text = str(error)
     if isinstance(error, UnicodeDecodeError):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable
 import msgspec
 
 from rollforge.exporters.times import looks_like_time
+from rollforge.store.reading import UNREADABLE
 
 __all__ = ["flat_outline", "is_spelled_once", "is_utf8", "on_one_line", "shorten"]
 
@@ -52,7 +53,7 @@ def python_flat_outline(text: str) -> Hashable | None:
     """
     try:
         value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+    except (*UNREADABLE, UnicodeEncodeError):
         return None
     if not isinstance(value, dict) or not value or text.count(":") != len(value):
         return None  # a colon more may be a key that stands twice

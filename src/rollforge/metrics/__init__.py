@@ -7,6 +7,7 @@ the numbers of a training batch.
 
 from __future__ import annotations
 
+from rollforge.metrics.batch import TrainerBatch
 from rollforge.metrics.callback import rename_trl, trl_callback
 from rollforge.metrics.evaluation import EvalOptions, fold_eval
 from rollforge.metrics.fold import Policy, StepFold, fold_experiences, fold_steps
@@ -20,7 +21,7 @@ from rollforge.metrics.names import (
     validate_name,
 )
 from rollforge.metrics.profiles import PROFILES, rename
-from rollforge.metrics.trainer import TrainerBatch, trainer_metrics
+from rollforge.metrics.trainer import trainer_metrics
 
 __all__ = [
     "PROFILES",

@@ -20,7 +20,7 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 _WIDE = 256
-"""Groups larger than this are summed one by one; below it, all groups together, rank by rank."""
+"""RowGroups larger than this are summed one by one; below it, all groups together, rank by rank."""
 
 
 class StepTable(msgspec.Struct, frozen=True):
@@ -39,7 +39,7 @@ class StepTable(msgspec.Struct, frozen=True):
             yield step, {name: value for name, value in found if value == value}
 
 
-class Groups:
+class RowGroups:
     """Rows of equal key brought together: an order of the rows, and where each group starts in it."""
 
     def __init__(self, *keys: NDArray[Any]) -> None:
@@ -133,9 +133,9 @@ def fold_steps(
             not a missing one.
     """
     step_column, task_column = np.asarray(step), np.asarray(task)
-    by_task = Groups(step_column, task_column)
+    by_task = RowGroups(step_column, task_column)
     task_step = by_task.arrange(step_column)[by_task.starts]
-    by_step = Groups(task_step)
+    by_step = RowGroups(task_step)
     numbers: dict[str, FloatArray] = {}
     for metric in sorted(values):
         column = by_task.arrange(np.asarray(values[metric], dtype=np.float64))
@@ -147,7 +147,13 @@ def fold_steps(
 
 
 def _fold_metric(
-    metric: str, column: FloatArray, mask: BoolArray | None, by_task: Groups, by_step: Groups, *, counts: bool
+    metric: str,
+    column: FloatArray,
+    mask: BoolArray | None,
+    by_task: RowGroups,
+    by_step: RowGroups,
+    *,
+    counts: bool,
 ) -> dict[str, FloatArray]:
     finite = np.isfinite(column)
     usable = finite if mask is None else finite & mask
@@ -174,7 +180,7 @@ def _fold_metric(
 
 
 def _task_level(
-    suffix: str, column: FloatArray, usable: BoolArray, runs: FloatArray, by_task: Groups
+    suffix: str, column: FloatArray, usable: BoolArray, runs: FloatArray, by_task: RowGroups
 ) -> FloatArray:
     match suffix:
         case "mean":
@@ -191,7 +197,7 @@ def _task_level(
 
 
 def _step_level(
-    suffix: str, task_value: FloatArray, has_value: BoolArray, tasks: FloatArray, by_step: Groups
+    suffix: str, task_value: FloatArray, has_value: BoolArray, tasks: FloatArray, by_step: RowGroups
 ) -> dict[str, FloatArray]:
     some = np.maximum(tasks, 1)
     absent = np.where(tasks > 0, 0.0, np.nan)

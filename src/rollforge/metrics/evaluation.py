@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rollforge.metrics.columns import Groups
+from rollforge.metrics.columns import RowGroups
 from rollforge.metrics.fold import reduce_numbers
 from rollforge.metrics.ladder import (
     Estimator,
@@ -114,7 +114,7 @@ def task_level(
 def _metric_table(
     metric: str, task: NDArray[Any], column: FloatArray, answers: list[Hashable] | None, options: EvalOptions
 ) -> dict[str, FloatArray]:
-    groups = Groups(task)
+    groups = RowGroups(task)
     parts: dict[str, list[FloatArray]] = {}
     places: dict[str, list[NDArray[np.int64]]] = {}
     if not len(groups):

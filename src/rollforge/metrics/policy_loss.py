@@ -5,15 +5,11 @@ Masked means are Σ(x·m)/(Σm + 1e-8), as verl has them, so that the numbers ca
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from rollforge.metrics.batch import TrainerBatch, as_array
 from rollforge.metrics.columns import BoolArray
 from rollforge.metrics.moments import FloatArray
-
-if TYPE_CHECKING:
-    from rollforge.metrics.trainer import TrainerBatch
 
 
 def masked_mean(values: FloatArray, mask: BoolArray) -> float:
@@ -21,8 +17,6 @@ def masked_mean(values: FloatArray, mask: BoolArray) -> float:
 
 
 def _arrays(*given: object) -> list[FloatArray]:
-    from rollforge.metrics.trainer import as_array
-
     return [as_array(value) for value in given]
 
 

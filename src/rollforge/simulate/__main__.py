@@ -34,9 +34,11 @@ async def _serve(options: SimulateOptions) -> None:
 
 
 def _wait_for_parent(loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> None:
-    while sys.stdin.buffer.read(4096):
-        pass
-    loop.call_soon_threadsafe(ended.set)
+    try:
+        while sys.stdin.buffer.read(4096):
+            pass
+    finally:  # also when reading fails: without a parent to watch, the child must end
+        loop.call_soon_threadsafe(ended.set)
 
 
 if __name__ == "__main__":

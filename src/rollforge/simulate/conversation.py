@@ -14,14 +14,14 @@ from rollforge.records import JsonObject
 from rollforge.simulate.chance import digest
 
 
-class Message(msgspec.Struct, frozen=True):
+class SimulatedMessage(msgspec.Struct, frozen=True):
     """Something said in the conversation."""
 
     role: str
     text: str
 
 
-class Call(msgspec.Struct, frozen=True):
+class SimulatedCall(msgspec.Struct, frozen=True):
     """A function call, by the model now or earlier in the conversation."""
 
     name: str
@@ -36,7 +36,7 @@ class ToolOutput(msgspec.Struct, frozen=True):
     text: str
 
 
-Item = Message | Call | ToolOutput
+ConversationItem = SimulatedMessage | SimulatedCall | ToolOutput
 
 
 class Tool(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """One request, the same whichever API it came by."""
 
     model: str
-    items: tuple[Item, ...]
+    items: tuple[ConversationItem, ...]
     tools: tuple[Tool, ...] = ()
     tool_choice: str = "auto"
     """`auto`, `none`, `required`, or the name of the tool to call."""
@@ -73,35 +73,37 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     def task_text(self) -> str:
         """The text of the last user message: the problem to solve."""
         texts = (
-            item.text for item in reversed(self.items) if isinstance(item, Message) and item.role == "user"
+            item.text
+            for item in reversed(self.items)
+            if isinstance(item, SimulatedMessage) and item.role == "user"
         )
         return next(texts, "")
 
     def task_key(self) -> str:
         """Names the conversation up to the last user message: the same for every turn of one rollout."""
-        said = [item for item in self.items if isinstance(item, Message)]
+        said = [item for item in self.items if isinstance(item, SimulatedMessage)]
         while said and said[-1].role != "user":
             said.pop()
         return f"{digest(*(part for message in said for part in (message.role, message.text))):016x}"
 
-    def since_user(self) -> tuple[Item, ...]:
+    def since_user(self) -> tuple[ConversationItem, ...]:
         """What has happened since the last user message: the model's own calls and their outputs."""
         last = max((place for place, item in enumerate(self.items) if _is_from_user(item)), default=-1)
         return self.items[last + 1 :]
 
 
-def _is_from_user(item: Item) -> bool:
-    return isinstance(item, Message) and item.role == "user"
+def _is_from_user(item: ConversationItem) -> bool:
+    return isinstance(item, SimulatedMessage) and item.role == "user"
 
 
 Finish = Literal["stop", "length", "tool_calls", "content_filter"]
 
 
-class Turn(msgspec.Struct, frozen=True, kw_only=True):
+class SimulatedTurn(msgspec.Struct, frozen=True, kw_only=True):
     """What the model says in one turn."""
 
     text: str = ""
     reasoning: str = ""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[SimulatedCall, ...] = ()
     refusal: str | None = None
     finish: Finish = "stop"

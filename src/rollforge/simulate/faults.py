@@ -1,8 +1,7 @@
-"""This module makes the server misbehave on demand: what goes wrong, how often, and for which requests.
+"""Faults on demand: what goes wrong, how often, and for which requests.
 
 Transport faults depend on (seed, request number), so that a retry can succeed. Answer faults depend on
-(seed, prompt, sample), so that they are stable: a truncated answer stays truncated however often it is
-asked for."""
+(seed, prompt, sample), so that they are stable: a truncated answer stays truncated on every request."""
 
 from __future__ import annotations
 
@@ -28,6 +27,14 @@ TRANSPORT: dict[str, dict[str, str]] = {
     "content-type": {"status": ""},
     "reset": {"when": ""},
     "down": {"status": ""},
+    "endless": {"status": "200", "mb": ""},
+    "large-body": {"mb": "256"},
+    "gzip-bomb": {"mb": "1024"},
+    "headers": {"kb": "1024"},
+    "nested": {"depth": "100000"},
+    "bad-utf8": {},
+    "redirect": {"to": "http://other-host.invalid/v1", "status": "307"},
+    "echo-headers": {"status": "401"},
 }
 ANSWER: dict[str, dict[str, str]] = {
     "empty": {},
@@ -36,15 +43,18 @@ ANSWER: dict[str, dict[str, str]] = {
     "filtered": {},
     "overflow": {"wording": ""},
     "wrong-model": {"name": "simulated-other-model"},
+    "absurd-numbers": {"number": ""},
 }
 KINDS = {**TRANSPORT, **ANSWER}
-"""Kind of fault → its own options with their defaults; an empty default is drawn by chance or means none."""
+"""Kind of fault → its own options with their defaults. An empty default means none, or a seeded draw."""
 
 _CHOICES = {
     "content_length": ("right", "wrong"),
     "wording": ("openai", "vllm"),
     "when": ("before", "during"),
+    "number": ("digits", "negative", "huge", "fraction", "text", "nan"),
 }
+_NUMBERS = ("retry_after", "seconds", "status", "mb", "kb", "depth")
 
 
 class Fault(NamedTuple):
@@ -58,7 +68,7 @@ class Fault(NamedTuple):
     options: Mapping[str, str]
 
     def is_in_force(self, elapsed: float) -> bool:
-        """Whether the clock allows it now; `elapsed` counts from the first request."""
+        """True while the fault is active; `elapsed` counts seconds from the first request."""
         since = elapsed - self.after
         if since < 0:
             return False
@@ -70,8 +80,12 @@ class Fault(NamedTuple):
         """The option `seconds`."""
         return float(self.options["seconds"])
 
+    def megabytes(self) -> int | None:
+        """The option `mb`; None when the body has no end."""
+        return int(float(self.options["mb"])) if self.options["mb"] else None
+
     def choose(self, option: str, chance: Chance) -> str:
-        """The option as given, else one of its two values by chance."""
+        """The option as given, else one of its values by a seeded draw."""
         return self.options.get(option) or chance.pick(_CHOICES[option])
 
 
@@ -86,7 +100,7 @@ class Faults:
         self._outages = [fault for fault in faults if fault.kind == "down"]
 
     def for_request(self, number: int, elapsed: float) -> Fault | None:
-        """The transport fault that meets this request."""
+        """The transport fault for this request, if any."""
         for fault in self._transport:
             if fault.is_in_force(elapsed) and Chance("fault", self._seed, fault.kind, number).happens(
                 fault.rate
@@ -95,7 +109,7 @@ class Faults:
         return None
 
     def for_answer(self, task: str, sample: int, elapsed: float) -> dict[str, Fault]:
-        """The answer faults that meet this sample of the task, by kind."""
+        """The answer faults for this sample of the task, by kind."""
         due = [fault for fault in self._answer if fault.is_in_force(elapsed)]
         return {
             fault.kind: fault
@@ -104,14 +118,14 @@ class Faults:
         }
 
     def outage(self, elapsed: float) -> Fault | None:
-        """The outage in force, if one takes every request down."""
+        """The active outage that affects every request, if any."""
         return next(
             (fault for fault in self._outages if fault.rate >= 1 and fault.is_in_force(elapsed)), None
         )
 
 
 def parse_fault(spec: str) -> Fault:
-    """The fault that `KIND=RATE[,option=value…]` asks for; `burst` or `interval` may stand for the rate."""
+    """Parse `KIND=RATE[,option=value…]`; the word `burst` or `interval` may replace the rate."""
     kind, _, rest = spec.partition("=")
     if kind not in KINDS:
         raise UsageError(
@@ -167,6 +181,6 @@ def _checked(options: dict[str, str], spec: str) -> dict[str, str]:
     for key, value in options.items():
         if value and key in _CHOICES and value not in _CHOICES[key]:
             raise UsageError(f"--fault {spec}: {key} is {' or '.join(_CHOICES[key])}, not {value!r}")
-        if value and key in ("retry_after", "seconds", "status"):
-            _number(spec, key, value)
+        if value and key in _NUMBERS and _number(spec, key, value) < 0:
+            raise UsageError(f"--fault {spec}: {key} cannot be negative, not even {value}")
     return options

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from rollforge.simulate import tools, words
 from rollforge.simulate.chance import Chance
-from rollforge.simulate.conversation import Ask, Turn
+from rollforge.simulate.conversation import Ask, SimulatedTurn
 from rollforge.simulate.needles import read_needles
 from rollforge.simulate.options import SimulateOptions
-from rollforge.simulate.problems import Problem, near_misses, read_options, read_problem
+from rollforge.simulate.problems import Exercise, near_misses, read_options, read_problem
 from rollforge.simulate.skill import is_solved
 from rollforge.simulate.tokens import limit
 
@@ -19,19 +19,21 @@ _UNBOXED = 0.08
 """Share of wrong answers that also forget the box."""
 
 
-def take_turn(options: SimulateOptions, ask: Ask, task: str, sample: int) -> Turn:
+def take_turn(options: SimulateOptions, ask: Ask, task: str, sample: int) -> SimulatedTurn:
     """What the model says next; `task` names the canonical prompt, equal for all turns of a rollout."""
     chance = Chance("turn", options.seed, task, sample, len(ask.since_user()))
     turn = _tool_turn(options, ask, task, sample, chance) or _answer(options, ask, task, sample, chance)
     if ask.wants_reasoning or chance.happens(options.reasoning):
         length = chance.lognormal(options.answer_tokens * 0.8, _LENGTH_SPREAD)
-        turn = Turn(
+        turn = SimulatedTurn(
             text=turn.text, calls=turn.calls, finish=turn.finish, reasoning=words.thoughts(chance, length)
         )
     return limit(turn, ask.max_tokens)
 
 
-def _tool_turn(options: SimulateOptions, ask: Ask, task: str, sample: int, chance: Chance) -> Turn | None:
+def _tool_turn(
+    options: SimulateOptions, ask: Ask, task: str, sample: int, chance: Chance
+) -> SimulatedTurn | None:
     if not ask.tools or ask.tool_choice == "none":
         return None
     needles = read_needles(ask.task_text)
@@ -43,21 +45,21 @@ def _tool_turn(options: SimulateOptions, ask: Ask, task: str, sample: int, chanc
     return tools.use_any(ask, chance, sample)
 
 
-def _answer(options: SimulateOptions, ask: Ask, task: str, sample: int, chance: Chance) -> Turn:
+def _answer(options: SimulateOptions, ask: Ask, task: str, sample: int, chance: Chance) -> SimulatedTurn:
     problem = read_problem(ask.task_text)
     length = chance.lognormal(options.answer_tokens, _LENGTH_SPREAD)
     if problem is None:
-        return Turn(text=words.generic(chance, length, _guess(options, ask, task, chance)))
+        return SimulatedTurn(text=words.generic(chance, length, _guess(options, ask, task, chance)))
     if is_solved(options.seed, task, sample, problem.difficulty, options.skill):
-        return Turn(text=words.working(problem, problem.answer, chance, length))
+        return SimulatedTurn(text=words.working(problem, problem.answer, chance, length))
     boxed = not chance.happens(_UNBOXED)
     text = words.working(
         problem, _mistake(options, problem, task, chance), chance, 1.25 * length, boxed=boxed
     )
-    return Turn(text=text)
+    return SimulatedTurn(text=text)
 
 
-def _mistake(options: SimulateOptions, problem: Problem, task: str, chance: Chance) -> str:
+def _mistake(options: SimulateOptions, problem: Exercise, task: str, chance: Chance) -> str:
     """A wrong answer. A task has a favourite one: real samples of one task tend to fail alike."""
     if problem.options:
         wrong = [letter for letter, _ in problem.options if letter != problem.answer]

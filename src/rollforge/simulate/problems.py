@@ -2,7 +2,7 @@
 text.
 
 Nothing but the text passes from the one to the other: the model finds the numbers and the options in the
-prompt like any other model, and no answer is hidden in it. `Problem.answer` is what is right, not what
+prompt like any other model, and no answer is hidden in it. `Exercise.answer` is what is right, not what
 the model will say."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BOXED = "Put the final answer in \\boxed{}."
 LETTER = "Answer with the letter of the right option in \\boxed{}."
 
 
-class Problem(NamedTuple):
+class Exercise(NamedTuple):
     """A question with one right answer."""
 
     text: str
@@ -114,7 +114,7 @@ def difficulty_of(effort: float) -> float:
     return round(min(1.0, effort / 12), 3)
 
 
-def pose_math(chance: Chance) -> Problem:
+def pose_math(chance: Chance) -> Exercise:
     """An expression or a word problem to be answered in a box."""
     if chance.happens(0.5):
         question = f"What is {_expression(chance)}?"
@@ -125,7 +125,7 @@ def pose_math(chance: Chance) -> Problem:
     return _posed(f"{question} {BOXED}")
 
 
-def pose_choice(chance: Chance) -> Problem:
+def pose_choice(chance: Chance) -> Exercise:
     """A multiple choice question about a small fact or a sum."""
     if chance.happens(0.35):
         expression = _expression(chance)
@@ -144,7 +144,7 @@ def pose_choice(chance: Chance) -> Problem:
 
 
 @lru_cache(maxsize=256)
-def read_problem(text: str) -> Problem | None:
+def read_problem(text: str) -> Exercise | None:
     """The problem a prompt poses, or None when the model does not know its kind."""
     options = read_options(text)
     if options:
@@ -152,10 +152,10 @@ def read_problem(text: str) -> Problem | None:
     for landmark, pattern, story in _PATTERNS:
         if landmark in text and (found := pattern.search(text)):
             solution = story.solve(found.groupdict())
-            return solution and Problem(text, solution.value, solution.steps, difficulty_of(solution.effort))
+            return solution and Exercise(text, solution.value, solution.steps, difficulty_of(solution.effort))
     expression = find_expression(text)
     solution = work_out(expression) if expression else None
-    return solution and Problem(text, solution.value, solution.steps, difficulty_of(solution.effort))
+    return solution and Exercise(text, solution.value, solution.steps, difficulty_of(solution.effort))
 
 
 def read_options(text: str) -> tuple[tuple[str, str], ...]:
@@ -178,7 +178,7 @@ def near_misses(answer: str, chance: Chance) -> tuple[str, ...]:
     return tuple(str(slip) for slip in chance.shuffled(unlike)[:4])
 
 
-def _read_choice(text: str, options: tuple[tuple[str, str], ...]) -> Problem | None:
+def _read_choice(text: str, options: tuple[tuple[str, str], ...]) -> Exercise | None:
     stem = _OPTION.split(text, maxsplit=1)[0]
     expression = find_expression(stem)
     solution = work_out(expression) if expression else None
@@ -191,7 +191,7 @@ def _read_choice(text: str, options: tuple[tuple[str, str], ...]) -> Problem | N
     else:
         return None
     letters = [letter for letter, option in options if option == right]
-    return Problem(text, letters[0], steps, difficulty, options) if letters else None
+    return Exercise(text, letters[0], steps, difficulty, options) if letters else None
 
 
 def _expression(chance: Chance) -> str:
@@ -205,7 +205,7 @@ def _expression(chance: Chance) -> str:
     return text
 
 
-def _posed(text: str) -> Problem:
+def _posed(text: str) -> Exercise:
     problem = read_problem(text)
     if problem is None:
         raise RuntimeError(f"a problem was posed that cannot be read back: {text!r}")

@@ -12,11 +12,10 @@ import sys
 from types import TracebackType
 from typing import Self
 
-import msgspec
-
 from rollforge.errors import RollforgeError
 from rollforge.records import from_json, to_json
 from rollforge.simulate.options import SimulateOptions
+from rollforge.store.reading import UNREADABLE
 
 _GRACE_SECONDS = 5.0
 
@@ -46,7 +45,7 @@ class SimulatedProcess:
             self._process.stdin.write(to_json(self.options) + b"\n")
             self._process.stdin.flush()
             self.base_url = from_json(self._process.stdout.readline())["base_url"]
-        except (msgspec.DecodeError, KeyError, TypeError, OSError) as error:
+        except (*UNREADABLE, KeyError, TypeError, OSError) as error:
             self.stop()
             raise RollforgeError(
                 "the simulated model did not start", hint="try it alone: rollforge simulate"

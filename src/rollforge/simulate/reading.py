@@ -6,7 +6,14 @@ crash."""
 from __future__ import annotations
 
 from rollforge.records import JsonObject, content_text, to_json
-from rollforge.simulate.conversation import Ask, Call, Item, Message, Tool, ToolOutput
+from rollforge.simulate.conversation import (
+    Ask,
+    ConversationItem,
+    SimulatedCall,
+    SimulatedMessage,
+    Tool,
+    ToolOutput,
+)
 
 
 class Rejection(Exception):
@@ -37,13 +44,13 @@ def read_responses(body: JsonObject) -> Ask:
         )
     given = body.get("input")
     if isinstance(given, str):
-        items: list[Item] = [Message("user", given)]
+        items: list[ConversationItem] = [SimulatedMessage("user", given)]
     elif isinstance(given, list) and given:
         items = [item for entry in given for item in _responses_item(entry)]
     else:
         raise Rejection(400, "input must be a text or a list of items", param="input")
     if isinstance(body.get("instructions"), str):
-        items.insert(0, Message("system", body["instructions"]))
+        items.insert(0, SimulatedMessage("system", body["instructions"]))
     include = body.get("include") or []
     top = _number(body, "top_logprobs", 0)
     return Ask(
@@ -100,13 +107,15 @@ def _refuse_streaming(body: JsonObject) -> None:
         )
 
 
-def _responses_item(entry: object) -> list[Item]:
+def _responses_item(entry: object) -> list[ConversationItem]:
     item = _entry(entry, "input")
     match item.get("type", "message"):
         case "message":
-            return [Message(str(item.get("role", "user")), content_text(item.get("content")))]
+            return [SimulatedMessage(str(item.get("role", "user")), content_text(item.get("content")))]
         case "function_call":
-            return [Call(str(item.get("name")), str(item.get("arguments")), str(item.get("call_id")))]
+            return [
+                SimulatedCall(str(item.get("name")), str(item.get("arguments")), str(item.get("call_id")))
+            ]
         case "function_call_output":
             return [ToolOutput(str(item.get("call_id")), _text(item.get("output")))]
         case "reasoning":
@@ -117,7 +126,7 @@ def _responses_item(entry: object) -> list[Item]:
             )
 
 
-def _chat_items(entry: object) -> list[Item]:
+def _chat_items(entry: object) -> list[ConversationItem]:
     message = _entry(entry, "messages")
     role = message.get("role")
     if role == "tool":
@@ -125,12 +134,12 @@ def _chat_items(entry: object) -> list[Item]:
     if role not in ("system", "developer", "user", "assistant"):
         raise Rejection(400, f"unknown role {role!r}", param="messages")
     calls = [(_mapping(call.get("function")), call) for call in message.get("tool_calls") or []]
-    items: list[Item] = [
-        Call(str(function.get("name")), str(function.get("arguments")), str(call.get("id")))
+    items: list[ConversationItem] = [
+        SimulatedCall(str(function.get("name")), str(function.get("arguments")), str(call.get("id")))
         for function, call in calls
     ]
     text = content_text(message.get("content"))
-    return [Message(role, text), *items] if text or not items else items
+    return [SimulatedMessage(role, text), *items] if text or not items else items
 
 
 def _tool(entry: object) -> Tool:

@@ -1,13 +1,13 @@
-"""This module serves the simulated model over HTTP on loopback: connections, waiting, and replies mangled on
-their way.
+"""The simulated model over HTTP on loopback: connections, delays, and transport faults.
 
-A reply that is due at once is written in the call that received the request; only waiting ones become
-tasks. That keeps a request near a tenth of a millisecond, so that a run of a million can be rehearsed."""
+A reply without delay is written in the call that received the request; only delayed ones become tasks. That keeps
+a request near a tenth of a millisecond, so that a run of a million can be rehearsed."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import struct
 from collections.abc import Coroutine
@@ -16,9 +16,13 @@ from typing import Any, Self, cast
 
 from rollforge.errors import UsageError
 from rollforge.records import to_json
+from rollforge.simulate import bodies
+from rollforge.simulate.faults import Fault
 from rollforge.simulate.options import SimulateOptions
-from rollforge.simulate.service import Outcome, Service, Stats
-from rollforge.simulate.wire import BadRequest, Head, Reply, Request, read_body, read_head
+from rollforge.simulate.service import PlannedReply, Service, Stats
+from rollforge.simulate.wire import BadRequest, Head, HttpReply, HttpRequest, read_body, read_head
+
+logger = logging.getLogger(__name__)
 
 _SILENT = frozenset({"hang", "reset", "down"})
 """Faults after which no whole reply was sent."""
@@ -82,7 +86,7 @@ class SimulatedServer:
     ) -> None:
         await self.close()
 
-    def serve(self, connection: _Connection, request: Request) -> None:
+    def serve(self, connection: _Connection, request: HttpRequest) -> None:
         """Reply to one request, now or later."""
         outcome = self.service.outcome(request)
         if not outcome.delay and not outcome.manner and not (self._gate and outcome.uses_capacity):
@@ -92,7 +96,7 @@ class SimulatedServer:
         else:
             connection.begin(self._deliver(connection, outcome, request.keeps_alive))
 
-    async def _deliver(self, connection: _Connection, outcome: Outcome, keep_alive: bool) -> None:
+    async def _deliver(self, connection: _Connection, outcome: PlannedReply, keep_alive: bool) -> None:
         stats = self.stats
         stats.in_flight += 1
         stats.peak_in_flight = max(stats.peak_in_flight, stats.in_flight)
@@ -120,7 +124,7 @@ class SimulatedServer:
         self._connections.discard(connection)
 
 
-async def _mangle(connection: _Connection, outcome: Outcome, keep_alive: bool) -> None:
+async def _mangle(connection: _Connection, outcome: PlannedReply, keep_alive: bool) -> None:
     """Send the reply the way its fault wants it."""
     reply, fault, chance = outcome.reply, outcome.manner, outcome.chance
     assert fault is not None and chance is not None
@@ -144,8 +148,31 @@ async def _mangle(connection: _Connection, outcome: Outcome, keep_alive: bool) -
             connection.send(reply.head() + reply.body[: len(reply.body) // 2])
             await asyncio.sleep(0.01)
             connection.reset()
+        case "endless" | "large-body" | "gzip-bomb":
+            await _stream(connection, reply, fault, keep_alive)
         case _:
             connection.reset()
+
+
+async def _stream(connection: _Connection, reply: HttpReply, fault: Fault, keep_alive: bool) -> None:
+    """Send a body far larger than the answer, no faster than the client reads it."""
+    if fault.kind == "gzip-bomb":
+        reply = reply._replace(headers=(*reply.headers, ("Content-Encoding", "gzip")))
+        pieces = bodies.gzip_bomb(reply.body, fault.megabytes() or 0)
+    elif fault.kind == "large-body":
+        pieces = bodies.padded(reply.body, fault.megabytes() or 0)
+    else:
+        reply = reply._replace(status=int(fault.options["status"]))
+        pieces = bodies.endless(fault.megabytes())
+    connection.send(reply.head(chunked=True))
+    for piece in pieces:
+        connection.send(b"%x\r\n%b\r\n" % (len(piece), piece))
+        await connection.drained()
+        await asyncio.sleep(0)  # the transport may accept everything at once: let the other connections in
+    if fault.kind == "endless":
+        connection.reset()
+    else:
+        connection.send(b"0\r\n\r\n", keep_alive=keep_alive)
 
 
 class _Connection(asyncio.Protocol):
@@ -157,6 +184,8 @@ class _Connection(asyncio.Protocol):
         self._head: Head | None = None
         self._task: asyncio.Task[None] | None = None
         self._transport: asyncio.Transport | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
 
     @property
     def is_closed(self) -> bool:
@@ -174,6 +203,16 @@ class _Connection(asyncio.Protocol):
         self._server.remove(self)
         if self._task:
             self._task.cancel()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    async def drained(self) -> None:
+        """Wait until the client has read enough for more to be sent."""
+        await self._writable.wait()
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -206,9 +245,14 @@ class _Connection(asyncio.Protocol):
 
     def _delivered(self, task: asyncio.Task[None]) -> None:
         self._task = None
-        if not task.cancelled():
-            task.result()
-            self._advance()
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
+            # Our own mistake: the client sees a closed connection instead of waiting for ever.
+            logger.error("a reply was not delivered: %s: %s", type(error).__name__, error, exc_info=error)
+            self.drop()
+            return
+        self._advance()
 
     def _advance(self) -> None:
         """Serve the whole requests in the buffer until one has to wait."""
@@ -226,9 +270,9 @@ class _Connection(asyncio.Protocol):
                     }
                 }
             )
-            self.send(Reply(error.status, body).to_bytes(), keep_alive=False)
+            self.send(HttpReply(error.status, body).to_bytes(), keep_alive=False)
 
-    def _next_request(self) -> Request | None:
+    def _next_request(self) -> HttpRequest | None:
         if self.is_closed:
             return None
         if self._head is None:
@@ -240,7 +284,7 @@ class _Connection(asyncio.Protocol):
         body, end = found
         head, self._head = self._head, None
         del self._buffer[:end]
-        return Request(head.method, head.path, head.headers, body)
+        return HttpRequest(head.method, head.path, head.headers, body)
 
 
 def run_quickly(main: Coroutine[Any, Any, None]) -> None:

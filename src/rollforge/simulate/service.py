@@ -1,8 +1,7 @@
-"""This module decides the reply to each request: who may ask, what the model says, and which fault gets in
-between.
+"""The reply to each request: access checks, the model's answer, and the faults that apply.
 
-It is the server without sockets: it never waits and never writes. How long a reply takes and how it is
-mangled on its way are named in `Outcome` and carried out by `server`."""
+This is the server without sockets: it never waits and never writes. `PlannedReply` says how long a reply takes
+and which fault mangles it; `server` carries that out."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ import msgspec
 from rollforge.records import JsonObject, from_json, to_json
 from rollforge.simulate import tokens
 from rollforge.simulate.chance import Chance, digest
-from rollforge.simulate.conversation import Ask, Turn
+from rollforge.simulate.conversation import Ask, SimulatedTurn
 from rollforge.simulate.dialects import DIALECTS, Dialect
 from rollforge.simulate.faults import Fault, Faults
 from rollforge.simulate.model import take_turn
@@ -24,8 +23,9 @@ from rollforge.simulate.needles import run_tool
 from rollforge.simulate.options import SimulateOptions
 from rollforge.simulate.reading import Rejection
 from rollforge.simulate.tools import sample_in_calls
-from rollforge.simulate.wire import Reply, Request
-from rollforge.simulate.writing import FINGERPRINT, Answered
+from rollforge.simulate.wire import HttpReply, HttpRequest, cross_site_reason
+from rollforge.simulate.writing import FINGERPRINT, Answered, make_numbers_absurd
+from rollforge.store.reading import UNREADABLE
 
 _REMEMBERED_PROMPTS = 200_000
 _REFUSAL = "I'm sorry, but I can't help with that."
@@ -50,14 +50,14 @@ class Stats(msgspec.Struct):
     simulated: bool = True
 
 
-class Outcome(NamedTuple):
-    """A reply, when it is due, and what happens to it on its way."""
+class PlannedReply(NamedTuple):
+    """A reply, its delay in seconds, and the transport fault to apply while sending it."""
 
-    reply: Reply
+    reply: HttpReply
     delay: float = 0.0
     manner: Fault | None = None
     chance: Chance | None = None
-    """For what the manner leaves open."""
+    """Seeded draws for what the fault's options leave open."""
     uses_capacity: bool = False
 
 
@@ -74,10 +74,13 @@ class Service:
         self._allowance = options.rate_limit
         self._allowance_at = clock()
 
-    def outcome(self, request: Request) -> Outcome:
+    def outcome(self, request: HttpRequest) -> PlannedReply:
         """What to reply to a request."""
+        if (reason := cross_site_reason(request, self.options.host)) is not None:
+            self.stats.faults["refused"] += 1
+            return PlannedReply(_json(403, Rejection(403, reason).body))
         if request.path == "/stats":
-            return Outcome(_json(200, self.stats))
+            return PlannedReply(_json(200, self.stats))
         dialect = DIALECTS.get(request.path) or DIALECTS.get(f"/v1{request.path}")
         if dialect and request.method == "POST":
             self.stats.requests += 1
@@ -86,7 +89,7 @@ class Service:
         return (
             self._mangled(outage, Chance("down"), None)
             if outage
-            else Outcome(self._plain_reply(request, bool(dialect)))
+            else PlannedReply(self._plain_reply(request, bool(dialect)))
         )
 
     def is_refusing_connections(self) -> bool:
@@ -102,7 +105,7 @@ class Service:
             self._started = self._clock()
         return self._clock() - self._started
 
-    def _plain_reply(self, request: Request, is_dialect: bool) -> Reply:
+    def _plain_reply(self, request: HttpRequest, is_dialect: bool) -> HttpReply:
         tool = run_tool(request.path.lstrip("/"), _object(request.body)) if request.method == "POST" else None
         if tool is not None:
             return _json(200, tool)
@@ -118,38 +121,43 @@ class Service:
         message = f"{request.method} {request.path}: " + ("use POST" if is_dialect else "no such path")
         return _json(status, Rejection(status, message).body)
 
-    def _model_outcome(self, request: Request, dialect: Dialect, number: int) -> Outcome:
+    def _model_outcome(self, request: HttpRequest, dialect: Dialect, number: int) -> PlannedReply:
         if self._is_over_rate():
             self.stats.faults["rate-limit"] += 1
-            return Outcome(_error_reply(429, "too many requests per second", retry_after="1"))
+            return PlannedReply(_error_reply(429, "too many requests per second", retry_after="1"))
         fault = self.faults.for_request(number, self._elapsed())
         chance = Chance("manner", self.options.seed, number)
         if fault and (fault.kind.isdecimal() or fault.kind == "down"):
             return self._mangled(fault, chance, None)
+        if fault and fault.kind in ("redirect", "echo-headers"):
+            self.stats.faults[fault.kind] += 1
+            return PlannedReply(_diverted(fault, request))
         try:
             reply, generated = self._answer(request, dialect)
         except Rejection as rejection:
-            return Outcome(_json(rejection.status, rejection.body))
-        done = Outcome(reply, self._delay(generated, number), uses_capacity=True)
+            return PlannedReply(_json(rejection.status, rejection.body))
+        done = PlannedReply(reply, self._delay(generated, number), uses_capacity=True)
         return self._mangled(fault, chance, done) if fault else done
 
-    def _mangled(self, fault: Fault, chance: Chance, done: Outcome | None) -> Outcome:
+    def _mangled(self, fault: Fault, chance: Chance, done: PlannedReply | None) -> PlannedReply:
         """The outcome with a transport fault in it."""
         self.stats.faults[fault.kind] += 1
         if done is None:
             status = fault.kind if fault.kind.isdecimal() else fault.options["status"]
             if not status:
-                return Outcome(_json(503, {}), manner=fault, chance=chance)
+                return PlannedReply(_json(503, {}), manner=fault, chance=chance)
             retry_after = fault.options.get("retry_after", "")
-            return Outcome(
+            return PlannedReply(
                 _error_reply(int(status), "the simulated server fails on demand", retry_after=retry_after)
             )
         if fault.kind == "content-type":
             status = fault.options["status"] or chance.pick(("200", "502"))
-            return done._replace(reply=Reply(int(status), _HTML, "text/html; charset=utf-8"))
+            return done._replace(reply=HttpReply(int(status), _HTML, "text/html; charset=utf-8"))
+        if fault.kind in _REWRITTEN:
+            return done._replace(reply=_REWRITTEN[fault.kind](fault, done.reply))
         return done._replace(manner=fault, chance=chance)
 
-    def _answer(self, request: Request, dialect: Dialect) -> tuple[Reply, int]:
+    def _answer(self, request: HttpRequest, dialect: Dialect) -> tuple[HttpReply, int]:
         """The model's reply, and how many tokens it generated."""
         self._check_key(request)
         ask = _read(dialect, request.body)
@@ -172,21 +180,24 @@ class Service:
         generated = sum(tokens.count_turn(turn) for turn, _ in answers)
         self.stats.input_tokens += tokens.count_prompt(ask)
         self.stats.output_tokens += generated
-        return _json(200, dialect.write(ask, model, answers)), generated
+        body = dialect.write(ask, model, answers)
+        if absurd := faults[0].get("absurd-numbers"):
+            body = make_numbers_absurd(body, absurd.choose("number", Chance("absurd", task, samples[0])))
+        return _json(200, body), generated
 
-    def _turn(self, ask: Ask, task: str, sample: int, faults: dict[str, Fault]) -> Turn:
+    def _turn(self, ask: Ask, task: str, sample: int, faults: dict[str, Fault]) -> SimulatedTurn:
         if "empty" in faults:
-            return Turn()
+            return SimulatedTurn()
         if "refusal" in faults:
-            return Turn(refusal=_REFUSAL)
+            return SimulatedTurn(refusal=_REFUSAL)
         if "filtered" in faults:
-            return Turn(finish="content_filter")
+            return SimulatedTurn(finish="content_filter")
         turn = take_turn(self.options, ask, task, sample)
         if "truncated" in faults:
             return tokens.limit(turn, max(1, tokens.count_turn(turn) // 2))
         return turn
 
-    def _check_key(self, request: Request) -> None:
+    def _check_key(self, request: HttpRequest) -> None:
         key = self.options.api_key
         if key is not None and request.headers.get("authorization", "") != f"Bearer {key}":
             raise Rejection(401, "Incorrect API key provided.", code="invalid_api_key")
@@ -220,7 +231,7 @@ class Service:
         )
         raise Rejection(400, message, kind="BadRequestError", code=400)
 
-    def _samples(self, request: Request, ask: Ask, task: str) -> list[int]:
+    def _samples(self, request: HttpRequest, ask: Ask, task: str) -> list[int]:
         """Which samples of the task are asked for: the client says so, or they are counted per prompt."""
         if ask.temperature == 0:
             return [0] * ask.choices
@@ -262,10 +273,42 @@ class Service:
         return False
 
 
+def _diverted(fault: Fault, request: HttpRequest) -> HttpReply:
+    """A reply that sends the client elsewhere, or repeats the request's own headers in an error."""
+    status = int(fault.options["status"])
+    if fault.kind == "redirect":
+        target = fault.options["to"].rstrip("/") + request.path.removeprefix("/v1")
+        return HttpReply(status, b"", headers=(("Location", target),))
+    lines = "; ".join(f"{name}: {value}" for name, value in request.headers.items())
+    return _json(status, Rejection(status, f"refused a request with the headers {lines}").body)
+
+
+def _with_padded_headers(fault: Fault, reply: HttpReply) -> HttpReply:
+    padding = "a" * (1024 * int(fault.options["kb"]))
+    return reply._replace(headers=(*reply.headers, ("X-Padding", padding)))
+
+
+def _with_nested_body(fault: Fault, reply: HttpReply) -> HttpReply:
+    depth = int(fault.options["depth"])
+    return reply._replace(body=b'{"output":' + b"[" * depth + b"]" * depth + b"}")
+
+
+def _with_bad_utf8(fault: Fault, reply: HttpReply) -> HttpReply:
+    return reply._replace(body=reply.body.replace(b'"id":"', b'"id":"\xff\xc0', 1))
+
+
+_REWRITTEN: dict[str, Callable[[Fault, HttpReply], HttpReply]] = {
+    "headers": _with_padded_headers,
+    "nested": _with_nested_body,
+    "bad-utf8": _with_bad_utf8,
+}
+"""Faults that change the bytes of a reply before it is sent."""
+
+
 def _read(dialect: Dialect, body: bytes) -> Ask:
     try:
         value = from_json(body)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise Rejection(400, f"the body is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise Rejection(400, "the body must be a JSON object")
@@ -280,19 +323,19 @@ def _sample_number(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) < 16 else digest("sample", text) >> 1
 
 
-def _error_reply(status: int, message: str, *, retry_after: str) -> Reply:
+def _error_reply(status: int, message: str, *, retry_after: str) -> HttpReply:
     kind, code = ("rate_limit_error", "rate_limit_exceeded") if status == 429 else ("server_error", None)
     headers = (("Retry-After", retry_after),) if retry_after else ()
     return _json(status, Rejection(status, message, kind=kind, code=code).body)._replace(headers=headers)
 
 
-def _json(status: int, value: object) -> Reply:
-    return Reply(status, to_json(value))
+def _json(status: int, value: object) -> HttpReply:
+    return HttpReply(status, to_json(value))
 
 
 def _object(body: bytes) -> JsonObject:
     try:
         value = from_json(body)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return {}
     return value if isinstance(value, dict) else {}

@@ -12,7 +12,7 @@ from zlib import crc32
 
 from rollforge.records import JsonObject
 from rollforge.simulate.chance import Chance
-from rollforge.simulate.conversation import Ask, Call, Turn
+from rollforge.simulate.conversation import Ask, SimulatedCall, SimulatedTurn
 
 _PIECE = re.compile(r" ?[^\W\d_]{1,7}| ?\d{1,3}|.", re.DOTALL)
 _LONG = 2000
@@ -54,7 +54,7 @@ def prompt_texts(ask: Ask) -> list[str]:
     """The texts of the prompt as the model reads them, tools first."""
     texts = [tool.text for tool in ask.tools]
     for item in ask.items:
-        if isinstance(item, Call):
+        if isinstance(item, SimulatedCall):
             texts.append(f"{item.name}{item.arguments}")
         else:
             texts.append(item.text)
@@ -72,24 +72,24 @@ def prompt_ids(ask: Ask) -> list[int]:
     return [number for text in prompt_texts(ask) for number in (*frame, *token_ids(text))]
 
 
-def generated_texts(turn: Turn) -> list[str]:
+def generated_texts(turn: SimulatedTurn) -> list[str]:
     """What the model wrote in this turn, in the order it wrote it."""
     calls = [f"{call.name}{call.arguments}" for call in turn.calls]
     return [turn.reasoning, turn.refusal or turn.text, *calls]
 
 
 @lru_cache(maxsize=64)
-def count_turn(turn: Turn) -> int:
+def count_turn(turn: SimulatedTurn) -> int:
     """How many tokens the model generated."""
     return sum(map(count, generated_texts(turn)))
 
 
-def turn_ids(turn: Turn) -> list[int]:
+def turn_ids(turn: SimulatedTurn) -> list[int]:
     """The ids of what the model generated."""
     return [number for text in generated_texts(turn) for number in token_ids(text)]
 
 
-def limit(turn: Turn, max_tokens: int | None) -> Turn:
+def limit(turn: SimulatedTurn, max_tokens: int | None) -> SimulatedTurn:
     """The turn cut off after `max_tokens`, as a server cuts it: mid-sentence, mid-call, mid-thought."""
     if max_tokens is None or count_turn(turn) <= max_tokens:
         return turn
@@ -102,8 +102,10 @@ def limit(turn: Turn, max_tokens: int | None) -> Turn:
         pieces = split(call.arguments)[: max(0, left - count(call.name))]
         left -= count(call.name) + len(pieces)
         if pieces:
-            calls.append(Call(call.name, "".join(pieces), call.call_id))
-    return Turn(reasoning="".join(reasoning), text="".join(text), calls=tuple(calls), finish="length")
+            calls.append(SimulatedCall(call.name, "".join(pieces), call.call_id))
+    return SimulatedTurn(
+        reasoning="".join(reasoning), text="".join(text), calls=tuple(calls), finish="length"
+    )
 
 
 def logprobs(text: str, top: int, chance: Chance) -> list[JsonObject]:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import msgspec
-
 from rollforge.records import JsonObject, from_json, to_json
 from rollforge.simulate.chance import Chance, digest
-from rollforge.simulate.conversation import Ask, Call, Tool, ToolOutput, Turn
+from rollforge.simulate.conversation import Ask, SimulatedCall, SimulatedTurn, Tool, ToolOutput
 from rollforge.simulate.needles import LOOK_UP, SUBMIT, Needles, words_to_look_up
+from rollforge.store.reading import UNREADABLE
 
 _ONE_AT_A_TIME = 0.5
 _CALL_ID = re.compile(r"call_(\d+)_[0-9a-f]+$")
@@ -24,7 +23,7 @@ _ASKS_FOR_TOOLS = re.compile(r"\b(tools?|functions?|call|look up|search|fetch|ca
 def sample_in_calls(ask: Ask) -> int | None:
     """The sample whose calls the conversation holds, if it holds any of this model's."""
     for item in ask.since_user():
-        if isinstance(item, Call) and (found := _CALL_ID.match(item.call_id)):
+        if isinstance(item, SimulatedCall) and (found := _CALL_ID.match(item.call_id)):
             return int(found.group(1))
     return None
 
@@ -34,12 +33,12 @@ def offers_needles(ask: Ask) -> bool:
     return {LOOK_UP, SUBMIT} <= {tool.name for tool in ask.tools}
 
 
-def play_needles(ask: Ask, task: Needles, is_right: bool, chance: Chance, sample: int) -> Turn:
+def play_needles(ask: Ask, task: Needles, is_right: bool, chance: Chance, sample: int) -> SimulatedTurn:
     """The next turn of a multi-step task: look up what is missing, submit, then say the sum."""
     outputs = _outputs(ask)
     if any(name == SUBMIT for name, _, _ in outputs):
         values = _submitted(ask)
-        return Turn(text=f"I submitted {len(values)} values. Their sum is \\boxed{{{sum(values)}}}.")
+        return SimulatedTurn(text=f"I submitted {len(values)} values. Their sum is \\boxed{{{sum(values)}}}.")
     one_at_a_time = chance.happens(_ONE_AT_A_TIME) or not ask.parallel_calls
     words = words_to_look_up(task, is_right, chance)
     known = {
@@ -51,17 +50,17 @@ def play_needles(ask: Ask, task: Needles, is_right: bool, chance: Chance, sample
         return _calls(ask, [(LOOK_UP, {"synonym": word}) for word in asked], sample)
     values = [value for word in words if (value := known[word]) is not None]
     if not values:
-        return Turn(text="The tool gave me no values, so I cannot submit any.")
+        return SimulatedTurn(text="The tool gave me no values, so I cannot submit any.")
     return _calls(ask, [(SUBMIT, {"synonym_values": values})], sample)
 
 
-def use_any(ask: Ask, chance: Chance, sample: int) -> Turn | None:
+def use_any(ask: Ask, chance: Chance, sample: int) -> SimulatedTurn | None:
     """One call of a fitting tool where it is asked for, then an answer from its output."""
     outputs = _outputs(ask)
     if outputs:
         name, _, text = outputs[-1]
         ending = " \\boxed{" + _scalar(text) + "}." if "\\boxed" in ask.task_text else ""
-        return Turn(text=f"The tool {name} answered: {text[:300]}{ending}")
+        return SimulatedTurn(text=f"The tool {name} answered: {text[:300]}{ending}")
     tool = _fitting_tool(ask)
     if tool is None:
         return None
@@ -110,22 +109,22 @@ def _arguments(schema: JsonObject, text: str, chance: Chance) -> Any:
             return quoted[0] if quoted else " ".join(text.split()[:6])
 
 
-def _calls(ask: Ask, wanted: list[tuple[str, JsonObject]], sample: int) -> Turn:
+def _calls(ask: Ask, wanted: list[tuple[str, JsonObject]], sample: int) -> SimulatedTurn:
     place = len(ask.since_user())
     calls = tuple(
-        Call(
+        SimulatedCall(
             name,
             to_json(arguments).decode(),
             f"call_{sample}_{digest(ask.task_text, place, number) & 0xFFFFFFFF:08x}",
         )
         for number, (name, arguments) in enumerate(wanted)
     )
-    return Turn(calls=calls, finish="tool_calls")
+    return SimulatedTurn(calls=calls, finish="tool_calls")
 
 
 def _outputs(ask: Ask) -> list[tuple[str, JsonObject, str]]:
     """Name, arguments and output of each call that was answered."""
-    calls = {item.call_id: item for item in ask.since_user() if isinstance(item, Call)}
+    calls = {item.call_id: item for item in ask.since_user() if isinstance(item, SimulatedCall)}
     return [
         (calls[item.call_id].name, _object(calls[item.call_id].arguments), item.text)
         for item in ask.since_user()
@@ -134,14 +133,14 @@ def _outputs(ask: Ask) -> list[tuple[str, JsonObject, str]]:
 
 
 def _submitted(ask: Ask) -> list[int]:
-    calls = [item for item in ask.since_user() if isinstance(item, Call) and item.name == SUBMIT]
+    calls = [item for item in ask.since_user() if isinstance(item, SimulatedCall) and item.name == SUBMIT]
     return [int(value) for value in _object(calls[-1].arguments).get("synonym_values", [])]
 
 
 def _object(text: str) -> JsonObject:
     try:
         value = from_json(text)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return {}
     return value if isinstance(value, dict) else {}
 

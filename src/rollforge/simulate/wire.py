@@ -1,10 +1,10 @@
-"""This module reads requests from and writes replies to the bytes of HTTP/1.1.
+"""HTTP/1.1 on the wire: bytes → request, reply → bytes, and which requests a loopback server must refuse.
 
-It knows what a test bench needs: keep-alive, Content-Length and chunked bodies, `Expect: 100-continue`.
-Nothing is looked up or decided here."""
+It covers what a test bench needs: keep-alive, Content-Length and chunked bodies, `Expect: 100-continue`."""
 
 from __future__ import annotations
 
+import ipaddress
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -14,8 +14,8 @@ _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _SERVER = "Server: rollforge-simulate\r\n"
 
 
-class Request(NamedTuple):
-    """A whole request."""
+class HttpRequest(NamedTuple):
+    """One request, with its whole body."""
 
     method: str
     path: str
@@ -25,25 +25,31 @@ class Request(NamedTuple):
 
     @property
     def keeps_alive(self) -> bool:
-        """Whether the client wants to use the connection again."""
+        """Whether the client wants to reuse the connection."""
         return self.headers.get("connection", "").lower() != "close"
 
 
-class Reply(NamedTuple):
-    """What goes back."""
+class HttpReply(NamedTuple):
+    """One response, with its whole body."""
 
     status: int
     body: bytes
     content_type: str = "application/json"
     headers: tuple[tuple[str, str], ...] = ()
 
-    def head(self, length: int | None = None) -> bytes:
-        """Status line and headers; `length` claims another length than the body has."""
+    def head(self, length: int | None = None, *, chunked: bool = False) -> bytes:
+        """Status line and headers.
+
+        Args:
+            length: the Content-Length to claim, when it differs from the body's.
+            chunked: announce chunks instead of a length.
+        """
         lines = "".join(f"{name}: {value}\r\n" for name, value in self.headers)
         size = len(self.body) if length is None else length
+        framing = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {size}"
         return (
             f"HTTP/1.1 {self.status} {_REASONS.get(self.status, 'Unknown')}\r\n{_SERVER}"
-            f"Content-Type: {self.content_type}\r\nContent-Length: {size}\r\n{lines}\r\n"
+            f"Content-Type: {self.content_type}\r\n{framing}\r\n{lines}\r\n"
         ).encode("latin-1", "replace")
 
     def to_bytes(self) -> bytes:
@@ -52,11 +58,42 @@ class Reply(NamedTuple):
 
 
 class BadRequest(Exception):
-    """The bytes are no request; the connection cannot be used further."""
+    """The bytes are not a request; the connection must be closed."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+
+def cross_site_reason(request: HttpRequest, host: str) -> str | None:
+    """Why a request must be refused because a web page may have sent it; None when it is fine.
+
+    A page on another site can make a browser POST to loopback. The browser then names the page in `Origin` or
+    `Sec-Fetch-Site`, or (DNS rebinding) sends the page's own name as `Host`.
+    """
+    named = request.headers.get("host")
+    if named is not None and not _is_local(named, host):
+        return f"the Host header {named!r} names another server"
+    origin = request.headers.get("origin")
+    if origin is not None and not _is_local(origin.partition("://")[2], host):
+        return f"a request from the origin {origin!r} is refused"
+    if request.headers.get("sec-fetch-site") == "cross-site":
+        return "a cross-site request is refused"
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if request.method == "POST" and content_type in ("text/plain", "multipart/form-data"):
+        return f"the content type must be application/json, not {content_type}"
+    return None
+
+
+def _is_local(netloc: str, host: str) -> bool:
+    """Whether `netloc` (name, and perhaps a port) is loopback or the address we serve."""
+    name = netloc[1:].partition("]")[0] if netloc.startswith("[") else netloc.partition(":")[0]
+    if name.lower() in ("localhost", host):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 class Head(NamedTuple):

@@ -7,7 +7,7 @@ It is told what to answer; whether that is right was decided elsewhere.
 from __future__ import annotations
 
 from rollforge.simulate.chance import Chance
-from rollforge.simulate.problems import Problem
+from rollforge.simulate.problems import Exercise
 from rollforge.simulate.tokens import count
 
 _OPENINGS = (
@@ -64,7 +64,7 @@ _REPLIES = (
 )
 
 
-def working(problem: Problem, answer: str, chance: Chance, tokens: float, *, boxed: bool = True) -> str:
+def working(problem: Exercise, answer: str, chance: Chance, tokens: float, *, boxed: bool = True) -> str:
     """An answer of about that many tokens which states `answer`, in a box unless told otherwise."""
     steps = list(problem.steps)
     if answer != problem.answer and not problem.options:

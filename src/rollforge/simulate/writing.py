@@ -1,4 +1,4 @@
-"""This module writes the model's turns in the shapes of both APIs, with usage, logprobs and token ids."""
+"""The model's turns in the shapes of both APIs, with usage, logprobs and token ids."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from rollforge.records import JsonObject
 from rollforge.simulate import tokens
 from rollforge.simulate.chance import Chance
-from rollforge.simulate.conversation import Ask, ToolOutput, Turn
+from rollforge.simulate.conversation import Ask, SimulatedTurn, ToolOutput
 
 FINGERPRINT = "rollforge-simulated"
 
@@ -17,7 +19,7 @@ FINGERPRINT = "rollforge-simulated"
 class Answered(NamedTuple):
     """A turn with what identifies it."""
 
-    turn: Turn
+    turn: SimulatedTurn
     key: int
     """Names the answer: equal for equal (seed, prompt, sample)."""
 
@@ -82,7 +84,31 @@ def write_chat(ask: Ask, model: str, answers: Sequence[Answered]) -> JsonObject:
     return completion
 
 
-def _output_items(ask: Ask, turn: Turn, key: int, status: str) -> list[JsonObject]:
+_ABSURD: dict[str, object] = {
+    "digits": msgspec.Raw(b"9" * 400),
+    "negative": -5,
+    "huge": msgspec.Raw(b"1e308"),
+    "fraction": 12.5,
+    "text": "many",
+    "nan": msgspec.Raw(b"NaN"),
+}
+"""What broken servers report as a token count; some of it is not JSON."""
+
+
+def make_numbers_absurd(body: JsonObject, kind: str) -> JsonObject:
+    """The answer with its times and token counts replaced by nonsense of one kind."""
+    nonsense = _ABSURD[kind]
+    times: JsonObject = {key: nonsense for key in ("created", "created_at") if key in body}
+    return {**body, **times, "usage": _all_replaced(body["usage"], nonsense)}
+
+
+def _all_replaced(value: object, nonsense: object) -> object:
+    if isinstance(value, dict):
+        return {key: _all_replaced(item, nonsense) for key, item in value.items()}
+    return nonsense
+
+
+def _output_items(ask: Ask, turn: SimulatedTurn, key: int, status: str) -> list[JsonObject]:
     items: list[JsonObject] = []
     if turn.reasoning:
         summary = [{"type": "summary_text", "text": turn.reasoning}]
@@ -121,7 +147,7 @@ def _message(key: int, status: str, part: JsonObject) -> JsonObject:
     }
 
 
-def _token_fields(ask: Ask, turn: Turn, key: int) -> JsonObject:
+def _token_fields(ask: Ask, turn: SimulatedTurn, key: int) -> JsonObject:
     """The three fields that NeMo Gym keeps on the last item of a model call."""
     ids = tokens.turn_ids(turn)
     chance = Chance("token logprobs", key)
@@ -164,7 +190,7 @@ def _logprobs(ask: Ask, text: str, key: int) -> list[JsonObject]:
     return tokens.logprobs(text, ask.top_logprobs, Chance("logprobs", key))
 
 
-def _responses_usage(ask: Ask, turn: Turn) -> JsonObject:
+def _responses_usage(ask: Ask, turn: SimulatedTurn) -> JsonObject:
     prompt, generated = tokens.count_prompt(ask), tokens.count_turn(turn)
     return {
         "input_tokens": prompt,

@@ -7,6 +7,7 @@ behind a short queue, so a hanging server slows nothing down; what a full queue 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import queue
@@ -181,23 +182,30 @@ class _Threaded(_Member):
         self._thread.start()
 
     def log(self, metrics: Mapping[str, float | None], step: int, at: float) -> None:
+        if not self._thread.is_alive():
+            self.count_failure("its thread has ended")
+            return
         try:
             self._steps.put_nowait((metrics, step, at))
         except queue.Full:
             self.count_failure(f"it is {QUEUE_STEPS} steps behind; steps are dropped")
 
     def _work(self) -> None:
-        while (item := self._steps.get()) is not None:
-            super().log(*item)
-        super().close()
+        try:
+            while (item := self._steps.get()) is not None:
+                super().log(*item)
+            super().close()
+        except BaseException as error:  # noqa: BLE001  (a client that raises SystemExit ends this thread only)
+            # The step it had, and every step still waiting, is lost with the thread.
+            for _ in range(1 + self._steps.qsize()):
+                self.count_failure(f"{type(error).__name__}: {error}")
 
     def close(self) -> None:
         deadline = time.monotonic() + self.CLOSE_SECONDS
-        try:
-            self._steps.put(None, timeout=self.CLOSE_SECONDS)
-        except queue.Full:
-            self.count_failure("it took no more steps")
-            return
+        while self._thread.is_alive() and time.monotonic() < deadline:
+            with contextlib.suppress(queue.Full):
+                self._steps.put(None, timeout=0.1)
+                break
         self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive():
             self.count_failure(f"it did not finish within {self.CLOSE_SECONDS:.0f} s")

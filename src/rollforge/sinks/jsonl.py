@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
-import msgspec
-
 from rollforge.records import JsonObject, from_json, to_json
 from rollforge.sinks.base import SinkOptions
+from rollforge.store.reading import UNREADABLE
 
 
 class JsonlSink:
@@ -59,5 +58,5 @@ def read_metrics(path: str | Path) -> Iterator[JsonObject]:
         for line in file:
             try:
                 yield from_json(line)
-            except msgspec.DecodeError:
+            except UNREADABLE:
                 continue

@@ -15,8 +15,10 @@ import msgspec
 import pyarrow as pa
 
 from rollforge.checks import CHECKS, MEMBERS
-from rollforge.checks.base import RECIPES, Check, Finding, Recipe, as_check
-from rollforge.checks.evidence import About, Evidence, Source
+from rollforge.checks.base import Check, as_check
+from rollforge.checks.evidence import About, Evidence, EvidenceSource
+from rollforge.checks.finding import RECIPES, Finding, Recipe
+from rollforge.checks.stream import SuspectWindow
 from rollforge.errors import Exit, RollforgeError, UsageError
 from rollforge.index import Index, open_index
 from rollforge.records import JsonObject
@@ -37,6 +39,29 @@ class RecipeVerdict(msgspec.Struct, frozen=True):
     reason: str
 
 
+class RewardScale(msgspec.Struct, frozen=True, kw_only=True):
+    """The mean reward, and the range that scaled rewards refer to."""
+
+    mean: float
+    range: list[float]
+    is_declared: bool
+
+
+class CheckCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the findings are over."""
+
+    rollouts: int
+    tasks: int
+    expected: int | None
+    judged: int
+    unjudged: int
+    failed: int | None
+    """Null when nothing says how many rollouts were expected."""
+    truncated: int
+    rejected_lines: int
+    reward: RewardScale | None
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What the checks found."""
 
@@ -44,7 +69,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     ok: bool
     exit_code: Exit
     recipe: str | None
-    counts: JsonObject
+    counts: CheckCounts
     findings: list[Finding]
     recipes: dict[str, RecipeVerdict]
     thresholds: dict[str, dict[str, float]]
@@ -229,24 +254,24 @@ def _ask(check: Check, run: Evidence, limits: dict[str, float]) -> list[Finding]
         ]
 
 
-def _counts(run: Evidence) -> JsonObject:
-    return {
-        "rollouts": run.n,
-        "tasks": run.groups,
-        "expected": run.about.expected,
-        "judged": run.judged_n,
-        "unjudged": run.n - run.judged_n,
-        "failed": None if run.about.expected is None else max(0, run.about.expected - run.n),
-        "truncated": int(run.is_truncated.sum()),
-        "rejected_lines": run.about.rejected_lines,
-        "reward": None
-        if run.mean.value is None
-        else {
-            "mean": run.mean.value * (run.range.high - run.range.low) + run.range.low,
-            "range": [run.range.low, run.range.high],
-            "is_declared": run.range.is_declared,
-        },
-    }
+def _counts(run: Evidence) -> CheckCounts:
+    low, high = run.range.low, run.range.high
+    mean = run.mean.value
+    return CheckCounts(
+        rollouts=run.n,
+        tasks=run.groups,
+        expected=run.about.expected,
+        judged=run.judged_n,
+        unjudged=run.n - run.judged_n,
+        failed=None if run.about.expected is None else max(0, run.about.expected - run.n),
+        truncated=int(run.is_truncated.sum()),
+        rejected_lines=run.about.rejected_lines,
+        reward=None
+        if mean is None
+        else RewardScale(
+            mean=mean * (high - low) + low, range=[low, high], is_declared=run.range.is_declared
+        ),
+    )
 
 
 # Evidence from files
@@ -321,10 +346,20 @@ def index_evidence(index: Index, options: CheckOptions) -> Evidence:
         ],
         where=options.where,
         declared=options.reward_range or _declared(known, index.verifier),
-        suspect=next((item.extra["suspect"] for item in known if item.extra.get("suspect")), None),
+        suspect=next((window for item in known if (window := _suspect(item)) is not None), None),
     )
-    source: Source = IndexSource(index, options.where)
+    source: EvidenceSource = IndexSource(index, options.where)
     return Evidence(source, about, places_limit=options.places_limit)
+
+
+def _suspect(manifest: Manifest) -> SuspectWindow | None:
+    """The window that `collect` marked; None when the manifest has none, or one that makes no sense."""
+    if not manifest.extra.get("suspect"):
+        return None
+    try:
+        return msgspec.convert(manifest.extra["suspect"], SuspectWindow)
+    except msgspec.ValidationError:
+        return None
 
 
 def _rollouts_per_task(index: Index) -> list[int]:

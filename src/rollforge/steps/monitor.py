@@ -78,6 +78,7 @@ class StepMonitor:
         self._behind: list[Future[None]] = []
         self.failures = 0
         """Steps that could not be reported."""
+        self._last_error = ""
 
     def begin(
         self, run: str, tasks: NDArray[np.int64], owed: NDArray[np.int64], given_up: NDArray[np.int64]
@@ -172,6 +173,7 @@ class StepMonitor:
             self._sinks.log(metrics, step=number)
         except Exception as error:  # noqa: BLE001  (operators may be anyone's code)
             self.failures += 1
+            self._last_error = f"{type(error).__name__}: {error}"
             if self.failures == 1:
                 logger.warning(
                     "step %d could not be reported: %s: %s (said once; resume the run to report it)",
@@ -193,6 +195,15 @@ class StepMonitor:
         while sum(not future.done() for future in self._behind) >= MOST_BEHIND:
             await asyncio.wait([asyncio.wrap_future(self._behind[0])])
             self._behind = [future for future in self._behind if not future.done()]
+
+    def shortfall(self) -> str:
+        """How many steps did not reach the buffer; metrics that a sink lost are only warned about."""
+        if not self.failures or self._stream is None or self._stream.buffer is None:
+            return ""
+        steps = "1 step" if self.failures == 1 else f"{self.failures:,} steps"
+        return (
+            f"{steps} did not reach the buffer ({self._last_error}); run the same command again to bring them"
+        )
 
     async def close(self) -> None:
         loop = asyncio.get_running_loop()

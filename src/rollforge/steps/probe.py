@@ -14,7 +14,7 @@ from rollforge.rollouts import RolloutReader, TaskFields
 from rollforge.store import RunFiles
 from rollforge.verifiers.base import Mode, VerifierFunction, load_verifier
 from rollforge.verifiers.probes import Prober, ProbeReport
-from rollforge.verifiers.runner import Workers, make_judge
+from rollforge.verifiers.running.judge import Workers, make_judge
 
 AT_ONCE = 32
 

@@ -5,17 +5,18 @@ It prints nothing; `cli/show.py` does. A line that is no row can still be seen, 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 
+from rollforge.conversations.turns import Turn, read_row, turns_of
 from rollforge.errors import UsageError
 from rollforge.index import Index
 from rollforge.index.lines import read_lines
-from rollforge.records import PARAMS_KEY, JsonObject, content_text
+from rollforge.records import PARAMS_KEY, JsonObject
+from rollforge.store.reading import UNREADABLE
 
 Pick = Literal["best", "worst", "suspicious"]
 
@@ -46,14 +47,6 @@ class ShowOptions(Struct, frozen=True, kw_only=True):
     seed: int = 0
     pick: Pick | None = None
     limit: int = 5
-
-
-class Turn(Struct, frozen=True):
-    """One piece of a rollout."""
-
-    kind: Literal["system", "user", "assistant", "reasoning", "tool call", "tool output", "other"]
-    text: str
-    title: str = ""
 
 
 class Shown(Struct, kw_only=True):
@@ -152,155 +145,18 @@ def _lay_out(index: Index, facts: JsonObject, line: bytes, task_fields: JsonObje
         facts={name: facts[name] for name in (*_FACTS, *index.texts) if facts.get(name) not in (None, False)},
         why=[reason for place, reason in enumerate(SUSPICION) if facts[f"why_{place}"]],
         task_fields={key: value for key, value in task_fields.items() if key not in (PARAMS_KEY, "agent_ref")},
-        turns=turns_of(_decode(line)), raw=msgspec.Raw(line),
+        turns=turns_of(read_row(line)), raw=msgspec.Raw(line),
     )  # fmt: skip
-
-
-def _decode(line: bytes) -> JsonObject:
-    """A row; one with NaN or half a character in it is read all the same, without them."""
-    try:
-        row: JsonObject = msgspec.json.decode(line)
-    except msgspec.DecodeError:
-        value = json.loads(line, parse_constant=lambda _: None)
-        row = msgspec.json.decode(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
-    return row
 
 
 def as_json(shown: Shown) -> Shown:
     """The same for JSON: a line that is none stands there as a text."""
     try:
         msgspec.json.decode(shown.raw)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         text = bytes(shown.raw).decode("utf-8", "replace")
         return msgspec.structs.replace(shown, raw=msgspec.Raw(msgspec.json.encode(text)))
     return shown
-
-
-def turns_of(row: JsonObject) -> list[Turn]:
-    """The prompt and everything that followed, whatever form the row has."""
-    if isinstance(row.get("messages"), list):
-        return [turn for message in row["messages"] for turn in _chat_turns(message)]
-    if PARAMS_KEY not in row and ("prompt" in row or "completion" in row):
-        sides = ((row.get("prompt"), "user"), (row.get("completion"), "assistant"))
-        return [turn for value, role in sides for turn in _chat_side(value, role)]
-    params, response = row.get(PARAMS_KEY), row.get("response")
-    turns: list[Turn] = []
-    if isinstance(params, dict):
-        if params.get("instructions"):
-            turns.append(Turn("system", str(params["instructions"])))
-        turns += _items(params.get("input"))
-    if isinstance(response, dict):
-        turns += _items(response.get("output"), default="assistant")
-    return turns
-
-
-def _items(items: object, default: Literal["user", "assistant"] = "user") -> Iterator[Turn]:
-    if isinstance(items, str):
-        yield Turn(default, items)
-        return
-    for item in items if isinstance(items, list) else []:
-        if isinstance(item, dict):
-            yield from _item(item, default)
-        else:
-            yield Turn("other", _pretty(item), "not an item")
-
-
-def _item(item: JsonObject, default: str) -> Iterator[Turn]:
-    kind = item.get("type") or "message"
-    if kind == "message":
-        yield from _chat_turns({"role": default, **item})
-    elif kind == "reasoning":
-        parts = [content_text(item.get(key)) for key in ("summary", "content")]
-        yield Turn("reasoning", "\n".join(part for part in parts if part))
-    elif kind == "function_call":
-        yield Turn("tool call", _pretty(item.get("arguments")), str(item.get("name") or ""))
-    elif kind == "function_call_output":
-        yield Turn("tool output", _pretty(item.get("output")))
-    else:
-        yield Turn("other", _pretty(item), str(kind))
-
-
-def _chat_side(value: object, role: str) -> Iterator[Turn]:
-    if isinstance(value, list):
-        for message in value:
-            yield from _chat_turns(
-                message if isinstance(message, dict) else {"role": role, "content": message}
-            )
-    elif value is not None:
-        yield from _chat_turns({"role": role, "content": value})
-
-
-_ROLES = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "tool output",
-}
-
-
-def _chat_turns(message: object) -> Iterator[Turn]:
-    if not isinstance(message, dict):
-        yield Turn("other", _pretty(message), "not a message")
-        return
-    role = str(message.get("role"))
-    for key in ("reasoning_content", "reasoning"):
-        if isinstance(message.get(key), str) and message[key]:
-            yield Turn("reasoning", message[key])
-    text = _said(message.get("content"))
-    if text or not message.get("tool_calls"):
-        kind: Any = _ROLES.get(role, "other")
-        yield Turn(kind, text, "" if kind != "other" else role)
-    calls = message.get("tool_calls") or []
-    for call in calls if isinstance(calls, list) else [calls]:
-        yield _tool_call(call)
-
-
-def _said(content: object) -> str:
-    """What a message says, refusals marked; content of a form that no API has is shown as it stands."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    if not isinstance(content, list):
-        return _pretty(content)
-    refusals = [part["refusal"] for part in content if isinstance(part, dict) and part.get("refusal")]
-    text = content_text(content) + "".join(f"[refusal] {refusal}" for refusal in refusals)
-    others = [_other_part(part) for part in content if not isinstance(part, dict) or not _has_text(part)]
-    return "\n".join([text, *others] if text else others)
-
-
-def _has_text(part: JsonObject) -> bool:
-    return isinstance(part.get("text"), str) or bool(part.get("refusal"))
-
-
-def _other_part(part: object) -> str:
-    """A part that is no text, in one line where it is an image or a file: its data is nothing to read."""
-    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-        return _pretty(part)
-    said = msgspec.json.encode({key: value for key, value in part.items() if key != "type"}).decode()
-    shown = said if len(said) <= _PART_CHARS else f"{said[:_PART_CHARS]}… ({len(said):,} characters)"
-    return f"[{part['type']}] {shown}"
-
-
-_PART_CHARS = 120
-
-
-def _tool_call(call: object) -> Turn:
-    """One call of a chat message; one that names no function is shown as it stands."""
-    function = call.get("function", call) if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not {"name", "arguments"} & set(function):
-        return Turn("tool call", _pretty(call))
-    return Turn("tool call", _pretty(function.get("arguments")), str(function.get("name") or ""))
-
-
-def _pretty(value: object) -> str:
-    """JSON laid out over lines; any other text as it is."""
-    if not isinstance(value, str):
-        return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-    try:
-        decoded = msgspec.json.decode(value)
-    except msgspec.DecodeError:
-        return value
-    return msgspec.json.format(value, indent=2) if isinstance(decoded, dict | list) else value
 
 
 class SeenLine(Struct, kw_only=True):

@@ -1,4 +1,4 @@
-"""This module tells how far a run is, from its files alone."""
+"""How far a run is, from its files alone."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import msgspec
 
 from rollforge.errors import UsageError
 from rollforge.index.sources import near_run
-from rollforge.records import JsonObject
 from rollforge.store import Ledger, Manifest, RunFiles, is_alive, read_manifest
-from rollforge.store.manifest import State
+from rollforge.store.manifest import RunningReward, State
 from rollforge.tasks import TaskFile
 
 FRESH_S = 15.0
@@ -32,7 +31,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Rollouts per second; None when nothing is running."""
     eta_s: float | None
     tokens_per_s: float | None
-    reward: JsonObject | None
+    reward: RunningReward | None
     in_flight: int
     limit: int | None
     slowest_s: float | None
@@ -69,7 +68,7 @@ def read_status(run: str | Path) -> Status:
         tokens_per_s=manifest.tokens_per_s if is_running else None,
         reward=manifest.reward,
         in_flight=manifest.in_flight if is_running else 0,
-        limit=manifest.concurrency.get("limit"),
+        limit=manifest.concurrency.limit,
         slowest_s=manifest.slowest_s if is_running else None,
         updated_s_ago=age,
         is_stale=is_running and age > FRESH_S,

@@ -10,32 +10,42 @@ from typing import TYPE_CHECKING, Any
 from rollforge.store.files import RunFiles
 
 if TYPE_CHECKING:
-    from rollforge.store.durable import DurableFile, mend_tail, write_atomically
+    from rollforge.store.atomic import replacing, write_atomically
+    from rollforge.store.durable import DurableFile
     from rollforge.store.ledger import Ledger
     from rollforge.store.lock import RunLock
     from rollforge.store.manifest import Manifest, is_alive, read_manifest, run_id
+    from rollforge.store.reading import UNREADABLE, read_json, reason_of
+    from rollforge.store.tail import damaged_file, mend_tail
 
 __all__ = [
+    "UNREADABLE",
     "DurableFile",
     "Ledger",
     "Manifest",
     "RunFiles",
     "RunLock",
+    "damaged_file",
     "is_alive",
     "mend_tail",
+    "read_json",
     "read_manifest",
+    "reason_of",
+    "replacing",
     "run_id",
     "write_atomically",
 ]
 
 _HOME = {
-    "DurableFile": "durable", "mend_tail": "durable", "write_atomically": "durable", "Ledger": "ledger", "RunLock": "lock",
-    "Manifest": "manifest", "is_alive": "manifest", "read_manifest": "manifest", "run_id": "manifest",
+    "DurableFile": "durable", "mend_tail": "tail", "damaged_file": "tail", "replacing": "atomic", "write_atomically": "atomic",
+    "Ledger": "ledger",
+    "RunLock": "lock", "Manifest": "manifest", "is_alive": "manifest", "read_manifest": "manifest", "run_id": "manifest",
+    "UNREADABLE": "reading", "read_json": "reading", "reason_of": "reading",
 }  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    """Readers need the names of the files only; writing brings asyncio along."""
+    """Import a submodule on first use: readers need only file names, and writing imports asyncio."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"rollforge.store.{_HOME[name]}"), name)

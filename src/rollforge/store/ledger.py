@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollforge.records import FAILURE_KEY, ROLLOUT_KEY, TASK_KEY, TERMINAL_KEY
+from rollforge.store.reading import UNREADABLE, lines_of
 
 _DONE = 255
 _TERMINAL = 254
-_BLOCK = 4 << 20
 _NULL = msgspec.Raw(b"null")
 
 
@@ -86,10 +86,10 @@ class Ledger:
 
     def _keys(self, path: Path) -> Iterator[_Key]:
         decode = msgspec.json.Decoder(_Key).decode
-        for line in whole_lines(path):
+        for line in lines_of(path):
             try:
                 yield decode(line)
-            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            except UNREADABLE:
                 self.unreadable_lines += bool(line.strip())
 
     def _read_finished(self, path: Path) -> None:
@@ -158,11 +158,3 @@ class Ledger:
         if position is None or not 0 <= rollout < self.samples:
             return None
         return position * self.samples + rollout
-
-
-def whole_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file that end in a newline, plus a last one that does not; nothing for a missing file."""
-    if not path.exists():
-        return
-    with path.open("rb", buffering=_BLOCK) as file:
-        yield from file

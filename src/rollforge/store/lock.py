@@ -1,4 +1,4 @@
-"""This module lets one process at a time write to a run.
+"""An exclusive lock on a run: one process at a time writes to it.
 
 The kernel holds the lock and drops it when the process dies, however it dies, so there are no stale locks to clean. The file's
 text only tells people who holds it.
@@ -17,6 +17,8 @@ from types import TracebackType
 import msgspec
 
 from rollforge.errors import UsageError
+from rollforge.store.atomic import make_directory, open_for_writing
+from rollforge.store.reading import UNREADABLE
 
 
 class RunLock:
@@ -28,11 +30,11 @@ class RunLock:
 
     def __enter__(self) -> RunLock:
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(self._path.parent)
         except FileNotFoundError as error:  # no directory can be made there, as in /proc
             raise UsageError(f"{self._path.parent}: cannot be made", hint="choose another --out") from error
         while True:
-            fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+            fd = open_for_writing(self._path, os.O_RDWR)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -87,5 +89,5 @@ def _describe(holder: bytes) -> str:
     try:
         about = msgspec.json.decode(holder)
         return f" (process {about['pid']} on {about['host']})"
-    except (msgspec.DecodeError, KeyError, TypeError):
+    except (*UNREADABLE, KeyError, TypeError):
         return ""

@@ -1,4 +1,4 @@
-"""This module keeps `rollouts_run.json`: how a run was made and how far it is. Secrets never enter it."""
+"""The manifest `rollouts_run.json`: how a run was made and how far it is. Secrets never enter it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,72 @@ from typing import Literal
 
 import msgspec
 
-from rollforge.errors import DataError
 from rollforge.records import JsonObject
+from rollforge.store.atomic import write_atomically
 from rollforge.store.files import RunFiles
 from rollforge.store.lock import is_held
+from rollforge.store.reading import read_json
 
 State = Literal["running", "done", "interrupted", "incomplete"]
 
 
+class TaskInput(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the tasks came from."""
+
+    path: str = ""
+    digest: str = ""
+    tasks: int = 0
+    bad_lines: int = 0
+    """Lines left out with `--skip-bad`."""
+
+
+class RunningReward(msgspec.Struct, frozen=True, kw_only=True):
+    """The running mean over judged rollouts."""
+
+    mean: float
+    ci: list[float] | None = None
+    n: int = 0
+    coverage: float = 0.0
+    is_whole: bool = True
+    """False when the mean covers only the rollouts since a resume."""
+
+
+class LimitChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of the concurrency limit: seconds since the start, the new limit, and why."""
+
+    at: float
+    limit: int
+    reason: str
+
+
+class ConcurrencyFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The concurrency limit, and the history of its changes."""
+
+    limit: int | None = None
+    peak: int = 0
+    history: list[LimitChange] = []
+
+
+class EndpointFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What one base URL did: its breaker, its requests, its failures by class."""
+
+    url: str = ""
+    breaker: str = "closed"
+    opened: int = 0
+    requests: int = 0
+    failures: dict[str, int] = {}
+
+
+class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """How many requests were first tries, how many were retries, and how many retries the budget denied."""
+
+    fresh: int = 0
+    retries: int = 0
+    retries_denied: int = 0
+
+
 class Manifest(msgspec.Struct, kw_only=True):
-    """The manifest of a run. Unknown keys of a newer version are dropped on reading, so it is only rewritten by the writer."""
+    """How a run was made and how far it is. Reading drops the unknown keys of a newer version; only the writer rewrites it."""
 
     rollforge: str
     """Version that wrote it last."""
@@ -30,11 +86,10 @@ class Manifest(msgspec.Struct, kw_only=True):
     command: list[str] = []
     """The words that resume the run."""
     fingerprint: JsonObject = {}
-    """What must not change when the run is resumed."""
+    """What must not change when the run is resumed: flat, by option; the values are anybody's JSON."""
     config: JsonObject = {}
     """Every option, resolved."""
-    input: JsonObject = {}
-    """Where the tasks came from: path, digest, rows, bad lines left out."""
+    input: TaskInput = TaskInput()
     tasks: int = 0
     samples: int = 1
     expected: int = 0
@@ -43,21 +98,19 @@ class Manifest(msgspec.Struct, kw_only=True):
     unjudged: int = 0
     failed: dict[str, int] = {}
     """Rollouts given up or still failing, by class of their last failure."""
-    reward: JsonObject | None = None
-    """Running mean over judged rollouts, with interval and coverage; `is_whole` is false when it is over those since a resume only."""
+    reward: RunningReward | None = None
     rate: float | None = None
-    """Rollouts per second of late."""
+    """Rollouts per second over the last minute."""
     eta_s: float | None = None
     tokens_per_s: float | None = None
     in_flight: int = 0
     slowest_s: float | None = None
     api: str | None = None
     model_names: list[str] = []
-    """What the server called itself."""
-    concurrency: JsonObject = {}
-    """The limit, and the history of its changes with their reasons."""
-    endpoints: list[JsonObject] = []
-    requests: JsonObject = {}
+    """Model names that the server's answers carried."""
+    concurrency: ConcurrencyFacts = ConcurrencyFacts()
+    endpoints: list[EndpointFacts] = []
+    requests: RequestFacts = RequestFacts()
     notes: list[str] = []
     verdict_of_record: str | None = None
     """The verifier whose verdicts later commands use."""
@@ -65,31 +118,25 @@ class Manifest(msgspec.Struct, kw_only=True):
 
     def write(self, files: RunFiles) -> None:
         """Replace the manifest on disk as a whole."""
-        # Here, because asyncio comes with it, and readers do without.
-        from rollforge.store.durable import write_atomically
-
         write_atomically(files.manifest, msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n")
 
 
 def read_manifest(files: RunFiles) -> Manifest | None:
-    """The run's manifest; None when the run was not collected by rollforge."""
+    """The run's manifest; None when there is none."""
     if not files.manifest.exists():
         return None
-    try:
-        return msgspec.json.decode(files.manifest.read_bytes(), type=Manifest)
-    except msgspec.DecodeError as error:
-        raise DataError(
-            f"{files.manifest}: {error}", hint="mend the file, or move the run aside with collect --fresh"
-        ) from error
+    return read_json(
+        files.manifest, Manifest, hint="mend the file, or move the run aside with collect --fresh"
+    )
 
 
 def run_id(files: RunFiles, manifest: Manifest | None) -> str:
-    """What tells the run from every other: when it was begun, wherever it is moved; its path when others made it."""
+    """A unique id: from when the run was begun, so that it survives a move; from its path for runs that others made."""
     if manifest is None:
         path = files.rollouts.resolve()
         return f"{path.parent.name}-{_short_digest(str(path))}"
     begun = time.strftime("%Y%m%d-%H%M%S", time.gmtime(manifest.created))
-    digest = _short_digest(f"{manifest.created} {manifest.input.get('digest')}")
+    digest = _short_digest(f"{manifest.created} {manifest.input.digest or None}")
     return f"{begun}-{digest}"
 
 
@@ -98,7 +145,7 @@ def _short_digest(text: str) -> str:
 
 
 def is_alive(files: RunFiles, manifest: Manifest) -> bool:
-    """Whether the process that writes this run is still at work."""
+    """Whether the process that writes this run still runs."""
     if manifest.host and manifest.host != socket.gethostname():
         return manifest.state == "running"  # another machine's process cannot be asked
     return is_held(files.lock)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from rollforge.errors import DataError
 from rollforge.records import TASK_KEY, Task, from_json
+from rollforge.store.reading import UNREADABLE
 
 
 class TaskFile:
@@ -42,7 +43,7 @@ class TaskFile:
         """Scan an existing tasks file, which holds at least `count` tasks, for offsets and ids."""
         decode = msgspec.json.Decoder(_TaskKey).decode
         offsets, ids, offset = array("q"), array("q"), 0
-        with path.open("rb", buffering=4 << 20) as file, contextlib.suppress(msgspec.DecodeError):
+        with path.open("rb", buffering=4 << 20) as file, contextlib.suppress(*UNREADABLE):
             for line in file:
                 ids.append(decode(line).task)
                 offsets.append(offset)

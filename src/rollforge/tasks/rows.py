@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from rollforge.records import PARAMS_KEY, JsonObject, from_json, has_field
+from rollforge.store.reading import UNREADABLE
 from rollforge.tasks.template import PromptTemplate
 
 ROLES = ("user", "assistant", "system", "developer")
@@ -50,10 +51,11 @@ def to_task_row(
 def _parse(line: bytes) -> JsonObject:
     try:
         row = from_json(line)
-    except msgspec.DecodeError as error:
-        raise BadRow(f"not JSON: {error}", hint="one JSON object per line") from error
-    except (UnicodeDecodeError, RecursionError) as error:
-        raise BadRow(f"not JSON: {error}", hint="one JSON object per line, in UTF-8") from error
+    except UNREADABLE as error:
+        is_text = isinstance(error, msgspec.DecodeError)
+        raise BadRow(
+            f"not JSON: {error}", hint="one JSON object per line" + ("" if is_text else ", in UTF-8")
+        ) from error
     if not isinstance(row, dict):
         raise BadRow(f"a {type(row).__name__}, not an object", hint="one JSON object per line")
     return row

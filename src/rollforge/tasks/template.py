@@ -9,7 +9,6 @@ import string
 from pathlib import Path
 
 import msgspec
-import yaml
 
 from rollforge.errors import UsageError
 from rollforge.records import JsonObject
@@ -25,6 +24,8 @@ class PromptTemplate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @classmethod
     def load(cls, path: str | Path) -> PromptTemplate:
         """The template in a YAML file; its placeholders are checked before any row is read."""
+        import yaml  # only a run with a template pays for loading it
+
         try:
             value = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
             template = msgspec.convert(value, cls)

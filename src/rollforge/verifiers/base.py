@@ -1,9 +1,9 @@
-"""This module says what a verifier is, and finds one by name, by path or as a function.
+"""What a verifier is, and how one is found: by name, by path, or as a function.
 
-A verifier is any function `(task, response)`, sync or async, or a class with such a method `verify`, that returns a bool, a number,
+A verifier is any function `(task, response)`, sync or async, or a class with such a method `verify`. It returns a bool, a number,
 a dict of numbers with `reward`, or None for "cannot judge". Raising means "failed to judge": it becomes a `Failure` of class
 `verifier`, never a zero. A verifier named `verify_group` (or marked `is_group`) gets all responses to one task at once.
-This module does not run anything: `calling` calls, `runner` decides where.
+Nothing runs here: `running.judge` runs verifiers.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from rollforge.verifiers.fingerprint import fingerprint_of
 VerifierFunction = Callable[..., Any]
 
 Mode = Literal["fast", "precise"]
-"""Which way a verifier that offers two ways has judged."""
+"""How a verifier with two modes judges."""
 
 
 class Judge(Protocol):
-    """A verifier made ready to run: what `collect` and `verify` hand their rollouts to."""
+    """A verifier that is ready to run: `collect` and `verify` hand it their rollouts."""
 
     @property
     def name(self) -> str:
-        """As the user named it: `math`, `my_file.py:verify`."""
+        """The name the user gave: `math`, `my_file.py:verify`."""
 
     @property
     def fingerprint(self) -> str:
-        """Digest of source, options and mode: two equal fingerprints give comparable verdicts."""
+        """Digest of source, options and mode: equal fingerprints give comparable verdicts."""
 
     async def start(self) -> None:
         """Make ready; raises `UsageError` when the verifier cannot run here."""
@@ -49,7 +49,7 @@ class Judge(Protocol):
 
 
 class Verifier(msgspec.Struct, frozen=True, kw_only=True):
-    """A verifier as found, before it runs."""
+    """A loaded verifier with everything it declares about itself, before it runs."""
 
     name: str
     function: VerifierFunction
@@ -59,15 +59,23 @@ class Verifier(msgspec.Struct, frozen=True, kw_only=True):
     """Task fields it reads; a task file without them is refused before the first model call."""
     options: JsonObject = {}
     mode: Mode | None = None
-    """None for a verifier that knows only one way of judging."""
+    """None for a verifier with a single mode."""
     is_group: bool = False
     """It scores the responses to one task together."""
     is_deterministic: bool = True
-    """Equal answers to the same task get equal verdicts, so one judgement may serve them all."""
+    """Equal answers to the same task get equal verdicts, so one call may serve them all."""
     is_cheap: bool = False
-    """So quick and harmless that the event loop may call it directly."""
+    """Fast and harmless: the event loop may call it directly."""
+    is_cheap_for: Callable[[Task], bool] | None = None
+    """For a cheap verifier: whether this task is cheap too; other tasks go to worker processes."""
     reward_range: tuple[float, float] | None = None
-    """The lowest and highest reward it gives, when it says so."""
+    """The lowest and highest reward, when the verifier declares them."""
+    note: str | None = None
+    """What a user should know about running it with these options, such as a missing sandbox."""
+    gold: Callable[[Task], Any] | None = None
+    """Its own `gold(task)`: the right answers, for probes of tasks whose right answer is not plain text."""
+    skip_probes: frozenset[str] = frozenset()
+    """Probe questions that do not fit it."""
 
     @property
     def is_class(self) -> bool:
@@ -80,27 +88,27 @@ class Verifier(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def judging_function(self) -> VerifierFunction:
-        """What is called with (task, response), before any binding: the function, or the class's method."""
+        """The unbound function that gets (task, response): the function itself, or the class's method."""
         if self.is_class:
-            found: VerifierFunction = getattr(self.function, self.method_name)
-            return found
+            method: VerifierFunction = getattr(self.function, self.method_name)
+            return method
         return self.function
 
     @property
     def is_async(self) -> bool:
         function = self.judging_function
         return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-            getattr(type(function), "__call__", None)  # noqa: B004  (the method itself is asked, not whether there is one)
+            getattr(type(function), "__call__", None)  # noqa: B004  (we need the method itself)
         )
 
 
 def load_verifier(
     spec: str | VerifierFunction, options: JsonObject | None = None, mode: Mode | None = None
 ) -> Verifier:
-    """The verifier called `spec`: a ready one by name, `file.py:name`, `module:name`, or a function or class itself.
+    """Load `spec`: a built-in verifier's name, `file.py:name`, `module:name`, or a function or class.
 
     Args:
-        options: What the verifier's own `Options`, keyword parameters or `self.config` take.
+        options: Values for the verifier's options record, keyword parameters or `self.config`.
         mode: `fast` or `precise`, for a verifier that offers both; None means `precise` there, and nothing elsewhere.
     """
     if callable(spec):
@@ -109,7 +117,6 @@ def load_verifier(
         function, name = _find(spec), spec
     if not callable(function):
         raise UsageError(f"{name} is a {type(function).__name__}, not a function or class that verifies")
-    is_group = bool(attribute(function, "is_group", False)) or _is_named_group(function)
     if (
         inspect.isclass(function)
         and not hasattr(function, "verify")
@@ -125,17 +132,22 @@ def load_verifier(
     options = dict(options or {})
     check_options(name, function, options)
     _refuse_secrets(name, options)
+    is_cheap = bool(_attribute(function, "is_cheap", False))
     return Verifier(
         name=name,
         function=function,
         fingerprint=fingerprint_of(function, options, mode),
-        needs=tuple(attribute(function, "needs", ())),
+        needs=_needs(function, options),
         options=options,
         mode=mode,
-        is_group=is_group,
+        is_group=bool(_attribute(function, "is_group", False)) or _is_named_group(function),
         is_deterministic=_is_deterministic(function, options),
-        is_cheap=bool(attribute(function, "is_cheap", False)),
-        reward_range=attribute(function, "reward_range", None),
+        is_cheap=is_cheap,
+        is_cheap_for=_hook(function, "is_cheap_for") if is_cheap else None,
+        reward_range=_attribute(function, "reward_range", None),
+        note=_with_options(function, "note_for", options, None),
+        gold=_hook(function, "gold") or _module_hook(function, "gold"),
+        skip_probes=frozenset(_attribute(function, "skip_probes", ())),
     )
 
 
@@ -147,19 +159,42 @@ def _find(spec: str) -> Any:
     return VERIFIERS.load(spec)
 
 
-def attribute(function: VerifierFunction, name: str, default: Any) -> Any:
-    """A verifier's attribute: its own, else its module's (so that a file may say it once, at the top)."""
+def _attribute(function: VerifierFunction, name: str, default: Any) -> Any:
+    """A declared attribute: the verifier's own, else its module's (a file may declare it once, at the top)."""
     own = getattr(function, name, None)
     if own is not None and not callable(own):
         return own
     module = sys.modules.get(getattr(function, "__module__", None) or "")
-    found = getattr(module, name, None) if module is not None and module.__name__ != "__main__" else None
-    return default if found is None else found
+    declared = getattr(module, name, None) if module is not None and module.__name__ != "__main__" else None
+    return default if declared is None else declared
+
+
+def _hook(function: VerifierFunction, name: str) -> Callable[..., Any] | None:
+    """A callable attribute of the function or class."""
+    hook = getattr(function, name, None)
+    return hook if callable(hook) else None
+
+
+def _module_hook(function: VerifierFunction, name: str) -> Callable[..., Any] | None:
+    hook = getattr(sys.modules.get(getattr(function, "__module__", None) or ""), name, None)
+    return hook if callable(hook) else None
+
+
+def _with_options(function: VerifierFunction, name: str, options: JsonObject, default: Any) -> Any:
+    """The answer of a hook that takes the options; `default` when the verifier has no such hook."""
+    hook = _hook(function, name)
+    return hook(options) if hook else default
+
+
+def _needs(function: VerifierFunction, options: JsonObject) -> tuple[str, ...]:
+    """The task fields it reads; with `needs_with(options)` they depend on the options."""
+    declared = _with_options(function, "needs_with", options, None)
+    return tuple(_attribute(function, "needs", ()) if declared is None else declared)
 
 
 def _is_deterministic(function: VerifierFunction, options: JsonObject) -> bool:
-    with_options = getattr(function, "is_deterministic_with", None)
-    return bool(with_options(options) if with_options else attribute(function, "is_deterministic", True))
+    declared = _with_options(function, "is_deterministic_with", options, None)
+    return bool(_attribute(function, "is_deterministic", True) if declared is None else declared)
 
 
 def _is_named_group(function: VerifierFunction) -> bool:
@@ -169,18 +204,18 @@ def _is_named_group(function: VerifierFunction) -> bool:
 
 
 def takes_self(function: VerifierFunction) -> bool:
-    """The function was written as a method, as in NeMo Gym's documentation: `verify(self, task, response)`."""
+    """Whether the function is written as a method, as in NeMo Gym's documentation: `verify(self, task, response)`."""
     return not inspect.isclass(function) and next(iter(_parameters(function)), None) == "self"
 
 
 def options_type(function: VerifierFunction) -> type[msgspec.Struct] | None:
-    """The Struct that a class names as `options_type` or `Options`, or that its module does."""
+    """The options Struct that a class or its module names as `options_type` or `Options`."""
     for name in ("options_type", "Options"):
-        found = getattr(function, name, None)
-        if found is None and inspect.isclass(function):
-            found = getattr(sys.modules.get(function.__module__), name, None)
-        if inspect.isclass(found) and issubclass(found, msgspec.Struct):
-            return found
+        declared = getattr(function, name, None)
+        if declared is None and inspect.isclass(function):
+            declared = getattr(sys.modules.get(function.__module__), name, None)
+        if inspect.isclass(declared) and issubclass(declared, msgspec.Struct):
+            return declared
     return None
 
 
@@ -212,11 +247,11 @@ def check_options(name: str, function: VerifierFunction, options: Mapping[str, A
 
 
 SECRETS = ("api_key", "password", "secret")
-"""Options with names that end so would stand in the run's files."""
+"""Options whose names end like this are refused: options are written to the run's files."""
 
 
 def _refuse_secrets(name: str, options: Mapping[str, Any]) -> None:
-    """Options are written into the manifest of a run, where no key or password may stand; what may be one is not repeated."""
+    """Refuse keys and passwords: options are written to the run's manifest. The message does not repeat the value."""
     for key, value in options.items():
         if isinstance(value, Mapping):
             _refuse_secrets(name, value)
@@ -234,7 +269,7 @@ def _has_user(text: str) -> bool:
 
 
 def convert_options(name: str, struct: type[msgspec.Struct], options: Mapping[str, Any]) -> msgspec.Struct:
-    """The options as the verifier's own record; texts from a command line become numbers where numbers are wanted."""
+    """The options as the verifier's own record; strings from a command line become numbers where the field is a number."""
     try:
         return msgspec.convert(dict(options), struct, strict=False)
     except msgspec.ValidationError as error:
@@ -242,7 +277,7 @@ def convert_options(name: str, struct: type[msgspec.Struct], options: Mapping[st
 
 
 def _has_fast_mode(function: VerifierFunction) -> bool:
-    declared = attribute(function, "has_fast_mode", None)
+    declared = _attribute(function, "has_fast_mode", None)
     if declared is not None:
         return bool(declared)
     if takes_self(function):

@@ -11,7 +11,7 @@ import msgspec
 
 from rollforge.records import JsonObject, Response, Task
 from rollforge.verifiers.base import load_verifier
-from rollforge.verifiers.calling import LiveVerifier
+from rollforge.verifiers.running.calling import LiveVerifier
 
 needs = ("taskset",)
 

@@ -11,8 +11,7 @@ from functools import lru_cache
 
 from rollforge.records import JsonObject, Response, Task
 from rollforge.verifiers.base import load_verifier
-from rollforge.verifiers.on_demand import PoolOnDemand
-from rollforge.verifiers.workers import WorkerPool
+from rollforge.verifiers.running.pool import PoolOnDemand, WorkerPool
 
 SECONDS = 10.0
 """What one search may take."""

@@ -1,7 +1,7 @@
-"""This module digests a verifier: its source, its options, its mode.
+"""Digest of a verifier: its source, its options, its mode.
 
-Equal fingerprints mean comparable verdicts. The source is the whole file the verifier stands in, and the files beside it (or in its
-package) that it imports, since a neighbour decides the verdict as much as the function does. Installed libraries are not part of it.
+Equal fingerprints mean comparable verdicts. The source is the verifier's whole file plus the files of its folder (or package) that
+it imports, since a helper decides the verdict as much as the function does. Installed libraries are not part of it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,11 @@ from typing import Any
 
 import msgspec
 
-_RUNNING = {
-    "__init__", "base", "cache", "calling", "cores", "fingerprint", "inline", "keys",
-    "line", "on_demand", "process", "runner", "spawner", "workers",
-}  # fmt: skip
-"""Modules of this package that run verifiers: a change in them changes no verdict."""
+_NOT_VERDICTS = {"__init__", "base", "fingerprint"}
+"""Modules of `rollforge.verifiers` that load verifiers; like `running/`, a change in them changes no verdict."""
 
 _INSTALLED = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
-"""Folders in which everything is beside everything."""
+"""Folders of unrelated packages: files beside a module there are not its helpers."""
 
 
 def fingerprint_of(function: Callable[..., Any], options: Mapping[str, Any], mode: str | None) -> str:
@@ -41,7 +38,7 @@ def fingerprint_of(function: Callable[..., Any], options: Mapping[str, Any], mod
 
 
 def _source_files(function: Callable[..., Any]) -> list[Path]:
-    """The verifier's own file, and those of its folder or package that it imports, however indirectly."""
+    """The verifier's own file and the files of its folder or package that it imports, directly or not."""
     module = sys.modules.get(getattr(function, "__module__", None) or type(function).__module__)
     own = _file_of(module)
     if module is None or own is None:
@@ -54,34 +51,39 @@ def _source_files(function: Callable[..., Any]) -> list[Path]:
     waiting = [own] if str(home) not in _INSTALLED else []
     while waiting:
         for path in _imported(waiting.pop(), root):
-            is_beside = path.is_relative_to(home) and not (is_ours and path.stem in _RUNNING)
+            is_beside = path.is_relative_to(home) and not (is_ours and _only_runs(path))
             if is_beside and path not in found:
                 found.add(path)
                 waiting.append(path)
     return sorted(found)
 
 
+def _only_runs(path: Path) -> bool:
+    """Whether a file of ours runs or loads verifiers without deciding any verdict."""
+    return path.stem in _NOT_VERDICTS or path.parent.name == "running"
+
+
 def _imported(path: Path, root: Path) -> Iterator[Path]:
-    """The files that the import statements of a file name, wherever in it they stand."""
+    """The files that a file's import statements name, also those inside functions."""
     try:
         tree = _parsed(path.read_bytes())
-    except (SyntaxError, ValueError):  # it is never imported, or else nothing would run
+    except (SyntaxError, ValueError):  # such a file cannot be imported either
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield from _files_on_the_way(root, alias.name.split("."))
+                yield from _import_files(root, alias.name.split("."))
         elif isinstance(node, ast.ImportFrom):
             start = path.parents[node.level - 1] if node.level else root
             if node.level:
-                yield from _files_on_the_way(start, ["__init__"])
+                yield from _import_files(start, ["__init__"])
             for alias in node.names:
-                yield from _files_on_the_way(start, [*(node.module or "").split("."), alias.name])
+                yield from _import_files(start, [*(node.module or "").split("."), alias.name])
 
 
 def _parsed(source: bytes) -> ast.Module:
     is_collecting = gc.isenabled()
-    gc.disable()  # Python 3.11 cannot parse when a collection in the midst of it shows somebody's traceback (gh-106905)
+    gc.disable()  # a collection during parsing can corrupt Python 3.11's parser state (gh-106905)
     try:
         return ast.parse(source)
     finally:
@@ -89,8 +91,8 @@ def _parsed(source: bytes) -> ast.Module:
             gc.enable()
 
 
-def _files_on_the_way(start: Path, names: list[str]) -> Iterator[Path]:
-    """The files that importing `names`, joined by dots, runs: packages and the module itself."""
+def _import_files(start: Path, names: list[str]) -> Iterator[Path]:
+    """The files that importing the dotted `names` executes: packages and the module itself."""
     for name in filter(None, names):
         for path in (start / f"{name}.py", start / name / "__init__.py"):
             if path.is_file():
@@ -107,7 +109,7 @@ def _file_of(module: ModuleType | None) -> Path | None:
 
 
 def _code_part(function: Callable[..., Any]) -> bytes:
-    """What tells apart functions of one file and name: lambdas, closures with other values, code typed at a prompt."""
+    """Bytes that distinguish functions of the same file and name: lambdas, closures, code typed at a prompt."""
     code = getattr(function, "__code__", None)
     if not isinstance(code, CodeType) or ("<" not in function.__qualname__ and _is_in_a_file(function)):
         return b""

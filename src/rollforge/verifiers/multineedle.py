@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from rollforge.records import JsonObject, Response, Task
+from rollforge.store.reading import UNREADABLE
 
 needs = ("expected_synonym_values",)
 is_cheap = True
@@ -88,7 +89,7 @@ def handed_in(response: Response) -> tuple[list[Any], bool]:
         if item.get("type") == "function_call" and item.get("name") == "extract_synonym_values":
             try:
                 arguments = msgspec.json.decode(str(item.get("arguments")))
-            except msgspec.DecodeError:
+            except UNREADABLE:
                 return [], False
             values = arguments.get("synonym_values") if isinstance(arguments, dict) else None
             return (values, True) if isinstance(values, list) else ([], False)

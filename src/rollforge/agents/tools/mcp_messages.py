@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from rollforge.errors import Failure
 from rollforge.records import JsonObject, from_json, to_json
+from rollforge.store.reading import UNREADABLE
 
 
 class RpcError(Exception):
@@ -28,7 +27,7 @@ def parse(data: bytes | str) -> JsonObject:
     """One message; raises `Failure` when it is none."""
     try:
         value = from_json(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise gone(f"it speaks no JSON-RPC: {error}") from error
     if not isinstance(value, dict):
         raise gone("it speaks no JSON-RPC: a message is no object")

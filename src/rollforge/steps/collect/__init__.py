@@ -8,19 +8,36 @@ forecast   what a pilot says about the whole run, and what the bottleneck is
 ending     why it stopped, and what that means for the exit code
 """
 
-from rollforge.steps.collect.ending import CollectResult, Ending
-from rollforge.steps.collect.observer import Observer
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from rollforge.steps.collect.options import CollectOptions
-from rollforge.steps.collect.plan import BadLine, BadTasks, Plan
-from rollforge.steps.collect.step import Collection
+
+if TYPE_CHECKING:
+    from rollforge.steps.collect.ending import CollectResult, Ending
+    from rollforge.steps.collect.observer import Observer
+    from rollforge.steps.collect.plan import BadTaskLine, BadTasks, CollectPlan
+    from rollforge.steps.collect.step import Collection
 
 __all__ = [
-    "BadLine",
+    "BadTaskLine",
     "BadTasks",
     "CollectOptions",
+    "CollectPlan",
     "CollectResult",
     "Collection",
     "Ending",
     "Observer",
-    "Plan",
 ]
+
+_HOME = {
+    "BadTaskLine": "plan", "BadTasks": "plan", "CollectResult": "ending", "Collection": "step", "Ending": "ending",
+    "Observer": "observer", "CollectPlan": "plan",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Load the engine on use: `collect --help` needs the options only."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"rollforge.steps.collect.{_HOME[name]}"), name)

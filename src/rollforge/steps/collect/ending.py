@@ -7,9 +7,9 @@ from typing import Literal
 
 import msgspec
 
+from rollforge.checks.stream import SuspectWindow
 from rollforge.errors import Exit, Failure, RollforgeError, UsageError
-from rollforge.records import JsonObject
-from rollforge.steps.collect.engine import Engine, Reason
+from rollforge.steps.collect.engine import CollectEngine, Reason
 from rollforge.steps.collect.forecast import Forecast
 from rollforge.steps.collect.options import CollectOptions
 from rollforge.verifiers.probes import ProbeReport
@@ -49,18 +49,18 @@ class CollectResult(msgspec.Struct, frozen=True, kw_only=True):
     forecast: Forecast | None = None
     bad_lines: int = 0
     notes: list[str] = []
-    suspect: JsonObject | None = None
+    suspect: SuspectWindow | None = None
     """The window of rollouts whose rewards the detectors of broken verification do not trust; they are kept."""
     probe: ProbeReport | None = None
     """What the verifier answered to questions it must know; exit code 5 when that shows it broken."""
 
 
-def ending_of(reason: Reason, *, unfinished: int, unjudged: int) -> tuple[Ending, Exit]:
-    """What the reason to stop, or its absence, means for the exit code."""
+def ending_of(reason: Reason, *, unfinished: int, unjudged: int, shortfall: str = "") -> tuple[Ending, Exit]:
+    """How the run ended and its exit code, from the reason to stop (if any) and from what is missing."""
     if reason == "broken":
         return reason, Exit.BROKEN_VERIFICATION
     if not unfinished and reason not in ("fatal", "disk"):
-        return ("incomplete", Exit.INCOMPLETE) if unjudged else ("done", Exit.DONE)
+        return ("incomplete", Exit.INCOMPLETE) if unjudged or shortfall else ("done", Exit.DONE)
     match reason:
         case "":
             return "incomplete", Exit.INCOMPLETE
@@ -76,8 +76,11 @@ def ending_of(reason: Reason, *, unfinished: int, unjudged: int) -> tuple[Ending
             return reason, Exit.USAGE
 
 
-def message_of(ending: Ending, engine: Engine) -> str:
+def message_of(ending: Ending, engine: CollectEngine, shortfall: str = "") -> str:
+    """One sentence for the summary; `shortfall` is what an observer could not deliver."""
     match ending:
+        case "incomplete" if shortfall:
+            return f"finished, but {shortfall}"
         case "outage":
             return f"stopped: {engine.error}"
         case "failures":

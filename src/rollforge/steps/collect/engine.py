@@ -42,7 +42,7 @@ from rollforge.records import (
 from rollforge.steps.collect.live import Live
 from rollforge.steps.collect.observer import Observer
 from rollforge.steps.collect.options import Allowance, CollectOptions
-from rollforge.steps.collect.plan import Plan
+from rollforge.steps.collect.plan import CollectPlan
 from rollforge.store import DurableFile
 from rollforge.verifiers.base import Judge
 from rollforge.verifiers.probes import SprinkledProbes
@@ -62,7 +62,7 @@ NO_VERDICT = Verdict()
 
 
 @dataclass(slots=True)
-class Group:
+class TaskGroup:
     """The rollouts of one task that this process owes."""
 
     position: int
@@ -76,18 +76,18 @@ class Group:
 class Work:
     """One rollout to be made."""
 
-    group: Group
+    group: TaskGroup
     sample: int
     attempt: int
     started: float = 0.0
 
 
-class Engine:
+class CollectEngine:
     """Collects what a plan owes."""
 
     def __init__(
         self,
-        plan: Plan,
+        plan: CollectPlan,
         options: CollectOptions,
         *,
         agent: Agent,
@@ -137,9 +137,7 @@ class Engine:
                     self._limiter.release()
                     break
                 self._start(work)
-                await self._rollouts.room()
-                if self._observer is not None:
-                    await self._observer.room()
+                await self._wait_for_room()
                 while len(self._running) >= self._resident_limit():
                     await self._wait_for_change(1.0)
             while self._running:
@@ -147,6 +145,16 @@ class Engine:
         except asyncio.CancelledError:
             await self._abort()
             raise
+
+    async def _wait_for_room(self) -> None:
+        """Wait while the disk or the observer is behind; a disk that cannot be written ends the run."""
+        try:
+            for file in (self._rollouts, self._failures):
+                await file.room()
+        except RollforgeError as error:
+            self.stop("disk", error)
+        if self._observer is not None:
+            await self._observer.room()
 
     def stop(self, reason: Reason, error: RollforgeError | Failure | None = None) -> None:
         """Take no new work; the first reason stays."""
@@ -197,7 +205,7 @@ class Engine:
             if not samples:
                 continue
             task = self._plan.tasks.read(int(position))
-            group = Group(int(position), task, msgspec.Raw(to_json(task.params)), len(samples))
+            group = TaskGroup(int(position), task, msgspec.Raw(to_json(task.params)), len(samples))
             self._begun += len(samples)
             for sample in samples:
                 yield Work(group, sample, self._plan.ledger.attempts(group.position, sample))
@@ -418,7 +426,7 @@ class Engine:
         }
         await self._failures.append(to_json(row))
 
-    def _settle(self, group: Group) -> None:
+    def _settle(self, group: TaskGroup) -> None:
         group.unsettled -= 1
         if group.unsettled == 0:
             self.live.settle(group.position)

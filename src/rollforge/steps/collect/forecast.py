@@ -5,18 +5,18 @@ Intervals come from the pilot's own spread between tasks; a pilot of few tasks g
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 
-from rollforge.steps.collect.live import ClusterMean, Live
+from rollforge import intervals
+from rollforge.intervals import ClusterMean
+from rollforge.steps.collect.live import Live
 
 BUSY = 0.85
 """Above this share of one core, the client itself is the limit: Python runs on one."""
 LAGGING_S = 0.05
 
 
-class Estimate(msgspec.Struct, frozen=True):
+class ForecastRange(msgspec.Struct, frozen=True):
     """A value with its 95 % interval; the interval is None when the pilot was too small for one."""
 
     value: float
@@ -28,10 +28,10 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     """What the rest of the run will take, at the pilot's pace."""
 
     rollouts: int
-    seconds: Estimate
-    tokens: Estimate | None
-    disk_bytes: Estimate
-    failures: Estimate
+    seconds: ForecastRange
+    tokens: ForecastRange | None
+    disk_bytes: ForecastRange
+    failures: ForecastRange
 
 
 def forecast(live: Live, *, owed: int, elapsed_s: float) -> Forecast | None:
@@ -55,21 +55,18 @@ def _relative_half_width(mean: ClusterMean) -> float | None:
     return half / mean.mean if half is not None and mean.mean else None
 
 
-def _estimate(value: float, spread: float | None) -> Estimate:
+def _estimate(value: float, spread: float | None) -> ForecastRange:
     if spread is None:
-        return Estimate(value, None, None)
-    return Estimate(value, value * max(0.0, 1 - spread), value * (1 + spread))
+        return ForecastRange(value, None, None)
+    return ForecastRange(value, value * max(0.0, 1 - spread), value * (1 + spread))
 
 
-def _failures(live: Live, owed: int) -> Estimate:
-    """Wilson's interval: it stays honest when the pilot saw no failure at all."""
+def _failures(live: Live, owed: int) -> ForecastRange:
+    """Wilson's interval keeps a width even when the pilot saw no failure at all."""
     settled = live.fresh + live.given_up
-    share, z = live.given_up / settled, 1.96
-    middle = (share + z * z / (2 * settled)) / (1 + z * z / settled)
-    half = (
-        z * math.sqrt(share * (1 - share) / settled + z * z / (4 * settled * settled)) / (1 + z * z / settled)
-    )
-    return Estimate(share * owed, max(0.0, middle - half) * owed, min(1.0, middle + half) * owed)
+    share = live.given_up / settled
+    low, high = intervals.wilson(share, settled, intervals.normal_quantile((1 + intervals.LEVEL) / 2))
+    return ForecastRange(share * owed, low * owed, high * owed)
 
 
 def bottleneck(

@@ -5,67 +5,22 @@ Its numbers are for watching. The numbers of record are computed from the files 
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter, deque
-from dataclasses import dataclass
 
 import msgspec
 
 from rollforge.errors import Failure
-from rollforge.records import JsonObject, Response, Verdict
-from rollforge.verifiers.runner import JudgeCounters
+from rollforge.intervals import ClusterMean
+from rollforge.records import Response, Verdict
+from rollforge.store.manifest import RunningReward
+from rollforge.verifiers.running.judge import JudgeCounters
 
 CHARACTERS_PER_TOKEN = 4
 """Good enough for servers that report no usage."""
 
 
-class ClusterMean:
-    """A running mean with an interval that knows that the samples of one task are not independent."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.total = 0.0
-        """Both over all values, those of unsettled tasks included."""
-        self._groups = 0
-        self._sums2 = self._sums_counts = self._counts2 = 0.0
-
-    def settle(self, total: float, count: int) -> None:
-        """No more values of a task will come; those that came were so many and add up to this."""
-        if count:
-            self._groups += 1
-            self._sums2 += total * total
-            self._sums_counts += total * count
-            self._counts2 += count * count
-
-    @property
-    def mean(self) -> float | None:
-        return self.total / self.count if self.count else None
-
-    def half_width(self) -> float | None:
-        """Half of a 95 % interval; None before two groups are settled."""
-        if self._groups < 2 or not self.count:
-            return None
-        mean = self.total / self.count
-        spread = self._sums2 - 2 * mean * self._sums_counts + mean * mean * self._counts2
-        settled = math.sqrt(
-            self._counts2 * self._groups
-        )  # equals the number of values when groups are of one size
-        return 1.96 * math.sqrt(max(spread, 0.0) * self._groups / (self._groups - 1)) / settled
-
-
-@dataclass(slots=True)
-class _OpenTask:
-    """Sums over the finished rollouts of a task of which more may come."""
-
-    rollouts: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
-    judged: int = 0
-    reward: float = 0.0
-
-
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+class LiveSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """What the display shows at one moment."""
 
     elapsed_s: float
@@ -111,7 +66,6 @@ class Live:
         self.reward = ClusterMean()
         self.tokens_per_rollout = ClusterMean()
         self.seconds_per_rollout = ClusterMean()
-        self._open: dict[int, _OpenTask] = {}
         self.model_s = self.verify_s = self.verify_wait_s = 0.0
         self.started = time.monotonic()
         self._window: deque[tuple[float, int, int]] = deque([(self.started, 0, 0)], maxlen=120)
@@ -137,22 +91,11 @@ class Live:
         if not isinstance(used, int):  # a token budget must hold for servers that do not count, too
             used = (prompt_bytes + len(response.text)) // CHARACTERS_PER_TOKEN
         self.tokens += used
-        sums = self._open.get(task)
-        if sums is None:
-            sums = self._open[task] = _OpenTask()
-        sums.rollouts += 1
-        sums.tokens += used
-        sums.seconds += seconds
-        self.tokens_per_rollout.count += 1
-        self.tokens_per_rollout.total += used
-        self.seconds_per_rollout.count += 1
-        self.seconds_per_rollout.total += seconds
+        self.tokens_per_rollout.add(task, used)
+        self.seconds_per_rollout.add(task, seconds)
         if verdict.reward is not None:
             self.judged += 1
-            sums.judged += 1
-            sums.reward += verdict.reward
-            self.reward.count += 1
-            self.reward.total += verdict.reward
+            self.reward.add(task, verdict.reward)
         elif is_judging:
             self.unjudged += 1
 
@@ -162,11 +105,8 @@ class Live:
 
     def settle(self, task: int) -> None:
         """Every sample of the task is finished or given up."""
-        sums = self._open.pop(task, None)
-        if sums is not None:
-            self.reward.settle(sums.reward, sums.judged)
-            self.tokens_per_rollout.settle(sums.tokens, sums.rollouts)
-            self.seconds_per_rollout.settle(sums.seconds, sums.rollouts)
+        for mean in (self.reward, self.tokens_per_rollout, self.seconds_per_rollout):
+            mean.close(task)
 
     def tick(self) -> None:
         """Remember where we are, for rates over the last minute."""
@@ -197,10 +137,10 @@ class Live:
         notice: str,
         light: str,
         judging: JudgeCounters | None = None,
-    ) -> Snapshot:
+    ) -> LiveSnapshot:
         rate, tokens_per_s = self.rates()
         left = self.expected - self.finished - self.given_up
-        return Snapshot(
+        return LiveSnapshot(
             elapsed_s=time.monotonic() - self.started,
             expected=self.expected,
             finished=self.finished,
@@ -228,15 +168,15 @@ class Live:
         )
 
 
-def reward_facts(live: Live) -> JsonObject | None:
+def reward_facts(live: Live) -> RunningReward | None:
     """The running reward as the manifest has it: over the whole run, or since it was resumed."""
-    if live.reward.mean is None:
+    reward = live.reward.estimate()
+    if reward.value is None:
         return None
-    half = live.reward.half_width()
-    return {
-        "mean": live.reward.mean,
-        "ci": None if half is None else [live.reward.mean - half, live.reward.mean + half],
-        "n": live.judged,
-        "coverage": live.judged / max(live.fresh, 1),
-        "is_whole": live.fresh == live.finished,
-    }
+    return RunningReward(
+        mean=reward.value,
+        ci=reward.ci,
+        n=live.judged,
+        coverage=live.judged / max(live.fresh, 1),
+        is_whole=live.fresh == live.finished,
+    )

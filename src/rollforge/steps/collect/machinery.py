@@ -15,16 +15,16 @@ import msgspec
 from rollforge.agents.base import Agent, Preparation, make_agent
 from rollforge.endpoint import Client, ClientOptions, ConcurrencyRange, Limiter, Model, ModelOptions
 from rollforge.errors import RollforgeError
-from rollforge.steps.collect.engine import Engine
-from rollforge.steps.collect.live import Live, Snapshot
+from rollforge.steps.collect.engine import CollectEngine
+from rollforge.steps.collect.live import Live, LiveSnapshot
 from rollforge.steps.collect.observer import Observer
 from rollforge.steps.collect.options import CollectOptions, parse_share
-from rollforge.steps.collect.plan import Plan
+from rollforge.steps.collect.plan import CollectPlan
 from rollforge.store import DurableFile, run_id
 from rollforge.verifiers.base import Verifier
-from rollforge.verifiers.cache import VerdictCache
 from rollforge.verifiers.probes import SprinkledProbes
-from rollforge.verifiers.runner import RunningJudge, make_judge, parse_workers
+from rollforge.verifiers.running.cache import VerdictCache
+from rollforge.verifiers.running.judge import RunningJudge, make_judge, parse_workers
 
 SPARE_FILES = 128
 """File descriptors kept for everything that is no connection."""
@@ -34,7 +34,7 @@ SPARE_FILES = 128
 class Machinery:
     """What runs while a collection runs."""
 
-    engine: Engine
+    engine: CollectEngine
     limiter: Limiter
     client: Client
     model: Model
@@ -42,7 +42,7 @@ class Machinery:
     judge: RunningJudge | None
     probes: SprinkledProbes | None
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> LiveSnapshot:
         """Where the run is now."""
         ages = self.engine.ages()
         return self.engine.live.snapshot(
@@ -70,7 +70,7 @@ class Machinery:
 
 @asynccontextmanager
 async def open_machinery(
-    plan: Plan,
+    plan: CollectPlan,
     options: CollectOptions,
     *,
     agent: Agent,
@@ -101,7 +101,7 @@ async def open_machinery(
             run = run_id(plan.files, plan.manifest)
             observer.begin(run, plan.ledger.task_ids[plan.order], owed[plan.order], given_up[plan.order])
             stack.push_async_callback(observer.close)
-        engine = Engine(
+        engine = CollectEngine(
             plan,
             options,
             agent=agent,
@@ -120,7 +120,7 @@ async def open_machinery(
         yield Machinery(engine, limiter, client, model, rollouts, judge, probes)
 
 
-async def _close_quietly(file: DurableFile, engine: Engine) -> None:
+async def _close_quietly(file: DurableFile, engine: CollectEngine) -> None:
     """A disk error has already stopped the run; closing must not hide how it ended."""
     try:
         await file.close()

@@ -1,17 +1,22 @@
-"""This module says what may watch a collection: something told of every rollout, every task given up and every group settled.
+"""The observer protocol: callbacks for every finished rollout, every rollout given up and every settled task of a collection.
 
-An observer runs in the event loop's thread and returns at once; what it does with what it is told happens elsewhere. It may ask
-for patience (`room`), nothing else: it cannot change a rollout or end a run.
+Callbacks run in the event loop's thread and return at once; slow work belongs into another thread. An observer may slow the
+collection down (`room`), but cannot change a rollout or end a run: `GuardedObserver` stops calling one that raises.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rollforge.errors import RollforgeError
 from rollforge.records import JsonObject
+
+logger = logging.getLogger(__name__)
 
 
 class Observer(Protocol):
@@ -36,3 +41,58 @@ class Observer(Protocol):
 
     async def close(self) -> None:
         """Finish what was begun."""
+
+    def shortfall(self) -> str:
+        """What was asked for and could not be delivered; empty when all was. The run then counts as incomplete."""
+
+
+class GuardedObserver:
+    """Calls an observer until it raises; its first exception is the shortfall, and no rollout pays for it."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._error = ""
+
+    def begin(
+        self, run: str, tasks: NDArray[np.int64], owed: NDArray[np.int64], given_up: NDArray[np.int64]
+    ) -> None:
+        self._call(lambda: self._observer.begin(run, tasks, owed, given_up))
+
+    def finished(self, row: JsonObject) -> None:
+        self._call(lambda: self._observer.finished(row))
+
+    def gave_up(self, task: int) -> None:
+        self._call(lambda: self._observer.gave_up(task))
+
+    def settled(self, task: int) -> None:
+        self._call(lambda: self._observer.settled(task))
+
+    async def room(self) -> None:
+        if not self._error:
+            try:
+                await self._observer.room()
+            except Exception as error:  # noqa: BLE001  (as in `_call`)
+                self._fail(error)
+
+    async def close(self) -> None:
+        try:
+            await self._observer.close()
+        except Exception as error:  # noqa: BLE001  (as in `_call`)
+            self._fail(error)
+
+    def shortfall(self) -> str:
+        return self._error or self._observer.shortfall()
+
+    def _call(self, notify: Callable[[], None]) -> None:
+        if self._error:
+            return
+        try:
+            notify()
+        except RollforgeError:
+            raise
+        except Exception as error:  # noqa: BLE001  (reporting may not take a run down)
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._error = f"steps are no longer reported: {type(error).__name__}: {error}"
+        logger.warning("%s (said once; resume the run to report them)", self._error)

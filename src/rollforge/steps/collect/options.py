@@ -1,20 +1,23 @@
-"""This module holds everything `collect` can be told. The command line, config files and Python all end here."""
+"""Options of `collect`: one record for the command line, config files and Python."""
 
 from __future__ import annotations
 
 import math
 import os
 import re
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 import msgspec
 
-from rollforge.agents.base import AgentOptions
-from rollforge.agents.tools.loading import tools_name
-from rollforge.endpoint.model import Api
 from rollforge.errors import UsageError
 from rollforge.records import JsonObject
+
+if TYPE_CHECKING:
+    from rollforge.agents.base import AgentOptions
+
+Api = Literal["auto", "responses", "chat"]
 
 MOST_SAMPLES = 1_000_000
 
@@ -23,67 +26,128 @@ _KEY = re.compile(r"(?=.*[a-z])(?=.*[0-9]).{20,}")
 """No variable is called like this, and many keys are."""
 
 
-class CollectOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How rollouts are collected."""
+@dataclass(frozen=True, kw_only=True)
+class TaskOptions:
+    """Which tasks, and how often."""
+
+    limit: int | None = None
+    """Take only this many tasks."""
+    samples: int = 1
+    """Rollouts per task."""
+    shuffle: bool = False
+    """Take the tasks in a random order, drawn with --seed."""
+    seed: int = 0
+    """Seed for --shuffle and for the embedded model."""
+    prompt_template: str | None = None
+    """YAML file with `user` and optionally `system`; {field} is replaced by that field of the row."""
+    skip_bad: bool = False
+    """Skip bad lines instead of refusing the file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """The server, and the parameters of every request."""
+
+    base_urls: tuple[str, ...] = ()
+    """Server, such as http://localhost:8000/v1; repeat the flag for replicas."""
+    api: Api = "auto"
+    """API that the server speaks; auto asks it once."""
+    api_key_env: str = "OPENAI_API_KEY"
+    """Name of the environment variable that holds the API key; never the key itself."""
+    overrides: JsonObject = field(default_factory=dict)
+    """Request parameter as key.path=value, replacing each row's own; repeatable."""
+    logprobs: bool = False
+    """Keep logprobs, and token ids where the server returns them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifierOptions:
+    """Who judges, and how."""
+
+    verifier: Any = None
+    """Name of a built-in verifier, file.py:function or module:function."""
+    verifier_options: JsonObject = field(default_factory=dict)
+    """Option of the verifier as key=value; repeatable."""
+    no_verify: bool = False
+    """Collect only; judge later with `rollforge verify`."""
+    verify_workers: str = "auto"
+    """Worker processes for a synchronous verifier; auto uses idle cores, 0 runs it in this process without protection."""
+    verify_concurrency: int = 256
+    """Most verdicts in progress at once."""
+    verify_timeout_s: float = 60.0
+    """Longest time for one verdict."""
+    verify_mode: Literal["fast", "precise"] | None = None
+    """Mode, for a verifier that has two."""
+    verify_cache: str | None = None
+    """Directory that keeps verdicts across runs."""
+    stop_on: Literal["broken", "never"] = "broken"
+    """broken: stop with exit code 5 on two independent signs of broken verification; never: only mark the rollouts."""
+    probe: str | None = None
+    """Test the verifier while collecting, on answers whose verdict is known (gold, empty, swapped), for this share of rollouts (1%); exit 5 if it fails."""  # noqa: E501  (help keeps the line breaks of a field's docstring)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutOptions:
+    """What turns a task into a rollout."""
+
+    agent: str | None = None
+    """model_call, tool_loop, gym_resources, gym_agent or file.py:Class; by default the one that the flags below imply."""
+    tools: tuple[Any, ...] = ()
+    """Tools that the model may call: file.py, file.py:name, mcp:URL, mcp-stdio:COMMAND; repeatable."""
+    max_turns: int = 16
+    """Most model calls in one rollout."""
+    tool_timeout_s: float = 60.0
+    """Longest time for one tool call."""
+    gym_head: str | None = None
+    """NeMo Gym head server: each row's agent_ref names its resources server; the loop runs here."""
+    gym_resources: str | None = None
+    """NeMo Gym resources server for all rows: it provides tools and verdicts; the loop runs here."""
+    gym_agent: str | None = None
+    """NeMo Gym agent server: its /run makes the rollouts; --model is not needed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaceOptions:
+    """Concurrency, retries and limits."""
+
+    concurrency: str = "auto"
+    """Requests in flight: auto, a number, or MIN-MAX."""
+    attempts: int = 3
+    """Most attempts per rollout, over resumes too."""
+    retries: int = 4
+    """Most retries of one request within an attempt."""
+    retry_budget: float = 0.5
+    """Limit on all retries, as a share of fresh requests (the first 200 are free); 0 allows none."""
+    max_failures: str = "50%"
+    """End the run when more rollouts fail than this: a count, or a share such as 5%."""
+    request_timeout_s: float = 600.0
+    """Longest time for one request."""
+    rollout_deadline_s: float = 3600.0
+    """Longest time for one rollout, retries included."""
+    outage_patience_s: float = 600.0
+    """How long to wait for a server that stopped answering."""
+    deadline_s: float | None = None
+    """Stop between groups after this time (90s, 15m, 8h); exit code 6."""
+    max_total_tokens: int | None = None
+    """Stop between groups once this many tokens were used; exit code 6."""
+    pilot: int | None = None
+    """Collect about this many rollouts, then forecast the whole run; they count towards it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectOptions(TaskOptions, ServerOptions, VerifierOptions, RolloutOptions, PaceOptions):
+    """How to collect rollouts. `rollforge collect` reads its flags, defaults and help texts from the five groups."""
 
     input: str
     """Task file: JSONL (plain, gzip, zstd), Parquet, or `-` for stdin."""
     out: str
     """The run: a directory, or a rollouts file."""
     model: str = ""
-    """Model name; `simulated` starts the embedded model. A remote agent asks its own and needs none here."""
+    """Model name; `simulated` starts the embedded model. A remote agent uses its own model and needs none here."""
     step: int | None = None
-    """Training step of the model, where checkpoints share a name: rollouts of another step are no part of the run."""
-    base_urls: tuple[str, ...] = ()
-    api: Api = "auto"
-    api_key_env: str = "OPENAI_API_KEY"
-    """Name of the variable that holds the key; the key itself is never stored."""
-    verifier: Any = None
-    """A ready verifier's name, `file.py:name`, `module:name`, or a function."""
-    verifier_options: JsonObject = {}
-    no_verify: bool = False
-    """Nobody judges, not even a NeMo Gym server that could."""
-    agent: str | None = None
-    """An agent's name, `file.py:Class` or `module:Class`; None means what the other options ask for."""
-    tools: tuple[Any, ...] = ()
-    max_turns: int = 16
-    tool_timeout_s: float = 60.0
-    gym_head: str | None = None
-    gym_resources: str | None = None
-    gym_agent: str | None = None
-    samples: int = 1
-    limit: int | None = None
-    shuffle: bool = False
-    seed: int = 0
-    prompt_template: str | None = None
-    overrides: JsonObject = {}
-    """Put over every row's `responses_create_params`, key by key."""
-    logprobs: bool = False
-    skip_bad: bool = False
-    concurrency: str = "auto"
-    verify_concurrency: int = 256
-    verify_workers: str = "auto"
-    verify_timeout_s: float = 60.0
-    verify_mode: Literal["fast", "precise"] | None = None
-    verify_cache: str | None = None
-    """Directory that keeps verdicts across runs."""
-    probe: str | None = None
-    """Share of the rollouts after which the verifier is asked what it must know: `1%`."""
-    stop_on: Literal["broken", "never"] = "broken"
-    """Whether two independent signs of broken verification stop the run."""
-    attempts: int = 3
-    """How often one rollout is tried, over resumes too."""
-    retries: int = 4
-    retry_budget: float = 0.5
-    max_failures: str = "50%"
-    """More failed rollouts than this end the run: a count (`20`) or a share of the settled ones (`5%`, `0.05`)."""
-    request_timeout_s: float = 600.0
-    rollout_deadline_s: float = 3600.0
-    deadline_s: float | None = None
-    max_total_tokens: int | None = None
-    outage_patience_s: float = 600.0
-    pilot: int | None = None
+    """Training step of the model, where checkpoints share a name; rollouts of another step do not belong to the run."""
     fresh: bool = False
+    """Move an existing run aside and start again."""
 
     def check(self) -> None:
         """Refuse what cannot work, before anything is touched."""
@@ -167,29 +231,20 @@ class CollectOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_agent_options(self) -> AgentOptions:
         """The part of this that concerns the agent."""
-        return AgentOptions(
-            tools=self.tools,
-            max_turns=self.max_turns,
-            tool_timeout_s=self.tool_timeout_s,
-            gym_head=self.gym_head,
-            gym_resources=self.gym_resources,
-            gym_agent=self.gym_agent,
-            gym_verify=self.verifier is None and not self.no_verify,
-            verify_timeout_s=self.verify_timeout_s,
-            rollout_deadline_s=self.rollout_deadline_s,
-            outage_patience_s=self.outage_patience_s,
-        )
+        from rollforge.agents.base import AgentOptions
+
+        shared = {name: getattr(self, name) for name in AgentOptions.__struct_fields__ if hasattr(self, name)}
+        return AgentOptions(gym_verify=self.verifier is None and not self.no_verify, **shared)
 
     def to_config(self) -> JsonObject:
         """Every option, as saved in the manifest."""
-        config: JsonObject = msgspec.to_builtins(
-            msgspec.structs.replace(
-                self,
-                verifier=verifier_name(self.verifier),
-                tools=tuple(tools_name(spec) for spec in self.tools),
-            )
+        from rollforge.agents.tools.loading import tools_name
+
+        named = replace(
+            self, verifier=verifier_name(self.verifier), tools=tuple(tools_name(spec) for spec in self.tools)
         )
-        return config
+        config: JsonObject = msgspec.to_builtins(named)
+        return {name: config.pop(name) for name in _MANIFEST_ORDER} | config
 
 
 def _check_url(flag: str, url: str, form: str) -> None:
@@ -205,6 +260,25 @@ def _check_url(flag: str, url: str, form: str) -> None:
         )
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError(f"{flag} {url!r} is no URL", hint=f"write it as {form}")
+
+
+_MANIFEST_ORDER = (
+    *("input", "out", "model", "step", "base_urls", "api", "api_key_env"),
+    *("verifier", "verifier_options", "no_verify"),
+    *("agent", "tools", "max_turns", "tool_timeout_s", "gym_head", "gym_resources", "gym_agent"),
+    *("samples", "limit", "shuffle", "seed", "prompt_template", "overrides", "logprobs", "skip_bad"),
+    *(
+        "concurrency",
+        "verify_concurrency",
+        "verify_workers",
+        "verify_timeout_s",
+        "verify_mode",
+        "verify_cache",
+    ),
+    *("probe", "stop_on", "attempts", "retries", "retry_budget", "max_failures", "request_timeout_s"),
+    *("rollout_deadline_s", "deadline_s", "max_total_tokens", "outage_patience_s", "pilot", "fresh"),
+)
+"""Order of the options in manifests since the first version; newer options follow."""
 
 
 class Allowance(msgspec.Struct, frozen=True):

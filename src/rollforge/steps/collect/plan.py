@@ -1,12 +1,14 @@
-"""This module works out what a run owes: the tasks as sent, the fingerprint that guards resume, the ledger.
+"""The plan of a run: the tasks as sent, the fingerprint that guards resume, the ledger of owed rollouts.
 
-All task rows are read and checked before the first model call, streamed to `rollouts_tasks.jsonl`, never held. A run that exists
-is resumed when its fingerprint matches, and refused, naming what differs, when it does not.
+All task rows are read and checked before the first model call and streamed to `rollouts_tasks.jsonl`, never held in memory. An
+existing run is resumed when its fingerprint matches, and refused, naming what differs, when it does not. A task file may grow: rows
+may be added at its end, as long as the old rows become the same tasks.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import os
 import shutil
@@ -25,10 +27,21 @@ from numpy.typing import NDArray
 from rollforge.agents.base import Preparation
 from rollforge.agents.transcript import tool_names
 from rollforge.errors import DataError, ResumeRefused, UsageError
-from rollforge.records import PARAMS_KEY, TASK_KEY, JsonObject, to_json
+from rollforge.records import OWN_KEY, PARAMS_KEY, TASK_KEY, JsonObject, from_json, to_json
 from rollforge.steps.collect.options import CollectOptions, verifier_name
-from rollforge.store import Ledger, Manifest, RunFiles, read_manifest
-from rollforge.store.durable import sync_directory
+from rollforge.store import (
+    UNREADABLE,
+    Ledger,
+    Manifest,
+    RunFiles,
+    damaged_file,
+    mend_tail,
+    read_manifest,
+    replacing,
+)
+from rollforge.store.atomic import make_directory, sync_directory
+from rollforge.store.manifest import TaskInput
+from rollforge.store.reading import lines_of
 from rollforge.tasks import BadRow, PromptTemplate, TaskFile, read_lines, to_task_row
 
 logger = logging.getLogger(__name__)
@@ -36,10 +49,12 @@ logger = logging.getLogger(__name__)
 GROWING = ("samples", "limit")
 """Keys of the fingerprint that may grow when a run is resumed."""
 
+COMPARE_BYTES = 1 << 20
+
 SHOWN_BAD_LINES = 20
 
 
-class BadLine(msgspec.Struct, frozen=True):
+class BadTaskLine(msgspec.Struct, frozen=True):
     """A line of the task file that cannot be a task."""
 
     file: str
@@ -51,7 +66,7 @@ class BadLine(msgspec.Struct, frozen=True):
 class BadTasks(DataError):
     """The task file has bad lines; `lines` holds them all."""
 
-    def __init__(self, lines: list[BadLine]) -> None:
+    def __init__(self, lines: list[BadTaskLine]) -> None:
         shown = "\n".join(
             f"  {bad.file}:{bad.line}: {bad.what}{f' ({bad.hint})' if bad.hint else ''}"
             for bad in lines[:SHOWN_BAD_LINES]
@@ -64,8 +79,8 @@ class BadTasks(DataError):
         self.lines = lines
 
 
-class Plan(msgspec.Struct, kw_only=True):
-    """What is to be done."""
+class CollectPlan(msgspec.Struct, kw_only=True):
+    """What a collection has to do."""
 
     files: RunFiles
     tasks: TaskFile
@@ -74,7 +89,9 @@ class Plan(msgspec.Struct, kw_only=True):
     """Positions in the order in which they are dispatched."""
     manifest: Manifest
     is_resumed: bool
-    bad_lines: list[BadLine]
+    bad_lines: list[BadTaskLine]
+    notes: list[str]
+    """What a user should know about the files the run was resumed from."""
 
     def owed(self, attempts: int) -> int:
         return self.ledger.owed(attempts)
@@ -89,40 +106,40 @@ def make_plan(
     command: list[str],
     agent: Preparation | None = None,
     is_rehearsal: bool = False,
-) -> Plan:
+) -> CollectPlan:
     """The plan for a new run, or for the rest of an existing one. The caller holds the run's lock.
 
     A rehearsal reads and checks everything and leaves the disk as it was.
     """
     files = RunFiles(options.out)
     agent = agent or Preparation()
+    notes: list[str] = []
     old = None if options.fresh else read_manifest(files)
-    if old is None and not options.fresh and files.rollouts.exists() and files.rollouts.stat().st_size:
-        raise UsageError(
-            f"{files.rollouts} exists, but was not collected by rollforge",
-            hint="choose another -o, or move it aside with --fresh",
-        )
+    if old is None and not options.fresh:
+        _clear_the_place(files, notes, is_rehearsal=is_rehearsal)
     folder = None if is_rehearsal else files.rollouts.parent
     spooled = _spool_stdin(folder) if options.input == "-" else None
     try:
         digest = _digest(Path(spooled or _existing(options.input, "check -i/--input; `-` reads stdin")))
         fingerprint = _fingerprint(options, digest, verifier_fingerprint) | agent.fingerprint
         if old is not None:
-            refuse_changes(old.fingerprint, fingerprint, files)
+            refuse_changes({**old.fingerprint, "input": digest}, fingerprint, files)
         tasks, bad = _materialise(options, files, old, fingerprint, needs, spooled, is_rehearsal, agent=agent)
     finally:
         if spooled:
             Path(spooled).unlink(missing_ok=True)
     ledger = Ledger(tasks.ids, options.samples)
     if old is not None:
+        if not is_rehearsal:
+            notes += _mend(files)
         ledger.read(files.rollouts, files.failures)
     manifest = old or Manifest(rollforge=version, created=time.time())
     manifest.rollforge, manifest.command, manifest.fingerprint = version, command, fingerprint
     manifest.config = options.to_config()
     manifest.tasks, manifest.samples, manifest.expected = len(tasks), options.samples, ledger.expected
-    left_out = len(bad) or manifest.input.get("bad_lines", 0)
-    manifest.input = {"path": options.input, "digest": digest, "tasks": len(tasks), "bad_lines": left_out}
-    return Plan(
+    left_out = len(bad) or manifest.input.bad_lines
+    manifest.input = TaskInput(path=options.input, digest=digest, tasks=len(tasks), bad_lines=left_out)
+    return CollectPlan(
         files=files,
         tasks=tasks,
         ledger=ledger,
@@ -130,11 +147,51 @@ def make_plan(
         manifest=manifest,
         is_resumed=old is not None,
         bad_lines=bad,
+        notes=notes,
     )
 
 
+def _clear_the_place(files: RunFiles, notes: list[str], *, is_rehearsal: bool) -> None:
+    """Refuse to append to somebody else's file; move aside a run of our own that has lost its manifest."""
+    if not files.rollouts.exists() or not files.rollouts.stat().st_size:
+        return
+    if not _is_ours(files.rollouts):
+        raise UsageError(
+            f"{files.rollouts} exists, but was not collected by rollforge",
+            hint="choose another -o, or move it aside with --fresh",
+        )
+    if is_rehearsal:
+        notes.append(f"{files.rollouts} has no manifest: it would be moved aside")
+    else:
+        target = move_aside(files)
+        notes.append(f"the run that was here has no manifest and cannot be resumed; it was moved to {target}")
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether the first readable row carries rollforge's own key."""
+    for line in itertools.islice(lines_of(path), 100):
+        try:
+            row = from_json(line)
+        except UNREADABLE:
+            continue
+        return isinstance(row, dict) and OWN_KEY in row
+    return False
+
+
+def _mend(files: RunFiles) -> list[str]:
+    """Cut what a crash left at the end of the run's files; returns what was cut, for the summary."""
+    notes = []
+    for path in (files.rollouts, files.failures):
+        cut = mend_tail(path)
+        if cut:
+            notes.append(
+                f"cut {cut:,} damaged bytes off the end of {path.name}; they are in {damaged_file(path).name}"
+            )
+    return notes
+
+
 def refuse_changes(old: JsonObject, new: JsonObject, files: RunFiles) -> None:
-    """Raise `ResumeRefused` unless the run on disk was made from the same; `samples` and `limit` may grow."""
+    """Raise `ResumeRefused` unless both fingerprints agree; `samples` and `limit` may grow."""
     differing = []
     for key in sorted({*old, *new}):
         before, now = old.get(key), new.get(key)
@@ -205,10 +262,10 @@ def _digest(path: Path) -> str:
 
 
 def _spool_stdin(folder: Path | None) -> str:
-    """stdin can be read once only: keep it on disk for the two passes over it."""
+    """Copy stdin to disk: it can be read only once, and the plan reads its input twice."""
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=folder, prefix=".stdin.")
+        make_directory(folder)
+    handle, name = tempfile.mkstemp(dir=folder, prefix=".stdin.")  # private: it is deleted again
     with os.fdopen(handle, "wb") as spool:
         shutil.copyfileobj(sys.stdin.buffer, spool, 1 << 20)
     return name
@@ -224,8 +281,8 @@ def _materialise(
     is_rehearsal: bool,
     *,
     agent: Preparation,
-) -> tuple[TaskFile, list[BadLine]]:
-    """The tasks file: the one on disk when it is already right, else a new one put in its place as a whole."""
+) -> tuple[TaskFile, list[BadTaskLine]]:
+    """Open the tasks file on disk when it is already right; else write a new one and replace it as a whole."""
     same = old is not None and {**old.fingerprint, "samples": 0} == {**fingerprint, "samples": 0}
     if old is not None and same and files.tasks.exists():
         try:
@@ -233,38 +290,60 @@ def _materialise(
         except DataError as error:
             logger.warning("%s; it is made again from %s", error, options.input)
     folder = None if is_rehearsal else files.tasks.parent
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=folder, prefix=f".{files.tasks.name}.")
-    try:
-        with os.fdopen(handle, "wb", buffering=1 << 20) as file:
-            writer = _TaskWriter(options, file, needs, agent)
-            writer.write_all(spooled or options.input, options.input)
-            file.flush()
-            os.fsync(file.fileno())
-        if writer.bad and not options.skip_bad:
-            raise BadTasks(writer.bad)
-        if not writer.ids:
-            raise UsageError(f"{options.input}: no tasks", hint="the file is empty, or every line is bad")
-        if folder is None:
-            return writer.task_file(Path(name)), writer.bad
+    if folder is None:
+        with tempfile.TemporaryDirectory() as scratch, (Path(scratch) / "tasks.jsonl").open("w+b") as file:
+            writer = _write_tasks(options, file, needs, spooled, agent)
+            _refuse_rewritten(files, old, fingerprint, file)
+            return writer.task_file(Path(file.name)), writer.bad
+    with replacing(files.tasks) as file:
+        writer = _write_tasks(options, file, needs, spooled, agent)
+        _refuse_rewritten(files, old, fingerprint, file)
         if options.fresh:
             move_aside(files)
-        Path(name).chmod(0o644)
-        Path(name).replace(files.tasks)
-        sync_directory(folder)
-    finally:
-        Path(name).unlink(missing_ok=True)
     return writer.task_file(files.tasks), writer.bad
 
 
+def _write_tasks(
+    options: CollectOptions, file: BinaryIO, needs: tuple[str, ...], spooled: str | None, agent: Preparation
+) -> _TaskWriter:
+    writer = _TaskWriter(options, file, needs, agent)
+    writer.write_all(spooled or options.input, options.input)
+    file.flush()
+    if writer.bad and not options.skip_bad:
+        raise BadTasks(writer.bad)
+    if not writer.ids:
+        raise UsageError(f"{options.input}: no tasks", hint="the file is empty, or every line is bad")
+    return writer
+
+
+def _refuse_rewritten(
+    files: RunFiles, old: Manifest | None, fingerprint: JsonObject, new_tasks: BinaryIO
+) -> None:
+    """Refuse another task file, unless the tasks sent so far are the beginning of the new ones: then it has only grown."""
+    if old is None or old.fingerprint.get("input") == fingerprint["input"]:
+        return
+    if not files.tasks.exists() or not _begins_with(new_tasks, files.tasks):
+        refuse_changes(old.fingerprint, fingerprint, files)
+
+
+def _begins_with(file: BinaryIO, prefix: Path) -> bool:
+    file.seek(0)
+    with prefix.open("rb") as wanted:
+        while block := wanted.read(COMPARE_BYTES):
+            if file.read(len(block)) != block:
+                file.seek(0, os.SEEK_END)
+                return False
+    file.seek(0, os.SEEK_END)
+    return True
+
+
 class _TaskWriter:
-    """One pass over the input: check, convert, write, remember places and ids."""
+    """One pass over the input: check and convert each row, write it, keep its offset and id."""
 
     def __init__(
         self, options: CollectOptions, file: BinaryIO, needs: tuple[str, ...], agent: Preparation
     ) -> None:
-        self.bad: list[BadLine] = []
+        self.bad: list[BadTaskLine] = []
         self.ids = array("q")
         self._offsets = array("q")
         self._lines = array("q")
@@ -286,7 +365,7 @@ class _TaskWriter:
             try:
                 self._write(line, ordinal, number)
             except BadRow as error:
-                self.bad.append(BadLine(name, number, str(error), error.hint))
+                self.bad.append(BadTaskLine(name, number, str(error), error.hint))
         self._refuse_repeated_stamps(name)
 
     def _choice(self, source: str) -> NDArray[np.bool_] | None:
@@ -334,7 +413,7 @@ class _TaskWriter:
         repeats = order[1:][ids[order][1:] == ids[order][:-1]]
         raise BadTasks(
             [
-                BadLine(
+                BadTaskLine(
                     name,
                     self._lines[i],
                     f"{TASK_KEY} {ids[i]} is already that of an earlier line",
@@ -349,7 +428,7 @@ class _TaskWriter:
 
 
 def offer_tools(params: JsonObject, tools: list[JsonObject]) -> None:
-    """Add tools to a task's params; where the row already words a tool of that name, its words stay."""
+    """Add tools to a task's params; a tool that the row already defines under the same name stays as it is."""
     own = params.get("tools") or []
     named = tool_names(params)
     params["tools"] = [*own, *(tool for tool in tools if tool["name"] not in named)]
@@ -366,7 +445,8 @@ def move_aside(files: RunFiles) -> Path | None:
     siblings = [files.rollouts, files.tasks, files.failures, files.verdicts, files.manifest, files.index]
     siblings += [files.reward_profiling, files.agent_metrics, files.aggregate_metrics]
     siblings += [files.metrics, files.experiences, files.evaluation]
-    present = [path for path in siblings if path.exists()]
+    siblings += [damaged_file(files.rollouts), damaged_file(files.failures)]
+    present = [path for path in siblings if path.exists() or path.is_symlink()]
     if not present:
         return None
     target = files.rollouts.parent / f"{files.stem}_{time.strftime('%Y%m%d-%H%M%S')}"

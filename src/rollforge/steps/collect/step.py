@@ -1,6 +1,6 @@
-"""This module is the collect step: it makes the plan, lets the engine work, keeps the manifest, and says how it ended.
+"""The collect step: makes the plan, runs the engine, keeps the manifest, reports how it ended.
 
-It does not print, parse flags or handle signals; whoever runs it calls `drain` and `abort`.
+Does not print, parse flags or handle signals; the caller turns signals into `drain` and `abort`.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ import socket
 import time
 from collections.abc import Callable
 
+import msgspec
+
 from rollforge import __version__
 from rollforge.agents.base import Agent, Preparation
 from rollforge.errors import Exit, RollforgeError
 from rollforge.steps.collect.ending import CollectResult, ending_of, message_of, raise_fatal
 from rollforge.steps.collect.forecast import bottleneck, forecast
-from rollforge.steps.collect.live import Snapshot, reward_facts
+from rollforge.steps.collect.live import LiveSnapshot, reward_facts
 from rollforge.steps.collect.machinery import Machinery, judge_for, open_machinery, prepared_agent
-from rollforge.steps.collect.observer import Observer
+from rollforge.steps.collect.observer import GuardedObserver, Observer
 from rollforge.steps.collect.options import CollectOptions
-from rollforge.steps.collect.plan import Plan, make_plan
+from rollforge.steps.collect.plan import CollectPlan, make_plan
 from rollforge.store import RunFiles, RunLock
 from rollforge.store.manifest import State
 from rollforge.verifiers.base import Verifier, load_verifier
@@ -46,13 +48,13 @@ class Collection:
     ) -> None:
         options.check()
         self.options = options
-        self.plan: Plan | None = None
+        self.plan: CollectPlan | None = None
         self.notes: list[str] = []
         self.is_judged_later = False
         """A group verifier needs all samples of a task: what is collected is judged by the verify step afterwards."""
         self._command = command or []
         self._on_start = on_start
-        self._observer = observer
+        self._observer = GuardedObserver(observer) if observer is not None else None
         self._machinery: Machinery | None = None
         self._work: asyncio.Task[None] | None = None
         self._is_judged = False
@@ -75,7 +77,7 @@ class Collection:
         if self._work is not None:
             self._work.cancel()
 
-    def snapshot(self) -> Snapshot | None:
+    def snapshot(self) -> LiveSnapshot | None:
         """Where the run is now; None before it has begun."""
         return self._machinery.snapshot() if self._machinery is not None else None
 
@@ -102,9 +104,11 @@ class Collection:
             command=self._command,
             agent=prepared,
         )
+        self.notes += plan.notes
         if verifier is not None and verifier.reward_range is not None:
             plan.manifest.extra["reward_range"] = list(verifier.reward_range)
         judge = judge_for(verifier, self.options) if verifier and not self.is_judged_later else None
+        self._write_first_manifest(plan)
         report = None
         try:
             async with open_machinery(
@@ -123,7 +127,14 @@ class Collection:
             plan.tasks.close()
         return self._finish(machinery, plan, report)
 
-    async def _work_with_ticker(self, machinery: Machinery, plan: Plan) -> None:
+    def _write_first_manifest(self, plan: CollectPlan) -> None:
+        """Make the manifest durable before the first row: rows without one cannot be resumed."""
+        manifest = plan.manifest
+        manifest.state, manifest.updated = "running", time.time()
+        manifest.pid, manifest.host = os.getpid(), socket.gethostname()
+        manifest.write(plan.files)
+
+    async def _work_with_ticker(self, machinery: Machinery, plan: CollectPlan) -> None:
         self._work = asyncio.create_task(machinery.engine.run())
         ticker = asyncio.create_task(self._tick(machinery, plan))
         try:
@@ -136,24 +147,33 @@ class Collection:
             with contextlib.suppress(asyncio.CancelledError):
                 await ticker
 
-    async def _tick(self, machinery: Machinery, plan: Plan) -> None:
-        """Twice a second: rates and loop lag; every other second or so: the manifest, for `status`."""
-        loop = asyncio.get_running_loop()
+    async def _tick(self, machinery: Machinery, plan: CollectPlan) -> None:
+        """Twice a second: rates and loop lag; every other second or so: the manifest, for `status`.
+
+        Rollouts do not depend on it: an error is shown once, and the next round tries again.
+        """
         written = 0.0
+        last_error = ""
         while True:
-            machinery.engine.live.tick()
-            if time.monotonic() - written > MANIFEST_EVERY_S:
-                written = time.monotonic()
-                self._update_manifest(machinery, plan, "running")
-                try:
-                    await loop.run_in_executor(None, plan.manifest.write, plan.files)
-                except OSError as error:
-                    logger.warning("cannot write %s: %s", plan.files.manifest, error)
+            try:
+                machinery.engine.live.tick()
+                if time.monotonic() - written > MANIFEST_EVERY_S:
+                    written = time.monotonic()
+                    await self._write_manifest(machinery, plan)
+            except Exception as error:  # noqa: BLE001  (a defect in what is shown must not end or hide the run)
+                what = f"cannot write {plan.files.manifest}: {type(error).__name__}: {error}"
+                if what != last_error:
+                    last_error = what
+                    logger.warning("%s", what)
             before = time.monotonic()
             await asyncio.sleep(0.5)
             self._lag_s = 0.8 * self._lag_s + 0.2 * (time.monotonic() - before - 0.5)
 
-    def _update_manifest(self, machinery: Machinery, plan: Plan, state: State) -> None:
+    async def _write_manifest(self, machinery: Machinery, plan: CollectPlan) -> None:
+        self._update_manifest(machinery, plan, "running")
+        await asyncio.get_running_loop().run_in_executor(None, plan.manifest.write, plan.files)
+
+    def _update_manifest(self, machinery: Machinery, plan: CollectPlan, state: State) -> None:
         manifest, engine, snapshot = plan.manifest, machinery.engine, machinery.snapshot()
         is_running = state == "running"
         manifest.state, manifest.updated = state, time.time()
@@ -176,19 +196,20 @@ class Collection:
         manifest.requests = machinery.client.budget.facts()
         manifest.notes = self.notes
         if engine.watch.tripped:
-            manifest.extra["suspect"] = engine.watch.window()
+            manifest.extra["suspect"] = msgspec.to_builtins(engine.watch.window())
 
-    def _unjudged(self, machinery: Machinery, plan: Plan) -> int:
+    def _unjudged(self, machinery: Machinery, plan: CollectPlan) -> int:
         """Rollouts that a verifier should have judged and did not."""
         return plan.ledger.unjudged + machinery.engine.live.unjudged if self._is_judged else 0
 
-    def _finish(self, machinery: Machinery, plan: Plan, report: ProbeReport | None) -> CollectResult:
+    def _finish(self, machinery: Machinery, plan: CollectPlan, report: ProbeReport | None) -> CollectResult:
         """Write the last manifest and say how it ended."""
         options, engine, live = self.options, machinery.engine, machinery.engine.live
         owed = plan.ledger.owed(options.attempts)
         unjudged = self._unjudged(machinery, plan)
         unfinished = plan.ledger.expected - plan.ledger.finished
-        ending, code = ending_of(engine.reason, unfinished=unfinished, unjudged=unjudged)
+        shortfall = self._observer.shortfall() if self._observer is not None else ""
+        ending, code = ending_of(engine.reason, unfinished=unfinished, unjudged=unjudged, shortfall=shortfall)
         if report is not None and report.is_broken:
             code = Exit.BROKEN_VERIFICATION
         self._update_manifest(machinery, plan, ending if ending in ("done", "incomplete") else "interrupted")
@@ -203,7 +224,7 @@ class Collection:
             run=options.out,
             ending=ending,
             exit_code=code,
-            message=message_of(ending, engine),
+            message=message_of(ending, engine, shortfall),
             expected=plan.ledger.expected,
             finished=plan.ledger.finished,
             fresh=live.fresh,
@@ -215,7 +236,7 @@ class Collection:
             tokens_per_s=live.tokens / elapsed if elapsed > 0 else None,
             bottleneck=self._bottleneck(machinery, elapsed),
             forecast=forecast(live, owed=owed, elapsed_s=elapsed) if options.pilot is not None else None,
-            bad_lines=plan.manifest.input.get("bad_lines", 0),
+            bad_lines=plan.manifest.input.bad_lines,
             notes=self.notes,
             suspect=engine.watch.window() if engine.watch.tripped else None,
             probe=report,

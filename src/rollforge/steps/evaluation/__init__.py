@@ -7,13 +7,14 @@ compare   models over the same task sets, task by task
 
 from rollforge.steps.evaluation.compare import OVERALL, Difference, check_metric, compare
 from rollforge.steps.evaluation.evaluate import EvaluateOptions, Evaluation, TasksetResult, evaluate_run
-from rollforge.steps.evaluation.tasksets import Taskset, join_tasksets, parse_taskset
+from rollforge.steps.evaluation.tasksets import JoinedTasksets, Taskset, join_tasksets, parse_taskset
 
 __all__ = [
     "OVERALL",
     "Difference",
     "EvaluateOptions",
     "Evaluation",
+    "JoinedTasksets",
     "Taskset",
     "TasksetResult",
     "check_metric",

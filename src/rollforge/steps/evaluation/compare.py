@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from rollforge import stats
+from rollforge import intervals
 from rollforge.errors import UsageError
 from rollforge.registry import did_you_mean
 from rollforge.steps.evaluation.evaluate import Evaluation
@@ -74,7 +74,7 @@ def _difference(
     taskset: str, metric: str, model: str, baseline: str, pairs: Sequence[tuple[float, float]]
 ) -> Difference:
     first, second = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
-    estimate = stats.paired_difference(first, second)
+    estimate = intervals.paired_difference(first, second)
     return Difference(
         taskset=taskset,
         metric=metric,
@@ -90,21 +90,21 @@ def _difference(
 
 
 def verdict(
-    model: str, baseline: str, metric: str, estimate: stats.Estimate, *, are_equal: bool = False
+    model: str, baseline: str, metric: str, estimate: intervals.Estimate, *, are_equal: bool = False
 ) -> str:
     """What can be said, in words; `are_equal` when no task differs."""
     if estimate.value is None:
         return f"nothing can be said: no task is judged for both {model} and {baseline}"
     over = f"over {estimate.groups:,} shared tasks"
     if estimate.low is None or estimate.high is None:
-        if are_equal and estimate.groups >= stats.FEWEST_PAIRS:
+        if are_equal and estimate.groups >= intervals.FEWEST_PAIRS:
             return f"{model} and {baseline} are the same: {metric} {estimate.value:+.3f} {over}"
         return f"too few tasks to tell: {metric} {estimate.value:+.3f} {over}"
     told = (
         f"{metric} {estimate.value:+.3f} (95 % interval {estimate.low:+.3f} to {estimate.high:+.3f}) {over}"
     )
-    if estimate.groups < stats.FEWEST_PAIRS:
-        return f"too few tasks to tell: {told}; nothing is shown by fewer than {stats.FEWEST_PAIRS}"
+    if estimate.groups < intervals.FEWEST_PAIRS:
+        return f"too few tasks to tell: {told}; nothing is shown by fewer than {intervals.FEWEST_PAIRS}"
     if estimate.low > 0:
         return f"{model} is better than {baseline}: {told}"
     if estimate.high < 0:

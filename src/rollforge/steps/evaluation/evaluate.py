@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rollforge import stats
+from rollforge import intervals
 from rollforge.errors import UsageError
 from rollforge.experience.rollouts import USAGE
 from rollforge.index import Index, open_index
@@ -198,7 +198,7 @@ def _results(
             results[statistic] = MetricResult(value=reduced, ci=None, tasks=len(found))
             continue
         is_share = statistic.startswith("pass@") or (are_shares and not statistic.startswith("std@"))
-        estimate = stats.mean_of(found, most=len(known) / _runs_each(statistic) if is_share else None)
+        estimate = intervals.mean_of(found, most=len(known) / _runs_each(statistic) if is_share else None)
         results[statistic or "mean"] = MetricResult(
             value=estimate.value, ci=estimate.ci, tasks=estimate.groups
         )

@@ -9,7 +9,8 @@ import msgspec
 
 from rollforge.errors import DataError, UsageError
 from rollforge.records import TASK_KEY, JsonObject, from_json, to_json
-from rollforge.store.durable import write_atomically
+from rollforge.store.atomic import write_atomically
+from rollforge.store.reading import UNREADABLE
 from rollforge.tasks import read_lines
 
 TASKSET_KEY = "taskset"
@@ -23,6 +24,15 @@ class Taskset(msgspec.Struct, frozen=True):
     path: str
 
 
+class JoinedTasksets(msgspec.Struct, frozen=True):
+    """What the joined task file holds."""
+
+    counts: dict[str, int]
+    """Task set → tasks."""
+    has_answers: bool
+    """Every task has an expected answer."""
+
+
 def parse_taskset(text: str) -> Taskset:
     """`gsm8k=tasks.jsonl`, or a path alone, whose stem is then the name."""
     name, equals, path = text.partition("=")
@@ -33,8 +43,8 @@ def parse_taskset(text: str) -> Taskset:
     return Taskset(name, path)
 
 
-def join_tasksets(tasksets: Sequence[Taskset], target: Path, *, limit: int | None = None) -> JsonObject:
-    """Write the joined task file, unless it is there as it should be; per task set how many tasks, and which have an answer.
+def join_tasksets(tasksets: Sequence[Taskset], target: Path, *, limit: int | None = None) -> JoinedTasksets:
+    """Write the joined task file, unless it is already there with the same content.
 
     Args:
         limit: tasks of each set at most.
@@ -59,7 +69,7 @@ def join_tasksets(tasksets: Sequence[Taskset], target: Path, *, limit: int | Non
     target.parent.mkdir(parents=True, exist_ok=True)
     if not target.exists() or target.read_bytes() != data:
         write_atomically(target, data)
-    return {"counts": counts, "has_answers": has_answers}
+    return JoinedTasksets(counts, has_answers)
 
 
 def _rows(taskset: Taskset, limit: int | None) -> Iterator[JsonObject]:
@@ -73,7 +83,7 @@ def _rows(taskset: Taskset, limit: int | None) -> Iterator[JsonObject]:
             return
         try:
             row = from_json(line)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise DataError(
                 f"{taskset.path}:{number}: {error}", hint=f"see all: rollforge validate {taskset.path}"
             ) from error

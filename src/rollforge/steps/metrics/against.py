@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from rollforge import stats
+from rollforge import intervals
 from rollforge.errors import UsageError
 from rollforge.index import Index
 from rollforge.index.arrays import ints
@@ -35,7 +35,7 @@ class FieldDifference(Struct, kw_only=True):
     """Tasks in which the two runs differ."""
 
 
-class Comparison(Struct, kw_only=True):
+class RunComparison(Struct, kw_only=True):
     """How a run differs from another."""
 
     run: str
@@ -48,7 +48,7 @@ class Comparison(Struct, kw_only=True):
     verdict: str
 
 
-def compare_runs(first: Index, second: Index, *, where: str | None = None) -> Comparison:
+def compare_runs(first: Index, second: Index, *, where: str | None = None) -> RunComparison:
     """The paired differences (first − second) of every field both runs have."""
     one, two = ByTask(first, where), ByTask(second, where)
     shared = _share(one, two)
@@ -64,7 +64,7 @@ def compare_runs(first: Index, second: Index, *, where: str | None = None) -> Co
             _task_means(one, here)[shared.here], _task_means(two, there)[shared.there]
         )
     names_of_runs = [str(index.runs[0].rollouts) for index in (first, second)]
-    return Comparison(
+    return RunComparison(
         run=names_of_runs[0],
         against=names_of_runs[1],
         paired_by=shared.by,
@@ -114,7 +114,7 @@ def _task_means(rows: ByTask, values: Floats) -> Floats:
 
 def _difference(here: Floats, there: Floats) -> FieldDifference:
     both = ~np.isnan(here) & ~np.isnan(there)
-    estimate = stats.paired_difference(there, here)
+    estimate = intervals.paired_difference(there, here)
     return FieldDifference(
         value=float(here[both].mean()) if both.any() else None,
         against=float(there[both].mean()) if both.any() else None,
@@ -130,12 +130,12 @@ def _verdict(reward: FieldDifference | None) -> str:
         return "no shared task is judged in both runs: nothing can be said about the reward"
     over = f"over {reward.tasks:,} shared tasks"
     if reward.ci is None:
-        why = "too few tasks to tell" if reward.tasks < stats.FEWEST_PAIRS else "the same in every task"
+        why = "too few tasks to tell" if reward.tasks < intervals.FEWEST_PAIRS else "the same in every task"
         return f"{why}: reward {reward.difference:+.3f} {over}"
     low, high = reward.ci
     told = f"reward {reward.difference:+.3f} (95 % interval {low:+.3f} to {high:+.3f}) {over}"
-    if reward.tasks < stats.FEWEST_PAIRS:
-        return f"too few tasks to tell: {told}; nothing is shown by fewer than {stats.FEWEST_PAIRS}"
+    if reward.tasks < intervals.FEWEST_PAIRS:
+        return f"too few tasks to tell: {told}; nothing is shown by fewer than {intervals.FEWEST_PAIRS}"
     if low > 0:
         return f"better: {told}"
     if high < 0:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from math import comb, sqrt
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -16,19 +16,30 @@ from rollforge import at_k, stats
 from rollforge.index import Index
 from rollforge.index.grouped import ByTask, Floats
 from rollforge.index.top_level import top_level_numbers
-from rollforge.records import ATTEMPT_KEY, JsonObject
+from rollforge.records import ATTEMPT_KEY
 from rollforge.steps.metrics.votes import answers_of
 
 ANSWERS = "extracted_answer"
 
+NemoMetrics = dict[str, float | dict[str, list[float]]]
+"""NeMo Gym's names to its numbers; `per_sample_aggregate` holds lists."""
 
-def nemo_gym_metrics(index: Index, where: str | None = None) -> list[JsonObject]:
+
+class NemoAgent(TypedDict):
+    """One agent's entry in `_aggregate_metrics.json`."""
+
+    agent_ref: dict[str, str | None]
+    agent_metrics: NemoMetrics
+    key_metrics: NemoMetrics
+
+
+def nemo_gym_metrics(index: Index, where: str | None = None) -> list[NemoAgent]:
     """One entry per agent, as in `_aggregate_metrics.json`."""
     entries = []
     for agent in _agents(index, where):
         chosen = "agent IS NULL" if agent is None else "agent = '" + agent.replace("'", "''") + "'"
         rows = ByTask(index, f"{index.checked(where)} and {chosen}" if where else chosen)
-        metrics: JsonObject = {}
+        metrics: NemoMetrics = {}
         fields = nemo_fields(index)
         if not np.isnan(rows.one("attempt")).all():
             fields["attempt"] = ATTEMPT_KEY
@@ -36,7 +47,7 @@ def nemo_gym_metrics(index: Index, where: str | None = None) -> list[JsonObject]
             metrics |= nemo_statistics(fields[column], values)
         metrics |= _nemo_at_k(rows)
         key_metrics = {name: value for name, value in metrics.items() if name.startswith("mean/")}
-        entries.append({"agent_ref": {"name": agent}, "agent_metrics": metrics, "key_metrics": key_metrics})
+        entries.append(NemoAgent(agent_ref={"name": agent}, agent_metrics=metrics, key_metrics=key_metrics))
     return entries
 
 
@@ -46,7 +57,7 @@ def nemo_fields(index: Index) -> dict[str, str]:
     return {column: names[column] for column in top_level_numbers(index)}
 
 
-def nemo_statistics(name: str, values: Floats) -> JsonObject:
+def nemo_statistics(name: str, values: Floats) -> NemoMetrics:
     """`mean/x`, `max/x`, … without those that are undefined."""
     summary = stats.summarize(values)
     found = {
@@ -71,7 +82,7 @@ def _groups(rows: ByTask, values: list[Any]) -> list[list[Any]]:
     return [values[first:end] for first, end in zip(rows.starts.tolist(), ends, strict=True)]
 
 
-def _nemo_at_k(rows: ByTask) -> JsonObject:
+def _nemo_at_k(rows: ByTask) -> NemoMetrics:
     score_groups = _groups(rows, rows.one("reward").tolist())
     scores = {"accuracy": [[value for value in group if value == value] for group in score_groups]}
     answers: list[list[int]] = []
@@ -81,7 +92,7 @@ def _nemo_at_k(rows: ByTask) -> JsonObject:
         scores["no_answer"] = [[float(answer == 0) for answer in group] for group in answers]
     votes = [_judged(*group) for group in zip(answers, score_groups, strict=True)] if answers else []
     widest = max((len(group) for group in score_groups), default=0)
-    found: JsonObject = {}
+    found: NemoMetrics = {}
     for k in range(1, widest + 1):
         for name, groups in scores.items():
             found |= _nemo_pass(name, groups, k)
@@ -99,9 +110,9 @@ def _nth(groups: list[list[float]], place: int) -> list[float]:
     return [group[place] for group in groups if place < len(group)]
 
 
-def _nemo_pass(name: str, groups: list[list[float]], k: int) -> JsonObject:
+def _nemo_pass(name: str, groups: list[list[float]], k: int) -> NemoMetrics:
     enough = [group for group in groups if len(group) >= k]
-    found: JsonObject = {}
+    found: NemoMetrics = {}
     if enough:
         found[f"pass@{k}/{name}"] = 100 * float(np.mean([_nemo_pass_of(group, k) for group in enough]))
     averages = [float(np.mean(group[:k])) for group in groups if group]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from msgspec import Struct
 
-from rollforge import at_k, stats
+from rollforge import at_k, intervals, stats
 from rollforge.errors import UsageError
 from rollforge.index import Index, open_index
 from rollforge.index.grouped import ByTask, Floats
@@ -136,7 +136,7 @@ def describe(rows: ByTask, name: str, values: Floats) -> Field:
     summary = stats.summarize(values)
     sums, counts = rows.sums(values)
     is_share = "tokens" not in name and _is_yes_or_no(values)
-    estimate = stats.clustered_mean(sums, counts, is_share=is_share)
+    estimate = intervals.clustered_mean(sums, counts, is_share=is_share)
     return Field(
         mean=summary.mean, ci=estimate.ci, std=summary.std, min=summary.min, max=summary.max, median=summary.median,
         n=summary.n, missing=summary.missing,
@@ -185,7 +185,7 @@ def _facts(rows: ByTask) -> dict[str, Field]:
 
 def _success(rows: ByTask, reward: Floats, threshold: float) -> Success:
     hits = successes(reward, threshold)
-    estimate = stats.clustered_mean(*rows.sums(hits), is_share=True)
+    estimate = intervals.clustered_mean(*rows.sums(hits), is_share=True)
     n = int((~np.isnan(hits)).sum())
     return Success(threshold=threshold, value=estimate.value, ci=estimate.ci, n=n)
 
@@ -230,7 +230,7 @@ def _each_k(values: at_k.AtK, best: str, worst: str, judged: Floats | None) -> l
 def _over_tasks(values: Floats, k: int, judged: Floats | None) -> AtKValue:
     """The mean over tasks; `judged` says how many rollouts each task has, where k of them are one answer yes or no."""
     most = None if judged is None else float(judged[judged >= k].sum()) / k
-    estimate = stats.mean_of(values, most=most)
+    estimate = intervals.mean_of(values, most=most)
     return AtKValue(value=estimate.value, ci=estimate.ci, tasks=estimate.groups)
 
 

@@ -18,8 +18,10 @@ from rollforge.index.hashing import digest_of
 from rollforge.index.sources import tasks_file
 from rollforge.installed import version_of
 from rollforge.records import JsonObject
-from rollforge.steps.prepare.settings import Settings
+from rollforge.registry import refuse_unknown
+from rollforge.steps.prepare.settings import SETTING_NAMES, Settings
 from rollforge.store import RunFiles
+from rollforge.store.reading import UNREADABLE
 
 NAME = "manifest.json"
 PACKAGES = ("numpy", "pyarrow", "duckdb", "msgspec")
@@ -86,17 +88,26 @@ class Manifest(msgspec.Struct, kw_only=True):
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
 
 
+class _Options(msgspec.Struct):
+    """The options of a manifest as they are written: a newer version may have some that we do not know."""
+
+    options: dict[str, object]
+
+
 def read_manifest(path: str | Path) -> Manifest:
     """The manifest at `path`, a file or the folder it is in."""
     place = Path(path)
     place = place / NAME if place.is_dir() else place
     try:
-        return msgspec.json.decode(place.read_bytes(), type=Manifest)
+        data = place.read_bytes()
+        manifest = msgspec.json.decode(data, type=Manifest)
+        refuse_unknown(msgspec.json.decode(data, type=_Options).options, SETTING_NAMES, "prepare")
+        return manifest
     except OSError as error:
         raise UsageError(
             f"{place}: no such manifest", hint="give the manifest.json of a prepared data set"
         ) from error
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise DataError(f"{place}: not a manifest of rollforge prepare: {error}") from error
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from rollforge.errors import UsageError
 from rollforge.records import JsonObject, Task, content_text
+from rollforge.store.reading import UNREADABLE
 
 _WORD = re.compile(r"\w+")
 _SIZE = 64
@@ -120,7 +121,7 @@ def _prompts(path: Path) -> Iterator[str]:
         for line in file:
             try:
                 row = msgspec.json.decode(line) if line.lstrip().startswith(b"{") else None
-            except msgspec.DecodeError:
+            except UNREADABLE:
                 row = None
             yield _prompt_of(row) if isinstance(row, dict) else line.decode("utf-8", "replace")
 

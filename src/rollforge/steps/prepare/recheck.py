@@ -25,6 +25,7 @@ from rollforge.stats import distinct
 from rollforge.steps.prepare.manifest import FileRecord
 from rollforge.steps.prepare.plan import Plan
 from rollforge.steps.prepare.write import Progress, Written, WrittenFile
+from rollforge.store.reading import UNREADABLE
 
 SHOWN = 5
 READ_AHEAD = 256 << 10
@@ -131,7 +132,7 @@ class _Checker:
             raise NotUnicode
         try:
             rows = self._decode_lines(lines if short is None else short)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             return None
         for row in rows:
             for _ in self._exporter.problems(self._recipe, self._kind, row):
@@ -153,7 +154,7 @@ class _Checker:
     def _problems(self, line: bytes) -> list[str]:
         try:
             row = self._decode(line)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             return [str(error)]
         return list(self._exporter.problems(self._recipe, self._kind, row))
 

@@ -1,7 +1,8 @@
-"""This module holds every option of `prepare`; one record, saved in the manifest and read back by `--from`."""
+"""Options of `prepare`: one record, saved in the manifest and read back by `--from`."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from math import isfinite
 from typing import Literal
 
@@ -12,95 +13,148 @@ from rollforge.recipes.base import Dedupe, Options, Order, Strategy
 from rollforge.registry import refuse_unknown
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a data set is made, apart from its recipe, its runs and its exporter."""
+@dataclass(frozen=True, kw_only=True)
+class SelectionSettings:
+    """Which rollouts to use."""
 
-    # Which rollouts
     where: str | None = None
+    """Condition over any metric: "reward == 1.0 and set_overlap >= 0.95"."""
     min_reward: float | None = None
+    """Reward that counts as right; by default 1.0 for rewards of 0 and 1, else 0.95."""
     per_task: int | None = None
+    """Keep the best N rollouts of each task."""
     band: tuple[float, float] | None = None
+    """Keep tasks with a pass rate in this range: 0.1-0.9; 0-1 drops tasks that always or never pass."""
     dedupe: Dedupe = "none"
+    """Drop answers equal, or nearly equal, to a better answer of the same task."""
     dedupe_prompts: Dedupe = "none"
+    """Drop tasks whose prompt an earlier task has."""
     near: float = 0.8
-    """Share of equal shingles from which two texts count as near duplicates."""
+    """Share of equal word triples from which two texts are near duplicates."""
     balance: str | None = None
+    """Equal numbers per value of: difficulty, label (kto), a column, a task field."""
     min_chars: int | None = None
+    """Shortest answer, in characters."""
     max_chars: int | None = None
+    """Longest answer, in characters."""
     max_tokens: int | None = None
+    """Longest prompt plus answer, tool schemas and results included, in tokens of --tokenizer."""
     tokenizer: str | None = None
+    """A tokenizer.json, or the folder that holds it."""
     keep_truncated: bool = False
+    """Keep answers that the token limit cut off."""
     keep_error_text: bool = False
+    """Keep answers that look like error messages, such as HTML pages."""
     decontaminate: tuple[str, ...] = ()
+    """File of evaluation prompts; tasks that share a word sequence with it are dropped. Repeatable."""
     ngram: int = 13
+    """Words in a shared sequence, for --decontaminate."""
     apart: bool = False
+    """With several runs: never group or pair rollouts of different runs."""
     verifier: str | None = None
-    # Pairs and labels
+    """Verifier whose verdicts count; by default the verdict of record."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairSettings:
+    """How rollouts combine into pairs, labels and groups."""
+
     min_gap: float = 0.2
+    """Smallest reward gap between chosen and rejected."""
     strategy: Strategy = "inwards"
+    """inwards: best with worst, then the next; all: every pair; best: the best against each; hardest: nearest worse one."""
     high: float | None = None
+    """Lowest reward of a chosen (or desirable) rollout."""
     low: float | None = None
+    """Highest reward of a rejected (or undesirable) rollout."""
     chosen_where: str | None = None
+    """Condition for chosen rollouts."""
     rejected_where: str | None = None
+    """Condition for rejected rollouts."""
     max_pairs: int | None = None
+    """Most pairs per task."""
     max_uses: int | None = None
+    """Most pairs per rollout."""
     length_ratio: float | None = None
+    """Match lengths: the longer answer has at most this many times the characters of the shorter."""
     across_prompts: bool = False
-    # Prompts and groups
+    """Tiers across prompts, for unpaired methods (kto) only."""
     min_spread: float = 0.0
+    """grpo: a group has signal when its highest reward exceeds its lowest by more than this."""
     ground_truth: str | None = None
+    """ppo, grpo: task field with the reference answer; by default expected_answer, answer, …"""
     shape: Literal["auto", "pairs", "scored", "prompts", "groups"] = "auto"
-    # How rows are written
+    """rm: pairs or scored; ppo, grpo: prompts, or groups of scored rollouts with advantages."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSettings:
+    """How to write rows; by default as the exporter prefers."""
+
     arguments: Literal["auto", "object", "string", "text"] = "auto"
+    """Call arguments as an object, a JSON string, or text in the message."""
     tools: Literal["auto", "list", "string", "system"] = "auto"
+    """Tool schemas as a list, a JSON string, or in the system text."""
     reasoning: Literal["auto", "field", "think", "drop"] = "auto"
+    """Reasoning in its own field, as <think> in the text, or dropped."""
     keys: Literal["auto", "uniform", "present"] = "auto"
+    """The same keys in every message, or only those with a value."""
     pairs: Literal["auto", "whole", "step"] = "auto"
+    """Whole answers, or the first message in which they differ."""
     images: Literal["refuse", "pass"] = "refuse"
+    """Images: refuse the rollout, or pass their address on (chat)."""
     untidy: Literal["auto", "keep", "cut", "refuse"] = "auto"
+    """Rollouts without a proper end: keep, cut back to the last whole turn, or refuse."""
     template: str | None = None
+    """Chat template or tokenizer_config.json: picks the form of rows and proves it by rendering each."""
     format: Literal["auto", "jsonl", "parquet"] = "auto"
-    # What becomes of them
+    """File type, for trainers that read several."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileSettings:
+    """Which files to write."""
+
     split: tuple[float, ...] = (1.0,)
+    """Shares of train, validation and test, by prompt; they sum to 1: 0.98/0.02."""
     order: Order = "file"
+    """Order of the rows; easy-first is a curriculum."""
     limit: int | None = None
+    """A seeded sample of this many examples."""
     shards: int = 1
+    """Files per split."""
     seed: int = 0
+    """Seed of everything drawn at random."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(FileSettings, RowSettings, PairSettings, SelectionSettings):
+    """How to make a dataset, apart from its recipe, its runs and its exporter.
+
+    `rollforge prepare` reads its flags, defaults and help texts from the four groups. The bases are in reverse, because
+    the first fields of a manifest come from the last base.
+    """
 
     def recipe_options(self) -> Options:
-        """The part that recipes read."""
-        return Options(
-            min_reward=self.min_reward,
-            per_task=self.per_task,
-            band=self.band,
-            dedupe=self.dedupe,
-            min_gap=self.min_gap,
-            strategy=self.strategy,
-            high=self.high,
-            low=self.low,
-            max_pairs=self.max_pairs,
-            max_uses=self.max_uses,
-            length_ratio=self.length_ratio,
-            min_spread=self.min_spread,
-            keep_truncated=self.keep_truncated,
-            keep_error_text=self.keep_error_text,
-            balance_labels=self.balance == "label",
-            seed=self.seed,
-        )
+        """Return the part that recipes read."""
+        shared = {name: getattr(self, name) for name in Options.__dataclass_fields__ if hasattr(self, name)}
+        return Options(balance_labels=self.balance == "label", **shared)
 
+
+SETTING_NAMES = tuple(field.name for field in fields(Settings))
 
 _LEAST = {
     **dict.fromkeys(("per_task", "max_pairs", "max_uses", "limit", "shards", "ngram", "length_ratio"), 1),
     **dict.fromkeys(("min_gap", "min_spread"), 0),
 }
-"""Option → its smallest value."""
+"""Smallest value of an option."""
 
 SPLIT_NAMES = ("train", "validation", "test")
 
 
 def make_settings(options: dict[str, object]) -> Settings:
-    """The settings from plain values; raises when one is unknown or cannot be meant."""
-    refuse_unknown(options, Settings.__struct_fields__, "prepare")
+    """Make settings from plain values; raise for an unknown name or an impossible value."""
+    refuse_unknown(options, SETTING_NAMES, "prepare")
     try:
         settings = msgspec.convert(options, Settings, strict=False)
     except msgspec.ValidationError as error:
@@ -128,7 +182,7 @@ def make_settings(options: dict[str, object]) -> Settings:
 
 
 def _refuse_shares(shares: tuple[float, ...]) -> None:
-    """Raise when these are no shares of a whole: what they leave over, or have too much of, nobody said where to put."""
+    """Raise unless these are one to three shares of a whole."""
     if not 1 <= len(shares) <= len(SPLIT_NAMES) or any(not share > 0 for share in shares):
         raise UsageError(f"--split {shares}: give one to three shares above 0", hint="--split 0.98/0.02")
     if not abs(sum(shares) - 1.0) <= 1e-6:

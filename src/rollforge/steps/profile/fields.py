@@ -32,7 +32,7 @@ STATISTICS = ("mean", "max", "min", "median", "std")
 class Described(NamedTuple):
     """What one field is like in every group."""
 
-    groups: stats.Groups
+    groups: stats.GroupSummaries
     drawn: list[stats.Histogram] | None
 
 
@@ -44,7 +44,7 @@ class GroupStatistics:
         sizes: Ints,
         *,
         order: Ints | None = None,
-        draw: Callable[[Floats, stats.Groups], list[stats.Histogram]] | None = None,
+        draw: Callable[[Floats, stats.GroupSummaries], list[stats.Histogram]] | None = None,
         shelf: Shelf | None = None,
     ) -> None:
         """Groups of these sizes, one after another.

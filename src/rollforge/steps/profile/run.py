@@ -15,7 +15,7 @@ import pyarrow as pa
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rollforge import stats
+from rollforge import intervals, stats
 from rollforge.errors import UsageError
 from rollforge.index import Index, open_index
 from rollforge.index.arrays import arrow_array, arrow_floats, texts
@@ -163,7 +163,8 @@ def _reward_columns(rows: ByTask, options: ProfileOptions, shelf: Shelf) -> dict
     solved, judged = rows.sums(hits)
     with np.errstate(invalid="ignore", divide="ignore"):
         rate = solved / judged
-    low, high = _wilson(rate, judged)
+    # The samples of one task are independent of each other, so this is the plain interval.
+    low, high = intervals.wilson_each(rate, judged, intervals.normal_quantile((1 + intervals.LEVEL) / 2))
     has_signal = (found.max - found.min) > options.tolerance
     return {
         "num_judged": _column(shelf.put(judged.astype(np.int64))),
@@ -174,15 +175,6 @@ def _reward_columns(rows: ByTask, options: ProfileOptions, shelf: Shelf) -> dict
         "difficulty": texts(band_numbers(rate), BANDS),
         "has_signal": arrow_array(has_signal, judged < 2),
     }
-
-
-def _wilson(rate: Floats, n: Floats) -> tuple[Floats, Floats]:
-    """Wilson's interval for every task; the samples of one task are independent of each other."""
-    z = stats.normal_quantile((1 + stats.LEVEL) / 2)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
-        half = z / (1 + z * z / n) * np.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
-    return np.clip(centre - half, 0, 1), np.clip(centre + half, 0, 1)
 
 
 def _with_absent_tasks(rows: ByTask, table: pa.Table) -> pa.Table:
@@ -218,7 +210,7 @@ class _Agents:
     def _parts(self, values: NDArray[Any]) -> list[NDArray[Any]]:
         return np.split(values, self._ends[:-1]) if len(self._ends) else []
 
-    def _draw(self, values: Floats, groups: stats.Groups) -> list[stats.Histogram]:
+    def _draw(self, values: Floats, groups: stats.GroupSummaries) -> list[stats.Histogram]:
         lows, highs = groups.min.tolist(), groups.max.tolist()
         return [
             stats.histogram_between(low, high, part)

@@ -19,6 +19,7 @@ from rollforge.index.grouped import ByTask
 from rollforge.records import ROLLOUT_KEY, TASK_KEY
 from rollforge.stats import Ints
 from rollforge.steps.profile.weave import NO_NUMBER, Column, Piece, Pieces, column
+from rollforge.store.reading import UNREADABLE
 
 _split = msgspec.json.Decoder(dict[str, Raw]).decode
 _encode = msgspec.json.Encoder().encode
@@ -97,7 +98,7 @@ class Samples:
         samples = {}
         lines = self._index.read(found.column("row").to_pylist())
         for task, line in zip(found.column("task").to_pylist(), lines, strict=True):
-            with suppress(msgspec.DecodeError):
+            with suppress(*UNREADABLE):
                 samples[task] = _encode(_sample(line))
         return samples
 
@@ -105,7 +106,7 @@ class Samples:
 def _without_indices(line: bytes) -> bytes:
     try:
         row = _split(line)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return _odd_without_indices(line)
     row.pop(TASK_KEY, None)
     row.pop(ROLLOUT_KEY, None)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from rollforge.records import PARAMS_KEY, TASK_KEY, JsonObject, Response, Task, from_json
+from rollforge.store.reading import UNREADABLE
 
 
 class Unprocessable(Exception):
@@ -22,7 +21,7 @@ def read_body(data: bytes) -> JsonObject:
     """The JSON object in a request."""
     try:
         value = from_json(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise Unprocessable([_problem("json_invalid", ["body"], f"JSON decode error: {error}")]) from error
     if not isinstance(value, dict):
         raise Unprocessable([_problem("dict_type", ["body"], "Input should be a valid dictionary")])

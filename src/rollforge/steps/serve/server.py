@@ -20,7 +20,7 @@ from rollforge.steps.serve.aggregate import aggregate
 from rollforge.steps.serve.requests import Unprocessable, read_body, read_verdicts, read_verify
 from rollforge.steps.serve.sessions import Sessions
 from rollforge.verifiers.base import Verifier
-from rollforge.verifiers.runner import Workers, make_judge
+from rollforge.verifiers.running.judge import Workers, make_judge
 
 logger = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ import re
 import secrets
 import uuid
 
-import msgspec
 from aiohttp import web
 
 from rollforge.records import from_json, to_json
+from rollforge.store.reading import UNREADABLE
 
 MAX_AGE_S = 14 * 24 * 3600
 
@@ -34,7 +34,7 @@ class Sessions:
         if data and hmac.compare_digest(self._sign(data), signature):
             try:
                 return str(from_json(base64.urlsafe_b64decode(data))["session_id"])
-            except (binascii.Error, msgspec.DecodeError, KeyError, TypeError):
+            except (binascii.Error, KeyError, TypeError, *UNREADABLE):
                 pass
         return str(uuid.uuid4())
 

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import msgspec
 
 from rollforge.errors import UsageError
+from rollforge.intervals import ClusterMean
 from rollforge.rollouts import Rollout, RolloutReader
-from rollforge.steps.verify.options import Sample, VerifyOptions
-from rollforge.steps.verify.tally import ClusterMean
+from rollforge.steps.verify.options import SampleSize, VerifyOptions
 from rollforge.steps.verify.verdicts import Key, KeySet, read_verdicts
 from rollforge.store import RunFiles
-from rollforge.verifiers.runner import RunningJudge
+from rollforge.verifiers.running.judge import RunningJudge
 
 
 class Chooser:
@@ -24,7 +24,7 @@ class Chooser:
         self._options = options
         self._files = files
         self._judge = judge
-        self._sample = Sample.parse(options.sample) if options.sample else None
+        self._sample = SampleSize.parse(options.sample) if options.sample else None
         self._largest_hash: int | None = None
         self._picked: KeySet | None = None
         self._reward_by_number: dict[int, float] = {}

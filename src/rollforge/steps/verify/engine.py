@@ -15,18 +15,19 @@ from typing import Any
 import msgspec
 
 from rollforge.errors import Failure, UsageError
+from rollforge.intervals import ClusterMean
 from rollforge.records import Verdict, has_field
 from rollforge.rollouts import Rollout, RolloutReader, TaskFields
 from rollforge.steps.verify.choice import Chooser, grouped
 from rollforge.steps.verify.options import VerifyOptions
 from rollforge.steps.verify.source import Source
-from rollforge.steps.verify.tally import ClusterMean, Summary
+from rollforge.steps.verify.tally import Summary, estimate_of
 from rollforge.steps.verify.verdicts import FailureFile, failure_line, verdict_line
 from rollforge.store import DurableFile, RunFiles, RunLock
 from rollforge.verifiers.base import load_verifier
-from rollforge.verifiers.cache import VerdictCache
-from rollforge.verifiers.calling import Stopped
-from rollforge.verifiers.runner import JudgeCounters, RunningJudge, make_judge
+from rollforge.verifiers.running.cache import VerdictCache
+from rollforge.verifiers.running.calling import Stopped
+from rollforge.verifiers.running.judge import JudgeCounters, RunningJudge, make_judge
 
 LANES = 128
 """Rollouts held at once: enough to keep every worker and a slow async judge busy."""
@@ -277,7 +278,7 @@ class Verification:
             already=chooser.already,
             rejected_lines=self._reader.bad_count,
             coverage=judged / rollouts if rollouts else None,
-            reward=self._rewards.estimate(),
+            reward=estimate_of(self._rewards),
             calls=counters.judged + counters.failed,
             shared=counters.shared,
             cache_hits=counters.cache_hits,

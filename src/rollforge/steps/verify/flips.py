@@ -12,11 +12,12 @@ from typing import Literal
 import msgspec
 
 from rollforge.errors import UsageError
+from rollforge.intervals import ClusterMean
 from rollforge.records import JsonObject
 from rollforge.registry import did_you_mean
 from rollforge.rollouts import Own, RolloutReader, TaskFields
 from rollforge.steps.verify.choice import hash_of
-from rollforge.steps.verify.tally import ClusterMean, Estimate
+from rollforge.steps.verify.tally import Estimate, estimate_of
 from rollforge.steps.verify.verdicts import RECORDED, Key, VerdictRow, known_verifiers, read_verdicts
 from rollforge.store import RunFiles
 
@@ -168,9 +169,9 @@ def _tabulate(first: _Side, second: _Side, rollouts: int) -> tuple[FlipTable, di
         only_a=only_a,
         only_b=only_b,
         neither=max(0, rollouts - len(both) - only_a - only_b),
-        mean_a=means[0].estimate(),
-        mean_b=means[1].estimate(),
-        difference=means[2].estimate(),
+        mean_a=estimate_of(means[0]),
+        mean_b=estimate_of(means[1]),
+        difference=estimate_of(means[2]),
     )
     return table, flips
 

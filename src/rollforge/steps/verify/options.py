@@ -1,7 +1,8 @@
-"""This module holds what can be chosen about verifying a run."""
+"""Options of `verify`."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -9,44 +10,62 @@ import msgspec
 from rollforge.errors import UsageError
 from rollforge.records import JsonObject
 from rollforge.verifiers.base import Mode, VerifierFunction
-from rollforge.verifiers.runner import Workers
+from rollforge.verifiers.running.judge import Workers
 
 
-class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How to verify a run."""
+@dataclass(frozen=True, kw_only=True)
+class ChoiceOptions:
+    """Which rollouts of the run to judge."""
+
+    is_failed_only: bool = False
+    """Only rollouts that this verifier failed on, or that have no verdict."""
+    where: str | None = None
+    """An SQL condition over the index's columns, such as "is_truncated and reward > 0"."""
+    sample: str | None = None
+    """Only this many rollouts (500) or this share of them (1%); the same ones every time."""
+    is_following: bool = False
+    """Keep reading while another process collects the run."""
+    is_fresh: bool = False
+    """Judge again what this verifier has judged; the newest verdict counts."""
+    tasks: str | Path | None = None
+    """Task file with the fields that the verifier needs, if the run lacks them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningOptions:
+    """How the verifier runs."""
+
+    mode: Mode | None = None
+    """Mode of a verifier that has two; its default is precise."""
+    options: JsonObject = field(default_factory=dict)
+    """Option of the verifier as key=value; repeatable."""
+    cache: str | Path | None = None
+    """Directory that keeps verdicts across runs."""
+    workers: Workers = "auto"
+    """Worker processes for a synchronous verifier; auto uses idle cores, 0 runs it in this process without protection."""
+    timeout: float = 60.0
+    """Longest time for one verdict."""
+    memory_mb: int = 4096
+    """Megabytes that one worker may use on top of the loaded verifier; 0 = no limit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyOptions(ChoiceOptions, RunningOptions):
+    """How to verify a run. `rollforge verify` reads its flags, defaults and help texts from the two groups."""
 
     run: str | Path
     verifier: str | VerifierFunction
-    options: JsonObject = {}
-    """The verifier's own options."""
-    mode: Mode | None = None
-    tasks: str | Path | None = None
-    """A task file to take the tasks' fields from, instead of the run's own."""
-    is_failed_only: bool = False
-    """Only rollouts that have no verdict of this verifier because it failed on them."""
-    where: str | None = None
-    """An SQL condition over the index's columns."""
-    sample: str | None = None
-    """`N` or `N%` of the rollouts, the same ones every time."""
-    is_following: bool = False
-    """Keep reading while another process collects."""
-    is_fresh: bool = False
-    """Judge again what this verifier has judged already."""
-    cache: str | Path | None = None
-    workers: Workers = "auto"
-    timeout: float = 60.0
-    memory_mb: int = 4096
 
 
-class Sample(msgspec.Struct, frozen=True):
+class SampleSize(msgspec.Struct, frozen=True):
     """How many rollouts to take: a share, or a count."""
 
     share: float | None = None
     count: int | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Sample:
-        """The sample `text` stands for: `500`, or `1%`."""
+    def parse(cls, text: str) -> SampleSize:
+        """Parse `500` or `1%`."""
         try:
             if text.endswith("%"):
                 share = float(text[:-1]) / 100

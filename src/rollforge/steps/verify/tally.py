@@ -1,10 +1,10 @@
-"""This module adds verdicts up: a mean that says what it is over, with an interval that knows that samples of a task are kin."""
+"""The summary of one verification, with a mean reward that says what it is over."""
 
 from __future__ import annotations
 
 import msgspec
 
-from rollforge.stats import clustered_mean
+from rollforge.intervals import ClusterMean
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -16,39 +16,16 @@ class Estimate(msgspec.Struct, frozen=True):
     tasks: int
 
 
-class ClusterMean:
-    """Sums per task, so that the interval can treat a task's samples as kin."""
-
-    def __init__(self) -> None:
-        self._sum_by_task: dict[int, float] = {}
-        self._count_by_task: dict[int, int] = {}
-        self._count = 0
-        self._total = 0.0
-        self._is_share = True
-
-    @property
-    def mean(self) -> float | None:
-        """The mean so far, at no cost."""
-        return self._total / self._count if self._count else None
-
-    def add(self, task: int, value: float) -> None:
-        self._count += 1
-        self._total += value
-        self._is_share = self._is_share and value in (0.0, 1.0)
-        self._sum_by_task[task] = self._sum_by_task.get(task, 0.0) + value
-        self._count_by_task[task] = self._count_by_task.get(task, 0) + 1
-
-    def estimate(self) -> Estimate:
-        """Mean and interval."""
-        sums, counts = list(self._sum_by_task.values()), list(self._count_by_task.values())
-        found = clustered_mean(sums, counts, is_share=self._is_share and len(counts) > 1)
-        is_known = found.low is not None and found.high is not None
-        return Estimate(
-            mean=found.value,
-            ci=(found.low, found.high) if is_known else None,  # type: ignore[arg-type]
-            n=self._count,
-            tasks=found.groups,
-        )
+def estimate_of(rewards: ClusterMean) -> Estimate:
+    """The running mean as the record that summaries hold."""
+    found = rewards.estimate()
+    has_interval = found.low is not None and found.high is not None
+    return Estimate(
+        mean=found.value,
+        ci=(found.low, found.high) if has_interval else None,  # type: ignore[arg-type]
+        n=rewards.count,
+        tasks=found.groups,
+    )
 
 
 class Summary(msgspec.Struct, kw_only=True):

@@ -25,7 +25,8 @@ from rollforge.registry import did_you_mean
 from rollforge.rollouts import Rollout
 from rollforge.store import RunFiles, mend_tail, write_atomically
 from rollforge.store.lock import is_held
-from rollforge.verifiers.runner import RunningJudge
+from rollforge.store.reading import UNREADABLE
+from rollforge.verifiers.running.judge import RunningJudge
 
 Key = tuple[int, int]
 RECORDED = "recorded"
@@ -59,7 +60,7 @@ def read_verdicts(path: Path) -> Iterator[tuple[VerdictRow, bytes]]:
         for line in file:
             try:
                 yield decode(line), line
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            except UNREADABLE:
                 continue
 
 
@@ -196,7 +197,7 @@ def known_verifiers(files: RunFiles) -> list[str]:
         for _, line in zip(range(1000), file, strict=False):
             try:
                 own = decode(line).own
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except UNREADABLE:
                 continue
             if own is not None and own.verifier:
                 names[own.verifier] = None

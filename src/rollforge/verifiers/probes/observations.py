@@ -20,13 +20,13 @@ from rollforge.verifiers.probes.report import (
     rate_of,
     wilson,
 )
-from rollforge.verifiers.runner import RunningJudge
+from rollforge.verifiers.running.judge import RunningJudge
 
 
 class Observations:
     """One observation per task and question."""
 
-    def __init__(self, judge: RunningJudge, skipped: set[str]) -> None:
+    def __init__(self, judge: RunningJudge, skipped: frozenset[str]) -> None:
         self._judge = judge
         self.skipped = skipped
         self.said: dict[str, list[Said]] = defaultdict(list)

@@ -5,7 +5,6 @@ Tasks may be fed all at once or sprinkled into a running collection. No model is
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from typing import Any
 
@@ -13,8 +12,6 @@ import msgspec
 
 from rollforge.errors import Failure
 from rollforge.records import Response, Task
-from rollforge.verifiers.base import attribute
-from rollforge.verifiers.calling import LATE
 from rollforge.verifiers.probes.answers import (
     EMPTY,
     EXPLICIT_FORMS,
@@ -31,7 +28,8 @@ from rollforge.verifiers.probes.answers import (
 from rollforge.verifiers.probes.observations import Observations
 from rollforge.verifiers.probes.questions import Said
 from rollforge.verifiers.probes.report import ProbeReport
-from rollforge.verifiers.runner import RunningJudge
+from rollforge.verifiers.running.calling import LATE
+from rollforge.verifiers.running.judge import RunningJudge
 
 PARTNERS = 32
 LEARNING = 3
@@ -57,9 +55,8 @@ class Prober:
 
     def __init__(self, judge: RunningJudge) -> None:
         self._judge = judge
-        function = judge.verifier.function
-        self._gold_hook = getattr(function, "gold", None) or _module_hook(function, "gold")
-        self._seen = Observations(judge, set(attribute(function, "skip_probes", ())))
+        self._gold_hook = judge.verifier.gold
+        self._seen = Observations(judge, judge.verifier.skip_probes)
         self._partners: deque[_Partner] = deque(maxlen=PARTNERS)
         self._explicit_form: str | None = None
         self._late = 0
@@ -241,11 +238,6 @@ class Prober:
         for question, said_of in (("twice", repeated), ("spacing", changed)):
             if said_of and question not in self._seen.skipped:
                 self._seen.said[question].append(next(filter(self._seen.has_flipped, said_of), said_of[0]))
-
-
-def _module_hook(function: Any, name: str) -> Any:
-    found = getattr(sys.modules.get(getattr(function, "__module__", None) or ""), name, None)
-    return found if callable(found) else None
 
 
 def _tail(response: Response) -> str:

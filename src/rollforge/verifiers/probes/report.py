@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from rollforge import stats
+from rollforge import intervals
 
 EXAMPLES = 3
 
@@ -88,8 +88,7 @@ def wilson(bad: int, n: int) -> tuple[float, float]:
     """The 95 % Wilson score interval of `bad` out of `n`; (0, 1) when nothing was asked."""
     if n == 0:
         return 0.0, 1.0
-    low, high = stats.wilson(bad / n, n, stats.normal_quantile(0.975))
-    return 0.0 if bad == 0 else low, 1.0 if bad == n else high
+    return intervals.wilson(bad / n, n, intervals.normal_quantile((1 + intervals.LEVEL) / 2))
 
 
 def rate_of(bad: int, n: int) -> Rate:

@@ -9,7 +9,7 @@ import hashlib
 from rollforge.records import Response, Task
 from rollforge.verifiers.probes.prober import Prober
 from rollforge.verifiers.probes.report import ProbeReport
-from rollforge.verifiers.runner import RunningJudge
+from rollforge.verifiers.running.judge import RunningJudge
 
 AT_ONCE = 2
 BACKLOG = 64

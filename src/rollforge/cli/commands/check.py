@@ -1,0 +1,117 @@
+"""`rollforge check`: is this data fit to train on, and can its rewards be trusted?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Group, Parameter
+
+from rollforge.cli.render.console import print_json
+from rollforge.errors import Exit, UsageError
+
+if TYPE_CHECKING:
+    from rollforge.steps.check import Report
+
+EXAMPLE = "rollforge check runs/first --for grpo"
+
+_GATE = Group("The gate", sort_key=1)
+_CHECKS = Group("The checks", sort_key=2)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class GateFlags:
+    """What makes the gate fail."""
+
+    fail_on: Annotated[Literal["error", "warning", "never"], Parameter(group=_GATE)] = "error"
+    """The level from which the exit code is not 0."""
+    ignore: Annotated[list[str], Parameter(group=_GATE, negative=())] = field(default_factory=list)
+    """Id of a check to leave out; repeatable."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class CheckFlags:
+    """Which checks, with which limits."""
+
+    set: Annotated[list[str], Parameter(name=["--set", "-S"], group=_CHECKS, negative=())] = field(
+        default_factory=list
+    )
+    """ID.option=value: another limit for a check; repeatable."""
+    check: Annotated[list[str], Parameter(group=_CHECKS, negative=())] = field(default_factory=list)
+    """A check of your own, as file.py:function or module:function; repeatable."""
+    reward_range: Annotated[tuple[float, float] | None, Parameter(group=_CHECKS, negative=())] = None
+    """Lowest and highest reward the verifier can give; else it is taken from the rewards."""
+    verifier: Annotated[str | None, Parameter(group=_CHECKS)] = None
+    """Whose verdicts to check, when the run has several."""
+    where: Annotated[str | None, Parameter(group=_CHECKS)] = None
+    """Only rollouts for which this SQL expression over the columns holds: "agent = 'math'"."""
+
+
+def check(
+    *runs: str,
+    recipe: Annotated[
+        Literal["sft", "dpo", "kto", "rm", "ppo", "grpo"] | None, Parameter(name=["--for"])
+    ] = None,
+    gate: GateFlags = GateFlags(),  # noqa: B008  (frozen)
+    checks: CheckFlags = CheckFlags(),  # noqa: B008
+    limits: Annotated[dict[str, dict[str, float]] | None, Parameter(show=False)] = None,
+    json: Annotated[bool, Parameter(negative=())] = False,
+    markdown: Annotated[bool, Parameter(negative=())] = False,
+) -> Exit:
+    """Tell whether a run's rewards can be trusted and its data is fit to train on.
+
+    Exit code 0: no error. 3: too incomplete to say. 4: the gate fails. 5: verification itself is judged broken.
+    Limits may also stand in a file given with --config, as [check.limits.ID].
+
+    Parameters
+    ----------
+    runs
+        The run: a directory, a rollouts file, or several as one.
+    recipe
+        What the data is for: adds that recipe's checks to the gate.
+    json
+        Print one JSON object on stdout, with every offending line, and nothing else.
+    markdown
+        Print a table for a pull request.
+    """
+    from rollforge.cli.render.check import markdown_text, print_report, report_record
+    from rollforge.steps.check import check_run
+
+    if not runs:
+        raise UsageError("which run?", hint=f"for example: {EXAMPLE}")
+    report: Report = check_run(
+        list(runs),
+        recipe=recipe,
+        fail_on=gate.fail_on,
+        ignore=tuple(gate.ignore),
+        settings=_settings(checks.set, limits or {}),
+        more_checks=tuple(checks.check),
+        reward_range=checks.reward_range,
+        verifier=checks.verifier,
+        where=checks.where,
+        places_limit=None if json else 20,
+    )
+    if json:
+        print_json(report_record(report))
+    elif markdown:
+        print(markdown_text(report))
+    else:
+        print_report(report)
+    return report.exit_code
+
+
+def _settings(words: list[str], from_file: dict[str, dict[str, float]]) -> dict[str, dict[str, Any]]:
+    """Option values by check id; what was typed wins over the file."""
+    from rollforge.config import parse_settings
+
+    settings: dict[str, dict[str, Any]] = {id: dict(values) for id, values in from_file.items()}
+    for word in words:
+        if word.partition("=")[0].count(".") != 1:
+            raise UsageError(
+                f"--set {word!r} is not understood", hint="for example: --set truncated-answers.max_share=0.5"
+            )
+    for id, values in parse_settings(words).items():
+        settings.setdefault(id, {}).update(values)
+    return settings

@@ -1,0 +1,114 @@
+"""`rollforge list`: the members of a family, by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from cyclopts import Parameter
+
+from rollforge.cli.render.console import out, print_json
+from rollforge.errors import UsageError
+
+if TYPE_CHECKING:
+    from rollforge.registry import Registry
+
+EXAMPLE = "rollforge list verifiers"
+
+FAMILIES = {
+    "agents": "rollforge.agents:AGENTS",
+    "verifiers": "rollforge.verifiers:VERIFIERS",
+    "checks": "rollforge.checks:CHECKS",
+    "recipes": "rollforge.recipes:RECIPES",
+    "exporters": "rollforge.exporters:EXPORTERS",
+    "sinks": "rollforge.sinks:SINKS",
+    "operators": "rollforge.operators:OPERATORS",
+}
+"""Family → its registry."""
+
+
+class Member(msgspec.Struct, frozen=True):
+    """One member of a family."""
+
+    name: str
+    summary: str
+    needs: list[str]
+    """Task fields it reads (verifiers)."""
+
+
+def list_members(
+    family: str | None = None, /, *, json: Annotated[bool, Parameter(negative=())] = False
+) -> None:
+    """List the members of a family, with one line on each.
+
+    Parameters
+    ----------
+    family
+        Which family: verifiers, sinks, …. Default: name the families.
+    json
+        Print one JSON object on stdout instead of a table.
+    """
+    if family is None:
+        _list_families(json=json)
+        return
+    members = describe_family(family)
+    if json:
+        print_json({"family": family, "members": members})
+        return
+    from rich.table import Table
+
+    has_needs = any(member.needs for member in members)
+    table = Table("name", *(["needs"] if has_needs else []), "what it does", box=None, pad_edge=False)
+    for member in members:
+        table.add_row(member.name, *([", ".join(member.needs)] if has_needs else []), member.summary)
+    out().print(table)
+
+
+def _list_families(*, json: bool) -> None:
+    if json:
+        print_json({"families": family_names()})
+        return
+    for name in family_names():
+        out().print(name)
+
+
+def family_names() -> list[str]:
+    """Every family there is."""
+    return list(FAMILIES)
+
+
+def describe_family(family: str) -> list[Member]:
+    """The members of a family, sorted by name."""
+    from rollforge.registry import did_you_mean, load_target
+
+    if family not in FAMILIES:
+        raise UsageError(
+            f"there is no family {family!r}{did_you_mean(family, FAMILIES)}",
+            hint=f"one of {', '.join(FAMILIES)}",
+        )
+    registry: Registry = load_target(FAMILIES[family])
+    loaded = {name: registry.load(name) for name in registry.names()}
+    modules = [getattr(member, "__module__", "") for member in loaded.values()]
+    return [
+        Member(name, _summary(member, is_alone=modules.count(module) == 1), list(_needs(member)))
+        for (name, member), module in zip(loaded.items(), modules, strict=True)
+    ]
+
+
+def _summary(member: object, *, is_alone: bool) -> str:
+    """The first line of the module's docstring; of the member's own when its module holds several."""
+    import inspect
+    import sys
+
+    if isinstance(getattr(member, "summary", None), str):
+        return str(member.summary)  # type: ignore[attr-defined]
+    module = sys.modules.get(getattr(member, "__module__", ""), None)
+    text = (inspect.getdoc(module) if is_alone else None) or inspect.getdoc(member) or ""
+    return text.split("\n")[0]
+
+
+def _needs(member: object) -> tuple[str, ...]:
+    import sys
+
+    module = sys.modules.get(getattr(member, "__module__", ""), None)
+    return tuple(getattr(member, "needs", ()) or getattr(module, "needs", ()))

@@ -1,0 +1,170 @@
+"""`rollforge metrics`: what the numbers of a run are, over what, and how sure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+from rollforge.cli.render.console import print_json, say
+from rollforge.errors import Exit, UsageError
+
+if TYPE_CHECKING:
+    from rollforge.index import Index
+
+EXAMPLE = "rollforge metrics runs/first"
+
+Flag = Annotated[bool, Parameter(negative=())]
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Reading:
+    """What is read, and how."""
+
+    verifier: str | None = None
+    """Whose verdicts count. Default: the run's verdict of record, else the inline ones."""
+    where: str | None = None
+    """Only rollouts for which this SQL expression over the columns holds: "accuracy >= 0.8 and turns < 5"."""
+    strict: Flag = False
+    """Exit with code 2 when a line cannot be read or is odd."""
+    workers: int | None = None
+    """Threads for the first pass over the text, and for writing a profile. Default: one per core for large files."""
+
+
+def metrics(
+    run: Annotated[list[str], Parameter(name="run")],
+    /,
+    *,
+    against: str | None = None,
+    threshold: float = 0.5,
+    answer_field: str | None = None,
+    compat: Literal["nemo-gym", "trinity"] | None = None,
+    out: Annotated[Path | None, Parameter(name=["--out", "-o"])] = None,
+    reading: Reading = Reading(),  # noqa: B008  (a record of defaults, never changed)
+    json: Flag = False,
+) -> Exit:
+    """Print the metrics of a run: every number field with its interval, success rate, pass@k, histogram, red flags.
+
+    Means are over judged rollouts; what is missing is counted beside them, never averaged as 0. Intervals are 95 % and
+    clustered by task.
+
+    Parameters
+    ----------
+    run
+        A rollouts file, its folder, or several files (or a glob) read as one run.
+    against
+        A second run: print the paired differences over the tasks both have, and a verdict in words. Not with --compat.
+    threshold
+        A rollout is a success when its reward is at least this.
+    answer_field
+        The field that majority@k votes on. Default: `extracted_answer` if there is one, else the whole answer.
+    compat
+        Print the peer's own numbers under the peer's own names (nemo-gym: pass@k in 0–100; trinity: bootstrap best@k).
+    out
+        Also write the metrics to this file as JSON.
+    json
+        Print one JSON object on stdout instead of tables.
+    """
+    from rollforge.index import open_index
+
+    if compat is not None and against is not None:
+        raise UsageError(
+            f"--compat {compat} prints one run's numbers and cannot compare it with another",
+            hint="leave out --compat to compare, or --against to see the peer's numbers (of each run in turn)",
+        )
+    with open_index(run, verifier=reading.verifier, workers=reading.workers, at_hand=True) as index:
+        if compat is not None:
+            _print_compat(index, compat, reading.where, out)
+        else:
+            _print_metrics(index, against, threshold, answer_field, out, reading, json=json)
+        return strict_exit(index, is_strict=reading.strict)
+
+
+def check_count(name: str, count: int) -> None:
+    """Raise unless the option asks for something to be shown."""
+    if count < 1:
+        raise UsageError(f"--{name} must be at least 1, not {count}")
+
+
+def strict_exit(index: Index, *, is_strict: bool) -> Exit:
+    """What every reading command ends with: bad lines are counted and the first ones named; under --strict they exit 2."""
+    bad = index.rejects
+    if not bad and not index.duplicate_count:
+        return Exit.DONE
+    counted = {
+        "lines rejected": index.rejected_lines,
+        "odd rows": index.noted_lines,
+        "duplicates": index.duplicate_count,
+    }
+    say("note: " + ", ".join(f"{count:,} {what}" for what, count in counted.items() if count))
+    shown = bad[: 20 if is_strict else 3]
+    for one in shown:
+        say(f"  {one.file}:{one.line}: {one.reason} (offset {one.offset})")
+    if bad and len(shown) < index.rejected_lines + index.noted_lines:
+        say("  … more under bad_lines in: rollforge metrics RUN --json")
+    for double in index.duplicates[:3]:
+        say(
+            f"  {double.file}:{double.line}: a later row is task {double.task}, rollout {double.rollout}, too, and counts"
+        )
+    if index.duplicates and len(index.runs) > 1:
+        say(
+            "  rollouts of several files that share task and rollout are one, the last; only prepare pools them"
+        )
+    if not is_strict or not bad:
+        return Exit.DONE
+    say(f"error: {index.rejected_lines + index.noted_lines:,} bad or odd lines, and --strict was given")
+    return Exit.USAGE
+
+
+def _print_compat(index: Index, compat: str, where: str | None, out: Path | None) -> None:
+    from rollforge.steps.metrics import nemo_gym_metrics, trinity_metrics
+
+    found: object = nemo_gym_metrics(index, where) if compat == "nemo-gym" else trinity_metrics(index, where)
+    _write(found, out)
+    print_json(found)
+
+
+def _write(found: object, out: Path | None) -> None:
+    import msgspec
+
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+
+
+def _print_metrics(
+    index: Index,
+    against: str | None,
+    threshold: float,
+    answer_field: str | None,
+    out: Path | None,
+    reading: Reading,
+    *,
+    json: bool,
+) -> None:
+    import msgspec
+
+    from rollforge.index import open_index
+    from rollforge.steps.metrics import MetricsOptions, compare_runs, summarize_index
+
+    options = MetricsOptions(threshold=threshold, where=reading.where, answer_field=answer_field)
+    found = summarize_index(index, options)
+    comparison = None
+    if against is not None:
+        with open_index(against, verifier=reading.verifier, workers=reading.workers) as other:
+            comparison = compare_runs(index, other, where=reading.where)
+    record = msgspec.to_builtins(found)
+    if comparison is not None:
+        record["against"] = msgspec.to_builtins(comparison)
+    _write(record, out)
+    if json:
+        print_json(record)
+        return
+    from rollforge.cli.render.metrics import print_comparison, print_run_metrics
+
+    print_run_metrics(found)
+    if comparison is not None:
+        print_comparison(comparison)

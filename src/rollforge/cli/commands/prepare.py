@@ -1,0 +1,194 @@
+"""`rollforge prepare`: from scored rollouts to files that a trainer's own loader accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Group, Parameter
+
+from rollforge.cli.render.console import print_json
+from rollforge.cli.render.progress import Progress
+from rollforge.cli.values import Flag
+from rollforge.errors import Exit, UsageError
+from rollforge.records import JsonObject
+from rollforge.steps.prepare.settings import FileSettings, PairSettings, RowSettings, SelectionSettings
+
+if TYPE_CHECKING:
+    from cyclopts import Token
+
+EXAMPLE = "rollforge prepare dpo runs/first -o data/dpo --to trl --min-gap 0.3"
+COMMON = (
+    *("--out", "--to", "--from", "--dry-run", "--force", "--json", "--where", "--min-reward", "--per-task"),
+    *(
+        "--band",
+        "--dedupe",
+        "--decontaminate",
+        "--verifier",
+        "--min-gap",
+        "--max-pairs",
+        "--split",
+        "--limit",
+    ),
+)
+"""Flags that `prepare -h` shows."""
+
+
+def _split(_: Any, tokens: Sequence[Token]) -> tuple[float, ...]:
+    return _numbers("--split", tokens, "/")
+
+
+def _band(_: Any, tokens: Sequence[Token]) -> tuple[float, ...]:
+    band = _numbers("--band", tokens, "-")
+    if len(band) != 2:
+        raise UsageError(f"--band {tokens[0].value}: give two numbers", hint="--band 0.1-0.9")
+    return band
+
+
+def _numbers(flag: str, tokens: Sequence[Token], separator: str) -> tuple[float, ...]:
+    text = tokens[0].value
+    try:
+        return tuple(float(part) for part in text.split(separator))
+    except ValueError as error:
+        raise UsageError(
+            f"{flag} {text}: expected numbers between {separator!r}", hint="--split 0.98/0.02, --band 0.1-0.9"
+        ) from error
+
+
+def _shares_text(shares: tuple[float, ...]) -> str:
+    return "/".join(f"{share:g}" for share in shares)
+
+
+_FILES = Group("Files", sort_key=4)
+
+
+@Parameter(name="*", group=Group("Which rollouts", sort_key=1), negative=())
+class SelectionFlags(SelectionSettings):
+    """Spelling of the flags about rollouts."""
+
+    band: Annotated[tuple[float, float] | None, Parameter(converter=_band, n_tokens=1, metavar="LOW-HIGH")]
+    decontaminate: Annotated[tuple[str, ...], Parameter(metavar="FILE")]
+
+
+@Parameter(name="*", group=Group("Pairs, labels and groups", sort_key=2), negative=())
+class PairFlags(PairSettings):
+    """Flags about pairs."""
+
+
+@Parameter(name="*", group=Group("How rows are written", sort_key=3), negative=())
+class RowFlags(RowSettings):
+    """Flags about rows."""
+
+
+@Parameter(name="*", group=_FILES, negative=())
+class FileFlags(FileSettings):
+    """Spelling of the flags about files."""
+
+    split: Annotated[
+        tuple[float, ...],
+        Parameter(converter=_split, n_tokens=1, metavar="SHARE/SHARE", show_default=_shares_text),
+    ]
+    limit: Annotated[int | None, Parameter(alias="-n")]
+
+
+def prepare(
+    recipe: str | None = None,
+    /,
+    *runs: str,
+    out: Annotated[str | None, Parameter(name=["--out", "-o"])] = None,
+    to: str | None = None,
+    which: SelectionFlags = SelectionFlags(),  # noqa: B008  (frozen)
+    pairs: PairFlags = PairFlags(),  # noqa: B008
+    rows: RowFlags = RowFlags(),  # noqa: B008
+    files: FileFlags = FileFlags(),  # noqa: B008
+    from_: Annotated[str | None, Parameter(name="--from")] = None,
+    dry_run: Flag = False,
+    force: Flag = False,
+    json: Flag = False,
+    progress: Progress = "auto",
+) -> Exit:
+    """Prepare training data: select rollouts by a recipe and write them as a trainer's loader reads them.
+
+    Parameters
+    ----------
+    recipe
+        sft, dpo, kto, rm, ppo or grpo.
+    runs
+        One or more runs: files, folders or globs; several are pooled.
+    out
+        Folder of the dataset; it appears only after everything is written and checked.
+    to
+        Exporter: trl, verl, openrlhf, nemo-rl, llama-factory, axolotl, chat or gym.
+    from_
+        A manifest.json: write the same bytes again. Name its runs only if they have moved.
+    dry_run
+        Count only, also at other thresholds; write nothing.
+    force
+        Continue although `rollforge check` found an error; the manifest records it.
+    json
+        Print the manifest on stdout.
+    progress
+        How to show progress.
+    """
+    from rollforge.cli.render.prepare import show_manifest, watcher
+    from rollforge.steps import prepare as step
+
+    with watcher(progress) as report:
+        if from_ is not None:
+            if out is None:
+                raise UsageError("--from needs a folder to write to", hint="give -o DIR")
+            moved = [word for word in (recipe, *runs) if word is not None]
+            _refuse_beside_from(moved, to, (which, pairs, rows, files), dry_run=dry_run)
+            manifest = step.prepare_again(from_, out=out, runs=moved, progress=report)
+        else:
+            _require(recipe, runs, to)
+            options = vars(which) | vars(pairs) | vars(rows) | vars(files)
+            step.refuse_mistakes(str(recipe), to=str(to), out=out, dry_run=dry_run, **options)
+            checked = _checked(str(recipe), runs, force=force, is_dry=dry_run, verifier=which.verifier)
+            manifest = step.prepare(
+                str(recipe),
+                runs,
+                to=str(to),
+                out=out,
+                dry_run=dry_run,
+                check=checked,
+                progress=report,
+                **options,
+            )
+    if json:
+        print_json(manifest)
+    else:
+        show_manifest(manifest, out)
+    return Exit.DONE
+
+
+def _refuse_beside_from(
+    moved: Sequence[str], to: str | None, flags: tuple[object, ...], *, dry_run: bool
+) -> None:
+    """Refuse options beside --from: the manifest has the recipe and every option."""
+    from rollforge.recipes import RECIPES
+
+    has_flags = flags != (SelectionFlags(), PairFlags(), RowFlags(), FileFlags())
+    if has_flags or dry_run or to is not None or any(word in RECIPES.names() for word in moved):
+        raise UsageError(
+            "--from takes recipe, exporter and options from the manifest; others cannot be given beside it",
+            hint="only where the runs are now: rollforge prepare --from MANIFEST RUN… -o DIR",
+        )
+
+
+def _checked(
+    recipe: str, runs: Sequence[str], *, force: bool, is_dry: bool, verifier: str | None
+) -> JsonObject:
+    """Run `rollforge check --for RECIPE`; a failed check does not stop a dry run."""
+    from rollforge.api import gate
+
+    return gate(recipe, runs, force=force, verifier=verifier, stops=not is_dry)
+
+
+def _require(recipe: str | None, runs: tuple[str, ...], to: str | None) -> None:
+    if recipe is None:
+        raise UsageError("prepare needs a recipe", hint=f"for example: {EXAMPLE}")
+    if not runs:
+        raise UsageError(f"prepare {recipe} needs a run", hint=f"for example: {EXAMPLE}")
+    if to is None:
+        raise UsageError("prepare needs --to EXPORTER", hint="see them all: rollforge list exporters")

@@ -1,0 +1,78 @@
+"""`rollforge profile`: statistics per task and per agent, and where to look first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from rollforge.cli.commands.metrics import Flag, Reading, strict_exit
+from rollforge.cli.render.console import print_json, say
+from rollforge.errors import Exit
+
+EXAMPLE = "rollforge profile runs/first"
+
+
+def profile(
+    run: Annotated[list[str], Parameter(name="run")],
+    /,
+    *,
+    threshold: float = 0.5,
+    tolerance: float = 1e-9,
+    rollout_infos: Flag = False,
+    parquet: Flag = False,
+    look: int = 5,
+    out: Annotated[Path | None, Parameter(name=["--out", "-o"])] = None,
+    reading: Reading = Reading(),  # noqa: B008  (a record of defaults, never changed)
+    json: Flag = False,
+) -> Exit:
+    """Profile a run per task and per agent: write NeMo Gym's profile files and print what a person can act on.
+
+    Writes `rollouts_reward_profiling.jsonl` (one row per task) and `rollouts_agent_metrics.json` (one entry per agent) beside
+    the run.
+
+    Parameters
+    ----------
+    run
+        A rollouts file, its folder, or several files (or a glob) read as one run.
+    threshold
+        A rollout solves its task when its reward is at least this.
+    tolerance
+        Rewards of a group that differ by no more than this are the same: the group teaches nothing.
+    rollout_infos
+        Write every rollout's own numbers into its task's row.
+    parquet
+        Also write the per-task profile as Parquet.
+    look
+        How many tasks to name per reason to look.
+    out
+        Write the files into this folder instead of beside the run.
+    json
+        Print one JSON object on stdout instead of tables.
+    """
+    from rollforge.index import open_index
+
+    needed = ("rollforge.steps.profile", *(() if json else ("rollforge.cli.render.profile",)))
+    with open_index(
+        run, verifier=reading.verifier, workers=reading.workers, needed_next=needed, at_hand=True
+    ) as index:
+        import msgspec
+
+        from rollforge.steps.profile import ProfileOptions, profile_index, write_profile
+        from rollforge.steps.profile.write import agent_entries
+
+        options = ProfileOptions(threshold=threshold, tolerance=tolerance, where=reading.where, look=look)
+        found = profile_index(index, options)
+        found.summary.files = write_profile(
+            found, index, out=out, rollout_infos=rollout_infos, parquet=parquet, where=reading.where
+        )
+        if json:
+            print_json(msgspec.to_builtins(found.summary) | {"agents": agent_entries(found.agents)})
+        else:
+            from rollforge.cli.render.profile import print_profile
+
+            print_profile(found, [str(files.rollouts) for files in index.runs], reading.where)
+            for path in found.summary.files.values():
+                say(f"wrote {path}")
+        return strict_exit(index, is_strict=reading.strict)

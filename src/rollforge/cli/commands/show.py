@@ -1,0 +1,308 @@
+"""`rollforge show`: rollouts to read."""
+
+from __future__ import annotations
+
+import math
+import sys
+import textwrap
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from rollforge.cli.commands.metrics import Flag, check_count, strict_exit
+from rollforge.cli.render.console import out, print_json
+from rollforge.cli.render.numbers import short
+from rollforge.cli.render.table import GAP, wrapped
+from rollforge.errors import Exit, UsageError
+
+if TYPE_CHECKING:
+    from rollforge.conversations.turns import Turn
+    from rollforge.steps.show import Pick, SeenLine, Shown, ShowOptions
+
+EXAMPLE = 'rollforge show runs/first --where "reward = 0 and turns = 1" --sample 3'
+
+FOLD_LINES = 14
+STYLES = {
+    "system": "dim", "user": "bold cyan", "assistant": "bold green", "reasoning": "italic dim", "tool call": "bold magenta",
+    "tool output": "magenta", "other": "dim",
+}  # fmt: skip
+
+_ORDERS = ("best", "worst", "suspicious", "sort", "sample")
+EXCLUDED = {
+    "sort": ("best", "worst", "suspicious"),
+    "sample": ("best", "worst", "suspicious", "sort"),
+    "line": ("task", "rollout", "reward", "where", *_ORDERS),
+}
+"""Options that say two things at once: an order is either given, drawn or by reward; a line is one line."""
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Choice:
+    """Which rollouts."""
+
+    task: list[int] | None = None
+    """Only rollouts of this task (give it again for more tasks)."""
+    rollout: int | None = None
+    """Only this rollout of each task."""
+    reward: float | None = None
+    """Only rollouts with this reward."""
+    where: str | None = None
+    """Only rollouts for which this SQL expression over the columns holds."""
+    sort: str | None = None
+    """Order by this column or expression, like "answer_chars desc"."""
+    sample: int | None = None
+    """This many rollouts at random."""
+    seed: int = 0
+    """Another seed draws another sample."""
+    best: Flag = False
+    """Highest reward first; `--best 5` shows five."""
+    worst: Flag = False
+    """Lowest reward first; `--worst 5` shows five."""
+    suspicious: Flag = False
+    """Those that look wrong first: rewarded though empty or cut off, one answer with two rewards, error texts."""
+    limit: Annotated[int | None, Parameter(name=["--limit", "-n"])] = None
+    """At most this many. Default: 5."""
+    line: int | None = None
+    """The line with this number, even when it is no row."""
+
+    def options(self) -> ShowOptions:
+        """The same for the step; a line asked for by number is an expression like any other."""
+        from rollforge.steps.show import ShowOptions
+
+        counts = [count for count in (self.sample, self.limit) if count is not None]
+        return ShowOptions(
+            tasks=self.task or (), rollout=self.rollout, reward=self.reward, sort=self.sort, seed=self.seed,
+            sample=None if self.sample is None else min(counts), limit=min(counts, default=5),
+            where=self.where if self.line is None else f"line = {self.line}", pick=self.pick(),
+        )  # fmt: skip
+
+    def check(self) -> None:
+        """Raise when two options contradict each other, or a number makes no sense."""
+        self.pick()
+        asked = self.given()
+        for one, others in EXCLUDED.items():
+            for other in others:
+                if one in asked and other in asked:
+                    raise UsageError(
+                        f"--{one} and --{other} exclude each other", hint="leave one of them out"
+                    )
+        for name in ("limit", "sample"):
+            count = getattr(self, name)
+            if count is not None:
+                check_count(name, count)
+        if self.reward is not None and not math.isfinite(self.reward):
+            raise UsageError(
+                f"--reward {self.reward} is not a number that a reward can have",
+                hint="--reward 1, or for the unjudged: --where 'reward is null'",
+            )
+
+    def given(self) -> set[str]:
+        """The options that were used."""
+        default = Choice()
+        return {name for name in vars(self) if getattr(self, name) != getattr(default, name)}
+
+    def pick(self) -> Pick | None:
+        """Which of best, worst and suspicious was asked for; more than one is a mistake."""
+        names: tuple[Pick, ...] = ("best", "worst", "suspicious")
+        asked = [name for name in names if getattr(self, name)]
+        if len(asked) > 1:
+            raise UsageError(f"--{asked[0]} and --{asked[1]} exclude each other")
+        return asked[0] if asked else None
+
+
+def show(
+    *run: Annotated[str, Parameter(name="run")],
+    example: str | None = None,
+    choice: Choice = Choice(),  # noqa: B008  (a record of defaults, never changed)
+    raw: Flag = False,
+    full: Flag = False,
+    verifier: str | None = None,
+    strict: Flag = False,
+    workers: int | None = None,
+    json: Flag = False,
+) -> Exit:
+    """Print rollouts for reading: prompt, reasoning, tool calls and answer laid out, reward and numbers beside them.
+
+    Parameters
+    ----------
+    run
+        A rollouts file, its folder, or several files (or a glob) read as one run.
+    example
+        Show what is behind a row of a prepared data set, given as FILE:LINE; needs no run.
+    raw
+        Print the lines as they stand in the file.
+    full
+        Do not fold long texts.
+    verifier
+        Whose verdicts count. Default: the run's verdict of record, else the inline ones.
+    strict
+        Exit with code 2 when a line cannot be read or is odd.
+    workers
+        Readers at once for the first pass over the text.
+    json
+        Print one JSON object on stdout.
+    """
+    choice.check()
+    if example is not None:
+        _check_alone(choice)
+        return _print(_behind(example), raw=raw, full=full, json=json)
+    runs, choice = _take_number(run, choice)
+    if not runs:
+        raise UsageError("no run given", hint="rollforge show RUN, or rollforge show --example FILE:LINE")
+    from rollforge.index import open_index
+    from rollforge.steps.show import show_line, show_rollouts
+
+    with open_index(runs, verifier=verifier, workers=workers) as index:
+        if choice.line is not None:
+            seen = show_line(index, choice.line)
+            if seen.reason is not None or raw:
+                return _print_line(seen, raw=raw, json=json)
+        _print(show_rollouts(index, choice.options()), raw=raw, full=full, json=json)
+        return strict_exit(index, is_strict=strict)
+
+
+def _take_number(words: tuple[str, ...], choice: Choice) -> tuple[list[str], Choice]:
+    """The runs, and the choice with its limit: `--best 5` is short for `--best --limit 5`."""
+    numbers = [word for word in words if word.isdigit() and not Path(word).exists()]
+    if len(numbers) != 1 or choice.pick() is None:
+        return list(words), choice
+    number, pick = int(numbers[0]), choice.pick()
+    if choice.limit not in (None, number):
+        raise UsageError(f"--{pick} {number} and --limit {choice.limit} exclude each other")
+    check_count(str(pick), number)
+    return [word for word in words if word != numbers[0]], replace(choice, limit=number)
+
+
+def _check_alone(choice: Choice) -> None:
+    """A row of a data set says which rollouts are behind it: there is nothing left to choose."""
+    for name in sorted(choice.given()):
+        raise UsageError(f"--example and --{name} exclude each other", hint="leave one of them out")
+
+
+def _behind(example: str) -> list[Shown]:
+    """The rollouts behind a row of a prepared data set: one, or the chosen and the rejected."""
+    from rollforge.index import open_index
+    from rollforge.steps.prepare import trace
+    from rollforge.steps.show import ShowOptions, show_rollouts
+
+    shown = []
+    for origin in trace(example).origins:
+        with open_index(origin.run, verifier=origin.verifier) as index:
+            if origin.source_line is not None:
+                chosen = ShowOptions(where=f"line = {origin.source_line}")
+            else:  # a data set made before lines were kept
+                tasks = () if origin.task is None else (origin.task,)
+                chosen = ShowOptions(tasks=tasks, rollout=origin.rollout)
+            shown += show_rollouts(index, chosen)
+    return shown
+
+
+def _print(shown: list[Shown], *, raw: bool, full: bool, json: bool) -> Exit:
+    if json:
+        from rollforge.steps.show import as_json
+
+        print_json({"rollouts": [as_json(one) for one in shown]})
+    elif raw:
+        for one in shown:
+            sys.stdout.buffer.write(bytes(one.raw) + b"\n")
+        sys.stdout.buffer.flush()
+    elif not shown:
+        raise UsageError(
+            "no rollout fits",
+            hint="ask for less; what there is: rollforge metrics RUN, or profile RUN for its tasks",
+        )
+    else:
+        for one in shown:
+            _print_rollout(one, full=full)
+    return Exit.DONE
+
+
+def _print_line(seen: SeenLine, *, raw: bool, json: bool) -> Exit:
+    text = seen.data.decode("utf-8", "replace")
+    if raw:
+        sys.stdout.buffer.write(seen.data + b"\n")
+        sys.stdout.buffer.flush()
+        return Exit.DONE
+    if json:
+        print_json(
+            {"file": seen.file, "line": seen.line, "offset": seen.offset, "reason": seen.reason, "text": text}
+        )
+        return Exit.DONE
+    from rich.text import Text
+
+    out().print(
+        Text(f"{seen.file}:{seen.line}  (offset {seen.offset:,}, {len(seen.data):,} bytes)", style="bold")
+    )
+    out().print(Text(seen.reason or "", style="yellow"))
+    if len(text) > 4000:
+        text = f"{text[:2000]}\n… {len(text) - 4000:,} characters …\n{text[-2000:]}"
+    out().print(Text(text))
+    return Exit.DONE
+
+
+def _print_rollout(shown: Shown, *, full: bool) -> None:
+    from rich.text import Text
+
+    console = out()
+    reward = "unjudged" if shown.reward is None else f"reward {shown.reward:g}"
+    title = f"task {shown.task} · rollout {shown.rollout} · {reward}"
+    console.rule(Text(title, style="bold"), align="left", characters="─")
+    place = f"{shown.file}:{shown.line}"
+    console.print(Text(f"{place}{f' · {shown.agent}' if shown.agent else ''}", style="dim"))
+    if shown.numbers:
+        _print_list([f"{name} {short(value)}" for name, value in shown.numbers.items()])
+    if shown.facts:
+        facts = [
+            name if value is True else f"{name} {short(value) if isinstance(value, float) else value}"
+            for name, value in shown.facts.items()
+        ]
+        _print_list(facts, style="dim")
+    for reason in shown.why:
+        console.print(Text(f"! {reason}", style="yellow"))
+    for name, value in shown.task_fields.items():
+        if not name.startswith("_") and isinstance(value, str | int | float):
+            console.print(Text(f"{name}: {_folded(str(value), full, 3)}", style="dim"))
+    for turn in shown.turns:
+        _print_turn(turn, full=full)
+    console.print()
+
+
+def _print_list(items: list[str], style: str = "") -> None:
+    """The items side by side, none of them broken by the end of the terminal's line."""
+    from rich.text import Text
+
+    for line in wrapped(GAP.join(items), 0):
+        out().print(Text(line, style=style))
+
+
+def _print_turn(turn: Turn, *, full: bool) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    title = f"{turn.kind} {turn.title}".strip()
+    out().print(Text(title, style=STYLES[turn.kind]))
+    style = "dim" if turn.kind in ("system", "reasoning") else ""
+    text = _folded(turn.text, full, FOLD_LINES if turn.kind != "assistant" else 2 * FOLD_LINES)
+    if out().is_terminal:
+        out().print(Padding(Text(text, style=style), (0, 0, 0, 2)), soft_wrap=False)
+    else:  # lines as the model wrote them, for those who search in a file
+        out().print(Text(textwrap.indent(text, GAP)))
+
+
+def _folded(text: str, full: bool, lines: int) -> str:
+    """Head and tail of a long text; what is left out is counted."""
+    text = text.strip("\n")
+    budget = lines * 100
+    parts = text.split("\n")
+    if full or (len(parts) <= lines and len(text) <= budget):
+        return text or "(empty)"
+    if len(parts) > lines:
+        head, tail = parts[: lines * 2 // 3], parts[-(lines // 3) :]
+        hidden = len(parts) - len(head) - len(tail)
+        text = "\n".join([*head, f"… {hidden:,} lines folded (--full shows them) …", *tail])
+    if len(text) > 2 * budget:
+        text = f"{text[:budget]} … {len(text) - budget - budget // 3:,} characters folded (--full) … {text[-(budget // 3) :]}"
+    return text

@@ -1,0 +1,139 @@
+"""This module shows what `check` found: a page for people, an object for machines, a table for a pull request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rollforge.cli.render.console import out
+from rollforge.cli.render.table import wrapped
+from rollforge.records import JsonObject
+
+if TYPE_CHECKING:
+    from rollforge.checks.finding import Finding
+    from rollforge.steps.check import Report
+
+_HEADINGS = {
+    "verification": "Can the rewards be trusted?",
+    "collection": "Was it collected as asked?",
+    "confounds": "What else does reward follow?",
+    "distribution": "How are rewards spread?",
+    "recipe": "Is it fit for {recipe}?",
+}
+_INDENT = " " * 34
+"""What a finding says stands to the right of its level and its id."""
+_STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
+
+
+def report_record(report: Report) -> JsonObject:
+    """The report as its JSON object."""
+    record: JsonObject = msgspec.to_builtins(report)
+    record["exit_code"] = int(report.exit_code)
+    return record
+
+
+def print_report(report: Report) -> None:
+    """One page: verification, collection, distribution, then a line per recipe."""
+    show = out().print
+    counts = report.counts
+    mean = counts.reward.mean if counts.reward else None
+    told = f", mean reward {mean:.3f}" if mean is not None else ""
+    show(
+        f"{report.run}: {counts.rollouts:,} rollouts of {counts.tasks:,} tasks, {counts.judged:,} judged{told}",
+        markup=False,
+    )
+    if report.where is not None:
+        show(f"only rollouts where {report.where}", markup=False)
+    for area, heading in _HEADINGS.items():
+        found = [finding for finding in report.findings if _heading(finding) == area]
+        if area == "recipe" and report.recipe is None:
+            continue
+        if not found and area in ("confounds",):
+            continue
+        show(f"\n{heading.format(recipe=report.recipe)}", style="bold", markup=False)
+        for finding in found:
+            _print_finding(finding)
+        if not found:
+            show("  nothing found", markup=False)
+    show("\nFit for", style="bold")
+    for name, verdict in report.recipes.items():
+        if report.recipe in (None, name):
+            heading = f"  {name:<5} {verdict.verdict:<8} "
+            show(
+                heading + f"\n{' ' * len(heading)}".join(wrapped(_brief(verdict.reason), len(heading))),
+                markup=False,
+            )
+    show(f"\n{_closing(report)}", markup=False)
+
+
+def _heading(finding: Finding) -> str:
+    return finding.area if finding.area in _HEADINGS else "collection"
+
+
+def _print_finding(finding: Finding) -> None:
+    from rich.text import Text
+
+    line = Text("  ")
+    line.append(f"{finding.level:<8}", style=_STYLES[finding.level])
+    line.append(f" {finding.id:<22} ")
+    told, *more = wrapped(finding.text, len(_INDENT))
+    out().print(line.append(told))
+    for continued in more:
+        out().print(f"{_INDENT}{continued}", markup=False)
+    if finding.where and finding.level != "note":
+        for part in wrapped(f"at {_places(finding)}", len(_INDENT)):
+            out().print(f"{_INDENT}{part}", markup=False, style="dim")
+    if finding.next and finding.level != "note":
+        for part in wrapped(f"next: {finding.next}", len(_INDENT)):
+            out().print(f"{_INDENT}{part}", markup=False)
+
+
+def _brief(text: str, most: int = 110) -> str:
+    """The first clause of a sentence that stands in full above."""
+    clause = text.partition(";")[0]
+    return clause if len(clause) <= most else clause[: most - 1] + "…"
+
+
+def _places(finding: Finding) -> str:
+    shown = [
+        ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in place.items() if key != "at")
+        for place in finding.where[:3]
+    ]
+    return "; ".join(shown) + ("; …" if len(finding.where) > 3 else "")
+
+
+def _closing(report: Report) -> str:
+    counted = ", ".join(
+        f"{len(found)} {level}{'s' if len(found) != 1 else ''}"
+        for level in ("error", "warning", "note")
+        if (found := report.at(level))
+    )
+    purpose = f" for {report.recipe}" if report.recipe else ""
+    meaning = {
+        0: f"fit{purpose}" if report.recipe else "no error",
+        3: "too incomplete to say",
+        4: f"not ready{purpose}",
+        5: "verification is judged broken",
+    }[int(report.exit_code)]
+    return f"{counted or 'nothing found'} — {meaning}          (exit code {int(report.exit_code)})"
+
+
+def markdown_text(report: Report) -> str:
+    """The report as a Markdown table."""
+    lines = [f"### rollforge check `{report.run}`: {_closing(report).partition('          ')[0]}", ""]
+    if report.where is not None:
+        lines += [f"only rollouts where `{report.where}`", ""]
+    lines += ["| level | id | finding | next |", "| --- | --- | --- | --- |"]
+    lines += [
+        f"| {item.level} | `{item.id}` | {_cell(item.text)} | {_cell(item.next)} |"
+        for item in report.findings
+        if item.level != "note"
+    ]
+    lines += ["", "| recipe | verdict | main reason |", "| --- | --- | --- |"]
+    lines += [f"| {name} | {item.verdict} | {_cell(item.reason)} |" for name, item in report.recipes.items()]
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

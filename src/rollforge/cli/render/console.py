@@ -1,0 +1,64 @@
+"""This module prints: data to stdout, talk to stderr."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rollforge.cli.render.escape import visible
+from rollforge.errors import RollforgeError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@cache
+def out() -> Console:
+    """Where results for people go."""
+    from rollforge.cli.render.safe_console import PlainConsole
+
+    return PlainConsole(highlight=False, soft_wrap=True, emoji=False)
+
+
+@cache
+def err() -> Console:
+    """Where talk goes: progress, notes, errors."""
+    from rollforge.cli.render.safe_console import PlainConsole
+
+    return PlainConsole(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+
+
+def help_console() -> Console:
+    """Where help goes, in lines of the terminal's width."""
+    from rollforge.cli.render.safe_console import PlainConsole
+
+    return PlainConsole()
+
+
+encode_json = msgspec.json.Encoder(decimal_format="number").encode
+"""JSON as commands write it: a number is a number, also when a database calls it a decimal."""
+
+
+def print_json(value: object) -> None:
+    """One JSON object on stdout, and nothing else."""
+    data = msgspec.json.format(encode_json(value), indent=2)
+    sys.stdout.buffer.write(data + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def say(text: str) -> None:
+    """One line of talk; above the live display, where there is one."""
+    if "rich.console" in sys.modules:
+        err().print(text, markup=False)
+    else:
+        sys.stderr.write(f"{visible(text)}\n")
+
+
+def report_error(error: RollforgeError) -> None:
+    """What is wrong, and what to do next; no traceback for a user's mistake."""
+    say(f"error: {error}")
+    if error.hint:
+        say(f"  next: {error.hint}")

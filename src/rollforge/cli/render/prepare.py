@@ -1,0 +1,174 @@
+"""This module shows a preparation: progress while it runs, the funnel and the numbers of the result at its end."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+from rollforge.cli.render.console import err, say
+
+if TYPE_CHECKING:
+    from rollforge.steps.prepare import Manifest
+
+_DECIDED_BY = {"below threshold": "min_reward", "gap too small": "min_gap"}
+"""Reason why a rollout is left out → the option that says so."""
+_KEPT_BY = {"truncated": "--keep-truncated", "error text as answer": "--keep-error-text"}
+"""Reason why a rollout is left out → the option that keeps it."""
+_NOT_COUNTED = {
+    "failed_attempts": "failed attempts on record are no rollouts and not counted here",
+    "rejected_lines": "lines are no rollouts and not counted here",
+    "overruled_rows": "rows are not counted here: a later one has the same task, rollout and attempt",
+}
+"""What stands in the manifest beside the rollouts → how it is told."""
+PATIENCE_S = 1.0
+"""Work shorter than this shows no progress."""
+
+
+@contextmanager
+def watcher(
+    kind: Literal["auto", "rich", "plain", "json", "none"],
+) -> Iterator[Callable[[str, int, int], None]]:
+    """A function to report progress to, drawn as asked once the work takes over a second."""
+    if kind == "auto":
+        kind = "rich" if sys.stderr.isatty() else "plain"
+    if kind == "rich":
+        with _bar() as report:
+            yield report
+        return
+    began = last = time.monotonic()
+
+    def report_line(phase: str, done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if kind == "none" or now - began < PATIENCE_S or now - last < PATIENCE_S:
+            return
+        last = now
+        if kind == "json":
+            import msgspec
+
+            record = {"phase": phase, "done": done, "total": total, "elapsed_s": round(now - began, 1)}
+            sys.stderr.write(msgspec.json.encode(record).decode() + "\n")
+        else:
+            sys.stderr.write(f"{phase}: {done:,} of {total:,}\n")  # plain: no need of rich for it
+
+    yield report_line
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[str, int, int], None]]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=err(), transient=True)
+    began = time.monotonic()
+    tasks: dict[str, Any] = {}
+
+    def report(phase: str, done: int, total: int) -> None:
+        if time.monotonic() - began < PATIENCE_S:
+            return
+        if not tasks:
+            bar.start()
+        if phase not in tasks:
+            tasks[phase] = bar.add_task(phase, total=total)
+        bar.update(tasks[phase], completed=done, total=total)
+
+    try:
+        yield report
+    finally:
+        if tasks:
+            bar.stop()
+
+
+def show_manifest(manifest: Manifest, out: str | None) -> None:
+    """The funnel, the distribution, the red flags and what to do next."""
+    _funnel(manifest)
+    _numbers(manifest)
+    for flag in manifest.flags:
+        say(f"look    {flag['text']} ({flag['id']})")
+    if manifest.is_forced:
+        say("look    made with --force: errors found by `rollforge check` were overruled")
+    if manifest.dry_run:
+        _outlook(manifest)
+        say("nothing was written (--dry-run)")
+        return
+    form = manifest.form
+    for change in form.get("changes", ()):
+        say(f"note    {change}")
+    for what, count in manifest.untidy.items():
+        say(f"note    {what}: {count:,}")
+    files = ", ".join(f"{file.path} ({file.rows:,} rows)" for file in manifest.files)
+    say(f"wrote   {out}: {files}, README.md, manifest.json, lineage.parquet")
+    say(f"next    spot checks: rollforge show --example {out}/{manifest.files[0].path}:1")
+
+
+def _funnel(manifest: Manifest) -> None:
+    rollouts = manifest.counts["rollouts"]
+    say(
+        f"{rollouts['in']:,} rollouts of {manifest.counts['tasks']['in']:,} tasks for {manifest.recipe} → {manifest.to}"
+    )
+    for name, count in rollouts.items():
+        if name not in ("in", "kept") and count:
+            say(f"  − {count:>9,}  {name}{_option(name, manifest.thresholds)}")
+    say(f"  = {rollouts['kept']:>9,}  kept, of {manifest.counts['tasks']['kept']:,} tasks")
+    for name, what in _NOT_COUNTED.items():
+        if manifest.counts[name]:
+            say(f"    {manifest.counts[name]:>9,}  {what}")
+    examples = dict(manifest.counts["examples"])
+    planned = examples.pop("planned")
+    made = examples.pop("written") + examples.pop("not written (dry run)", 0)
+    dropped = ", ".join(f"{count:,} {name}" for name, count in examples.items())
+    say(f"{made:,} examples" + (f" of {planned:,} planned ({dropped})" if dropped else ""))
+
+
+def _option(reason: str, thresholds: dict[str, Any]) -> str:
+    """The option that decided, and its value: most are defaults, which nobody has typed. Or the one that decides otherwise."""
+    if reason in _KEPT_BY:
+        return f" ({_KEPT_BY[reason]} keeps them)"
+    option = _DECIDED_BY.get(reason, "")
+    return (
+        f" (--{option.replace('_', '-')} {thresholds[option]:g})"
+        if thresholds.get(option) is not None
+        else ""
+    )
+
+
+def _numbers(manifest: Manifest) -> None:
+    statistics = manifest.statistics
+    gap, reward = statistics.get("gap"), statistics.get("reward") or statistics.get("mean_reward")
+    if gap:
+        share = statistics["share_gap_at_least_0.3"]
+        say(
+            f"gaps    mean {gap['mean']:.3f}, min {gap['min']:.3f}, max {gap['max']:.3f}; ≥ 0.3: {share:.0%} of {gap['n']:,}"
+        )
+    if reward:
+        what = "rewards" if "reward" in statistics else "mean reward per task"
+        say(
+            f"{what:7} mean {reward['mean']:.3f}, min {reward['min']:.3f}, max {reward['max']:.3f} over {reward['n']:,}"
+        )
+    _bars(statistics.get("histogram"))
+    if "desirable" in statistics:
+        say(f"labels  {statistics['desirable']:,} desirable, {statistics['undesirable']:,} undesirable")
+    chars = statistics.get("chars") or statistics.get("chosen_chars")
+    if chars:
+        say(f"lengths median {chars['median']:,.0f} characters, max {chars['max']:,.0f}")
+    if len(manifest.splits) > 1:
+        say("splits  " + ", ".join(f"{name} {count:,}" for name, count in manifest.splits.items()))
+
+
+def _bars(found: dict[str, Any] | None) -> None:
+    """The histogram of rewards, or of gaps for pairs."""
+    if not found or not sum(found["counts"]):
+        return
+    for low, high, count in zip(found["edges"], found["edges"][1:], found["counts"], strict=False):
+        bar = "█" * round(30 * count / max(found["counts"]))
+        end = "]" if high == found["edges"][-1] else ")"
+        say(f"        [{low:.2f}, {high:.2f}{end} {count:>9,} {bar}")
+
+
+def _outlook(manifest: Manifest) -> None:
+    for row in manifest.outlook:
+        at = ", ".join(f"{name} {value:g}" for name, value in row.items() if name != "examples")
+        say(f"  at {at:<22} {row['examples']:>9,} examples")

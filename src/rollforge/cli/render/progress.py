@@ -1,0 +1,264 @@
+"""This module shows a collection while it runs: a live panel, plain lines, JSON lines, or nothing.
+
+It draws from its own thread and only reads snapshots, so a slow terminal or a full pipe never holds the run up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import msgspec
+
+from rollforge.cli.render.console import err
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from rollforge.steps.collect.live import LiveSnapshot
+
+Progress = Literal["auto", "rich", "plain", "json", "none"]
+Look = Callable[[], "LiveSnapshot | None"]
+
+
+class Display(Protocol):
+    """Something that shows snapshots between `start` and `stop`."""
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+def make_display(kind: Progress, look: Look, announce: Callable[[], None]) -> Display:
+    """The display for a kind; `auto` is a live panel on a terminal and plain lines elsewhere.
+
+    Args:
+        announce: Says what begins; called first, in the display's own thread where it has one.
+    """
+    if kind == "auto":
+        kind = "rich" if sys.stderr.isatty() else "plain"
+    match kind:
+        case "rich":
+            return _Panel(look, announce)
+        case "plain":
+            return _Lines(look, announce, _write_line)
+        case "json":
+            return _Lines(look, announce, _write_record, is_json=True)
+        case _:
+            return _Nothing()
+
+
+class _Nothing:
+    def start(self) -> None:
+        """Nothing is shown."""
+
+    def stop(self) -> None:
+        """Nothing was shown."""
+
+
+class _Panel:
+    """A live panel on the terminal."""
+
+    def __init__(self, look: Look, announce: Callable[[], None]) -> None:
+        from rich.live import Live
+
+        self._look = look
+        self._announce = announce
+        self._live = Live(get_renderable=self._draw, console=err(), refresh_per_second=4, transient=True)
+
+    def start(self) -> None:
+        self._announce()
+        self._live.start()
+
+    def stop(self) -> None:
+        self._live.stop()
+
+    def _draw(self) -> RenderableType:
+        from rich.text import Text
+
+        try:
+            snapshot = self._look()
+            return draw_panel(snapshot) if snapshot else Text("reading tasks …")
+        except Exception as error:  # noqa: BLE001  (an exception here would end the drawing thread unseen)
+            return Text(f"the display failed: {type(error).__name__}: {error} (the run goes on)")
+
+
+def draw_panel(now: LiveSnapshot) -> RenderableType:
+    """The live panel for one snapshot."""
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    bar = Table.grid(padding=(0, 1), expand=False)
+    bar.add_row(
+        "collecting",
+        ProgressBar(total=max(now.expected, 1), completed=now.finished, width=30),
+        f"{now.finished:,}/{now.expected:,}",
+        f"{now.finished / max(now.expected, 1):.1%}",
+        f"eta {duration(now.eta_s)}",
+    )
+    lines = [
+        f"speed     {number(now.rate)} rollouts/s · {number(now.tokens_per_s)} tokens/s · {duration(now.elapsed_s)} so far",
+        f"reward    {reward_text(now)}{light_text(now)}",
+        f"requests  {now.in_flight} in flight, limit {now.limit} · {now.retries:,} retries",
+    ]
+    if now.judging is not None:
+        lines.append(f"verifying {judging_text(now)}")
+    if now.slowest_s > 10:
+        lines.append(f"slowest   {now.stragglers} over a minute, oldest {duration(now.slowest_s)}")
+    trouble = trouble_text(now)
+    if trouble:
+        lines.append(f"trouble   {trouble}")
+    if now.notice:
+        lines.append(f"now       {now.notice}")
+    return Group(bar, *(Text(line, no_wrap=True, overflow="ellipsis") for line in lines))
+
+
+class _Lines:
+    """One line at sensible steps: quickly at first, then every few per cent or every minute."""
+
+    def __init__(
+        self,
+        look: Look,
+        announce: Callable[[], None],
+        write: Callable[[LiveSnapshot], None],
+        *,
+        is_json: bool = False,
+    ) -> None:
+        self._look = look
+        self._announce = announce
+        self._write = write
+        self._is_json = is_json
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._done.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=1.0)
+
+    def _run(self) -> None:
+        pause_s, due, shown = 2.0, time.monotonic() + 2.0, -1
+        failure = self._guarded(self._announce)
+        while not self._done.wait(0.25):
+            if time.monotonic() < due:
+                continue
+            pause_s = min(pause_s * 1.5, 60.0)
+            due = time.monotonic() + (2.0 if self._is_json else pause_s)
+
+            def show() -> None:
+                nonlocal shown
+                now = self._look()
+                if now is not None and (self._is_json or now.finished != shown or now.notice):
+                    self._write(now)
+                    shown = now.finished
+
+            failure = self._guarded(show, failure)
+
+    @staticmethod
+    def _guarded(show: Callable[[], None], known: str = "") -> str:
+        """Run one piece of the display; its first failure is said on stderr, and the next piece is tried all the same."""
+        try:
+            show()
+        except Exception as error:  # noqa: BLE001  (an exception here would end the drawing thread unseen)
+            failure = f"the display failed: {type(error).__name__}: {error} (the run goes on)"
+            if failure != known:
+                with contextlib.suppress(OSError, ValueError):
+                    print(failure, file=sys.stderr, flush=True)
+            return failure
+        return known
+
+
+def _write_line(now: LiveSnapshot) -> None:
+    trouble = trouble_text(now)
+    parts = [
+        f"{now.finished:,}/{now.expected:,} ({now.finished / max(now.expected, 1):.1%})",
+        f"{number(now.rate)}/s",
+        f"eta {duration(now.eta_s)}",
+        f"reward {reward_text(now)}{light_text(now)}",
+        f"{now.in_flight}/{now.limit} in flight",
+        *([trouble] if trouble else []),
+        *([f"oldest {duration(now.slowest_s)}"] if now.slowest_s > 60 else []),
+        *([f"verifying {judging_text(now)}"] if now.judging is not None and now.judging.queued else []),
+        *([now.notice] if now.notice else []),
+    ]
+    print(" · ".join(parts), file=sys.stderr, flush=True)
+
+
+def _write_record(now: LiveSnapshot) -> None:
+    write_record({"event": "progress", **msgspec.to_builtins(now)})
+
+
+def write_record(record: object) -> None:
+    """One JSON object on a line of stdout."""
+    sys.stdout.buffer.write(msgspec.json.encode(record) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def reward_text(now: LiveSnapshot) -> str:
+    """Mean ± interval, and over what."""
+    if now.reward is None:
+        return "none yet"
+    width = f" ± {now.reward_half_width:.3f}" if now.reward_half_width is not None else ""
+    return f"{now.reward:.3f}{width} over {now.judged / max(now.fresh, 1):.0%} judged"
+
+
+def light_text(now: LiveSnapshot) -> str:
+    """A word on whether the verdicts can be trusted; empty while nothing is odd."""
+    return {"yellow": " · verification: odd (yellow)", "red": " · verification: BROKEN (red)"}.get(
+        now.light, ""
+    )
+
+
+def judging_text(now: LiveSnapshot) -> str:
+    """What verification is at: with a growing queue and all workers busy, it is what the run waits for."""
+    judging = now.judging
+    assert judging is not None
+    parts = [f"{now.verifying} at once", f"{judging.queued:,} queued"]
+    if judging.workers:
+        parts.append(f"{judging.busy} of {judging.workers} workers busy")
+    if judging.seconds_per_verdict is not None:
+        parts.append(f"{number(judging.seconds_per_verdict)} s per verdict")
+    if judging.hit_rate:
+        parts.append(f"{judging.hit_rate:.0%} shared")
+    return " · ".join(parts)
+
+
+def trouble_text(now: LiveSnapshot) -> str:
+    """Failures by class, and what else is not as it should be; empty when all is well."""
+    parts = [f"{count:,} {kind}" for kind, count in sorted(now.failures.items(), key=lambda item: -item[1])]
+    if now.given_up:
+        parts.append(f"{now.given_up:,} given up")
+    if now.truncated:
+        parts.append(f"{now.truncated:,} truncated")
+    if now.empty:
+        parts.append(f"{now.empty:,} empty")
+    return ", ".join(parts)
+
+
+def duration(seconds: float | None) -> str:
+    """A length of time for people: 4.2 s, 3m 12s, 2h 05m, 3d 4h."""
+    if seconds is None:
+        return "?"
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    whole = int(seconds)
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d {whole % 86400 // 3600}h"
+
+
+def number(value: float | None) -> str:
+    """A rate for people."""
+    if value is None:
+        return "?"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2g}"

@@ -1,0 +1,33 @@
+"""This module is the console for people: it shows what models and files say, and obeys none of it.
+
+What is written for programs (JSON, CSV, raw lines) does not pass through it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
+
+from rollforge.cli.render.escape import visible
+
+
+class PlainConsole(Console):
+    """A console whose texts hold no control characters, and whose reader may leave (`| head`) without changing the exit code."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """What to write; a text is cleaned before it is laid out, so that its lines keep their width."""
+        if isinstance(renderable, Text):
+            renderable = renderable.copy()
+            renderable.plain = visible(renderable.plain)
+        elif isinstance(renderable, str):
+            renderable = visible(renderable)
+        return super().render(renderable, options)
+
+    def on_broken_pipe(self) -> None:
+        """Go on in silence."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())

@@ -1,0 +1,207 @@
+"""This module shows a verification: a live line while it runs, its summary, and the flip table of two verifiers."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rollforge.cli.render.console import err, out, say
+from rollforge.cli.render.progress import Progress, duration, number, write_record
+from rollforge.errors import Exit
+from rollforge.records import JsonObject
+
+if TYPE_CHECKING:
+    from rollforge.steps.verify import FlipTable, Snapshot, Summary, VerifyOptions
+    from rollforge.steps.verify.tally import Estimate
+
+
+class LiveLine:
+    """Shows snapshots from a thread of its own, so that a slow terminal never holds verification up."""
+
+    def __init__(self, kind: Progress, look: Callable[[], Snapshot]) -> None:
+        self._kind = ("rich" if sys.stderr.isatty() else "plain") if kind == "auto" else kind
+        self._look = look
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._done.set()
+        self._thread.join(timeout=1.0)
+        if self._kind == "rich":
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def _run(self) -> None:
+        pause = {"rich": 0.25, "json": 2.0, "plain": 2.0}.get(self._kind, 0.25)
+        due = time.monotonic() + pause
+        while not self._done.wait(0.25):
+            now = self._look()  # also when nothing is shown: it samples how busy the workers are
+            if time.monotonic() < due:
+                continue
+            due = time.monotonic() + pause
+            if self._kind == "json":
+                write_record({"event": "progress", **msgspec.to_builtins(now)})
+            elif self._kind == "plain":
+                print(snapshot_text(now), file=sys.stderr, flush=True)
+                pause = min(pause * 1.5, 60.0)
+            elif self._kind == "rich":
+                sys.stderr.write("\r\x1b[K" + snapshot_text(now)[: max(20, err().width - 1)])
+                sys.stderr.flush()
+
+
+def snapshot_text(now: Snapshot) -> str:
+    """One line: how far, how fast, what waits where."""
+    counters = now.counters
+    parts = [f"{now.done + now.already:,} judged", f"{number(now.rate)}/s"]
+    if now.mean is not None:
+        parts.append(f"reward {now.mean:.3f}")
+    if counters.workers:
+        parts.append(f"{counters.busy}/{counters.workers} workers busy, {counters.queued} queued")
+    if counters.seconds_per_verdict is not None:
+        parts.append(f"{short_time(counters.seconds_per_verdict)} per verdict")
+    if counters.hit_rate:
+        parts.append(f"{counters.hit_rate:.0%} not judged twice")
+    if now.failed:
+        parts.append(f"{now.failed:,} failed")
+    if now.is_waiting:
+        parts.append("waiting for rollouts")
+    return "verifying · " + " · ".join(parts)
+
+
+def short_time(seconds: float) -> str:
+    """A short time for people: 12 µs, 3.4 ms, 1.2 s."""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} µs"
+    if seconds < 1:
+        return f"{seconds * 1e3:.2g} ms"
+    return duration(seconds)
+
+
+def summary_record(summary: Summary, code: Exit) -> JsonObject:
+    """The summary as its JSON object."""
+    record: JsonObject = msgspec.to_builtins(summary)
+    record["counts"] = {
+        name: record.pop(name)
+        for name in ("rollouts", "judged", "unjudged", "failed", "owed", "already", "rejected_lines")
+    }
+    record["cache"] = {
+        name: record.pop(name) for name in ("calls", "shared", "cache_hits", "lookups", "hit_rate")
+    }
+    record["ok"] = code == Exit.DONE
+    record["exit_code"] = int(code)
+    return record
+
+
+def print_summary(summary: Summary, options: VerifyOptions, *, resume: str) -> None:
+    """What a person wants to know when verification ends."""
+    mode = f", {summary.mode}" if summary.mode else ""
+    show = out().print
+    show(f"{summary.run}: {summary.verifier} ({summary.fingerprint}{mode})", markup=False)
+    rows = [
+        ("judged", f"{summary.judged:,} of {summary.rollouts:,} rollouts{_percent(summary.coverage)}"),
+        ("reward", estimate_text(summary.reward)),
+        ("unjudged", f"{summary.unjudged:,}: the verifier said it cannot judge")
+        if summary.unjudged
+        else None,
+        ("failed", f"{summary.failed:,}: no reward, never 0") if summary.failed else None,
+        ("not reached", f"{summary.owed:,}") if summary.owed else None,
+        ("already", f"{summary.already:,} judged before, not judged again") if summary.already else None,
+        ("bad lines", f"{summary.rejected_lines:,}") if summary.rejected_lines else None,
+        ("calls", _calls_text(summary)),
+        ("bottleneck", summary.bottleneck),
+    ]
+    for row in filter(None, rows):
+        show(f"  {row[0]:<12}{row[1]}", markup=False)
+    for line, reason in summary.bad_lines[:3]:
+        say(f"  line {line}: {reason}")
+    for message, count in summary.failures.items():
+        say(f"  failed {count:,}×: {message[:300]}")
+    for note in summary.notes:
+        say(f"note: {note}")
+    _print_next(summary, options, resume)
+
+
+def _print_next(summary: Summary, options: VerifyOptions, resume: str) -> None:
+    if summary.state == "interrupted":
+        say(f"interrupted; the same command resumes: {resume}")
+    elif summary.failed:
+        say(f"  next: rollforge verify {options.run} --verifier {summary.verifier} --failed-only")
+    elif not summary.rollouts:
+        say("nothing to judge: no rollout fits the choice")
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f" ({share:.1%})"
+
+
+def _calls_text(summary: Summary) -> str:
+    each = (
+        f", {short_time(summary.seconds_per_verdict)} each" if summary.seconds_per_verdict is not None else ""
+    )
+    hits = ""
+    if summary.hit_rate is not None:
+        hits = f"; {summary.hit_rate:.1%} of {summary.lookups:,} had been judged before ({summary.shared:,} in this run"
+        hits += f", {summary.cache_hits:,} from the cache)" if summary.cache_hits else ")"
+    return f"{summary.calls:,} in {duration(summary.seconds)}{each}{hits}"
+
+
+def estimate_text(estimate: Estimate) -> str:
+    """Mean, interval, and what it is over."""
+    if estimate.mean is None:
+        return "none"
+    interval = f" [{estimate.ci[0]:.3f}, {estimate.ci[1]:.3f}]" if estimate.ci else ""
+    return f"{estimate.mean:.3f}{interval} over {estimate.n:,} verdicts of {estimate.tasks:,} tasks"
+
+
+def flip_record(table: FlipTable) -> JsonObject:
+    """The flip table as its JSON object."""
+    record: JsonObject = msgspec.to_builtins(table)
+    record["flips"] = {"0->1": record.pop("up"), "1->0": record.pop("down"), "changed": record.pop("changed")}
+    for example in record["examples"]:
+        example["flip"] = example["flip"].replace("→", "->")
+    return record
+
+
+def print_flips(table: FlipTable) -> None:
+    """The flip table, means, and examples of each flip."""
+    show = out().print
+    show(f"A = {table.a}   B = {table.b}   over {table.n:,} rollouts that both judged", markup=False)
+    for name, count in (
+        ("agree", table.agree),
+        ("0→1 (only B passes it)", table.up),
+        ("1→0 (only A passes it)", table.down),
+        ("other number, same side", table.changed),
+    ):
+        show(f"  {name:<26}{count:>9,}  {count / max(table.n, 1):.1%}", markup=False)
+    show(f"  mean A      {estimate_text(table.mean_a)}", markup=False)
+    show(f"  mean B      {estimate_text(table.mean_b)}", markup=False)
+    show(f"  B − A       {estimate_text(table.difference)}, paired", markup=False)
+    if table.only_a or table.only_b or table.neither:
+        show(
+            f"  not compared: {table.only_a:,} only A judged, {table.only_b:,} only B, {table.neither:,} neither"
+        )
+    for example in table.examples:
+        show(
+            f"\n{example.flip}  task {example.task}, rollout {example.rollout}: A {example.a:g}, B {example.b:g}"
+        )
+        show(f"  asked     {one_line(example.prompt)}", markup=False)
+        if example.expected is not None:
+            show(f"  expected  {one_line(example.expected)}", markup=False)
+        show(f"  answer    {one_line(example.answer)}", markup=False)
+        for letter, details in (("A", example.details_a), ("B", example.details_b)):
+            if details:
+                show(f"  {letter} said    {one_line(msgspec.json.encode(details).decode())}", markup=False)
+
+
+def one_line(text: str, width: int = 160) -> str:
+    """The end of a text on one line, where answers usually stand."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= width else "…" + flat[-width:]

@@ -1,0 +1,1 @@
+"""Conversations: messages, items and turns; reading one shape, writing another."""

@@ -1,0 +1,59 @@
+"""The arrays of one training batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rollforge.metrics.moments import FloatArray
+
+
+class TrainerBatch(msgspec.Struct, kw_only=True):
+    """The arrays of one training step. Everything but the lengths may be absent; its metrics are then absent
+    too."""
+
+    prompt_lengths: ArrayLike
+    response_lengths: ArrayLike
+    """All tokens after the prompt, those of tools included."""
+    response_mask: ArrayLike | None = None
+    """[B, R], 1 where the model wrote the token; without it, every token of the response."""
+    scores: ArrayLike | None = None
+    """[B], what the verifier gave."""
+    rewards: ArrayLike | None = None
+    """[B], what training uses (scores minus penalties)."""
+    advantages: ArrayLike | None = None
+    returns: ArrayLike | None = None
+    values: ArrayLike | None = None
+    """[B, R], the critic's values when the batch was made."""
+    new_values: ArrayLike | None = None
+    old_logprobs: ArrayLike | None = None
+    logprobs: ArrayLike | None = None
+    ref_logprobs: ArrayLike | None = None
+    rollout_logprobs: ArrayLike | None = None
+    """[B, R], as the serving engine reported them."""
+    entropies: ArrayLike | None = None
+    truncated: ArrayLike | None = None
+    """[B], whether the token limit ended the response."""
+    max_response_length: int | None = None
+    max_prompt_length: int | None = None
+    num_turns: ArrayLike | None = None
+    tool_call_counts: ArrayLike | None = None
+    timings: Mapping[str, float] = {}
+    """Section → seconds: gen, ref, values, adv, update_critic, update_actor, old_log_prob, step, …"""
+    num_gpus: int = 1
+    data_parallel: int = 1
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    clip_dual: float = 3.0
+    clip_value: float = 0.5
+
+
+def as_array(value: Any) -> FloatArray:
+    """A float array from a list, a numpy array or a torch tensor on any device."""
+    if hasattr(value, "detach"):
+        value = value.detach().float().cpu().numpy()
+    return np.asarray(value, dtype=np.float64)

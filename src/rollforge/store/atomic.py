@@ -1,0 +1,113 @@
+"""Files that appear whole or not at all, and survive power loss: atomic replace, sync, private modes.
+
+Every file rollforge replaces goes through `replacing` or `write_atomically`. New files get the mode that the umask asks for
+(0600 under 077). A symbolic link in the place of a run's file is never followed for writing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from rollforge.errors import UsageError
+
+logger = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, syncs: bool = True) -> Iterator[BinaryIO]:
+    """Open a temporary file that takes the place of `path` when the block ends without an exception.
+
+    A reader sees the old bytes or the new, never a mixture. On an exception the old file stays and the temporary one is removed.
+
+    Args:
+        syncs: Wait until the new file and its name are on disk; only a cache that may be lost does without.
+    """
+    make_directory(path.parent)
+    file = new_file(path.parent, prefix=f".{path.name}.")
+    try:
+        with file:
+            yield file
+            file.flush()
+            if syncs:
+                sync_file(file.fileno())
+        Path(file.name).replace(path)
+    except BaseException:
+        Path(file.name).unlink(missing_ok=True)
+        raise
+    if syncs:
+        sync_directory(path.parent)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace a small file as a whole."""
+    with replacing(path) as file:
+        file.write(data)
+
+
+def new_file(folder: Path, *, prefix: str) -> BinaryIO:
+    """Create a file under a random name, open for reading and writing; the umask decides who may read it."""
+    while True:
+        name = folder / f"{prefix}{secrets.token_hex(4)}"
+        with contextlib.suppress(FileExistsError):
+            handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+            os.close(handle)
+            return name.open("r+b", buffering=1 << 20)
+
+
+def open_for_writing(path: Path, flags: int) -> int:
+    """Open a run's file for writing, created if it is missing; a symbolic link is refused.
+
+    Raises:
+        UsageError: `path` is a symbolic link. Its target may be anybody's file.
+    """
+    try:
+        return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EMLINK):
+            raise
+        raise UsageError(
+            f"{path} is a symbolic link; rollforge does not write through links inside a run",
+            hint="move the file to where the link is, or name the folder the link points into",
+        ) from error
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and its parents, each durable: a synced file in a directory that is lost is lost too."""
+    missing = []
+    while not path.exists():
+        missing.append(path)
+        path = path.parent
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)
+        sync_directory(folder.parent)
+
+
+def sync_file(handle: int) -> None:
+    """Wait until the bytes of an open file are on the disk itself."""
+    if sys.platform == "darwin":  # pragma: no cover  (fsync there leaves the bytes in the drive's cache)
+        try:
+            fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
+            return
+        except OSError:  # some file systems do not know it
+            logger.debug("F_FULLFSYNC is not supported here; using fsync")
+    getattr(os, "fdatasync", os.fsync)(handle)
+
+
+def sync_directory(path: Path) -> None:
+    """Make a new name in a directory survive power loss."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError:  # some network file systems refuse to sync a directory; the file's own sync still holds
+        logger.debug("cannot sync directory %s", path)
+    finally:
+        os.close(handle)

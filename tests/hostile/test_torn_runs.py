@@ -1,0 +1,162 @@
+"""Runs that a crash, a power cut or a stranger left behind: they resume, or are moved aside with a message."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rollforge.simulate import example_tasks
+from rollforge.store import mend_tail
+from rollforge.store.tail import damaged_file
+
+KILLED_AT_SYNC = """
+import os
+calls = 0
+def killer(real):
+    def sync(handle):
+        global calls
+        calls += 1
+        if calls == {number}:
+            os.kill(os.getpid(), 9)
+        return real(handle)
+    return sync
+os.fsync, os.fdatasync = killer(os.fsync), killer(os.fdatasync)
+"""
+ROW = b'{"_ng_task_index": 0, "_ng_rollout_index": 0}\n'
+
+
+def collect(
+    folder: Path, fault: str = "", *more: str, umask: int = 0o022
+) -> subprocess.CompletedProcess[str]:
+    tasks = folder / "tasks.jsonl"
+    if not tasks.exists():
+        tasks.write_text("".join(json.dumps(row) + "\n" for row in example_tasks(4, 0, "math")))
+    words = ["collect", "-i", "tasks.jsonl", "-o", "run", "-m", "simulated", "--verifier", "exact", "-k", "2"]
+    program = f"{fault}\nfrom rollforge.cli import main\nmain({[*words, '--progress', 'none', *more]!r})"
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=folder, capture_output=True, text=True, check=False, timeout=120, umask=umask,
+    )  # fmt: skip
+
+
+def assert_whole(folder: Path) -> None:
+    rows = [json.loads(line) for line in (folder / "run" / "rollouts.jsonl").read_text().splitlines()]
+    keys = sorted((row["_ng_task_index"], row["_ng_rollout_index"]) for row in rows)
+    assert keys == [(task, sample) for task in range(4) for sample in range(2)]
+
+
+@pytest.mark.parametrize("number", range(1, 13, 1 if os.environ.get("ROLLFORGE_TORTURE") else 3))
+def test_a_run_killed_at_any_sync_resumes(tmp_path: Path, number: int) -> None:
+    """Also before its first manifest: the kill comes at the first, second, … call of fsync."""
+    collect(tmp_path, KILLED_AT_SYNC.format(number=number))
+    done = collect(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert_whole(tmp_path)
+
+
+def test_the_manifest_is_on_disk_before_the_first_row(tmp_path: Path) -> None:
+    stop = """
+import os
+real = os.fdatasync
+def sync(handle):
+    if os.readlink(f"/proc/self/fd/{handle}").endswith("/rollouts.jsonl"):
+        os.kill(os.getpid(), 9)
+    return real(handle)
+os.fdatasync = sync
+"""
+    assert collect(tmp_path, stop).returncode == -9
+    assert (tmp_path / "run" / "rollouts.jsonl").stat().st_size, "a row was being written"
+    assert json.loads((tmp_path / "run" / "rollouts_run.json").read_text())["state"] == "running"
+
+
+def test_a_run_of_ours_without_a_manifest_is_moved_aside_with_a_message(tmp_path: Path) -> None:
+    assert collect(tmp_path).returncode == 0
+    old = (tmp_path / "run" / "rollouts.jsonl").read_bytes()
+    (tmp_path / "run" / "rollouts_run.json").unlink()
+    done = collect(tmp_path, "", "--json")
+    assert done.returncode == 0 and "no manifest" in done.stdout, done.stderr
+    (aside,) = (
+        path for path in (tmp_path / "run").iterdir() if path.is_dir() and path.name != "rollouts_index"
+    )
+    assert (aside / "rollouts.jsonl").read_bytes() == old
+    assert_whole(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("tail", "kept"),
+    [
+        (b"\n", b""),
+        (b"\n\n \t\n", b""),
+        (b"\0" * 5000, b""),
+        (b"\0" * 5000 + b"\n", b""),
+        (b"\0" * 200_000 + b"\n\n", b""),
+        (b'{"torn": "\xff\xfe', b""),
+        (b'{"torn": ' + b"\0" * 100 + b"\n", b""),
+        (b"[" * 100_000, b""),
+        (ROW.rstrip(b"\n"), ROW),
+        (ROW.rstrip(b"\n") + b"\0" * 9000, ROW),
+        (b'{"torn"\n\0\0\n'[:7] + b"\0", b""),
+    ],
+)
+def test_what_a_crash_leaves_at_the_end_is_cut_and_kept_beside(
+    tmp_path: Path, tail: bytes, kept: bytes
+) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    path.write_bytes(ROW + tail)
+    cut = mend_tail(path)
+    assert path.read_bytes() == ROW + kept
+    assert mend_tail(path) == 0, "mending twice changes nothing"
+    if cut:
+        assert damaged_file(path) == tmp_path / "rollouts.damaged"
+        assert damaged_file(path).read_bytes() == (ROW + tail)[len(ROW + tail) - cut :] + b"\n"
+
+
+@pytest.mark.parametrize("tail", [b"\n", b"\0" * 100 + b"\n", b'{"torn": "\xff\xfe'])
+def test_a_damaged_tail_is_named_in_the_summary_and_the_run_resumes(tmp_path: Path, tail: bytes) -> None:
+    assert collect(tmp_path).returncode == 0
+    rollouts = tmp_path / "run" / "rollouts.jsonl"
+    lines = rollouts.read_bytes().splitlines(keepends=True)
+    rollouts.write_bytes(b"".join(lines[:-1]) + tail)
+    done = collect(tmp_path, "", "--json")
+    assert done.returncode == 0, done.stderr
+    assert any("damaged bytes" in note for note in json.loads(done.stdout)["notes"])
+    assert (tmp_path / "run" / "rollouts.damaged").read_bytes() == tail + b"\n"
+    assert_whole(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["rollouts.jsonl", "rollouts_failures.jsonl", "rollouts.lock"])
+def test_a_symbolic_link_inside_a_run_is_not_written_through(tmp_path: Path, name: str) -> None:
+    assert collect(tmp_path).returncode == 0
+    precious = tmp_path / "precious.txt"
+    precious.write_bytes(b"mine\n")
+    (tmp_path / "run" / name).unlink(missing_ok=True)
+    (tmp_path / "run" / name).symlink_to(precious)
+    done = collect(tmp_path)
+    assert done.returncode == 2 and "symbolic link" in done.stderr, done.stderr
+    assert precious.read_bytes() == b"mine\n"
+
+
+def test_files_that_are_replaced_replace_the_link_and_not_its_target(tmp_path: Path) -> None:
+    assert collect(tmp_path).returncode == 0
+    precious = tmp_path / "precious.txt"
+    precious.write_bytes(b"mine\n")
+    manifest = tmp_path / "run" / "rollouts_run.json"
+    precious.write_bytes(manifest.read_bytes())
+    before = precious.read_bytes()
+    manifest.unlink()
+    manifest.symlink_to(precious)
+    assert collect(tmp_path).returncode == 0
+    assert precious.read_bytes() == before and not manifest.is_symlink()
+
+
+def test_run_files_are_as_private_as_the_umask_asks(tmp_path: Path) -> None:
+    assert collect(tmp_path, "", "--step-size", "2", umask=0o077).returncode == 0
+    modes = {
+        path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "run").rglob("*") if path.is_file()
+    }
+    assert modes and set(modes.values()) == {0o600}, modes
