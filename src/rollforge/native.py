@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable
+import re
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -17,13 +17,19 @@ from types import ModuleType
 logger = logging.getLogger(__name__)
 
 PACKAGE = Path(__file__).parent
+_INCLUDE = re.compile(rb'^#include "([^"]+)"', re.MULTILINE)
 
 
-def source_digest(source: Path, headers: Iterable[Path]) -> str:
-    """A digest of a C source and its headers."""
-    digest = hashlib.sha256()
-    for path in [source, *sorted(headers)]:
-        digest.update(f"{path.name}\0".encode() + path.read_bytes() + b"\0")
+def source_digest(source: Path) -> str:
+    """A digest of a C source and of what it includes; the build hook computes the same."""
+    digest, pending, seen = hashlib.sha256(), [source], set[Path]()
+    while pending:
+        path = pending.pop(0)
+        if path not in seen:
+            seen.add(path)
+            text = path.read_bytes()
+            digest.update(path.name.encode() + b"\0" + text + b"\0")
+            pending += [path.parent / name.decode() for name in _INCLUDE.findall(text)]
     return digest.hexdigest()[:16]
 
 
@@ -36,12 +42,13 @@ def load_native(name: str) -> ModuleType | None:
         return None
     source = PACKAGE.joinpath(*name.split(".")[1:]).with_suffix(".c")
     try:
-        expected = source_digest(source, source.parent.glob("_*.h"))
+        expected = source_digest(source)
     except OSError:
         return module  # installed without its source
     if getattr(module, "SOURCE_DIGEST", None) == expected:
         return module
     logger.warning(
-        "%s was compiled from another version of its source and is not used; commands are slower. To mend it: pip install -e .", name
+        "%s was compiled from another version of its source and is not used; commands are slower. To mend it: pip install -e .",
+        name,
     )
     return None

@@ -10,7 +10,11 @@ It judges strings only: whether the rest is JSON, and of the right shape, is for
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include "../index/_string.h"
+#include "_string.h"
+
+#ifndef SOURCE_DIGEST
+#define SOURCE_DIGEST ""
+#endif
 
 enum {
     KEPT = 64, /* bytes of a string that is left as it is: roles, names, ids and most call arguments */
@@ -214,4 +218,8 @@ static PyMethodDef functions[] = {
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_texts", .m_size = 0, .m_methods = functions};
 
-PyMODINIT_FUNC PyInit__texts(void) { return PyModule_Create(&definition); }
+PyMODINIT_FUNC PyInit__texts(void) {
+    PyObject *module = PyModule_Create(&definition);
+    if (module && PyModule_AddStringConstant(module, "SOURCE_DIGEST", SOURCE_DIGEST) < 0) Py_CLEAR(module);
+    return module;
+}

@@ -6,7 +6,7 @@ is wrong with it. For the lines that it takes, both readers must make the same c
 
     rows = Rows()
     lines, left = rows.take(block, first_line, offset)    whole lines; `left`: (line, start, end) as int64 for each line left
-    rows.drain()                                          answers (unescaped) and new prompts (raw) since the last call
+    rows.drain()                                          answers (unescaped), their sizes in characters, and new prompts (raw)
     rows.finish()                                         the columns of all rows taken; resets the object
 
 A line that is left leaves no trace in the columns. Parsing touches no Python object and runs without the interpreter lock. */
@@ -55,7 +55,7 @@ typedef struct {
     Buffer turns, tool_calls, answer_chars;  /* int32 */
     Buffer flags;                            /* byte */
     Buffer prompt;                           /* int32: number of the prompt since the start, or NO_PROMPT */
-    Buffer answers, answer_ends;             /* text, int64: one answer per row */
+    Buffer answers, answer_ends, new_chars;  /* text, int64, int32: one answer per row, until they are drained */
     Buffer prompts, prompt_ends;             /* text, int64: responses_create_params as in the line */
     Buffer last_params;
     int32_t prompt_count;
@@ -343,6 +343,7 @@ static void commit_answer(Rows *rows) {
     }
     add_int64(&rows->answer_ends, (int64_t)rows->answers.size);
     add_int32(&rows->answer_chars, (int32_t)characters);
+    add_int32(&rows->new_chars, (int32_t)characters);
 }
 
 static void commit(Rows *rows, int64_t line, int64_t offset, int64_t length) {
@@ -432,8 +433,8 @@ static PyObject *rows_take(PyObject *self, PyObject *arguments) {
 static PyObject *rows_drain(PyObject *self, PyObject *nothing) {
     Rows *rows = (Rows *)self;
     (void)nothing;
-    return Py_BuildValue("NNNN", drain_bytes(&rows->answers), drain_bytes(&rows->answer_ends), drain_bytes(&rows->prompts),
-                         drain_bytes(&rows->prompt_ends));
+    return Py_BuildValue("NNNNN", drain_bytes(&rows->answers), drain_bytes(&rows->answer_ends), drain_bytes(&rows->new_chars),
+                         drain_bytes(&rows->prompts), drain_bytes(&rows->prompt_ends));
 }
 
 static int has_number(const Buffer *numbers) {
@@ -520,7 +521,7 @@ static void rows_reset(Rows *rows) {
     Buffer *fixed[FIXED_COLUMNS];
     fixed_columns(rows, fixed, NULL);
     for (int i = 0; i < FIXED_COLUMNS; i++) reset_buffer(rows, fixed[i]);
-    Buffer *others[] = {&rows->columns, &rows->nested, &rows->answers, &rows->answer_ends, &rows->prompts, &rows->prompt_ends,
+    Buffer *others[] = {&rows->columns, &rows->nested, &rows->answers, &rows->answer_ends, &rows->new_chars, &rows->prompts, &rows->prompt_ends,
                         &rows->last_params, &rows->row.fields, &rows->row.nested, &rows->row.answer, &rows->row.pieces};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) reset_buffer(rows, others[i]);
     for (int i = 0; i < WORDS_COLUMNS; i++) {
@@ -576,7 +577,7 @@ static void rows_dealloc(PyObject *self) {
 
 static PyMethodDef rows_methods[] = {
     {"take", rows_take, METH_VARARGS, "take(block, first_line, offset) -> (lines, left): read whole lines"},
-    {"drain", rows_drain, METH_NOARGS, "drain() -> (answers, ends, prompts, ends): texts since the last call"},
+    {"drain", rows_drain, METH_NOARGS, "drain() -> (answers, ends, characters, prompts, ends): texts since the last call"},
     {"finish", rows_finish, METH_NOARGS, "finish() -> (count, numbers, texts, nested, words, fixed): all columns; resets the object"},
     {NULL, NULL, 0, NULL},
 };

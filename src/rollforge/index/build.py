@@ -58,7 +58,9 @@ class ByteRange(NamedTuple):
     end: int | None
 
 
-def build_parts(path: Path, kind: Kind, whole: ByteRange, stem: Path, workers: int | None) -> Iterator[Scanned]:
+def build_parts(
+    path: Path, kind: Kind, whole: ByteRange, stem: Path, workers: int | None
+) -> Iterator[Scanned]:
     """Read a file into parts named `stem` and numbers; what each range holds, in the order of the file."""
     if whole.end is None:
         yield read_range(path, kind, whole, stem)
@@ -88,7 +90,9 @@ def _bounds(start: int, end: int, count: int) -> list[int]:
     return bounds
 
 
-def read_range(path: Path, kind: Kind, bytes_read: ByteRange, stem: Path, stop: Event | None = None) -> Scanned:
+def read_range(
+    path: Path, kind: Kind, bytes_read: ByteRange, stem: Path, stop: Event | None = None
+) -> Scanned:
     """Read the lines of one range into parts named `stem` and numbers."""
     scan = _RangeScan(path, kind, stem)
     scan.scanned.end = bytes_read.start

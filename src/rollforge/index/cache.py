@@ -110,7 +110,9 @@ class IndexCache:
             yield
         except FileNotFoundError as error:
             removed = "it" if not self.path.exists() else self.folder.parent
-            raise DataError(f"{self.path}: {removed} was removed while it was read", hint="run the command again") from error
+            raise DataError(
+                f"{self.path}: {removed} was removed while it was read", hint="run the command again"
+            ) from error
 
     def _locked(self, name: str, how: int) -> IO[bytes]:
         make_folder(self.folder)
@@ -171,7 +173,9 @@ class IndexCache:
                 body.add(scanned)
         state = State(build=build, made_of=found, body=body)
         if end is not None and end < found.size:
-            tail = read_range(self.path, self.kind, ByteRange(end, found.size), self.folder / f"new-{build}-tail")
+            tail = read_range(
+                self.path, self.kind, ByteRange(end, found.size), self.folder / f"new-{build}-tail"
+            )
             self._rename_parts(tail, body, f"{build}t")
             tail.listed = [msgspec.structs.replace(bad, line=bad.line + body.lines) for bad in tail.listed]
             state.tail = tail
@@ -249,7 +253,10 @@ def _is_trusted(folder: Path, path: Path) -> bool:
 def _private_folder() -> Path:
     """A folder that only this user can read and write: in the user's cache, else among the temporary files."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    for folder in (Path(cache) / "rollforge" / "index", Path(tempfile.gettempdir()) / f"rollforge-index-{os.getuid()}"):
+    for folder in (
+        Path(cache) / "rollforge" / "index",
+        Path(tempfile.gettempdir()) / f"rollforge-index-{os.getuid()}",
+    ):
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             found = folder.lstat()

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rollforge.errors import DataError, UsageError
+from rollforge.errors import UsageError
 from rollforge.index import parts
 from rollforge.index.arrow import arrow_array, floats, ints
 from rollforge.index.build import reader_count
@@ -27,12 +27,12 @@ from rollforge.index.jsonl import read_spans
 from rollforge.index.overlay import Duplicate, find_overlay
 from rollforge.index.row_facts import split_line
 from rollforge.index.schema import Kind, literal, quoted
-from rollforge.index.state import BadLineAt, IndexedFile, IndexedFiles
+from rollforge.index.state import BadLineAt, IndexedFiles
 from rollforge.index.user_sql import TABLES, check_sort, check_where, fetch, lock_down, run_select
 from rollforge.index.views_sql import Views
 from rollforge.records import TASK_KEY, JsonObject
 from rollforge.stats import Floats, Ints, distinct, first_places
-from rollforge.store import RunFiles
+from rollforge.store import RunFiles, read_json
 from rollforge.store.find import find_runs, tasks_file
 
 if TYPE_CHECKING:
@@ -131,7 +131,9 @@ class Index:
     def _create_renamed(self) -> None:
         """The table of task numbers that mean another task in an earlier file of the run."""
         found = [
-            (file, local, task) for file, named in self._overlay.renamed.items() for local, task in named.items()
+            (file, local, task)
+            for file, named in self._overlay.renamed.items()
+            for local, task in named.items()
         ]
         columns = zip(*found, strict=True) if found else ((), (), ())
         names = ("file_no", "local", "task")
@@ -448,8 +450,7 @@ class Index:
         """The tasks of NeMo Gym's materialized inputs and how often each is there; None when there are none."""
         places = self.task_places
         if places is None or not all(
-            file.path == self.runs[file.file_no].materialized_inputs
-            for file in self._files.by_kind["tasks"]
+            file.path == self.runs[file.file_no].materialized_inputs for file in self._files.by_kind["tasks"]
         ):
             return None
         return places.tasks[places.named > 0], places.named[places.named > 0]
@@ -493,21 +494,25 @@ class _RunFacts(NamedTuple):
 
 
 def _run_facts(files: RunFiles) -> _RunFacts:
+    """Values of an unexpected type count as missing: the manifest may be another tool's."""
     try:
-        manifest = msgspec.json.decode(files.manifest.read_bytes())
+        manifest = read_json(files.manifest, hint="delete it to read the rollouts alone")
     except FileNotFoundError:
         return _RunFacts()
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise DataError(f"{files.manifest}: {error}", hint="delete it to read the rollouts alone") from error
     if not isinstance(manifest, dict):
         return _RunFacts()
-    given = manifest.get("input")
+    created, verifier, given = (manifest.get(name) for name in ("created", "verdict_of_record", "input"))
     return _RunFacts(
-        manifest.get("created") or None,
-        *(number if isinstance(number := manifest.get(name), int) else None for name in ("expected", "samples")),
-        verifier=str(manifest["verdict_of_record"]) if manifest.get("verdict_of_record") else None,
+        created=created if isinstance(created, int | float) and created else None,
+        expected=_whole(manifest.get("expected")),
+        samples=_whole(manifest.get("samples")),
+        verifier=str(verifier) if verifier else None,
         input_digest=str(given.get("digest")) if isinstance(given, dict) else None,
     )
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) else None
 
 
 def _run_numbers(facts: Sequence[_RunFacts]) -> list[int]:

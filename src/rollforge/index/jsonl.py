@@ -185,12 +185,18 @@ def read_spans(path: Path, spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:
             data = os.pread(handle, size, begin)
             while len(data) < size and (more := os.pread(handle, size - len(data), begin + len(data))):
                 data += more
+            _check_size(path, data, size)
             if first == last:
                 yield data
             else:
                 for offset, length in spans[first : last + 1]:
                     yield data[offset - begin : offset - begin + length]
             first = last + 1
+
+
+def _check_size(path: Path, data: bytes, size: int) -> None:
+    if len(data) < size:
+        raise DataError(f"{path}: the file has become shorter while it was read", hint="run the command again")
 
 
 def _run_end(spans: Sequence[tuple[int, int]], first: int) -> int:
@@ -225,6 +231,7 @@ def _read_spans_compressed(path: Path, spans: Sequence[tuple[int, int]]) -> Iter
             while data.tell() < length and (more := file.read(length - data.tell())):
                 data.write(more)
             position += data.tell()
+            _check_size(path, data.getvalue(), length)
             yield data.getvalue()
     finally:
         file.close()

@@ -6,7 +6,6 @@ parses; hashing and classifying texts happens here, in Python, a block of lines 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,7 +18,7 @@ from rollforge.index.arrow import ARROW_TYPES, arrow_array, arrow_floats
 from rollforge.index.parts import KEY_COLUMNS, NOT_WHOLE, TOO_LARGE, NotedLines, part_table
 from rollforge.index.row_facts import params_hash
 from rollforge.index.schema import COLUMNS, PLACES, Kind
-from rollforge.index.text_hash import text_hash
+from rollforge.index.text_hash import text_hash, text_hashes
 from rollforge.native import load_native
 from rollforge.stats import Floats
 
@@ -32,15 +31,13 @@ KINDS: tuple[Kind, ...] = ("rollouts", "tasks")
 REMEMBERED = 100_000
 """Prompts whose hashes are remembered, because rollouts of one task share them."""
 
-MAX_SHORT = 4 * SHORT
-"""Bytes that a short answer may have."""
-
 MAX_LOOKED_AT = 4 * LONG_HEAD
 """Bytes in which an answer of any length shows what it is."""
 
 _HAS_RESPONSE, _HAS_REFUSAL, _HAS_TOKEN_IDS = 1, 2, 4
 _NO_PROMPT = -1
 _STARTS = tuple(start.encode() for start in LONG_STARTS)
+_FIRST = frozenset(bytes([byte]) for start in _STARTS for byte in start[:1] + start[:1].upper())
 
 
 def is_available() -> bool:
@@ -105,21 +102,25 @@ class NativeRows:
     def take(self, block: memoryview, first_line: int, offset: int) -> tuple[int, list[LineLeft]]:
         """Read the whole lines of a block; how many there are, and those that are not ordinary."""
         lines, left = self._rows.take(block, first_line, offset)
-        answers, answer_ends, prompts, prompt_ends = self._rows.drain()
+        answers, answer_ends, characters, prompts, prompt_ends = self._rows.drain()
         if self._kind == "rollouts":
-            self._look_at(answers, answer_ends)
+            self._look_at(_pieces(answers, answer_ends), _int32s(characters))
         self._prompts += [self._hashes.get(params) for params in _pieces(prompts, prompt_ends)]
         numbers = memoryview(left).cast("q").tolist()
         return lines, list(map(LineLeft, numbers[::3], numbers[1::3], numbers[2::3]))
 
-    def _look_at(self, answers: bytes, ends: bytes) -> None:
+    def _look_at(self, answers: list[bytes], characters: NDArray[np.int32]) -> None:
         """Hash and classify answers."""
-        for answer in _pieces(answers, ends):
-            if len(answer) <= MAX_SHORT or answer[:4].lower().startswith(_STARTS):
-                kind = answer_kind(answer[:MAX_LOOKED_AT].decode(errors="ignore"))
-                if any(kind):
-                    self._kinds.append((len(self._answer_hashes), *kind))
-            self._answer_hashes.append(text_hash(answer))
+        first = len(self._answer_hashes)
+        self._answer_hashes += text_hashes(answers)
+        short = np.flatnonzero(characters <= SHORT).tolist()
+        long = [
+            place for place, answer in enumerate(answers) if answer[:1] in _FIRST and answer[:4].lower().startswith(_STARTS)
+        ]
+        for place in {*short, *long}:
+            kind = answer_kind(answers[place][:MAX_LOOKED_AT].decode(errors="ignore"))
+            if any(kind):
+                self._kinds.append((first + place, *kind))
 
     def table(self) -> tuple[pa.Table, NotedLines]:
         """All rows, and notes on some by (line, offset). The object is empty afterwards."""
@@ -132,7 +133,9 @@ class NativeRows:
         known = {name: _word_column(*found) for name, found in words.items()}
         if self._kind == "rollouts":
             known |= self._answer_columns(finished)
-            known |= {name: arrow_floats(_float64s(raw[name])) for name in ("started", "seconds", "verify_seconds")}
+            known |= {
+                name: arrow_floats(_float64s(raw[name])) for name in ("started", "seconds", "verify_seconds")
+            }
         columns |= {name: values for name, values in known.items() if name in columns}
         found = {name: _float64s(values) for name, values in numbers}
         if self._kind == "rollouts":
@@ -140,7 +143,9 @@ class NativeRows:
         for key, name in KEY_COLUMNS.items():
             if key in found and name in columns:
                 columns[name] = _key_column(key, found[key], raw, notes)
-        return part_table(columns, found, {name: _text_column(count, *parts) for name, *parts in texts}), notes
+        return part_table(
+            columns, found, {name: _text_column(count, *parts) for name, *parts in texts}
+        ), notes
 
     def _prompt_hashes(self, raw: dict[str, bytes], notes: NotedLines) -> pa.Array:
         number = _int32s(raw["prompt"])
@@ -201,12 +206,10 @@ def _note(notes: NotedLines, raw: dict[str, bytes], row: int, text: str) -> None
     notes.setdefault((line, offset), []).append(text)
 
 
-def _pieces(data: bytes, ends: bytes) -> Iterator[bytes]:
+def _pieces(data: bytes, ends: bytes) -> list[bytes]:
     """Texts that follow each other, each up to its end."""
-    start = 0
-    for end in memoryview(ends).cast("q").tolist():
-        yield data[start:end]
-        start = end
+    stops = memoryview(ends).cast("q").tolist()
+    return [data[start:stop] for start, stop in zip([0, *stops], stops, strict=False)]
 
 
 def _int64s(data: bytes) -> NDArray[np.int64]:

@@ -126,7 +126,11 @@ def _made(files: IndexedFiles, runs: Sequence[int], verifier: str | None, path: 
 def _check_verifier(files: IndexedFiles, verifier: str) -> None:
     columns = {"verifier": ("verifier", CODED)}
     known = sorted(
-        {name for kind in ("rollouts", "verdicts") for name in codes(read_columns(files.by_kind[kind], columns).column(0))[1]}  # type: ignore[index]
+        {
+            name
+            for kind in ("rollouts", "verdicts")
+            for name in codes(read_columns(files.by_kind[kind], columns).column(0))[1]
+        }
     )
     if verifier not in known:
         said = f"verdicts are from: {', '.join(known)}" if known else "the run names no verifier"
@@ -167,7 +171,7 @@ def _write_table(files: IndexedFiles, keys: RowKeys, overlay: Overlay, path: Pat
         sql = "SELECT row, task, rollout FROM kept_rows"
         if overlay.has_verdicts:
             for kind in ("rollouts", "verdicts"):
-                connection.execute(f"CREATE VIEW base_{kind} AS {base_sql(files, kind)}")  # type: ignore[arg-type]
+                connection.execute(f"CREATE VIEW base_{kind} AS {base_sql(files, kind)}")
             sql = _verdict_sql(overlay, has_inline_reward="reward" in files.discovered("rollouts", "numbers"))
         connection.execute(f"COPY ({sql} ORDER BY 1) TO {literal(str(partial))} (FORMAT parquet)")
     data = partial.read_bytes()

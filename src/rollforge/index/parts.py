@@ -98,7 +98,9 @@ def _without_dictionaries(table: pa.Table) -> pa.Table:
 
 def write_part(table: pa.Table, path: Path) -> PartFile:
     """Write a part durably. A column without nulls is stored as such, which makes it cheaper to write and read."""
-    fields = [pa.field(one.name, one.type, nullable=table.column(one.name).null_count > 0) for one in table.schema]
+    fields = [
+        pa.field(one.name, one.type, nullable=table.column(one.name).null_count > 0) for one in table.schema
+    ]
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_arrays(table.columns, schema=pa.schema(fields)), sink, **_WRITING)
     data = memoryview(sink.getvalue())
@@ -146,7 +148,9 @@ def stored_columns(fields: Mapping[str, str], numbers: Container[str]) -> dict[s
     known = {name: (name, ARROW_TYPES[column]) for name, column in fixed.items()}
     for name, column in fields.items():
         is_number = name in numbers or name == "reward"
-        known[column] = (stored_name("n", name), pa.float64()) if is_number else (stored_name("t", name), pa.string())
+        known[column] = (
+            (stored_name("n", name), pa.float64()) if is_number else (stored_name("t", name), pa.string())
+        )
     return known
 
 
@@ -155,7 +159,9 @@ def read_columns(files: Sequence[IndexedFile], columns: StoredColumns) -> pa.Tab
     tables = []
     for part in _parts(files):
         found = part.read(columns)
-        tables.append(pa.table([part.column(found, *stored) for stored in columns.values()], names=list(columns)))
+        tables.append(
+            pa.table([part.column(found, *stored) for stored in columns.values()], names=list(columns))
+        )
     schema = pa.schema([(name, kind) for name, (_, kind) in columns.items()])
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
@@ -189,7 +195,10 @@ class _Part(NamedTuple):
     def read(self, columns: StoredColumns) -> pa.Table:
         """Those of the columns that the part has."""
         coded = [name for name, kind in columns.values() if kind == CODED]
-        with damage_reported(self.file.folder), pq.ParquetFile(self.file.folder / self.name, read_dictionary=coded) as file:
+        with (
+            damage_reported(self.file.folder),
+            pq.ParquetFile(self.file.folder / self.name, read_dictionary=coded) as file,
+        ):
             present = set(file.metadata.schema.names)
             stored = [name for name, _ in columns.values() if name in present]
             return file.read(columns=stored, use_threads=False)
@@ -213,7 +222,9 @@ def damage_reported(folder: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise DataError(f"{folder}: the index was removed while it was read", hint="run the command again") from error
+        raise DataError(
+            f"{folder}: the index was removed while it was read", hint="run the command again"
+        ) from error
     except (pa.ArrowException, OSError) as error:
         raise DataError(
             f"{folder}: the index was damaged while it was read: {error}", hint="run the command again"
@@ -260,7 +271,9 @@ def task_keys(files: Sequence[IndexedFile]) -> pa.Table:
     is_named = found.column("task").is_valid().to_numpy()
     tasks = np.where(is_named, found.column("task").fill_null(-1).to_numpy(), positions)
     numbers = np.repeat(np.array([file.file_no for file in files], dtype=np.int64), sizes)
-    return pa.table({"file_no": numbers, "task": tasks, "is_named": is_named, "prompt_hash": found.column("prompt_hash")})
+    return pa.table(
+        {"file_no": numbers, "task": tasks, "is_named": is_named, "prompt_hash": found.column("prompt_hash")}
+    )
 
 
 def rollout_keys(files: Sequence[IndexedFile]) -> pa.Table:
@@ -268,7 +281,9 @@ def rollout_keys(files: Sequence[IndexedFile]) -> pa.Table:
     found = read_ints(files, "task", "rollout", "prompt_hash")
     numbers = [np.full(file.state.count("rows"), file.file_no, dtype=np.int64) for file in files]
     found = found.append_column("row", arrow_array(np.arange(found.num_rows, dtype=np.int64)))
-    return found.append_column("file_no", arrow_array(np.concatenate([np.zeros(0, dtype=np.int64), *numbers])))
+    return found.append_column(
+        "file_no", arrow_array(np.concatenate([np.zeros(0, dtype=np.int64), *numbers]))
+    )
 
 
 # Parts → SQL
@@ -281,7 +296,9 @@ def base_sql(files: IndexedFiles, kind: Kind) -> str:
         return " UNION ALL BY NAME ".join(selects)
     columns = (PLACES | COLUMNS[kind]).items()
     fixed = ", ".join(f"CAST(NULL AS {_SQL_TYPES[column]}) AS {quoted(name)}" for name, column in columns)
-    return f"SELECT CAST(NULL AS BIGINT) AS row, 0 AS first_row, 0 AS file_no, '' AS file, {fixed} WHERE false"
+    return (
+        f"SELECT CAST(NULL AS BIGINT) AS row, 0 AS first_row, 0 AS file_no, '' AS file, {fixed} WHERE false"
+    )
 
 
 def _select(file: IndexedFile) -> str:

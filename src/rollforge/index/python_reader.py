@@ -170,7 +170,12 @@ class _Unreadable:
 
 
 _UNREADABLE = _Unreadable()
-_KIND_NAMES: dict[type, str] = {str: "text", list: "an array", dict: "an object", _Unreadable: "one that cannot be read"}
+_KIND_NAMES: dict[type, str] = {
+    str: "text",
+    list: "an array",
+    dict: "an object",
+    _Unreadable: "one that cannot be read",
+}
 
 
 def _decoded(raw: Raw) -> object:
@@ -258,4 +263,12 @@ def _names(rows: list[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
-__all__ = ["PythonRows", "ReadRow", "UnreadableLine", "read_failure", "read_rollout", "read_task", "read_verdict"]
+__all__ = [
+    "PythonRows",
+    "ReadRow",
+    "UnreadableLine",
+    "read_failure",
+    "read_rollout",
+    "read_task",
+    "read_verdict",
+]

@@ -159,7 +159,9 @@ class OwnFacts(Struct):
 _decode_agent = msgspec.json.Decoder(_AgentRef).decode
 _decode_params = msgspec.json.Decoder(_Params).decode
 _decode_own = msgspec.json.Decoder(OwnFacts).decode
-_decode_components = msgspec.json.Decoder(dict[str, int | float | bool | str | list[Raw] | dict[str, Raw] | None]).decode
+_decode_components = msgspec.json.Decoder(
+    dict[str, int | float | bool | str | list[Raw] | dict[str, Raw] | None]
+).decode
 
 
 def agent_name(raw: Raw, note: Note) -> str | None:
@@ -197,15 +199,16 @@ def component_numbers(raw: Raw, note: Note) -> list[tuple[str, float]]:
     except msgspec.DecodeError:
         note("reward_components: expected an object of numbers")
         return []
-    return [(f"reward_components.{name}", float(number)) for name, number in components.items() if _is_number(number)]
+    found = ((name, _finite(number)) for name, number in components.items())
+    return [(f"reward_components.{name}", number) for name, number in found if number is not None]
 
 
-def _is_number(value: object) -> bool:
-    """A number or a bool that a float can hold."""
+def _finite(value: object) -> float | None:
+    """A number or bool as a float; None for anything else and for a number that no float holds."""
     try:
-        return isinstance(value, int | float) and math.isfinite(float(value))
+        return float(value) if isinstance(value, int | float) and math.isfinite(float(value)) else None
     except OverflowError:
-        return False
+        return None
 
 
 # The response
@@ -263,8 +266,12 @@ class AnswerFacts(NamedTuple):
 
 NO_ANSWER = AnswerFacts()
 
-_decode_response = msgspec.json.Decoder(PartialResponse | None).decode
-_decode_item = msgspec.json.Decoder(_OutputItem | list[_OutputItem]).decode
+_decode_response: Callable[[bytes | Raw], PartialResponse | None] = msgspec.json.Decoder(
+    PartialResponse | None
+).decode
+_decode_item: Callable[[bytes], _OutputItem | list[_OutputItem]] = msgspec.json.Decoder(
+    _OutputItem | list[_OutputItem]
+).decode
 _LENGTH = frozenset({"max_output_tokens", "length", "max_tokens"})
 _MANY_IDS = 2
 """Bytes of an empty list: longer `generation_token_ids` hold some."""
@@ -297,8 +304,9 @@ def _salvaged_item(item: object) -> _OutputItem | list[_OutputItem]:
     try:
         return _decode_item(_encode(item))
     except msgspec.DecodeError:
-        is_object = isinstance(item, dict)
-        return _OutputItem(type=_text(item.get("type")), role=_text(item.get("role"))) if is_object else _OutputItem()  # type: ignore[attr-defined]
+        if not isinstance(item, dict):
+            return _OutputItem()
+        return _OutputItem(type=_text(item.get("type")), role=_text(item.get("role")))
 
 
 def _text(value: object) -> str | None:
@@ -332,13 +340,21 @@ def describe_answer(response: PartialResponse) -> AnswerFacts:
         in_turn = True
         has_token_ids = has_token_ids or len(item.generation_token_ids) > _MANY_IDS
     return _answer_facts(
-        "".join(answer), turns, calls, _finish_reason(response, last), has_refusal, has_token_ids, response.model
+        "".join(answer),
+        turns,
+        calls,
+        _finish_reason(response, last),
+        has_refusal,
+        has_token_ids,
+        response.model,
     )
 
 
 def describe_chat_answer(messages: list[JsonObject]) -> AnswerFacts:
     """The facts of the assistant's messages in chat form, which do not say how the answer ended."""
-    said = [message for message in messages if isinstance(message, dict) and message.get("role") == "assistant"]
+    said = [
+        message for message in messages if isinstance(message, dict) and message.get("role") == "assistant"
+    ]
     calls = sum(len(message["tool_calls"]) for message in said if isinstance(message.get("tool_calls"), list))
     text = "".join(content_text(message.get("content")) for message in said)
     has_refusal = any(message.get("refusal") for message in said)
@@ -346,7 +362,13 @@ def describe_chat_answer(messages: list[JsonObject]) -> AnswerFacts:
 
 
 def _answer_facts(
-    text: str, turns: int, calls: int, finish: str | None, has_refusal: bool, has_token_ids: bool, model: str | None
+    text: str,
+    turns: int,
+    calls: int,
+    finish: str | None,
+    has_refusal: bool,
+    has_token_ids: bool,
+    model: str | None,
 ) -> AnswerFacts:
     kind = answer_kind(text)
     return AnswerFacts(
@@ -395,6 +417,7 @@ def usage_numbers(usage: Raw) -> list[tuple[str, float]]:
             except msgspec.DecodeError:
                 pending.append((f"{prefix}{name}.", value))
                 continue
-            if _is_number(number):
-                found.append((prefix + name, float(number)))
+            finite = _finite(number)
+            if finite is not None:
+                found.append((prefix + name, finite))
     return found

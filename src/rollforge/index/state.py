@@ -15,6 +15,7 @@ import msgspec
 import xxhash
 
 from rollforge.index.schema import Kind
+from rollforge.store import UNREADABLE
 
 VERSION = 10
 """Raised when columns, hashes or files change: an index of another version is rebuilt."""
@@ -206,7 +207,9 @@ class IndexedFiles:
 
     def digest(self) -> str:
         """Differs whenever any file was indexed anew."""
-        builds = [(kind, file.file_no, file.state.build) for kind, files in self.by_kind.items() for file in files]
+        builds = [
+            (kind, file.file_no, file.state.build) for kind, files in self.by_kind.items() for file in files
+        ]
         return hashlib.sha256(msgspec.json.encode(builds)).hexdigest()[:16]
 
 
@@ -241,5 +244,5 @@ def read_checked(path: Path, kind: type[Record]) -> Record | None:
         if checksum(bytes(checked.content)) != checked.checksum:
             return None
         return msgspec.json.decode(checked.content, type=kind)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryError):
+    except (OSError, *UNREADABLE):
         return None

@@ -5,6 +5,7 @@ A prompt hashes alike as text, as Responses items and as chat messages; key orde
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -16,6 +17,12 @@ _canonical = msgspec.json.Encoder(order="sorted").encode
 def text_hash(text: bytes | memoryview) -> int:
     """xxh3 of UTF-8 text without its lowest bit, so that it fits a signed 64-bit column."""
     return xxhash.xxh3_64_intdigest(text) >> 1
+
+
+def text_hashes(texts: Iterable[bytes]) -> list[int]:
+    """The hashes of many texts."""
+    digest = xxhash.xxh3_64_intdigest
+    return [digest(text) >> 1 for text in texts]
 
 
 def prompt_hash(prompt: object, instructions: str | None = None) -> int | None:

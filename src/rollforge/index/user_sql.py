@@ -93,7 +93,9 @@ def run_select(
     return _execute(connection, sql, columns, label)
 
 
-def check_where(connection: duckdb.DuckDBPyConnection, where: str, *, columns: ColumnsByTable, table: str) -> str:
+def check_where(
+    connection: duckdb.DuckDBPyConnection, where: str, *, columns: ColumnsByTable, table: str
+) -> str:
     """`where` in parentheses, for use in a query; raises when it is not one expression over known columns."""
     if not where.strip():
         raise UsageError("--where is empty", hint='write an expression: --where "reward >= 0.5"')
@@ -111,14 +113,18 @@ def check_sort(connection: duckdb.DuckDBPyConnection, sort: str) -> str:
     return f"{sort}\n"
 
 
-def _execute(connection: duckdb.DuckDBPyConnection, sql: str, columns: ColumnsByTable, label: str) -> pa.Table:
+def _execute(
+    connection: duckdb.DuckDBPyConnection, sql: str, columns: ColumnsByTable, label: str
+) -> pa.Table:
     import duckdb
 
     try:
         return fetch(connection, sql)
     except duckdb.Error as error:
         if isinstance(error, duckdb.IOException) and any(words in str(error) for words in _GONE):
-            raise DataError("the index was removed while it was read", hint="run the command again") from error
+            raise DataError(
+                "the index was removed while it was read", hint="run the command again"
+            ) from error
         tree = parse(connection, sql, label=label, hint=_AS_DUCKDB)
         raise explained(str(error), tree, columns, label) from error
 

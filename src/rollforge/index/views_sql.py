@@ -73,7 +73,9 @@ class Views:
         path = self.overlay_path()
         if path is None:
             return ""
-        return f"JOIN read_parquet({literal(str(path.resolve()))}, hive_partitioning = false) o ON b.row = o.row"
+        return (
+            f"JOIN read_parquet({literal(str(path.resolve()))}, hive_partitioning = false) o ON b.row = o.row"
+        )
 
     def _fixed(self, name: str) -> str:
         overlay = self._overlay

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
@@ -14,13 +15,12 @@ import msgspec
 from rollforge import __version__
 from rollforge.errors import DataError, UsageError
 from rollforge.exporters.template import template_file
-from rollforge.index.hashing import digest_of
-from rollforge.index.sources import tasks_file
-from rollforge.installed import version_of
 from rollforge.records import JsonObject
 from rollforge.registry import refuse_unknown
 from rollforge.steps.prepare.settings import SETTING_NAMES, Settings
 from rollforge.store import RunFiles
+from rollforge.store.digest import digest_of
+from rollforge.store.find import tasks_file
 from rollforge.store.reading import UNREADABLE
 
 NAME = "manifest.json"
@@ -150,7 +150,15 @@ def describe_inputs(runs: Sequence[str | Path], beside: Sequence[Path] = ()) -> 
 def versions() -> dict[str, str]:
     """What the bytes may depend on."""
     found = {"rollforge": __version__, "python": platform.python_version()}
-    return found | {name: version_of(name) for name in PACKAGES}
+    return found | {name: _version_of(name) for name in PACKAGES}
+
+
+def _version_of(package: str) -> str:
+    """The installed version of a package."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def runs_of(manifest: Manifest) -> list[str]:

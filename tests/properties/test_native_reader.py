@@ -17,16 +17,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rollforge.index import fast
-from rollforge.index.compiled import new_rows
-from rollforge.index.facts import Reader
-from rollforge.index.hashes import PRIME, hash_in_python, hash_text
-from rollforge.index.kinds import PIECES, Kind
-from rollforge.index.prompts import prompt_hash
-from rollforge.index.scan import scan_range
-from rollforge.index.scanned import Scanned
+from rollforge.index import native_reader
+from rollforge.index.build import ByteRange, read_range
+from rollforge.index.schema import Kind
+from rollforge.index.state import Scanned
+from rollforge.native import load_native
 
-pytestmark = pytest.mark.skipif(not fast.IS_THERE, reason="rollforge was installed without a compiler")
+native = load_native("rollforge.index._rows")
+pytestmark = pytest.mark.skipif(native is None, reason="rollforge was installed without a compiler")
 
 IS_LONG = "ROLLFORGE_TORTURE" in os.environ
 SEARCH = settings(max_examples=5000 if IS_LONG else 300, derandomize=not IS_LONG, deadline=None)
@@ -128,45 +126,30 @@ def spell(row: Any, style: int) -> bytes:
 
 
 def scan(
-    path: Path, kind: Kind, *, is_fast: bool, start: int = 0, end: int | None = None
+    path: Path, kind: Kind, *, is_native: bool, start: int = 0, end: int | None = None
 ) -> tuple[Scanned, dict[str, list[Any]]]:
-    """What a range holds; with an end the compiled reader reads the file itself, without one it is given blocks."""
-    with tempfile.TemporaryDirectory() as folder, patch.object(fast, "IS_THERE", is_fast):
-        found = scan_range(path, kind, start, end, Path(folder) / "0")
-        tables = [pq.read_table(part.path) for part in found.parts]
+    """What a range holds; without an end, all of the file."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        patch.object(native_reader, "is_available", lambda: is_native),
+    ):
+        found = read_range(path, kind, ByteRange(start, end), Path(folder) / "0")
+        tables = [pq.read_table(Path(folder) / part.name) for part in found.parts]
     if not tables:
         return found, {}
     table = pa.concat_tables(tables, promote_options="default")
-    if is_fast and kind == "rollouts":
-        check_pieces(path.read_bytes(), table)
-    table = table.select([name for name in table.column_names if name not in PIECES])
     return found, {
         f"{field.name}: {field.type}": table.column(field.name).to_pylist() for field in table.schema
     }
 
 
-def check_pieces(text: bytes, table: pa.Table) -> None:
-    """What only the compiled reader tells: where the prompt and the agent stand, or nothing."""
-    if "params_at" not in table.column_names:  # it took none of the lines
-        return
-    for row in table.select(["offset", "length", *PIECES]).to_pylist():
-        line = text[row["offset"] : row["offset"] + row["length"]]
-        for name, key in (("params", "responses_create_params"), ("agent", "agent_ref")):
-            if row[f"{name}_size"]:
-                start = row[f"{name}_at"]
-                piece = line[start : start + row[f"{name}_size"]]
-                assert repr(json.loads(piece)) == repr(json.loads(line)[key])
-
-
 def compare(text: bytes) -> None:
-    """The same lines as rollouts and as tasks: read by Python, by the compiled reader, and by it from the file itself."""
+    """The same lines as rollouts and as tasks, read by Python and by the compiled reader."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rollouts.jsonl"
         path.write_bytes(text)
         for kind in KINDS:
-            plain = scan(path, kind, is_fast=False)
-            assert_same(scan(path, kind, is_fast=True), plain)
-            assert_same(scan(path, kind, is_fast=True, end=len(text)), plain)
+            assert_same(scan(path, kind, is_native=True), scan(path, kind, is_native=False))
 
 
 def assert_same(
@@ -240,7 +223,7 @@ def test_a_character_may_stand_anywhere_in_a_text(pieces: list[bytes]) -> None:
     lines = [answer_line(b"\xc3\xa9" + b"a" * n + piece + b"a" * 70) for piece in pieces for n in range(66)]
     compare(b"".join(lines))
     if pieces is VALID:
-        assert new_rows().take(b"".join(lines), 1, 0) == (len(lines), b"")
+        assert native is not None and native.Rows().take(b"".join(lines), 1, 0) == (len(lines), b"")
 
 
 @SEARCH
@@ -274,49 +257,12 @@ def test_the_compiled_reader_takes_ordinary_rows_itself() -> None:
         "agent_ref": {"name": "x"},
         "verdict": "café \u2028 😀",
     }
-    rows = new_rows()
+    assert native is not None
+    rows = native.Rows()
     for style in range(4):
         assert rows.take(spell(row, style), style + 1, 0) == (1, b"")
     assert rows.take(b'{"reward": NaN}\n\n{"a":1,"a":2}', 5, 0)[0] == 3
     assert len(rows) == 4
-
-
-def test_the_compiled_reader_tells_where_the_prompt_stands() -> None:
-    rows = new_rows()
-    line = b'{"reward": 1, "responses_create_params": {"input": "q"}, "agent_ref":{"name":"x"}}'
-    rows.take(line, 1, 0)
-    raw = rows.finish()[-1]
-    start, size, agent_start, agent_size = (int.from_bytes(raw[name], "little") for name in PIECES)
-    assert line[start : start + size] == b'{"input": "q"}'
-    assert line[agent_start : agent_start + agent_size] == b'{"name":"x"}'
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [
-        "q",
-        "",
-        [{"role": "user", "content": 'a\nb \\ " / é 😀'}],
-        [
-            {"content": "a", "role": "system", "type": "message"},
-            {"type": None, "role": "user", "content": "b"},
-        ],
-    ],
-)
-def test_the_compiled_reader_spells_a_plain_prompt_itself(asked: Any) -> None:
-    rows = new_rows()
-    rows.take(msgspec.json.encode({"responses_create_params": {"input": asked, "tools": []}}), 1, 0)
-    assert rows.drain()[4] == b""
-    assert int.from_bytes(rows.finish()[-1]["prompt_hash"], "little") == prompt_hash(asked)
-
-
-@SEARCH
-@given(st.binary(max_size=1100))
-@example(b"")
-@example(b"\xff" * 5000)
-@example(bytes(7) + b"a")
-def test_both_ways_of_hashing_agree(text: bytes) -> None:
-    assert hash_text(text) == hash_in_python(text) < PRIME < 2**63
 
 
 def test_every_row_with_an_odd_prompt_is_told() -> None:
@@ -330,8 +276,8 @@ def test_depth_costs_no_stack() -> None:
 
 
 def test_rows_beyond_one_chunk_and_block_stay_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollforge.index.scan.CHUNK", 7)
-    monkeypatch.setattr("rollforge.index.lines.BLOCK", 256)
+    monkeypatch.setattr("rollforge.index.build.CHUNK", 7)
+    monkeypatch.setattr("rollforge.index.jsonl.BLOCK", 256)
     odd = [b"{", b"[]", b'{"reward":"x"}', b'{"reward":NaN}', b'{"a":1,"a":2}', b"", b'{"messages":[]}']
     lines = [
         odd[n % 14 // 2]
@@ -354,11 +300,11 @@ def test_ranges_that_meet_anywhere_hold_every_line_once(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.jsonl"
     for text in (b"\n".join(lines), b"\n".join([*lines, b""])):
         path.write_bytes(text)
-        whole, columns = scan(path, "rollouts", is_fast=True, end=len(text))
+        whole, columns = scan(path, "rollouts", is_native=True, end=len(text))
         assert whole.rows == 4 and whole.end == len(text)
         for cut in range(len(text) + 1):
             parts = [
-                scan(path, "rollouts", is_fast=True, start=start, end=end)
+                scan(path, "rollouts", is_native=True, start=start, end=end)
                 for start, end in ((0, cut), (cut, len(text)))
             ]
             offsets = [offset for _, found in parts for offset in found.get("offset: int64", [])]
@@ -369,7 +315,7 @@ def test_ranges_that_meet_anywhere_hold_every_line_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1 << 20, 5 << 20, 33 << 20])
-def test_a_line_longer_than_the_memory_for_it_is_read_where_it_stands(size: int, tmp_path: Path) -> None:
+def test_a_line_longer_than_a_block_is_read_alike(size: int, tmp_path: Path) -> None:
     path = tmp_path / "rollouts.jsonl"
     long = b'{"reward":2,"t":"' + b"x" * size + b'"}'
     for text in (
@@ -378,33 +324,15 @@ def test_a_line_longer_than_the_memory_for_it_is_read_where_it_stands(size: int,
         long[:-1] + b'\n{"reward":3}\n',
     ):
         path.write_bytes(text)
-        plain = scan(path, "rollouts", is_fast=False)
-        assert_same(scan(path, "rollouts", is_fast=True, end=len(text)), plain)
+        plain = scan(path, "rollouts", is_native=False)
+        assert_same(scan(path, "rollouts", is_native=True, end=len(text)), plain)
 
 
 def test_a_file_that_becomes_shorter_ends_the_pass(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.jsonl"
     path.write_bytes(b'{"reward":1}\n')
-    found, _ = scan(path, "rollouts", is_fast=True, end=1000)
+    found, _ = scan(path, "rollouts", is_native=True, end=1000)
     assert (found.rows, found.end) == (1, 13)
-
-
-def test_what_python_must_see_is_seen_before_it_is_much(tmp_path: Path) -> None:
-    answer = {"type": "message", "content": [{"type": "output_text", "text": "é" * 5000}]}
-    row = json.dumps(
-        {"response": {"output": [answer]}}
-    )  # every letter an escape, which may be spelled otherwise
-    path = tmp_path / "rollouts.jsonl"
-    path.write_text(f"{row}\n" * 300)
-    with path.open("rb") as file:
-        taken = fast.FastRollouts(Reader()).read(file, 0, path.stat().st_size, 1, 16_384)
-    assert 100 < taken.lines < 300 and taken.offset == taken.lines * (len(row) + 1)
-    with patch(
-        "rollforge.index.scan.read_batches", side_effect=AssertionError("the compiled reader goes on")
-    ):
-        found, columns = scan(path, "rollouts", is_fast=True, end=path.stat().st_size)
-    assert found.rows == 300
-    assert_same((found, columns), scan(path, "rollouts", is_fast=False))
 
 
 @pytest.mark.parametrize(
@@ -419,4 +347,4 @@ def test_what_python_must_see_is_seen_before_it_is_much(tmp_path: Path) -> None:
 def test_half_a_character_or_a_byte_order_mark_costs_no_row_either_way(line: bytes, tmp_path: Path) -> None:
     compare(line + b"\n")
     (tmp_path / "r.jsonl").write_bytes(line + b"\n")
-    assert scan(tmp_path / "r.jsonl", "rollouts", is_fast=True)[0].rows == 1
+    assert scan(tmp_path / "r.jsonl", "rollouts", is_native=True)[0].rows == 1

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollforge.index import open_index
-from rollforge.index.arrays import codes, flags, floats, ints
+from rollforge.index import codes, flags, floats, ints, open_index
 
 WHOLE = st.integers(-(2**63), 2**63 - 1)
 TEXTS = st.sampled_from(["", "agent", "Agent", "你好", "a\0"])
