@@ -20,6 +20,7 @@ QUICK: dict[str, list[str]] = {
     "prepare": [],
     "check": [],
     "monitor": [],
+    "startup": [],
     "peers": ["--rollouts", "100", "300", "--concurrency", "64"],
 }
 """What each is given for a quick run; `peers` comes last, because it installs the peers first."""

@@ -21,7 +21,6 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 MODULES = (
     "src/rollforge/_groups",
     "src/rollforge/index/_rows",
-    "src/rollforge/exporters/_texts",
 )
 """Their paths without suffix. Every importer of one can do without it."""
 

@@ -394,6 +394,8 @@ MASKS: tuple[tuple[str, str], ...] = (
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?", "TIME"),
     (r'"(created|written|seconds|took|rollforge|version|python)": ?("[^"]*"|[\d.e-]+)', r'"\1": MASKED'),
     (r"\b\d+(\.\d+)?(e-\d+)? ?(ms|µs|s|seconds)\b", "DURATION"),
+    (r'"(at|updated_s_ago|time/[^"]*)": ?[\d.e-]+', r'"\1": MASKED'),
+    (r'^ *File ".*corpus.py".*$(\n +.*$)*', "THE RECORDER"),
     (r"rollforge \d+\.\d+[\w.+]*", "rollforge VERSION"),
 )  # fmt: skip
 
@@ -401,7 +403,7 @@ MASKS: tuple[tuple[str, str], ...] = (
 def masked(text: str) -> str:
     """The text without what differs from one time or place to the next."""
     for pattern, replacement in MASKS:
-        text = re.sub(pattern, replacement, text)
+        text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
     return text
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import logging
 import os
 import time
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 
 from rollforge import sandbox as sandbox_module
 from rollforge.errors import UsageError
-from rollforge.sandbox import Limits, Reply, Sandbox
+from rollforge.sandbox import Limits, Sandbox, SandboxReply
 
 HAS_BUBBLEWRAP = sandbox_module.find_bubblewrap().prefix is not None
 needs_bubblewrap = pytest.mark.skipif(not HAS_BUBBLEWRAP, reason="bubblewrap does not work here")
@@ -20,7 +19,9 @@ def compiled(source: str) -> CodeType:
     return compile(source, "<test>", "exec")
 
 
-def run(source: str, *, mode: sandbox_module.Mode = "auto", seconds: float = 20.0, **limits: int) -> Reply:
+def run(
+    source: str, *, mode: sandbox_module.Mode = "auto", seconds: float = 20.0, **limits: int
+) -> SandboxReply:
     """What a program that may `send` says, confined."""
     with Sandbox(mode, packages=False).start(compiled(source), Limits(**limits)) as confined:
         return confined.wait(seconds)
@@ -193,16 +194,16 @@ def test_a_limit_cannot_be_raised_again() -> None:
         assert said(source) in ("raised ValueError", "raised PermissionError")
 
 
-def test_require_refuses_where_bubblewrap_is_missing_and_auto_says_so(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("mode", ["auto", "require"])
+def test_without_bubblewrap_programs_are_refused_with_how_to_install_it(
+    mode: sandbox_module.Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sandbox_module.find_bubblewrap.cache_clear()
     monkeypatch.setenv("PATH", "/nowhere")
     try:
-        with pytest.raises(UsageError, match="required"):
-            Sandbox("require")
-        with caplog.at_level(logging.WARNING):
-            assert Sandbox("auto").kind == "limits"
-        assert "limits only" in caplog.text
+        with pytest.raises(UsageError, match="no bwrap in PATH") as caught:
+            Sandbox(mode)
+        assert "apt-get install bubblewrap" in (caught.value.hint or "")
+        assert Sandbox("off").kind == "limits"
     finally:
         sandbox_module.find_bubblewrap.cache_clear()

@@ -18,10 +18,11 @@ from rollforge.store import RunFiles
 
 if TYPE_CHECKING:
     from rollforge.checks.finding import Recipe
+    from rollforge.reports import Texts
     from rollforge.steps.check import Report
     from rollforge.steps.collect import CollectResult
     from rollforge.steps.metrics import RunMetrics
-    from rollforge.steps.prepare import Manifest
+    from rollforge.steps.prepare import DatasetManifest
     from rollforge.steps.profile import Profile
     from rollforge.steps.status import Status
 
@@ -75,7 +76,7 @@ class Run:
         refuse_unknown(options, CheckOptions.__struct_fields__, "check")
         return check_run(self.paths, recipe=recipe, **options)
 
-    def prepare(self, recipe: str, *, to: str, out: str | Path, **options: Any) -> Manifest:
+    def prepare(self, recipe: str, *, to: str, out: str | Path, **options: Any) -> DatasetManifest:
         """Write the data set of a recipe for a trainer; `options` are those of `rollforge prepare`, such as `min_gap`.
 
         Raises:
@@ -87,6 +88,12 @@ class Run:
         names = [str(path) for path in self.paths]
         checked = gate(recipe, names, force=force, verifier=options.get("verifier"))
         return prepare(recipe, self.paths, to=to, out=out, check=checked, **options)
+
+    def report(self, out: str | Path, *, texts: Texts = "some", verifier: str | None = None) -> Path:
+        """Write the report of the run as one self-contained HTML file; `texts="none"` leaves out prompts and answers."""
+        from rollforge.reports import write_report
+
+        return Path(write_report(self.paths[:1], out, texts=texts, verifier=verifier).path)
 
     def status(self) -> Status:
         """How far the run is."""

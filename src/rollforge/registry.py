@@ -97,8 +97,8 @@ def load_module(place: str) -> ModuleType:
 
 
 def _module_by_name(name: str, target: str) -> ModuleType:
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))  # so that a user's module beside the task file is found
+    if importlib.util.find_spec(name.partition(".")[0]) is None:
+        _search_last(Path.cwd())  # a user's module beside the task file
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -108,6 +108,12 @@ def _module_by_name(name: str, target: str) -> ModuleType:
                 hint="a file is written with its ending: my_file.py:verify",
             ) from error
         raise
+
+
+def _search_last(folder: Path) -> None:
+    """Let modules in the folder of a named file be imported; last, so that none of them poses as an installed module."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
 
 
 def _module_from_file(place: str) -> ModuleType:
@@ -124,7 +130,7 @@ def _module_from_file(place: str) -> ModuleType:
         raise UsageError(f"{place}: not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    sys.path.insert(0, str(path.parent))  # its own imports are found as when it is run
+    _search_last(path.parent)  # the modules that it imports from beside it
     try:
         spec.loader.exec_module(module)
     except Exception as error:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -119,3 +121,75 @@ async def test_a_server_that_is_none_is_refused_before_anything_is_sent(
 ) -> None:
     with pytest.raises(UsageError, match=words):
         await collect(tmp_path, [make_task()], "http://127.0.0.1:9", tools=(spec,))
+
+
+async def test_a_message_beyond_the_limit_fails_the_rollout_and_holds_no_memory(tmp_path: Path) -> None:
+    server = tmp_path / "large.py"
+    server.write_text(LARGE_SERVER.format(path=fake_mcp.__file__))
+    model = ScriptedModel([call("large", {})], [message("done")])
+    async with serving(model.app) as url:
+        await collect(tmp_path, [make_task()], url, tools=(f"mcp-stdio:{sys.executable} {server}",))
+    (failure,) = failures(tmp_path)
+    assert failure["class"] == "tool" and "more than 16 MB" in failure["message"]
+
+
+async def test_a_server_killed_during_a_call_fails_that_call_at_once(tmp_path: Path) -> None:
+    spec = f"mcp-stdio:{sys.executable} {fake_mcp.__file__} {tmp_path}/pids"
+
+    def kill(body: Row) -> list[Row]:
+        pids = (tmp_path / "pids").read_text().split()
+        os.kill(int(pids[-1]), signal.SIGKILL)
+        return [call("increment", {"by": 1}, "c2")]
+
+    model = ScriptedModel([call("increment", {"by": 1})], kill, [message("done")])
+    async with serving(model.app) as url:
+        await collect(tmp_path, [make_task()], url, tools=(spec,))
+    (failure,) = failures(tmp_path)
+    assert failure["class"] == "tool" and "has ended" in failure["message"]
+
+
+async def test_what_a_server_started_ends_with_it(tmp_path: Path) -> None:
+    server = tmp_path / "parent.py"
+    server.write_text(PARENT_SERVER.format(path=fake_mcp.__file__, log=tmp_path / "child"))
+    async with serving(counting().app) as model:
+        await collect(tmp_path, [make_task()], model, tools=(f"mcp-stdio:{sys.executable} {server}",))
+    children = [int(pid) for pid in (tmp_path / "child").read_text().split()]
+    assert len(children) == 2
+    assert not any(Path(f"/proc/{pid}/stat").exists() and is_running(pid) for pid in children)
+
+
+def is_running(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_without_the_package_the_message_names_the_extra() -> None:
+    code = (
+        "import sys; sys.modules['mcp'] = None\n"
+        "from rollforge.agents.tools.loading import load_toolset\n"
+        "load_toolset('mcp:http://127.0.0.1:9/mcp')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "UsageError: MCP tools need a package that is not installed" in done.stderr
+    assert "pip install 'rollforge[mcp]'" in done.stderr
+
+
+LARGE_SERVER = """
+import runpy, sys
+sys.argv = ["x", "/dev/null"]
+space = runpy.run_path({path!r}, run_name="fake")
+space["TOOLS"].append({{"name": "large", "inputSchema": {{"type": "object"}}}})
+plain = space["Counter"]._outcome
+def outcome(self, method, params):
+    if method == "tools/call" and params["name"] == "large":
+        return {{"result": {{"content": [{{"type": "text", "text": "a" * (17 << 20)}}]}}}}
+    return plain(self, method, params)
+space["Counter"]._outcome = outcome
+space["main"]("/dev/null")
+"""
+
+PARENT_SERVER = """
+import runpy, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+open("{log}", "a").write(f"{{child.pid}}\\n")
+runpy.run_path({path!r}, run_name="fake")["main"]("/dev/null")
+"""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rollforge import cli
-from rollforge.cli.app import COMMANDS, load_command
+from rollforge.cli.app import COMMANDS, build_app, load_command
 from rollforge.errors import UsageError
 from tests.builders import make_rollout, write_rows
 
@@ -44,6 +44,44 @@ def test_help_names_the_commands_in_the_order_of_the_work(capsys: pytest.Capture
     cli.run(["--help"])
     shown = re.findall(r"^│ ([a-z][a-z-]+) {2,}", capsys.readouterr().out, re.MULTILINE)
     assert shown == list(COMMANDS)
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_the_summary_in_the_table_is_the_first_line_of_the_help(verb: str) -> None:
+    assert COMMANDS[verb].summary == (load_command(verb).function.__doc__ or "").partition("\n")[0].strip()
+
+
+def test_rollforge_help_imports_no_command() -> None:
+    code = "from rollforge.cli import run; run(['--help']); import sys; print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = done.stderr.split()
+    assert not [name for name in loaded if name.startswith(("rollforge.cli.commands.", "rollforge.steps"))]
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_help_all_shows_every_flag_and_help_names_it_where_some_are_left_out(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli.run([verb, "--help"])
+    brief = capsys.readouterr().out
+    cli.run([verb, "--help-all"])
+    whole = capsys.readouterr().out
+    assert (brief != whole) == (f"rollforge {verb} --help-all" in brief)
+    arguments = build_app(verb)[verb].assemble_argument_collection(parse_docstring=False)
+    assert all(
+        argument.name in whole for argument in arguments if argument.show and argument.name.startswith("--")
+    )
+
+
+@pytest.mark.parametrize("verb", ["collect", "prepare"])
+def test_help_of_the_large_commands_shows_about_fifteen_flags(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = load_command(verb).common
+    assert 12 <= len(common) <= 19
+    cli.run([verb, "-h"])
+    shown = capsys.readouterr().out
+    assert all(flag in shown for flag in common)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ import pytest
 from rollforge.errors import DataError, UsageError
 from rollforge.index import open_index
 from rollforge.rollouts import RolloutReader, TaskFields
-from rollforge.steps.verify import Summary, Verification, VerifyOptions, compare, use_verifier
+from rollforge.steps.verify import Verification, VerifyOptions, VerifySummary, compare, use_verifier
 from rollforge.store import RunFiles, RunLock
 
 ROLLFORGE = [sys.executable, "-c", "from rollforge.cli import main; main()"]
@@ -74,7 +74,7 @@ def verifier(path: Path, text: str = EQUAL) -> str:
     return f"{path}:verify"
 
 
-def verify(run: Path, name: str, **options: Any) -> Summary:
+def verify(run: Path, name: str, **options: Any) -> VerifySummary:
     options.setdefault("workers", 0)
     return asyncio.run(Verification(VerifyOptions(run=run, verifier=name, **options)).run())
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from rollforge import sandbox
 from rollforge.errors import UsageError
 from rollforge.records import Response, Task
+from rollforge.verifiers.base import load_verifier
 from rollforge.verifiers.code import (
     Code,
-    Options,
+    CodeOptions,
     differing_lines,
     equal_values,
     extract_code,
@@ -38,7 +39,7 @@ def unit_tests(inputs: list[str], outputs: list[str], fn_name: str | None = None
 
 
 def judge(code: str, task: Task, **options: Any) -> dict[str, Any]:
-    return Code(Options(**options)).verify(task, answer(code))
+    return Code(CodeOptions(**options)).verify(task, answer(code))
 
 
 DOUBLE = unit_tests(["3\n", "5"], ["6\n", "10"])
@@ -164,7 +165,7 @@ HOSTILE_PROGRAMS = {
 @needs_bubblewrap
 @pytest.mark.parametrize("code", HOSTILE_PROGRAMS.values(), ids=HOSTILE_PROGRAMS.keys())
 def test_hostile_programs_get_nothing_and_harm_nobody(code: str) -> None:
-    verifier = Code(Options(timeout=1.0, sandbox="require", memory_mb=512))
+    verifier = Code(CodeOptions(timeout=1.0, sandbox="require", memory_mb=512))
     verdict = verifier.verify(DOUBLE, answer(code))
     assert verdict["reward"] == 0.0
     assert judge("print(int(input()) * 2)", DOUBLE, sandbox="require")["reward"] == 1.0
@@ -211,12 +212,16 @@ def test_the_verdict_says_what_confined_the_program() -> None:
     assert judge("print(6)", unit_tests([""], ["6"]), sandbox="off")["sandbox"] == "limits"
 
 
-def test_require_refuses_to_run_without_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("options", [{}, {"sandbox": "auto"}, {"sandbox": "require"}])
+def test_loading_is_refused_without_bubblewrap(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     sandbox.find_bubblewrap.cache_clear()
     monkeypatch.setenv("PATH", "/nowhere")
     try:
-        with pytest.raises(UsageError, match="required"):
-            Code(Options(sandbox="require"))
+        with pytest.raises(UsageError, match="untrusted programs are not run without a sandbox"):
+            load_verifier("code", options)
+        assert "limits only" in (load_verifier("code", {"sandbox": "off"}).warning or "")
     finally:
         sandbox.find_bubblewrap.cache_clear()
 
@@ -230,7 +235,7 @@ def test_code_is_what_stands_between_the_last_two_fence_lines() -> None:
 
 
 def test_an_answer_without_code_scores_zero_and_a_task_without_tests_fails() -> None:
-    verifier = Code(Options(sandbox="off"))
+    verifier = Code(CodeOptions(sandbox="off"))
     assert verifier.verify(DOUBLE, Response({"output": []}))["reward"] == 0.0
     with pytest.raises(Exception, match=r"UnitTests|object"):
         verifier.verify(Task({"verifier_metadata": {}}), answer("print(1)"))
@@ -248,7 +253,7 @@ def test_think_tags_in_the_answer_or_twice_in_the_reasoning_cost_the_reward() ->
     assert not has_format_violation(reasoned("<think>a</think>"))
     assert has_format_violation(reasoned("<think>a", "<think>b"))
     assert has_format_violation(Response({"output": [{"type": "message", "content": "</think> x"}]}))
-    verifier = Code(Options(reasoning_format_penalty=-0.5, sandbox="off"))
+    verifier = Code(CodeOptions(reasoning_format_penalty=-0.5, sandbox="off"))
     tests = unit_tests([""], ["6"])
     assert verifier.verify(tests, reasoned("<think>"))["reward"] == 1.0
     verdict = verifier.verify(tests, reasoned("<think><think>"))

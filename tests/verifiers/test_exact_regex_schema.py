@@ -33,21 +33,21 @@ def test_exact_compares_the_box_or_the_whole_text(
 
 def test_exact_options_change_what_counts_as_equal(judged: Judged) -> None:
     def reward(text: str, expected: str, **options: Any) -> float:
-        verifier = exact.Exact(exact.Options(**options))
+        verifier = exact.Exact(exact.ExactOptions(**options))
         return float(judged(verifier, text, expected_answer=expected)["reward"])
 
     assert reward("Paris", "paris", ignore_case=False) == 0.0
     assert reward("a  b", "a b", ignore_space=False) == 0.0
     assert reward("reasons\n\n42\n", "42", extract="last_line") == 1.0
     assert reward(r"\boxed{42}", "42", extract="all") == 0.0
-    assert judged(exact.Exact(exact.Options(field="gold")), "x", gold="x")["reward"] == 1.0
+    assert judged(exact.Exact(exact.ExactOptions(field="gold")), "x", gold="x")["reward"] == 1.0
 
 
 def test_exact_without_an_expected_answer_fails_to_judge(judged: Judged) -> None:
     with pytest.raises(ValueError, match="expected_answer"):
         judged(exact.Exact(), "x")
     for nothing in ("", "  ", [], [None], ["", " "]):
-        for options in (exact.Options(), exact.Options(ignore_space=False)):
+        for options in (exact.ExactOptions(), exact.ExactOptions(ignore_space=False)):
             with pytest.raises(ValueError, match="expected_answer"):
                 judged(exact.Exact(options), "", expected_answer=nothing)
 
@@ -71,7 +71,7 @@ def test_exact_without_an_expected_answer_fails_to_judge(judged: Judged) -> None
 def test_regex_compares_what_the_pattern_catches(
     judged: Judged, options: dict[str, Any], text: str, reward: float, caught: str | None
 ) -> None:
-    verdict = judged(regex.Regex(regex.Options(**options)), text, expected_answer="42")
+    verdict = judged(regex.Regex(regex.RegexOptions(**options)), text, expected_answer="42")
     assert verdict == {"reward": reward, "extracted_answer": caught}
 
 
@@ -80,7 +80,7 @@ def test_regex_takes_the_rows_pattern_and_refuses_a_broken_option_at_once(judged
     with pytest.raises(ValueError, match="pattern"):
         judged(regex.Regex(), "id: 7")
     with pytest.raises(UsageError, match="does not work"):
-        regex.Regex(regex.Options(pattern="("))
+        regex.Regex(regex.RegexOptions(pattern="("))
 
 
 SCHEMA = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
@@ -119,7 +119,7 @@ def test_json_schema_takes_an_answer_that_is_nested_too_deeply_for_a_wrong_one(j
 
 
 def test_json_schema_can_look_for_json_inside_the_answer(judged: Judged) -> None:
-    verifier = json_schema.JsonSchema(json_schema.Options(schema=SCHEMA, find=True))
+    verifier = json_schema.JsonSchema(json_schema.JsonSchemaOptions(schema=SCHEMA, find=True))
     assert judged(verifier, 'Here: {"n": 1}. Done.')["reward"] == 1.0
     assert judged(verifier, 'Here:\n```json\n{"n": 2}\n```\nDone.')["reward"] == 1.0
     assert judged(verifier, "nothing")["reward"] == 0.0

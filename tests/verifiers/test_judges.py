@@ -31,7 +31,7 @@ async def equivalence(
     server: JudgeServer, text: str, row: dict[str, Any] | None = None, **options: Any
 ) -> dict[str, Any]:
     verifier = equivalence_judge.EquivalenceVerifier(
-        equivalence_judge.Options(model="judge", base_url=server.url, retries=0, **options)
+        equivalence_judge.EquivalenceOptions(model="judge", base_url=server.url, retries=0, **options)
     )
     try:
         return await verifier.verify(task(**{"expected_answer": "Paris", **(row or {})}), answer(text))
@@ -232,7 +232,7 @@ def in_block(score: Any, reason: str = "fine") -> Callable[[dict[str, Any]], str
 async def scored(server: JudgeServer, text: str = "An answer", **options: Any) -> dict[str, Any]:
     rubric = {"rubric": "Clear and true."} if "rubric" not in options else {}
     verifier = judge.RubricJudge(
-        judge.Options(model="judge", base_url=server.url, retries=0, **rubric, **options)
+        judge.RubricJudgeOptions(model="judge", base_url=server.url, retries=0, **rubric, **options)
     )
     try:
         return await verifier.verify(task(expected_answer="gold"), answer(text))
@@ -299,9 +299,13 @@ async def test_the_rubric_comes_from_options_file_or_row(tmp_path: Path) -> None
         with pytest.raises(ValueError, match="rubric"):
             await scored(server, rubric=None)
     with pytest.raises(UsageError, match="No such file"):
-        judge.RubricJudge(judge.Options(model="m", base_url="http://127.0.0.1:9/v1", rubric="@/no/such/file"))
+        judge.RubricJudge(
+            judge.RubricJudgeOptions(model="m", base_url="http://127.0.0.1:9/v1", rubric="@/no/such/file")
+        )
     with pytest.raises(UsageError, match="lowest"):
-        judge.RubricJudge(judge.Options(model="m", base_url="http://127.0.0.1:9/v1", lowest=1, highest=1))
+        judge.RubricJudge(
+            judge.RubricJudgeOptions(model="m", base_url="http://127.0.0.1:9/v1", lowest=1, highest=1)
+        )
 
 
 async def test_a_busy_judge_is_asked_again() -> None:
@@ -311,7 +315,9 @@ async def test_a_busy_judge_is_asked_again() -> None:
         return replies.pop() if replies else in_block(10)(request)
 
     with judge_server(script) as server:
-        verifier = judge.RubricJudge(judge.Options(model="m", base_url=server.url, rubric="r", retries=2))
+        verifier = judge.RubricJudge(
+            judge.RubricJudgeOptions(model="m", base_url=server.url, rubric="r", retries=2)
+        )
         verdict = await verifier.verify(task(), answer("x"))
         await verifier.close()
     assert verdict["reward"] == 1.0

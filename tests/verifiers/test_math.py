@@ -9,7 +9,7 @@ from rollforge.errors import Failure, UsageError
 from rollforge.verifiers.base import load_verifier
 from rollforge.verifiers.equivalence import DIFFERENT, EQUAL
 from rollforge.verifiers.judge_model import JudgeOptions
-from rollforge.verifiers.math import Math, Options, without_delimiters
+from rollforge.verifiers.math import Math, MathOptions, without_delimiters
 from tests.verifiers.judge_server import in_fence, judge_server
 
 Judged = Callable[..., Any]
@@ -53,7 +53,7 @@ def test_an_unreadable_expected_answer_is_a_failure_not_a_zero(judged: Judged) -
 
 
 def with_judge(url: str, **options: Any) -> Math:
-    return Math(Options(judge=JudgeOptions(model="judge", base_url=url, retries=0, **options)))
+    return Math(MathOptions(judge=JudgeOptions(model="judge", base_url=url, retries=0, **options)))
 
 
 def test_the_judge_is_asked_in_both_orders_and_only_about_what_the_library_refused(judged: Judged) -> None:
@@ -110,4 +110,4 @@ def test_a_judge_that_cannot_be_reached_or_read_is_a_failure_not_a_zero(judged: 
 
 def test_a_judge_without_model_or_address_is_refused_before_the_first_rollout() -> None:
     with pytest.raises(UsageError, match="base_url"):
-        Math(Options(judge=JudgeOptions(model="judge")))
+        Math(MathOptions(judge=JudgeOptions(model="judge")))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rollforge.errors import Failure
 from rollforge.records import Response, Task
 from rollforge.verifiers.base import load_verifier
-from rollforge.verifiers.mcqa import Mcqa, Options
+from rollforge.verifiers.mcqa import Mcqa, McqaOptions
 from rollforge.verifiers.running.judge import make_judge
 from tests.verifiers.conftest import make_response
 
@@ -68,7 +68,7 @@ GOLDEN = [
 def test_each_grading_mode_reads_the_letter_as_documented(
     judged: Callable[..., Any], mode: Any, text: str, letter: str | None
 ) -> None:
-    verdict = judged(Mcqa(Options(grading_mode=mode)), text, options=OPTIONS, expected_answer=" b ")
+    verdict = judged(Mcqa(McqaOptions(grading_mode=mode)), text, options=OPTIONS, expected_answer=" b ")
     assert verdict == {
         "reward": float(letter == "B"),
         "expected_answer": "B",
@@ -111,7 +111,7 @@ async def test_a_rows_regex_that_backtracks_for_ever_fails_its_verdict_and_block
 def test_the_rows_own_mode_is_used_unless_the_option_overrules_it(judged: Callable[..., Any]) -> None:
     row = {"options": OPTIONS, "expected_answer": "A", "grading_mode": COLON}
     assert judged(Mcqa(), "Answer: A", **row)["reward"] == 1.0
-    assert judged(Mcqa(Options(grading_mode="lenient_boxed")), "Answer: A", **row)["reward"] == 0.0
+    assert judged(Mcqa(McqaOptions(grading_mode="lenient_boxed")), "Answer: A", **row)["reward"] == 0.0
 
 
 def test_a_task_that_cannot_be_judged_raises_instead_of_scoring_zero(judged: Callable[..., Any]) -> None:
@@ -135,7 +135,7 @@ def test_text_of_all_messages_is_read_and_reasoning_is_not() -> None:
 def test_only_an_allowed_letter_is_ever_read(text: str, mode: Any) -> None:
     task = Task({"options": OPTIONS, "expected_answer": "B"})
     response = Response({"output": [{"type": "message", "content": text}]})
-    assert Mcqa(Options(grading_mode=mode)).verify(task, response)["extracted_answer"] in {
+    assert Mcqa(McqaOptions(grading_mode=mode)).verify(task, response)["extracted_answer"] in {
         None,
         "A",
         "B",

@@ -1,6 +1,6 @@
-"""This module says what an agent is: it turns a task into a response, or fails in words that can be recorded.
+"""The agent protocol: an agent turns a task into a response, or raises a failure that can be recorded.
 
-An agent lives as long as a run: `prepare` before the plan is made, `start` once the model can be asked, `run` for every rollout,
+An agent lives as long as a run: `prepare` before the plan is made, `start` when the model is ready, `run` for every rollout,
 `close` at the end. It does not write, judge or retry whole rollouts; the engine does.
 """
 

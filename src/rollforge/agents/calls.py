@@ -1,8 +1,8 @@
-"""This module answers the function calls of one model turn.
+"""Answers the function calls of one model turn.
 
-Whatever the model did wrong (broken JSON, an unknown tool, arguments that do not fit) and whatever a tool raises is told to the
-model as text, so that it can do better; the class of the error is kept in the item. Only a tool's server that cannot be reached is
-a `Failure` of the rollout.
+Mistakes of the model (broken JSON, an unknown tool, arguments that do not fit) and exceptions of a tool go back to the model as
+text, so that it can correct itself; the item keeps the class of the error. Only an unreachable tool server is a `Failure` of the
+rollout.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import time
 
 from rollforge.agents.tools.base import ToolError, ToolSession
+from rollforge.agents.tools.limits import MAX_RESULT_BYTES
 from rollforge.errors import Failure
 from rollforge.records import OWN_KEY, JsonObject, from_json, to_json
 from rollforge.store.reading import UNREADABLE
@@ -19,7 +20,7 @@ from rollforge.store.reading import UNREADABLE
 async def answer_calls(
     calls: list[JsonObject], session: ToolSession, timeout_s: float | None
 ) -> list[JsonObject]:
-    """One `function_call_output` item per call, in the order of the calls; without a limit, the session keeps its own."""
+    """One `function_call_output` item per call, in call order. Without `timeout_s`, the session applies its own limit."""
     if len(calls) == 1 or not session.is_parallel:
         return [await answer_call(call, session, timeout_s) for call in calls]
     try:
@@ -39,6 +40,10 @@ async def answer_call(call: JsonObject, session: ToolSession, timeout_s: float |
     try:
         arguments = parse_arguments(call.get("arguments"))
         text = await _call_in_time(session, name, arguments, timeout_s)
+        if len(text) > MAX_RESULT_BYTES:
+            raise tool_error(
+                "too-large", f"the tool {name} returned {len(text):,} characters, which is too much"
+            )
     except ToolError as problem:
         text, error = problem.text, problem.kind
     return {
@@ -57,29 +62,29 @@ async def _call_in_time(
             return await session.call(name, arguments)
     except TimeoutError as error:
         if limit.expired():
-            raise told("timeout", f"the tool {name} took longer than {timeout_s:g} s") from None
-        raise told("TimeoutError", f"TimeoutError: {error}") from error
+            raise tool_error("timeout", f"the tool {name} took longer than {timeout_s:g} s") from None
+        raise tool_error("TimeoutError", f"TimeoutError: {error}") from error
     except (ToolError, Failure):
         raise
-    except Exception as error:  # the boundary to the tool's code: the model is told
-        raise told(type(error).__name__, f"{type(error).__name__}: {error}") from error
+    except Exception as error:  # the boundary to the tool's code: the model reads it
+        raise tool_error(type(error).__name__, f"{type(error).__name__}: {error}") from error
 
 
 def parse_arguments(text: object) -> JsonObject:
-    """The arguments of a call; a model that wrote none at all means an empty object."""
+    """The arguments of a call; no text at all means an empty object."""
     if isinstance(text, dict):
         return text
     try:
         value = from_json(str(text)) if text else {}
     except UNREADABLE as error:
-        raise told("bad-arguments", f"Invalid tool call arguments: {error}") from error
+        raise tool_error("bad-arguments", f"Invalid tool call arguments: {error}") from error
     if not isinstance(value, dict):
-        raise told(
+        raise tool_error(
             "bad-arguments", f"Invalid tool call arguments: expected an object, got {type(value).__name__}"
         )
     return value
 
 
-def told(kind: str, message: str) -> ToolError:
-    """An error as the model reads it."""
+def tool_error(kind: str, message: str) -> ToolError:
+    """An error with the text that the model reads."""
     return ToolError(kind, to_json({"error": message[:2000]}).decode())

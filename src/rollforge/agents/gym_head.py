@@ -1,7 +1,7 @@
-"""This module finds NeMo Gym servers through their head server.
+"""Finds NeMo Gym servers through their head server.
 
-The head's config is the user's whole config, secrets included: it is read, searched for hosts and ports, and forgotten. It is
-never kept, logged or shown, not even in an error message.
+The head's config is the user's whole config, secrets included. It is searched for hosts and ports and dropped: never kept,
+logged or shown, not even in an error message.
 """
 
 from __future__ import annotations

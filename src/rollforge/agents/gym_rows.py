@@ -1,7 +1,7 @@
-"""This module knows NeMo Gym's row shapes: what `/verify` wants, and what its answers mean.
+"""NeMo Gym's row shapes: what its servers accept, and what their answers mean.
 
 Their models forbid or require fields that a response from elsewhere has or lacks, so a response is completed before it is sent.
-Their failure keys are understood: a failed judge is never a reward, whatever number stands beside it.
+Their failure keys count: a failed judge is never a reward, whatever number is beside it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""This module speaks to one NeMo Gym server: plain HTTP, with the session cookie of one rollout kept and sent back.
+"""HTTP client for one NeMo Gym server, with one session cookie per rollout.
 
-A server that is not there is waited for, as long as patience lasts, and then stops the run (`Outage`); what it answers, 500s
-included, is the caller's to read. A request that reached the server is never sent twice: its tools have effects.
+An unreachable server is retried as long as patience lasts, then the run stops (`Outage`). The caller interprets every answer, 500s
+included. A request that reached the server is never sent twice: tools have side effects.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class GymAnswer:
     """What a server answered."""
 
     status: int
@@ -71,7 +71,7 @@ class GymServer:
 
     async def post(
         self, path: str, body: JsonObject, *, session: Session, boundary: Boundary, timeout_s: float
-    ) -> Answer:
+    ) -> GymAnswer:
         """The answer, whatever its status; raises `Failure` of `boundary` when the connection breaks or time is up."""
         data = to_json(body)
         while True:
@@ -101,13 +101,13 @@ class GymServer:
                 self._has_answered = True
                 return answer
 
-    async def _send(self, path: str, data: bytes, session: Session, timeout_s: float) -> Answer:
+    async def _send(self, path: str, data: bytes, session: Session, timeout_s: float) -> GymAnswer:
         headers = {"Content-Type": "application/json", **session.headers()}
         limit = aiohttp.ClientTimeout(total=timeout_s, sock_connect=30)
         async with self._http.post(self.url + path, data=data, headers=headers, timeout=limit) as answer:
             body = await answer.read()
             session.keep(answer)
-            return Answer(answer.status, body)
+            return GymAnswer(answer.status, body)
 
     async def _may_ask(self) -> None:
         """Wait while the breaker is open, but not longer than patience lasts."""
@@ -129,14 +129,14 @@ def open_http() -> aiohttp.ClientSession:
     )
 
 
-def refuse_errors(answer: Answer, what: str, boundary: Boundary) -> None:
+def refuse_errors(answer: GymAnswer, what: str, boundary: Boundary) -> None:
     """Raise a `Failure` for every answer but 200."""
     if answer.status != 200:
         kind = _class_of(answer.status, boundary)
         raise Failure(boundary, kind, f"{what}: {answer.message}", status=answer.status)
 
 
-def read_object(answer: Answer, what: str, boundary: Boundary) -> JsonObject:
+def read_object(answer: GymAnswer, what: str, boundary: Boundary) -> JsonObject:
     """The JSON object in a 200 answer; anything else is a `Failure`."""
     refuse_errors(answer, what, boundary)
     otherwise: FailureClass = "verifier" if boundary == "verifier" else "agent"

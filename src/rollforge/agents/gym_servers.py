@@ -1,4 +1,4 @@
-"""This module knows which NeMo Gym server a row belongs to: the one that was named, or the one its head server names."""
+"""Which NeMo Gym server a row belongs to: the one given by URL, or the one its head server names."""
 
 from __future__ import annotations
 

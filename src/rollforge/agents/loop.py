@@ -1,7 +1,7 @@
-"""This module is the tool loop: ask the model, answer its calls, ask again, until it calls nothing more.
+"""The tool loop: ask the model, answer its calls, ask again, until it makes no more calls.
 
-A rollout that reaches the turn limit is what it is: incomplete, for the reason `max_turns`, and judged like any other. A model that
-fails half-way makes a `Failure` that carries the turns so far.
+A rollout that reaches the turn limit is incomplete for the reason `max_turns`, and judged like any other. A model that fails
+half-way raises a `Failure` that carries the turns so far.
 """
 
 from __future__ import annotations

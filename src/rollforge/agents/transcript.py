@@ -1,7 +1,7 @@
-"""This module keeps the turns of a rollout, and makes one response of them.
+"""The turns of one rollout, and the single response they make.
 
-Every turn's items are kept as they came, token ids and logprobs included; what is sent back to the model is the same items without
-what a server would refuse or never reads.
+Every turn's items are kept as they came, token ids and logprobs included. The model gets them back without the fields that a server
+refuses or ignores.
 """
 
 from __future__ import annotations

@@ -27,6 +27,8 @@ MEMBERS = {
     "missed-answers": "rollforge.checks.consistency:missed_answers",
     "contradicting-metric": "rollforge.checks.consistency:contradicting_metric",
     "mixed-verifiers": "rollforge.checks.consistency:mixed_verifiers",
+    "unsandboxed": "rollforge.checks.unsandboxed:unsandboxed",
+    "unjudged-clusters": "rollforge.checks.unjudged_clusters:unjudged_clusters",
     "low-coverage": "rollforge.checks.completeness:low_coverage",
     "missing-rollouts": "rollforge.checks.completeness:missing_rollouts",
     "incomplete-groups": "rollforge.checks.completeness:incomplete_groups",

@@ -1,21 +1,20 @@
-"""This module runs Python that nobody has read, in a process that can do little harm.
+"""Runs untrusted Python programs so that they can do little harm.
 
-With bubblewrap the program has no network, no environment, no view of the home directory or of other
-processes, a read-only system (the interpreter and its packages), one scratch directory in memory, and limits
-on CPU time, memory, file size, open files and processes; everything it started dies with it. Run by root, it
-also gets a user id of its own.
+With bubblewrap a program has no network, no environment, no view of the home directory, the working directory or other processes,
+a read-only system (libraries, the interpreter, its packages), one scratch directory in memory, and limits on CPU time, memory,
+file size, open files and processes. It cannot create user namespaces. Everything it started dies with it. Started by root, it gets
+a user id of its own.
 
-Where bubblewrap is missing or not allowed, only the limits, the empty environment and (for root, where the
-interpreter can be read by others) the user id remain: the program can then reach the network and read what
-its user may read. `require` refuses that; the kind in use is in `Sandbox.kind`.
+Without bubblewrap programs are refused, unless the user asks for `off`. Then a program has the same limits, an empty environment
+and no inherited files; Landlock closes off all files but the system's (and TCP) where the kernel has it, a seccomp filter is set,
+and root's programs get a user id of their own, or lose all capabilities where another user cannot run the interpreter.
+`Sandbox.weakness` says what is still open.
 
-It does not stop: a hole in the kernel; timing and other side channels; use of the limits to the full (so many
-processes times so much memory); a program that reads the installed packages.
+Not stopped at any level: a hole in the kernel, timing and other side channels, a program that reads the installed packages.
 """
 
 from __future__ import annotations
 
-import logging
 import marshal
 import os
 import random
@@ -24,26 +23,28 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.sandbox.bubblewrap import confinements, python, python_inside
-from rollforge.sandbox.confined import Confined, Reply
+from rollforge.sandbox import bootstrap
+from rollforge.sandbox.bubblewrap import confinements, python, python_files, python_inside, system_paths
+from rollforge.sandbox.confined import Confined, SandboxReply
+from rollforge.sandbox.seccomp import seccomp_filter
 
-__all__ = ["WEAKER", "Confined", "Kind", "Limits", "Mode", "Reply", "Sandbox", "find_bubblewrap"]
-
-logger = logging.getLogger(__name__)
+__all__ = ["Confined", "Limits", "Mode", "Sandbox", "SandboxKind", "SandboxReply", "find_bubblewrap"]
 
 Mode = Literal["auto", "require", "off"]
-"""`auto` takes bubblewrap if it works, `require` refuses to go without, `off` does not use it."""
+"""`auto` and `require` confine with bubblewrap or refuse to run; `off` runs programs with limits only."""
 
-Kind = Literal["bubblewrap", "limits"]
-"""What holds the program: namespaces and limits, or limits alone."""
+SandboxKind = Literal["bubblewrap", "limits"]
+"""How programs are confined: namespaces and limits, or limits alone."""
 
-WEAKER = "they can reach the network, read what their user may read, and see other processes"
-"""What limits alone do not stop."""
+INSTALL_HINT = (
+    "install it (Debian, Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap) and allow user namespaces; "
+    "--sandbox off runs programs with limits only"
+)
 
 _ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
@@ -52,49 +53,7 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
-"""All the program sees of an environment; one thread for numpy, since threads count as processes."""
-
-# Runs first inside: gives up the user id, sets the limits for good, then runs the code from the pipe.
-_BOOTSTRAP = """
-import os, sys, marshal, resource as r
-inside, outside, uid, cpu, memory, file, files, processes = map(int, sys.argv[1:9])
-if uid:
-    os.setgroups([])
-    try:
-        os.setresgid(uid, uid, uid)
-        os.setresuid(uid, uid, uid)
-    except OSError:  # a container may know no user ids as high
-        os.setresgid(65534, 65534, 65534)
-        os.setresuid(65534, 65534, 65534)
-def limit(kind, value):
-    hard = r.getrlimit(kind)[1]
-    value = value if hard == r.RLIM_INFINITY else min(value, hard)
-    r.setrlimit(kind, (value, value))
-for kind, value in (
-    (r.RLIMIT_CORE, 0), (r.RLIMIT_CPU, cpu), (r.RLIMIT_AS, memory), (r.RLIMIT_FSIZE, file),
-    (r.RLIMIT_NOFILE, files), (r.RLIMIT_NPROC, processes), (r.RLIMIT_STACK, min(memory // 2, 1 << 30)),
-):
-    if value or kind == r.RLIMIT_CORE:
-        limit(kind, value)
-def read(size):
-    parts = []
-    while size:
-        part = os.read(inside, min(size, 1 << 20))
-        if not part:
-            os._exit(0)
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
-def receive():
-    return read(int.from_bytes(read(8), "big"))
-def send(data):
-    data = memoryview(len(data).to_bytes(8, "big") + data)
-    while data:
-        data = data[os.write(outside, data):]
-sys.path += sys.argv[9:]
-given = {"__name__": "runner", "receive": receive, "send": send, "pipes": (inside, outside)}
-exec(marshal.loads(receive()), given)
-"""
+"""A program's whole environment; one thread for numpy, since threads count as processes."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +63,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """CPU time of each of its processes."""
     memory_bytes: int = 2 << 30
     """Address space of each of its processes."""
+    total_memory_bytes: int = 4 << 30
+    """Resident memory of all its processes together; looked at ten times a second, 0 for no limit."""
     file_bytes: int = 64 << 20
     """Largest file it may write; its scratch directory holds as much in all."""
     open_files: int = 128
@@ -118,48 +79,56 @@ class Sandbox:
     """A way to confine programs that was tried and works here."""
 
     def __init__(self, mode: Mode = "auto", *, packages: bool = True) -> None:
-        """Find out what works.
+        """Find out what works here.
 
         Args:
-            mode: Whether bubblewrap is wanted, asked for, or not to be used.
+            mode: `off` for limits only; anything else needs bubblewrap.
             packages: Let programs import the installed packages (read-only), as numpy.
 
         Raises:
-            UsageError: bubblewrap is required and does not work.
+            UsageError: bubblewrap does not work, and the mode is not `off`.
         """
         self._site = _site_packages() if packages else None
-        found = _Found() if mode == "off" else find_bubblewrap()
-        self._prefix, why = found.prefix, found.why_not
-        self._drops_user = os.geteuid() == 0 and (self._prefix is not None or _can_drop_user())
-        self._counts_processes = found.counts_processes if self._prefix else self._drops_user
-        if self._prefix is None and mode == "require":
+        trial = _Trial() if mode == "off" else find_bubblewrap()
+        if trial.prefix is None and mode != "off":
             raise UsageError(
-                f"the sandbox is required, and bubblewrap does not work here: {why}",
-                hint="install it (apt-get install bubblewrap), or allow limits alone: sandbox=auto",
+                f"untrusted programs are not run without a sandbox, and bubblewrap does not work here: {trial.why_not}",
+                hint=INSTALL_HINT,
             )
-        if self._prefix is None and mode == "auto":
-            logger.warning(
-                "programs run with limits only%s, network and files in reach: bubblewrap does not work (%s)",
-                " and as root" if os.geteuid() == 0 and not self._drops_user else "",
-                why,
-            )
-        self.kind: Kind = "limits" if self._prefix is None else "bubblewrap"
+        self._prefix = trial.prefix
+        self._drops_user = os.geteuid() == 0 and (self._prefix is not None or _can_drop_user())
+        self._counts_processes = trial.counts_processes if self._prefix else self._drops_user
+        self.kind: SandboxKind = "limits" if self._prefix is None else "bubblewrap"
+
+    @property
+    def weakness(self) -> str | None:
+        """What programs can still do without bubblewrap; None with it."""
+        if self._prefix is not None:
+            return None
+        files = (
+            "they can reach the network"
+            if hides_files()
+            else "they can reach the network, read every file that their user may read (the tasks with their expected outputs too)"
+        )
+        user = " and run as root" if os.geteuid() == 0 and not self._drops_user else ""
+        return f"{files}, see other processes{user}"
 
     def start(self, code: CodeType, limits: Limits) -> Confined:
-        """Run `code` inside; it finds `receive()`, `send(bytes)` and `pipes` among its globals."""
+        """Run `code` inside; its globals have `receive()`, `send(bytes)` and `pipes`."""
         to_read, from_us = os.pipe()
         from_it, to_write = os.pipe()
         uid = random.SystemRandom().randrange(1 << 30, 1 << 31) if self._drops_user else 0
         scratch = None if self._prefix else tempfile.mkdtemp(prefix="rollforge-scratch-")
         if scratch and uid:
             os.chown(scratch, uid, uid)
+        filter_file = _filter_file() if self._prefix is not None else None
         try:
             process = subprocess.Popen(
-                self._command(limits, to_read, to_write, uid),
+                self._command(limits, to_read, to_write, uid, scratch, filter_file),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                pass_fds=(to_read, to_write),
+                pass_fds=[fd for fd in (to_read, to_write, filter_file) if fd is not None],
                 env=_ENVIRONMENT,
                 cwd=scratch or "/",
                 start_new_session=True,
@@ -171,28 +140,86 @@ class Sandbox:
         finally:
             os.close(to_read)
             os.close(to_write)
-        confined = Confined(process, from_us, from_it, limits.output_bytes, scratch)
+            if filter_file is not None:
+                os.close(filter_file)
+        confined = Confined(
+            process,
+            from_us,
+            from_it,
+            output_bytes=limits.output_bytes,
+            total_memory_bytes=limits.total_memory_bytes,
+            scratch=scratch,
+            uid=uid if scratch else 0,
+        )
         confined.begin(marshal.dumps(code))
         return confined
 
-    def _command(self, limits: Limits, to_read: int, to_write: int, uid: int) -> list[str]:
-        numbers = (
-            to_read,
-            to_write,
-            uid,
-            limits.cpu_seconds,
-            limits.memory_bytes,
-            limits.file_bytes,
-            limits.open_files,
-            limits.processes if self._counts_processes else 0,
-        )
-        command = ["-I", "-S", "-B", "-X", "utf8", "-c", _BOOTSTRAP, *map(str, numbers)]
+    def _command(
+        self,
+        limits: Limits,
+        to_read: int,
+        to_write: int,
+        uid: int,
+        scratch: str | None,
+        filter_file: int | None,
+    ) -> list[str]:
+        settings: dict[str, Any] = {
+            "pipes": (to_read, to_write),
+            "uid": uid,
+            "limits": _rlimits(limits, counts_processes=self._counts_processes),
+            "restrict": scratch is not None,
+        }
+        words = ["-I", "-S", "-B", "-X", "utf8", "-c", _bootstrap_source()]
         if self._prefix is None:
-            return [str(python()), *command, *([self._site] if self._site else [])]
-        scratch = ["--perms", "1777", "--size", str(limits.file_bytes), "--tmpfs", "/tmp", "--chdir", "/tmp"]
+            settings["path"] = [self._site] if self._site else []
+            settings["seccomp"] = seccomp_filter()
+            settings["readable"] = [str(path) for path in _readable_paths(self._site)]
+            settings["writable"] = [scratch, "/dev/null"]
+            return [str(python()), *words, marshal.dumps(settings, 4).hex()]
+        settings["path"] = ["/packages"] if self._site else []
+        room = ["--perms", "1777", "--size", str(limits.file_bytes), "--tmpfs", "/tmp", "--chdir", "/tmp"]
         site = ["--ro-bind", self._site, "/packages"] if self._site else []
-        inside = [python_inside(), *command, *(["/packages"] if self._site else [])]
-        return [*self._prefix, *scratch, *site, "--", *inside]
+        filters = ["--seccomp", str(filter_file)] if filter_file is not None else []
+        inside = [python_inside(), *words, marshal.dumps(settings, 4).hex()]
+        return [*self._prefix, *room, *site, *filters, "--", *inside]
+
+
+def _rlimits(limits: Limits, *, counts_processes: bool) -> list[tuple[str, int]]:
+    found = [
+        ("RLIMIT_CORE", 0),
+        ("RLIMIT_CPU", limits.cpu_seconds),
+        ("RLIMIT_AS", limits.memory_bytes),
+        ("RLIMIT_FSIZE", limits.file_bytes),
+        ("RLIMIT_NOFILE", limits.open_files),
+        ("RLIMIT_STACK", min(limits.memory_bytes // 2, 1 << 30)),
+    ]
+    return [*found, ("RLIMIT_NPROC", limits.processes)] if counts_processes else found
+
+
+def _filter_file() -> int | None:
+    """The seccomp filter as an open file, for bubblewrap to read."""
+    filters = seccomp_filter()
+    if filters is None:
+        return None
+    if hasattr(os, "memfd_create"):
+        handle = os.memfd_create("rollforge-seccomp")
+    else:
+        handle, path = tempfile.mkstemp()
+        os.unlink(path)  # noqa: PTH108  (only the open file is needed)
+    os.write(handle, filters)
+    os.lseek(handle, 0, os.SEEK_SET)
+    return handle
+
+
+def _readable_paths(site: str | None) -> list[Path]:
+    """What a program without bubblewrap may read."""
+    links = [Path("/lib"), Path("/lib64"), Path("/bin"), Path("/etc/ld.so.cache"), Path("/dev/null")]
+    return [*system_paths(), *python_files(), *links, *([Path(site)] if site else [])]
+
+
+@lru_cache(maxsize=1)
+def _bootstrap_source() -> str:
+    return Path(bootstrap.__file__).read_text(encoding="utf-8")
 
 
 def _site_packages() -> str:
@@ -202,8 +229,8 @@ def _site_packages() -> str:
     return str(Path(known.__file__).resolve().parents[1])
 
 
-class _Found(msgspec.Struct, frozen=True):
-    """Which bubblewrap command works here, if any."""
+class _Trial(msgspec.Struct, frozen=True):
+    """The bubblewrap command that works here, if any."""
 
     prefix: list[str] | None = None
     counts_processes: bool = False
@@ -212,36 +239,54 @@ class _Found(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=1)
-def find_bubblewrap() -> _Found:
-    """The command that confines, once it was seen to work; else why not."""
+def find_bubblewrap() -> _Trial:
+    """The confining command that a trial run has shown to work; else the reason why there is none."""
     why_not = "no bwrap in PATH"
     for prefix in confinements():
         for counts_processes in (True, False):
-            why_not = _why_not(prefix, counts_processes)
-            if not why_not:
-                return _Found(prefix, counts_processes)
-    return _Found(why_not=why_not)
+            reply, why_not = _trial_run(prefix, _WORKS, drops_user=True, counts_processes=counts_processes)
+            if reply == b"works":
+                return _Trial(prefix, counts_processes)
+    return _Trial(why_not=why_not)
 
 
 @lru_cache(maxsize=1)
 def _can_drop_user() -> bool:
-    """Whether another user can run the interpreter, which is not so when it stands in root's home."""
-    return not _why_not(None, counts_processes=True)
+    """Whether another user can run the interpreter; not when it is in root's home."""
+    return _trial_run(None, _WORKS, drops_user=True)[0] == b"works"
 
 
-_PROBE = compile(
-    "import os, colorsys\nif not os.fork(): os._exit(0)\nos.wait()\nsend(b'works')", "<probe>", "exec"
+@lru_cache(maxsize=1)
+def hides_files() -> bool:
+    """Whether programs without bubblewrap are kept from files that are not the system's: seen in a trial."""
+    with tempfile.TemporaryDirectory(prefix="rollforge-trial-") as directory:
+        secret = Path(directory) / "secret"
+        secret.write_text("secret")
+        secret.chmod(0o600)
+        Path(directory).chmod(0o755)
+        code = compile(_READS.format(path=str(secret)), "<trial>", "exec")
+        drops_user = os.geteuid() == 0 and _can_drop_user()
+        return _trial_run(None, code, drops_user=drops_user)[0] == b"closed"
+
+
+_WORKS = compile(
+    "import os, colorsys\nif not os.fork(): os._exit(0)\nos.wait()\nsend(b'works')", "<trial>", "exec"
 )
+_READS = "try:\n    open({path!r}).read()\n    send(b'open')\nexcept OSError:\n    send(b'closed')"
 
 
-def _why_not(prefix: list[str] | None, counts_processes: bool) -> str:
-    """Nothing when a program that imports and forks once runs under the prefix; else what went wrong."""
+def _trial_run(
+    prefix: list[str] | None, code: CodeType, *, drops_user: bool, counts_processes: bool = True
+) -> tuple[bytes | None, str]:
+    """The message of a trial program under the prefix, and what went wrong when there is none."""
     candidate = object.__new__(Sandbox)
     candidate._prefix, candidate._site = prefix, None
-    candidate._drops_user, candidate._counts_processes = os.geteuid() == 0, counts_processes
-    with candidate.start(_PROBE, Limits()) as confined:
+    candidate._drops_user = drops_user and os.geteuid() == 0
+    candidate._counts_processes = counts_processes and (prefix is not None or candidate._drops_user)
+    with candidate.start(code, Limits()) as confined:
         reply = confined.wait(20.0)
-        if reply.message == b"works":
-            return ""
+        if reply.message is not None:
+            return reply.message, ""
         confined.wait(0.2)
-        return confined.errors.strip().rpartition("\n")[2] or f"a trial run came to nothing ({reply.ended})"
+        why = confined.errors.strip().rpartition("\n")[2]
+        return None, why or f"a trial run came to nothing ({reply.ended})"

@@ -1,6 +1,7 @@
-"""This module writes the bubblewrap command: what a confined program sees of the machine, which is little.
+"""The bubblewrap command: what a sandboxed program sees of the machine.
 
-It knows no limits and starts nothing; whether a command works is found out by running it.
+It sees the system's libraries and programs, the interpreter and its standard library, read-only, and nothing else: no home
+directory, no working directory, no `/usr/src`, wherever Python lives. Nothing is started here.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,19 +22,26 @@ _NAMESPACES = (
     "--die-with-parent",
 )
 _TO_GIVE_UP_ROOT = ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
-"""Kept only to change the user id, which takes every capability away."""
+"""Kept only to change the user id, which drops every capability."""
+
+_SYSTEM = (
+    *("/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libexec", "/usr/bin", "/usr/share/zoneinfo"),
+    *("/usr/local/lib", "/usr/local/lib64", "/usr/local/bin"),
+)
+"""What a program may read of `/usr`: containers keep their work in `/usr/src`."""
 
 
 def confinements() -> Iterator[list[str]]:
-    """Commands to try, best first: for root, the limit on processes holds only without a user namespace."""
-    found = shutil.which("bwrap")
-    if found is None:
+    """Commands to try, best first. For root, the limit on processes holds only without a user namespace."""
+    command = shutil.which("bwrap")
+    if command is None:
         return
     if os.geteuid() == 0:
-        yield [found, *_NAMESPACES, *_TO_GIVE_UP_ROOT, *_view()]
-        yield [found, "--unshare-user", *_NAMESPACES, *_TO_GIVE_UP_ROOT, *_view()]
+        yield [command, *_NAMESPACES, *_TO_GIVE_UP_ROOT, *view()]
+        yield [command, "--unshare-user", *_NAMESPACES, *_TO_GIVE_UP_ROOT, *view()]
     else:
-        yield [found, "--unshare-user", *_NAMESPACES, *_view()]
+        yield [command, "--unshare-user", "--disable-userns", *_NAMESPACES, *view()]
+        yield [command, "--unshare-user", *_NAMESPACES, *view()]  # bubblewrap before 0.8
 
 
 def python() -> Path:
@@ -41,29 +50,76 @@ def python() -> Path:
 
 
 def python_inside() -> str:
-    """The interpreter as the program sees it: one outside `/usr` is shown under a neutral name."""
+    """The interpreter's path inside: one outside `/usr` has a neutral name there."""
     path = python()
     return str(path) if path.is_relative_to("/usr") else f"/python/{path.relative_to(path.parents[1])}"
 
 
-def _view() -> list[str]:
-    words = ["--ro-bind", "/usr", "/usr"]
-    words += ["--perms", "0755", "--dir", "/dev", "--dev-bind", "/dev/null", "/dev/null"]
+def python_files() -> list[Path]:
+    """The interpreter, its standard library and its shared libraries; never a whole home directory.
+
+    A prefix of its own (`~/.pyenv/versions/3.12.1`) counts as a whole; `~` as a prefix (`~/bin/python3`) does not.
+    """
+    path, prefix = python(), python().parents[1]
+    stdlib = Path(sysconfig.get_path("stdlib", vars={"base": sys.base_prefix})).resolve()
+    is_own = stdlib.is_relative_to(prefix) and not any(
+        private.is_relative_to(prefix) for private in private_paths()
+    )
+    if is_own:
+        return [prefix]
+    dynamic = stdlib / "lib-dynload"
+    libraries = sorted((prefix / "lib").glob("lib*.so*"))
+    return [path, stdlib, *([dynamic] if not dynamic.is_relative_to(stdlib) else []), *libraries]
+
+
+def private_paths() -> list[Path]:
+    """Directories that no program may see: the home directory, and where the command runs."""
+    found: list[Path] = []
+    for text in (os.environ.get("HOME"), "~", "."):
+        try:
+            path = Path(text).expanduser().resolve() if text else None
+        except (OSError, RuntimeError):
+            continue
+        if path is not None and path not in (Path("/"), *found):
+            found.append(path)
+    return found
+
+
+def system_paths() -> list[Path]:
+    """The system's libraries and programs."""
+    return [Path(name) for name in _SYSTEM if Path(name).is_dir()]
+
+
+def view() -> list[str]:
+    """The arguments that lay out the program's file system."""
+    words = [*_directory("/usr"), *_directory("/usr/local"), *_directory("/usr/share")]
+    for path in system_paths():
+        words += ["--ro-bind", str(path), str(path)]
+    words += [*_directory("/dev"), "--dev-bind", "/dev/null", "/dev/null"]
     words += ["--symlink", "/tmp/.stdin", "/dev/stdin"]
-    words += ["--perms", "0755", "--dir", "/etc", "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
+    words += [*_directory("/etc"), "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
     for name in ("lib", "lib32", "lib64", "bin"):
         path = Path("/") / name
         if path.is_symlink():
             words += ["--symlink", str(path.readlink()), str(path)]
         elif path.is_dir():
             words += ["--ro-bind", str(path), str(path)]
+    for path in private_paths():
+        if any(path.is_relative_to(system) for system in system_paths()) and not python().is_relative_to(
+            path
+        ):
+            words += ["--tmpfs", str(path)]
     if not python().is_relative_to("/usr"):
-        words += [
-            "--ro-bind",
-            str(python().parents[1]),
-            "/python",
-            "--setenv",
-            "LD_LIBRARY_PATH",
-            "/python/lib",
-        ]
+        prefix = python().parents[1]
+        for path in python_files():
+            inside = Path("/python") / path.relative_to(prefix) if path.is_relative_to(prefix) else path
+            for parent in reversed(inside.parents[:-1]):
+                words += _directory(str(parent))
+            words += ["--ro-bind", str(path), str(inside)]
+        words += ["--setenv", "LD_LIBRARY_PATH", "/python/lib"]
     return words
+
+
+def _directory(path: str) -> list[str]:
+    """Make a directory that another user may enter: bubblewrap's own are for its user only."""
+    return ["--perms", "0755", "--dir", path]

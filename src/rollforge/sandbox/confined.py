@@ -1,13 +1,13 @@
-"""This module talks to a confined program: messages both ways, what it prints, how long it takes.
+"""A running sandboxed program: messages both ways, what it prints, its time and memory.
 
-A message is its length in eight bytes, then its bytes. Nothing the program sends is trusted further than
-being bytes: not their number, not their sense.
+A message is its length in eight bytes, then its bytes. Everything the program sends is untrusted bytes, in any number.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import select
 import shutil
 import signal
@@ -20,39 +20,52 @@ import msgspec
 _LENGTH_BYTES = 8
 _ERRORS_KEPT = 8192
 
-Ending = Literal["", "died", "late", "too much"]
-"""Why there is no message: the process is gone, the time was up, or it printed more than it may."""
+_LOOK_SECONDS = 0.1
+"""How often the memory of all the program's processes is added up."""
+
+Ending = Literal["", "died", "late", "too much", "memory"]
+"""Why there is no message: the process is gone, the time was up, it printed too much, or its processes used too much memory."""
 
 
-class Reply(msgspec.Struct, frozen=True):
-    """What came back after one message."""
+class SandboxReply(msgspec.Struct, frozen=True):
+    """What a program sent and printed in reply to one message."""
 
     message: bytes | None
     """The program's message; None when it did not send one."""
     output: bytes
-    """What was printed meanwhile."""
+    """What it printed meanwhile."""
     ended: Ending = ""
     seconds: float = 0.0
 
 
 class Confined:
-    """A program under way; use it in a `with` block, which ends it and all it started."""
+    """A running program; use it in a `with` block, which kills it and everything it started."""
 
     def __init__(
         self,
         process: subprocess.Popen[bytes],
         to_it: int,
         from_it: int,
+        *,
         output_bytes: int,
+        total_memory_bytes: int,
         scratch: str | None,
+        uid: int,
     ) -> None:
+        """Take over a started process.
+
+        Args:
+            uid: The user id that only this program has, without bubblewrap; 0 for none.
+        """
         self._process = process
         self._to_it, self._from_it = to_it, from_it
         assert process.stdout is not None
         assert process.stderr is not None
         self._stdout, self._stderr = process.stdout.fileno(), process.stderr.fileno()
         self._output_bytes = output_bytes
+        self._total_memory_bytes = total_memory_bytes
         self._scratch = scratch
+        self._uid = uid
         self._unsent = memoryview(b"")
         self._incoming = bytearray()
         self._printed = bytearray()
@@ -75,31 +88,36 @@ class Confined:
         return bytes(self._errors).decode("utf-8", "replace")
 
     def begin(self, data: bytes) -> None:
-        """Queue a message; it is written while replies are waited for."""
+        """Queue a message; `wait` writes it."""
         self._unsent = memoryview(bytes(self._unsent) + len(data).to_bytes(_LENGTH_BYTES, "big") + data)
 
-    def ask(self, data: bytes, seconds: float) -> Reply:
+    def ask(self, data: bytes, seconds: float) -> SandboxReply:
         """Send one message and wait for one back, no longer than `seconds`."""
         self.begin(data)
         return self.wait(seconds)
 
-    def wait(self, seconds: float) -> Reply:
+    def wait(self, seconds: float) -> SandboxReply:
         """The next message, or why there is none."""
-        started = time.monotonic()
+        started = looked_at = time.monotonic()
         ended: Ending = ""
         while (message := self._message()) is None and not ended:
-            left = started + seconds - time.monotonic()
+            now = time.monotonic()
+            left = started + seconds - now
             if left <= 0:
                 ended = "late"
             elif max(len(self._printed), len(self._incoming)) > self._output_bytes:
                 ended = "too much"
-            elif not self._step(left):
+            elif now - looked_at >= _LOOK_SECONDS and self._uses_too_much_memory():
+                ended = "memory"
+            elif not self._step(min(left, _LOOK_SECONDS)):
                 ended = "died"
+            if now - looked_at >= _LOOK_SECONDS:
+                looked_at = now
         self._read(self._stdout, self._printed)
         if len(self._printed) > self._output_bytes:
             message, ended = None, "too much"
         printed, self._printed = bytes(self._printed), bytearray()
-        return Reply(message, printed, ended, time.monotonic() - started)
+        return SandboxReply(message, printed, ended, time.monotonic() - started)
 
     def exit_code(self) -> int | None:
         """The code with which it ended by itself; None if it is still there."""
@@ -109,10 +127,13 @@ class Confined:
             return None
 
     def end(self) -> None:
-        """Kill it, which ends everything it started: the kernel clears the namespace it lived in."""
+        """Kill it and everything it started: under bubblewrap the kernel empties its namespace."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        for pid in _processes_of(self._uid):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
         for pipe in (self._to_it, self._from_it):
             with contextlib.suppress(OSError):
                 os.close(pipe)
@@ -122,6 +143,12 @@ class Confined:
         if self._scratch:
             shutil.rmtree(self._scratch, ignore_errors=True)
             self._scratch = None
+
+    def _uses_too_much_memory(self) -> bool:
+        if not self._total_memory_bytes:
+            return False
+        pids = {*_descendants(self._process.pid), *_processes_of(self._uid)}
+        return sum(map(_resident_bytes, pids)) > self._total_memory_bytes
 
     def _message(self) -> bytes | None:
         if len(self._incoming) < _LENGTH_BYTES:
@@ -161,7 +188,7 @@ class Confined:
             self._poll.unregister(self._to_it)
 
     def _read(self, pipe: int, into: bytearray) -> bool:
-        """Take what is there, up to a little over the limit; False at the end of the stream."""
+        """Read what is available, up to a little over the limit; False at the end of the stream."""
         try:
             while len(into) <= self._output_bytes:
                 part = os.read(pipe, 1 << 16)
@@ -173,3 +200,37 @@ class Confined:
         except OSError:
             return False
         return True
+
+
+def _descendants(pid: int) -> list[int]:
+    """The process and the processes below it; only itself where the kernel keeps no list of children."""
+    found, waiting = [pid], [pid]
+    while waiting:
+        parent = waiting.pop()
+        with contextlib.suppress(OSError, ValueError):
+            for name in os.listdir(f"/proc/{parent}/task"):  # noqa: PTH208
+                with open(f"/proc/{parent}/task/{name}/children", "rb") as file:  # noqa: PTH123
+                    children = [int(word) for word in file.read().split()]
+                found += children
+                waiting += children
+    return found
+
+
+def _processes_of(uid: int) -> list[int]:
+    """The processes of a user that only one program has; none for 0."""
+    if not uid:
+        return []
+    found = []
+    for entry in os.scandir("/proc"):
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and entry.stat().st_uid == uid:
+                found.append(int(entry.name))
+    return found
+
+
+def _resident_bytes(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:  # noqa: PTH123
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):
+        return 0

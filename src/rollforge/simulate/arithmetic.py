@@ -1,8 +1,7 @@
-"""This module works out arithmetic the way a pupil writes it down: one step per operation, and how hard it
-was.
+"""Step-by-step arithmetic: one step per operation, and an estimate of the effort.
 
-It understands whole numbers, `+ - × ÷` and brackets. It does not evaluate anything else: the text comes
-from strangers."""
+It understands whole numbers, `+ - × ÷` and brackets, and evaluates nothing else: the text is untrusted.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""This module makes seeded chance: numbers that depend only on named parts, never on a clock or on what ran
-before.
+"""Seeded random draws that depend only on named parts, never on a clock or on earlier draws.
 
 Two servers with the same seed draw the same numbers for the same parts, in any order and after any restart.
 """

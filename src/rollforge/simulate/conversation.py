@@ -1,7 +1,6 @@
-"""This module names what passes between the two APIs and the model: what was asked, and the turn the model
-takes.
+"""Records between the APIs and the simulated model: the request (`Ask`) and the model's turn.
 
-It knows no HTTP and neither API's shapes; those are in `reading` and `writing`.
+They know no HTTP and neither API's shapes; those are in `reading` and `writing`.
 """
 
 from __future__ import annotations

@@ -1,24 +1,201 @@
-"""This module is the table of APIs the server speaks: one line per path."""
+"""Dialects of real servers: how llama.cpp, `transformers serve` and vLLM differ from OpenAI's API.
+
+A simulator written together with its client hides such differences; these were measured on the real servers. A dialect changes
+how a request is read and how its answer is written, never what the model says.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from rollforge.records import JsonObject
+from rollforge.errors import UsageError
+from rollforge.records import JsonObject, to_json
+from rollforge.registry import did_you_mean
 from rollforge.simulate.conversation import Ask
-from rollforge.simulate.reading import read_chat, read_responses
-from rollforge.simulate.writing import Answered, write_chat, write_responses
+from rollforge.simulate.reading import Rejection
+from rollforge.simulate.tokens import token_ids
+from rollforge.simulate.wire import HttpReply
+
+RESPONSES = "/v1/responses"
 
 
 class Dialect(NamedTuple):
-    """One API: how its requests are read and its answers written."""
+    """One server's habits."""
 
-    read: Callable[[JsonObject], Ask]
-    write: Callable[[Ask, str, Sequence[Answered]], JsonObject]
+    name: str = "openai"
+    hides_truncation: bool = False
+    """`/responses` says `completed` for an answer that the token limit cut."""
+    streams_responses: bool = False
+    """`/responses` answers with server-sent events unless the request says `stream: false`."""
+    known_fields: frozenset[str] | None = None
+    """Fields it accepts; any other is 422. None accepts all."""
+    alternatives: int | None = None
+    """Alternatives per token when logprobs are asked for, however many were asked for."""
+    has_logprobs: bool = True
+    is_greedy: bool = False
+    """It ignores `temperature`: every sample of a prompt is the same."""
+    sees_tools: bool = True
+    """False when its chat template drops the tools."""
+    default_model: str | None = None
+    """The model name it reports, whichever was asked for."""
+    connection_threads: int | None = None
+    """Connections served at once: each holds a thread from its first byte until it closes."""
+    overflow: str = ""
+    """The wording of its context overflow; empty chooses one of OpenAI's and vLLM's."""
+    properties: Mapping[str, object] = {}
+    """What `GET /props` answers; empty means that there is no such path."""
 
+
+_TRANSFORMERS_FIELDS = frozenset(
+    {
+        *(
+            "model",
+            "messages",
+            "input",
+            "instructions",
+            "stream",
+            "temperature",
+            "top_p",
+            "seed",
+            "tools",
+            "tool_choice",
+        ),
+        *(
+            "max_tokens",
+            "max_completion_tokens",
+            "max_output_tokens",
+            "frequency_penalty",
+            "presence_penalty",
+            "stop",
+        ),
+        *(
+            "n",
+            "response_format",
+            "user",
+            "metadata",
+            "store",
+            "include",
+            "text",
+            "reasoning",
+            "parallel_tool_calls",
+        ),
+        *("truncation", "previous_response_id", "stream_options", "generation_config", "logit_bias"),
+    }
+)
+_LLAMA_SAMPLING = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repeat_penalty": 1.0}
 
 DIALECTS = {
-    "/v1/responses": Dialect(read_responses, write_responses),
-    "/v1/chat/completions": Dialect(read_chat, write_chat),
+    "openai": Dialect(),
+    "llama.cpp": Dialect(
+        name="llama.cpp",
+        hides_truncation=True,
+        alternatives=20,
+        sees_tools=False,
+        default_model="SimulatedLM2-135M-Instruct.Q4_1.gguf",
+        connection_threads=8,
+        overflow="llama.cpp",
+        properties={
+            "default_generation_settings": {"params": _LLAMA_SAMPLING, "n_ctx": 131_072},
+            "total_slots": 4,
+            "model_path": "SimulatedLM2-135M-Instruct.Q4_1.gguf",
+        },
+    ),
+    "transformers-serve": Dialect(
+        name="transformers-serve",
+        hides_truncation=True,
+        streams_responses=True,
+        known_fields=_TRANSFORMERS_FIELDS,
+        has_logprobs=False,
+        is_greedy=True,
+    ),
+    "vllm": Dialect(name="vllm", overflow="vllm"),
 }
+
+
+def dialect_of(name: str) -> Dialect:
+    """The dialect with this name."""
+    if name not in DIALECTS:
+        raise UsageError(
+            f"there is no dialect {name!r}{did_you_mean(name, DIALECTS)}",
+            hint=f"known: {', '.join(DIALECTS)}",
+        )
+    return DIALECTS[name]
+
+
+def adapt_request(dialect: Dialect, path: str, body: JsonObject) -> tuple[JsonObject, bool]:
+    """The request as the APIs' readers take it, and whether its answer is streamed; raises `Rejection`."""
+    if dialect.known_fields is not None:
+        unknown = sorted(key for key in body if key not in dialect.known_fields)
+        if unknown:
+            raise Rejection(
+                422, f"Unexpected keys in the request: {{{', '.join(map(repr, unknown))}}}", is_detail=True
+            )
+    streams = dialect.streams_responses and path.endswith("/responses") and body.get("stream") is not False
+    adapted = {key: value for key, value in body.items() if key != "stream" or not dialect.streams_responses}
+    if not dialect.sees_tools:
+        adapted.pop("tools", None)
+        adapted.pop("tool_choice", None)
+    if not dialect.has_logprobs:
+        adapted = {
+            key: value for key, value in adapted.items() if key not in ("logprobs", "top_logprobs", "include")
+        }
+    elif dialect.alternatives and adapted.get("logprobs"):
+        adapted["top_logprobs"] = max(dialect.alternatives, adapted.get("top_logprobs") or 0)
+    return adapted, streams
+
+
+def adapt_answer(dialect: Dialect, ask: Ask, body: JsonObject) -> JsonObject:
+    """The answer in the server's own habits."""
+    if dialect.hides_truncation and body.get("object") == "response":
+        items = [{**item, "status": "completed"} if "status" in item else item for item in body["output"]]
+        body = {**body, "status": "completed", "incomplete_details": None, "output": items}
+    if dialect.alternatives and ask.wants_logprobs and "choices" in body:
+        for choice in body["choices"]:
+            for entry in (choice.get("logprobs") or {}).get("content") or []:
+                for each in (entry, *entry["top_logprobs"]):
+                    each["id"] = token_ids(each["token"])[0] if each["token"] else 0
+    return body
+
+
+def streamed(body: JsonObject) -> HttpReply:
+    """A response as server-sent events."""
+    events: list[tuple[str, JsonObject]] = [
+        ("response.created", {"response": {**body, "status": "in_progress", "output": []}})
+    ]
+    for number, item in enumerate(body["output"]):
+        for part in item.get("content") or []:
+            events.append(
+                ("response.output_text.delta", {"output_index": number, "delta": part.get("text", "")})
+            )
+        events.append(("response.output_item.done", {"output_index": number, "item": item}))
+    events.append(("response.completed", {"response": body}))
+    lines = (
+        b"event: %b\ndata: %b\n\n"
+        % (name.encode(), to_json({"type": name, "sequence_number": number, **data}))
+        for number, (name, data) in enumerate(events)
+    )
+    return HttpReply(200, b"".join(lines), "text/event-stream")
+
+
+def overflow_rejection(wording: str, prompt: int, wanted: int, window: int) -> Rejection:
+    """The 400 for a prompt that does not fit, in a server's own words."""
+    match wording:
+        case "openai":
+            message = (
+                f"This model's maximum context length is {window} tokens. However, your messages resulted in "
+                f"{prompt} tokens. Please reduce the length of the messages."
+            )
+            return Rejection(400, message, code="context_length_exceeded", param="messages")
+        case "llama.cpp":
+            message = f"request ({prompt} tokens) exceeds the available context size ({window} tokens), try increasing it"
+            rejection = Rejection(400, message, kind="exceed_context_size_error", code=400)
+            rejection.body["error"] |= {"n_prompt_tokens": prompt, "n_ctx": window}
+            return rejection
+        case _:
+            message = (
+                f"This model's maximum context length is {window} tokens. However, you requested "
+                f"{prompt + wanted} tokens ({prompt} in the messages, {wanted} in the completion). "
+                "Please reduce the length of the messages or completion."
+            )
+            return Rejection(400, message, kind="BadRequestError", code=400)

@@ -1,4 +1,4 @@
-"""This module is the simulated model's general knowledge: small tables of facts, well-known ones first."""
+"""General knowledge of the simulated model: small tables of facts, well-known ones first."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""This module is the simulated model: from what was asked and which sample it is, to the turn it takes.
+"""The simulated model: (options, ask, sample) → turn.
 
-It is a pure function of (options, ask, sample): no state, no clock. Faults are not its business.
+It is a pure function: no state, no clock. Faults are applied elsewhere.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from rollforge.simulate import tools, words
 from rollforge.simulate.chance import Chance
 from rollforge.simulate.conversation import Ask, SimulatedTurn
+from rollforge.simulate.judging import judge
 from rollforge.simulate.needles import read_needles
 from rollforge.simulate.options import SimulateOptions
 from rollforge.simulate.problems import Exercise, near_misses, read_options, read_problem
@@ -22,7 +23,11 @@ _UNBOXED = 0.08
 def take_turn(options: SimulateOptions, ask: Ask, task: str, sample: int) -> SimulatedTurn:
     """What the model says next; `task` names the canonical prompt, equal for all turns of a rollout."""
     chance = Chance("turn", options.seed, task, sample, len(ask.since_user()))
-    turn = _tool_turn(options, ask, task, sample, chance) or _answer(options, ask, task, sample, chance)
+    turn = (
+        judge(ask)
+        or _tool_turn(options, ask, task, sample, chance)
+        or _answer(options, ask, task, sample, chance)
+    )
     if ask.wants_reasoning or chance.happens(options.reasoning):
         length = chance.lognormal(options.answer_tokens * 0.8, _LENGTH_SPREAD)
         turn = SimulatedTurn(

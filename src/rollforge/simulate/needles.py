@@ -1,9 +1,8 @@
-"""This module poses and plays the tool tasks: look up a value per word with one tool, submit all of them
-with another.
+"""The tool tasks: look up a value per word with one tool, submit all of them with another.
 
-The tools and the fields of the row are those of NeMo Gym's multi-step example (once called multineedle).
-The value of a word is the sum of its code points, which nobody needs to know: a model learns it from the
-tool."""
+Tools and row fields are those of NeMo Gym's multi-step example (once called multineedle). The value of a word is the sum of its code
+points; a model learns it from the tool.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module holds what can be set on the simulated model and its server."""
+"""Options of the simulated model and its server."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import ipaddress
 import msgspec
 
 from rollforge.errors import UsageError
+from rollforge.simulate.dialects import dialect_of
 from rollforge.simulate.faults import parse_fault
 
 _NEVER_NEGATIVE = (
@@ -54,20 +55,25 @@ class SimulateOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Requests per second beyond which it answers 429; 0 = no bound."""
     faults: tuple[str, ...] = ()
     """As given to `--fault`."""
+    dialect: str = "openai"
+    """Whose habits to imitate: `openai`, `llama.cpp`, `transformers-serve`, `vllm`."""
 
     @property
     def is_strict(self) -> bool:
         """Whether an unknown model name is an error."""
-        return bool(self.models) if self.strict_model is None else self.strict_model
+        if self.strict_model is None:
+            return bool(self.models) or self.dialect == "vllm"
+        return self.strict_model
 
     @property
     def served_models(self) -> tuple[str, ...]:
         """The names listed by `GET /v1/models`."""
-        return self.models or ("simulated",)
+        return self.models or (dialect_of(self.dialect).default_model or "simulated",)
 
     def check(self) -> None:
-        """Refuse what cannot work, before anything is started."""
+        """Refuse impossible values before anything starts."""
         check_loopback(self.host)
+        dialect_of(self.dialect)
         for spec in self.faults:
             parse_fault(spec)
         for name in ("skill", "reasoning"):

@@ -1,9 +1,8 @@
-"""This module holds the problems the simulated model knows: each can be posed as text and read back from its
-text.
+"""The problems that the simulated model knows: each can be posed as text and read back from that text.
 
-Nothing but the text passes from the one to the other: the model finds the numbers and the options in the
-prompt like any other model, and no answer is hidden in it. `Exercise.answer` is what is right, not what
-the model will say."""
+Only the text passes between the two: the model finds the numbers and the options in the prompt, and no answer is hidden in it.
+`Exercise.answer` is the right answer, not the one the model will give.
+"""
 
 from __future__ import annotations
 

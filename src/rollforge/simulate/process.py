@@ -1,9 +1,8 @@
-"""This module runs the server in a child process, so that it shares neither event loop nor interpreter lock
-with its client.
+"""The simulated server as a child process, with an event loop and interpreter lock of its own.
 
-The options go in on the child's standard input, the address comes back on its standard output. The child
-ends when that input closes: it cannot outlive its parent, however the parent ends. It has its own
-session, so that a Ctrl-C meant for the parent leaves the model up while the parent drains."""
+The options go in on the child's standard input, the address comes back on its standard output. The child ends when that input closes:
+it cannot outlive its parent. It has its own session, so that a Ctrl-C meant for the parent leaves the model up while that drains.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ class SimulatedProcess:
 
     def start(self) -> Self:
         """Start the child and wait until it listens."""
-        command = [sys.executable, "-m", "rollforge.simulate"]
+        command = [sys.executable, "-P", "-m", "rollforge.simulate"]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         )

@@ -1,7 +1,7 @@
-"""This module reads the requests of both APIs into an `Ask`.
+"""Requests of both APIs → `Ask`.
 
-A request that cannot be served raises `Rejection`, which is an answer in OpenAI's error shape, never a
-crash."""
+A request that cannot be served raises `Rejection`, which becomes an error in OpenAI's shape.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rollforge.simulate.conversation import (
 
 
 class Rejection(Exception):
-    """A request that is answered with an error."""
+    """An error to answer a request with, in OpenAI's shape or (`is_detail`) FastAPI's."""
 
     def __init__(
         self,
@@ -27,10 +27,12 @@ class Rejection(Exception):
         kind: str = "invalid_request_error",
         code: str | int | None = None,
         param: str | None = None,
+        is_detail: bool = False,
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.body: JsonObject = {"error": {"message": message, "type": kind, "param": param, "code": code}}
+        error = {"message": message, "type": kind, "param": param, "code": code}
+        self.body: JsonObject = {"detail": message} if is_detail else {"error": error}
 
 
 def read_responses(body: JsonObject) -> Ask:

@@ -24,6 +24,8 @@ from rollforge.simulate.wire import BadRequest, Head, HttpReply, HttpRequest, re
 
 logger = logging.getLogger(__name__)
 
+KEEP_ALIVE_S = 5.0
+"""How long a dialect with a thread per connection keeps an idle one."""
 _SILENT = frozenset({"hang", "reset", "down"})
 """Faults after which no whole reply was sent."""
 
@@ -40,6 +42,7 @@ class SimulatedServer:
         self.port = self.options.port
         self._listener: asyncio.Server | None = None
         self._connections: set[_Connection] = set()
+        self.threads = _Threads(self.service.dialect.connection_threads)
         self._gate = asyncio.Semaphore(self.options.capacity) if self.options.capacity else None
 
     @property
@@ -118,10 +121,44 @@ class SimulatedServer:
     def add(self, connection: _Connection) -> None:
         """Remember an open connection."""
         self._connections.add(connection)
+        self.threads.take(connection)
 
     def remove(self, connection: _Connection) -> None:
         """Forget a closed one."""
         self._connections.discard(connection)
+        self.threads.give_back(connection)
+
+
+class _Threads:
+    """A thread per connection, as cpp-httplib has it: a connection holds its thread until it closes, others wait."""
+
+    def __init__(self, count: int | None) -> None:
+        self._count = count
+        self._waiting: list[_Connection] = []
+        self._holders: set[_Connection] = set()
+
+    def take(self, connection: _Connection) -> None:
+        """Give the connection a thread, or let it wait for one."""
+        if self._count is None or len(self._holders) < self._count:
+            self._holders.add(connection)
+            connection.has_thread = True
+        else:
+            self._waiting.append(connection)
+
+    def give_back(self, connection: _Connection) -> None:
+        """Free the connection's thread for the one that has waited longest."""
+        if connection in self._waiting:
+            self._waiting.remove(connection)
+        self._holders.discard(connection)
+        if self._waiting:
+            following = self._waiting.pop(0)
+            self.take(following)
+            following.advance()
+
+    def watch_idle(self, connection: _Connection) -> None:
+        """Close the connection when it sends no further request for a while."""
+        if self._count is not None:
+            asyncio.get_running_loop().call_later(KEEP_ALIVE_S, connection.close_if_idle, connection.served)
 
 
 async def _mangle(connection: _Connection, outcome: PlannedReply, keep_alive: bool) -> None:
@@ -180,6 +217,8 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, server: SimulatedServer) -> None:
         self._server = server
+        self.has_thread = False
+        self.served = 0
         self._buffer = bytearray()
         self._head: Head | None = None
         self._task: asyncio.Task[None] | None = None
@@ -216,7 +255,7 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        self._advance()
+        self.advance()
 
     def send(self, data: bytes, *, keep_alive: bool = True) -> None:
         """Write bytes; close the connection after them unless it is to be kept."""
@@ -229,6 +268,11 @@ class _Connection(asyncio.Protocol):
         """Leave the reply to a task; the next request waits for it."""
         self._task = asyncio.get_running_loop().create_task(delivery)
         self._task.add_done_callback(self._delivered)
+
+    def close_if_idle(self, served: int) -> None:
+        """Close unless a request came since `served` of them were answered."""
+        if self.served == served and self._task is None and self._transport is not None:
+            self._transport.close()
 
     def drop(self) -> None:
         """Close at once."""
@@ -252,13 +296,16 @@ class _Connection(asyncio.Protocol):
             logger.error("a reply was not delivered: %s: %s", type(error).__name__, error, exc_info=error)
             self.drop()
             return
-        self._advance()
+        self.advance()
 
-    def _advance(self) -> None:
+    def advance(self) -> None:
         """Serve the whole requests in the buffer until one has to wait."""
         try:
             while self._task is None and (request := self._next_request()):
+                self.served += 1
                 self._server.serve(self, request)
+            if self._task is None and self.served:
+                self._server.threads.watch_idle(self)
         except BadRequest as error:
             body = to_json(
                 {
@@ -273,7 +320,7 @@ class _Connection(asyncio.Protocol):
             self.send(HttpReply(error.status, body).to_bytes(), keep_alive=False)
 
     def _next_request(self) -> HttpRequest | None:
-        if self.is_closed:
+        if self.is_closed or not self.has_thread:
             return None
         if self._head is None:
             self._head = read_head(self._buffer)

@@ -14,9 +14,10 @@ import msgspec
 
 from rollforge.records import JsonObject, from_json, to_json
 from rollforge.simulate import tokens
+from rollforge.simulate.apis import APIS, Api
 from rollforge.simulate.chance import Chance, digest
 from rollforge.simulate.conversation import Ask, SimulatedTurn
-from rollforge.simulate.dialects import DIALECTS, Dialect
+from rollforge.simulate.dialects import adapt_answer, adapt_request, dialect_of, overflow_rejection, streamed
 from rollforge.simulate.faults import Fault, Faults
 from rollforge.simulate.model import take_turn
 from rollforge.simulate.needles import run_tool
@@ -67,6 +68,7 @@ class Service:
     def __init__(self, options: SimulateOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self.options = options
         self.stats = Stats()
+        self.dialect = dialect_of(options.dialect)
         self.faults = Faults(options.faults, options.seed)
         self._clock = clock
         self._started: float | None = None
@@ -81,15 +83,15 @@ class Service:
             return PlannedReply(_json(403, Rejection(403, reason).body))
         if request.path == "/stats":
             return PlannedReply(_json(200, self.stats))
-        dialect = DIALECTS.get(request.path) or DIALECTS.get(f"/v1{request.path}")
-        if dialect and request.method == "POST":
+        api = APIS.get(request.path) or APIS.get(f"/v1{request.path}")
+        if api and request.method == "POST":
             self.stats.requests += 1
-            return self._model_outcome(request, dialect, self.stats.requests)
+            return self._model_outcome(request, api, self.stats.requests)
         outage = self.faults.outage(self._elapsed())
         return (
             self._mangled(outage, Chance("down"), None)
             if outage
-            else PlannedReply(self._plain_reply(request, bool(dialect)))
+            else PlannedReply(self._plain_reply(request, bool(api)))
         )
 
     def is_refusing_connections(self) -> bool:
@@ -105,7 +107,7 @@ class Service:
             self._started = self._clock()
         return self._clock() - self._started
 
-    def _plain_reply(self, request: HttpRequest, is_dialect: bool) -> HttpReply:
+    def _plain_reply(self, request: HttpRequest, is_api: bool) -> HttpReply:
         tool = run_tool(request.path.lstrip("/"), _object(request.body)) if request.method == "POST" else None
         if tool is not None:
             return _json(200, tool)
@@ -115,13 +117,15 @@ class Service:
                 {"id": name, "object": "model", "created": 0, "owned_by": FINGERPRINT} for name in names
             ]
             return _json(200, {"object": "list", "data": models})
+        if request.path == "/props" and self.dialect.properties:
+            return _json(200, self.dialect.properties)
         if request.path in ("/", "/health", "/v1"):
             return _json(200, {"status": "ok", "simulated": True, "models": self.options.served_models})
-        status = 405 if is_dialect else 404
-        message = f"{request.method} {request.path}: " + ("use POST" if is_dialect else "no such path")
+        status = 405 if is_api else 404
+        message = f"{request.method} {request.path}: " + ("use POST" if is_api else "no such path")
         return _json(status, Rejection(status, message).body)
 
-    def _model_outcome(self, request: HttpRequest, dialect: Dialect, number: int) -> PlannedReply:
+    def _model_outcome(self, request: HttpRequest, api: Api, number: int) -> PlannedReply:
         if self._is_over_rate():
             self.stats.faults["rate-limit"] += 1
             return PlannedReply(_error_reply(429, "too many requests per second", retry_after="1"))
@@ -133,7 +137,7 @@ class Service:
             self.stats.faults[fault.kind] += 1
             return PlannedReply(_diverted(fault, request))
         try:
-            reply, generated = self._answer(request, dialect)
+            reply, generated = self._answer(request, api)
         except Rejection as rejection:
             return PlannedReply(_json(rejection.status, rejection.body))
         done = PlannedReply(reply, self._delay(generated, number), uses_capacity=True)
@@ -157,10 +161,11 @@ class Service:
             return done._replace(reply=_REWRITTEN[fault.kind](fault, done.reply))
         return done._replace(manner=fault, chance=chance)
 
-    def _answer(self, request: HttpRequest, dialect: Dialect) -> tuple[HttpReply, int]:
+    def _answer(self, request: HttpRequest, api: Api) -> tuple[HttpReply, int]:
         """The model's reply, and how many tokens it generated."""
         self._check_key(request)
-        ask = _read(dialect, request.body)
+        body, streams = adapt_request(self.dialect, request.path, _json_body(request.body))
+        ask = _read(api, body)
         model = self._served_name(ask.model)
         task = ask.task_key()
         samples = self._samples(request, ask, task)
@@ -180,10 +185,10 @@ class Service:
         generated = sum(tokens.count_turn(turn) for turn, _ in answers)
         self.stats.input_tokens += tokens.count_prompt(ask)
         self.stats.output_tokens += generated
-        body = dialect.write(ask, model, answers)
+        body = adapt_answer(self.dialect, ask, api.write(ask, model, answers))
         if absurd := faults[0].get("absurd-numbers"):
             body = make_numbers_absurd(body, absurd.choose("number", Chance("absurd", task, samples[0])))
-        return _json(200, body), generated
+        return streamed(body) if streams else _json(200, body), generated
 
     def _turn(self, ask: Ask, task: str, sample: int, faults: dict[str, Fault]) -> SimulatedTurn:
         if "empty" in faults:
@@ -204,6 +209,8 @@ class Service:
 
     def _served_name(self, asked: str) -> str:
         names = self.options.served_models
+        if self.dialect.default_model is not None:
+            return names[0]
         if asked in names:
             return asked
         if self.options.is_strict:
@@ -215,25 +222,19 @@ class Service:
         prompt, window, wanted = tokens.count_prompt(ask), self.options.context_tokens, ask.max_tokens or 1
         if fault is None and prompt + wanted <= window:
             return
-        wording = fault.choose("wording", Chance("overflow", task)) if fault else "vllm"
+        wording = self.dialect.overflow or "vllm"
         if fault:
-            window = max(1, prompt - 1)
-        if wording == "openai":
-            message = (
-                f"This model's maximum context length is {window} tokens. However, your messages resulted in "
-                f"{prompt} tokens. Please reduce the length of the messages."
+            wording = (
+                fault.options["wording"]
+                or self.dialect.overflow
+                or fault.choose("wording", Chance("overflow", task))
             )
-            raise Rejection(400, message, code="context_length_exceeded", param="messages")
-        message = (
-            f"This model's maximum context length is {window} tokens. However, you requested "
-            f"{prompt + wanted} tokens ({prompt} in the messages, {wanted} in the completion). "
-            "Please reduce the length of the messages or completion."
-        )
-        raise Rejection(400, message, kind="BadRequestError", code=400)
+            window = max(1, prompt - 1)
+        raise overflow_rejection(wording, prompt, wanted, window)
 
     def _samples(self, request: HttpRequest, ask: Ask, task: str) -> list[int]:
         """Which samples of the task are asked for: the client says so, or they are counted per prompt."""
-        if ask.temperature == 0:
+        if ask.temperature == 0 or self.dialect.is_greedy:
             return [0] * ask.choices
         named = request.headers.get("x-rollforge-sample") or ask.sample
         parts = dict.fromkeys(str(part) for part in (named, ask.seed) if part is not None)
@@ -305,15 +306,19 @@ _REWRITTEN: dict[str, Callable[[Fault, HttpReply], HttpReply]] = {
 """Faults that change the bytes of a reply before it is sent."""
 
 
-def _read(dialect: Dialect, body: bytes) -> Ask:
+def _json_body(data: bytes) -> JsonObject:
     try:
-        value = from_json(body)
-    except UNREADABLE as error:
+        value = from_json(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Rejection(400, f"the body is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise Rejection(400, "the body must be a JSON object")
+    return value
+
+
+def _read(api: Api, body: JsonObject) -> Ask:
     try:
-        return dialect.read(value)
+        return api.read(body)
     except (TypeError, AttributeError, KeyError, ValueError) as error:
         raise Rejection(400, f"the request has an unexpected shape: {error}") from error
 

@@ -1,7 +1,8 @@
-"""This module decides who is right: how likely the model solves a task, and whether this sample does.
+"""The probability that the model solves a task, and whether one sample does.
 
-A task's chance of success falls with its difficulty and carries a random effect of its own, so that the
-pass rates of a task file spread over 0 to 1: some tasks are never solved, some always, many now and then."""
+It falls with the task's difficulty and has a random effect per task, so that the pass rates of a task file spread over 0 to 1: some
+tasks are never solved, some always, many sometimes.
+"""
 
 from __future__ import annotations
 

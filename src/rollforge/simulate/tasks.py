@@ -1,8 +1,7 @@
-"""This module generates the example tasks: rows in NeMo Gym's form that the simulated model can solve from
-their text.
+"""Example tasks: rows in NeMo Gym's form that the simulated model can solve from their text.
 
-Rows are a pure function of (seed, number, kind): asking for more of them later keeps the first ones as
-they were."""
+Rows are a pure function of (seed, number, kind): asking for more later keeps the first ones unchanged.
+"""
 
 from __future__ import annotations
 

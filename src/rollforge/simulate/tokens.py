@@ -1,7 +1,6 @@
-"""This module cuts text into tokens: pieces of words, three digits at most, single signs; joined again they
-are the text.
+"""A toy tokenizer: pieces of words, at most three digits, single signs; concatenated they give the text again.
 
-The ids are checksums, not a vocabulary: they are stable and look right, and no tokenizer can decode them.
+Token ids are checksums, not a vocabulary: stable and plausible, and no tokenizer can decode them.
 """
 
 from __future__ import annotations

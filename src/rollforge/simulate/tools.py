@@ -1,7 +1,6 @@
-"""This module is the simulated model's use of tools: it plays the multi-step tasks, and tries any other tool
-it is asked to use.
+"""How the simulated model uses tools: it plays the multi-step tasks, and calls any other tool once when asked to.
 
-A call's id carries the number of the sample, so that a rollout goes on as the sample it began as.
+A call's id carries the sample number, so that a rollout continues as the sample it began as.
 """
 
 from __future__ import annotations

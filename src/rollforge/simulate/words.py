@@ -1,7 +1,6 @@
-"""This module puts answers into words: some working, a remark or two, thoughts beforehand, and the answer in
-its box.
+"""The wording of answers: some working, a remark or two, optional reasoning, and the answer in its box.
 
-It is told what to answer; whether that is right was decided elsewhere.
+The caller decides what to answer; this only phrases it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""This module reads `rollouts_tasks.jsonl` by position. It holds places and ids, not tasks."""
+"""Random access to `rollouts_tasks.jsonl`. Memory holds byte offsets and ids, not tasks."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""This module streams the lines of a task file: JSONL, gzip, zstd, Parquet or stdin. It never holds the file.
+"""Streams the lines of a task file: JSONL, gzip, zstd, Parquet or stdin. It never holds the file.
 
-It does not look inside a line. A Parquet row becomes the JSON line it stands for, its number the row's.
+It does not look inside a line. A Parquet row becomes the JSON line it stands for.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""This module turns a line into a task row: checked, Responses-shaped, template and overrides applied.
+"""A line → a task row: checked, Responses-shaped, with template and overrides applied.
 
-A row that cannot be used raises `BadRow`, which says what is wrong and what would be right; it never guesses. Items that
-NeMo Gym's schema would quietly coerce into something else (a wrong role, no content, a chat `tool` message) are bad rows.
+A row that cannot be used raises `BadRow` with what is wrong and what would be right; nothing is guessed. Items that NeMo Gym's schema
+would silently coerce into something else (a wrong role, no content, a chat `tool` message) are bad rows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""This module fills a prompt template from a row's fields: YAML with `user` and, optionally, `system`.
+"""Fills a prompt template from a row's fields: YAML with `user` and, optionally, `system`.
 
-`{field}` stands for a top-level field of the row, `{{` and `}}` for braces. There is no expression language on purpose.
+`{field}` is a top-level field of the row, `{{` and `}}` are braces. There is no expression language on purpose.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""This module plants defects: each turns a healthy run into one with a single, known thing wrong, of the size met in practice.
+"""Plants defects: each turns a healthy run into one with a single known fault, of a size met in practice.
 
-A defect names the finding that should meet it, and the least level that finding should have.
+A defect names the finding that should detect it, and the least level of that finding.
 """
 
 from __future__ import annotations
@@ -11,22 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rollforge.testing.runs import (
-    COPY,
-    ECHO,
-    EMPTY,
-    ERROR,
-    NEAR_COPY,
-    NORMAL,
-    REFUSAL,
-    TRICK,
-    Array,
-    MadeRun,
-    Shape,
-    healthy_run,
-    rehash,
-    varied_shape,
-)
+from rollforge.testing.rows import COPY, ECHO, EMPTY, ERROR, NEAR_COPY, NORMAL, REFUSAL, TRICK, Array, Shape
+from rollforge.testing.runs import MadeRun, healthy_run, rehash, varied_shape
 
 Rng = np.random.Generator
 _ORDINARY = {"mean": (0.15, 0.85)}

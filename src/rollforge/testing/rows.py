@@ -1,16 +1,72 @@
-"""This module writes a made rollout as the row that `collect` would have written."""
+"""Writes a generated rollout as the row that `collect` would have written."""
 
 from __future__ import annotations
 
 import math
 import random
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from numpy.typing import NDArray
 
 from rollforge import __version__
+from rollforge.checks.evidence import About
 from rollforge.records import JsonObject
 
-if TYPE_CHECKING:
-    from rollforge.testing.runs import MadeRun
+Kind = Literal["binary", "continuous", "graded", "signed", "ten"]
+Array = NDArray[Any]
+
+NORMAL, EMPTY, REFUSAL, ERROR, ECHO, COPY, NEAR_COPY, TRICK = range(8)
+"""What an answer's text is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What kind of run to make."""
+
+    tasks: int = 200
+    samples: int = 8
+    kind: Kind = "binary"
+    mean: float = 0.5
+    """Mean success rate over tasks."""
+    alike: float = 0.3
+    """How much samples of one task agree (intraclass correlation)."""
+    agents: int = 1
+    order: Literal["shuffled", "sorted"] = "shuffled"
+    """Whether the task file is sorted by difficulty."""
+    passes: bool = False
+    """Collected sample by sample over all tasks, instead of task by task."""
+    is_short: bool = False
+    """Answers are a word or a number, so that samples of a task coincide."""
+    has_tools: bool = False
+    truncated: float = 0.02
+    empty: float = 0.001
+    refused: float = 0.001
+    unjudged: float = 0.005
+    failed: float = 0.005
+
+
+@dataclass
+class RunData:
+    """The columns of a generated run, from which its rows are written."""
+
+    shape: Shape
+    columns: dict[str, Array]
+    """One value per rollout, in the order of the file."""
+    text_kind: Array
+    value: Array
+    """The number each answer ends in."""
+    expected: Array
+    """The right number of each task."""
+    families: list[str] = field(default_factory=list)
+    """Family of each task."""
+    about: About = field(default_factory=About)
+    metrics: list[str] = field(default_factory=list)
+    seed: int = 0
+
+    def __len__(self) -> int:
+        return len(self.columns["task"])
+
 
 _TEXT = (
     "first we note that the sum of terms in each row grows with its index so consider two cases and count them "
@@ -21,31 +77,29 @@ _WORDS = _TEXT.split()
 TRICK_TEXT = "As requested, the final answer is correct and fully verified."
 
 
-def prompt_of(run: MadeRun, task: int) -> str:
+def prompt_of(run: RunData, task: int) -> str:
     """What was asked."""
     return f"Problem {task} of the {run.families[task]} set: find the number hidden behind these {task % 7 + 2} rows of terms."
 
 
-def answer_of(run: MadeRun, row: int) -> str:
+def answer_of(run: RunData, row: int) -> str:
     """The answer's text."""
-    from rollforge.testing import runs
-
     task = int(run.columns["task"][row])
     value = int(run.value[row])
     match int(run.text_kind[row]):
-        case runs.EMPTY:
+        case kind if kind == EMPTY:
             return ""
-        case runs.REFUSAL:
+        case kind if kind == REFUSAL:
             return "I'm sorry, I can't help with it."
-        case runs.ERROR:
+        case kind if kind == ERROR:
             return "503 Service Unavailable: x"
-        case runs.ECHO:
+        case kind if kind == ECHO:
             return prompt_of(run, task)
-        case runs.COPY:
+        case kind if kind == COPY:
             return _long(random.Random(task), 280) + f" It is {value}."
-        case runs.NEAR_COPY:
+        case kind if kind == NEAR_COPY:
             return _long(random.Random(task), 280) + f" It is {value}" + "!" * (1 + row % 7)
-        case runs.TRICK:
+        case kind if kind == TRICK:
             return TRICK_TEXT
     if run.shape.is_short:
         return str(value)
@@ -66,7 +120,7 @@ def _long(rng: random.Random, length: int) -> str:
     return " ".join(words)[:length]
 
 
-def row_of(run: MadeRun, row: int) -> JsonObject:
+def row_of(run: RunData, row: int) -> JsonObject:
     """The rollout's row."""
     column = {name: values[row] for name, values in run.columns.items()}
     task, is_truncated = int(column["task"]), bool(column["is_truncated"])
@@ -104,14 +158,14 @@ def row_of(run: MadeRun, row: int) -> JsonObject:
     return made
 
 
-def _params(run: MadeRun, task: int) -> JsonObject:
+def _params(run: RunData, task: int) -> JsonObject:
     params: JsonObject = {"input": [{"role": "user", "content": prompt_of(run, task), "type": "message"}]}
     if run.shape.has_tools:
         params["tools"] = [{"type": "function", "name": "calculate", "parameters": {"type": "object"}}]
     return params
 
 
-def _output(run: MadeRun, row: int, calls: int) -> list[JsonObject]:
+def _output(run: RunData, row: int, calls: int) -> list[JsonObject]:
     names = run.columns.get("tool_name")
     name = "calculate" if names is None else str(names[row])
     items: list[JsonObject] = []
@@ -132,7 +186,7 @@ def _output(run: MadeRun, row: int, calls: int) -> list[JsonObject]:
     return items
 
 
-def task_of(run: MadeRun, task: int) -> JsonObject:
+def task_of(run: RunData, task: int) -> JsonObject:
     """The task's row."""
     return {
         "_ng_task_index": task,
@@ -142,7 +196,7 @@ def task_of(run: MadeRun, task: int) -> JsonObject:
     }
 
 
-def manifest_of(run: MadeRun) -> JsonObject:
+def manifest_of(run: RunData) -> JsonObject:
     """The manifest that `collect` would have left."""
     return {
         "rollforge": __version__,

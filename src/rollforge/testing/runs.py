@@ -1,4 +1,4 @@
-"""This module makes healthy runs: columns drawn at once with numpy, text made only for the rows that are read.
+"""Generates healthy runs: columns drawn with numpy, text made only for the rows that are read.
 
 A run is a pure function of its shape and seed. Tasks differ in difficulty, wrong answers are longer, some answers are cut off or
 empty, some rollouts fail or stay unjudged at random: all of that is healthy.
@@ -7,74 +7,40 @@ empty, some rollouts fail or stay unjudged at random: all of that is healthy.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from rollforge.checks.evidence import About, Evidence
 from rollforge.records import JsonObject
-from rollforge.testing.rows import manifest_of, row_of, task_of
-
-Kind = Literal["binary", "continuous", "graded", "signed", "ten"]
-Array = NDArray[Any]
-
-NORMAL, EMPTY, REFUSAL, ERROR, ECHO, COPY, NEAR_COPY, TRICK = range(8)
-"""What an answer's text is."""
+from rollforge.testing.rows import (
+    COPY,
+    ECHO,
+    EMPTY,
+    ERROR,
+    NEAR_COPY,
+    NORMAL,
+    REFUSAL,
+    TRICK,
+    Array,
+    Kind,
+    RunData,
+    Shape,
+    manifest_of,
+    row_of,
+    task_of,
+)
 
 BEGUN = 1_763_200_000.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shape:
-    """What kind of run to make."""
-
-    tasks: int = 200
-    samples: int = 8
-    kind: Kind = "binary"
-    mean: float = 0.5
-    """Mean success rate over tasks."""
-    alike: float = 0.3
-    """How much samples of one task agree (intraclass correlation)."""
-    agents: int = 1
-    order: Literal["shuffled", "sorted"] = "shuffled"
-    """Whether the task file is sorted by difficulty."""
-    passes: bool = False
-    """Collected sample by sample over all tasks, instead of task by task."""
-    is_short: bool = False
-    """Answers are a word or a number, so that samples of a task coincide."""
-    has_tools: bool = False
-    truncated: float = 0.02
-    empty: float = 0.001
-    refused: float = 0.001
-    unjudged: float = 0.005
-    failed: float = 0.005
-
-
 @dataclass
-class MadeRun:
-    """A made run: it can be checked in memory, or written to disk."""
-
-    shape: Shape
-    columns: dict[str, Array]
-    """One value per rollout, in the order of the file."""
-    text_kind: Array
-    value: Array
-    """The number each answer ends in."""
-    expected: Array
-    """The right number of each task."""
-    families: list[str] = field(default_factory=list)
-    """Family of each task."""
-    about: About = field(default_factory=About)
-    metrics: list[str] = field(default_factory=list)
-    seed: int = 0
-
-    def __len__(self) -> int:
-        return len(self.columns["task"])
+class MadeRun(RunData):
+    """A generated run: it can be checked in memory, or written to disk."""
 
     def keep(self, chosen: Array) -> None:
         """Leave only the chosen rollouts; lines are numbered anew."""

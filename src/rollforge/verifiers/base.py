@@ -70,8 +70,8 @@ class Verifier(msgspec.Struct, frozen=True, kw_only=True):
     """For a cheap verifier: whether this task is cheap too; other tasks go to worker processes."""
     reward_range: tuple[float, float] | None = None
     """The lowest and highest reward, when the verifier declares them."""
-    note: str | None = None
-    """What a user should know about running it with these options, such as a missing sandbox."""
+    warning: str | None = None
+    """What a user must know about running it with these options, such as a missing sandbox; every command shows it."""
     gold: Callable[[Task], Any] | None = None
     """Its own `gold(task)`: the right answers, for probes of tasks whose right answer is not plain text."""
     skip_probes: frozenset[str] = frozenset()
@@ -132,6 +132,7 @@ def load_verifier(
     options = dict(options or {})
     check_options(name, function, options)
     _refuse_secrets(name, options)
+    _with_options(function, "check_machine", options, None)
     is_cheap = bool(_attribute(function, "is_cheap", False))
     return Verifier(
         name=name,
@@ -145,7 +146,7 @@ def load_verifier(
         is_cheap=is_cheap,
         is_cheap_for=_hook(function, "is_cheap_for") if is_cheap else None,
         reward_range=_attribute(function, "reward_range", None),
-        note=_with_options(function, "note_for", options, None),
+        warning=_with_options(function, "warning_for", options, None),
         gold=_hook(function, "gold") or _module_hook(function, "gold"),
         skip_probes=frozenset(_attribute(function, "skip_probes", ())),
     )

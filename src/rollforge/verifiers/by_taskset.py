@@ -16,7 +16,7 @@ from rollforge.verifiers.running.calling import LiveVerifier
 needs = ("taskset",)
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ByTasksetOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which verifier judges which task set."""
 
     verifiers: dict[str, str]
@@ -29,7 +29,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class ByTaskset:
     """Hands each task to the verifier of its task set."""
 
-    options_type = Options
+    options_type = ByTasksetOptions
 
     @staticmethod
     def is_deterministic_with(options: JsonObject) -> bool:
@@ -37,7 +37,7 @@ class ByTaskset:
         members = set(options["verifiers"].values())
         return all(load_verifier(name, options.get("options")).is_deterministic for name in members)
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: ByTasksetOptions) -> None:
         self._live = {
             taskset: LiveVerifier(load_verifier(name, options.options))
             for taskset, name in options.verifiers.items()

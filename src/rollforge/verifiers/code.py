@@ -32,12 +32,12 @@ import msgspec
 
 from rollforge.errors import UsageError
 from rollforge.records import JsonObject, Response, Task
-from rollforge.sandbox import WEAKER, Confined, Limits, Mode, Reply, Sandbox, find_bubblewrap
+from rollforge.sandbox import Confined, Limits, Mode, Sandbox, SandboxReply
 from rollforge.verifiers import code_runner
 
 needs = ("verifier_metadata.unit_tests",)
 
-Outcome = bool | int
+TestOutcome = bool | int
 """True, or why a test failed: -1 all of it took too long or died, -2 wrong, -3 too slow, -4 an error."""
 
 STARTUP_SECONDS = 20.0
@@ -50,15 +50,17 @@ _STAR_MODULES = (
 _MODULES = _STAR_MODULES[:-2]
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CodeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How programs are run."""
 
     timeout: float = 10.0
     """Seconds one test may take."""
     sandbox: Mode = "auto"
-    """`auto` confines with bubblewrap where it works, `require` refuses to go without, `off` only limits."""
+    """`auto` (or `require`) confines programs with bubblewrap or refuses to run them; `off` runs them with limits only."""
     memory_mb: int = 2048
     """Memory of each of the program's processes."""
+    total_memory_mb: int = 4096
+    """Memory of all the program's processes together; 0 sets no limit."""
     processes: int = 32
     """Processes and threads the program may have at once."""
     output_mb: int = 16
@@ -84,20 +86,25 @@ class UnitTests(msgspec.Struct, frozen=True):
 class Code:
     """Judges by running unit tests."""
 
-    options_type = Options
+    options_type = CodeOptions
 
-    def __init__(self, options: Options | None = None) -> None:
-        self._options = options or Options()
+    def __init__(self, options: CodeOptions | None = None) -> None:
+        self._options = options or CodeOptions()
         if self._options.timeout <= 0:
             raise UsageError("timeout must be more than 0 seconds")
         self._sandbox = Sandbox(self._options.sandbox, packages=self._options.packages)
 
     @staticmethod
-    def note_for(options: JsonObject) -> str | None:
-        """What a user should know before trusting the machine to these programs."""
-        if options.get("sandbox") == "off" or find_bubblewrap().prefix is None:
-            return f"programs run with limits only, without bubblewrap: {WEAKER}"
-        return None
+    def check_machine(options: JsonObject) -> None:
+        """Refuse to run programs where bubblewrap does not work, before any work; `sandbox=off` is the only way around."""
+        if options.get("sandbox") != "off":
+            Sandbox("require", packages=False)
+
+    @staticmethod
+    def warning_for(options: JsonObject) -> str | None:
+        """What remains open without a sandbox."""
+        weakness = Sandbox("off", packages=False).weakness if options.get("sandbox") == "off" else None
+        return f"programs run with limits only, without a sandbox: {weakness}" if weakness else None
 
     def verify(self, task: Task, response: Response) -> JsonObject:
         metadata = task.get("verifier_metadata") or {}
@@ -124,7 +131,7 @@ class Code:
             "sandbox": self._sandbox.kind,
         }
 
-    def _run(self, code: str, tests: UnitTests) -> tuple[list[Outcome], JsonObject]:
+    def _run(self, code: str, tests: UnitTests) -> tuple[list[TestOutcome], JsonObject]:
         expected = [json.loads(text) for text in tests.outputs] if tests.fn_name else tests.outputs
         if tests.fn_name:
             for text in tests.inputs:
@@ -147,15 +154,15 @@ class Code:
 
     def _judge_each(
         self, confined: Confined, tests: UnitTests, expected: list[Any], deadline: float
-    ) -> tuple[list[Outcome], JsonObject]:
-        results: list[Outcome] = []
+    ) -> tuple[list[TestOutcome], JsonObject]:
+        results: list[TestOutcome] = []
         spent = 0.0
         for number, (given, wanted) in enumerate(zip(tests.inputs, expected, strict=True), start=1):
             mark = b"L" if number == len(expected) else b"T"  # the last one may use up the process
             reply = confined.ask(mark + given.encode("utf-8", "surrogatepass"), self._options.timeout)
             spent += reply.seconds
             if mark == b"L" and reply.ended == "died" and confined.exit_code() == 0:
-                reply = Reply(b"O", reply.output)  # it left by os._exit(0), which is a way to end
+                reply = SandboxReply(b"O", reply.output)  # it left by os._exit(0), which is a way to end
             failure = _failure(reply, confined)
             if failure is None:
                 failure = _difference(reply, wanted, is_call=tests.fn_name is not None)
@@ -174,6 +181,7 @@ class Code:
         return Limits(
             cpu_seconds=math.ceil(seconds),
             memory_bytes=self._options.memory_mb << 20,
+            total_memory_bytes=self._options.total_memory_mb << 20,
             processes=self._options.processes,
             output_bytes=self._options.output_mb << 20,
         )
@@ -234,12 +242,14 @@ def _runner() -> CodeType:
     return code
 
 
-def _failure(reply: Reply, confined: Confined) -> JsonObject | None:
+def _failure(reply: SandboxReply, confined: Confined) -> JsonObject | None:
     """Why this reply is no result, or None when it is one."""
     if reply.ended == "late":
         return {"error_code": -3, "error_message": "Time Limit Exceeded"}
     if reply.ended == "too much":
         return {"error_code": -4, "error_message": "Runtime Error", "error": "printed more than it may"}
+    if reply.ended == "memory":
+        return {"error_code": -4, "error_message": "Runtime Error", "error": "used more memory than it may"}
     if reply.message is None or reply.message[:1] not in (b"R", b"O", b"V", b"W"):
         said = (reply.message or b"")[1:].decode("utf-8", "replace")
         if not said:
@@ -249,7 +259,7 @@ def _failure(reply: Reply, confined: Confined) -> JsonObject | None:
     return None
 
 
-def _difference(reply: Reply, wanted: Any, *, is_call: bool) -> JsonObject | None:
+def _difference(reply: SandboxReply, wanted: Any, *, is_call: bool) -> JsonObject | None:
     """How the output differs from the expected one, or None when it is right."""
     wrong: JsonObject = {"error_code": -2, "error_message": "Wrong Answer"}
     assert reply.message is not None

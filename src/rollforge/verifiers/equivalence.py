@@ -13,7 +13,7 @@ import msgspec
 
 from rollforge.errors import Failure
 from rollforge.records import JsonObject
-from rollforge.verifiers.judge_model import JudgeModel, Tally, as_data, fenced, new_nonce
+from rollforge.verifiers.judge_model import JudgeCost, JudgeModel, as_data, fenced, new_nonce
 
 EQUAL = "[[A=B]]"
 DIFFERENT = "[[A!=B]]"
@@ -59,7 +59,7 @@ class Labels(msgspec.Struct, frozen=True):
         return min(places)[1] if places else None
 
 
-class Comparison(msgspec.Struct, frozen=True):
+class PairVerdict(msgspec.Struct, frozen=True):
     """What the judge said about one pair, in one order."""
 
     is_equal: bool
@@ -89,18 +89,18 @@ class EquivalenceJudge:
         self._template = template
         self._system = system
 
-    async def compare(self, question: str, first: str, second: str, tally: Tally) -> Comparison:
+    async def compare(self, question: str, first: str, second: str, cost: JudgeCost) -> PairVerdict:
         """Whether `first` and `second` are equal; raises `Failure` when no reply says so readably."""
         is_tainted = any(self._labels.are_in(text) for text in (question, first, second))
         reply = ""
         for _ in range(self._attempts):
             nonce = new_nonce(question, first, second)
             completion = await self._model.complete(self._messages(question, first, second, nonce))
-            tally.add(completion)
+            cost.add(completion)
             reply = completion.text
             label = self._label(reply, nonce, is_tainted)
             if label is not None:
-                return Comparison(label == self._labels.equal, label, reply)
+                return PairVerdict(label == self._labels.equal, label, reply)
         raise Failure("verifier", "verifier", f"the judge's reply holds no verdict: {reply[-200:]!r}")
 
     def _label(self, reply: str, nonce: str, is_tainted: bool) -> str | None:

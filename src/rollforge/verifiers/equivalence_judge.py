@@ -14,16 +14,16 @@ from pathlib import Path
 
 from rollforge.errors import UsageError
 from rollforge.records import JsonObject, Response, Task
-from rollforge.verifiers.equivalence import DIFFERENT, EQUAL, Comparison, EquivalenceJudge, Labels
+from rollforge.verifiers.equivalence import DIFFERENT, EQUAL, EquivalenceJudge, Labels, PairVerdict
 from rollforge.verifiers.extraction import Extractor
-from rollforge.verifiers.judge_model import JudgeEndpoint, JudgeOptions, Tally
+from rollforge.verifiers.judge_model import JudgeCost, JudgeEndpoint, JudgeOptions
 
 needs = ("expected_answer|metadata.expected_answer",)
 
 NO_ANSWER = "[NO VALID ANSWER EXTRACTED]"
 
 
-class Options(JudgeOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EquivalenceOptions(JudgeOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The judge, what it is shown, and what its verdicts are worth."""
 
     template: str | None = None
@@ -55,11 +55,11 @@ class Options(JudgeOptions, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class EquivalenceVerifier:
     """Judges by asking a model."""
 
-    options_type = Options
+    options_type = EquivalenceOptions
     is_deterministic = False
 
-    def __init__(self, options: Options | None = None) -> None:
-        self._options = options or Options()
+    def __init__(self, options: EquivalenceOptions | None = None) -> None:
+        self._options = options or EquivalenceOptions()
         self._endpoint = JudgeEndpoint(self._options)
         self._extractor = Extractor()
         self._judge = EquivalenceJudge(
@@ -79,20 +79,20 @@ class EquivalenceVerifier:
         regex = None if is_long else row_regex or self._options.response_extract_regex
         whole = answer_text(response)
         candidate = await self._extractor.extracted(whole, regex) if whole else NO_ANSWER
-        tally = Tally()
-        first = await self._judge.compare(question, expected, candidate, tally)
+        cost = JudgeCost()
+        first = await self._judge.compare(question, expected, candidate, cost)
         comparisons = [first]
         if first.is_equal:
             reward = 1.0
             if self._options.check_twice_swap and not is_long:
-                comparisons.append(await self._judge.compare(question, candidate, expected, tally))
+                comparisons.append(await self._judge.compare(question, candidate, expected, cost))
                 reward = 1.0 if comparisons[1].is_equal else self._options.reward_if_swap_fails
         else:
             reward = 0.0
             if self._options.check_full_generation_on_fail and row_regex is not None and not is_long:
-                comparisons.append(await self._judge.compare(question, expected, whole or NO_ANSWER, tally))
+                comparisons.append(await self._judge.compare(question, expected, whole or NO_ANSWER, cost))
                 reward = self._options.reward_if_full_generation_succeeds if comparisons[1].is_equal else 0.0
-        return _verdict(reward, expected, candidate, comparisons, tally)
+        return _verdict(reward, expected, candidate, comparisons, cost)
 
     async def close(self) -> None:
         await self._endpoint.close()
@@ -158,12 +158,12 @@ def _joined(content: object) -> str | None:
 
 
 def _verdict(
-    reward: float, expected: str, candidate: str, comparisons: list[Comparison], tally: Tally
+    reward: float, expected: str, candidate: str, comparisons: list[PairVerdict], cost: JudgeCost
 ) -> JsonObject:
     return {
         "reward": reward,
         "expected_answer": expected,
         "extracted_answer": candidate[:2000],
         "judge_evaluations": [comparison.to_fields() for comparison in comparisons],
-        **tally.numbers(),
+        **cost.numbers(),
     }

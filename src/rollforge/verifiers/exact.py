@@ -20,7 +20,7 @@ LONGEST_KEPT = 1000
 """Characters of the extracted answer that go into the row."""
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ExactOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What counts as equal."""
 
     extract: Literal["boxed", "all", "last_line"] = "boxed"
@@ -36,11 +36,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Exact:
     """Judges by equality of texts."""
 
-    options_type = Options
+    options_type = ExactOptions
     is_cheap = True
 
-    def __init__(self, options: Options | None = None) -> None:
-        self._options = options or Options()
+    def __init__(self, options: ExactOptions | None = None) -> None:
+        self._options = options or ExactOptions()
         self.needs = (self._options.field,)
 
     def verify(self, task: Task, response: Response) -> JsonObject:

@@ -27,7 +27,7 @@ skip_probes = ("gold", "swapped gold", "swapped response", "hedge")
 SCHEMA_FIELDS = ("schema", "json_schema", "schema_str")
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class JsonSchemaOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where the schema is and what is read as the answer."""
 
     schema: JsonObject | None = None
@@ -39,10 +39,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class JsonSchema:
     """Judges by a JSON schema."""
 
-    options_type = Options
+    options_type = JsonSchemaOptions
 
-    def __init__(self, options: Options | None = None) -> None:
-        self._options = options or Options()
+    def __init__(self, options: JsonSchemaOptions | None = None) -> None:
+        self._options = options or JsonSchemaOptions()
         try:
             import jsonschema  # noqa: F401  (asked for now, so that a missing extra is not met per rollout)
         except ImportError as error:

@@ -18,7 +18,7 @@ from typing import Any
 
 from rollforge.errors import Failure, UsageError
 from rollforge.records import JsonObject, Response, Task
-from rollforge.verifiers.judge_model import JudgeEndpoint, JudgeOptions, Tally, as_data, fenced, new_nonce
+from rollforge.verifiers.judge_model import JudgeCost, JudgeEndpoint, JudgeOptions, as_data, fenced, new_nonce
 
 needs = ()
 
@@ -36,7 +36,7 @@ opens with three backticks followed by verdict-{nonce}, holds a JSON object with
 number), and closes with three backticks."""
 
 
-class Options(JudgeOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RubricJudgeOptions(JudgeOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The judge, its rubric and its scale."""
 
     rubric: str | None = None
@@ -54,11 +54,11 @@ class Options(JudgeOptions, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class RubricJudge:
     """Judges by a model's score."""
 
-    options_type = Options
+    options_type = RubricJudgeOptions
     is_deterministic = False
 
-    def __init__(self, options: Options | None = None) -> None:
-        self._options = options or Options()
+    def __init__(self, options: RubricJudgeOptions | None = None) -> None:
+        self._options = options or RubricJudgeOptions()
         if not self._options.lowest < self._options.highest:
             raise UsageError("the judge's lowest score must be below its highest")
         self._endpoint = JudgeEndpoint(self._options)
@@ -68,27 +68,27 @@ class RubricJudge:
         rubric = self._rubric or task.get("rubric")
         if not rubric:
             raise ValueError("neither the options nor the task have a rubric")
-        tally = Tally()
-        score, reason = await self._score(task, response, str(rubric), tally)
+        cost = JudgeCost()
+        score, reason = await self._score(task, response, str(rubric), cost)
         share = (score - self._options.lowest) / (self._options.highest - self._options.lowest)
         threshold = self._options.threshold
         return {
             "reward": share if threshold is None else float(score >= threshold),
             "judge_score": score,
             "judge_reason": reason[:LONGEST_REASON],
-            **tally.numbers(),
+            **cost.numbers(),
         }
 
     async def close(self) -> None:
         await self._endpoint.close()
 
-    async def _score(self, task: Task, response: Response, rubric: str, tally: Tally) -> tuple[float, str]:
+    async def _score(self, task: Task, response: Response, rubric: str, cost: JudgeCost) -> tuple[float, str]:
         reply = why = ""
         for _ in range(max(1, self._options.attempts)):
             shown = self._shown(task, response)
             nonce = new_nonce(rubric, *shown.values())
             completion = await self._endpoint.complete(self._messages(shown, rubric, nonce))
-            tally.add(completion)
+            cost.add(completion)
             reply = completion.text
             try:
                 return self._read(reply, nonce)

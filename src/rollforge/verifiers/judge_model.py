@@ -136,7 +136,7 @@ class JudgeEndpoint:
         return self._model
 
 
-class Tally:
+class JudgeCost:
     """What judging one rollout cost."""
 
     def __init__(self) -> None:

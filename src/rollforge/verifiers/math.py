@@ -24,12 +24,12 @@ from rollforge.errors import UsageError
 from rollforge.records import JsonObject, Response, Task
 from rollforge.verifiers.equivalence import EquivalenceJudge
 from rollforge.verifiers.equivalence_judge import read_template
-from rollforge.verifiers.judge_model import JudgeEndpoint, JudgeOptions, Tally
+from rollforge.verifiers.judge_model import JudgeCost, JudgeEndpoint, JudgeOptions
 
 needs = ("expected_answer",)
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MathOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whether a model has the last word on what the library did not accept."""
 
     judge: JudgeOptions | None = None
@@ -41,15 +41,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Math:
     """Judges by symbolic equality, then, if asked to, by a model."""
 
-    options_type = Options
+    options_type = MathOptions
 
     @staticmethod
     def is_deterministic_with(options: JsonObject) -> bool:
         """A judge may change its mind."""
         return options.get("judge") is None
 
-    def __init__(self, options: Options | None = None) -> None:
-        self._options = options or Options()
+    def __init__(self, options: MathOptions | None = None) -> None:
+        self._options = options or MathOptions()
         self._library = _Library()
         if self._options.judge is not None:
             JudgeEndpoint(
@@ -83,17 +83,17 @@ class Math:
         assert self._options.judge is not None
         endpoint = JudgeEndpoint(self._options.judge)
         judge = EquivalenceJudge(endpoint, attempts=self._options.judge.attempts, template=self._template)
-        tally = Tally()
+        cost = JudgeCost()
         try:
-            comparisons = [await judge.compare(question, expected, answer, tally)]
+            comparisons = [await judge.compare(question, expected, answer, cost)]
             if comparisons[0].is_equal:
-                comparisons.append(await judge.compare(question, answer, expected, tally))
+                comparisons.append(await judge.compare(question, answer, expected, cost))
         finally:
             await endpoint.close()
         return {
             "reward": float(all(comparison.is_equal for comparison in comparisons)),
             "judge_evaluations": [comparison.to_fields() for comparison in comparisons],
-            **tally.numbers(),
+            **cost.numbers(),
         }
 
 

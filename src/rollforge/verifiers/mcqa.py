@@ -47,7 +47,7 @@ _LATIN_BY_LETTER = str.maketrans(
 )
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class McqaOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How letters are read."""
 
     grading_mode: GradingMode | None = None
@@ -57,7 +57,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Mcqa:
     """Judges the letter an answer settles on."""
 
-    options_type = Options
+    options_type = McqaOptions
     is_cheap = True
 
     @staticmethod
@@ -65,8 +65,8 @@ class Mcqa:
         """A row's own regex may backtrack for ever: such rows are judged in workers."""
         return not _row_patterns(task)
 
-    def __init__(self, options: Options | None = None) -> None:
-        self._mode = (options or Options()).grading_mode
+    def __init__(self, options: McqaOptions | None = None) -> None:
+        self._mode = (options or McqaOptions()).grading_mode
 
     def verify(self, task: Task, response: Response) -> JsonObject:
         gold = str(task.get("expected_answer") or "").strip().upper()

@@ -25,7 +25,7 @@ needs = ()
 Flag = Literal["ignorecase", "multiline", "dotall", "verbose", "ascii"]
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RegexOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is caught and what it is compared with."""
 
     pattern: str | None = None
@@ -45,10 +45,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Regex:
     """Judges by what a pattern catches."""
 
-    options_type = Options
+    options_type = RegexOptions
 
-    def __init__(self, options: Options | None = None) -> None:
-        self._options = options or Options()
+    def __init__(self, options: RegexOptions | None = None) -> None:
+        self._options = options or RegexOptions()
         if self._options.pattern is not None:
             try:
                 self._compiled(self._options.pattern)

@@ -1,7 +1,7 @@
-"""This module says what a source of tools is: a set that lives as long as a run, and a session of it per rollout.
+"""Protocols for sources of tools: a toolset lives as long as a run and opens one session per rollout.
 
-A session holds one rollout's state. It is opened when the rollout first calls one of the set's tools, and closed however the
-rollout ends.
+A session holds one rollout's state. It opens when the rollout first calls one of the set's tools, and closes however the rollout
+ends.
 """
 
 from __future__ import annotations
@@ -9,6 +9,17 @@ from __future__ import annotations
 from typing import Protocol
 
 from rollforge.records import JsonObject, Task
+
+
+def function_tool(name: str, description: str, parameters: JsonObject | None) -> JsonObject:
+    """A tool as the Responses API offers it."""
+    return {
+        "type": "function",
+        "name": name,
+        "description": description,
+        "parameters": parameters or {"type": "object", "properties": {}},
+        "strict": False,  # some servers refuse optional parameters under strict
+    }
 
 
 class ToolError(Exception):

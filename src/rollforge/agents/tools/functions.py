@@ -1,4 +1,4 @@
-"""This module offers Python functions as tools, or the methods of a class of which every rollout gets its own instance.
+"""Python functions as tools, and classes with one instance per rollout.
 
 Sync functions run in threads, async ones in the event loop. A class is set up with `start` or `setup` and released with `close` or
 `teardown`, where it has them; when its constructor takes `task`, it gets the task.

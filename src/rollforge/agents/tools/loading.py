@@ -1,4 +1,4 @@
-"""This module finds a source of tools from what the user wrote."""
+"""Resolves a `--tools` spec to a toolset."""
 
 from __future__ import annotations
 

@@ -1,59 +1,71 @@
-"""This module offers the tools of an MCP server, over streamable HTTP or over a process's standard input and output.
+"""Tools of an MCP server, through the official `mcp` package, over streamable HTTP or a process's standard streams.
 
-Every rollout gets a session (HTTP) or a process (stdio) of its own, since a server keeps its state there; `-shared` in the spec means
-one for the whole run. Only tools are used: no prompts, resources or sampling. A server that understands only the handshake-free
-protocol of 2026-07-28 is not supported.
+Every rollout gets its own session (HTTP) or process (stdio), because a server keeps its state there; `-shared` in the spec means
+one for the whole run. Only tools are used: no prompts, resources or sampling.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
-from typing import Any, Protocol
+import logging
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol, TypeVar
+
+try:
+    import mcp.types as types
+    from mcp import Client, MCPError
+    from mcp.client import Transport
+    from pydantic import BaseModel
+    from pydantic import ValidationError as BadResult
+except ImportError as error:  # pragma: no cover  (the message is tested in a process without the package)
+    from rollforge.errors import UsageError as _UsageError
+
+    raise _UsageError(
+        f"MCP tools need a package that is not installed ({error.name})",
+        hint="pip install 'rollforge[mcp]'",
+    ) from error
 
 from rollforge import __version__
-from rollforge.agents.tools.base import ToolError, ToolSession
+from rollforge.agents.tools.base import ToolError, ToolSession, function_tool
 from rollforge.agents.tools.mcp_http import HttpConnection
-from rollforge.agents.tools.mcp_messages import RpcError
 from rollforge.agents.tools.mcp_stdio import StdioConnection
 from rollforge.errors import Failure, UsageError
 from rollforge.records import JsonObject, Task, to_json
 
-PROTOCOL = "2025-11-25"
-"""The newest protocol we speak; a server answers with the one it wants to speak."""
 OPEN_S = 60.0
-"""How long a server may take to start and greet."""
+"""How long a server may take to start and shake hands."""
+END_S = 8.0
+"""How long a session may take to end before its task is cancelled."""
+Mode = Literal["legacy", "auto"]
+R = TypeVar("R", bound=BaseModel)
+
+# The package logs what we report ourselves; without any handler Python would print that to stderr.
+logging.getLogger("mcp").addHandler(logging.NullHandler())
 
 
 class Connection(Protocol):
-    """A way to an MCP server. Both members raise `Failure` of boundary `tool` when the way is gone."""
+    """How a server is reached."""
 
-    async def open(self) -> None:
-        """Connect, or start the process."""
+    @property
+    def reason(self) -> str:
+        """Why it cannot be used any more; empty when nothing is known."""
 
-    def agree(self, protocol: str) -> None:
-        """The protocol version that both sides speak from now on."""
-
-    async def request(self, method: str, params: JsonObject) -> JsonObject:
-        """The result; raises `RpcError` when the server answers with an error."""
-
-    async def notify(self, method: str) -> None:
-        """Say something that has no answer."""
-
-    async def close(self) -> None:
-        """End the session or the process."""
+    def connect(self) -> Transport:
+        """Open it; the context's exit closes it."""
 
 
 class McpTools:
     """The tools of one MCP server."""
 
-    def __init__(self, name: str, kind: str, target: str) -> None:
+    def __init__(self, name: str, kind: str, target: str, headers: Mapping[str, str] | None = None) -> None:
         self.name = name
         self.schemas: list[JsonObject] = []
         self._is_shared = kind.endswith("-shared")
         self._is_stdio = kind.startswith("mcp-stdio")
         self._target = target
+        self._headers = headers
+        self._mode: Mode = "legacy"
         self._shared: McpSession | None = None
         self._opening = asyncio.Lock()
         if not target:
@@ -67,19 +79,19 @@ class McpTools:
 
     @property
     def fingerprint(self) -> str:
-        """The server's source cannot be read, so the schemas stand for it."""
+        """Digest of name and schemas: the server's source is out of reach."""
         return hashlib.sha256(to_json([self.name, self.schemas])).hexdigest()[:16]
 
     async def start(self) -> None:
         try:
-            session = await self._new_session()
-        except (Failure, RpcError) as error:
+            session = await self._first_session()
+        except (Failure, ToolError) as error:
             raise UsageError(
                 f"--tools {self.name}: {error}", hint="is it an MCP server, and does it run?"
             ) from error
         try:
-            self.schemas = [_schema(tool) for tool in await session.list_tools()]
-        except (Failure, RpcError) as error:
+            self.schemas = await session.list_tools()
+        except (Failure, ToolError) as error:
             raise UsageError(f"--tools {self.name}: it does not list its tools: {error}") from error
         finally:
             if self._is_shared:
@@ -96,19 +108,31 @@ class McpTools:
             if self._shared is None or self._shared.is_broken:
                 if self._shared is not None:
                     await self._shared.end()
-                self._shared = await self._new_session(is_shared=True)
+                self._shared = await self._new_session()
             return self._shared
 
     async def close(self) -> None:
         if self._shared is not None:
             await self._shared.end()
 
-    async def _new_session(self, *, is_shared: bool | None = None) -> McpSession:
-        way: Connection = StdioConnection(self._target) if self._is_stdio else HttpConnection(self._target)
-        session = McpSession(way, is_shared=self._is_shared if is_shared is None else is_shared)
+    async def _first_session(self) -> McpSession:
+        """A session by the handshake that every server before 2026-07-28 knows, else by the newer way."""
+        try:
+            return await self._new_session()
+        except ToolError:
+            self._mode = "auto"
+            return await self._new_session()
+
+    async def _new_session(self) -> McpSession:
+        way: Connection = (
+            StdioConnection(self._target)
+            if self._is_stdio
+            else HttpConnection(self._target, headers=self._headers)
+        )
+        session = McpSession(way, is_shared=self._is_shared)
         try:
             async with asyncio.timeout(OPEN_S):
-                await session.greet()
+                await session.open(self._mode)
         except TimeoutError:
             await session.end()
             raise Failure("tool", "tool", f"{self.name} did not greet within {OPEN_S:g} s") from None
@@ -119,7 +143,11 @@ class McpTools:
 
 
 class McpSession:
-    """A greeted connection, as a rollout uses it."""
+    """One session with a server.
+
+    A task of its own opens and closes the connection, because the package requires one task to do both while a rollout calls
+    from several. When that task ends for any reason, every call that waits fails with the reason: nothing waits for a dead task.
+    """
 
     is_parallel = True
 
@@ -127,76 +155,133 @@ class McpSession:
         self.is_broken = False
         self._way = way
         self._is_shared = is_shared
+        self._client: Client | None = None
+        self._is_open = asyncio.Event()
+        self._shall_end = asyncio.Event()
+        self._owner: asyncio.Task[None] | None = None
+        self._error: BaseException | None = None
 
-    async def greet(self) -> None:
-        """Connect and agree on a protocol."""
-        await self._way.open()
-        about = {"name": "rollforge", "version": __version__}
-        greeting = {"protocolVersion": PROTOCOL, "capabilities": {}, "clientInfo": about}
-        answer = await self._way.request("initialize", greeting)
-        self._way.agree(str(answer.get("protocolVersion") or PROTOCOL))
-        await self._way.notify("notifications/initialized")
+    async def open(self, mode: Mode) -> None:
+        """Connect and shake hands; raises `Failure` when the server is not there, `ToolError` when it refuses."""
+        self._owner = asyncio.create_task(self._own(mode), name="mcp-session")
+        opened = asyncio.create_task(self._is_open.wait())
+        try:
+            await asyncio.wait({self._owner, opened}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            opened.cancel()
+        if not self._is_open.is_set():
+            raise self._explained(self._error)
+
+    async def _own(self, mode: Mode) -> None:
+        """Hold the connection open until the session shall end."""
+        about = types.Implementation(name="rollforge", version=__version__)
+        try:
+            async with Client(self._way.connect(), mode=mode, client_info=about, cache=None) as client:
+                self._client = client
+                self._is_open.set()
+                await self._shall_end.wait()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001  (kept for whoever waits for this session)
+            self._error = _single(error)
+        finally:
+            self.is_broken = True
 
     async def list_tools(self) -> list[JsonObject]:
-        """All tools, page by page."""
-        tools: list[JsonObject] = []
-        cursor: Any = None
+        """Schemas of all tools, page by page."""
+        schemas: list[JsonObject] = []
+        cursor: str | None = None
         while True:
-            page = await self._way.request("tools/list", {"cursor": cursor} if cursor else {})
-            tools += [tool for tool in page.get("tools") or [] if isinstance(tool, dict)]
-            cursor = page.get("nextCursor")
+            params = types.PaginatedRequestParams(cursor=cursor)
+            page = await self._ask(types.ListToolsRequest(params=params), types.ListToolsResult)
+            schemas += [
+                function_tool(tool.name, tool.description or tool.title or "", tool.input_schema)
+                for tool in page.tools
+            ]
+            cursor = page.next_cursor
             if not cursor:
-                return tools
+                return schemas
 
     async def call(self, name: str, arguments: JsonObject) -> str:
-        try:
-            result = await self._way.request("tools/call", {"name": name, "arguments": arguments})
-        except RpcError as error:
-            raise ToolError("mcp-error", to_json({"error": str(error)}).decode()) from error
-        except Failure:
-            self.is_broken = True
-            raise
+        params = types.CallToolRequestParams(name=name, arguments=arguments)
+        result = await self._ask(types.CallToolRequest(params=params), types.CallToolResult)
         text = _text_of(result)
-        if result.get("isError"):
+        if result.is_error:
             raise ToolError("tool-error", text)
         return text
 
+    async def _ask(self, request: types.ClientRequest, result_type: type[R]) -> R:
+        """The result of a request, unless the connection ends first."""
+        if self._client is None or self._owner is None or self._owner.done():
+            raise self._explained(self._error)
+        asking = asyncio.ensure_future(self._client.session.send_request(request, result_type))
+        try:
+            await asyncio.wait({asking, self._owner}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not asking.done():
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
+        if asking.cancelled():
+            raise self._explained(self._error)
+        error = asking.exception()
+        if error is not None:
+            raise self._explained(error) from error
+        return asking.result()
+
     async def close(self) -> None:
-        """Called when a rollout ends; a shared session outlives it."""
+        """End the session with its rollout; a shared one lives on."""
         if not self._is_shared:
             await self.end()
 
     async def end(self) -> None:
-        """End it for good; a server that is gone already is no problem any more."""
-        with contextlib.suppress(Failure, RpcError):
-            await self._way.close()
+        """End the session; a server that is gone already is fine."""
+        self._shall_end.set()
+        if self._owner is not None:
+            await asyncio.wait({self._owner}, timeout=END_S)
+            if not self._owner.done():
+                self._owner.cancel()
+            await asyncio.gather(self._owner, return_exceptions=True)
+
+    def _explained(self, error: BaseException | None) -> Failure | ToolError:
+        """The error as the rollout sees it: an answer of the server goes to the model, a lost server fails the rollout."""
+        reason = self._way.reason
+        if (
+            isinstance(error, MCPError)
+            and error.code != types.CONNECTION_CLOSED
+            and not reason.startswith("http")
+        ):
+            return ToolError("mcp-error", to_json({"error": error.message}).decode())
+        if isinstance(error, BadResult):
+            text = f"the server's answer does not follow the protocol: {str(error).splitlines()[0]}"
+            return ToolError("mcp-error", to_json({"error": text}).decode())
+        self.is_broken = True
+        if not reason:
+            reason = f"{type(error).__name__}: {error}" if error else "the connection is closed"
+        return Failure("tool", "tool", f"the MCP server: {reason}"[:2000])
 
 
-def _schema(tool: JsonObject) -> JsonObject:
-    return {
-        "type": "function",
-        "name": str(tool.get("name")),
-        "description": tool.get("description") or tool.get("title") or "",
-        "parameters": tool.get("inputSchema") or {"type": "object", "properties": {}},
-        "strict": False,
-    }
+def _single(error: BaseException) -> BaseException:
+    """The first error in a group of groups: that is the cause, the others follow from it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
-def _text_of(result: JsonObject) -> str:
-    """The result as the model reads it: its text parts; a part that is no text is named, not shown."""
-    parts = [_part_text(part) for part in result.get("content") or [] if isinstance(part, dict)]
-    if not parts and result.get("structuredContent") is not None:
-        return to_json(result["structuredContent"]).decode()
+def _text_of(result: types.CallToolResult) -> str:
+    """The result as the model reads it: its text parts; other parts are named, not shown."""
+    parts = [_part_text(part) for part in result.content]
+    if not parts and result.structured_content is not None:
+        return to_json(result.structured_content).decode()
     return "\n".join(parts)
 
 
-def _part_text(part: JsonObject) -> str:
-    match part.get("type"):
+def _part_text(part: Any) -> str:
+    match part.type:
         case "text":
-            return str(part.get("text") or "")
-        case "resource" if isinstance(part.get("resource"), dict) and "text" in part["resource"]:
-            return str(part["resource"]["text"])
+            return str(part.text)
+        case "resource" if getattr(part.resource, "text", None) is not None:
+            return str(part.resource.text)
         case "resource_link":
-            return str(part.get("uri") or "")
+            return str(part.uri)
         case kind:
-            return f"[{kind}: {part.get('mimeType') or 'unknown type'}]"
+            return f"[{kind}: {getattr(part, 'mime_type', None) or 'unknown type'}]"

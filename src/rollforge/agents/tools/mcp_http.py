@@ -1,106 +1,87 @@
-"""This module reaches an MCP server over streamable HTTP: one POST per message, answered with JSON or with a stream of events."""
+"""MCP over streamable HTTP: the official `mcp` package's transport with our limits, and the reason it failed.
+
+The package reports an HTTP error as a JSON-RPC error with a text of its own. A response hook keeps the status, so that a
+lost session (404) is told apart from an error that a tool returned.
+"""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
 
-import aiohttp
+import httpx2
+from mcp.client.streamable_http import streamable_http_client
 
-from rollforge.agents.tools.mcp_messages import gone, parse, reply_to, result_of, to_notification, to_request
-from rollforge.endpoint.faults import message_of
-from rollforge.records import JsonObject
+from rollforge.agents.tools.limits import MAX_RESULT_BYTES
 
 
 class HttpConnection:
-    """One session with the server."""
+    """One session with the server at a URL."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
         self._url = url
-        self._http: aiohttp.ClientSession | None = None
-        self._numbers = itertools.count(1)
-        self._headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+        self._headers = dict(headers or {})
+        self._fault = ""
 
-    async def open(self) -> None:
-        self._http = aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=30), read_bufsize=2**20
+    @property
+    def reason(self) -> str:
+        """Why the connection cannot be used; empty while no HTTP error was seen."""
+        return self._fault
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[Any]:
+        """Open a session; it ends with a DELETE when the context exits."""
+        client = httpx2.AsyncClient(
+            # Our own time limits apply to each call; a tool may think for longer than any default.
+            timeout=httpx2.Timeout(30, read=None),
+            headers={**self._headers, "Accept-Encoding": "identity"},
+            event_hooks={"response": [self._check]},
         )
-
-    def agree(self, protocol: str) -> None:
-        self._headers["MCP-Protocol-Version"] = protocol
-
-    async def request(self, method: str, params: JsonObject) -> JsonObject:
-        number = next(self._numbers)
         try:
-            async with self._session().post(
-                self._url, data=to_request(number, method, params), headers=self._headers
-            ) as answer:
-                await self._check(answer)
-                if answer.headers.get("Mcp-Session-Id"):
-                    self._headers["Mcp-Session-Id"] = answer.headers["Mcp-Session-Id"]
-                if answer.content_type != "text/event-stream":
-                    return result_of(parse(await answer.read()))
-                async for event in _events(answer):
-                    message = parse(event)
-                    if message.get("id") == number and "method" not in message:
-                        return result_of(message)
-                    await self._react(message)
-        except (aiohttp.ClientError, OSError) as error:
-            raise gone(f"{self._url}: {type(error).__name__}: {error}") from error
-        raise gone(f"{self._url} ended its answer to {method} without a result")
+            async with (
+                client,
+                streamable_http_client(
+                    self._url, http_client=client, max_sse_event_size=MAX_RESULT_BYTES
+                ) as streams,
+            ):
+                yield streams
+        except* httpx2.HTTPError as errors:
+            error = _first(errors)
+            prefix = "Cannot connect: " if isinstance(error, httpx2.ConnectError) else ""
+            self._fault = f"{self._url}: {prefix}{type(error).__name__}: {error}"
+            raise
 
-    async def notify(self, method: str) -> None:
-        await self._post(to_notification(method))
-
-    async def close(self) -> None:
-        """End the session at the server, where it has one."""
-        http, self._http = self._http, None
-        if http is None:
-            return
-        try:
-            if "Mcp-Session-Id" in self._headers:
-                limit = aiohttp.ClientTimeout(total=5)
-                async with http.delete(self._url, headers=self._headers, timeout=limit):
-                    pass  # 405 means that sessions end by themselves there
-        except (aiohttp.ClientError, OSError, TimeoutError):
-            pass
-        finally:
-            await http.close()
-
-    async def _react(self, message: JsonObject) -> None:
-        reply = reply_to(message)
-        if reply is not None:
-            await self._post(reply)
-
-    async def _post(self, data: bytes) -> None:
-        try:
-            async with self._session().post(self._url, data=data, headers=self._headers) as answer:
-                await self._check(answer)
-        except (aiohttp.ClientError, OSError) as error:
-            raise gone(f"{self._url}: {type(error).__name__}: {error}") from error
-
-    def _session(self) -> aiohttp.ClientSession:
-        if self._http is None:
-            raise gone("the connection is closed")
-        return self._http
-
-    async def _check(self, answer: aiohttp.ClientResponse) -> None:
-        if answer.status >= 400:
-            raise gone(f"{self._url}: HTTP {answer.status}: {message_of(await answer.read())}")
+    async def _check(self, response: httpx2.Response) -> None:
+        if response.request.method == "POST" and response.status_code >= 400:
+            self._fault = f"{self._url}: HTTP {response.status_code}"
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise httpx2.RemoteProtocolError("compressed although the request forbids it")
+        response.stream = _Limited(response.stream)
 
 
-async def _events(answer: aiohttp.ClientResponse) -> AsyncIterator[str]:
-    """The data of each server-sent event."""
-    lines: list[str] = []
-    pending = b""
-    async for chunk in answer.content.iter_any():
-        *whole, pending = (pending + chunk).split(b"\n")
-        for raw in whole:
-            line = raw.rstrip(b"\r").decode("utf-8", "replace")
-            if line.startswith("data:"):
-                lines.append(line[5:].removeprefix(" "))
-            elif not line and lines:
-                yield "\n".join(lines)
-                lines = []
-    if lines:
-        yield "\n".join(lines)
+class _Limited(httpx2.AsyncByteStream):
+    """A response body that may not exceed the limit on a tool's result."""
+
+    def __init__(self, stream: object) -> None:
+        assert isinstance(stream, httpx2.AsyncByteStream)
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        received = 0
+        async for piece in self._stream:
+            received += len(piece)
+            if received > MAX_RESULT_BYTES:
+                raise httpx2.RemoteProtocolError(f"an answer of more than {MAX_RESULT_BYTES >> 20} MB")
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def _first(errors: BaseExceptionGroup[httpx2.HTTPError]) -> BaseException:
+    """The first single error in a group of groups."""
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,140 +1,138 @@
-"""This module reaches an MCP server that is a process: one JSON message per line on its standard input and output.
+"""MCP over a process's standard input and output, as a transport of the official `mcp` package.
 
-The process has its own session, so that a Ctrl-C meant for the run leaves it up while the run drains; it is ended with the
-connection, by force if need be.
+The package's own stdio transport has no limit on a line and leaves behind what the server started. Here a line has a
+limit, the last words on stderr reach the error message, and the whole process group ends with the connection. The process
+has its own session, so that a Ctrl-C meant for the run does not reach it while the run drains.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import os
 import shlex
 import signal
 from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
-from rollforge.agents.tools.mcp_messages import gone, parse, reply_to, result_of, to_notification, to_request
-from rollforge.errors import Failure
-from rollforge.records import JsonObject
+import anyio
+from mcp.shared.message import SessionMessage
+from mcp.types import jsonrpc_message_adapter
 
-LONGEST_LINE = 256 << 20
+from rollforge.agents.tools.limits import MAX_RESULT_BYTES
+
 GRACE_S = 2.0
-"""How long the process may take to end by itself, and then to obey a signal."""
+"""How long the process may take to exit after its input closes, and again after each signal."""
 
 
 class StdioConnection:
-    """One process."""
+    """One server process, and the reason it stopped answering."""
 
     def __init__(self, command: str) -> None:
         self._command = shlex.split(command)
-        self._process: asyncio.subprocess.Process | None = None
-        self._numbers = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[JsonObject]] = {}
-        self._readers: list[asyncio.Task[None]] = []
         self._last_words: deque[str] = deque(maxlen=5)
-        self._reason: Failure | None = None
+        self._fault = ""
+        self._said_all = asyncio.Event()
 
-    async def open(self) -> None:
+    @property
+    def reason(self) -> str:
+        """Why the connection ended, in words for the user."""
+        words = f": {self._last_words[-1]}" if self._last_words else ""
+        return self._fault or f"{self._command[0]} has ended{words}"
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[Any]:
+        """Start the process; its group is killed when the context exits."""
         try:
-            self._process = await asyncio.create_subprocess_exec(
+            process = await asyncio.create_subprocess_exec(
                 *self._command,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                limit=LONGEST_LINE,
+                limit=MAX_RESULT_BYTES,
                 start_new_session=True,
             )
         except OSError as error:
-            raise gone(f"{self._command[0]} cannot be started: {error.strerror or error}") from error
-        self._readers = [asyncio.create_task(self._read()), asyncio.create_task(self._read_errors())]
+            self._fault = f"{self._command[0]} cannot be started: {error.strerror or error}"
+            raise
+        to_session, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](0)
+        assert process.stdin and process.stdout and process.stderr, "started with pipes"
+        async with anyio.create_task_group() as readers:
+            readers.start_soon(self._read_errors, process.stderr)
+            readers.start_soon(self._read, process.stdout, to_session)
+            readers.start_soon(self._write, process.stdin, from_session)
+            try:
+                yield incoming, outgoing
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await _end(process)
+                for stream in (incoming, outgoing, to_session, from_session):
+                    stream.close()
+                readers.cancel_scope.cancel()
 
-    def agree(self, protocol: str) -> None:
-        """Over this way, the version is not repeated."""
+    async def _read(
+        self,
+        stdout: asyncio.StreamReader,
+        to_session: anyio.abc.ObjectSendStream[SessionMessage | Exception],
+    ) -> None:
+        """Hand every message to the session; closing the stream at the end fails the requests that still wait."""
+        async with to_session:
+            try:
+                while line := await stdout.readline():
+                    if line.strip():
+                        message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+                        await to_session.send(SessionMessage(message))
+            except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+                return  # the session has ended first
+            except ValueError as error:  # not a message (pydantic), or a line beyond the limit (asyncio)
+                is_too_long = "limit" in str(error) and "chunk" in str(error)
+                self._fault = (
+                    f"it sent a message of more than {MAX_RESULT_BYTES >> 20} MB"
+                    if is_too_long
+                    else f"it speaks no JSON-RPC: {str(error).splitlines()[0]}"
+                )
+            if not self._fault:
+                with anyio.move_on_after(GRACE_S):  # its last words may say more than that it has ended
+                    await self._said_all.wait()
 
-    async def request(self, method: str, params: JsonObject) -> JsonObject:
-        number = next(self._numbers)
-        future: asyncio.Future[JsonObject] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = future
+    async def _write(
+        self, stdin: asyncio.StreamWriter, from_session: anyio.abc.ObjectReceiveStream[SessionMessage]
+    ) -> None:
+        async with from_session:
+            with contextlib.suppress(
+                OSError, RuntimeError, anyio.ClosedResourceError
+            ):  # `_read` sees the end too
+                async for message in from_session:
+                    text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+                    stdin.write(text.encode() + b"\n")
+                    await stdin.drain()
+
+    async def _read_errors(self, stderr: asyncio.StreamReader) -> None:
+        """Keep the last lines for a message; reading also keeps the server from blocking on a full pipe."""
         try:
-            await self._write(to_request(number, method, params))
-            return result_of(await future)
+            while piece := await stderr.read(65_536):
+                lines = piece.decode("utf-8", "replace").splitlines()
+                self._last_words.extend(line[:2000] for line in lines if line.strip())
         finally:
-            self._waiting.pop(number, None)
+            self._said_all.set()
 
-    async def notify(self, method: str) -> None:
-        await self._write(to_notification(method))
 
-    async def close(self) -> None:
-        """Close its input, then ask, then force."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        try:
-            if process.stdin is not None:
-                process.stdin.close()
-            for number in (None, signal.SIGTERM, signal.SIGKILL):
-                if number is not None:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.killpg(process.pid, number)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(GRACE_S):
-                        await process.wait()
-                        break
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # whatever it started and left behind
-            for reader in self._readers:
-                reader.cancel()
-            await asyncio.gather(*self._readers, return_exceptions=True)
-
-    async def _write(self, data: bytes) -> None:
-        process = self._process
-        if process is None or process.stdin is None or process.returncode is not None:
-            raise await self._ending()
-        try:
-            process.stdin.write(data + b"\n")
-            await process.stdin.drain()
-        except (ConnectionError, RuntimeError, OSError) as error:
-            raise await self._ending() from error
-
-    async def _ending(self) -> Failure:
-        """Why it takes nothing any more, once all it said has been read: that may tell more than that it has ended."""
-        others = [reader for reader in self._readers if reader is not asyncio.current_task()]
-        if self._process is not None and others:
-            await asyncio.wait(others, timeout=GRACE_S)
-        return self._reason or gone(self._why())
-
-    async def _read(self) -> None:
-        """Hand every answer to whoever waits for it; when the output ends, so does the waiting."""
-        process = self._process
-        assert process is not None and process.stdout is not None
-        try:
-            while line := await process.stdout.readline():
-                if line.strip():
-                    await self._take(parse(line))
-        except (Failure, ValueError) as error:  # a line that is no message, or one that is far too long
-            self._reason = error if isinstance(error, Failure) else gone(str(error))
-        finally:
-            for future in self._waiting.values():
-                if not future.done():
-                    future.set_exception(self._reason or gone(self._why()))
-
-    async def _take(self, message: JsonObject) -> None:
-        future = self._waiting.get(message.get("id") or 0) if "method" not in message else None
-        if future is not None and not future.done():
-            future.set_result(message)
-        elif (reply := reply_to(message)) is not None:
-            await self._write(reply)
-
-    async def _read_errors(self) -> None:
-        """Keep its last words for a message; reading also keeps it from blocking on a full pipe."""
-        process = self._process
-        assert process is not None and process.stderr is not None
-        with contextlib.suppress(ValueError):
-            while line := await process.stderr.readline():
-                self._last_words.append(line.decode("utf-8", "replace").rstrip())
-
-    def _why(self) -> str:
-        words = f": {self._last_words[-1]}" if self._last_words else ""
-        return f"{self._command[0]} has ended{words}"
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Close the process's input, then terminate, then kill its group."""
+    try:
+        if process.stdin is not None:
+            process.stdin.close()
+        for number in (None, signal.SIGTERM, signal.SIGKILL):
+            if number is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(GRACE_S):
+                    await process.wait()
+                    break
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # what it started and left behind

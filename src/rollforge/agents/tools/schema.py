@@ -1,24 +1,50 @@
-"""This module makes a tool of a Python function: the schema the model reads, and the check of what the model sends.
+"""A Python function as a tool: the schema the model reads, and the check of the arguments it sends.
 
-One type, built from the annotations, gives both the JSON schema and the conversion of arguments, so that they cannot disagree.
+One msgspec type, built from the annotations, gives both the JSON schema and the conversion of arguments, so that they cannot disagree.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
+import docstring_parser
 import msgspec
 
-from rollforge.agents.tools.base import ToolError
-from rollforge.agents.tools.docstrings import read_docstring
+from rollforge.agents.tools.base import ToolError, function_tool
 from rollforge.errors import UsageError
 from rollforge.records import JsonObject, to_json
 
 
+class DocstringTexts(NamedTuple):
+    """The parts of a docstring that a tool's schema needs."""
+
+    description: str
+    parameters: dict[str, str]
+    """Description of each parameter, on one line."""
+
+
+def read_docstring(function: Callable[..., Any]) -> DocstringTexts:
+    """Description and parameter texts of a numpy, Google or reST docstring; both empty when there is none."""
+    text = inspect.getdoc(function) or ""
+    try:
+        parsed = docstring_parser.parse(text)
+    except (docstring_parser.ParseError, ValueError, IndexError):  # a text in none of the styles
+        return DocstringTexts(text.strip(), {})
+    texts = {
+        name.strip().lstrip("*"): " ".join(parameter.description.split())
+        for parameter in parsed.params
+        if parameter.description
+        for name in parameter.arg_name.split(",")
+    }
+    return DocstringTexts(
+        (parsed.description or "").strip(), {name: said for name, said in texts.items() if said}
+    )
+
+
 class FunctionTool:
-    """A function as a tool. `call` converts and checks, then calls; it neither waits nor catches."""
+    """A function with its schema. `bind` converts and checks arguments; calling is left to the session."""
 
     def __init__(self, function: Callable[..., Any], *, name: str | None = None) -> None:
         self.function = function
@@ -32,7 +58,7 @@ class FunctionTool:
         self.schema = self._schema()
 
     def bind(self, arguments: JsonObject) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments as the function takes them; raises `ToolError` when they do not fit."""
+        """Positional and keyword arguments for the function; raises `ToolError` when they do not fit the types."""
         try:
             values = msgspec.convert(arguments, self._arguments)
         except msgspec.ValidationError as error:
@@ -52,20 +78,20 @@ class FunctionTool:
     def _schema(self) -> JsonObject:
         docstring = read_docstring(self.function)
         try:
-            found = msgspec.json.schema(self._arguments)
+            whole = msgspec.json.schema(self._arguments)
         except TypeError as error:
             raise UsageError(
                 f"the tool {self.name}: a parameter's type has no JSON schema: {error}",
                 hint="use str, int, float, bool, list, dict, Literal, Enum, TypedDict, a dataclass or a union with None",
             ) from error
-        definitions = found.get("$defs", {})
-        own = definitions.pop(found["$ref"].rsplit("/", 1)[-1])
+        definitions = whole.get("$defs", {})
+        own = definitions.pop(whole["$ref"].rsplit("/", 1)[-1])
         properties = own.get("properties", {})
         for name, part in properties.items():
             text = _annotated_text(self._hints.get(name)) or docstring.parameters.get(name)
             if text and "description" not in part:
                 part["description"] = text
-        parameters: JsonObject = {
+        parameters = {
             "type": "object",
             "properties": properties,
             "required": own.get("required", []),
@@ -73,27 +99,21 @@ class FunctionTool:
         }
         if definitions:
             parameters["$defs"] = definitions
-        return {
-            "type": "function",
-            "name": self.name,
-            "description": docstring.description,
-            "parameters": parameters,
-            "strict": False,  # some servers refuse optional parameters under strict
-        }
+        return function_tool(self.name, docstring.description, parameters)
 
 
 def _parameters(name: str, function: Callable[..., Any]) -> list[inspect.Parameter]:
     try:
-        found = list(inspect.signature(function).parameters.values())
+        parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:
         raise UsageError(f"the tool {name} has no signature: {error}") from error
-    for parameter in found:
+    for parameter in parameters:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise UsageError(
                 f"the tool {name} takes *{parameter.name}",
                 hint="a schema cannot say that; name its parameters",
             )
-    return found
+    return parameters
 
 
 def _hints(name: str, function: Callable[..., Any]) -> dict[str, Any]:
@@ -129,7 +149,7 @@ def _default(value: Any) -> Any:
 
 
 def _annotated_text(kind: Any) -> str | None:
-    """`Annotated[int, "how many"]` says what the parameter means."""
+    """The text in `Annotated[int, "how many"]`."""
     if get_origin(kind) is Annotated:
         for extra in get_args(kind)[1:]:
             if isinstance(extra, str):

@@ -1,7 +1,7 @@
-"""This module runs a blocking function in a thread of its own, so that the event loop never waits for it.
+"""Runs a blocking function in its own daemon thread, so that the event loop never waits for it.
 
-A thread cannot be ended: when the caller stops waiting, it runs on by itself, and being a daemon it does not keep the process
-alive. That is why no pool is used: a few hanging tools would fill it.
+A thread cannot be killed: when the caller gives up, it runs on, and being a daemon it does not keep the process alive. A pool would
+fill up with a few hanging tools, so there is none.
 """
 
 from __future__ import annotations

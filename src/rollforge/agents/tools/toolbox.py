@@ -1,4 +1,4 @@
-"""This module joins several sources of tools into one, and gives every rollout its own sessions, always released."""
+"""Joins several toolsets into one, and opens and closes the sessions of each rollout."""
 
 from __future__ import annotations
 

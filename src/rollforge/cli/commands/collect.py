@@ -98,7 +98,7 @@ class JudgingFlags:
     """Flags that stand for an option of the verifier."""
 
     sandbox: Literal["auto", "require", "off"] | None = None
-    """For a verifier that runs programs: require refuses to run them without bubblewrap, off runs them with limits only."""
+    """For a verifier that runs programs: auto and require need bubblewrap or refuse, off runs them with limits only."""
     fast: bool = False
     """Use the quicker mode of a verifier that has two; every verdict records the mode."""
 

@@ -35,6 +35,7 @@ _STEPS = (
     ),
     ("Is it fit for GRPO?", "check {run} --for grpo"),
     ("Make a preference dataset that TRL loads", "prepare dpo {run} -o {data} --to trl"),
+    ("One file to look at, and to send", "report {run} -o {report}"),
 )
 """What is shown, and the command; commands that are not there are left out."""
 
@@ -53,7 +54,12 @@ def demo(out: Path | None = None, /, *, keep_going: Annotated[bool, Parameter(ne
     if (out / "run").exists():
         raise UsageError(f"{out / 'run'} exists", hint="name a directory that does not")
     out.mkdir(parents=True, exist_ok=True)
-    places = {"tasks": out / "tasks.jsonl", "run": out / "run", "data": out / "dpo"}
+    places = {
+        "tasks": out / "tasks.jsonl",
+        "run": out / "run",
+        "data": out / "dpo",
+        "report": out / "report.html",
+    }
     for title, template in _STEPS:
         words = shlex.split(
             template.format(**{name: shlex.quote(str(path)) for name, path in places.items()})
@@ -61,12 +67,13 @@ def demo(out: Path | None = None, /, *, keep_going: Annotated[bool, Parameter(ne
         if words[0] not in COMMANDS:
             continue
         say(f"\n── {title}\n$ rollforge {shlex.join(words)}\n")
-        code = subprocess.run([sys.executable, "-m", "rollforge", *words], check=False).returncode
+        code = subprocess.run([sys.executable, "-P", "-m", "rollforge", *words], check=False).returncode
         if code and not (keep_going or words[0] == "check"):
             say(f"error: rollforge {words[0]} ended with exit code {code}")
             return Exit.UNEXPECTED
     say(
-        f"\nEverything is in {out}/. The answers were simulated: point collect at your own server with --base-url."
+        f"\nEverything is in {out}/; open {places['report']} in a browser. The answers were simulated: point collect at "
+        "your own server with --base-url."
     )
     return Exit.DONE
 

@@ -1,37 +1,21 @@
-"""`rollforge metrics`: what the numbers of a run are, over what, and how sure."""
+"""`rollforge metrics`: the numbers of a run, with counts and intervals."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from rollforge.cli.render.console import print_json, say
+from rollforge.cli.commands.reading import Reading, strict_exit
+from rollforge.cli.render.console import print_json
+from rollforge.cli.values import Flag
 from rollforge.errors import Exit, UsageError
 
 if TYPE_CHECKING:
     from rollforge.index import Index
 
 EXAMPLE = "rollforge metrics runs/first"
-
-Flag = Annotated[bool, Parameter(negative=())]
-
-
-@Parameter(name="*")
-@dataclass(kw_only=True)
-class Reading:
-    """What is read, and how."""
-
-    verifier: str | None = None
-    """Whose verdicts count. Default: the run's verdict of record, else the inline ones."""
-    where: str | None = None
-    """Only rollouts for which this SQL expression over the columns holds: "accuracy >= 0.8 and turns < 5"."""
-    strict: Flag = False
-    """Exit with code 2 when a line cannot be read or is odd."""
-    workers: int | None = None
-    """Threads for the first pass over the text, and for writing a profile. Default: one per core for large files."""
 
 
 def metrics(
@@ -48,7 +32,7 @@ def metrics(
 ) -> Exit:
     """Print the metrics of a run: every number field with its interval, success rate, pass@k, histogram, red flags.
 
-    Means are over judged rollouts; what is missing is counted beside them, never averaged as 0. Intervals are 95 % and
+    Means are over judged rollouts; missing values are counted beside them, never averaged as 0. Intervals are 95 % and
     clustered by task.
 
     Parameters
@@ -56,13 +40,13 @@ def metrics(
     run
         A rollouts file, its folder, or several files (or a glob) read as one run.
     against
-        A second run: print the paired differences over the tasks both have, and a verdict in words. Not with --compat.
+        A second run: print paired differences over shared tasks, and a verdict in words. Not with --compat.
     threshold
         A rollout is a success when its reward is at least this.
     answer_field
         The field that majority@k votes on. Default: `extracted_answer` if there is one, else the whole answer.
     compat
-        Print the peer's own numbers under the peer's own names (nemo-gym: pass@k in 0–100; trinity: bootstrap best@k).
+        Print the numbers that another tool would print, under its names (nemo-gym: pass@k in 0–100; trinity: bootstrap best@k).
     out
         Also write the metrics to this file as JSON.
     json
@@ -81,42 +65,6 @@ def metrics(
         else:
             _print_metrics(index, against, threshold, answer_field, out, reading, json=json)
         return strict_exit(index, is_strict=reading.strict)
-
-
-def check_count(name: str, count: int) -> None:
-    """Raise unless the option asks for something to be shown."""
-    if count < 1:
-        raise UsageError(f"--{name} must be at least 1, not {count}")
-
-
-def strict_exit(index: Index, *, is_strict: bool) -> Exit:
-    """What every reading command ends with: bad lines are counted and the first ones named; under --strict they exit 2."""
-    bad = index.rejects
-    if not bad and not index.duplicate_count:
-        return Exit.DONE
-    counted = {
-        "lines rejected": index.rejected_lines,
-        "odd rows": index.noted_lines,
-        "duplicates": index.duplicate_count,
-    }
-    say("note: " + ", ".join(f"{count:,} {what}" for what, count in counted.items() if count))
-    shown = bad[: 20 if is_strict else 3]
-    for one in shown:
-        say(f"  {one.file}:{one.line}: {one.reason} (offset {one.offset})")
-    if bad and len(shown) < index.rejected_lines + index.noted_lines:
-        say("  … more under bad_lines in: rollforge metrics RUN --json")
-    for double in index.duplicates[:3]:
-        say(
-            f"  {double.file}:{double.line}: a later row is task {double.task}, rollout {double.rollout}, too, and counts"
-        )
-    if index.duplicates and len(index.runs) > 1:
-        say(
-            "  rollouts of several files that share task and rollout are one, the last; only prepare pools them"
-        )
-    if not is_strict or not bad:
-        return Exit.DONE
-    say(f"error: {index.rejected_lines + index.noted_lines:,} bad or odd lines, and --strict was given")
-    return Exit.USAGE
 
 
 def _print_compat(index: Index, compat: str, where: str | None, out: Path | None) -> None:

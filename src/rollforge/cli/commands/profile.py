@@ -7,8 +7,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from rollforge.cli.commands.metrics import Flag, Reading, strict_exit
+from rollforge.cli.commands.reading import Reading, strict_exit
 from rollforge.cli.render.console import print_json, say
+from rollforge.cli.values import Flag
 from rollforge.errors import Exit
 
 EXAMPLE = "rollforge profile runs/first"

@@ -7,9 +7,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from rollforge.cli.commands.metrics import Flag, check_count, strict_exit
+from rollforge.cli.commands.reading import check_count, strict_exit
 from rollforge.cli.render.console import say
 from rollforge.cli.render.query import Format, print_result, write_result
+from rollforge.cli.values import Flag
 from rollforge.errors import Exit, UsageError
 
 EXAMPLE = 'rollforge query runs/first "select reward, count(*) from rollouts group by 1"'

@@ -37,6 +37,8 @@ class Answering:
     """Median length of an answer in tokens."""
     context_tokens: int = 131_072
     """Prompt and answer must fit in it, else 400."""
+    dialect: Literal["openai", "llama.cpp", "transformers-serve", "vllm"] = "openai"
+    """Imitate the habits of a real server."""
 
 
 @Parameter(name="*")
@@ -115,6 +117,7 @@ def _options(port: int, host: str, answering: Answering, serving: Serving) -> Si
         skill=answering.skill,
         answer_tokens=answering.answer_tokens,
         context_tokens=answering.context_tokens,
+        dialect=answering.dialect,
         latency=serving.latency,
         latency_spread=serving.latency_spread,
         tokens_per_second=serving.tokens_per_second,

@@ -23,7 +23,7 @@ from rollforge.verifiers.running.judge import Workers, parse_workers
 if TYPE_CHECKING:
     from cyclopts import Token
 
-    from rollforge.steps.verify import Summary, Verification
+    from rollforge.steps.verify import Verification, VerifySummary
 
 EXAMPLE = "rollforge verify runs/first --verifier exact"
 
@@ -68,7 +68,7 @@ class ShortFlags:
     fast: bool = False
     """Short for --mode fast."""
     sandbox: Literal["auto", "require", "off"] | None = None
-    """For a verifier that runs programs: require refuses to run them without bubblewrap, off runs them with limits only."""
+    """For a verifier that runs programs: auto and require need bubblewrap or refuse, off runs them with limits only."""
 
 
 @Parameter(name="*", group=Group("Instead of judging", sort_key=3), negative=())
@@ -169,7 +169,7 @@ def _judge(options: VerifyOptions, *, json: bool, progress: Progress) -> Exit:
     return code
 
 
-async def _drive(verification: Verification) -> Summary:
+async def _drive(verification: Verification) -> VerifySummary:
     """Run with signals wired."""
     wire_signals(drain=verification.stop, abort=verification.abort, what="being judged")
     try:
@@ -178,7 +178,7 @@ async def _drive(verification: Verification) -> Summary:
         raise KeyboardInterrupt from None  # stopped before anything was judged
 
 
-def _exit_of(summary: Summary) -> Exit:
+def _exit_of(summary: VerifySummary) -> Exit:
     if summary.state == "interrupted":
         return Exit.INTERRUPTED
     return Exit.DONE if summary.state == "done" else Exit.INCOMPLETE

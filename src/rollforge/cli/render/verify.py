@@ -16,14 +16,14 @@ from rollforge.errors import Exit
 from rollforge.records import JsonObject
 
 if TYPE_CHECKING:
-    from rollforge.steps.verify import FlipTable, Snapshot, Summary, VerifyOptions
-    from rollforge.steps.verify.tally import Estimate
+    from rollforge.steps.verify import FlipTable, VerifyOptions, VerifySnapshot, VerifySummary
+    from rollforge.steps.verify.tally import RewardEstimate
 
 
 class LiveLine:
     """Shows snapshots from a thread of its own, so that a slow terminal never holds verification up."""
 
-    def __init__(self, kind: Progress, look: Callable[[], Snapshot]) -> None:
+    def __init__(self, kind: Progress, look: Callable[[], VerifySnapshot]) -> None:
         self._kind = ("rich" if sys.stderr.isatty() else "plain") if kind == "auto" else kind
         self._look = look
         self._done = threading.Event()
@@ -57,7 +57,7 @@ class LiveLine:
                 sys.stderr.flush()
 
 
-def snapshot_text(now: Snapshot) -> str:
+def snapshot_text(now: VerifySnapshot) -> str:
     """One line: how far, how fast, what waits where."""
     counters = now.counters
     parts = [f"{now.done + now.already:,} judged", f"{number(now.rate)}/s"]
@@ -85,7 +85,7 @@ def short_time(seconds: float) -> str:
     return duration(seconds)
 
 
-def summary_record(summary: Summary, code: Exit) -> JsonObject:
+def summary_record(summary: VerifySummary, code: Exit) -> JsonObject:
     """The summary as its JSON object."""
     record: JsonObject = msgspec.to_builtins(summary)
     record["counts"] = {
@@ -100,7 +100,7 @@ def summary_record(summary: Summary, code: Exit) -> JsonObject:
     return record
 
 
-def print_summary(summary: Summary, options: VerifyOptions, *, resume: str) -> None:
+def print_summary(summary: VerifySummary, options: VerifyOptions, *, resume: str) -> None:
     """What a person wants to know when verification ends."""
     mode = f", {summary.mode}" if summary.mode else ""
     show = out().print
@@ -129,7 +129,7 @@ def print_summary(summary: Summary, options: VerifyOptions, *, resume: str) -> N
     _print_next(summary, options, resume)
 
 
-def _print_next(summary: Summary, options: VerifyOptions, resume: str) -> None:
+def _print_next(summary: VerifySummary, options: VerifyOptions, resume: str) -> None:
     if summary.state == "interrupted":
         say(f"interrupted; the same command resumes: {resume}")
     elif summary.failed:
@@ -142,7 +142,7 @@ def _percent(share: float | None) -> str:
     return "" if share is None else f" ({share:.1%})"
 
 
-def _calls_text(summary: Summary) -> str:
+def _calls_text(summary: VerifySummary) -> str:
     each = (
         f", {short_time(summary.seconds_per_verdict)} each" if summary.seconds_per_verdict is not None else ""
     )
@@ -153,7 +153,7 @@ def _calls_text(summary: Summary) -> str:
     return f"{summary.calls:,} in {duration(summary.seconds)}{each}{hits}"
 
 
-def estimate_text(estimate: Estimate) -> str:
+def estimate_text(estimate: RewardEstimate) -> str:
     """Mean, interval, and what it is over."""
     if estimate.mean is None:
         return "none"

@@ -1,6 +1,6 @@
 """Validate: every row of a file against the schema it claims, with the place and the hint."""
 
 from rollforge.steps.validate.files import ValidateOptions, validate_files
-from rollforge.steps.validate.records import FileReport, Problem, Report
+from rollforge.steps.validate.records import FileReport, LineFault, ValidationReport
 
-__all__ = ["FileReport", "Problem", "Report", "ValidateOptions", "validate_files"]
+__all__ = ["FileReport", "LineFault", "ValidateOptions", "ValidationReport", "validate_files"]

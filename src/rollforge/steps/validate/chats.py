@@ -1,4 +1,4 @@
-"""This module checks conversations in prepared datasets: chat messages (`role`, `content`), and turns (`from`, `value`)."""
+"""Checks conversations in prepared datasets: chat messages (`role`, `content`) and turns (`from`, `value`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rollforge.records import JsonObject
 from rollforge.registry import did_you_mean
-from rollforge.steps.validate.records import Finding, is_json, kind_of, told
+from rollforge.steps.validate.records import RowFault, is_json, kind_of, shown
 
 CHAT_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 ASKING = ("human", "user", "observation", "tool", "tool_response")
@@ -14,25 +14,25 @@ ANSWERING = ("gpt", "assistant", "model", "function_call", "tool_call")
 """Who may speak in turns, as LLaMA-Factory and the readers of its form name them."""
 
 
-def check_chat(messages: object, path: str, *, must_answer: bool) -> Iterator[Finding]:
+def check_chat(messages: object, path: str, *, must_answer: bool) -> Iterator[RowFault]:
     """A conversation, which ends with the assistant if it `must_answer`."""
     if not isinstance(messages, list) or not messages:
         got = kind_of(messages) if messages else "nothing"
-        yield Finding(path, f"expected a list of messages, got {got}", _MESSAGE)
+        yield RowFault(path, f"expected a list of messages, got {got}", _MESSAGE)
         return
     has_calls = any(isinstance(message, dict) and message.get("tool_calls") for message in messages)
     for number, message in enumerate(messages):
         if isinstance(message, dict):
             yield from _check_message(message, f"{path}[{number}]", has_calls=has_calls)
         else:
-            yield Finding(f"{path}[{number}]", f"expected a message, got {kind_of(message)}", _MESSAGE)
+            yield RowFault(f"{path}[{number}]", f"expected a message, got {kind_of(message)}", _MESSAGE)
     if any(isinstance(message, dict) and "from" in message for message in messages):
         yield from _check_turns(messages, path, must_answer=must_answer)
         return
     last = messages[-1]
     if must_answer and isinstance(last, dict) and last.get("role") not in ("assistant", None):
         is_result = last.get("role") == "tool"  # untidy, but most trainers train what stands before it
-        yield Finding(
+        yield RowFault(
             f"{path}[{len(messages) - 1}].role",
             f"the last message is the {last.get('role')}'s, not the assistant's",
             "end with the answer to be learned, or leave the row out",
@@ -40,26 +40,26 @@ def check_chat(messages: object, path: str, *, must_answer: bool) -> Iterator[Fi
         )
 
 
-def _check_message(message: JsonObject, path: str, *, has_calls: bool) -> Iterator[Finding]:
+def _check_message(message: JsonObject, path: str, *, has_calls: bool) -> Iterator[RowFault]:
     """One message; `has_calls` tells whether any of its conversation makes a call, or all are written as text."""
     role = message.get("role", message.get("from"))
     if role not in CHAT_ROLES and "from" not in message:
-        yield Finding(
-            f"{path}.role", f"expected one of {', '.join(CHAT_ROLES[:5])}, got {told(role)}", _MESSAGE
+        yield RowFault(
+            f"{path}.role", f"expected one of {', '.join(CHAT_ROLES[:5])}, got {shown(role)}", _MESSAGE
         )
     content = message.get("content", message.get("value"))
     if content is None and not any(message.get(key) for key in ("tool_calls", "function_call", "refusal")):
-        yield Finding(f"{path}.content", "missing: expected a text, or tool_calls", 'for none: ""')
+        yield RowFault(f"{path}.content", "missing: expected a text, or tool_calls", 'for none: ""')
     elif content is not None and not isinstance(content, str | list):
-        yield Finding(
+        yield RowFault(
             f"{path}.content", f"expected a text or a list of parts, got {kind_of(content)}", _MESSAGE
         )
     for number, part in enumerate(content if isinstance(content, list) else []):
         if not isinstance(part, dict):
             hint = 'write {"type": "text", "text": …}'
-            yield Finding(f"{path}.content[{number}]", f"expected a part, got {kind_of(part)}", hint)
+            yield RowFault(f"{path}.content[{number}]", f"expected a part, got {kind_of(part)}", hint)
     if role == "tool" and has_calls and not isinstance(message.get("tool_call_id"), str):
-        yield Finding(
+        yield RowFault(
             f"{path}.tool_call_id",
             "missing: which call does it answer?",
             "write the id of the call",
@@ -68,35 +68,35 @@ def _check_message(message: JsonObject, path: str, *, has_calls: bool) -> Iterat
     yield from _check_calls(message.get("tool_calls"), f"{path}.tool_calls")
 
 
-def _check_calls(calls: object, path: str) -> Iterator[Finding]:
+def _check_calls(calls: object, path: str) -> Iterator[RowFault]:
     if calls is None:
         return
     if not isinstance(calls, list):
-        yield Finding(path, f"expected a list of calls, got {told(calls)}", _CALL)
+        yield RowFault(path, f"expected a list of calls, got {shown(calls)}", _CALL)
         return
     for number, call in enumerate(calls):
         place = f"{path}[{number}]"
         function = call.get("function", call) if isinstance(call, dict) else None
         if not isinstance(function, dict):
             where = f"{place}.function" if isinstance(call, dict) else place
-            got = told(call["function"] if isinstance(call, dict) else call)
-            yield Finding(where, f"expected an object, got {got}", _CALL)
+            got = shown(call["function"] if isinstance(call, dict) else call)
+            yield RowFault(where, f"expected an object, got {got}", _CALL)
             continue
         if not isinstance(function.get("name"), str):
-            yield Finding(
-                f"{place}.function.name", f"expected a text, got {told(function.get('name'))}", _CALL
+            yield RowFault(
+                f"{place}.function.name", f"expected a text, got {shown(function.get('name'))}", _CALL
             )
         arguments = function.get("arguments")
         if isinstance(arguments, str) and not is_json(arguments):
             hint = "some chat templates stop at it"
-            yield Finding(f"{place}.function.arguments", f"is not JSON: {told(arguments)}", hint, "warning")
+            yield RowFault(f"{place}.function.arguments", f"is not JSON: {shown(arguments)}", hint, "warning")
 
 
 _MESSAGE = 'a message is {"role": "user", "content": "…"}'
 _CALL = 'a call is {"type": "function", "function": {"name": …, "arguments": …}}'
 
 
-def _check_turns(messages: list[object], path: str, *, must_answer: bool) -> Iterator[Finding]:
+def _check_turns(messages: list[object], path: str, *, must_answer: bool) -> Iterator[RowFault]:
     """Turns alternate, beginning with the one who asks; a system message may stand before them."""
     speakers = [message.get("from") if isinstance(message, dict) else None for message in messages]
     first = 1 if speakers[0] == "system" else 0
@@ -105,18 +105,18 @@ def _check_turns(messages: list[object], path: str, *, must_answer: bool) -> Ite
         place = f"{path}[{number}].from"
         if speaker not in ASKING + ANSWERING:
             near = did_you_mean(str(speaker), list(ASKING + ANSWERING))
-            yield Finding(place, f"nobody is called {told(speaker)}{near}", _TURNS)
+            yield RowFault(place, f"nobody is called {shown(speaker)}{near}", _TURNS)
             return
         if speaker not in (ANSWERING if is_answering else ASKING):
             side = "the assistant's" if is_answering else "the asking side's"
-            yield Finding(place, f"{speaker!r} is out of turn: the turn is {side}", _TURNS)
+            yield RowFault(place, f"{speaker!r} is out of turn: the turn is {side}", _TURNS)
             return
         is_answering = not is_answering
     place = f"{path}[{len(messages) - 1}].from"
     if must_answer and speakers[-1] not in ANSWERING:
-        yield Finding(place, f"the last turn is {speakers[-1]!r}, not the assistant's", _TURNS)
+        yield RowFault(place, f"the last turn is {speakers[-1]!r}, not the assistant's", _TURNS)
     elif not must_answer and path == "conversations" and speakers[-1] not in ASKING:
-        yield Finding(place, f"the last turn is {speakers[-1]!r}, and `chosen` would follow it", _TURNS)
+        yield RowFault(place, f"the last turn is {speakers[-1]!r}, and `chosen` would follow it", _TURNS)
 
 
 _TURNS = "LLaMA-Factory drops the row: human or observation asks, gpt or function_call answers, in turn"

@@ -1,4 +1,4 @@
-"""This module writes what `--fix` asks for: a clean copy of a file, and its rejects with the reasons."""
+"""Writes the output of `--fix`: a clean copy of a file, and the rejected lines with reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module checks rows of prepared datasets: chat, prompt and completion, preferences, in the forms of the trainers."""
+"""Checks rows of prepared datasets: chat, prompt and completion, preferences, in the trainers' formats."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 from rollforge.records import PARAMS_KEY, JsonObject
 from rollforge.steps.validate.chats import check_chat
-from rollforge.steps.validate.records import Finding, is_json, kind_of, told
+from rollforge.steps.validate.records import RowFault, is_json, kind_of, shown
 from rollforge.steps.validate.rollouts import check_rollout
 from rollforge.steps.validate.tools import check_chat_tools
 
@@ -28,7 +28,7 @@ SIDES = (
 """What is a text or a list of messages."""
 
 
-def check_dataset(row: JsonObject) -> Iterator[Finding]:
+def check_dataset(row: JsonObject) -> Iterator[RowFault]:
     """Everything wrong with a row that is for a trainer."""
     is_context = isinstance(row.get("chosen"), dict)  # each side is one message, and answers the messages
     for key in ("messages", "conversations"):
@@ -41,59 +41,61 @@ def check_dataset(row: JsonObject) -> Iterator[Finding]:
     if "completions" in row:
         yield from _check_ranked(row["completions"])
     if "chosen" in row and row["chosen"] == row.get("rejected"):
-        yield Finding("rejected", "is the same as `chosen`: the pair teaches nothing", _PAIR)
+        yield RowFault("rejected", "is the same as `chosen`: the pair teaches nothing", _PAIR)
     if ("chosen" in row) != ("rejected" in row):
-        yield Finding("rejected" if "chosen" in row else "chosen", "missing: a pair has both", _PAIR)
+        yield RowFault("rejected" if "chosen" in row else "chosen", "missing: a pair has both", _PAIR)
     is_labelled = "label" in row and any(key in row for key in ("completion", "conversations", "rollout"))
     if is_labelled and row["label"] not in (0, 1):  # which true and false are too
-        yield Finding("label", f"expected true or false, got {told(row['label'])}", "true for a good answer")
+        yield RowFault(
+            "label", f"expected true or false, got {shown(row['label'])}", "true for a good answer"
+        )
     yield from _check_tools(row.get("tools"))
 
 
-def _check_tools(tools: object) -> Iterator[Finding]:
+def _check_tools(tools: object) -> Iterator[RowFault]:
     """Tools as a list, or as a text that holds one: empty for none."""
     if isinstance(tools, str) and tools:
         if not is_json(tools):
-            yield Finding("tools", f"is not JSON: {told(tools)}", "write the list of tools as JSON text")
+            yield RowFault("tools", f"is not JSON: {shown(tools)}", "write the list of tools as JSON text")
             return
         tools = msgspec.json.decode(tools)
         if not isinstance(tools, list | None):
-            yield Finding("tools", "expected a list of tools as JSON text", 'for none: ""')
+            yield RowFault("tools", "expected a list of tools as JSON text", 'for none: ""')
             return
     if isinstance(tools, list):
         yield from check_chat_tools(tools, "tools")
 
 
-def _check_side(value: object, key: str) -> Iterator[Finding]:
+def _check_side(value: object, key: str) -> Iterator[RowFault]:
     """A prompt or an answer: a text, messages, one message, or a whole rollout."""
     if isinstance(value, list):
         yield from check_chat(value, key, must_answer=key not in ("prompt", "context", "input"))
     elif isinstance(value, dict) and PARAMS_KEY in value:
-        for finding in check_rollout(value):
-            yield Finding(f"{key}.{finding.path}", finding.text, finding.hint, finding.level)
+        for fault in check_rollout(value):
+            yield RowFault(f"{key}.{fault.path}", fault.text, fault.hint, fault.level)
     elif isinstance(value, dict) and key in ("chosen", "rejected") and ("role" in value or "from" in value):
         yield from check_chat([value], key, must_answer=True)
     elif not isinstance(value, str):
-        yield Finding(key, f"expected a text or a list of messages, got {kind_of(value)}", _SIDE)
+        yield RowFault(key, f"expected a text or a list of messages, got {kind_of(value)}", _SIDE)
     elif not value and key != "rejected":
-        yield Finding(key, "is empty", "leave the row out: there is nothing to learn from it")
+        yield RowFault(key, "is empty", "leave the row out: there is nothing to learn from it")
 
 
 _SIDE = 'a text, or messages like {"role": "user", "content": "…"}'
 _PAIR = "give two different answers to one prompt, or leave the row out"
 
 
-def _check_ranked(completions: object) -> Iterator[Finding]:
+def _check_ranked(completions: object) -> Iterator[RowFault]:
     """Two answers to one context, told apart by their rank."""
     sides = [side for side in completions if isinstance(side, dict)] if isinstance(completions, list) else []
     if len(sides) != 2:
-        yield Finding("completions", "expected two, each with a rank and a completion", _PAIR)
+        yield RowFault("completions", "expected two, each with a rank and a completion", _PAIR)
         return
     for number, side in enumerate(sides):
         yield from check_chat(side.get("completion"), f"completions[{number}].completion", must_answer=True)
     if sides[0].get("rank") == sides[1].get("rank"):
-        yield Finding(
+        yield RowFault(
             "completions", "both have the same rank: neither is the better one", "the better one has 0"
         )
     if sides[0].get("completion") == sides[1].get("completion"):
-        yield Finding("completions", "both are the same: the pair teaches nothing", _PAIR)
+        yield RowFault("completions", "both are the same: the pair teaches nothing", _PAIR)

@@ -1,4 +1,4 @@
-"""This module counts what a file holds: examples, tools, turns, words, temperature, and every other field."""
+"""Counts over a file: examples, tools, turns, words, temperature, and every other field."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""This module validates files: reads each row, checks it, and compares rows with each other and files with each other.
+"""Validates files: checks each row, compares rows with each other, and files with each other.
 
-Rows are read one at a time; what is remembered of them is hashes. `--fix` reads the file a second time, and copies the lines that
-are good as they stand.
+Rows are read one at a time; only hashes are remembered. `--fix` reads the file a second time and copies the good lines unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +20,14 @@ from rollforge.steps.validate.clean import copies_of, refuse_overwriting, write_
 from rollforge.steps.validate.file_metrics import FileMetrics
 from rollforge.steps.validate.prompts import is_one_split, prompt_of
 from rollforge.steps.validate.reading import read_rows
-from rollforge.steps.validate.records import FileKind, FileReport, Finding, Problem, Report, kind_of
+from rollforge.steps.validate.records import (
+    FileKind,
+    FileReport,
+    LineFault,
+    RowFault,
+    ValidationReport,
+    kind_of,
+)
 from rollforge.steps.validate.repeats import Repeats
 from rollforge.steps.validate.rows import check_row, kind_of_row
 from rollforge.store.find import near_run, runs_in
@@ -45,7 +51,7 @@ class ValidateOptions(Struct, frozen=True, kw_only=True):
     """The folder for them; by default beside the file."""
 
 
-def validate_files(paths: Sequence[str | Path], options: ValidateOptions | None = None) -> Report:
+def validate_files(paths: Sequence[str | Path], options: ValidateOptions | None = None) -> ValidationReport:
     """The report on all files."""
     options = options or ValidateOptions()
     found = [Path(path) for path in paths]
@@ -60,7 +66,9 @@ def validate_files(paths: Sequence[str | Path], options: ValidateOptions | None 
     for check in checks:
         check.read()
     _find_shared_prompts(checks)
-    return Report(ok=not any(check.errors for check in checks), files=[check.report() for check in checks])
+    return ValidationReport(
+        ok=not any(check.errors for check in checks), files=[check.report() for check in checks]
+    )
 
 
 class _File:
@@ -72,9 +80,9 @@ class _File:
         self.prompts = Repeats()
         self._options = options
         self._rows = 0
-        self._bad: list[Problem] = []
+        self._bad: list[LineFault] = []
         self._listed_kinds: set[str] = set()
-        self._warnings: list[Problem] = []
+        self._warnings: list[LineFault] = []
         self._bad_lines: set[int] = set()
         self._reasons: dict[int, list[str]] = {}
         """What is wrong with a line in itself, which leaves it out of the clean copy."""
@@ -84,12 +92,10 @@ class _File:
         self._kinds: dict[str, dict[str, array[int]]] = {}
         self._metrics = FileMetrics()
 
-    def add(self, line: int, finding: Finding, *, is_repeat: bool = False) -> None:
-        """Take note of a finding; a line that only repeats another may still be the one that stays."""
-        problem = Problem(
-            line=line, path=finding.path, text=finding.text, hint=finding.hint, level=finding.level
-        )
-        if finding.level == "warning":
+    def add(self, line: int, fault: RowFault, *, is_repeat: bool = False) -> None:
+        """Take note of a fault; a line that only repeats another may still be the one that stays."""
+        problem = LineFault(line=line, path=fault.path, text=fault.text, hint=fault.hint, level=fault.level)
+        if fault.level == "warning":
             if len(self._warnings) < LISTED:
                 self._warnings.append(problem)
             return
@@ -99,7 +105,7 @@ class _File:
             self._reasons.setdefault(line, []).append(f"{problem.path}: {problem.text}".removeprefix(": "))
         self._list(problem)
 
-    def _list(self, problem: Problem) -> None:
+    def _list(self, problem: LineFault) -> None:
         """Keep the first problems, and later ones only of a kind not told yet: a common fault must not hide a rare one."""
         if len(self._bad) >= LISTED + LISTED_KINDS:
             return
@@ -110,17 +116,17 @@ class _File:
 
     def read(self) -> None:
         """Check every row."""
-        for number, row, finding in read_rows(self.path):
-            if finding is not None:
-                self.add(number, finding)
+        for number, row, fault in read_rows(self.path):
+            if fault is not None:
+                self.add(number, fault)
             if row is not None:
                 self._rows += 1
                 try:
                     self._check(number, row)
                 except RecursionError:  # it could just be read: what looks at it goes some calls deeper
-                    self.add(number, Finding("", "nested too deeply", "write the deep part as text"))
+                    self.add(number, RowFault("", "nested too deeply", "write the deep part as text"))
         if not self._rows and not self.errors:
-            self.add(1, Finding("", "the file has no rows", "was it written to its end?", "warning"))
+            self.add(1, RowFault("", "the file has no rows", "was it written to its end?", "warning"))
         self._find_strangers()
         self._find_mixed_types()
 
@@ -135,8 +141,8 @@ class _File:
         if claimed is not None:
             self._lines_by_claim.setdefault(claimed, array("L")).append(line)
         before = self.errors
-        for finding in check_row(row, self._options.needs):
-            self.add(line, finding)
+        for fault in check_row(row, self._options.needs):
+            self.add(line, fault)
         self._check_duplicate(line, row, claimed)
         self._note_kinds(line, row)
         if self.errors == before:
@@ -150,19 +156,19 @@ class _File:
                 if first is not None:
                     text = f"the same (task, rollout) as line {first}: {(task, rollout)}"
                     hint = "the last good one counts when the run is read, and --fix keeps it"
-                    self.add(line, Finding(TASK_KEY, text, hint), is_repeat=True)
+                    self.add(line, RowFault(TASK_KEY, text, hint), is_repeat=True)
             return
         asked = prompt_of(row)
         asked_at = self.prompts.note(asked, line) if asked is not None else None
         same = self._same_rows.note(_digest(row), line)
         if same is not None:
-            finding = Finding("", f"the same row as line {same}", "--fix keeps the first good one")
-            self.add(line, finding, is_repeat=True)
+            fault = RowFault("", f"the same row as line {same}", "--fix keeps the first good one")
+            self.add(line, fault, is_repeat=True)
         elif asked_at is not None and claimed == "tasks" and rollout is None:
             text = f"the same prompt as line {asked_at}, with other fields"
             self.add(
                 line,
-                Finding(PARAMS_KEY + ".input", text, "keep one of them, unless both are meant", "warning"),
+                RowFault(PARAMS_KEY + ".input", text, "keep one of them, unless both are meant", "warning"),
             )
 
     def _note_kinds(self, line: int, row: JsonObject) -> None:
@@ -178,7 +184,7 @@ class _File:
         for kind, lines in self._lines_by_claim.items():
             for line in lines if kind != usual else ():
                 text = f"this row is one of {kind}, the file holds {usual}"
-                self.add(line, Finding("", text, "keep one kind of row per file"))
+                self.add(line, RowFault("", text, "keep one kind of row per file"))
 
     def _find_mixed_types(self) -> None:
         """A field that is of one type in most rows and of another in some: the few are wrong."""
@@ -190,7 +196,7 @@ class _File:
                 if kind != usual:
                     text = f"{kind} in {len(lines):,} rows, {usual} in the others"
                     for line in lines:
-                        self.add(line, Finding(name, text, "one field has one type"))
+                        self.add(line, RowFault(name, text, "one field has one type"))
 
     def report(self) -> FileReport:
         """The report; writes the clean copy when asked to."""
@@ -235,4 +241,4 @@ def _find_shared_prompts(checks: list[_File]) -> None:
                 continue
             text = f"the same prompt as {other.path}:{first}"
             for each in check.prompts.lines(asked):
-                check.add(each, Finding("", text, "take it out of one of the two files"))
+                check.add(each, RowFault("", text, "take it out of one of the two files"))

@@ -1,7 +1,7 @@
-"""This module checks items: what a prompt and a response consist of.
+"""Checks the items that prompts and responses consist of.
 
 It is stricter than NeMo Gym's own schema where that has a hole: an item with a wrong role, without content, a chat `tool` message
-or `{}` is taken there for an `mcp_list_tools` item, and sent as one.
+or `{}` passes there as an `mcp_list_tools` item, and is sent as one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from rollforge.records import JsonObject
 from rollforge.registry import did_you_mean
-from rollforge.steps.validate.records import Finding, Level, is_json, kind_of, told
+from rollforge.steps.validate.records import Level, RowFault, is_json, kind_of, shown
 
 ROLES = ("user", "assistant", "system", "developer")
 PARTS = (
@@ -24,36 +24,36 @@ HOSTED = frozenset({
 })  # fmt: skip
 
 
-def check_input(value: object, path: str) -> Iterator[Finding]:
+def check_input(value: object, path: str) -> Iterator[RowFault]:
     """The prompt: a text or a list of items."""
     if isinstance(value, str):
         if not value.strip():
-            yield Finding(path, "the prompt is empty", _ITEM)
+            yield RowFault(path, "the prompt is empty", _ITEM)
         return
     if not isinstance(value, list):
-        yield Finding(path, f"expected a text or a list of items, got {kind_of(value)}", _ITEM)
+        yield RowFault(path, f"expected a text or a list of items, got {kind_of(value)}", _ITEM)
         return
     if not value:
-        yield Finding(path, "the prompt is empty: there is no item", _ITEM)
+        yield RowFault(path, "the prompt is empty: there is no item", _ITEM)
     for number, item in enumerate(value):
         yield from check_item(item, f"{path}[{number}]")
     yield from _check_calls(value, path)
 
 
-def check_item(item: object, path: str, *, odd: Level = "error") -> Iterator[Finding]:
+def check_item(item: object, path: str, *, odd: Level = "error") -> Iterator[RowFault]:
     """One item of a prompt or of a response.
 
     `odd` is how bad it is when a model or its server wrote something of a wrong form: in a response, that is what happened.
     """
     if not isinstance(item, dict):
-        yield Finding(path, f"expected an object, got {kind_of(item)}", _ITEM)
+        yield RowFault(path, f"expected an object, got {kind_of(item)}", _ITEM)
         return
     if not item:
-        yield Finding(path, "the item is empty", "NeMo Gym would send it as an mcp_list_tools item")
+        yield RowFault(path, "the item is empty", "NeMo Gym would send it as an mcp_list_tools item")
         return
     kind = item.get("type", "message")
     if not isinstance(kind, str):
-        yield Finding(f"{path}.type", f"expected the name of an item type, got {kind_of(kind)}", _HOLE)
+        yield RowFault(f"{path}.type", f"expected the name of an item type, got {kind_of(kind)}", _HOLE)
     elif kind == "message":
         yield from _check_message(item, path, odd)
     elif kind == "function_call":
@@ -71,63 +71,63 @@ def check_item(item: object, path: str, *, odd: Level = "error") -> Iterator[Fin
         known = ["message", "function_call", "function_call_output", "reasoning", "mcp_list_tools"]
         known += ["item_reference", *HOSTED]
         near = did_you_mean(kind, known)
-        yield Finding(
+        yield RowFault(
             f"{path}.type", f"no such item type: {kind!r}{near}", "NeMo Gym would take it for another item"
         )
 
 
-def _check_call(item: JsonObject, path: str, odd: Level) -> Iterator[Finding]:
+def _check_call(item: JsonObject, path: str, odd: Level) -> Iterator[RowFault]:
     yield from _need(item, path, {"call_id": str, "name": str, "arguments": str})
     arguments = item.get("arguments")
     if isinstance(arguments, str) and not is_json(arguments):
         hint = "write the arguments as a JSON object; for none: {}"
-        yield Finding(f"{path}.arguments", f"is not JSON: {told(arguments)}", hint, odd)
+        yield RowFault(f"{path}.arguments", f"is not JSON: {shown(arguments)}", hint, odd)
 
 
-def _check_output(output: object, path: str) -> Iterator[Finding]:
+def _check_output(output: object, path: str) -> Iterator[RowFault]:
     """What a tool answered: a text, or parts of one."""
     if isinstance(output, list):
         yield from _check_parts(output, path, "warning")
     elif not isinstance(output, str):
         got = "missing" if output is None else f"got {kind_of(output)}"
-        yield Finding(
+        yield RowFault(
             path, f"expected a text or a list of parts, {got}", f"write values as JSON text; {_HOLE}"
         )
 
 
-def _check_reasoning(item: JsonObject, path: str) -> Iterator[Finding]:
+def _check_reasoning(item: JsonObject, path: str) -> Iterator[RowFault]:
     summary = item.get("summary")
     if not isinstance(summary, list):
         got = "missing" if summary is None else f"got {kind_of(summary)}"
-        yield Finding(f"{path}.summary", f"expected a list of summary texts, {got}", "for none: []")
+        yield RowFault(f"{path}.summary", f"expected a list of summary texts, {got}", "for none: []")
         return
     for number, part in enumerate(summary):
         if not isinstance(part, dict) or not isinstance(part.get("text"), str):
             hint = 'write {"type": "summary_text", "text": …}'
-            yield Finding(f"{path}.summary[{number}]", f"expected a summary text, got {told(part)}", hint)
+            yield RowFault(f"{path}.summary[{number}]", f"expected a summary text, got {shown(part)}", hint)
 
 
-def _check_listing(item: JsonObject, path: str) -> Iterator[Finding]:
+def _check_listing(item: JsonObject, path: str) -> Iterator[RowFault]:
     """The tools of an MCP server. As any item passes for one in NeMo Gym, it has to show that it is meant as one."""
     yield from _need(item, path, {"server_label": str})
     if not isinstance(item.get("tools"), list):
         got = "missing" if item.get("tools") is None else f"got {kind_of(item['tools'])}"
-        yield Finding(f"{path}.tools", f"expected the list of the server's tools, {got}", "for none: []")
+        yield RowFault(f"{path}.tools", f"expected the list of the server's tools, {got}", "for none: []")
 
 
-def _check_message(item: JsonObject, path: str, odd: Level) -> Iterator[Finding]:
+def _check_message(item: JsonObject, path: str, odd: Level) -> Iterator[RowFault]:
     role = item.get("role")
     if role == "tool":
-        yield Finding(
+        yield RowFault(
             f"{path}.role", "a chat `tool` message is no Responses item",
             'write {"type": "function_call_output", "call_id": …, "output": …}',
         )  # fmt: skip
     elif role not in ROLES:
-        got = "missing" if role is None else f"got {told(role)}"
+        got = "missing" if role is None else f"got {shown(role)}"
         near = did_you_mean(str(role), list(ROLES)) if role is not None else ""
-        yield Finding(f"{path}.role", f"expected one of {', '.join(ROLES)}, {got}{near}", _HOLE)
+        yield RowFault(f"{path}.role", f"expected one of {', '.join(ROLES)}, {got}{near}", _HOLE)
     if item.get("tool_calls"):
-        yield Finding(
+        yield RowFault(
             f"{path}.tool_calls",
             "chat tool calls are no part of a Responses message",
             "write each as a function_call item",
@@ -135,15 +135,17 @@ def _check_message(item: JsonObject, path: str, odd: Level) -> Iterator[Finding]
     content = item.get("content")
     if content is None:
         if not item.get("tool_calls"):
-            yield Finding(f"{path}.content", "missing: expected a text or a list of parts", _HOLE)
+            yield RowFault(f"{path}.content", "missing: expected a text or a list of parts", _HOLE)
     elif isinstance(content, list):
         yield from _check_parts(content, f"{path}.content", odd)
         if role in ("user", "system", "developer"):
             yield from _check_speaker(content, f"{path}.content", role, odd)
     elif not isinstance(content, str):
-        yield Finding(f"{path}.content", f"expected a text or a list of parts, got {kind_of(content)}", _HOLE)
+        yield RowFault(
+            f"{path}.content", f"expected a text or a list of parts, got {kind_of(content)}", _HOLE
+        )
     elif not content.strip() and role == "user":
-        yield Finding(f"{path}.content", "the message is empty", "leave it out", "warning")
+        yield RowFault(f"{path}.content", "the message is empty", "leave it out", "warning")
 
 
 _ITEM = 'an item is {"role": "user", "content": "…"}'
@@ -152,13 +154,13 @@ _HOLE = "NeMo Gym's schema lets this pass as an mcp_list_tools item"
 _CHAT_PART = "that is a chat part; here it is input_text or input_image, and NeMo Gym would take the item for an mcp_list_tools one"
 
 
-def _check_parts(parts: list[object], path: str, odd: Level) -> Iterator[Finding]:
+def _check_parts(parts: list[object], path: str, odd: Level) -> Iterator[RowFault]:
     if not parts:
-        yield Finding(path, "the content is empty: there is no part", _PART, odd)
+        yield RowFault(path, "the content is empty: there is no part", _PART, odd)
     for number, part in enumerate(parts):
         place = f"{path}[{number}]"
         if not isinstance(part, dict):
-            yield Finding(place, f"expected a part, got {kind_of(part)}", _PART)
+            yield RowFault(place, f"expected a part, got {kind_of(part)}", _PART)
             continue
         yield from _check_part(part, place)
 
@@ -167,36 +169,36 @@ _TEXT_OF = {"input_text": "text", "output_text": "text", "refusal": "refusal"}
 """Parts that are a text, and where it stands."""
 
 
-def _check_part(part: JsonObject, path: str) -> Iterator[Finding]:
+def _check_part(part: JsonObject, path: str) -> Iterator[RowFault]:
     kind = part.get("type")
     if kind is None:
-        yield Finding(f"{path}.type", "missing: expected a part type", _HOLE)
+        yield RowFault(f"{path}.type", "missing: expected a part type", _HOLE)
     elif kind not in PARTS:
         near = did_you_mean(str(kind), list(PARTS))
         hint = _CHAT_PART if kind in ("text", "image_url") else _HOLE
-        yield Finding(f"{path}.type", f"no such part type: {told(kind)}{near}", hint)
+        yield RowFault(f"{path}.type", f"no such part type: {shown(kind)}{near}", hint)
     elif kind in _TEXT_OF and not isinstance(part.get(_TEXT_OF[kind]), str):
         name = _TEXT_OF[kind]
-        yield Finding(f"{path}.{name}", f"expected a text, got {kind_of(part.get(name))}", _HOLE)
+        yield RowFault(f"{path}.{name}", f"expected a text, got {kind_of(part.get(name))}", _HOLE)
     elif kind == "input_image" and not any(
         isinstance(part.get(name), str) for name in ("image_url", "file_id")
     ):
         got = f"got {kind_of(part['image_url'])}" if part.get("image_url") is not None else "missing"
-        yield Finding(
+        yield RowFault(
             f"{path}.image_url", f"expected the image's address as a text, {got}", "or give its file_id"
         )
 
 
-def _check_speaker(parts: list[object], path: str, role: str, odd: Level) -> Iterator[Finding]:
+def _check_speaker(parts: list[object], path: str, role: str, odd: Level) -> Iterator[RowFault]:
     """What only the assistant can say."""
     for number, part in enumerate(parts):
         kind = part.get("type") if isinstance(part, dict) else None
         if kind in ("output_text", "refusal"):
             text = f"{kind} is a part of the assistant's messages, this one is the {role}'s"
-            yield Finding(f"{path}[{number}].type", text, "write it as input_text", odd)
+            yield RowFault(f"{path}[{number}].type", text, "write it as input_text", odd)
 
 
-def _check_calls(items: list[object], path: str) -> Iterator[Finding]:
+def _check_calls(items: list[object], path: str) -> Iterator[RowFault]:
     """Every tool output answers a call that stands before it."""
     called: set[str] = set()
     for number, item in enumerate(items):
@@ -207,7 +209,7 @@ def _check_calls(items: list[object], path: str) -> Iterator[Finding]:
             called.add(call_id)
         elif item.get("type") == "function_call_output" and call_id not in called:
             place = f"{path}[{number}].call_id"
-            yield Finding(
+            yield RowFault(
                 place,
                 f"no function_call before it has call_id {call_id!r}",
                 "put the call before its output",
@@ -215,9 +217,9 @@ def _check_calls(items: list[object], path: str) -> Iterator[Finding]:
             )
 
 
-def _need(item: JsonObject, path: str, fields: dict[str, type]) -> Iterator[Finding]:
+def _need(item: JsonObject, path: str, fields: dict[str, type]) -> Iterator[RowFault]:
     for name, kind in fields.items():
         if not isinstance(item.get(name), kind):
             got = "missing" if item.get(name) is None else f"got {kind_of(item[name])}"
             hint = "arguments are a text that holds JSON" if name == "arguments" else _HOLE
-            yield Finding(f"{path}.{name}", f"expected a text, {got}", hint)
+            yield RowFault(f"{path}.{name}", f"expected a text, {got}", hint)

@@ -1,6 +1,6 @@
-"""This module checks the JSON schema of a tool's parameters: types that exist, names that are there, at any depth.
+"""Checks the JSON schema of a tool's parameters: known types and existing names, at any depth.
 
-It is no full check of a schema against its meta-schema; it finds what makes a tool that cannot be called as it was meant.
+It does not check a schema against its meta-schema; it finds what makes a tool impossible to call as intended.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from rollforge.records import JsonObject
 from rollforge.registry import did_you_mean
-from rollforge.steps.validate.records import Finding, kind_of, told
+from rollforge.steps.validate.records import RowFault, kind_of, shown
 
 _TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
@@ -25,18 +25,18 @@ _REQUIRED = 'like ["city"]'
 
 def check_schema(
     schema: object, path: str, *, is_top: bool = False, is_part: bool = False
-) -> Iterator[Finding]:
+) -> Iterator[RowFault]:
     """Everything wrong with a schema and with those inside it; a part speaks of properties that the whole may define."""
     if not isinstance(schema, dict):
-        yield Finding(path, f"expected a JSON schema, got {kind_of(schema)}", _SCHEMA)
+        yield RowFault(path, f"expected a JSON schema, got {kind_of(schema)}", _SCHEMA)
         return
     yield from _check_type(schema, path, is_top=is_top)
     enum = schema.get("enum")
     if enum is not None and not isinstance(enum, list):
-        yield Finding(f"{path}.enum", f"expected a list of values, got {told(enum)}", 'like ["a", "b"]')
+        yield RowFault(f"{path}.enum", f"expected a list of values, got {shown(enum)}", 'like ["a", "b"]')
     properties = _given(schema, "properties", {})
     if not isinstance(properties, dict):
-        yield Finding(f"{path}.properties", f"expected an object, got {kind_of(properties)}", _SCHEMA)
+        yield RowFault(f"{path}.properties", f"expected an object, got {kind_of(properties)}", _SCHEMA)
     else:
         yield from _check_required(schema, None if is_part else properties, path)
         for name, inner in properties.items():
@@ -50,41 +50,43 @@ def _given(schema: JsonObject, key: str, default: object) -> object:
     return default if value is None else value
 
 
-def _check_type(schema: JsonObject, path: str, *, is_top: bool) -> Iterator[Finding]:
+def _check_type(schema: JsonObject, path: str, *, is_top: bool) -> Iterator[RowFault]:
     kind = schema.get("type")
     if is_top and kind != "object":
-        yield Finding(f"{path}.type", f"expected 'object', got {told(kind)}", _SCHEMA)
+        yield RowFault(f"{path}.type", f"expected 'object', got {shown(kind)}", _SCHEMA)
     for one in kind if isinstance(kind, list) else [kind]:
         if one is not None and one not in _TYPES:
             near = did_you_mean(str(one), list(_TYPES))
-            yield Finding(
-                f"{path}.type", f"no such JSON type: {told(one)}{near}", f"one of {', '.join(_TYPES)}"
+            yield RowFault(
+                f"{path}.type", f"no such JSON type: {shown(one)}{near}", f"one of {', '.join(_TYPES)}"
             )
 
 
-def _check_required(schema: JsonObject, properties: JsonObject | None, path: str) -> Iterator[Finding]:
+def _check_required(schema: JsonObject, properties: JsonObject | None, path: str) -> Iterator[RowFault]:
     required = _given(schema, "required", [])
     if not isinstance(required, list):
-        yield Finding(f"{path}.required", f"expected a list of names, got {kind_of(required)}", _REQUIRED)
+        yield RowFault(f"{path}.required", f"expected a list of names, got {kind_of(required)}", _REQUIRED)
         return
     for name in required:
         if not isinstance(name, str):
-            yield Finding(f"{path}.required", f"expected names of properties, got {kind_of(name)}", _REQUIRED)
+            yield RowFault(
+                f"{path}.required", f"expected names of properties, got {kind_of(name)}", _REQUIRED
+            )
         elif properties is not None and name not in properties:
             near = did_you_mean(name, list(properties))
-            yield Finding(
+            yield RowFault(
                 f"{path}.required",
                 f"{name!r} is required, but is no property{near}",
                 "describe it under properties",
             )
 
 
-def _check_inner(schema: JsonObject, path: str) -> Iterator[Finding]:
+def _check_inner(schema: JsonObject, path: str) -> Iterator[RowFault]:
     """The schemas inside this one; `true` and `false` are schemas too."""
     for key in _LISTS:
         choices = schema.get(key)
         if choices is not None and not isinstance(choices, list):
-            yield Finding(
+            yield RowFault(
                 f"{path}.{key}",
                 f"expected a list of schemas, got {kind_of(choices)}",
                 'like [{"type": "string"}]',
@@ -105,6 +107,6 @@ def _check_inner(schema: JsonObject, path: str) -> Iterator[Finding]:
             yield from _check_nested(inner, f"{path}.{key}", is_part=key in _PARTS)
 
 
-def _check_nested(schema: object, path: str, *, is_part: bool = False) -> Iterator[Finding]:
+def _check_nested(schema: object, path: str, *, is_part: bool = False) -> Iterator[RowFault]:
     if not isinstance(schema, bool):
         yield from check_schema(schema, path, is_part=is_part)

@@ -1,4 +1,4 @@
-"""This module checks `responses_create_params`: allowed keys and their values; items and tools have modules of their own."""
+"""Checks `responses_create_params`: keys and values; items and tools have modules of their own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from rollforge.records import JsonObject
 from rollforge.registry import did_you_mean
 from rollforge.steps.validate.items import check_input
-from rollforge.steps.validate.records import Finding, kind_of, told
+from rollforge.steps.validate.records import RowFault, kind_of, shown
 from rollforge.steps.validate.tools import check_tool_choice, check_tools
 
 PARAMS = (
@@ -18,10 +18,10 @@ PARAMS = (
 )  # fmt: skip
 
 
-def check_params(params: object, path: str) -> Iterator[Finding]:
+def check_params(params: object, path: str) -> Iterator[RowFault]:
     """Everything wrong with the parameters of a request."""
     if not isinstance(params, dict):
-        yield Finding(path, f"expected an object, got {kind_of(params)}", 'like {"input": "…"}')
+        yield RowFault(path, f"expected an object, got {kind_of(params)}", 'like {"input": "…"}')
         return
     for key in params:
         if key not in PARAMS:
@@ -30,9 +30,9 @@ def check_params(params: object, path: str) -> Iterator[Finding]:
                 if key == "messages"
                 else "other fields belong at the top level of the row"
             )
-            yield Finding(f"{path}.{key}", f"no such parameter{did_you_mean(key, list(PARAMS))}", hint)
+            yield RowFault(f"{path}.{key}", f"no such parameter{did_you_mean(key, list(PARAMS))}", hint)
     if params.get("input") is None:
-        yield Finding(
+        yield RowFault(
             f"{path}.input", "missing: expected a text or a list of items", "write the prompt there"
         )
     else:
@@ -45,9 +45,9 @@ def check_params(params: object, path: str) -> Iterator[Finding]:
     if metadata is not None and not (
         isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
     ):
-        yield Finding(f"{path}.metadata", "expected an object of texts", "write numbers and objects as text")
+        yield RowFault(f"{path}.metadata", "expected an object of texts", "write numbers and objects as text")
     if params.get("stream"):
-        yield Finding(f"{path}.stream", "streaming is not supported here", "leave it out")
+        yield RowFault(f"{path}.stream", "streaming is not supported here", "leave it out")
 
 
 _RANGES: dict[str, tuple[Any, float, float, str]] = {
@@ -59,13 +59,13 @@ _RANGES: dict[str, tuple[Any, float, float, str]] = {
 }
 
 
-def _check_numbers(params: JsonObject, path: str) -> Iterator[Finding]:
+def _check_numbers(params: JsonObject, path: str) -> Iterator[RowFault]:
     for name, (kind, low, high, expected) in _RANGES.items():
         value: Any = params.get(name)
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
-            yield Finding(f"{path}.{name}", f"expected {expected}, got {told(value)}", "or leave it out")
+            yield RowFault(f"{path}.{name}", f"expected {expected}, got {shown(value)}", "or leave it out")
 
 
 _KINDS: dict[str, tuple[type, str]] = {
@@ -82,23 +82,23 @@ _EXAMPLES = {
 }
 
 
-def _check_kinds(params: JsonObject, path: str) -> Iterator[Finding]:
+def _check_kinds(params: JsonObject, path: str) -> Iterator[RowFault]:
     for name, (kind, expected) in _KINDS.items():
         value = params.get(name)
         if value is not None and not isinstance(value, kind):
-            yield Finding(
+            yield RowFault(
                 f"{path}.{name}",
-                f"expected {expected}, got {told(value)}",
+                f"expected {expected}, got {shown(value)}",
                 _EXAMPLES.get(name, "or leave it out"),
             )
     truncation = params.get("truncation")
     if truncation is not None and truncation not in ("auto", "disabled"):
-        yield Finding(
-            f"{path}.truncation", f"expected auto or disabled, got {told(truncation)}", "or leave it out"
+        yield RowFault(
+            f"{path}.truncation", f"expected auto or disabled, got {shown(truncation)}", "or leave it out"
         )
     include = params.get("include")
     if include is not None and not (
         isinstance(include, list) and all(isinstance(name, str) for name in include)
     ):
         hint = 'like ["reasoning.encrypted_content"]'
-        yield Finding(f"{path}.include", f"expected a list of texts, got {told(include)}", hint)
+        yield RowFault(f"{path}.include", f"expected a list of texts, got {shown(include)}", hint)

@@ -1,4 +1,4 @@
-"""This module finds the prompt in a row of any form, and the split a file belongs to: no prompt may be in two splits."""
+"""The prompt of a row in any format, and the split a file belongs to: no prompt may be in two splits."""
 
 from __future__ import annotations
 

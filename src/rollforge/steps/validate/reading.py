@@ -1,4 +1,4 @@
-"""This module reads the rows of a file, and says of a line that is none what it is instead."""
+"""Reads the rows of a file, and describes lines that are not rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 from rollforge.errors import DataError
 from rollforge.index import UnreadableLine, read_lines, split_line
 from rollforge.records import PARAMS_KEY, JsonObject
-from rollforge.steps.validate.records import Finding
+from rollforge.steps.validate.records import RowFault
 from rollforge.tasks.reading import PARQUET, without_nulls
 
 MAX_DIGITS = 4300
@@ -57,7 +57,7 @@ def _as_sent(key: str, value: Any) -> Any:
     return without_nulls(value) if key in (PARAMS_KEY, "response") else value
 
 
-def read_rows(path: Path) -> Iterator[tuple[int, JsonObject | None, Finding | None]]:
+def read_rows(path: Path) -> Iterator[tuple[int, JsonObject | None, RowFault | None]]:
     """Line number, the row (None when the line is none) and what is wrong with the line itself."""
     if _is_parquet(path):
         for number, row in _parquet_rows(path):
@@ -65,11 +65,11 @@ def read_rows(path: Path) -> Iterator[tuple[int, JsonObject | None, Finding | No
         return
     for number, data in lines_of(path):
         if not data.strip():
-            yield number, None, Finding("", "the line is blank", "NeMo Gym stops at it")
+            yield number, None, RowFault("", "the line is blank", "NeMo Gym stops at it")
             continue
         read, reasons = _read_line(data)
         hint = f"see it: rollforge show {path} --raw --line {number}"
-        yield number, read, Finding("", "; ".join(reasons), hint) if reasons else None
+        yield number, read, RowFault("", "; ".join(reasons), hint) if reasons else None
 
 
 def _read_line(data: bytes) -> tuple[JsonObject | None, list[str]]:

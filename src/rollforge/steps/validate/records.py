@@ -1,4 +1,4 @@
-"""This module holds what `validate` says, in the shape it is printed as JSON."""
+"""The records `validate` returns, in the shape of its JSON output."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ FileKind = Literal["tasks", "rollouts", "dataset", "empty"]
 Level = Literal["error", "warning"]
 
 
-class Finding(NamedTuple):
-    """What is wrong at one place of a row."""
+class RowFault(NamedTuple):
+    """One fault in a row."""
 
     path: str
     """JSON path, like `responses_create_params.input[1].role`."""
@@ -25,8 +25,8 @@ class Finding(NamedTuple):
     level: Level = "error"
 
 
-class Problem(Struct, kw_only=True):
-    """A finding with its line."""
+class LineFault(Struct, kw_only=True):
+    """A fault with its line."""
 
     line: int
     path: str
@@ -41,17 +41,17 @@ class FileReport(Struct, kw_only=True):
     path: str
     kind: FileKind
     rows: int
-    bad: list[Problem]
+    bad: list[LineFault]
     """What is wrong, by line: the first 1,000, and after them the first of each further kind; all are counted in `errors`."""
     errors: int
     bad_lines: int
-    warnings: list[Problem]
+    warnings: list[LineFault]
     metrics: JsonObject
     fixed: str | None = None
     rejects: str | None = None
 
 
-class Report(Struct, kw_only=True):
+class ValidationReport(Struct, kw_only=True):
     """All files."""
 
     ok: bool
@@ -73,10 +73,10 @@ def kind_of(value: object) -> str:
     return kinds.get(type(value), type(value).__name__)
 
 
-def told(value: object) -> str:
-    """A wrong value as a message shows it: itself when it is short, else what it is."""
-    shown = repr(value) if value is None or isinstance(value, str | int | float) else ""
-    return shown if 0 < len(shown) <= 60 else kind_of(value)
+def shown(value: object) -> str:
+    """A wrong value for a message: itself when it is short, else its kind."""
+    text = repr(value) if value is None or isinstance(value, str | int | float) else ""
+    return text if 0 < len(text) <= 60 else kind_of(value)
 
 
 def is_json(text: str) -> bool:

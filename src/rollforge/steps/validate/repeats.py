@@ -1,4 +1,4 @@
-"""This module remembers which lines say the same, and decides which of them stays once all faults are known."""
+"""Finds repeated lines, and decides which one to keep once all faults are known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module checks what a rollout has beyond its parameters: reward, response, token ids."""
+"""Checks the outcome of a rollout: reward, response, token ids."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rollforge.records import FAILURE_KEY, JsonObject
 from rollforge.steps.validate.items import check_item
-from rollforge.steps.validate.records import Finding, kind_of
+from rollforge.steps.validate.records import RowFault, kind_of
 
 TOKEN_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
 
@@ -15,23 +15,23 @@ _RESPONSE = 'a response has {"output": [items]}; an attempt without one belongs 
 _TOKENS = "take them from one call of the model, or leave all three out"
 
 
-def check_rollout(row: JsonObject) -> Iterator[Finding]:
+def check_rollout(row: JsonObject) -> Iterator[RowFault]:
     """Everything wrong with the outcome of a rollout."""
     reward = row.get("reward")
     is_failure = FAILURE_KEY in row  # an attempt of which there may be nothing to judge, or to keep
     if "reward" not in row and not is_failure:
-        yield Finding("reward", "missing: expected a number, or null for unjudged", _JUDGE)
+        yield RowFault("reward", "missing: expected a number, or null for unjudged", _JUDGE)
     elif reward is not None and (isinstance(reward, str | list | dict)):
-        yield Finding("reward", f"expected a number or null, got {kind_of(reward)}", _JUDGE)
+        yield RowFault("reward", f"expected a number or null, got {kind_of(reward)}", _JUDGE)
     response = row.get("response")
     if is_failure and response is None:
         return
     if not isinstance(response, dict):
-        yield Finding("response", f"expected an object, got {kind_of(response)}", _RESPONSE)
+        yield RowFault("response", f"expected an object, got {kind_of(response)}", _RESPONSE)
         return
     output = response.get("output")
     if not isinstance(output, list):
-        yield Finding("response.output", f"expected a list of items, got {kind_of(output)}", _RESPONSE)
+        yield RowFault("response.output", f"expected a list of items, got {kind_of(output)}", _RESPONSE)
         return
     for number, item in enumerate(output):
         path = f"response.output[{number}]"
@@ -40,20 +40,22 @@ def check_rollout(row: JsonObject) -> Iterator[Finding]:
             yield from _check_tokens(item, path)
     usage = response.get("usage")
     if usage is not None and not isinstance(usage, dict):
-        yield Finding(
+        yield RowFault(
             "response.usage",
             f"expected an object, got {kind_of(usage)}",
             'like {"output_tokens": 20}, or null',
         )
 
 
-def _check_tokens(item: JsonObject, path: str) -> Iterator[Finding]:
+def _check_tokens(item: JsonObject, path: str) -> Iterator[RowFault]:
     """Token ids come all three together, and as many log probabilities as tokens."""
     there = [name for name in TOKEN_FIELDS if item.get(name) is not None]
     if there and len(there) < len(TOKEN_FIELDS):
         missing = ", ".join(name for name in TOKEN_FIELDS if name not in there)
-        yield Finding(path, f"token fields come all three or not at all; missing: {missing}", _TOKENS)
+        yield RowFault(path, f"token fields come all three or not at all; missing: {missing}", _TOKENS)
     elif there:
         tokens, logs = item["generation_token_ids"], item["generation_log_probs"]
         if isinstance(tokens, list) and isinstance(logs, list) and len(tokens) != len(logs):
-            yield Finding(path, f"{len(tokens)} generated tokens, but {len(logs)} log probabilities", _TOKENS)
+            yield RowFault(
+                path, f"{len(tokens)} generated tokens, but {len(logs)} log probabilities", _TOKENS
+            )

@@ -1,4 +1,4 @@
-"""This module says what a row claims to be, and checks it as that."""
+"""Recognises what kind of row a line is, and checks it as that."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sys import float_info
 from rollforge.records import ATTEMPT_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject, has_field
 from rollforge.steps.validate.datasets import ANSWERS, DATASET_KEYS, check_dataset
 from rollforge.steps.validate.params import check_params
-from rollforge.steps.validate.records import FileKind, Finding
+from rollforge.steps.validate.records import FileKind, RowFault
 from rollforge.steps.validate.rollouts import check_rollout
 
 
@@ -21,12 +21,12 @@ def kind_of_row(row: JsonObject) -> FileKind | None:
     return "rollouts" if "response" in row else None
 
 
-def check_row(row: JsonObject, needs: Sequence[str]) -> Iterator[Finding]:
+def check_row(row: JsonObject, needs: Sequence[str]) -> Iterator[RowFault]:
     """Everything wrong with one row as what it claims to be."""
     claimed = kind_of_row(row)
     if claimed is None:
         keys = ", ".join(list(row)[:6]) or "no keys"
-        yield Finding(
+        yield RowFault(
             "", f"neither a task, a rollout nor a row of a dataset (keys: {keys})", f"a task has {PARAMS_KEY}"
         )
         return
@@ -45,32 +45,32 @@ def check_row(row: JsonObject, needs: Sequence[str]) -> Iterator[Finding]:
         yield from _check_needs(row, needs)
 
 
-def _check_needs(row: JsonObject, needs: Sequence[str]) -> Iterator[Finding]:
+def _check_needs(row: JsonObject, needs: Sequence[str]) -> Iterator[RowFault]:
     """What the verifier reads, found as `verify` finds it."""
     for need in needs:
         if not has_field(row, need):
             name, *others = need.split("|")
-            told = f" (or {', '.join(others)})" if others else ""
+            alternatives = f" (or {', '.join(others)})" if others else ""
             hint = "add the field, or choose another --verifier"
-            yield Finding(name, f"missing: the verifier needs it{told}", hint)
+            yield RowFault(name, f"missing: the verifier needs it{alternatives}", hint)
 
 
-def _check_indices(row: JsonObject) -> Iterator[Finding]:
+def _check_indices(row: JsonObject) -> Iterator[RowFault]:
     for key in (TASK_KEY, ROLLOUT_KEY, ATTEMPT_KEY):
         value = row.get(key)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-            yield Finding(
+            yield RowFault(
                 key, f"expected a whole number from 0, got {value!r}", "count from 0, or leave it out"
             )
     agent = row.get("agent_ref")
     if agent is not None and not (isinstance(agent, dict) and isinstance(agent.get("name"), str)):
-        yield Finding("agent_ref", "expected an object with a name", 'write {"name": "…"}')
+        yield RowFault("agent_ref", "expected an object with a name", 'write {"name": "…"}')
 
 
-def _check_sizes(row: JsonObject) -> Iterator[Finding]:
+def _check_sizes(row: JsonObject) -> Iterator[RowFault]:
     """A whole number that no float holds reads as infinite, or stops the reader."""
     for name, value in row.items():
         if isinstance(value, int) and abs(value) > float_info.max:
-            yield Finding(
+            yield RowFault(
                 name, f"a number of {len(str(abs(value)))} digits is out of range", "write it as text"
             )

@@ -1,4 +1,4 @@
-"""This module checks tool definitions: their shape, their names, and whether their parameters are a schema that can be met."""
+"""Checks tool definitions: shape, names, and whether their parameters are a usable schema."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rollforge.records import JsonObject
 from rollforge.registry import did_you_mean
 from rollforge.steps.validate.json_schemas import check_schema
-from rollforge.steps.validate.records import Finding, kind_of, told
+from rollforge.steps.validate.records import RowFault, kind_of, shown
 
 HOSTED_TOOLS = (
     "apply_patch", "code_interpreter", "computer", "computer_use_preview", "custom", "file_search", "image_generation",
@@ -20,31 +20,31 @@ _TOOL = 'a tool is {"type": "function", "name": …, "parameters": …, "strict"
 _TOOL_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
 
 
-def check_tools(tools: object, path: str) -> Iterator[Finding]:
+def check_tools(tools: object, path: str) -> Iterator[RowFault]:
     """Tool definitions: shape, names, and whether their parameters are a schema that can be met."""
     if tools is None:
         return
     if not isinstance(tools, list):
-        yield Finding(path, f"expected a list of tools, got {kind_of(tools)}", "for none: []")
+        yield RowFault(path, f"expected a list of tools, got {kind_of(tools)}", "for none: []")
         return
     names: set[str] = set()
     for number, tool in enumerate(tools):
         place = f"{path}[{number}]"
         if not isinstance(tool, dict):
-            yield Finding(place, f"expected a tool, got {kind_of(tool)}", _TOOL)
+            yield RowFault(place, f"expected a tool, got {kind_of(tool)}", _TOOL)
             continue
         kind = tool.get("type")
         if kind is None:
-            yield Finding(f"{place}.type", "missing: expected `function`", _TOOL)
+            yield RowFault(f"{place}.type", "missing: expected `function`", _TOOL)
             continue
         if kind != "function":
             if kind not in HOSTED_TOOLS:
                 near = did_you_mean(str(kind), ["function", *HOSTED_TOOLS])
                 hint = "a tool of your own is a `function`"
-                yield Finding(f"{place}.type", f"no such tool type: {told(kind)}{near}", hint)
+                yield RowFault(f"{place}.type", f"no such tool type: {shown(kind)}{near}", hint)
             continue
         if isinstance(tool.get("function"), dict):
-            yield Finding(
+            yield RowFault(
                 f"{place}.function",
                 "a chat tool; Responses tools are flat",
                 "move name, parameters and strict up one level",
@@ -54,20 +54,20 @@ def check_tools(tools: object, path: str) -> Iterator[Finding]:
         yield from _check_tool(tool, place)
 
 
-def check_chat_tools(tools: list[object], path: str) -> Iterator[Finding]:
+def check_chat_tools(tools: list[object], path: str) -> Iterator[RowFault]:
     """Tool definitions of a dataset: name and parameters stand under `function`, or alone, as LLaMA-Factory has them."""
     names: set[str] = set()
     for number, tool in enumerate(tools):
         place = f"{path}[{number}]"
         function = tool.get("function", tool) if isinstance(tool, dict) else None
         if not isinstance(function, dict):
-            yield Finding(place, f"expected a tool, got {told(tool)}", _CHAT_TOOL)
+            yield RowFault(place, f"expected a tool, got {shown(tool)}", _CHAT_TOOL)
             continue
         if function is not tool:
             place += ".function"
         elif "type" in tool:
             text = "a flat tool of the Responses API; most chat templates render it wrongly"
-            yield Finding(place, text, _CHAT_TOOL, "warning")
+            yield RowFault(place, text, _CHAT_TOOL, "warning")
         yield from _check_name(function.get("name"), f"{place}.name", names)
         if function.get("parameters") is not None:
             yield from check_schema(function["parameters"], f"{place}.parameters")
@@ -76,30 +76,34 @@ def check_chat_tools(tools: list[object], path: str) -> Iterator[Finding]:
 _CHAT_TOOL = 'a chat template reads {"type": "function", "function": {"name": …, "parameters": …}}'
 
 
-def _check_name(name: object, path: str, names: set[str]) -> Iterator[Finding]:
+def _check_name(name: object, path: str, names: set[str]) -> Iterator[RowFault]:
     """A name that a model can call, and that none of the `names` before it is; it joins them."""
     if not isinstance(name, str) or not _TOOL_NAME.match(name):
-        yield Finding(
-            path, f"expected letters, digits, - or _, at most 64, got {told(name)}", "like get_weather"
+        yield RowFault(
+            path, f"expected letters, digits, - or _, at most 64, got {shown(name)}", "like get_weather"
         )
     if isinstance(name, str):
         if name in names:
-            yield Finding(path, f"a second tool is called {name!r}", "leave one out, or give it another name")
+            yield RowFault(
+                path, f"a second tool is called {name!r}", "leave one out, or give it another name"
+            )
         names.add(name)
 
 
-def _check_tool(tool: JsonObject, path: str) -> Iterator[Finding]:
+def _check_tool(tool: JsonObject, path: str) -> Iterator[RowFault]:
     if "strict" not in tool:
-        yield Finding(f"{path}.strict", "missing: NeMo Gym requires it", "add strict: true or false")
+        yield RowFault(f"{path}.strict", "missing: NeMo Gym requires it", "add strict: true or false")
     elif not isinstance(tool["strict"], bool | None):
-        yield Finding(
-            f"{path}.strict", f"expected true or false, got {told(tool['strict'])}", "write it without quotes"
+        yield RowFault(
+            f"{path}.strict",
+            f"expected true or false, got {shown(tool['strict'])}",
+            "write it without quotes",
         )
     if not isinstance(tool.get("description"), str | None):
         text = f"expected a text, got {kind_of(tool['description'])}"
-        yield Finding(f"{path}.description", text, "say in a sentence what the tool does")
+        yield RowFault(f"{path}.description", text, "say in a sentence what the tool does")
     if "parameters" not in tool:
-        yield Finding(
+        yield RowFault(
             f"{path}.parameters",
             "missing: expected a JSON schema",
             'for none: {"type": "object", "properties": {}}',
@@ -110,24 +114,24 @@ def _check_tool(tool: JsonObject, path: str) -> Iterator[Finding]:
         yield from check_schema(schema, f"{path}.parameters", is_top=True)
 
 
-def check_tool_choice(choice: object, tools: object, path: str) -> Iterator[Finding]:
+def check_tool_choice(choice: object, tools: object, path: str) -> Iterator[RowFault]:
     """Which tool the model must use: a word, or an object that names one of those offered."""
     if choice is None or choice in ("auto", "none"):
         return
     if choice == "required":
         if not tools:
-            yield Finding(
+            yield RowFault(
                 path, "a tool is required, but none is offered", "offer one under `tools`", "warning"
             )
         return
     if not isinstance(choice, dict) or not isinstance(choice.get("type"), str):
         hint = 'to name a tool: {"type": "function", "name": "…"}'
-        yield Finding(
-            path, f"expected auto, none, required or an object with a type, got {told(choice)}", hint
+        yield RowFault(
+            path, f"expected auto, none, required or an object with a type, got {shown(choice)}", hint
         )
         return
     if isinstance(choice.get("function"), dict):
-        yield Finding(f"{path}.function", "a chat choice; here it is flat", "move the name up one level")
+        yield RowFault(f"{path}.function", "a chat choice; here it is flat", "move the name up one level")
         return
     if choice["type"] == "function":
         yield from _check_offered(choice.get("name"), tools, f"{path}.name")
@@ -137,11 +141,11 @@ def check_tool_choice(choice: object, tools: object, path: str) -> Iterator[Find
             yield from _check_offered(tool.get("name"), tools, f"{path}.tools[{number}].name")
 
 
-def _check_offered(name: object, tools: object, path: str) -> Iterator[Finding]:
+def _check_offered(name: object, tools: object, path: str) -> Iterator[RowFault]:
     offered = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
     names = [tool["name"] for tool in offered if isinstance(tool.get("name"), str)]
     if not isinstance(name, str):
-        yield Finding(path, f"expected the name of a tool, got {told(name)}", "name one of `tools`")
+        yield RowFault(path, f"expected the name of a tool, got {shown(name)}", "name one of `tools`")
     elif name not in names:
         hint = f"offered: {', '.join(names[:6]) or 'none'}"
-        yield Finding(path, f"no tool is called {name!r}{did_you_mean(name, names)}", hint)
+        yield RowFault(path, f"no tool is called {name!r}{did_you_mean(name, names)}", hint)

@@ -8,10 +8,19 @@ tally     the summary
 flips     two verifiers compared
 """
 
-from rollforge.steps.verify.engine import Snapshot, Verification
+from rollforge.steps.verify.engine import Verification, VerifySnapshot
 from rollforge.steps.verify.flips import FlipTable, compare
 from rollforge.steps.verify.options import VerifyOptions
-from rollforge.steps.verify.tally import Summary
-from rollforge.steps.verify.verdicts import use_verifier
+from rollforge.steps.verify.tally import VerifySummary
+from rollforge.steps.verify.verdicts import known_verifiers, use_verifier
 
-__all__ = ["FlipTable", "Snapshot", "Summary", "Verification", "VerifyOptions", "compare", "use_verifier"]
+__all__ = [
+    "FlipTable",
+    "Verification",
+    "VerifyOptions",
+    "VerifySnapshot",
+    "VerifySummary",
+    "compare",
+    "known_verifiers",
+    "use_verifier",
+]

@@ -20,8 +20,8 @@ from rollforge.records import Verdict, has_field
 from rollforge.rollouts import Rollout, RolloutReader, TaskFields
 from rollforge.steps.verify.choice import Chooser, grouped
 from rollforge.steps.verify.options import VerifyOptions
-from rollforge.steps.verify.source import Source
-from rollforge.steps.verify.tally import Summary, estimate_of
+from rollforge.steps.verify.source import RolloutSource
+from rollforge.steps.verify.tally import VerifySummary, estimate_of
 from rollforge.steps.verify.verdicts import FailureFile, failure_line, verdict_line
 from rollforge.store import DurableFile, RunFiles, RunLock
 from rollforge.verifiers.base import load_verifier
@@ -33,7 +33,7 @@ LANES = 128
 """Rollouts held at once: enough to keep every worker and a slow async judge busy."""
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class VerifySnapshot(msgspec.Struct, frozen=True):
     """What the display shows at one moment."""
 
     done: int
@@ -57,7 +57,7 @@ class Verification:
         self._is_stopping = False
         self._lanes: list[asyncio.Task[None]] = []
         self._reader = RolloutReader(self.files.rollouts)
-        self._source = Source(self.files, is_following=options.is_following)
+        self._source = RolloutSource(self.files, is_following=options.is_following)
         self._rewards = ClusterMean()
         self._judged = self._unjudged = self._failed = self._asked = self._begun = 0
         self._failures: Counter[str] = Counter()
@@ -98,7 +98,7 @@ class Verification:
         for lane in self._lanes:
             lane.cancel()
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> VerifySnapshot:
         """The state of things now."""
         counters = self.judge.counters
         if counters.workers:
@@ -106,7 +106,7 @@ class Verification:
             self._busy_sum += counters.busy / counters.workers
         done = self._judged + self._unjudged + self._failed
         elapsed = max(time.monotonic() - self._started, 1e-3)
-        return Snapshot(
+        return VerifySnapshot(
             done=done,
             already=self._chooser.already,
             failed=self._failed,
@@ -117,7 +117,7 @@ class Verification:
             is_waiting=self._source.is_waiting and not counters.busy,
         )
 
-    async def run(self) -> Summary:
+    async def run(self) -> VerifySummary:
         """Judge what is owed and say how it went."""
         await self._source.await_file()
         if self.files.rollouts.suffix != ".jsonl" and (self.judge.is_group or self.options.is_following):
@@ -257,14 +257,14 @@ class Verification:
                 self._judged += 1
                 self._rewards.add(rollout.task, verdict.reward)
 
-    def _summary(self) -> Summary:
+    def _summary(self) -> VerifySummary:
         chooser, counters = self._chooser, self.judge.counters
         judged = self._judged + chooser.already_judged
         unjudged = self._unjudged + chooser.already_unjudged
         rollouts = self._asked + chooser.already
         owed = self._asked - self._judged - self._unjudged - self._failed
         is_done = not (owed or self._failed or unjudged or self._reader.bad_count)
-        return Summary(
+        return VerifySummary(
             run=str(self.options.run),
             verifier=self.judge.name,
             fingerprint=self.judge.fingerprint,

@@ -17,7 +17,7 @@ from rollforge.records import JsonObject
 from rollforge.registry import did_you_mean
 from rollforge.rollouts import Own, RolloutReader, TaskFields
 from rollforge.steps.verify.choice import hash_of
-from rollforge.steps.verify.tally import Estimate, estimate_of
+from rollforge.steps.verify.tally import RewardEstimate, estimate_of
 from rollforge.steps.verify.verdicts import RECORDED, Key, VerdictRow, known_verifiers, read_verdicts
 from rollforge.store import RunFiles
 
@@ -64,9 +64,9 @@ class FlipTable(msgspec.Struct, kw_only=True):
     only_b: int
     neither: int
     """Rollouts that no one, or only one of the two, judged."""
-    mean_a: Estimate
-    mean_b: Estimate
-    difference: Estimate
+    mean_a: RewardEstimate
+    mean_b: RewardEstimate
+    difference: RewardEstimate
     """Mean of B − A, paired, with an interval over tasks."""
     examples: list[FlipExample] = []
 

@@ -16,7 +16,7 @@ APPEAR_SECONDS = 120.0
 """How long `--follow` waits for a run that does not exist yet."""
 
 
-class Source:
+class RolloutSource:
     """The rollouts of a run, while another process may still collect it."""
 
     def __init__(self, files: RunFiles, *, is_following: bool) -> None:

@@ -7,7 +7,7 @@ import msgspec
 from rollforge.intervals import ClusterMean
 
 
-class Estimate(msgspec.Struct, frozen=True):
+class RewardEstimate(msgspec.Struct, frozen=True):
     """A mean over `n` values; the 95 % interval is None when fewer than two tasks are behind it."""
 
     mean: float | None
@@ -16,11 +16,11 @@ class Estimate(msgspec.Struct, frozen=True):
     tasks: int
 
 
-def estimate_of(rewards: ClusterMean) -> Estimate:
+def estimate_of(rewards: ClusterMean) -> RewardEstimate:
     """The running mean as the record that summaries hold."""
     found = rewards.estimate()
     has_interval = found.low is not None and found.high is not None
-    return Estimate(
+    return RewardEstimate(
         mean=found.value,
         ci=(found.low, found.high) if has_interval else None,  # type: ignore[arg-type]
         n=rewards.count,
@@ -28,7 +28,7 @@ def estimate_of(rewards: ClusterMean) -> Estimate:
     )
 
 
-class Summary(msgspec.Struct, kw_only=True):
+class VerifySummary(msgspec.Struct, kw_only=True):
     """What one verification did, and where the run stands with this verifier now."""
 
     run: str
@@ -52,7 +52,7 @@ class Summary(msgspec.Struct, kw_only=True):
     rejected_lines: int
     coverage: float | None
     """judged / rollouts."""
-    reward: Estimate
+    reward: RewardEstimate
     calls: int
     """How often the verifier itself was called."""
     shared: int

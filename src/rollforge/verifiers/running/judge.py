@@ -8,6 +8,7 @@ also while that call is still running.
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Literal, Protocol
 
 import msgspec
@@ -18,6 +19,8 @@ from rollforge.verifiers.base import Mode, Verifier
 from rollforge.verifiers.running.answer_keys import AnswerKeys
 from rollforge.verifiers.running.calling import EngineState, Stopped, verifier_failure
 from rollforge.verifiers.running.in_loop import LoopEngine
+
+logger = logging.getLogger(__name__)
 
 Workers = int | Literal["auto"]
 Sharing = Literal["auto", "always", "never"]
@@ -152,10 +155,12 @@ class RunningJudge:
                 f"{self.name} cannot be imported by another process (a lambda, a closure or a function of the running script): "
                 "its workers are copies of this process. Put it into a file of its own for clean ones."
             )
-        return self.verifier.note
+        return self.verifier.warning
 
     async def start(self) -> None:
         """Start workers or the verifier's own set-up; raises `UsageError` when that fails."""
+        if self.verifier.warning:
+            logger.warning("%s: %s", self.name, self.verifier.warning)  # whatever --progress or --json say
         await self._engine.start()
 
     async def judge(self, task: Task, response: Response) -> Verdict:

@@ -1,0 +1,130 @@
+"""Rollouts to read: turns, tool calls and verdicts; long texts folded."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+from rollforge.cli.render.console import out, print_json
+from rollforge.cli.render.numbers import short
+from rollforge.cli.render.table import GAP, wrapped
+from rollforge.errors import Exit, UsageError
+
+if TYPE_CHECKING:
+    from rollforge.conversations.turns import Turn
+    from rollforge.steps.show import SeenLine, Shown
+
+FOLD_LINES = 14
+STYLES = {
+    "system": "dim", "user": "bold cyan", "assistant": "bold green", "reasoning": "italic dim", "tool call": "bold magenta",
+    "tool output": "magenta", "other": "dim",
+}  # fmt: skip
+
+
+def print_rollouts(shown: list[Shown], *, raw: bool, full: bool, json: bool) -> Exit:
+    if json:
+        from rollforge.steps.show import as_json
+
+        print_json({"rollouts": [as_json(one) for one in shown]})
+    elif raw:
+        for one in shown:
+            sys.stdout.buffer.write(bytes(one.raw) + b"\n")
+        sys.stdout.buffer.flush()
+    elif not shown:
+        raise UsageError(
+            "no rollout fits",
+            hint="ask for less; what there is: rollforge metrics RUN, or profile RUN for its tasks",
+        )
+    else:
+        for one in shown:
+            _print_rollout(one, full=full)
+    return Exit.DONE
+
+
+def print_line(seen: SeenLine, *, raw: bool, json: bool) -> Exit:
+    text = seen.data.decode("utf-8", "replace")
+    if raw:
+        sys.stdout.buffer.write(seen.data + b"\n")
+        sys.stdout.buffer.flush()
+        return Exit.DONE
+    if json:
+        print_json(
+            {"file": seen.file, "line": seen.line, "offset": seen.offset, "reason": seen.reason, "text": text}
+        )
+        return Exit.DONE
+    from rich.text import Text
+
+    out().print(
+        Text(f"{seen.file}:{seen.line}  (offset {seen.offset:,}, {len(seen.data):,} bytes)", style="bold")
+    )
+    out().print(Text(seen.reason or "", style="yellow"))
+    if len(text) > 4000:
+        text = f"{text[:2000]}\n… {len(text) - 4000:,} characters …\n{text[-2000:]}"
+    out().print(Text(text))
+    return Exit.DONE
+
+
+def _print_rollout(shown: Shown, *, full: bool) -> None:
+    from rich.text import Text
+
+    console = out()
+    reward = "unjudged" if shown.reward is None else f"reward {shown.reward:g}"
+    title = f"task {shown.task} · rollout {shown.rollout} · {reward}"
+    console.rule(Text(title, style="bold"), align="left", characters="─")
+    place = f"{shown.file}:{shown.line}"
+    console.print(Text(f"{place}{f' · {shown.agent}' if shown.agent else ''}", style="dim"))
+    if shown.numbers:
+        _print_list([f"{name} {short(value)}" for name, value in shown.numbers.items()])
+    if shown.facts:
+        facts = [
+            name if value is True else f"{name} {short(value) if isinstance(value, float) else value}"
+            for name, value in shown.facts.items()
+        ]
+        _print_list(facts, style="dim")
+    for reason in shown.why:
+        console.print(Text(f"! {reason}", style="yellow"))
+    for name, value in shown.task_fields.items():
+        if not name.startswith("_") and isinstance(value, str | int | float):
+            console.print(Text(f"{name}: {_folded(str(value), full, 3)}", style="dim"))
+    for turn in shown.turns:
+        _print_turn(turn, full=full)
+    console.print()
+
+
+def _print_list(items: list[str], style: str = "") -> None:
+    """The items side by side, none of them broken by the end of the terminal's line."""
+    from rich.text import Text
+
+    for line in wrapped(GAP.join(items), 0):
+        out().print(Text(line, style=style))
+
+
+def _print_turn(turn: Turn, *, full: bool) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    title = f"{turn.kind} {turn.title}".strip()
+    out().print(Text(title, style=STYLES[turn.kind]))
+    style = "dim" if turn.kind in ("system", "reasoning") else ""
+    text = _folded(turn.text, full, FOLD_LINES if turn.kind != "assistant" else 2 * FOLD_LINES)
+    if out().is_terminal:
+        out().print(Padding(Text(text, style=style), (0, 0, 0, 2)), soft_wrap=False)
+    else:  # lines as the model wrote them, for those who search in a file
+        out().print(Text(textwrap.indent(text, GAP)))
+
+
+def _folded(text: str, full: bool, lines: int) -> str:
+    """Head and tail of a long text; what is left out is counted."""
+    text = text.strip("\n")
+    budget = lines * 100
+    parts = text.split("\n")
+    if full or (len(parts) <= lines and len(text) <= budget):
+        return text or "(empty)"
+    if len(parts) > lines:
+        head, tail = parts[: lines * 2 // 3], parts[-(lines // 3) :]
+        hidden = len(parts) - len(head) - len(tail)
+        text = "\n".join([*head, f"… {hidden:,} lines folded (--full shows them) …", *tail])
+    if len(text) > 2 * budget:
+        text = f"{text[:budget]} … {len(text) - budget - budget // 3:,} characters folded (--full) … {text[-(budget // 3) :]}"
+    return text

@@ -1,0 +1,39 @@
+"""Reports: one self-contained HTML file about a run, several runs, a dataset or an evaluation."""
+
+from rollforge.steps.report.compare_page import SideInputs, report_comparison
+from rollforge.steps.report.dataset_page import is_dataset, report_dataset
+from rollforge.steps.report.evaluation_page import report_evaluation
+from rollforge.steps.report.inputs import (
+    BenchFacts,
+    CheckFacts,
+    EvaluationFacts,
+    FlipFacts,
+    LoggedStep,
+    ManifestFacts,
+    MetricsFacts,
+    PairedFacts,
+    ProfileFacts,
+    facts_of,
+)
+from rollforge.steps.report.run_page import DatasetFacts, RunInputs, report_run
+
+__all__ = [
+    "BenchFacts",
+    "CheckFacts",
+    "DatasetFacts",
+    "EvaluationFacts",
+    "FlipFacts",
+    "LoggedStep",
+    "ManifestFacts",
+    "MetricsFacts",
+    "PairedFacts",
+    "ProfileFacts",
+    "RunInputs",
+    "SideInputs",
+    "facts_of",
+    "is_dataset",
+    "report_comparison",
+    "report_dataset",
+    "report_evaluation",
+    "report_run",
+]

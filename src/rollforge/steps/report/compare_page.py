@@ -1,0 +1,192 @@
+"""The report of several runs: side by side, with the paired difference of each from the first and the verdict in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from rollforge.charts import Bar, Interval, Point, Series, bar_chart, interval_chart, line_chart
+from rollforge.steps.report.figures import BANDS, Figure, between, coverage, number, slug
+from rollforge.steps.report.findings import VERDICTS, trust
+from rollforge.steps.report.html import Html, join, table, tag
+from rollforge.steps.report.inputs import CheckFacts, MetricsFacts, PairedFacts, ProfileFacts
+from rollforge.steps.report.page import Section, document, figures
+
+COLOURS = ("1", "2", "3", "4")
+
+
+class SideInputs(Struct, frozen=True, kw_only=True):
+    """One of the runs that are compared."""
+
+    run: str
+    metrics: MetricsFacts
+    check: CheckFacts
+    profile: ProfileFacts
+    paired: PairedFacts | None = None
+    """Its paired difference from the first run; None for the first."""
+
+
+def report_comparison(sides: Sequence[SideInputs]) -> bytes:
+    """Several runs as one HTML file; the first is what the others are compared with."""
+    first = sides[0]
+    names = ", ".join(side.run for side in sides)
+    verdicts = [tag("li", tag("b", side.run), ": ", side.paired.verdict) for side in sides[1:] if side.paired]
+    head = join(
+        [
+            tag("h1", f"{len(sides)} runs compared"),
+            tag(
+                "p",
+                f"Each against {first.run}, task by task: pairing takes out how hard the tasks are.",
+                css="soft",
+            ),
+            tag("div", tag("strong", "Which is better?"), tag("ul", *verdicts), css="verdict"),
+        ]
+    )
+    sections = [
+        Section("trust", "Can they be trusted?", _trust(sides)),
+        Section("rewards", "Rewards", figures([_means(sides), _differences(sides), _curves(sides)])),
+        Section("tasks", "Tasks", figures([_bands(side) for side in sides])),
+        Section("numbers", "All numbers", _numbers(sides)),
+    ]
+    return document(f"rollforge report: {names}", head, sections)
+
+
+def _trust(sides: Sequence[SideInputs]) -> Html:
+    rows = []
+    for side in sides:
+        found = trust(side.check, side.metrics)
+        fit = ", ".join(f"{name} {VERDICTS[one.verdict][0]}" for name, one in side.check.recipes.items())
+        rows.append([side.run, found.title, fit, coverage(side.metrics)])
+    return table(("run", "rewards", "fit for", "over"), rows, numeric=False)
+
+
+def _means(sides: Sequence[SideInputs]) -> Figure:
+    items = []
+    for place, side in enumerate(sides):
+        field = side.metrics.fields["reward"]
+        low, high = field.ci or (None, None)
+        words = f"{number(field.mean)} ({between(field.ci)})"
+        items.append(
+            Interval(
+                label=side.run,
+                value=field.mean,
+                low=low,
+                high=high,
+                words=words,
+                css=COLOURS[place % len(COLOURS)],
+            )
+        )
+    return Figure(
+        name="means",
+        heading="Mean reward",
+        scene=interval_chart(
+            items, x_title="mean reward", title="Mean reward of each run",
+            description="; ".join(f"{item.label}: {item.words}" for item in items),
+        ),
+        caption="95 % intervals clustered by task, each run by itself. Overlap of two intervals says little: see the "
+        "paired differences. " + "; ".join(f"{side.run}: {coverage(side.metrics)}" for side in sides) + ".",
+        headers=("run", "mean reward", "95 % interval", "n"),
+        rows=[
+            [side.run, number(side.metrics.fields["reward"].mean), between(side.metrics.fields["reward"].ci),
+             f"{side.metrics.fields['reward'].n:,}"]
+            for side in sides
+        ],
+    )  # fmt: skip
+
+
+def _differences(sides: Sequence[SideInputs]) -> Figure | None:
+    items, rows = [], []
+    for place, side in enumerate(sides[1:], 1):
+        field = side.paired.fields.get("reward") if side.paired else None
+        if side.paired is None or field is None:
+            continue
+        low, high = field.ci or (None, None)
+        words = f"{field.difference:+.3f}" if field.difference is not None else "–"
+        items.append(
+            Interval(
+                label=side.run, value=field.difference, low=low, high=high, words=words,
+                css=COLOURS[place % len(COLOURS)],
+            )
+        )  # fmt: skip
+        rows.append(
+            [
+                side.run,
+                words,
+                between(field.ci),
+                f"{field.tasks:,}",
+                f"{field.differing:,}",
+                side.paired.paired_by,
+            ]
+        )
+    if not items:
+        return None
+    return Figure(
+        name="differences",
+        heading=f"Paired difference from {sides[0].run}",
+        scene=interval_chart(
+            items, x_title="difference of the mean reward", reference=0.0, title="Paired differences",
+            description="; ".join(f"{item.label}: {item.words}" for item in items),
+        ),
+        caption="Run minus first run over the tasks both have, 95 % interval over tasks. An interval that holds 0 shows no "
+        f"difference. n = {', '.join(row[3] for row in rows)} shared tasks.",
+        headers=("run", "difference", "95 % interval", "tasks", "tasks that differ", "paired by"),
+        rows=rows,
+    )  # fmt: skip
+
+
+def _curves(sides: Sequence[SideInputs]) -> Figure | None:
+    series, rows = [], []
+    for place, side in enumerate(sides):
+        points = []
+        for name, value in side.metrics.at_k.items():
+            if name.startswith("pass@") and value.value is not None:
+                k = int(name.removeprefix("pass@"))
+                points.append(Point(k, value.value, value.ci, title=f"{side.run} {name}"))
+                rows.append([side.run, name, number(value.value), between(value.ci), f"{value.tasks:,}"])
+        if len(points) > 1:
+            points.sort(key=lambda point: point.x)
+            series.append(Series(name=side.run, points=points, css=COLOURS[place % len(COLOURS)]))
+    if not series:
+        return None
+    return Figure(
+        name="curves",
+        heading="pass@k",
+        scene=line_chart(
+            series, x_title="k samples per task", y_title="share of tasks", y_range=(0, 1), title="pass@k of each run",
+            description=", ".join(f"{one.name} ends at {number(one.points[-1].y)}" for one in series),
+        ),
+        caption="Exact expectation over all choices of k samples; bands are 95 % intervals over tasks. n in the table.",
+        headers=("run", "at k", "value", "95 % interval", "tasks"),
+        rows=rows,
+    )  # fmt: skip
+
+
+def _bands(side: SideInputs) -> Figure:
+    bars = [
+        Bar(label=name, count=side.profile.bands.get(name, 0), css=css) for name, (css, _) in BANDS.items()
+    ]
+    return Figure(
+        name=f"bands-{slug(side.run)}",
+        heading=side.run,
+        scene=bar_chart(
+            bars, title=f"Tasks of {side.run} by pass rate",
+            description="; ".join(f"{bar.label}: {bar.count:,}" for bar in bars),
+        ),
+        caption=f"{side.profile.tasks:,} tasks; {side.profile.no_signal.tasks:,} of {side.profile.no_signal.of:,} groups have "
+        "equal rewards.",
+        headers=("band", "tasks"),
+        rows=[[bar.label, f"{bar.count:,}"] for bar in bars],
+    )  # fmt: skip
+
+
+def _numbers(sides: Sequence[SideInputs]) -> Html:
+    names = list(dict.fromkeys(name for side in sides for name in side.metrics.fields))
+    rows = []
+    for name in names:
+        cells = [name]
+        for side in sides:
+            field = side.metrics.fields.get(name)
+            cells.append(f"{number(field.mean)} ({between(field.ci)})" if field else "–")
+        rows.append(cells)
+    return table(("field", *(side.run for side in sides)), rows)

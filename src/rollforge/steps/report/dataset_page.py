@@ -1,0 +1,352 @@
+"""The report of a prepared dataset: what was kept and dropped and why, what the rows look like, where they come from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from rollforge.charts import Bar, Interval, bar_chart, column_chart, interval_chart
+from rollforge.conversations.turns import Turn, read_row, turns_of
+from rollforge.errors import DataError
+from rollforge.steps.report.exemplars import turns
+from rollforge.steps.report.figures import Figure, number
+from rollforge.steps.report.html import Html, join, table, tag
+from rollforge.steps.report.inputs import ManifestFacts, SummaryFacts
+from rollforge.steps.report.page import Section, command, document, figures, tiles
+from rollforge.store import UNREADABLE
+
+EXAMPLES = 10
+EXAMPLE_BYTES = 24 << 10
+LINEAGE = "lineage.parquet"
+SIDES = {"chosen": "chosen", "rejected": "rejected", "completion": "assistant", "response": "assistant"}
+"""Keys of a row that hold what a model said, and what a reader should call it."""
+
+
+class ExampleRow(Struct, frozen=True, kw_only=True):
+    """One row of the dataset, with the rollouts behind it."""
+
+    file: str
+    line: int
+    row: Any
+    origins: Sequence[str] = ()
+
+
+def report_dataset(folder: Path, *, with_texts: bool = True) -> bytes:
+    """The report of a dataset folder as one HTML file."""
+    manifest = _read_manifest(folder)
+    rows = sum(file.rows for file in manifest.files)
+    title = f"{manifest.recipe} dataset for {manifest.to}"
+    head = join(
+        [
+            tag("h1", title),
+            tag("p", f"{folder.name}: {rows:,} rows of kind {manifest.kind}", css="soft"),
+            _verdict(manifest),
+        ]
+    )
+    sections = [
+        Section("counts", "Kept and dropped", _counts(manifest)),
+        Section("numbers", "What the rows look like", _numbers(manifest)),
+        Section(
+            "examples",
+            "Examples",
+            _examples(folder, manifest) if with_texts else tag("p", "Texts are left out."),
+        ),
+        Section("lineage", "Where they come from", _lineage(manifest)),
+        Section("made", "How it was made", _made(manifest)),
+    ]
+    return document(f"rollforge report: {folder.name}", head, sections)
+
+
+def _read_manifest(folder: Path) -> ManifestFacts:
+    path = folder / "manifest.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ManifestFacts)
+    except UNREADABLE as error:
+        raise DataError(f"{path}: not a manifest of rollforge prepare: {error}") from error
+
+
+def _verdict(manifest: ManifestFacts) -> Html:
+    gate = manifest.check
+    if gate.forced and not gate.ok:
+        grade, words = "bad", f"Made with --force although the checks found errors: {', '.join(gate.errors)}."
+    elif not gate.ran:
+        grade, words = "doubt", "The run was not checked before this dataset was made."
+    elif gate.warnings or manifest.flags:
+        grade, words = "doubt", "The checks passed, with remarks."
+    else:
+        grade, words = "good", "The checks passed."
+    remarks = [
+        *(f"warning {name}" for name in gate.warnings),
+        *(f"{flag.id}: {flag.text}" for flag in manifest.flags),
+    ]
+    return tag(
+        "div", tag("strong", words), tag("ul", *(tag("li", one) for one in remarks)), css=f"verdict {grade}"
+    )
+
+
+def _counts(manifest: ManifestFacts) -> Html:
+    fates = {str(name): count for name, count in _numbers_of(manifest.counts.get("rollouts"))}
+    total = fates.pop("in", 0)
+    bars = [
+        Bar(label=name, count=count, css="fill-3" if name == "kept" else "fill-muted")
+        for name, count in fates.items()
+    ]
+    examples = dict(_numbers_of(manifest.counts.get("examples")))
+    tasks = dict(_numbers_of(manifest.counts.get("tasks")))
+    shown = [
+        (f"{sum(file.rows for file in manifest.files):,}", "rows written"),
+        (f"{fates.get('kept', 0):,} of {total:,}", "rollouts used"),
+        (f"{tasks.get('kept', 0):,} of {tasks.get('in', 0):,}", "tasks used"),
+    ]
+    shown += [(f"{count:,}", f"rows of split {split}") for split, count in manifest.splits.items()]
+    chart = Figure(
+        name="fates",
+        heading="What became of each rollout",
+        scene=bar_chart(
+            bars, unit="rollouts", title="Rollouts kept and dropped, by reason",
+            description="; ".join(f"{bar.label}: {bar.count:,}" for bar in bars),
+        ),
+        caption=f"n = {total:,} rollouts of {tasks.get('in', 0):,} tasks; {examples.get('planned', 0):,} examples planned, "
+        f"{examples.get('written', 0):,} written.",
+        headers=("fate", "rollouts"),
+        rows=[[bar.label, f"{bar.count:,}"] for bar in bars],
+    )  # fmt: skip
+    return join([tiles(shown), figures([chart])])
+
+
+def _numbers_of(counts: object) -> Iterator[tuple[str, int]]:
+    for name, count in counts.items() if isinstance(counts, dict) else ():
+        if isinstance(count, int):
+            yield name, count
+
+
+def _numbers(manifest: ManifestFacts) -> Html:
+    summaries = {
+        name: found for name, value in manifest.statistics.items() if (found := _summary(value)) is not None
+    }
+    lengths = {name: one for name, one in summaries.items() if name.endswith("chars")}
+    rest = [
+        [
+            name.replace("_", " "),
+            number(one.mean),
+            number(one.std),
+            number(one.min),
+            number(one.median),
+            number(one.max),
+            f"{one.n:,}",
+        ]
+        for name, one in summaries.items()
+    ]
+    others = [
+        [name.replace("_", " "), number(value)]
+        for name, value in manifest.statistics.items()
+        if isinstance(value, int | float)
+    ]
+    return join(
+        [
+            figures([_histogram(manifest), _lengths(lengths) if lengths else None]),
+            table(("statistic", "mean", "std", "min", "median", "max", "n"), rest) if rest else None,
+            table(("statistic", "value"), others) if others else None,
+        ]
+    )
+
+
+def _summary(value: object) -> SummaryFacts | None:
+    try:
+        return msgspec.convert(value, type=SummaryFacts)
+    except msgspec.ValidationError:
+        return None
+
+
+def _histogram(manifest: ManifestFacts) -> Figure | None:
+    found = manifest.statistics.get("histogram")
+    if not isinstance(found, dict) or not found.get("counts"):
+        return None
+    edges, counts = found["edges"], found["counts"]
+    name = {"pair": "gap between chosen and rejected", "prompt": "mean reward of the prompt"}.get(
+        manifest.kind, "reward"
+    )
+    bars = [
+        Bar(label=f"{edges[place]:g} – {edges[place + 1]:g}", count=count)
+        for place, count in enumerate(counts)
+    ]
+    return Figure(
+        name="histogram",
+        heading=name.capitalize(),
+        scene=column_chart(
+            edges, bars, x_title=name, y_title="rows", title=f"Distribution of the {name}",
+            description="; ".join(f"{bar.label}: {bar.count:,}" for bar in bars),
+        ),
+        caption=f"n = {sum(counts):,} rows.",
+        headers=(name, "rows"),
+        rows=[[bar.label, f"{bar.count:,}"] for bar in bars],
+    )  # fmt: skip
+
+
+def _lengths(lengths: dict[str, SummaryFacts]) -> Figure:
+    items = [
+        Interval(
+            label=name.replace("_", " "), value=one.median, low=one.min, high=one.max,
+            words=f"median {number(one.median)} ({number(one.min)} … {number(one.max)})", css=css,
+        )
+        for (name, one), css in zip(lengths.items(), "1234" * 3, strict=False)
+    ]  # fmt: skip
+    return Figure(
+        name="lengths",
+        heading="Length of answers",
+        scene=interval_chart(
+            items, x_title="characters", title="Length of answers", x_range=(0, max(one.max for one in lengths.values()) * 1.02),
+            description="; ".join(f"{item.label}: {item.words}" for item in items),
+        ),
+        caption=f"Dot: median; line: from the shortest to the longest. n = {next(iter(lengths.values())).n:,} rows.",
+        headers=("answers", "mean", "median", "min", "max", "n"),
+        rows=[
+            [name, number(one.mean), number(one.median), number(one.min), number(one.max), f"{one.n:,}"]
+            for name, one in lengths.items()
+        ],
+    )  # fmt: skip
+
+
+def _examples(folder: Path, manifest: ManifestFacts) -> Html:
+    origins = _origins(folder)
+    parts = []
+    for place, one in enumerate(_rows(folder, manifest)):
+        behind = origins.get((one.file, one.line))
+        head = tag("p", tag("b", f"{one.file}:{one.line}"), f" — {behind}" if behind else "")
+        where = f"{folder / one.file}:{one.line}"
+        body = [
+            turns(_turns(one.row), EXAMPLE_BYTES),
+            tag("p", "trace it: ", command(f"rollforge show --example {where}")),
+        ]
+        summary = tag("summary", f"{one.file}, line {one.line:,}")
+        parts.append(
+            tag("details", summary, tag("div", head, *body, css="rollout"), open="" if place == 0 else None)
+        )
+    return join(parts) if parts else tag("p", "The dataset has no rows.")
+
+
+def _turns(row: Any) -> list[Turn]:
+    """A dataset row as turns; what is no conversation is shown as JSON."""
+    if not isinstance(row, dict):
+        return [Turn("other", str(row))]
+    found: list[Turn] = []
+    if "messages" in row or ("prompt" in row and "chosen" not in row):
+        found = turns_of(row)
+    for key, label in SIDES.items():
+        if key in row and key in ("chosen", "rejected"):
+            prompt = turns_of({"prompt": row.get("prompt")}) if key == "chosen" else []
+            said = turns_of({"completion": row[key]})
+            found += [*prompt, *(Turn(one.kind, one.text, f"{label} {one.title}".strip()) for one in said)]
+    known = {"messages", "prompt", *SIDES}
+    rest = {key: value for key, value in row.items() if key not in known or not found}
+    if rest:
+        found.append(
+            Turn("other", msgspec.json.format(msgspec.json.encode(rest), indent=2).decode(), "columns")
+        )
+    return found
+
+
+def _rows(folder: Path, manifest: ManifestFacts) -> Iterator[ExampleRow]:
+    """Rows evenly spaced over the first file of each split, at most ten in all."""
+    files = [file for file in manifest.files if file.rows]
+    each = max(1, EXAMPLES // max(1, len(files)))
+    for file in files[:EXAMPLES]:
+        path = folder / file.path
+        if not path.is_file():
+            continue
+        read = _parquet_rows if path.suffix == ".parquet" else _jsonl_rows
+        count = min(each, file.rows)
+        lines = [1 + place * file.rows // count for place in range(count)]
+        for line, row in read(path, lines):
+            yield ExampleRow(file=file.path, line=line, row=row)
+
+
+def _jsonl_rows(path: Path, lines: Sequence[int]) -> Iterator[tuple[int, Any]]:
+    wanted, last = set(lines), max(lines)
+    with path.open("rb") as file:
+        for number_, data in enumerate(file, 1):
+            if number_ in wanted:
+                yield number_, read_row(data)
+            if number_ >= last:
+                return
+
+
+def _parquet_rows(path: Path, lines: Sequence[int]) -> Iterator[tuple[int, Any]]:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        begin, group = 0, 0
+        for line in lines:
+            while line > begin + file.metadata.row_group(group).num_rows:
+                begin += file.metadata.row_group(group).num_rows
+                group += 1
+            yield line, file.read_row_group(group).slice(line - 1 - begin, 1).to_pylist()[0]
+
+
+def _origins(folder: Path) -> dict[tuple[str, int], str]:
+    """What the lineage says about the rows; empty when there is none."""
+    path = folder / LINEAGE
+    if not path.is_file():
+        return {}
+    import pyarrow.parquet as pq
+
+    found: dict[tuple[str, int], str] = {}
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(batch_size=65_536):
+            for one in batch.to_pylist():
+                found[str(one["file"]), one["line"]] = _origin(one)
+    return found
+
+
+def _origin(one: dict[str, Any]) -> str:
+    words = f"{one['run']}, task {one['task']}, sample {one['rollout']}, reward {number(one['reward'])}"
+    if one.get("rejected_rollout") is not None:
+        words += f"; rejected: sample {one['rejected_rollout']}, reward {number(one.get('rejected_reward'))}"
+    return words
+
+
+def _lineage(manifest: ManifestFacts) -> Html:
+    rows = [[one.run, one.file, f"{one.bytes:,}", one.sha256] for one in manifest.inputs]
+    return join(
+        [
+            tag(
+                "p",
+                "Every row names its rollouts in ",
+                command(LINEAGE),
+                ". The dataset was made from these files:",
+            ),
+            table(("run", "file", "bytes", "SHA-256"), rows, numeric=False),
+        ]
+    )
+
+
+def _made(manifest: ManifestFacts) -> Html:
+    options = [
+        [name, _shown(value)] for name, value in manifest.options.items() if value not in (None, [], False)
+    ]
+    files = [[one.path, one.split, f"{one.rows:,}", f"{one.bytes:,}", one.sha256] for one in manifest.files]
+    versions = [[name, version] for name, version in manifest.versions.items()]
+    return join(
+        [
+            tag("h3", "Files"),
+            table(("file", "split", "rows", "bytes", "SHA-256"), files, numeric=False),
+            tag("h3", "Options"),
+            table(("option", "value"), options, numeric=False),
+            tag("h3", "Versions"),
+            table(("package", "version"), versions, numeric=False),
+        ]
+    )
+
+
+def _shown(value: object) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def is_dataset(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is the folder of a prepared dataset."""
+    return (Path(path) / "manifest.json").is_file()

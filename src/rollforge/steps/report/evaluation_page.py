@@ -1,0 +1,177 @@
+"""The report of `eval` and `bench` results: curves over steps, models side by side, verdicts in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rollforge.charts import Interval, Point, Series, interval_chart, line_chart
+from rollforge.steps.report.figures import Figure, between, number, slug
+from rollforge.steps.report.html import Html, join, table, tag
+from rollforge.steps.report.inputs import BenchFacts, LoggedStep, StatisticFacts
+from rollforge.steps.report.page import Section, document, figures
+
+COLOURS = ("1", "2", "3", "4")
+SHOWN = ("mean@", "pass@", "best@", "maj@")
+"""Statistics drawn, in this order of preference."""
+
+
+def report_evaluation(name: str, bench: BenchFacts, logged: Sequence[LoggedStep] = ()) -> bytes:
+    """An evaluation, or several models on the same task sets, as one HTML file.
+
+    `logged` are earlier steps of one evaluation, from its metrics file; they have no intervals.
+    """
+    verdicts = [tag("li", f"{one.taskset}: {one.verdict}") for one in bench.differences]
+    title = (
+        f"{len(bench.models)} models compared" if len(bench.models) > 1 else f"Evaluation of {_only(bench)}"
+    )
+    head = join(
+        [
+            tag("h1", title),
+            tag("p", name, css="soft"),
+            tag("div", tag("strong", "Which is better?"), tag("ul", *verdicts), css="verdict")
+            if verdicts
+            else None,
+        ]
+    )
+    tasksets = list(dict.fromkeys(taskset for model in bench.models.values() for taskset in model.tasksets))
+    sections = [
+        Section(f"set-{slug(taskset)}", taskset, _taskset(bench, taskset, logged)) for taskset in tasksets
+    ]
+    sections.append(Section("numbers", "All numbers", _numbers(bench)))
+    return document(f"rollforge report: {name}", head, sections)
+
+
+def _only(bench: BenchFacts) -> str:
+    label, model = next(iter(bench.models.items()))
+    return model.model or label
+
+
+def _taskset(bench: BenchFacts, taskset: str, logged: Sequence[LoggedStep]) -> Html:
+    names = list(
+        dict.fromkeys(
+            metric
+            for model in bench.models.values()
+            if taskset in model.tasksets
+            for metric in model.tasksets[taskset].metrics
+        )
+    )
+    metrics = sorted(
+        (name for name in names if not name.startswith("time/")), key=lambda name: (name != "reward", name)
+    )
+    found: list[Figure | None] = []
+    for metric in metrics:
+        found += [_curve(bench, taskset, metric, logged), _side_by_side(bench, taskset, metric)]
+    coverage = [
+        f"{label}: {model.tasksets[taskset].judged:,} judged of {model.tasksets[taskset].runs:,} runs over "
+        f"{model.tasksets[taskset].tasks:,} tasks"
+        for label, model in bench.models.items()
+        if taskset in model.tasksets
+    ]
+    return join([tag("p", "; ".join(coverage) + ".", css="soft"), figures(found)])
+
+
+def _statistics(bench: BenchFacts, label: str, taskset: str, metric: str) -> dict[str, StatisticFacts]:
+    model = bench.models[label]
+    found = model.tasksets.get(taskset)
+    return found.metrics.get(metric, {}) if found else {}
+
+
+def _chosen(statistics: dict[str, StatisticFacts]) -> list[str]:
+    """The statistics worth drawing: the mean first, then the largest k of each kind."""
+    found = []
+    for prefix in SHOWN:
+        names = [name for name in statistics if name.startswith(prefix)]
+        if names:
+            found.append(max(names, key=lambda name: int(name.removeprefix(prefix))))
+    return found or list(statistics)[:1]
+
+
+def _curve(bench: BenchFacts, taskset: str, metric: str, logged: Sequence[LoggedStep]) -> Figure | None:
+    """The metric over steps; None unless there are two steps."""
+    first = next(
+        (found for label in bench.models if (found := _statistics(bench, label, taskset, metric))), {}
+    )
+    series, rows = [], []
+    for place, name in enumerate(_chosen(first)):
+        points: dict[int, Point] = {}
+        for one in logged:
+            key = next((key for key in one.metrics if key.endswith(f"/{taskset}/{metric}/{name}")), None)
+            if key is not None and one.metrics[key] is not None:
+                points[one.step] = Point(
+                    one.step, one.metrics[key], title=f"step {one.step}: {number(one.metrics[key])}"
+                )
+        for label, model in bench.models.items():
+            value = _statistics(bench, label, taskset, metric).get(name)
+            if value is not None:
+                words = f"step {model.step}: {number(value.value)} ({between(value.ci)})"
+                points[model.step] = Point(model.step, value.value, value.ci, title=words)
+        ordered = [points[step] for step in sorted(points)]
+        if len(ordered) > 1:
+            series.append(Series(name=name, points=ordered, css=COLOURS[place % len(COLOURS)]))
+            rows += [[name, str(int(one.x)), number(one.y), between(one.ci)] for one in ordered]
+    if not series:
+        return None
+    steps = sorted({point.x for one in series for point in one.points})
+    tasks = first[series[0].name].tasks
+    return Figure(
+        name=f"curve-{slug(taskset)}-{slug(metric)}",
+        heading=f"{metric} over steps",
+        scene=line_chart(
+            series, x_title="step", y_title=metric, x_ticks=steps if len(steps) <= 8 else None,
+            title=f"{metric} on {taskset} over steps",
+            description="; ".join(f"{one.name} goes from {number(one.points[0].y)} to {number(one.points[-1].y)}" for one in series),
+        ),
+        caption=f"{len(steps)} steps, n = {tasks:,} tasks each; bands are 95 % intervals over tasks where they are known.",
+        headers=("statistic", "step", "value", "95 % interval"),
+        rows=rows,
+    )  # fmt: skip
+
+
+def _side_by_side(bench: BenchFacts, taskset: str, metric: str) -> Figure | None:
+    items, rows = [], []
+    for place, label in enumerate(bench.models):
+        statistics = _statistics(bench, label, taskset, metric)
+        names = _chosen(statistics)
+        if not names:
+            continue
+        value = statistics[names[0]]
+        low, high = value.ci or (None, None)
+        words = f"{number(value.value)} ({between(value.ci)})"
+        items.append(
+            Interval(
+                label=label,
+                value=value.value,
+                low=low,
+                high=high,
+                words=words,
+                css=COLOURS[place % len(COLOURS)],
+            )
+        )
+        rows += [
+            [label, name, number(one.value), between(one.ci), f"{one.tasks:,}"]
+            for name, one in statistics.items()
+        ]
+    if not items:
+        return None
+    return Figure(
+        name=f"models-{slug(taskset)}-{slug(metric)}",
+        heading=f"{metric} by model",
+        scene=interval_chart(
+            items, x_title=metric, title=f"{metric} on {taskset}",
+            description="; ".join(f"{item.label}: {item.words}" for item in items),
+        ),
+        caption=f"{rows[0][1]} with its 95 % interval over tasks, each model by itself; n = {rows[0][4]} tasks.",
+        headers=("model", "statistic", "value", "95 % interval", "tasks"),
+        rows=rows,
+    )  # fmt: skip
+
+
+def _numbers(bench: BenchFacts) -> Html:
+    rows = [
+        [label, taskset, metric, name, number(one.value), between(one.ci), f"{one.tasks:,}"]
+        for label, model in bench.models.items()
+        for taskset, found in model.tasksets.items()
+        for metric, statistics in found.metrics.items()
+        for name, one in statistics.items()
+    ]
+    return table(("model", "task set", "metric", "statistic", "value", "95 % interval", "tasks"), rows)

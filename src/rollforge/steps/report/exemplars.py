@@ -1,0 +1,122 @@
+"""The rollouts that findings point at, read and laid out within a budget of text for the whole page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rollforge.conversations.turns import Turn, read_row, turns_of
+from rollforge.index import Index
+from rollforge.steps.report.figures import number
+from rollforge.steps.report.html import Html, join, tag
+from rollforge.steps.report.inputs import FindingFacts, FindingPlace
+
+MOST = 5
+"""Rollouts shown per finding."""
+
+TEXT_BYTES = 16 << 10
+"""Most text of one rollout."""
+
+ALL_TEXT_BYTES = 1 << 20
+"""Most text of all rollouts together: with it a report stays below 2 MB."""
+
+LEAST_BYTES = 512
+
+
+class Exemplars:
+    """Rollouts of findings, each read once, however many findings point at it."""
+
+    def __init__(self, index: Index, findings: Sequence[FindingFacts], *, with_texts: bool) -> None:
+        self._with_texts = with_texts
+        self._row_by_place = _rows(index, [place for finding in findings for place in finding.where[:MOST]])
+        rows = sorted(set(self._row_by_place.values()))
+        self._share = max(LEAST_BYTES, min(TEXT_BYTES, ALL_TEXT_BYTES // max(1, len(rows))))
+        self._facts = _facts(index, rows)
+        self._html: dict[int, Html] = {}
+        for row, line in zip(rows, index.read(rows) if with_texts else [b""] * len(rows), strict=True):
+            self._html[row] = self._lay_out(row, line)
+        self._shown: set[int] = set()
+
+    def of(self, finding: FindingFacts) -> list[Html]:
+        """The rollouts of a finding; a text that another finding already shows is named, not repeated."""
+        rows = [self._row_by_place.get(_key(place)) for place in finding.where[:MOST]]
+        found = []
+        for row in dict.fromkeys(row for row in rows if row is not None):
+            if row in self._shown:
+                found.append(tag("div", self._head(row), tag("p", "shown above", css="soft"), css="rollout"))
+            else:
+                found.append(self._html[row])
+                self._shown.add(row)
+        return found
+
+    def _head(self, row: int) -> Html:
+        task, rollout, line, reward = self._facts[row]
+        words = f"task {task}, sample {rollout}, line {line}: "
+        return tag("p", tag("b", words), f"reward {number(reward)}" if reward is not None else "unjudged")
+
+    def _lay_out(self, row: int, line: bytes) -> Html:
+        if not self._with_texts:
+            return tag("div", self._head(row), css="rollout")
+        return tag("div", self._head(row), turns(turns_of(read_row(line)), self._share), css="rollout")
+
+
+def turns(many: Sequence[Turn], budget: int) -> Html:
+    """Turns as text, cut at `budget` bytes, with the count of what is left out."""
+    parts, left = [], budget
+    for place, turn in enumerate(many):
+        data = turn.text.encode("utf-8", "surrogatepass")
+        cut = data[:left].decode("utf-8", "ignore") if len(data) > left else turn.text
+        label = f"{turn.kind} {turn.title}".strip() if turn.kind != "other" or not turn.title else turn.title
+        parts.append(tag("div", tag("b", label), tag("div", tag("bdi", cut), css="text"), css="turn"))
+        left -= len(data)
+        if left <= 0:
+            skipped = -left + sum(len(one.text.encode("utf-8", "surrogatepass")) for one in many[place + 1 :])
+            parts += [tag("p", f"{skipped:,} more bytes are left out", css="soft")] if skipped else []
+            break
+    return join(parts)
+
+
+def _key(place: FindingPlace) -> tuple[int | None, int | None, int | None]:
+    return place.line or place.first_line, place.task, place.rollout
+
+
+def _rows(
+    index: Index, places: Sequence[FindingPlace]
+) -> dict[tuple[int | None, int | None, int | None], int]:
+    """The row of each place: by task and sample, by task alone (its first sample), else by line."""
+    tasks = sorted({place.task for place in places if place.task is not None})
+    lines = sorted({place.line or place.first_line or 0 for place in places if place.task is None})
+    if not tasks and not any(lines):
+        return {}
+    chosen = [f"task IN ({', '.join(map(str, tasks))})"] if tasks else []
+    chosen += [f"line IN ({', '.join(map(str, lines))})"] if lines else []
+    table = index.select(
+        f"SELECT row, line, task, rollout FROM rollouts WHERE {' OR '.join(chosen)} ORDER BY row"
+    )
+    by_sample: dict[tuple[int, int], int] = {}
+    by_task: dict[int, int] = {}
+    by_line: dict[int, int] = {}
+    for one in table.to_pylist():
+        by_sample[one["task"], one["rollout"]] = one["row"]
+        by_task.setdefault(one["task"], one["row"])
+        by_line.setdefault(one["line"], one["row"])
+    found = {}
+    for place in places:
+        if place.task is not None and place.rollout is not None:
+            row = by_sample.get((place.task, place.rollout))
+        elif place.task is not None:
+            row = by_task.get(place.task)
+        else:
+            row = by_line.get(place.line or place.first_line or 0)
+        if row is not None:
+            found[_key(place)] = row
+    return found
+
+
+def _facts(index: Index, rows: Sequence[int]) -> dict[int, tuple[int, int, int, float | None]]:
+    if not rows:
+        return {}
+    names = ", ".join(map(str, rows))
+    table = index.select(f"SELECT row, task, rollout, line, reward FROM rollouts WHERE row IN ({names})")
+    return {
+        one["row"]: (one["task"], one["rollout"], one["line"], one["reward"]) for one in table.to_pylist()
+    }

@@ -1,0 +1,145 @@
+"""The top of a run's report: can the rewards be trusted, what is the data fit for, what to do next, and the evidence."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from rollforge.steps.report.exemplars import Exemplars
+from rollforge.steps.report.figures import between
+from rollforge.steps.report.html import Html, join, table, tag
+from rollforge.steps.report.inputs import CheckFacts, FindingFacts, MetricsFacts
+from rollforge.steps.report.page import command
+
+TRUST_AREAS = ("verification", "confounds")
+"""Areas of findings that speak about the rewards themselves."""
+
+LEVELS = {"error": ("✗ error", "bad"), "warning": ("! warning", "doubt"), "note": ("· note", "soft")}
+VERDICTS = {"ready": ("✓ ready", "good"), "not yet": ("… not yet", "doubt"), "no": ("✗ no", "bad")}
+BY_LEVEL = ("error", "warning", "note")
+
+
+class Trust(Struct, frozen=True):
+    """The answer to the first question, in words."""
+
+    grade: Literal["good", "doubt", "bad"]
+    title: str
+    text: str
+
+
+def trust(check: CheckFacts, metrics: MetricsFacts) -> Trust:
+    """Whether the rewards can be trusted, from what the checks found."""
+    judged = metrics.counts.judged
+    if not judged:
+        return Trust("bad", "No rollout has a reward yet.", "Judge them first: rollforge verify.")
+    about = [finding for finding in check.findings if finding.area in TRUST_AREAS]
+    errors = [finding for finding in about if finding.level == "error"]
+    if errors:
+        return Trust("bad", "Do not trust these rewards.", _why(errors))
+    others = [finding for finding in check.findings if finding.level == "error"]
+    warnings = [finding for finding in about if finding.level == "warning"]
+    if warnings or others:
+        return Trust("doubt", "The rewards need a second look.", _why([*others, *warnings]))
+    looked = f"{len(check.thresholds)} checks" if check.thresholds else "the checks"
+    return Trust(
+        "good",
+        "Nothing speaks against these rewards.",
+        f"{looked} over {judged:,} judged rollouts found no sign of a broken verifier.",
+    )
+
+
+def _why(findings: Sequence[FindingFacts]) -> str:
+    more = f" ({len(findings) - 1} more below)" if len(findings) > 1 else ""
+    return f"{findings[0].id}: {findings[0].text}{more}"
+
+
+def top(title: str, subtitle: str, check: CheckFacts, metrics: MetricsFacts, run: str) -> Html:
+    """The head of the page."""
+    found = trust(check, metrics)
+    box = tag("div", tag("strong", found.title), found.text, css=f"verdict {found.grade}")
+    return join(
+        [tag("h1", title), tag("p", subtitle, css="soft"), box, recipes(check), next_steps(check, run)]
+    )
+
+
+def recipes(check: CheckFacts) -> Html:
+    """Fitness for each algorithm."""
+    items = []
+    for name, one in check.recipes.items():
+        words, css = VERDICTS[one.verdict]
+        items.append(
+            tag(
+                "li",
+                tag("b", name),
+                tag("span", words, css=f"word {css}"),
+                tag("div", one.reason, css="soft"),
+            )
+        )
+    return tag("ul", *items, css="recipes", aria_label="fitness for each algorithm")
+
+
+def next_steps(check: CheckFacts, run: str) -> Html:
+    """What to do, most urgent first; ready data needs no more than a prepare."""
+    urgent = [
+        finding
+        for level in BY_LEVEL[:2]
+        for finding in check.findings
+        if finding.level == level and finding.next
+    ]
+    steps = list(dict.fromkeys(finding.next for finding in urgent))[:5]
+    ready = [name for name, one in check.recipes.items() if one.verdict == "ready"]
+    if not steps and ready:
+        best = "grpo" if "grpo" in ready else ready[0]
+        steps = [f"make a dataset: rollforge prepare {best} {shlex.quote(run)} -o data/{best} --to trl"]
+    if not steps:
+        return join([])
+    return join(
+        [
+            tag("p", tag("b", "What to do next")),
+            tag("ol", *(tag("li", _with_command(step)) for step in steps)),
+        ]
+    )
+
+
+def _with_command(step: str) -> Html:
+    words, found, line = step.partition("rollforge ")
+    return join([words, command(f"rollforge {line}")]) if found else join([step])
+
+
+def finding_list(check: CheckFacts, exemplars: Exemplars, run: str) -> Html:
+    """Every finding, errors first, with up to five rollouts folded beneath and the command that shows the rest."""
+    ordered = sorted(check.findings, key=lambda finding: BY_LEVEL.index(finding.level))
+    if not ordered:
+        return tag("p", "The checks found nothing to report.")
+    return join(_finding(finding, exemplars, run) for finding in ordered)
+
+
+def _finding(finding: FindingFacts, exemplars: Exemplars, run: str) -> Html:
+    words, css = LEVELS[finding.level]
+    about = [
+        f"n = {finding.n:,}" if finding.n is not None else "",
+        f"interval {between(finding.interval)}" if finding.interval else "",
+    ]
+    head = tag("h3", tag("span", words, css=f"word {css}"), " ", finding.id)
+    facts = ", ".join(fact for fact in about if fact)
+    parts = [head, tag("p", finding.text), tag("p", facts, css="soft") if facts else None]
+    parts += [tag("p", _with_command(finding.next))] if finding.next else []
+    return tag("div", *parts, _evidence(finding, exemplars, run), css="finding", id=f"finding-{finding.id}")
+
+
+def _evidence(finding: FindingFacts, exemplars: Exemplars, run: str) -> Html | None:
+    shown = exemplars.of(finding)
+    if not shown:
+        return None
+    tasks = sorted({place.task for place in finding.where if place.task is not None})
+    rest = f"rollforge show {shlex.quote(run)} " + " ".join(f"--task {task}" for task in tasks[:5])
+    label = f"{len(shown)} of the rollouts it points at" if len(shown) > 1 else "the rollout it points at"
+    return tag("details", tag("summary", label), *shown, tag("p", "read them: ", command(rest)))
+
+
+def manifest_table(facts: Sequence[tuple[str, str]]) -> Html:
+    """How the run was made."""
+    return table(("setting", "value"), facts, numeric=False)

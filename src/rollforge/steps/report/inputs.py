@@ -1,0 +1,320 @@
+"""What a report is made of: the parts of `metrics`, `check` and `profile` results that it shows.
+
+The records have the shapes that `--json` prints, which are documented and stable; a report reads no other step's code.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+
+class FieldFacts(Struct, kw_only=True):
+    """One number field."""
+
+    mean: float | None
+    ci: list[float] | None
+    std: float | None
+    min: float | None
+    max: float | None
+    median: float | None
+    n: int
+    missing: int
+
+
+class CountFacts(Struct, kw_only=True):
+    """What the numbers are over."""
+
+    expected: int | None
+    finished: int
+    judged: int
+    unjudged: int
+    failed: int
+    rejected_lines: int
+    duplicates: int
+    tasks: int
+
+
+class AtKFacts(Struct, kw_only=True):
+    """A value at k."""
+
+    value: float | None
+    ci: list[float] | None
+    tasks: int
+
+
+class BinFacts(Struct):
+    """Counts between edges."""
+
+    edges: list[float]
+    counts: list[int]
+
+
+class SuccessFacts(Struct, kw_only=True):
+    """Share of judged rollouts at or above the threshold."""
+
+    threshold: float
+    value: float | None
+    ci: list[float] | None
+    n: int
+
+
+class ThroughputFacts(Struct, kw_only=True):
+    """Over the time in which anything was in flight."""
+
+    rollouts_per_s: float | None = None
+    tokens_per_s: float | None = None
+    active_s: float | None = None
+
+
+class MetricsFacts(Struct, kw_only=True):
+    """`rollforge metrics --json`."""
+
+    run: str
+    counts: CountFacts
+    coverage: float | None
+    verifier: str | None
+    fields: dict[str, FieldFacts]
+    facts: dict[str, FieldFacts]
+    success: SuccessFacts
+    failures: dict[str, int]
+    at_k: dict[str, AtKFacts]
+    histogram: BinFacts
+    throughput: ThroughputFacts
+
+
+class FindingPlace(Struct, kw_only=True):
+    """A rollout, a task or a stretch that a finding points at."""
+
+    line: int | None = None
+    task: int | None = None
+    rollout: int | None = None
+    first_line: int | None = None
+    last_line: int | None = None
+    first_at: float | None = None
+    last_at: float | None = None
+
+
+class FindingFacts(Struct, kw_only=True):
+    """One finding of `check`."""
+
+    level: Literal["error", "warning", "note"]
+    id: str
+    area: str
+    text: str
+    n: int | None = None
+    interval: list[float] | None = None
+    where: list[FindingPlace] = []
+    next: str = ""
+
+
+class RecipeFacts(Struct, kw_only=True):
+    """Whether the run is fit for one algorithm."""
+
+    verdict: Literal["ready", "not yet", "no"]
+    reason: str
+
+
+class CheckFacts(Struct, kw_only=True):
+    """`rollforge check --json`."""
+
+    ok: bool
+    exit_code: int
+    findings: list[FindingFacts]
+    recipes: dict[str, RecipeFacts]
+    thresholds: dict[str, dict[str, float]] = {}
+
+
+class YieldFacts(Struct, kw_only=True):
+    """The share of groups of k that have more than one reward."""
+
+    k: int
+    value: float | None
+    is_exact: bool
+    tasks: int
+
+
+class NoSignalFacts(Struct, kw_only=True):
+    """Groups whose rewards are all equal."""
+
+    tasks: int
+    share: float | None
+    of: int
+
+
+class ProfileFacts(Struct, kw_only=True):
+    """`rollforge profile --json`."""
+
+    threshold: float
+    tasks: int
+    bands: dict[str, int]
+    unjudged_tasks: int
+    no_signal: NoSignalFacts
+    group_yield: list[YieldFacts]
+    tokens_per_success: float | None
+    reward_against_length: float | None
+
+
+class FlipFacts(Struct, kw_only=True):
+    """Two verifiers on the rollouts that both judged (`verify --diff A B --json`)."""
+
+    a: str
+    b: str
+    n: int
+    agree: int
+    up: int
+    down: int
+    changed: int
+
+
+Facts = TypeVar("Facts", bound=Struct)
+
+
+def facts_of(result: Any, kind: type[Facts]) -> Facts:
+    """A step's result as the record a report reads; anything else in it is left out."""
+    return msgspec.convert(msgspec.to_builtins(result), type=kind)
+
+
+class DifferenceFacts(Struct, kw_only=True):
+    """One field of two runs, task by task."""
+
+    value: float | None
+    against: float | None
+    difference: float | None
+    ci: list[float] | None
+    tasks: int
+    differing: int
+
+
+class PairedFacts(Struct, kw_only=True):
+    """`rollforge metrics RUN --against OTHER --json`."""
+
+    run: str
+    against: str
+    paired_by: str
+    shared_tasks: int
+    only_run: int
+    only_against: int
+    fields: dict[str, DifferenceFacts]
+    verdict: str
+
+
+class SummaryFacts(Struct, kw_only=True):
+    """A number over the rows of a dataset."""
+
+    n: int
+    mean: float
+    std: float | None = None
+    min: float
+    median: float
+    max: float
+
+
+class FileFacts(Struct, kw_only=True):
+    """A file of a dataset."""
+
+    path: str
+    split: str
+    rows: int
+    bytes: int
+    sha256: str
+
+
+class InputFacts(Struct, kw_only=True):
+    """A file that a dataset was made from."""
+
+    run: str
+    file: str
+    bytes: int
+    sha256: str
+
+
+class FlagFacts(Struct, kw_only=True):
+    """Something about a dataset that deserves a second look."""
+
+    id: str
+    text: str
+
+
+class GateFacts(Struct, frozen=True, kw_only=True):
+    """What `check` said before the dataset was made."""
+
+    ran: bool = False
+    ok: bool = False
+    errors: list[str] = []
+    warnings: list[str] = []
+    forced: bool = False
+
+
+class ManifestFacts(Struct, kw_only=True):
+    """The `manifest.json` of a prepared dataset."""
+
+    recipe: str
+    to: str
+    kind: str
+    seed: int
+    options: dict[str, Any]
+    inputs: list[InputFacts]
+    versions: dict[str, str]
+    counts: dict[str, Any]
+    statistics: dict[str, Any]
+    splits: dict[str, int]
+    files: list[FileFacts] = []
+    flags: list[FlagFacts] = []
+    check: GateFacts = GateFacts()
+
+
+class StatisticFacts(Struct, kw_only=True):
+    """One statistic of an evaluation."""
+
+    value: float | None
+    ci: list[float] | None
+    tasks: int
+
+
+class TasksetFacts(Struct, kw_only=True):
+    """One task set of an evaluation."""
+
+    tasks: int
+    runs: int
+    judged: int
+    coverage: float
+    metrics: dict[str, dict[str, StatisticFacts]]
+
+
+class EvaluationFacts(Struct, kw_only=True):
+    """The result file of `rollforge eval`."""
+
+    model: str = ""
+    step: int = 0
+    k: int
+    tasksets: dict[str, TasksetFacts]
+
+
+class BenchDifference(Struct, kw_only=True):
+    """One model against the first, on one task set."""
+
+    taskset: str
+    metric: str
+    model: str
+    against: str
+    difference: float | None
+    ci: list[float] | None
+    tasks: int
+    verdict: str
+
+
+class BenchFacts(Struct, kw_only=True):
+    """The `bench.json` of `rollforge bench`; an evaluation is a bench of one model."""
+
+    models: dict[str, EvaluationFacts]
+    differences: list[BenchDifference] = []
+
+
+class LoggedStep(Struct, kw_only=True):
+    """One line of a metrics file: what was logged at a step."""
+
+    step: int
+    metrics: dict[str, float | None]

@@ -1,0 +1,90 @@
+"""The document: head, contents, sections. One self-contained file without script and without network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+
+from msgspec import Struct
+
+from rollforge.charts import to_svg
+from rollforge.steps.report.figures import Figure
+from rollforge.steps.report.html import Html, join, raw, table, tag
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; base-uri 'none'"
+"""The second wall behind escaping: even markup that slipped through could run no script and load nothing."""
+
+
+class Section(Struct, frozen=True):
+    """One part of the page, with its place in the contents."""
+
+    name: str
+    heading: str
+    body: Html
+
+
+def document(title: str, top: Html, sections: Sequence[Section]) -> bytes:
+    """The whole file."""
+    head = join(
+        [
+            raw('<meta charset="utf-8">'),
+            raw(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
+            raw('<meta name="viewport" content="width=device-width, initial-scale=1">'),
+            raw('<meta name="referrer" content="no-referrer">'),
+            tag("title", title),
+            raw(f"<style>{_style()}</style>"),
+        ]
+    )
+    links = [tag("a", section.heading, href=f"#{section.name}") for section in sections]
+    contents = tag("nav", *links, aria_label="contents")
+    parts = [tag("section", tag("h2", one.heading), one.body, id=one.name) for one in sections]
+    body = tag("body", tag("main", tag("header", top, css="top"), contents, *parts))
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head>{body}</html>\n'.encode()
+
+
+@cache
+def _style() -> str:
+    return resources.files(__package__).joinpath("style.css").read_text("utf-8")
+
+
+def figure(one: Figure) -> Html:
+    """A chart with its caption and the numbers behind it."""
+    numbers = tag(
+        "details", tag("summary", f"the numbers ({len(one.rows):,} rows)"), table(one.headers, one.rows)
+    )
+    chart = tag(
+        "div",
+        raw(to_svg(one.scene, one.name)),
+        css="chart",
+        tabindex="0",
+        role="group",
+        aria_label=one.heading,
+    )
+    return tag(
+        "figure",
+        tag("h3", one.heading),
+        chart,
+        tag("figcaption", one.caption),
+        numbers,
+        id=f"figure-{one.name}",
+    )
+
+
+def figures(many: Sequence[Figure | None]) -> Html:
+    """Charts side by side where the page is wide enough."""
+    return tag("div", *(figure(one) for one in many if one is not None), css="figures")
+
+
+def tiles(facts: Sequence[tuple[str, str]]) -> Html:
+    """Numbers to see at a glance: (value, what it is)."""
+    return tag(
+        "div",
+        *(tag("div", tag("b", value), tag("span", words), css="tile") for value, words in facts),
+        css="tiles",
+    )
+
+
+def command(line: str) -> Html:
+    """A command to paste."""
+    return tag("code", line)

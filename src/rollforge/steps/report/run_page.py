@@ -1,0 +1,219 @@
+"""The report of one run: the verdict first, then pictures, then how the run was made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from rollforge.charts import MarkedStretch
+from rollforge.index import Index
+from rollforge.steps.report import bins
+from rollforge.steps.report.exemplars import Exemplars
+from rollforge.steps.report.figures import (
+    at_k_figure,
+    coverage,
+    difficulty_figure,
+    failures_figure,
+    flips_figure,
+    length_figure,
+    number,
+    reward_figure,
+    signal_figure,
+    strip_figure,
+    time_figures,
+    tokens_figure,
+)
+from rollforge.steps.report.findings import finding_list, manifest_table, top
+from rollforge.steps.report.html import Html, join, table, tag
+from rollforge.steps.report.inputs import CheckFacts, FlipFacts, MetricsFacts, ProfileFacts
+from rollforge.steps.report.page import Section, command, document, figures, tiles
+
+
+class DatasetFacts(Struct, frozen=True, kw_only=True):
+    """A dataset that was made from the run."""
+
+    path: str
+    recipe: str
+    to: str
+    rows: int
+    is_forced: bool
+
+
+class RunInputs(Struct, frozen=True, kw_only=True):
+    """Everything a run's report shows beside the index."""
+
+    run: str
+    """How commands name the run."""
+    metrics: MetricsFacts
+    check: CheckFacts
+    profile: ProfileFacts
+    flips: Sequence[FlipFacts] = ()
+    probe: Sequence[tuple[str, str]] = ()
+    """What probing the verifier showed: (question, answer)."""
+    manifest: Sequence[tuple[str, str]] = ()
+    datasets: Sequence[DatasetFacts] = ()
+    model: str | None = None
+    with_texts: bool = True
+
+
+def report_run(index: Index, inputs: RunInputs) -> bytes:
+    """The report as one HTML file; the same run gives the same bytes."""
+    metrics, check = inputs.metrics, inputs.check
+    exemplars = Exemplars(index, check.findings, with_texts=inputs.with_texts)
+    by = f" from {inputs.model}" if inputs.model else ""
+    subtitle = f"{coverage(metrics)}{by}" + (f", judged by {metrics.verifier}" if metrics.verifier else "")
+    sections = [
+        Section("findings", "Findings", finding_list(check, exemplars, inputs.run)),
+        Section("rewards", "Rewards", _rewards(index, inputs)),
+        Section("tasks", "Tasks", _tasks(index, inputs)),
+        Section("time", "Over time", _time(index, check)),
+        Section("verifier", "Verifier", _verifier(inputs)),
+        Section("cost", "Tokens and failures", _cost(index, inputs)),
+        Section("made", "How it was made", _made(inputs)),
+    ]
+    return document(
+        f"rollforge report: {inputs.run}", top(inputs.run, subtitle, check, metrics, inputs.run), sections
+    )
+
+
+def _rewards(index: Index, inputs: RunInputs) -> Html:
+    metrics = inputs.metrics
+    reward = metrics.fields["reward"]
+    interval = (
+        f"mean reward, 95 % interval {number(reward.ci[0])} … {number(reward.ci[1])}"
+        if reward.ci
+        else "mean reward"
+    )
+    shown = [(number(reward.mean), f"{interval}, n = {reward.n:,}")]
+    shown += [
+        (number(metrics.at_k[name].value), f"{name}, over {metrics.at_k[name].tasks:,} tasks")
+        for name in _first_and_last(metrics)
+    ]
+    shown.append((f"{metrics.counts.unjudged:,}", "unjudged rollouts, in no mean"))
+    charts = [
+        reward_figure(metrics),
+        at_k_figure(metrics),
+        length_figure(bins.reward_by_length(index), inputs.profile),
+    ]
+    return join([tiles(shown), figures(charts)])
+
+
+def _first_and_last(metrics: MetricsFacts) -> list[str]:
+    names = [
+        name for name in metrics.at_k if name.startswith("pass@") and metrics.at_k[name].value is not None
+    ]
+    names.sort(key=lambda name: int(name.removeprefix("pass@")))
+    return names if len(names) < 3 else [names[0], names[-1]]
+
+
+def _tasks(index: Index, inputs: RunInputs) -> Html:
+    strip = bins.strip(index)
+    charts = [
+        difficulty_figure(inputs.profile),
+        signal_figure(inputs.profile),
+        strip_figure(strip) if strip else None,
+    ]
+    return figures(charts)
+
+
+def _time(index: Index, check: CheckFacts) -> Html:
+    line = bins.timeline(index)
+    if line is None:
+        return tag(
+            "p",
+            "The rows do not say when rollouts started, so there is nothing to draw over time.",
+            css="soft",
+        )
+    return figures(time_figures(line, _stretches(index, line, check)))
+
+
+def _stretches(index: Index, line: bins.Timeline, check: CheckFacts) -> list[MarkedStretch]:
+    """The parts of the run that findings mark, in active time."""
+    found = []
+    for finding in check.findings:
+        for place in finding.where:
+            times = place.first_at, place.last_at
+            if place.first_line is not None and place.last_line is not None:
+                times = _times(index, place.first_line, place.last_line)
+            if finding.level != "note" and times[0] is not None and times[1] is not None:
+                found.append(MarkedStretch(line.active(times[0]), line.active(times[1]), finding.id))
+    return found
+
+
+def _times(index: Index, first: int, last: int) -> tuple[float | None, float | None]:
+    row = index.select(
+        f"SELECT min(started) AS low, max(started) AS high FROM rollouts WHERE line IN ({first}, {last})"
+    ).to_pylist()[0]
+    return row["low"], row["high"]
+
+
+def _verifier(inputs: RunInputs) -> Html:
+    parts: list[Html] = [figures([flips_figure(one) for one in inputs.flips])] if inputs.flips else []
+    if not inputs.flips:
+        parts.append(
+            tag(
+                "p",
+                "One verifier judged this run. A second opinion: ",
+                command(f"rollforge verify {inputs.run} --verifier OTHER"),
+                css="soft",
+            )
+        )
+    if inputs.probe:
+        parts += [tag("h3", "Probes"), table(("question", "answer"), inputs.probe, numeric=False)]
+    else:
+        name = inputs.metrics.verifier or "NAME"
+        parts.append(
+            tag(
+                "p",
+                "The verifier was not probed. Ask it what it must know: ",
+                command(f"rollforge verify {inputs.run} --verifier {name} --probe"),
+                css="soft",
+            )
+        )
+    return join(parts)
+
+
+def _cost(index: Index, inputs: RunInputs) -> Html:
+    tokens = bins.output_tokens(index)
+    charts = [
+        tokens_figure(tokens, inputs.metrics, inputs.profile)
+        if tokens and "output_tokens" in inputs.metrics.fields
+        else None,
+        failures_figure(inputs.metrics),
+    ]
+    facts = [
+        [
+            name,
+            number(field.mean),
+            f"{number(field.ci[0])} … {number(field.ci[1])}" if field.ci else "–",
+            number(field.min),
+            number(field.max),
+            f"{field.n:,}",
+            f"{field.missing:,}",
+        ]
+        for name, field in {**inputs.metrics.fields, **inputs.metrics.facts}.items()
+    ]
+    numbers = table(("field", "mean", "95 % interval", "min", "max", "n", "missing"), facts)
+    none = tag("p", "No rollout failed for good.", css="soft") if not inputs.metrics.failures else None
+    return join(
+        [figures(charts), none, tag("details", tag("summary", f"all fields ({len(facts)})"), numbers)]
+    )
+
+
+def _made(inputs: RunInputs) -> Html:
+    parts = [
+        manifest_table(inputs.manifest)
+        if inputs.manifest
+        else tag("p", "The run has no manifest: rollforge did not collect it.", css="soft")
+    ]
+    parts.append(tag("h3", "Datasets made from it"))
+    if inputs.datasets:
+        rows = [
+            [one.path, one.recipe, one.to, f"{one.rows:,}", "yes" if one.is_forced else ""]
+            for one in inputs.datasets
+        ]
+        parts.append(table(("folder", "recipe", "for", "rows", "forced"), rows, numeric=False))
+    else:
+        parts.append(tag("p", "None was found beside the run.", css="soft"))
+    return join(parts)

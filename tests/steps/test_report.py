@@ -1,0 +1,150 @@
+"""Reports: the numbers are those of the other commands, nothing runs, nothing grows without bound."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+import rollforge as rf
+from rollforge.errors import UsageError
+from rollforge.reports import write_report
+from rollforge.testing import Shape, healthy_run
+from tests.builders import make_rollout, write_rows
+from tests.hostile_texts import TEXTS
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report") / "run"
+    healthy_run(Shape(tasks=60, samples=4), seed=3).write(folder)
+    return folder
+
+
+def read(path: str | Path) -> str:
+    return Path(path).read_text("utf-8")
+
+
+def words(page: str) -> str:
+    """What a reader sees: no tags, no style."""
+    page = re.sub(r"<style>.*?</style>", "", page, flags=re.S)
+    return html.unescape(re.sub(r"<[^>]+>", " ", page))
+
+
+def test_the_page_leads_with_the_verdict_and_shows_the_numbers_of_metrics_check_and_profile(
+    run: Path, tmp_path: Path
+) -> None:
+    page = read(write_report([run], tmp_path / "r.html").path)
+    found = rf.open_run(run)
+    metrics, report, profile = found.metrics(), found.check(), found.profile().summary
+    shown = words(page)
+    assert f"{metrics.fields['reward'].mean:.3f}" in shown
+    assert f"{metrics.counts.judged:,} judged of" in shown
+    for finding in report.findings:
+        assert html.unescape(finding.text) in shown
+    for name, count in profile.bands.items():
+        assert re.search(rf"{name}\s+{count:,}", shown)
+    assert shown.index("rewards") < shown.index("Findings")
+
+
+def test_the_same_run_gives_the_same_bytes(run: Path, tmp_path: Path) -> None:
+    first = Path(write_report([run], tmp_path / "a.html").path).read_bytes()
+    shutil.rmtree(run / "rollouts_index")
+    assert Path(write_report([run], tmp_path / "b.html").path).read_bytes() == first
+
+
+def test_every_figure_has_a_caption_a_table_and_a_text_alternative(run: Path, tmp_path: Path) -> None:
+    page = read(write_report([run], tmp_path / "r.html").path)
+    figures = re.findall(r"<figure .*?</figure>", page, flags=re.S)
+    assert len(figures) >= 8
+    for figure in figures:
+        assert "<figcaption>" in figure
+        assert "<table>" in figure
+        assert re.search(r'<svg role="img" [^>]*aria-labelledby="(\S+)-t \1-d">', figure)
+
+
+def test_a_report_has_no_script_and_names_no_address(run: Path, tmp_path: Path) -> None:
+    page = read(write_report([run], tmp_path / "r.html").path)
+    assert "<script" not in page
+    assert "http://" not in page.replace("http-equiv", "")
+    assert page.index("Content-Security-Policy") < page.index("<style>")
+
+
+def test_texts_none_leaves_out_every_word_of_prompts_and_answers(tmp_path: Path) -> None:
+    rows = [
+        make_rollout(task, sample, 1.0, text="" if sample else "ZEBRAWORD", prompt=f"QUAGGAWORD {task}")
+        for task in range(30)
+        for sample in range(4)
+    ]
+    write_rows(tmp_path / "run" / "rollouts.jsonl", rows)
+    some = read(write_report([tmp_path / "run"], tmp_path / "some.html").path)
+    none = read(write_report([tmp_path / "run"], tmp_path / "none.html", texts="none").path)
+    assert "QUAGGAWORD" in some
+    assert "QUAGGAWORD" not in none
+    assert "ZEBRAWORD" not in none
+
+
+def test_a_report_stays_below_two_megabytes_whatever_the_texts_are(tmp_path: Path) -> None:
+    rows = [
+        make_rollout(task, sample, float(sample % 2), text=TEXTS[(task + sample) % len(TEXTS)] + "x" * 60_000)
+        for task in range(60)
+        for sample in range(4)
+    ]
+    write_rows(tmp_path / "run" / "rollouts.jsonl", [json.dumps(row).encode() for row in rows])
+    written = write_report([tmp_path / "run"], tmp_path / "r.html")
+    assert written.bytes < 2_000_000
+
+
+def test_unjudged_rollouts_are_a_mark_of_their_own(tmp_path: Path) -> None:
+    rows = [
+        make_rollout(task, sample, None if sample == 3 else 1.0) for task in range(20) for sample in range(4)
+    ]
+    write_rows(tmp_path / "run" / "rollouts.jsonl", rows)
+    page = read(write_report([tmp_path / "run"], tmp_path / "r.html").path)
+    assert re.search(r'class="unjudged"><title>unjudged: 20 \(25 %\)', page)
+
+
+def test_a_run_without_any_reward_says_so(tmp_path: Path) -> None:
+    write_rows(tmp_path / "run" / "rollouts.jsonl", [make_rollout(task, 0, None) for task in range(5)])
+    assert "No rollout has a reward yet." in read(write_report([tmp_path / "run"], tmp_path / "r.html").path)
+
+
+def test_two_runs_are_compared_task_by_task(run: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    healthy_run(Shape(tasks=60, samples=4, mean=0.8), seed=4).write(other)
+    page = words(read(write_report([run, other], tmp_path / "r.html").path))
+    assert "shared tasks" in page
+    assert "2 runs compared" in page
+
+
+def test_a_dataset_folder_gets_its_own_report(run: Path, tmp_path: Path) -> None:
+    rf.open_run(run).prepare("dpo", to="trl", out=tmp_path / "dpo", force=True)
+    page = words(read(write_report([tmp_path / "dpo"], tmp_path / "r.html").path))
+    manifest = json.loads((tmp_path / "dpo" / "manifest.json").read_text())
+    for fate, count in manifest["counts"]["rollouts"].items():
+        if fate != "in":
+            assert re.search(rf"{re.escape(fate)}\s+{count:,}", page)
+    assert page.count("trace it") == 10
+    assert manifest["inputs"][0]["sha256"] in page
+
+
+def test_datasets_made_from_a_run_are_named_in_its_report(run: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home" / "runs" / "one"
+    shutil.copytree(run, home)
+    rf.open_run(home).prepare("sft", to="trl", out=tmp_path / "home" / "data" / "sft", force=True)
+    assert "sft  trl" in words(read(write_report([home], tmp_path / "r.html").path)).replace("\n", " ")
+
+
+def test_mistakes_are_said_in_words(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="which run"):
+        write_report([], tmp_path / "r.html")
+    with pytest.raises(UsageError):
+        write_report([tmp_path / "nothing"], tmp_path / "r.html")
+    rf.open_run(run).prepare("sft", to="trl", out=tmp_path / "sft", force=True)
+    with pytest.raises(UsageError, match="is not a run"):
+        write_report([run, tmp_path / "sft"], tmp_path / "r.html")
+    assert not (tmp_path / "r.html").exists()
