@@ -1,4 +1,4 @@
-"""This module computes the metrics of a run from its index, a few columns at a time."""
+"""The metrics of a run, computed from its index a few columns at a time."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ def _throughput(rows: ByTask) -> Throughput:
 
 
 def _joined(begins: Floats, ends: Floats) -> tuple[Floats, Floats]:
-    """The same time as intervals that do not touch, in order."""
+    """The union of the intervals, as disjoint intervals in order."""
     if not len(begins):
         return begins, ends
     order = np.argsort(begins)

@@ -1,29 +1,22 @@
-"""This module is the check step: it gathers the evidence of a run, asks the checks, and says what that means.
+"""The check step: gathers the evidence of a run, runs the checks, and derives an exit code and a verdict per recipe.
 
-A finding never raises: `Report.exit_code` is the gate. What does raise is a command that cannot be carried out (no such run, an
-unknown id or option).
+A finding never raises: `Report.exit_code` is the gate. Only a command that cannot be carried out raises (no such run, an unknown
+id or option).
 """
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
-import pyarrow as pa
 
 from rollforge.checks import CHECKS, MEMBERS
 from rollforge.checks.base import Check, as_check
-from rollforge.checks.evidence import About, Evidence, EvidenceSource
+from rollforge.checks.evidence import Evidence
 from rollforge.checks.finding import RECIPES, Finding, Recipe
-from rollforge.checks.stream import SuspectWindow
 from rollforge.errors import Exit, RollforgeError, UsageError
-from rollforge.index import Index, open_index
-from rollforge.records import JsonObject
 from rollforge.registry import did_you_mean, load_target
-from rollforge.store import Manifest, RunFiles, is_alive, read_manifest
 
 FailOn = Literal["error", "warning", "never"]
 VerdictWord = Literal["ready", "not yet", "no"]
@@ -63,12 +56,15 @@ class CheckCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What the checks found."""
+    """The findings of a run, and their consequences."""
 
     run: str
     ok: bool
     exit_code: Exit
     recipe: str | None
+    """The recipe asked for; null for none, or for several (see `asked`)."""
+    asked: list[str] = []
+    """All recipes asked for."""
     counts: CheckCounts
     findings: list[Finding]
     recipes: dict[str, RecipeVerdict]
@@ -87,6 +83,8 @@ class CheckOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a run is checked."""
 
     recipe: Recipe | None = None
+    recipes: tuple[Recipe, ...] = ()
+    """Several recipes at once; `recipe` counts as one of them."""
     fail_on: FailOn = "error"
     ignore: tuple[str, ...] = ()
     settings: Mapping[str, Mapping[str, Any]] = {}
@@ -96,27 +94,23 @@ class CheckOptions(msgspec.Struct, frozen=True, kw_only=True):
     reward_range: tuple[float, float] | None = None
     verifier: str | None = None
     where: str | None = None
-    """Look only at rollouts for which this expression holds; nobody asked for a certain number of those."""
+    """Check only rollouts for which this expression holds; no certain number of those was asked for."""
     places_limit: int | None = 20
     only_recipe: bool = False
     """Leave out what other recipes would ask, and with it their verdicts."""
 
     def __post_init__(self) -> None:
-        """Refuse a range in which no reward lies."""
+        """Refuse unknown recipes, and a range in which no reward lies."""
+        for recipe in self.asked:
+            _check_recipe(recipe)
         if self.reward_range is not None and not self.reward_range[0] < self.reward_range[1]:
             low, high = self.reward_range
             raise UsageError(f"no reward lies between {low:g} and {high:g}", hint="give the lowest one first")
 
-
-def check_run(
-    runs: str | Path | Sequence[str | Path], *, recipe: Recipe | None = None, **options: Any
-) -> Report:
-    """Check a run, or several files as one; `options` are those of `CheckOptions`."""
-    chosen = CheckOptions(recipe=recipe, **options)
-    _check_recipe(chosen.recipe)
-    with open_index(runs, verifier=chosen.verifier) as index:
-        pa.default_memory_pool().release_unused()  # what building it took, before the columns take as much again
-        return check_evidence(index_evidence(index, chosen), chosen)
+    @property
+    def asked(self) -> tuple[Recipe, ...]:
+        """Every recipe asked for, each once."""
+        return tuple(dict.fromkeys((*((self.recipe,) if self.recipe else ()), *self.recipes)))
 
 
 def check_evidence(run: Evidence, options: CheckOptions) -> Report:
@@ -124,35 +118,57 @@ def check_evidence(run: Evidence, options: CheckOptions) -> Report:
     checks = _checks(options)
     limits = {check.id: _limits(check, options.settings.get(check.id, {})) for check in checks}
     general: list[Finding] = []
+    asked: list[Finding] = []
     by_recipe: dict[str, list[Finding]] = {name: [] for name in RECIPES}
     for check in checks:
-        is_others = bool(check.recipes) and options.recipe not in check.recipes
+        is_others = bool(check.recipes) and not set(check.recipes) & set(options.asked)
         if check.id in options.ignore or (options.only_recipe and is_others):
             continue
         found = _ask(check, run, limits[check.id])
         if not check.recipes:
-            general += found
+            general += _spared(found, check, options.asked)
+        elif set(check.recipes) & set(options.asked):
+            asked += found
         for name in check.recipes:
             by_recipe[name] += found
-    findings = general + (by_recipe[options.recipe] if options.recipe else [])
+    findings = general + asked
     findings.sort(key=lambda finding: (_RANK[finding.level], _AREAS.get(finding.area, 9)))
     code = exit_code(findings, options.fail_on)
     return Report(
         run=run.name,
         ok=code == Exit.DONE,
         exit_code=code,
-        recipe=options.recipe,
+        recipe=options.asked[0] if len(options.asked) == 1 else None,
+        asked=list(options.asked),
         counts=_counts(run),
         findings=findings,
         recipes={
-            name: recipe_verdict(name, general, found)
+            name: recipe_verdict(name, _for_recipe(general, checks, name), found)
             for name, found in by_recipe.items()
-            if not options.only_recipe or name == options.recipe
+            if not options.only_recipe or name in options.asked
         },
         thresholds=limits,
         ignored=sorted(options.ignore),
         where=run.about.where,
     )
+
+
+def _spared(found: list[Finding], check: Check, asked: Sequence[str]) -> list[Finding]:
+    """The findings, no more than warnings where all recipes asked for leave the offending rollouts out."""
+    if not asked or not set(asked) <= set(check.spares):
+        return found
+    return [_as_warning(finding, asked) if finding.level == "error" else finding for finding in found]
+
+
+def _as_warning(finding: Finding, recipes: Sequence[str]) -> Finding:
+    text = f"{finding.text}; {', '.join(recipes)} leaves them out"
+    return msgspec.structs.replace(finding, level="warning", text=text)
+
+
+def _for_recipe(general: Sequence[Finding], checks: Sequence[Check], name: str) -> list[Finding]:
+    """The general findings that matter to a recipe: without those about rollouts that it leaves out anyway."""
+    spared = {check.id for check in checks if name in check.spares}
+    return [finding for finding in general if finding.id not in spared]
 
 
 def exit_code(findings: Sequence[Finding], fail_on: FailOn = "error") -> Exit:
@@ -241,7 +257,7 @@ def _ask(check: Check, run: Evidence, limits: dict[str, float]) -> list[Finding]
         return check.run(run, limits)
     except RollforgeError:
         raise
-    except Exception as error:  # noqa: BLE001  (a user's own check: its bug is told, and the others still run)
+    except Exception as error:  # noqa: BLE001  (a user's own check: its bug becomes a finding, and the others still run)
         text = f"the check itself failed: {type(error).__name__}: {error}"
         return [
             Finding(
@@ -271,113 +287,4 @@ def _counts(run: Evidence) -> CheckCounts:
         else RewardScale(
             mean=mean * (high - low) + low, range=[low, high], is_declared=run.range.is_declared
         ),
-    )
-
-
-# Evidence from files
-
-
-class IndexSource:
-    """An index as a source of evidence: all of its rollouts, or those that an expression keeps."""
-
-    def __init__(self, index: Index, where: str | None = None) -> None:
-        self._index = index
-        self._where = where
-
-    @property
-    def numbers(self) -> Sequence[str]:
-        return self._index.numbers
-
-    @property
-    def whole_numbers(self) -> frozenset[str]:
-        return self._index.whole_numbers
-
-    @property
-    def texts(self) -> Sequence[str]:
-        return self._index.texts
-
-    @property
-    def task_texts(self) -> Sequence[str]:
-        return self._index.columns("tasks")
-
-    def table(self, columns: Sequence[str]) -> pa.Table:
-        return self._index.table(columns, self._where, may_code=True)
-
-    def task_table(self, columns: Sequence[str]) -> pa.Table:
-        chosen = ", ".join(f'"{name}"' for name in columns)
-        return self._index.select(f"SELECT {chosen} FROM tasks WHERE task IS NOT NULL")
-
-    def read(self, rows: Sequence[int]) -> Iterator[bytes]:
-        return self._index.read(rows)
-
-    def task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, JsonObject]]:
-        return self._index.task_rows(tasks)
-
-    def connection(self) -> Any:
-        """For a user's own check: `evidence.index.connection()`."""
-        return self._index.connection()
-
-
-def index_evidence(index: Index, options: CheckOptions) -> Evidence:
-    """The evidence of an opened run."""
-    manifests = [read_manifest(files) for files in index.runs]
-    known = [manifest for manifest in manifests if manifest is not None]
-    is_whole = len(known) == len(index.runs) and bool(known) and options.where is None
-    per_task = [] if is_whole or options.where is not None else _rollouts_per_task(index)
-    samples = {index.samples} if is_whole else set(per_task)
-    lost = [] if is_whole or per_task or options.where is not None else index.failed_tasks()
-    texts = {str(files.rollouts) for files in index.runs}
-    about = About(
-        name=" ".join(_run_name(files) for files in index.runs),
-        model=next((str(item.config["model"]) for item in known if item.config.get("model")), None),
-        expected=(index.expected if is_whole else sum(per_task) or (len(index) + len(lost) if lost else 0))
-        or None,
-        failed_tasks=lost,
-        samples=samples.pop() if len(samples) == 1 else None,
-        is_running=any(
-            manifest is not None and manifest.state == "running" and is_alive(files, manifest)
-            for files, manifest in zip(index.runs, manifests, strict=True)
-        ),
-        rejected_lines=index.rejected_lines,
-        noted=[(bad.line, bad.reason) for bad in index.rejects if bad.is_kept and bad.file in texts],
-        duplicates=index.duplicate_count,
-        duplicate_places=[
-            {"task": item.task, "rollout": item.rollout, "line": item.line} for item in index.duplicates
-        ],
-        where=options.where,
-        declared=options.reward_range or _declared(known, index.verifier),
-        suspect=next((window for item in known if (window := _suspect(item)) is not None), None),
-    )
-    source: EvidenceSource = IndexSource(index, options.where)
-    return Evidence(source, about, places_limit=options.places_limit)
-
-
-def _suspect(manifest: Manifest) -> SuspectWindow | None:
-    """The window that `collect` marked; None when the manifest has none, or one that makes no sense."""
-    if not manifest.extra.get("suspect"):
-        return None
-    try:
-        return msgspec.convert(manifest.extra["suspect"], SuspectWindow)
-    except msgspec.ValidationError:
-        return None
-
-
-def _rollouts_per_task(index: Index) -> list[int]:
-    """How many rollouts of each task NeMo Gym's materialized inputs ask for; empty when there are none."""
-    inputs = index.inputs_per_task()
-    return [] if inputs is None else inputs[1].tolist()
-
-
-def _declared(manifests: Sequence[Manifest], verifier: str | None) -> tuple[float, float] | None:
-    """The range that the run's own verifier declared; None when another one's verdicts are looked at."""
-    if verifier is not None or len(manifests) != 1 or not manifests[0].extra.get("reward_range"):
-        return None
-    low, high = manifests[0].extra["reward_range"]
-    return float(low), float(high)
-
-
-def _run_name(files: RunFiles) -> str:
-    """How a run is called in commands: its folder, when that is enough."""
-    return shlex.quote(
-        str(files.rollouts.parent if files.rollouts.name == "rollouts.jsonl" else files.rollouts)
     )
