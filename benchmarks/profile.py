@@ -173,7 +173,9 @@ class Pass(NamedTuple):
 
 
 def timed(code: str, *words: str) -> Pass:
-    done = subprocess.run([sys.executable, "-c", code, *words], check=True, capture_output=True, env=ENVIRONMENT)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], check=True, capture_output=True, env=ENVIRONMENT
+    )
     return Pass(*map(float, done.stdout.split()))
 
 
@@ -247,7 +249,10 @@ def report(
         "rows": options.tasks * options.samples,
         "tasks": options.tasks,
         "bytes": text.stat().st_size,
-        "profile from index, in process": {"cpu_s": round(in_process.cpu_s, 3), "wall_s": round(in_process.wall_s, 3)},
+        "profile from index, in process": {
+            "cpu_s": round(in_process.cpu_s, 3),
+            "wall_s": round(in_process.wall_s, 3),
+        },
         "costs": {
             name: {field: round(value, 3) for field, value in cost._asdict().items()}
             for name, cost in costs.items()

@@ -81,7 +81,13 @@ def command(source: Path, target: Path, flags: tuple[str, ...] = ("-O3",)) -> li
     """The compiler's command line."""
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[:1]
     words = [*compiler, *flags, "-std=c11", "-D_GNU_SOURCE", "-fPIC", "-shared", *WARNINGS, *HARDENING]
-    words += [f'-DSOURCE_DIGEST="{source_digest(source)}"', f"-I{sysconfig.get_path('include')}", str(source), "-o", str(target)]
+    words += [
+        f'-DSOURCE_DIGEST="{source_digest(source)}"',
+        f"-I{sysconfig.get_path('include')}",
+        str(source),
+        "-o",
+        str(target),
+    ]
     if sys.platform == "darwin":
         return [*words, "-undefined", "dynamic_lookup"]
     return [*words, *LINUX_HARDENING] if sys.platform == "linux" else words

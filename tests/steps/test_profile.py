@@ -324,7 +324,9 @@ def test_whoever_reads_a_profile_that_is_made_anew_reads_the_old_one_whole(tmp_p
             assert json.load(agents)[0]["num_tasks"] == 2
 
 
-def test_the_number_of_readers_does_not_change_the_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_readers_does_not_change_the_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [
         make_rollout(task, rollout, reward=None if task == 7 else (task * rollout) % 3 / 2)
         for task in range(50)

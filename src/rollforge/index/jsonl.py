@@ -196,7 +196,9 @@ def read_spans(path: Path, spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:
 
 def _check_size(path: Path, data: bytes, size: int) -> None:
     if len(data) < size:
-        raise DataError(f"{path}: the file has become shorter while it was read", hint="run the command again")
+        raise DataError(
+            f"{path}: the file has become shorter while it was read", hint="run the command again"
+        )
 
 
 def _run_end(spans: Sequence[tuple[int, int]], first: int) -> int:

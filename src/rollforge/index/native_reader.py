@@ -115,7 +115,9 @@ class NativeRows:
         self._answer_hashes += text_hashes(answers)
         short = np.flatnonzero(characters <= SHORT).tolist()
         long = [
-            place for place, answer in enumerate(answers) if answer[:1] in _FIRST and answer[:4].lower().startswith(_STARTS)
+            place
+            for place, answer in enumerate(answers)
+            if answer[:1] in _FIRST and answer[:4].lower().startswith(_STARTS)
         ]
         for place in {*short, *long}:
             kind = answer_kind(answers[place][:MAX_LOOKED_AT].decode(errors="ignore"))
