@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rollforge.steps.check import Report
     from rollforge.steps.collect import CollectResult
     from rollforge.steps.metrics import RunMetrics
-    from rollforge.steps.prepare import Manifest
+    from rollforge.steps.prepare import DatasetManifest
     from rollforge.steps.profile import Profile
     from rollforge.steps.status import Status
 
@@ -47,8 +47,8 @@ class Run:
 
     def __iter__(self) -> Iterator[JsonObject]:
         """The rollout rows, one at a time."""
-        from rollforge.index.lines import read_lines
-        from rollforge.index.sources import find_runs
+        from rollforge.index import read_lines
+        from rollforge.store.find import find_runs
 
         for files in find_runs(self.paths):
             for line in read_lines(files.rollouts):
@@ -76,7 +76,7 @@ class Run:
         refuse_unknown(options, CheckOptions.__struct_fields__, "check")
         return check_run(self.paths, recipe=recipe, **options)
 
-    def prepare(self, recipe: str, *, to: str, out: str | Path, **options: Any) -> Manifest:
+    def prepare(self, recipe: str, *, to: str, out: str | Path, **options: Any) -> DatasetManifest:
         """Write the data set of a recipe for a trainer; `options` are those of `rollforge prepare`, such as `min_gap`.
 
         Raises:

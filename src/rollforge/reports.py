@@ -23,10 +23,10 @@ from rollforge.steps.report import (
     BenchFacts,
     CheckFacts,
     DatasetFacts,
-    DatasetManifest,
     EvaluationFacts,
     FlipFacts,
     LoggedStep,
+    ManifestFacts,
     MetricsFacts,
     PairedFacts,
     ProfileFacts,
@@ -173,10 +173,10 @@ def _datasets(files: RunFiles) -> list[DatasetFacts]:
     return found
 
 
-def _dataset_manifest(path: Path) -> DatasetManifest | None:
+def _dataset_manifest(path: Path) -> ManifestFacts | None:
     """The manifest, or None for a file of the same name that is something else."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=DatasetManifest)
+        return msgspec.json.decode(path.read_bytes(), type=ManifestFacts)
     except (OSError, *UNREADABLE):
         return None
 

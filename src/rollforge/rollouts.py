@@ -21,7 +21,7 @@ from rollforge.store.reading import UNREADABLE
 from rollforge.tasks import BadRow, read_lines, to_task_row
 
 if TYPE_CHECKING:
-    from rollforge.index.line_keys import LineKeys
+    from rollforge.index import LineKeys
 
 REMEMBERED_BYTES = 64 << 20
 LONGEST_PLAIN = 15
@@ -108,7 +108,7 @@ class RolloutReader:
 
     def _key_of(self, number: int) -> tuple[int, int] | None:
         """What the index knows the row in this line by; the index is read once, and again when the file has grown."""
-        from rollforge.index.line_keys import line_keys
+        from rollforge.index import line_keys
 
         if self._keys is None or number > self._keys.last:
             self._keys = line_keys(RunFiles(self.path))
@@ -176,7 +176,7 @@ def _prompt_of(line: bytes) -> int | None:
 
 def _asked(row: JsonObject) -> int | None:
     """The canonical hash of a row's prompt."""
-    from rollforge.index.prompts import prompt_hash
+    from rollforge.index.text_hash import prompt_hash
 
     params = row.get(PARAMS_KEY)
     if not isinstance(params, dict):

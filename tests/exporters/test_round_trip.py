@@ -9,45 +9,45 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from rollforge.conversations.messages import ChatMessage, Conversation, Inexpressible
+from rollforge.conversations.reader import ConversationReader
+from rollforge.conversations.tidy import lead, tidy
 from rollforge.exporters import EXPORTERS
-from rollforge.exporters.base import Exporter, FormChanged, KeysGrew, load_exporter
-from rollforge.exporters.examples import Demonstration, Labelled, Pair
-from rollforge.exporters.messages import Conversation, Inexpressible, Message
-from rollforge.exporters.reading import Reader
-from rollforge.exporters.tidy import lead, tidy
+from rollforge.exporters.base import Exporter, load_exporter
+from rollforge.exporters.examples import Demonstration, Example, Kind, Labelled, Pair
+from rollforge.exporters.form import Form
+from rollforge.exporters.writer import RowWriter
+from rollforge.steps.prepare.form import AskedForm
+from rollforge.steps.prepare.survey import watch_rows
 from tests.builders import Row
+from tests.exporters.back import back
 from tests.exporters.hostile import rollouts
 
 CONVERTING = [name for name in EXPORTERS.names() if name != "gym"]
 
 
 def conversation(row: Row, exporter: Exporter) -> Conversation:
-    reader = Reader(lead=lambda prompt: lead(prompt, exporter.policies))
+    reader = ConversationReader(lead=lambda prompt: lead(prompt, exporter.policies))
     return tidy(reader.read(json.dumps(row).encode()), exporter.policies)
 
 
-def written(exporter: Exporter, example: Any) -> Row:
-    """The row as it stands in the file, after starting over where the writer would."""
-    while True:
-        exporter.start_over()
-        try:
-            line = exporter.line(example)
-        except KeysGrew as grown:
-            exporter.keys = grown.keys
-        except FormChanged as changed:
-            exporter.shape_as = msgspec.structs.replace(exporter.shape_as, **changed.form)
-        else:
-            assert b"\n" not in line
-            return json.loads(line)
+def written(exporter: Exporter, kind: Kind, example: Example) -> tuple[Row, Form]:
+    """The row in the form that a survey of it decides."""
+    asked = AskedForm(Form(shaping=exporter.shaping_for(kind)))
+    seen = watch_rows([[(0, example)]], exporter, kind, asked, 1)
+    if seen.lost:
+        raise Inexpressible(seen.lost[0])
+    line = exporter.line(example, kind, RowWriter(seen.form))
+    assert b"\n" not in line
+    return json.loads(line), seen.form
 
 
-def said(messages: list[Message], exporter: Exporter) -> list[Any]:
+def said(messages: list[ChatMessage], exporter: Exporter, form: Form) -> list[Any]:
     """What the messages say, in the terms that the exporter's form keeps."""
-    form = exporter.shape_as
-    is_text = form.arguments == "text"
+    is_text = form.shaping.arguments == "text"
     found: list[Any] = []
     for message in messages:
-        thought = (message.reasoning or None) if form.reasoning != "drop" else None
+        thought = (message.reasoning or None) if form.shaping.reasoning != "drop" else None
         calls = [(None if is_text else c.id, c.name, digits(c.arguments)) for c in message.calls]
         ids = (None, None) if is_text else (message.call_id, message.name)
         if exporter.name == "llama-factory" and message.role == "tool" and found and found[-1][0] == "tool":
@@ -74,13 +74,14 @@ def test_a_demonstration_comes_back_as_it_was(name: str, row: Row) -> None:
     exporter = load_exporter(name)()
     try:
         talk = conversation(row, exporter)
-        line = written(exporter, Demonstration(talk.prompt, talk.answer, talk.tools, 1.0))
+        example = Demonstration(talk.prompt, talk.answer, talk.tools, 1.0)
+        line, form = written(exporter, "demonstration", example)
     except Inexpressible as error:
         assert str(error)
         return
-    back = exporter.back(line)["messages"]
-    assert said(back, exporter) == said(talk.messages, exporter)
-    assert list(problems(exporter, "sft", "demonstration", line)) == []
+    messages = back(name, line, form.shaping)["messages"]
+    assert said(messages, exporter, form) == said(talk.messages, exporter, form)
+    assert list(problems(exporter, "demonstration", line, form)) == []
 
 
 @pytest.mark.parametrize("name", [name for name in CONVERTING if "kto" in load_exporter(name).recipes])
@@ -90,12 +91,15 @@ def test_a_labelled_answer_comes_back_as_it_was(name: str, row: Row) -> None:
     exporter = load_exporter(name)()
     try:
         talk = conversation(row, exporter)
-        line = written(exporter, Labelled(talk.prompt, talk.answer, talk.tools, True, 1.0))
+        example = Labelled(talk.prompt, talk.answer, talk.tools, True, 1.0)
+        line, form = written(exporter, "labelled", example)
     except Inexpressible:
         return
-    back = exporter.back(line)
-    messages = back["messages"] if "messages" in back else back.get("prompt", []) + back["completion"]
-    assert said(messages, exporter) == said(talk.messages, exporter)
+    columns = back(name, line, form.shaping)
+    messages = (
+        columns["messages"] if "messages" in columns else columns.get("prompt", []) + columns["completion"]
+    )
+    assert said(messages, exporter, form) == said(talk.messages, exporter, form)
     assert line["label"] is True
 
 
@@ -106,21 +110,18 @@ def test_a_step_pair_comes_back_as_it_was(name: str, row: Row) -> None:
     exporter = load_exporter(name)()
     try:
         talk = conversation(row, exporter)
-        chosen = [
-            Message("assistant", "the better one", "why" if exporter.shape_as.reasoning == "field" else None)
-        ]
-        rejected = [Message("assistant", "the worse one")]
-        line = written(exporter, Pair(talk.prompt, chosen, rejected, talk.tools, 0.9, 0.2))
+        thought = "why" if exporter.shaping_for("pair").reasoning == "field" else None
+        chosen = [ChatMessage("assistant", "the better one", thought)]
+        rejected = [ChatMessage("assistant", "the worse one")]
+        line, form = written(exporter, "pair", Pair(talk.prompt, chosen, rejected, talk.tools, 0.9, 0.2))
     except Inexpressible:
         return
-    if name == "axolotl":
-        exporter.shape_as = msgspec.structs.replace(exporter.shape_as, arguments="text")
-    back = exporter.back(line)
-    assert said(back.get("prompt", []), exporter) == said(talk.prompt, exporter)
-    assert back["chosen"][0].content == "the better one"
-    assert back["rejected"][0].content == "the worse one"
+    columns = back(name, line, form.shaping)
+    assert said(columns.get("prompt", []), exporter, form) == said(talk.prompt, exporter, form)
+    assert columns["chosen"][0].content == "the better one"
+    assert columns["rejected"][0].content == "the worse one"
 
 
-def problems(exporter: Exporter, recipe: str, kind: Any, line: Row) -> list[str]:
-    row = msgspec.json.decode(msgspec.json.encode(line), type=exporter.row_type(recipe, kind))
-    return list(exporter.problems(recipe, kind, row))
+def problems(exporter: Exporter, kind: Kind, line: Row, form: Form) -> list[str]:
+    row = msgspec.json.decode(msgspec.json.encode(line), type=exporter.row_type(kind, form))
+    return list(exporter.problems(kind, row, form.shaping))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollforge.recipes import RECIPES
-from rollforge.recipes.base import Candidates, Options, group_stats, load_recipe, success_threshold
+from rollforge.recipes.base import Candidates, RecipeOptions, group_stats, load_recipe, success_threshold
 from rollforge.recipes.prompting import advantages, select_groups
 
 NAN = float("nan")
@@ -31,7 +31,7 @@ def candidates(groups: list[int], rewards: list[float], **columns: Any) -> Candi
 
 
 def select(recipe: str, given: Candidates, **options: Any) -> Any:
-    return load_recipe(recipe)(given, Options(**options))
+    return load_recipe(recipe)(given, RecipeOptions(**options))
 
 
 def test_sft_keeps_reward_one_for_binary_rewards_and_095_for_others() -> None:
@@ -174,7 +174,7 @@ def test_rewards_that_differ_in_the_last_digits_of_a_sum_are_no_signal() -> None
 
 
 def test_statistics_of_a_task_are_over_its_judged_rollouts() -> None:
-    stats = group_stats(candidates([0, 0, 0, 1], [1.0, 0.0, NAN, NAN]), Options())
+    stats = group_stats(candidates([0, 0, 0, 1], [1.0, 0.0, NAN, NAN]), RecipeOptions())
     assert stats.count.tolist() == [2, 0]
     assert stats.mean[0] == stats.pass_rate[0] == 0.5
     assert np.isnan(stats.mean[1]) and np.isnan(stats.low[1])
@@ -189,7 +189,7 @@ def test_advantages_are_the_named_variants() -> None:
 
 
 def test_groups_stay_together() -> None:
-    chosen = select_groups(candidates([0, 1, 0, 1], [1, 0, 0, 1]), Options(), needs_spread=True)
+    chosen = select_groups(candidates([0, 1, 0, 1], [1, 0, 0, 1]), RecipeOptions(), needs_spread=True)
     assert chosen.picks.tolist() == [0, 2, 1, 3]
 
 
@@ -220,7 +220,7 @@ def test_every_rollout_meets_one_fate_and_pairs_keep_their_promises(
     given_rows = candidates(
         groups, [r[1] for r in rows], answer=[r[2] for r in rows], chars=[r[3] for r in rows]
     )
-    options = Options(strategy=strategy, dedupe=dedupe, max_uses=max_uses, max_pairs=max_pairs)
+    options = RecipeOptions(strategy=strategy, dedupe=dedupe, max_uses=max_uses, max_pairs=max_pairs)
     chosen = load_recipe(recipe)(given_rows, options)
     assert sum(chosen.fates.values()) == len(rows)
     assert not np.isnan(given_rows.reward[chosen.picks.ravel()]).any()

@@ -18,7 +18,8 @@ from rollforge.exporters.base import load_exporter
 from rollforge.exporters.trl import TrlExporter
 from rollforge.recipes import RECIPES
 from rollforge.steps.prepare import prepare, prepare_again, read_manifest, trace
-from rollforge.steps.prepare.recheck import ContractBroken
+from rollforge.steps.prepare.settings import SETTING_NAMES
+from rollforge.steps.prepare.write import ContractBroken
 from tests.builders import Row, make_rollout, write_rows
 from tests.prepare_runs import TOOL, call, mixed_run, read_lines, reasoning, result, text, with_output
 
@@ -92,11 +93,7 @@ def test_a_changed_run_is_not_made_again_from_its_manifest(tmp_path: Path) -> No
         prepare_again(tmp_path / "a", out=tmp_path / "b")
 
 
-@pytest.mark.parametrize("is_large", [False, True])
-def test_a_manifest_names_the_run_by_its_digest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_large: bool
-) -> None:
-    monkeypatch.setattr("rollforge.index.digests.readers", lambda size, workers: 2 if is_large else 1)
+def test_a_manifest_names_the_run_by_its_digest(tmp_path: Path) -> None:
     run = small_run(tmp_path / "run", [make_rollout(0, 0, 1.0)])
     made = prepare("sft", run, to="chat", out=tmp_path / "a")
     rollouts = run / "rollouts.jsonl"
@@ -201,10 +198,10 @@ def test_a_broken_contract_leaves_no_half_made_data_set(
     prepare("sft", run, to="trl", out=tmp_path / "data", min_reward=0.5)
     before = {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()}
 
-    def broken(self: TrlExporter, example: Any) -> Row:
+    def broken(self: TrlExporter, *_: object) -> Row:
         return {"messages": [], "tools": None}
 
-    monkeypatch.setattr(TrlExporter, "demonstration", broken)
+    monkeypatch.setattr(TrlExporter, "row", broken)
     with pytest.raises(ContractBroken, match="messages is empty"):
         prepare("sft", run, to="trl", out=tmp_path / "data", min_reward=0.6)
     assert {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()} == before
@@ -535,3 +532,9 @@ def test_an_answer_that_a_content_filter_cut_off_is_left_out_of_answers_only(tmp
     assert sft.counts["rollouts"]["cut off by a content filter"] == 1
     grpo = prepare("grpo", run, to="chat", out=tmp_path / "grpo")
     assert grpo.counts["rollouts"]["kept"] == len(rows)
+
+
+def test_every_option_is_in_the_manifest_given_or_not(run: Path, tmp_path: Path) -> None:
+    prepare("sft", run, to="chat", out=tmp_path / "data", min_reward=0.5)
+    saved = json.loads((tmp_path / "data" / "manifest.json").read_bytes())["options"]
+    assert set(saved) == set(SETTING_NAMES) and saved["min_reward"] == 0.5 and saved["ngram"] == 13

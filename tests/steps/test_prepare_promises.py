@@ -16,9 +16,9 @@ import yaml
 
 from rollforge.cli import run as command
 from rollforge.errors import UsageError
-from rollforge.exporters import EXPORTERS, texts
+from rollforge.exporters import EXPORTERS
 from rollforge.exporters.base import load_exporter
-from rollforge.steps.prepare import examples, prepare, prepare_again, recheck, trace, write
+from rollforge.steps.prepare import prepare, prepare_again, trace
 from rollforge.steps.validate import validate_files
 from tests.builders import Row, make_rollout, write_rows
 from tests.prepare_runs import TOOL, call, mixed_run, read_lines, reasoning, result, text, with_output
@@ -254,27 +254,6 @@ def test_every_row_is_one_line_for_every_reader(tmp_path: Path) -> None:
     )
     (row,) = (tmp_path / "data" / "train.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(row)["messages"][-1]["content"] == said
-
-
-@pytest.mark.parametrize("recipe", ["sft", "dpo"])
-def test_without_a_compiler_the_same_files_come_out(
-    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said = [f"{number} a\u2028b\u2029c\x85d é \\/ " + "long " * 40 for number in range(6)]
-    rows = [make_rollout(0, number, number / 5, text=text) for number, text in enumerate(said)]
-    run = run_of(tmp_path / "run", *rows, make_rollout(0, 6, 1.0, text="no UTF-8: ☹"))
-    data = (run / "rollouts.jsonl").read_bytes()
-    (run / "rollouts.jsonl").write_bytes(data.replace("☹".encode(), b"\xff\xfe"))
-    found = {}
-    for name in ("compiled", "python"):
-        if name == "python":
-            monkeypatch.setattr(recheck, "shorten", texts.python_shorten)
-            monkeypatch.setattr(write, "on_one_line", texts.python_on_one_line)
-            monkeypatch.setattr(examples, "is_spelled_once", texts.python_is_spelled_once)
-        manifest = prepare(recipe, run, to="trl", out=tmp_path / name, min_reward=0.5)
-        found[name] = (manifest.files, manifest.counts)
-    assert found["compiled"] == found["python"]
-    assert found["python"][0][0].rows > 1
 
 
 def test_a_full_disk_is_told_without_a_traceback_and_leaves_nothing(run: Path, tmp_path: Path) -> None:

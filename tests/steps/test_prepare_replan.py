@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollforge.errors import UsageError
-from rollforge.steps.prepare import Manifest, prepare
+from rollforge.steps.prepare import DatasetManifest, prepare
 from tests.builders import Row, make_rollout, write_rows
 from tests.prepare_runs import call, read_lines, result, text, with_output
 
@@ -34,7 +34,7 @@ def run_of(folder: Path, *rows: Row) -> Path:
     return write_rows(folder / "rollouts.jsonl", rows).parent
 
 
-def make(recipe: str, run: Path, **options: Any) -> tuple[Manifest, list[Row]]:
+def make(recipe: str, run: Path, **options: Any) -> tuple[DatasetManifest, list[Row]]:
     """The data set, every rollout and every example of its plan counted once."""
     out = run.parent / "data"
     made = prepare(recipe, run, to="trl", out=out, **options)

@@ -1,12 +1,17 @@
-"""This module holds the Arrow types of exported rows; it imports pyarrow, so exporters import it only to write Parquet."""
+"""Arrow types of exported rows, derived from the types of their columns. Imports pyarrow: only Parquet needs it."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin
 
+import msgspec
 import pyarrow as pa
 
-from rollforge.exporters.shape import REASONING_KEY
+from rollforge.conversations.shape import REASONING_KEY
+from rollforge.exporters.columns import Columns, Messages, Tools
+from rollforge.exporters.contract import PlainMessage
 
 _CALLS = pa.list_(
     pa.struct(
@@ -17,10 +22,34 @@ _CALLS = pa.list_(
         ]
     )
 )
+_PLAIN = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+_NO_KEYS: frozenset[str] = frozenset()
 
 
-def messages_type(keys: frozenset[str]) -> pa.DataType:
-    """A list of messages with the optional keys that the data set uses; arguments are strings."""
+def arrow_schema(columns: Columns, keys: Mapping[str, frozenset[str]]) -> pa.Schema:
+    """The schema of rows with these columns, whose messages have these optional keys."""
+    return pa.schema([(name, _arrow_type(column.type, name, keys)) for name, column in columns.items()])
+
+
+def _arrow_type(kind: Any, column: str, keys: Mapping[str, frozenset[str]]) -> pa.DataType:
+    if kind == Messages:
+        return pa.list_(_message(keys.get(column, _NO_KEYS)))
+    if kind is PlainMessage:
+        return _message(_NO_KEYS)
+    if kind == Tools:
+        return pa.string()
+    if get_origin(kind) is UnionType:
+        (kind,) = (part for part in get_args(kind) if part is not NoneType)
+    if get_origin(kind) is list:
+        return pa.list_(_arrow_type(get_args(kind)[0], column, keys))
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        fields = msgspec.structs.fields(kind)
+        return pa.struct([(f.encode_name, _arrow_type(f.type, f.name, keys)) for f in fields])
+    return _PLAIN[kind] if kind in _PLAIN else pa.string()  # a closed set of texts
+
+
+def _message(keys: frozenset[str]) -> pa.StructType:
+    """A message with these optional keys; call arguments are strings."""
     fields = [("role", pa.string()), ("content", pa.string())]
     if REASONING_KEY in keys:
         fields.append((REASONING_KEY, pa.string()))
@@ -28,23 +57,4 @@ def messages_type(keys: frozenset[str]) -> pa.DataType:
         fields.append(("tool_calls", _CALLS))
     if "tool_call_id" in keys:
         fields += [("tool_call_id", pa.string()), ("name", pa.string())]
-    return pa.list_(pa.struct(fields))
-
-
-def columns_of(keys: dict[str, frozenset[str]], *names: str) -> dict[str, pa.DataType]:
-    """Columns of messages, each with the keys its own messages use."""
-    return {name: messages_type(keys.get(name, frozenset())) for name in names}
-
-
-def prompt_fields() -> dict[str, str]:
-    """The columns of `prompts.PROMPT_COLUMNS`, by Arrow type name."""
-    from rollforge.exporters.prompts import PROMPT_COLUMNS
-
-    return {name: {str: "string", int: "int64"}.get(kind, "double") for name, kind in PROMPT_COLUMNS.items()}
-
-
-def schema(**fields: Any) -> pa.Schema:
-    """A schema from names of types or types."""
-    return pa.schema(
-        [(name, pa.type_for_alias(kind) if isinstance(kind, str) else kind) for name, kind in fields.items()]
-    )
+    return pa.struct(fields)

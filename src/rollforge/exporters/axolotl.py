@@ -1,38 +1,72 @@
 """Axolotl: SFT and DPO rows as JSONL for its `chat_template` types.
 
-Its loader parses argument and tool texts and drops nulls, so strings and uniform keys are safe. A preference uses one message
-a side, so pairs are step pairs with calls written in the text.
+Its loader parses argument and tool texts and drops nulls, so strings and uniform keys are safe. A preference has one message per
+side, so pairs are step pairs with calls written into the text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-import msgspec
-
-from rollforge.exporters.contract import PlainMessage, ReadMessage, message_problems, struct
-from rollforge.exporters.examples import Demonstration, Kind, Pair
-from rollforge.exporters.guard import NOT_AN_OBJECT
-from rollforge.exporters.guarded import GuardedExporter
-from rollforge.exporters.messages import Inexpressible, Message, is_object
-from rollforge.exporters.shape import Shaping, shape, tools_from_system, tools_in_system, unshape
+from rollforge.conversations.messages import NOT_AN_OBJECT, ChatMessage, Inexpressible, is_object
+from rollforge.conversations.shape import Shaping, shape, tools_in_system
+from rollforge.conversations.tidy import Policies
+from rollforge.exporters.base import Exporter
+from rollforge.exporters.columns import Messages, RowColumn, RowTables, conversation, tools
+from rollforge.exporters.contract import PlainMessage, message_problems
+from rollforge.exporters.examples import Demonstration, Kind
 from rollforge.exporters.snippets import config, fenced
-from rollforge.exporters.tidy import Policies
+from rollforge.exporters.writer import RowWriter
 from rollforge.records import JsonObject
 
 _TEXT = Shaping(arguments="text", tools="system", reasoning="think", keys="uniform")
 
 
-class AxolotlExporter(GuardedExporter):
+def _parsable(example: Demonstration, write: RowWriter, column: str) -> object:
+    """The conversation; its loader parses the arguments of every call and stops at the first that is no object."""
+    _refuse_other_arguments(example.prompt)
+    _refuse_other_arguments(example.answer)
+    return conversation.value(example, write, column)
+
+
+def _refuse_other_arguments(messages: list[ChatMessage]) -> None:
+    for call in (call for message in messages for call in message.calls):
+        if not call.is_checked and not is_object(call.arguments):
+            raise Inexpressible(NOT_AN_OBJECT)
+        call.is_checked = True
+
+
+def _side(name: str) -> RowColumn:
+    """One message: the last of a side."""
+    return RowColumn(
+        PlainMessage, lambda example, write, column: shape(getattr(example, name), write.form.shaping)[-1]
+    )
+
+
+class AxolotlExporter(Exporter):
     """Rows for `type: chat_template` and `type: chat_template.default`."""
 
     name = "axolotl"
     recipes = ("sft", "dpo")
+    columns: ClassVar[RowTables] = {
+        "demonstration": {"messages": RowColumn(Messages, _parsable), "tools": tools},
+        "pair": {
+            "messages": RowColumn(
+                list[PlainMessage],
+                lambda example, write, column: shape(
+                    tools_in_system(example.prompt, example.tools, as_text=True), write.form.shaping
+                ),
+            ),
+            "chosen": _side("chosen"),
+            "rejected": _side("rejected"),
+        },
+    }
     shaping = Shaping(arguments="string", tools="string", reasoning="field", keys="uniform")
     containers = ("jsonl", "parquet")
     policies = Policies(ends_in_tool_result="cut")  # its loader warns of a last turn it cannot train
     pair_form = "step"
+    keeps_arguments = True
 
     @classmethod
     def shaping_for(cls, kind: Kind) -> Shaping:
@@ -44,61 +78,13 @@ class AxolotlExporter(GuardedExporter):
             return {}
         return {"arguments": ("text",), "tools": ("system",), "reasoning": ("think", "drop")}
 
-    def messages(
-        self, messages: list[Message], tools: bytes | None = None, *, column: str = "messages"
-    ) -> list[Any]:
-        for call in (call for message in messages for call in message.calls):
-            if not call.is_checked and not is_object(call.arguments):
-                raise Inexpressible(
-                    NOT_AN_OBJECT
-                )  # its loader parses every one, and stops at the first it cannot
-            call.is_checked = True
-        return super().messages(messages, tools, column=column)
-
-    def demonstration(self, example: Demonstration) -> JsonObject:
-        return {
-            "messages": self.conversation(example.prompt, example.answer, example.tools),
-            "tools": self.tools(example.tools),
-        }
-
-    def pair(self, example: Pair) -> JsonObject:
-        return {
-            "messages": shape(tools_in_system(example.prompt, example.tools, as_text=True), self.shape_as),
-            "chosen": shape(example.chosen, self.shape_as)[-1],
-            "rejected": shape(example.rejected, self.shape_as)[-1],
-        }
-
-    def row_type(self, recipe: str, kind: Kind) -> Any:
-        if kind == "demonstration":
-            message: Any = ReadMessage if self.keys or self.shape_as.keys == "present" else PlainMessage
-            return struct("AxolotlSft", messages=list[message], tools=list[msgspec.Raw] | str | None)
-        return struct("AxolotlPair", messages=list[PlainMessage], chosen=PlainMessage, rejected=PlainMessage)
-
-    def problems(self, recipe: str, kind: Kind, row: Any) -> Iterator[str]:
-        yield from message_problems(row.messages, self.shape_as, where="messages")
+    def problems(self, kind: Kind, row: Any, shaping: Shaping) -> Iterator[str]:
+        yield from message_problems(row.messages, shaping, where="messages")
         if kind == "pair":
             if row.chosen == row.rejected:
                 yield "chosen equals rejected"
             if row.chosen.role != "assistant" or row.rejected.role != "assistant":
                 yield "a side is not the assistant's"
-
-    def back(self, row: JsonObject) -> dict[str, list[Message]]:
-        if "chosen" not in row:
-            return super().back(row)
-        context, _ = tools_from_system(unshape(row["messages"], _TEXT))
-        return {
-            "prompt": context,
-            "chosen": unshape([row["chosen"]], _TEXT),
-            "rejected": unshape([row["rejected"]], _TEXT),
-        }
-
-    def arrow_schema(self, recipe: str, kind: Kind) -> Any:
-        from rollforge.exporters.arrow import messages_type, schema
-
-        if kind == "demonstration":
-            return schema(messages=messages_type(self.keys.get("messages", frozenset())), tools="string")
-        plain = messages_type(frozenset())
-        return schema(messages=plain, chosen=plain.value_type, rejected=plain.value_type)
 
     def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:
         entry: JsonObject = {"type": "chat_template.default" if kind == "pair" else "chat_template"}

@@ -1,7 +1,6 @@
-"""This module checks written messages when they are read back: roles, ends, tool calls.
+"""Types and rules of written messages, applied when a file is read back.
 
-The types say what a message may hold at all; the functions say what a list of them may look like. It knows nothing of how the
-messages came about: a fault of the writer must not hide behind the writer's own code.
+Nothing here uses the code that wrote the messages: a mistake of the writer must not hide behind it.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from rollforge.exporters.shape import Shaping
+from rollforge.conversations.shape import Shaping
 
 
 class ReadFunction(msgspec.Struct, forbid_unknown_fields=True, gc=False):

@@ -1,4 +1,4 @@
-"""This module says what an example is: what a recipe chose, as messages and numbers, before any trainer's row."""
+"""Examples: the chosen rollouts as messages and numbers, before any trainer's row."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Literal
 
 import msgspec
 
-from rollforge.exporters.messages import Message, TokenRecord
+from rollforge.conversations.messages import ChatMessage, TokenRecord
 
 Kind = Literal["demonstration", "pair", "labelled", "prompt", "scored", "raw"]
-"""What one example is."""
+"""Kinds of example."""
 
 KIND_OF_RECIPE: Mapping[str, Kind] = {
     "sft": "demonstration",
@@ -25,8 +25,8 @@ KIND_OF_RECIPE: Mapping[str, Kind] = {
 class Demonstration(msgspec.Struct, gc=False):
     """An answer to imitate."""
 
-    prompt: list[Message]
-    answer: list[Message]
+    prompt: list[ChatMessage]
+    answer: list[ChatMessage]
     tools: bytes | None
     reward: float | None = None
 
@@ -34,36 +34,36 @@ class Demonstration(msgspec.Struct, gc=False):
 class Pair(msgspec.Struct, gc=False):
     """Two answers to one prompt, the better one first."""
 
-    prompt: list[Message]
-    chosen: list[Message]
-    rejected: list[Message]
+    prompt: list[ChatMessage]
+    chosen: list[ChatMessage]
+    rejected: list[ChatMessage]
     tools: bytes | None
     chosen_reward: float
     rejected_reward: float
 
     @property
     def gap(self) -> float:
-        """Rounded so that no loader's ten-digit detour through text can change it."""
+        """The reward gap, rounded to nine decimals, which survive loaders that pass numbers through text of ten digits."""
         return round(self.chosen_reward - self.rejected_reward, 9)
 
 
 class Labelled(msgspec.Struct, gc=False):
-    """An answer and whether it is wanted."""
+    """An answer and whether it is desirable."""
 
-    prompt: list[Message]
-    answer: list[Message]
+    prompt: list[ChatMessage]
+    answer: list[ChatMessage]
     tools: bytes | None
     label: bool
     reward: float
 
 
 class Prompt(msgspec.Struct, gc=False):
-    """A task to sample from: what reinforcement learning reads."""
+    """A task to sample from, for reinforcement learning."""
 
-    prompt: list[Message]
+    prompt: list[ChatMessage]
     tools: bytes | None
     ground_truth: str
-    """What the verifier compares with; JSON text when it is not a text, empty when the task has none."""
+    """The reference answer: JSON text when it is not a text, empty when the task has none."""
     numbers: dict[str, float | int | None]
     """Reward statistics of the task: n_rollouts, mean_reward, pass_rate, difficulty …"""
     task: str
@@ -75,10 +75,10 @@ class Prompt(msgspec.Struct, gc=False):
 
 
 class Scored(msgspec.Struct, gc=False):
-    """One rollout of a group with its reward and what follows from it."""
+    """One rollout of a group with its reward and advantages."""
 
-    prompt: list[Message]
-    answer: list[Message]
+    prompt: list[ChatMessage]
+    answer: list[ChatMessage]
     tools: bytes | None
     numbers: dict[str, float | int | None]
     task: str

@@ -1,7 +1,7 @@
-"""NeMo Gym: rollout and task rows as they are, their bytes copied, for every recipe.
+"""NeMo Gym: rollout and task rows copied byte for byte, for every recipe.
 
-`sft` writes the chosen rollout lines unchanged; pairs wrap two of them as `chosen` and `rejected` with the `reward_gap`; `kto`
-wraps one as `rollout` with its `label`; `ppo` and `grpo` write task rows. Nothing is converted, so nothing is inexpressible.
+`sft` writes the chosen rollout lines unchanged; pairs wrap two of them as `chosen` and `rejected` with the `reward_gap`; `kto` wraps
+one as `rollout` with its `label`; `ppo` and `grpo` write task rows. Nothing is converted, so nothing is inexpressible.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from typing import Any
 
 import msgspec
 
+from rollforge.conversations.shape import Shaping
 from rollforge.exporters.base import Exporter
-from rollforge.exporters.examples import Example, Kind, Prompt
+from rollforge.exporters.examples import Kind
+from rollforge.exporters.form import Form
 from rollforge.exporters.nemo_rl import task_row_problems
 from rollforge.exporters.snippets import fenced, files_of
 from rollforge.records import to_json
@@ -42,22 +44,16 @@ class GymExporter(Exporter):
     is_raw = True
     has_task_rows = True
 
-    def line(self, example: Example) -> bytes:
-        self.kinds = set()
-        if not isinstance(example, Prompt):
-            raise TypeError("gym rows are copied, not converted")
-        return example.fields
-
     def frame(self, kind: Kind, value: float | bool) -> tuple[bytes, ...]:
         if kind == "pair":
             return b'{"chosen":', b',"rejected":', b',"reward_gap":' + to_json(value) + b"}\n"
         return b'{"rollout":', b',"label":' + to_json(value) + b"}\n"
 
-    def row_type(self, recipe: str, kind: Kind) -> Any:
+    def row_type(self, kind: Kind, form: Form) -> Any:
         types: dict[str, Any] = {"pair": _PairRow, "labelled": _LabelledRow, "prompt": dict[str, Any]}
         return types.get(kind, _Rollout)
 
-    def problems(self, recipe: str, kind: Kind, row: Any) -> Iterator[str]:
+    def problems(self, kind: Kind, row: Any, shaping: Shaping) -> Iterator[str]:
         if kind == "prompt":
             yield from (
                 problem for problem in task_row_problems(row) if not problem.startswith("no agent_ref")

@@ -1,26 +1,27 @@
 """NeMo-RL: SFT messages, preference pairs by rank, and NeMo Gym task rows for GRPO and PPO, as JSONL.
 
-Its preserving loader reads SFT lines with plain JSON, so arguments are objects and `tools` a list, nothing damaged. Preferences are
-read by `datasets`, which infers types: their messages have the same keys everywhere, and arguments become strings when an object
-would be damaged. A preference trains only the last message of a side, so pairs are step pairs, and it ignores tools, so their
-schemas stand in the system text. A column called `task_name` would break its loaders and is never written.
+Its preserving loader reads SFT lines with plain JSON, so arguments are objects and `tools` a list. It reads preferences with
+`datasets`, which infers types: their messages have the same keys everywhere, and arguments become strings when an object would
+be damaged. A preference trains only the last message of a side, so pairs are step pairs, and it ignores tools, so their schemas
+go into the system text. A column called `task_name` would break its loaders and is never written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
-from rollforge.exporters.base import Container
-from rollforge.exporters.contract import ReadMessage, message_problems, struct
-from rollforge.exporters.examples import Demonstration, Kind, Pair, Prompt
-from rollforge.exporters.guarded import GuardedExporter
-from rollforge.exporters.messages import Message
-from rollforge.exporters.shape import Shaping, tools_from_system, unshape
+from rollforge.conversations.shape import Shaping
+from rollforge.conversations.tidy import Policies
+from rollforge.exporters.base import Exporter
+from rollforge.exporters.columns import Messages, RowColumn, RowTables, conversation, tools
+from rollforge.exporters.contract import ReadMessage, message_problems
+from rollforge.exporters.examples import Kind, Pair
+from rollforge.exporters.form import Container, Form
 from rollforge.exporters.snippets import config, fenced
-from rollforge.exporters.tidy import Policies
+from rollforge.exporters.writer import RowWriter
 from rollforge.records import JsonObject
 
 
@@ -29,24 +30,39 @@ class _Completion(msgspec.Struct, forbid_unknown_fields=True):
     completion: list[ReadMessage]
 
 
-class NemoRlExporter(GuardedExporter):
+def _completions(example: Pair, write: RowWriter, column: str) -> list[JsonObject]:
+    """Both sides by rank; their messages share the keys of one column."""
+    return [
+        {"rank": rank, "completion": write.messages(side, "completion")}
+        for rank, side in enumerate((example.chosen, example.rejected))
+    ]
+
+
+class NemoRlExporter(Exporter):
     """Rows for `openai_format`, `PreferenceDataset` and `NemoGymDataset`."""
 
     name = "nemo-rl"
     recipes = ("sft", "dpo", "rm", "ppo", "grpo")
+    columns: ClassVar[RowTables] = {
+        "demonstration": {"messages": conversation, "tools": tools},
+        "pair": {
+            "context": RowColumn(
+                Messages, lambda example, write, column: write.messages(example.prompt, column, example.tools)
+            ),
+            "completions": RowColumn(list[_Completion], _completions),
+        },
+    }
     shaping = Shaping(arguments="object", tools="list", reasoning="field", keys="present")
     policies = Policies(ends_in_tool_result="cut", unanswered_call="cut")
     pair_form = "step"
-    unguarded = frozenset({"messages", "tools"})
     has_task_rows = True
+    keeps_arguments = True
 
     @classmethod
     def shaping_for(cls, kind: Kind) -> Shaping:
-        return (
-            msgspec.structs.replace(cls.shaping, keys="uniform", tools="system")
-            if kind == "pair"
-            else cls.shaping
-        )
+        if kind == "pair":
+            return msgspec.structs.replace(cls.shaping, keys="uniform", tools="system")
+        return cls.shaping
 
     @classmethod
     def forms(cls, kind: Kind) -> Mapping[str, tuple[str, ...]]:
@@ -60,69 +76,24 @@ class NemoRlExporter(GuardedExporter):
     def is_inferred(cls, kind: Kind) -> bool:
         return kind == "pair"
 
-    def demonstration(self, example: Demonstration) -> JsonObject:
-        return {
-            "messages": self.conversation(example.prompt, example.answer, example.tools),
-            "tools": self.tools(example.tools),
-        }
+    def row_type(self, kind: Kind, form: Form) -> Any:
+        return dict[str, Any] if kind == "prompt" else super().row_type(kind, form)
 
-    def pair(self, example: Pair) -> JsonObject:
-        return {
-            "context": self.messages(example.prompt, example.tools, column="context"),
-            "completions": [
-                {"rank": rank, "completion": self.messages(side, column="completion")}
-                for rank, side in enumerate((example.chosen, example.rejected))
-            ],
-        }
-
-    def prompt(self, example: Prompt) -> JsonObject:
-        raise TypeError("task rows are written as their bytes")
-
-    def line(self, example: object) -> bytes:
-        if isinstance(example, Prompt):
-            self.kinds = set()
-            return example.fields
-        return super().line(example)  # type: ignore[arg-type]
-
-    def row_type(self, recipe: str, kind: Kind) -> Any:
-        many = list[ReadMessage]
-        if kind == "demonstration":
-            return struct("NemoRlSft", messages=many, tools=list[msgspec.Raw] | str | None)
-        if kind == "pair":
-            return struct("NemoRlPair", context=many, completions=list[_Completion])
-        return dict[str, Any]
-
-    def problems(self, recipe: str, kind: Kind, row: Any) -> Iterator[str]:
+    def problems(self, kind: Kind, row: Any, shaping: Shaping) -> Iterator[str]:
         if kind == "prompt":
             yield from task_row_problems(row)
         elif kind == "demonstration":
-            yield from message_problems(row.messages, self.shape_as, where="messages", ends_in=("assistant",))
+            yield from message_problems(row.messages, shaping, where="messages", ends_in=("assistant",))
         else:
-            yield from message_problems(row.context, self.shape_as, where="context")
+            yield from message_problems(row.context, shaping, where="context")
             if [side.rank for side in row.completions] != [0, 1]:
                 yield "ranks are not 0 and 1"
             for side in row.completions:
                 yield from message_problems(
-                    side.completion, self.shape_as, where="completion", ends_in=("assistant",)
+                    side.completion, shaping, where="completion", ends_in=("assistant",)
                 )
             if row.completions[0].completion == row.completions[-1].completion:
                 yield "chosen equals rejected"
-
-    def back(self, row: JsonObject) -> dict[str, list[Message]]:
-        if "completions" not in row:
-            return super().back(row)
-        chosen, rejected = (unshape(side["completion"], self.shape_as) for side in row["completions"])
-        context, _ = tools_from_system(unshape(row["context"], self.shape_as))
-        return {"prompt": context, "chosen": chosen, "rejected": rejected}
-
-    def arrow_schema(self, recipe: str, kind: Kind) -> Any:
-        import pyarrow as pa
-
-        from rollforge.exporters.arrow import columns_of, schema
-
-        columns = columns_of(self.keys, "context", "completion")
-        side = pa.struct([("rank", pa.int64()), ("completion", columns["completion"])])
-        return schema(context=columns["context"], completions=pa.list_(side))
 
     def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:
         entries = {
@@ -150,7 +121,7 @@ _MORE: dict[str, JsonObject] = {
 
 
 def task_row_problems(row: JsonObject) -> Iterator[str]:
-    """What NeMo Gym would not take as a task."""
+    """Reasons why NeMo Gym would refuse the row as a task."""
     params = row.get("responses_create_params")
     if not isinstance(params, dict) or not params.get("input"):
         yield "no responses_create_params.input"

@@ -1,4 +1,4 @@
-"""This module writes the pieces of text that several trainers' loading instructions share."""
+"""Markdown pieces that the loading instructions of several trainers share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def load_lines(files: Mapping[str, list[str]]) -> list[str]:
 
 
 def read_lines(files: Mapping[str, list[str]]) -> list[str]:
-    """Python lines that read the files as they are: a loader that infers types would round numbers beside objects of many shapes."""
+    """Python lines that parse the files line by line: a loader that infers types would round numbers."""
     return [
         "import json",
         f"files = {dict(files)!r}",
@@ -33,7 +33,7 @@ def read_lines(files: Mapping[str, list[str]]) -> list[str]:
 
 
 def files_of(files: Mapping[str, list[str]], split: str = "train") -> list[str]:
-    """Every file of a split, or of the first split there is: a loader given one shard of several would not say so."""
+    """Every file of a split, or of the first split: a loader given one shard of several would not complain."""
     return files.get(split) or next(iter(files.values()), ["train.jsonl"])
 
 
@@ -41,6 +41,6 @@ def config(value: object) -> str:
     """A piece of a configuration file, as a Markdown code block."""
     import yaml
 
-    # No two places share an object: YAML would write a reference.
+    # Decode a copy: YAML writes a reference where two values are one object.
     plain = msgspec.json.decode(msgspec.json.encode(value))
     return fenced("yaml", [yaml.safe_dump(plain, sort_keys=False, width=120).rstrip()])

@@ -29,7 +29,7 @@ Order = Literal["file", "shuffled", "easy-first", "hard-first"]
 
 
 @dataclass(frozen=True)
-class Options:
+class RecipeOptions:
     """What a recipe may be told. Each recipe reads the ones that concern it."""
 
     min_reward: float | None = None
@@ -125,7 +125,7 @@ class Selection:
         return Selection(self.kind, self.picks[chosen], self.fates, values, self.settings, self.members)
 
 
-Recipe = Callable[[Candidates, Options], Selection]
+Recipe = Callable[[Candidates, RecipeOptions], Selection]
 
 
 def load_recipe(name: str) -> Recipe:
@@ -134,7 +134,7 @@ def load_recipe(name: str) -> Recipe:
     return found
 
 
-class Ledger:
+class Fates:
     """Keeps the one fate of every rollout."""
 
     def __init__(self, size: int) -> None:
@@ -157,12 +157,12 @@ class Ledger:
         return {r: int(n) for r, n in zip(self._reasons, numbers, strict=True) if n or r == "kept"}
 
 
-def screen(candidates: Candidates, options: Options, *, drop_truncated: bool = True) -> Ledger:
-    """The ledger after what every recipe leaves out: failed, unjudged, masked, empty, truncated, ruled out by text, not asked for."""
-    ledger = Ledger(len(candidates))
+def screen(candidates: Candidates, options: RecipeOptions, *, drop_truncated: bool = True) -> Fates:
+    """The ledger after what every recipe leaves out: failed, masked, unjudged, empty, truncated, ruled out by text, not asked for."""
+    ledger = Fates(len(candidates))
     ledger.drop(candidates.flag("failed"), "the model call failed")
-    ledger.drop(np.isnan(candidates.reward), "unjudged")
     ledger.drop(candidates.flag("masked"), "masked (mask_sample)")
+    ledger.drop(np.isnan(candidates.reward), "unjudged")
     if drop_truncated and not options.keep_truncated:
         ledger.drop(candidates.flag("truncated"), "truncated")
     if drop_truncated:
@@ -207,12 +207,12 @@ class GroupStats:
     def spread(self) -> Floats:
         return self.high - self.low
 
-    def has_signal(self, options: Options) -> Mask:
+    def has_signal(self, options: RecipeOptions) -> Mask:
         """Whether rewards of the group differ by more than asked, and by more than the last digits of a sum."""
         return np.asarray(self.spread > options.min_spread + NOISE)
 
 
-def group_stats(candidates: Candidates, options: Options) -> GroupStats:
+def group_stats(candidates: Candidates, options: RecipeOptions) -> GroupStats:
     """Statistics per group, unjudged rollouts left out."""
     size = int(candidates.group.max()) + 1 if len(candidates) else 0
     judged = ~np.isnan(candidates.reward)
@@ -233,7 +233,7 @@ def group_stats(candidates: Candidates, options: Options) -> GroupStats:
     return GroupStats(count.astype(np.int64), mean, std, low, high, pass_rate)
 
 
-def in_band(candidates: Candidates, options: Options) -> Mask:
+def in_band(candidates: Candidates, options: RecipeOptions) -> Mask:
     """Whether each rollout's task has a pass rate within the band."""
     low, high = options.band or (0.0, 1.0)
     rate = group_stats(candidates, options).pass_rate[candidates.group]
@@ -242,7 +242,7 @@ def in_band(candidates: Candidates, options: Options) -> Mask:
     return np.asarray((rate >= low) & (rate <= high))
 
 
-def drop_duplicates(ledger: Ledger, candidates: Candidates, options: Options) -> None:
+def drop_duplicates(ledger: Fates, candidates: Candidates, options: RecipeOptions) -> None:
     """Leave the best of equal answers to one task, and with `near` one of those that nearly agree."""
     if options.dedupe == "none":
         return

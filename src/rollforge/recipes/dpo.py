@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rollforge.recipes.base import Candidates, Options, Selection
+from rollforge.recipes.base import Candidates, RecipeOptions, Selection
 from rollforge.recipes.pairing import select_pairs
 
 
-def select(candidates: Candidates, options: Options) -> Selection:
+def select(candidates: Candidates, options: RecipeOptions) -> Selection:
     """One example per pair."""
     return select_pairs(candidates, options)

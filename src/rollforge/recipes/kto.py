@@ -6,7 +6,7 @@ import numpy as np
 
 from rollforge.recipes.base import (
     Candidates,
-    Options,
+    RecipeOptions,
     Selection,
     balanced,
     drop_duplicates,
@@ -16,7 +16,7 @@ from rollforge.recipes.base import (
 )
 
 
-def select(candidates: Candidates, options: Options) -> Selection:
+def select(candidates: Candidates, options: RecipeOptions) -> Selection:
     """One labelled answer per kept rollout; tiers are 1 and 0 for binary rewards, 0.7 and 0.4 else, unless given."""
     is_binary = success_threshold(candidates.reward, None) == 1.0
     high = options.high if options.high is not None else options.min_reward

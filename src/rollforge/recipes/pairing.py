@@ -12,10 +12,10 @@ import numpy as np
 from rollforge.recipes.base import (
     NOISE,
     Candidates,
+    Fates,
     Ints,
-    Ledger,
     Mask,
-    Options,
+    RecipeOptions,
     Selection,
     balanced,
     drop_duplicates,
@@ -24,7 +24,7 @@ from rollforge.recipes.base import (
 )
 
 
-def select_pairs(candidates: Candidates, options: Options) -> Selection:
+def select_pairs(candidates: Candidates, options: RecipeOptions) -> Selection:
     """Pairs by the chosen strategy; each rollout is kept, or counted with why it found no place."""
     ledger = screen(candidates, options)
     drop_duplicates(ledger, candidates, options)
@@ -66,7 +66,7 @@ def _inwards(group: Ints, order: Ints) -> Ints:
 
 
 def _by_group(
-    candidates: Candidates, options: Options, order: Ints, may_win: np.ndarray, may_lose: np.ndarray
+    candidates: Candidates, options: RecipeOptions, order: Ints, may_win: np.ndarray, may_lose: np.ndarray
 ) -> Ints:
     """Pairs of the strategies that look at one group at a time."""
     if not len(order):
@@ -82,7 +82,7 @@ def _by_group(
 
 
 def _proposals(
-    candidates: Candidates, options: Options, winners: list[int], losers: list[int]
+    candidates: Candidates, options: RecipeOptions, winners: list[int], losers: list[int]
 ) -> Iterator[tuple[int, int]]:
     """Possible pairs of one task, the most wanted first; `winners` come best first, `losers` worst first."""
     reward = candidates.reward
@@ -101,7 +101,7 @@ def _proposals(
 
 
 def _allowed(
-    candidates: Candidates, options: Options, proposals: Iterator[tuple[int, int]]
+    candidates: Candidates, options: RecipeOptions, proposals: Iterator[tuple[int, int]]
 ) -> list[tuple[int, int]]:
     """Proposals that may be pairs, within the limits on pairs per task and uses per rollout."""
     kept: list[tuple[int, int]] = []
@@ -119,7 +119,7 @@ def _allowed(
     return kept
 
 
-def _may_pair(candidates: Candidates, options: Options, winner: int, loser: int) -> bool:
+def _may_pair(candidates: Candidates, options: RecipeOptions, winner: int, loser: int) -> bool:
     """Whether the two have the gap, differ, can be said as a pair, and are of like length where that is asked for."""
     return bool(
         candidates.reward[winner] - candidates.reward[loser] >= _least_gap(options)
@@ -129,19 +129,19 @@ def _may_pair(candidates: Candidates, options: Options, winner: int, loser: int)
     )
 
 
-def _are_of_like_length(one: Ints, other: Ints, options: Options) -> Mask:
+def _are_of_like_length(one: Ints, other: Ints, options: RecipeOptions) -> Mask:
     if options.length_ratio is None:
         return np.ones(np.shape(one), dtype=bool)
     shorter = np.maximum(np.minimum(one, other), 1)
     return np.asarray(np.maximum(one, other) <= options.length_ratio * shorter + NOISE)
 
 
-def _least_gap(options: Options) -> float:
+def _least_gap(options: RecipeOptions) -> float:
     """The gap that a pair has at least: as asked, up to the last digits of a difference; rewards that are one never pair."""
     return max(options.min_gap - NOISE, NOISE)
 
 
-def _usable(candidates: Candidates, options: Options, pairs: Ints) -> tuple[Ints, dict[str, int]]:
+def _usable(candidates: Candidates, options: RecipeOptions, pairs: Ints) -> tuple[Ints, dict[str, int]]:
     """Pairs that differ enough, and how many did not, by reason."""
     chosen, rejected = pairs[:, 0], pairs[:, 1]
     gap = candidates.reward[chosen] - candidates.reward[rejected]
@@ -166,7 +166,7 @@ def _usable(candidates: Candidates, options: Options, pairs: Ints) -> tuple[Ints
     return pairs, counts
 
 
-def _settle(ledger: Ledger, candidates: Candidates, options: Options, pairs: Ints) -> None:
+def _settle(ledger: Fates, candidates: Candidates, options: RecipeOptions, pairs: Ints) -> None:
     """Give each rollout outside every pair its reason."""
     used = np.zeros(len(candidates), dtype=bool)
     used[pairs.ravel()] = True

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rollforge.recipes.base import Candidates, Options, Selection
+from rollforge.recipes.base import Candidates, RecipeOptions, Selection
 from rollforge.recipes.prompting import select_prompts
 
 
-def select(candidates: Candidates, options: Options) -> Selection:
+def select(candidates: Candidates, options: RecipeOptions) -> Selection:
     """One example per task with at least one judged rollout."""
     return select_prompts(candidates, options, needs_spread=False)

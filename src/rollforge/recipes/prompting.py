@@ -10,7 +10,7 @@ from rollforge.recipes.base import (
     Candidates,
     Floats,
     GroupStats,
-    Options,
+    RecipeOptions,
     Selection,
     balanced,
     drop_duplicates,
@@ -24,7 +24,7 @@ EPSILON = 1e-6
 """Added to a group's standard deviation, as the trainers do."""
 
 
-def select_prompts(candidates: Candidates, options: Options, *, needs_spread: bool) -> Selection:
+def select_prompts(candidates: Candidates, options: RecipeOptions, *, needs_spread: bool) -> Selection:
     """One pick per task: the first of its usable rollouts stands for it, and its numbers are over all of them."""
     success_from = success_threshold(candidates.reward, options.min_reward)
     options = replace(options, min_reward=success_from)
@@ -67,7 +67,7 @@ def task_numbers(stats: GroupStats, groups: np.ndarray) -> dict[str, np.ndarray]
 
 
 def select_groups(
-    candidates: Candidates, options: Options, *, needs_spread: bool, drop_truncated: bool = False
+    candidates: Candidates, options: RecipeOptions, *, needs_spread: bool, drop_truncated: bool = False
 ) -> Selection:
     """Every usable rollout of the chosen tasks, groups together, with advantages."""
     ledger = screen(candidates, options, drop_truncated=drop_truncated)

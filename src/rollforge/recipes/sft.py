@@ -6,7 +6,7 @@ import numpy as np
 
 from rollforge.recipes.base import (
     Candidates,
-    Options,
+    RecipeOptions,
     Selection,
     balanced,
     drop_duplicates,
@@ -17,7 +17,7 @@ from rollforge.recipes.base import (
 )
 
 
-def select(candidates: Candidates, options: Options) -> Selection:
+def select(candidates: Candidates, options: RecipeOptions) -> Selection:
     """One demonstration per kept rollout."""
     threshold = success_threshold(candidates.reward, options.min_reward)
     ledger = screen(candidates, options)

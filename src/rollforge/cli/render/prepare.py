@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rollforge.cli.render.console import err, say
 
 if TYPE_CHECKING:
-    from rollforge.steps.prepare import Manifest
+    from rollforge.steps.prepare import DatasetManifest
 
 _DECIDED_BY = {"below threshold": "min_reward", "gap too small": "min_gap"}
 """Reason why a rollout is left out → the option that says so."""
@@ -82,7 +82,7 @@ def _bar() -> Iterator[Callable[[str, int, int], None]]:
             bar.stop()
 
 
-def show_manifest(manifest: Manifest, out: str | None) -> None:
+def show_manifest(manifest: DatasetManifest, out: str | None) -> None:
     """The funnel, the distribution, the red flags and what to do next."""
     _funnel(manifest)
     _numbers(manifest)
@@ -104,7 +104,7 @@ def show_manifest(manifest: Manifest, out: str | None) -> None:
     say(f"next    spot checks: rollforge show --example {out}/{manifest.files[0].path}:1")
 
 
-def _funnel(manifest: Manifest) -> None:
+def _funnel(manifest: DatasetManifest) -> None:
     rollouts = manifest.counts["rollouts"]
     say(
         f"{rollouts['in']:,} rollouts of {manifest.counts['tasks']['in']:,} tasks for {manifest.recipe} → {manifest.to}"
@@ -135,7 +135,7 @@ def _option(reason: str, thresholds: dict[str, Any]) -> str:
     )
 
 
-def _numbers(manifest: Manifest) -> None:
+def _numbers(manifest: DatasetManifest) -> None:
     statistics = manifest.statistics
     gap, reward = statistics.get("gap"), statistics.get("reward") or statistics.get("mean_reward")
     if gap:
@@ -168,7 +168,7 @@ def _bars(found: dict[str, Any] | None) -> None:
         say(f"        [{low:.2f}, {high:.2f}{end} {count:>9,} {bar}")
 
 
-def _outlook(manifest: Manifest) -> None:
+def _outlook(manifest: DatasetManifest) -> None:
     for row in manifest.outlook:
         at = ", ".join(f"{name} {value:g}" for name, value in row.items() if name != "examples")
         say(f"  at {at:<22} {row['examples']:>9,} examples")

@@ -1,8 +1,7 @@
-"""This module says what each rollout answered, and how the votes of a task's rollouts go.
+"""Majority votes over the answers of a task's rollouts.
 
-An answer votes as what it is. A column of the index holds either numbers or short texts; an answer that is not in it (a long text, a
-text among numbers, a list) is read from the rollout's line, so that it is never taken for a missing one. A number and the text
-that spells it are the same answer.
+A column of the index holds either numbers or short texts. An answer that is in neither (a long text, a text among numbers, a list)
+is read from the rollout's line, so it is never taken for a missing one. A number and the text that spells it are the same answer.
 """
 
 from __future__ import annotations
@@ -14,15 +13,14 @@ import msgspec
 import numpy as np
 
 from rollforge import at_k
-from rollforge.index.arrays import ints
-from rollforge.index.facts import split_line
-from rollforge.index.grouped import ByTask, Floats, Ints
+from rollforge.index import ByTask, ints, split_line
+from rollforge.stats import Floats, Ints
 
 
 def majority(rows: ByTask, hits: Floats, answer_field: str, widest: int) -> dict[int, Floats]:
     """majority@k: per k the value of each task that has at least k judged rollouts; `hits` are 1 and 0, NaN for unjudged.
 
-    Told for every k; where a task has more than `MOST_FOR_EVERY_K`, for 1, 2, 4, 8, … and the most there are.
+    For every k; where a task has more than `MOST_FOR_EVERY_K`, for 1, 2, 4, 8, … and the most there are.
     """
     if not widest:
         return {}
@@ -34,30 +32,61 @@ def majority(rows: ByTask, hits: Floats, answer_field: str, widest: int) -> dict
     values = np.where(solved > 0, 1.0, 0.0)  # where all are right, or none is, the vote changes nothing
     split = (solved > 0) & (solved < judged)
     by_k = {k: values.copy() for k in every}
-    for task, answers, scores in _judged_answers(rows, answer_field, hits, split):
+    for tasks, answers, scores in _ballots(rows, answer_field, hits, split):
         known_k = [k for k in every if k <= len(scores)]
-        told = (
+        outcomes = (
             at_k.majority_every_k(answers, scores)
             if is_every
             else [at_k.majority_at_k(answers, scores, k) for k in known_k]
         )
-        for k, value in zip(known_k, told, strict=True):
-            by_k[k][task] = value
+        for k, value in zip(known_k, outcomes, strict=True):
+            by_k[k][tasks] = value
     return {k: found[judged >= k] for k, found in by_k.items()}
 
 
-def _judged_answers(
+def _ballots(
     rows: ByTask, answer_field: str, hits: Floats, is_split: np.ndarray
-) -> Iterator[tuple[int, list[int | None], list[float]]]:
-    """For each of these tasks, by place: the answers of its judged rollouts as numbers (None: no answer), and their scores."""
+) -> Iterator[tuple[list[int], list[int | None], list[float]]]:
+    """Tasks whose votes are cast alike, together: (their places, answers of the judged rollouts, their scores).
+
+    Who gave which answer does not matter, only how often each was given and how often it was right. Among a million tasks
+    there are few hundred such patterns, and each is counted once.
+    """
     if not is_split.any():
         return
-    ends = np.append(rows.starts[1:], len(rows))
-    votes = np.repeat(is_split, ends - rows.starts) & ~np.isnan(hits)
-    given = answers_of(rows, answer_field, votes)
-    for task in np.flatnonzero(is_split).tolist():
-        mine = np.arange(rows.starts[task], ends[task])[votes[rows.starts[task] : ends[task]]]
-        yield task, [answer or None for answer in given[mine].tolist()], hits[mine].tolist()
+    sizes = np.diff(np.append(rows.starts, len(rows)))
+    task = np.repeat(np.arange(len(sizes)), sizes)
+    votes = is_split[task] & ~np.isnan(hits)
+    given = answers_of(rows, answer_field, votes)[votes]
+    task, scores = task[votes], hits[votes]
+    order = np.lexsort((given, task))
+    given, task = given[order], task[order]
+    starts = np.flatnonzero(np.append(True, (given[1:] != given[:-1]) | (task[1:] != task[:-1])))
+    counts = np.diff(np.append(starts, len(given)))
+    right = np.add.reduceat(scores[order], starts).astype(np.int64)
+    is_blank, owner = given[starts] == 0, task[starts]
+    # Blanks first, then the most frequent answers; equally frequent ones as they first came, which fixes the order of sums.
+    by_task = np.lexsort((order[starts], -counts, ~is_blank, owner))
+    codes = np.stack([is_blank, counts, right], axis=1).astype(np.int64)[by_task]
+    begins = np.flatnonzero(np.append(True, np.diff(owner[by_task]) > 0))
+    ends = np.append(begins[1:], len(codes))
+    tasks_by_pattern: dict[bytes, list[int]] = {}
+    for begin, end, place in zip(
+        begins.tolist(), ends.tolist(), owner[by_task][begins].tolist(), strict=True
+    ):
+        tasks_by_pattern.setdefault(codes[begin:end].tobytes(), []).append(place)
+    for pattern, tasks in tasks_by_pattern.items():
+        yield tasks, *_cast(np.frombuffer(pattern, dtype=np.int64).reshape(-1, 3).tolist())
+
+
+def _cast(pattern: list[list[int]]) -> tuple[list[int | None], list[float]]:
+    """The votes of a pattern: an answer per vote (None: no answer), and its score."""
+    answers: list[int | None] = []
+    scores: list[float] = []
+    for number, (is_blank, count, right) in enumerate(pattern, 1):
+        answers += [None if is_blank else number] * count
+        scores += [1.0] * right + [0.0] * (count - right)
+    return answers, scores
 
 
 def answers_of(rows: ByTask, field: str, wanted: np.ndarray) -> Ints:

@@ -1,18 +1,20 @@
 """Prepare: from scored rollouts to files that a trainer's own loader accepts.
 
-The recipe selects on columns, the exporter writes rows, the files are read back and checked, and only then do they get their names.
-The result is a pure function of (rollouts, options, seed); the manifest beside it says how it was made.
+The recipe selects on columns, the survey decides the form of the rows, the exporter writes them, the files are read back and
+checked, and only then get their names. The result is a pure function of (rollouts, options, seed); the manifest beside it says
+how it was made.
 """
 
-from rollforge.steps.prepare.again import prepare_again
 from rollforge.steps.prepare.lineage import Lineage, Origin, trace
-from rollforge.steps.prepare.manifest import Manifest, read_manifest
+from rollforge.steps.prepare.manifest import CheckRecord, DatasetManifest, read_manifest
+from rollforge.steps.prepare.rebuild import prepare_again
 from rollforge.steps.prepare.run import prepare, refuse_mistakes
 from rollforge.steps.prepare.settings import Settings
 
 __all__ = [
+    "CheckRecord",
+    "DatasetManifest",
     "Lineage",
-    "Manifest",
     "Origin",
     "Settings",
     "prepare",

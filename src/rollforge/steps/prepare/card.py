@@ -1,4 +1,4 @@
-"""This module writes the card beside the data: a README in the Hugging Face form, from the manifest and nothing else."""
+"""The dataset card: a README in Hugging Face form, made from the manifest alone."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Mapping
 
 from rollforge.exporters.base import Exporter
 from rollforge.exporters.examples import Kind
-from rollforge.records import JsonObject
-from rollforge.steps.prepare.manifest import Manifest
+from rollforge.steps.prepare.manifest import DatasetManifest, DatasetStatistics
 
 _SIZES = (
     (1_000, "n<1K"),
@@ -25,7 +24,7 @@ _TASKS = {
 }
 
 
-def files_by_split(manifest: Manifest) -> dict[str, list[str]]:
+def files_by_split(manifest: DatasetManifest) -> dict[str, list[str]]:
     """Split → its files, in order."""
     found: dict[str, list[str]] = {}
     for file in manifest.files:
@@ -33,7 +32,7 @@ def files_by_split(manifest: Manifest) -> dict[str, list[str]]:
     return found
 
 
-def write_card(manifest: Manifest, exporter: Exporter) -> str:
+def write_card(manifest: DatasetManifest, exporter: Exporter) -> str:
     """The README."""
     files = files_by_split(manifest)
     rows = sum(manifest.splits.values())
@@ -43,7 +42,7 @@ def write_card(manifest: Manifest, exporter: Exporter) -> str:
         "task_categories": [_TASKS.get(manifest.recipe, "reinforcement-learning")],
         "size_categories": [next(name for limit, name in _SIZES if rows < limit)],
         "tags": ["rollforge", manifest.recipe, manifest.to],
-        # Named files, so that `load_dataset` on this folder reads the data and not what stands beside it.
+        # Name the files, so that `load_dataset` on this folder reads only the data.
         "configs": [
             {
                 "config_name": "default",
@@ -52,24 +51,24 @@ def write_card(manifest: Manifest, exporter: Exporter) -> str:
         ],
     }
     parts = [
-        # A JSON value is a YAML value, and needs no library that takes longer to load than the card to write.
+        # JSON values are YAML values: no YAML library needed.
         "\n".join(["---", *(f"{key}: {json.dumps(value)}" for key, value in head.items()), "---"]),
         f"# {manifest.recipe} data for {manifest.to}",
         f"Made by `rollforge prepare {manifest.recipe}` (rollforge {manifest.versions['rollforge']}) from "
-        f"{manifest.counts['rollouts']['in']:,} rollouts; how, to the last option and digest, is in `manifest.json`, and "
+        f"{manifest.counts.rollouts['in']:,} rollouts; how, to the last option and digest, is in `manifest.json`, and "
         "`rollforge prepare --from manifest.json` makes the same bytes again.",
         "## Load it",
         exporter.snippet(manifest.recipe, kind, files),
         "## What is in it",
         _table(("split", "rows"), manifest.splits),
-        _table(("rollouts", "count"), manifest.counts["rollouts"]),
-        _table(("examples", "count"), manifest.counts["examples"]),
+        _table(("rollouts", "count"), manifest.counts.rollouts),
+        _table(("examples", "count"), manifest.counts.examples),
         _form_lines(manifest),
         _statistics_lines(manifest.statistics),
     ]
     if manifest.untidy:
         parts += ["Untidy rollouts, and what was done:", _table(("what", "rollouts"), manifest.untidy)]
-    looks = [f"- {flag['text']} (`{flag['id']}`)" for flag in manifest.flags]
+    looks = [f"- {flag.text} (`{flag.id}`)" for flag in manifest.flags]
     if manifest.is_forced:
         looks.append("- made with --force: errors found by `rollforge check` were overruled")
     if looks:
@@ -88,24 +87,23 @@ def _table(head: tuple[str, str], rows: Mapping[str, object]) -> str:
     return "\n".join(lines)
 
 
-def _form_lines(manifest: Manifest) -> str:
+def _form_lines(manifest: DatasetManifest) -> str:
     form = manifest.form
-    if form.get("copied"):
+    if form.copied:
         return "Rows are copied byte for byte."
     lines = [
-        f"Call arguments: {form['arguments']}; tool schemas: {form['tools']}; reasoning: {form['reasoning']}; "
-        f"message keys: {form['keys']}."
+        f"Call arguments: {form.arguments}; tool schemas: {form.tools}; reasoning: {form.reasoning}; "
+        f"message keys: {form.keys}."
     ]
     if manifest.kind in ("pair", "labelled"):
-        lines.append(f"Answers: {form['answers']}.")
-    lines += [f"Changed while writing: {change}." for change in form["changes"]]
+        lines.append(f"Answers: {form.answers}.")
+    lines += [f"Changed while writing: {change}." for change in form.changes or []]
     return " ".join(lines)
 
 
-def _statistics_lines(statistics: JsonObject) -> str:
+def _statistics_lines(statistics: DatasetStatistics) -> str:
     lines = ["| statistic | n | mean | min | median | max |", "| --- | ---: | ---: | ---: | ---: | ---: |"]
-    for name, value in statistics.items():
-        if isinstance(value, dict) and "mean" in value:
-            numbers = " | ".join(f"{value[key]:.4g}" for key in ("mean", "min", "median", "max"))
-            lines.append(f"| {name} | {value['n']:,} | {numbers} |")
+    for name, value in statistics.distributions():
+        numbers = " | ".join(f"{number:.4g}" for number in (value.mean, value.min, value.median, value.max))
+        lines.append(f"| {name} | {value.n:,} | {numbers} |")
     return "\n".join(lines)

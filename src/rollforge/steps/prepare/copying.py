@@ -1,7 +1,7 @@
-"""This module copies rollout lines from the runs into a file, in large blocks and unread, for rows that stay what they are.
+"""Copies rollout lines from the runs into a file in large blocks, without parsing them.
 
-Only bytes move here: the exporter says what stands around the lines of a row, the index says where the lines are. A line is checked
-for nothing; the index has parsed it.
+The exporter gives the bytes around the lines of a row, the index gives their offsets. The index has parsed every line, so nothing is
+checked here.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy as np
 
 from rollforge.errors import DataError
 from rollforge.exporters.base import Exporter
-from rollforge.index.lines import is_compressed
+from rollforge.index import is_compressed
 from rollforge.recipes.base import Ints, Selection
-from rollforge.steps.prepare.gather import Pool
+from rollforge.steps.prepare.pool import Pool
 
 BLOCK = 1 << 20
 AT_ONCE = 4096
@@ -28,7 +28,7 @@ AT_ONCE = 4096
 def copy_rows(
     pool: Pool, selection: Selection, exporter: Exporter, numbers: Ints, path: Path
 ) -> Iterator[int]:
-    """Write the examples into `path`; yields now and then how many there are so far."""
+    """Write the examples into `path`; yields the count so far after every few thousand."""
     with ExitStack() as held:
         block = _Block(held.enter_context(path.open("wb")))
         held.callback(block.flush)
@@ -43,7 +43,7 @@ def copy_rows(
 
 
 def _frames(pool: Pool, selection: Selection, exporter: Exporter, numbers: Ints) -> Iterator[Sequence[bytes]]:
-    """For each row what stands before, between and after its lines."""
+    """For each row the bytes before, between and after its lines."""
     if selection.kind == "pair":
         chosen, rejected = selection.picks[numbers].T
         values = (pool.candidates.reward[chosen] - pool.candidates.reward[rejected]).tolist()
@@ -53,7 +53,7 @@ def _frames(pool: Pool, selection: Selection, exporter: Exporter, numbers: Ints)
 
 
 class _Block:
-    """Bytes on their way into a file, gathered in a buffer that is written over and over."""
+    """A write buffer that reads directly from file descriptors."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -71,7 +71,7 @@ class _Block:
             self._filled = end
 
     def take(self, source: int, begin: int, end: int) -> None:
-        """Add what stands between two places of an open file."""
+        """Add the bytes between two offsets of an open file."""
         while begin < end:
             if self._filled == BLOCK:
                 self.flush()
@@ -82,20 +82,20 @@ class _Block:
             self._filled += size
 
     def flush(self) -> None:
-        """Write what there is."""
+        """Write the buffer to the file."""
         self._file.write(self._view[: self._filled])
         self._filled = 0
 
 
 class _Copier:
-    """Copies lines whose places in their files are known."""
+    """Copies lines of uncompressed runs by their offsets."""
 
     def __init__(self, pool: Pool, block: _Block, sources: list[int]) -> None:
         self._pool, self._block, self._sources = pool, block, sources
-        self._offset, self._length = pool.places()
+        self._offset, self._length = pool.spans()
 
     def lines(self, positions: Ints) -> None:
-        """Lines as they are; those that follow each other in their file are one piece."""
+        """Copy lines; consecutive lines of a file are copied as one piece."""
         run, begin = self._pool.run[positions], self._offset[positions]
         end = begin + self._length[positions]
         is_apart = (run[1:] != run[:-1]) | (begin[1:] != end[:-1] + 1)
@@ -107,7 +107,7 @@ class _Copier:
             self._block.put(b"\n")
 
     def framed(self, positions: Ints, frames: Iterator[Sequence[bytes]]) -> None:
-        """Rows of one or two lines with something around them."""
+        """Copy rows of one or two lines with the bytes around them."""
         rows = positions.reshape(len(positions), -1)
         run, begin = self._pool.run[rows], self._offset[rows]
         spans = np.stack([run, begin, begin + self._length[rows]], axis=2).tolist()
@@ -119,19 +119,19 @@ class _Copier:
 
 
 class _Unpacker:
-    """Copies lines of runs that must be unpacked to be read."""
+    """Copies lines of compressed runs."""
 
     def __init__(self, pool: Pool, block: _Block) -> None:
         self._pool, self._block = pool, block
 
     def lines(self, positions: Ints) -> None:
-        """Lines as they are."""
+        """Copy lines."""
         for line in self._pool.read(positions):
             self._block.put(line)
             self._block.put(b"\n")
 
     def framed(self, positions: Ints, frames: Iterator[Sequence[bytes]]) -> None:
-        """Rows of one or two lines with something around them."""
+        """Copy rows of one or two lines with the bytes around them."""
         lines = self._pool.read(positions.ravel())
         for frame in frames:
             self._block.put(frame[0])

@@ -1,153 +1,125 @@
-"""This module turns planned examples into the exporter's rows: text is read here, in chunks, and nowhere else.
+"""Turns planned examples into messages: the only part of prepare that reads the text of chosen rollouts.
 
-What cannot be expressed is counted with its reason; what was said differently is counted as a mark. Memory is bounded by a
-chunk, however many examples there are.
+Examples come in the order asked, a chunk at a time, so memory does not grow with the dataset. An example that messages cannot express
+comes as the reason instead.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from functools import partial
-from itertools import islice
-from typing import TypeVar
 
+import numpy as np
+
+from rollforge.conversations.chat_rows import without_answer
+from rollforge.conversations.messages import Conversation, Inexpressible
+from rollforge.conversations.reader import ConversationReader
+from rollforge.conversations.shape import Shaping
+from rollforge.conversations.tidy import Policies, lead, tidy
+from rollforge.errors import UsageError
 from rollforge.exporters.base import Exporter
-from rollforge.exporters.chat_rows import ChatRow, without_answer
-from rollforge.exporters.examples import Demonstration, Example, Labelled, Pair, Scored
-from rollforge.exporters.messages import Conversation, Inexpressible, Message
-from rollforge.exporters.reading import Decoded, Reader
-from rollforge.exporters.template import Prover
-from rollforge.exporters.texts import is_spelled_once
-from rollforge.exporters.tidy import Policies, lead, tidy
+from rollforge.exporters.examples import Demonstration, Example, Labelled, Pair, Prompt, Scored
 from rollforge.recipes.base import Ints
-from rollforge.records import JsonObject, to_json
-from rollforge.steps.prepare.gather import Pool
-from rollforge.steps.prepare.plan import Plan
+from rollforge.records import PARAMS_KEY, JsonObject, from_json, to_json
+from rollforge.steps.prepare.pair_sides import make_sides
+from rollforge.steps.prepare.plan import DatasetPlan
+from rollforge.steps.prepare.pool import Pool
 from rollforge.steps.prepare.settings import Settings
-from rollforge.steps.prepare.tasks import make_prompts, plain
 
 CHUNK = 256
 """Tasks whose rows are in memory at once."""
-_Given = TypeVar("_Given")
-_Made = TypeVar("_Made")
 
-TOGETHER = 64
-"""Rollouts that go through a step together."""
+GROUND_TRUTHS = ("expected_answer", "ground_truth", "answer", "solution", "label", "target", "gold")
+"""Task fields taken as the ground truth: the first that a task has."""
 
+_CHAT = ("messages", "prompt", "completion")
+"""Keys of a rollout in chat form."""
 
-@dataclass
-class Tally:
-    """What happened on the way from plan to rows."""
+_OF_A_ROLLOUT = ("response", "reward", "reward_components", "mask_sample", "verification_skipped")
+"""Keys that a rollout adds to its task row."""
 
-    lost: dict[int, str] = field(default_factory=dict)
-    """Number of each example that cannot be expressed → why."""
-    unsaid: dict[int, str] = field(default_factory=dict)
-    """Of lost pairs: position of each rollout that by itself cannot be expressed → why."""
-    marks: Counter[str] = field(default_factory=Counter)
+NumberedExample = tuple[int, Example | Inexpressible]
+"""Number of an example with the example, or why there is none."""
 
 
-@dataclass
-class Converter:
-    """Makes examples of a plan."""
+class ExampleSource:
+    """Reads the examples of a plan."""
 
-    pool: Pool
-    plan: Plan
-    settings: Settings
-    exporter: Exporter
-    policies: Policies
-    form: str
-    """`whole` or `step`: how much of an answer a pair or label is about."""
-    prover: Prover | None = None
-    """Renders each row with the user's chat template before it is written."""
-    tally: Tally = field(default_factory=Tally)
-
-    def __post_init__(self) -> None:
-        self.start_over()
-
-    def start_over(self, *, is_careful: bool = False) -> None:
-        """Begin with a reader that remembers nothing; a careful one refuses rollouts that are not UTF-8."""
-        self._reader = Reader(
-            images=self.settings.images,
-            lead=partial(lead, policies=self.policies),
-            is_careful=is_careful,
-            has_tokens=self.plan.selection.kind == "scored",
+    def __init__(
+        self,
+        pool: Pool,
+        plan: DatasetPlan,
+        settings: Settings,
+        exporter: Exporter,
+        *,
+        policies: Policies,
+        shaping: Shaping,
+        pair_form: str,
+    ) -> None:
+        """`pair_form` is `whole` or `step`: how much of an answer a pair or label is about."""
+        self._pool, self._plan, self._settings, self._exporter = pool, plan, settings, exporter
+        self._policies, self._shaping, self._pair_form = policies, shaping, pair_form
+        self.marks: Counter[str] = Counter()
+        """What was rewritten or is untidy → rollouts."""
+        self.unreadable: dict[int, str] = {}
+        """Of pairs that cannot be expressed: position of each rollout that cannot be by itself → why."""
+        self._reader = ConversationReader(
+            images=settings.images,
+            lead=partial(lead, policies=policies),
+            has_tokens=plan.selection.kind == "scored",
         )
 
-    def examples(self, numbers: Ints) -> Iterator[tuple[int, Example | Inexpressible]]:
-        """Example numbers with their examples, or why there is none."""
-        kind = self.plan.selection.kind
-        if kind == "prompt":
-            for start in range(0, len(numbers), CHUNK):
-                yield from make_prompts(self, numbers[start : start + CHUNK])
-        elif kind == "pair":
-            yield from self._pairs(numbers)
-        else:
-            yield from self._singles(numbers)
-
-    @property
-    def is_copy(self) -> bool:
-        """Rows are rollout lines as they stand: nothing is converted."""
-        return self.exporter.is_raw and self.plan.selection.kind != "prompt"
+    def examples(self, numbers: Ints) -> Iterator[NumberedExample]:
+        """Examples with these numbers, in this order."""
+        match self._plan.selection.kind:
+            case "prompt":
+                for start in range(0, len(numbers), CHUNK):
+                    yield from self._prompts(numbers[start : start + CHUNK])
+            case "pair":
+                yield from self._pairs(numbers)
+            case _:
+                yield from self._singles(numbers)
 
     def _read(self, positions: Ints) -> Iterator[Conversation | Inexpressible]:
-        """Rollouts as tidy conversations, or why they are none.
-
-        A few at a time go through each step together: the code of one step fits into the processor's cache, that of all does not.
-        """
-        lines = self.pool.read(positions)
-        while some := list(islice(lines, TOGETHER)):
-            decoded = [_try(self._reader.decode, line) for line in some]
-            yield from [
-                row if isinstance(row, Inexpressible) else _try(self._converse, row) for row in decoded
-            ]
-
-    def _converse(self, row: Decoded | ChatRow) -> Conversation:
-        return tidy(self._reader.converse(row), self.policies)
-
-    def _count(self, found: Conversation | Inexpressible) -> Conversation:
-        """The conversation, its marks counted; raises when it is none."""
-        if isinstance(found, Inexpressible):
-            raise found
-        if found.marks:
-            self.tally.marks.update(found.marks)
-        return found
-
-    def read_prompt(self, params: bytes) -> Conversation:
-        """A task's parameters as a conversation without an answer."""
-        return tidy(self._reader.read_prompt(params), self.policies, needs_answer=False)
-
-    def read_chat_prompt(self, row: JsonObject) -> Conversation:
-        """The prompt of a rollout in chat form; its answer is not read."""
-        found = self._reader.read(to_json(without_answer(row)))
-        asked = Conversation(found.prompt, [], found.tools, found.marks - {"empty output"})
-        return tidy(asked, self.policies, needs_answer=False)
-
-    def _singles(self, numbers: Ints) -> Iterator[tuple[int, Example | Inexpressible]]:
-        positions = self.plan.selection.picks[numbers]
-        rewards = map(float, self.pool.candidates.reward[positions])
-        conversations = self._read(positions)
-        for number, reward, found in zip(numbers.tolist(), rewards, conversations, strict=True):
+        """Rollouts as tidy conversations, or why they are none."""
+        for line in self._pool.read(positions):
             try:
-                example = self._single(number, reward, self._count(found))
+                yield tidy(self._reader.read(line), self._policies)
             except Inexpressible as error:
-                yield number, error
-            else:
-                yield number, example
+                yield error
+
+    def _count(self, conversation: Conversation | Inexpressible) -> Conversation:
+        """Count the marks of a conversation; raise if it is none."""
+        if isinstance(conversation, Inexpressible):
+            raise conversation
+        if conversation.marks:
+            self.marks.update(conversation.marks)
+        return conversation
+
+    def _singles(self, numbers: Ints) -> Iterator[NumberedExample]:
+        positions = self._plan.selection.picks[numbers]
+        rewards = map(float, self._pool.candidates.reward[positions])
+        conversations = self._read(positions)
+        for number, reward, conversation in zip(numbers.tolist(), rewards, conversations, strict=True):
+            try:
+                example: Example | Inexpressible = self._single(number, reward, self._count(conversation))
+            except Inexpressible as error:
+                example = error
+            yield number, example
 
     def _single(self, number: int, reward: float, conversation: Conversation) -> Example:
-        selection = self.plan.selection
+        selection = self._plan.selection
         prompt, answer, tools = conversation.prompt, conversation.answer, conversation.tools
         if selection.kind == "demonstration":
             return Demonstration(prompt, answer, tools, reward)
         if conversation.asks_nothing:
             raise Inexpressible("empty prompt")
         if selection.kind == "labelled":
-            if self.form == "step" and len(answer) > 1:
+            if self._pair_form == "step" and len(answer) > 1:
                 last = max(place for place, message in enumerate(answer) if message.role == "assistant")
                 if last + 1 < len(answer):
-                    self.tally.marks["tool results after the labelled message left out"] += 1
+                    self.marks["tool results after the labelled message left out"] += 1
                 prompt, answer = prompt + answer[:last], answer[last : last + 1]
             return Labelled(prompt, answer, tools, bool(selection.values["label"][number]), reward)
         position = int(selection.picks[number])
@@ -155,116 +127,129 @@ class Converter:
             prompt=prompt,
             answer=answer,
             tools=tools,
-            numbers={name: plain(column[number]) for name, column in selection.values.items()},
-            task=self.task_id(position),
-            rollout=int(self.pool.rollout[position]),
+            numbers={name: _plain(column[number]) for name, column in selection.values.items()},
+            task=self._pool.task_id(position),
+            rollout=int(self._pool.rollout[position]),
             tokens=conversation.tokens,
-            fidelity=_fidelity(conversation, self.exporter),
+            fidelity=_fidelity(conversation, self._shaping),
         )
 
-    def _pairs(self, numbers: Ints) -> Iterator[tuple[int, Example | Inexpressible]]:
-        picks = self.plan.selection.picks[numbers]
-        rewards = self.pool.candidates.reward[picks]
+    def _pairs(self, numbers: Ints) -> Iterator[NumberedExample]:
+        picks = self._plan.selection.picks[numbers]
+        rewards = self._pool.candidates.reward[picks]
         conversations = self._read(picks.ravel())
-        thinks = self.exporter.shape_as.reasoning != "drop"
+        has_reasoning = self._shaping.reasoning != "drop"
         for number, positions, two in zip(numbers.tolist(), picks, rewards, strict=True):
             first, second = next(conversations), next(conversations)
             try:
                 chosen, rejected = self._count(first), self._count(second)
-                sides = make_sides(chosen, rejected, self.form, thinks=thinks)
+                sides = make_sides(chosen, rejected, self._pair_form, has_reasoning=has_reasoning)
             except Inexpressible as error:
-                for position, found in zip(positions.tolist(), (first, second), strict=True):
-                    if isinstance(found, Inexpressible):
-                        self.tally.unsaid[position] = str(found)
+                for position, side in zip(positions.tolist(), (first, second), strict=True):
+                    if isinstance(side, Inexpressible):
+                        self.unreadable[position] = str(side)
                 yield number, error
                 continue
             yield number, Pair(*sides, chosen.tools, *two.tolist())
 
-    def task_id(self, position: int) -> str:
-        """The task as a text: its number; its group where the rows have none, and with it where several prompts share one."""
-        task, group = int(self.pool.task[position]), int(self.pool.candidates.group[position])
-        if task < 0:
-            return f"group-{group}"
-        return f"{task}-group-{group}" if task in self.pool.shared_tasks else str(task)
+    def _prompts(self, numbers: Ints) -> Iterator[NumberedExample]:
+        """One prompt example per task of the chunk."""
+        positions = self._plan.selection.picks[numbers]
+        rows = _task_rows(self._pool, positions)
+        for number, position, row in zip(numbers.tolist(), positions.tolist(), rows, strict=True):
+            try:
+                yield number, self._prompt(number, position, row)
+            except Inexpressible as error:
+                yield number, error
+
+    def _prompt(self, number: int, position: int, row: JsonObject) -> Prompt:
+        plan = self._plan
+        if self._exporter.has_task_rows:
+            conversation = Conversation([], [])  # the task row is written as it is
+            for problem in self._exporter.problems("prompt", row, self._shaping):
+                raise Inexpressible(problem)
+        else:
+            conversation = self._read_prompt(row)
+        row = {key: value for key, value in row.items() if key not in _CHAT}
+        self.marks.update(conversation.marks)
+        truth = ground_truth(row, self._settings.ground_truth)
+        if truth is None:
+            self.marks["no ground truth in the task"] += 1
+        return Prompt(
+            prompt=conversation.prompt,
+            tools=conversation.tools,
+            ground_truth=truth or "",
+            numbers={name: _plain(column[number]) for name, column in plan.selection.values.items()},
+            task=self._pool.task_id(position),
+            index=number,
+            source=self._pool.agents[position] or "rollforge",
+            split=plan.splits[int(plan.split[number])],
+            fields=to_json(row),
+        )
+
+    def _read_prompt(self, row: JsonObject) -> Conversation:
+        """The prompt of a task row, or of a rollout in chat form."""
+        if isinstance(row.get(PARAMS_KEY), dict):
+            asked = self._reader.read_prompt(to_json(row[PARAMS_KEY]))
+        elif any(key in row for key in _CHAT):
+            read = self._reader.read(to_json(without_answer(row)))
+            asked = Conversation(read.prompt, [], read.tools, read.marks - {"empty output"})
+        else:
+            raise Inexpressible("the task has no responses_create_params")
+        asked = tidy(asked, self._policies, needs_answer=False)
+        if asked.asks_nothing:
+            raise Inexpressible("empty prompt")
+        return asked
 
 
-def _try(step: Callable[[_Given], _Made], given: _Given) -> _Made | Inexpressible:
-    try:
-        return step(given)
-    except Inexpressible as error:
-        return error
+def _task_rows(pool: Pool, positions: Ints) -> list[JsonObject]:
+    """The task rows as sent, or the task's part of a rollout where the run has no task file."""
+    known: dict[tuple[int, int], JsonObject] = {}
+    for run in np.unique(pool.run[positions]):
+        tasks = [int(pool.task[p]) for p in positions if pool.run[p] == run and pool.task[p] >= 0]
+        known |= {(int(run), task): row for task, row in pool.indexes[run].task_rows(sorted(set(tasks)))}
+    missing = [p for p in positions if (int(pool.run[p]), int(pool.task[p])) not in known]
+    lines = dict(zip(missing, pool.read(np.array(missing, dtype=np.int64)), strict=True)) if missing else {}
+    rows = []
+    for position in positions:
+        row = known.get((int(pool.run[position]), int(pool.task[position])))
+        row = dict(row) if row is not None else from_json(lines[position])
+        row = {
+            key: value
+            for key, value in row.items()
+            if key not in _OF_A_ROLLOUT and not key.startswith(("_ng_", "_rf"))
+        }
+        agent = pool.agents[int(position)]
+        if "agent_ref" not in row and agent is not None:
+            row["agent_ref"] = {"name": agent}
+        rows.append(row)
+    return rows
 
 
-def make_sides(
-    chosen: Conversation, rejected: Conversation, form: str, *, thinks: bool = True
-) -> tuple[list[Message], list[Message], list[Message]]:
-    """(prompt, chosen, rejected): whole answers, or the first message in which the two differ.
-
-    Where reasoning is not written (`thinks` is false), messages that differ in it alone are the same.
-
-    Raises:
-        Inexpressible: the two are not answers to one prompt, say the same, or never differ in a message of the model.
-    """
-    if chosen.asks_nothing:
-        raise Inexpressible("empty prompt")
-    if chosen.prompt != rejected.prompt or chosen.tools != rejected.tools:
-        raise Inexpressible("the two prompts differ")
-    if say_the_same(chosen.answer, rejected.answer):
-        raise Inexpressible("same answer after normalisation")
-    if form == "whole" or (len(chosen.answer) == 1 and len(rejected.answer) == 1):
-        return chosen.prompt, chosen.answer, rejected.answer
-    shared = 0
-    for a, b in zip(chosen.answer, rejected.answer, strict=False):
-        if not _same_message(a, b, thinks=thinks):
-            break
-        shared += 1
-    if shared == min(len(chosen.answer), len(rejected.answer)):
-        raise Inexpressible("one answer is the beginning of the other")
-    a, b = chosen.answer[shared], rejected.answer[shared]
-    if a.role != "assistant" or b.role != "assistant":
-        raise Inexpressible("the answers first differ in what a tool or user said")
-    if say_the_same([a], [b]):
-        raise Inexpressible("the answers first differ in reasoning alone")
-    # Most part ways at once: the prompt of the task itself, which is written only once for all its pairs.
-    return chosen.prompt + chosen.answer[:shared] if shared else chosen.prompt, [a], [b]
+def ground_truth(row: JsonObject, field: str | None) -> str | None:
+    """The reference answer of a task as text: JSON if it is not a text."""
+    for name in (field,) if field else GROUND_TRUTHS:
+        value = row.get(name)
+        if value is not None:
+            return value if isinstance(value, str) else to_json(value).decode()
+    if field and field not in row:
+        raise UsageError(
+            f"--ground-truth {field}: task has only {', '.join(key for key in row if key != PARAMS_KEY)}"
+        )
+    return None
 
 
-def _same_message(a: Message, b: Message, *, thinks: bool) -> bool:
-    """Equal but for the ids of calls, which servers draw at random."""
-    raws = (a.raw, a.raw_thought, b.raw, b.raw_thought)
-    if all(raw is None or is_spelled_once(raw) for raw in raws):
-        if None not in (a.raw, b.raw) and a.raw != b.raw:
-            return False  # most messages part ways here, and their texts need not be built
-        if thinks and None not in (a.raw_thought, b.raw_thought) and a.raw_thought != b.raw_thought:
-            return False
-    said = [(m.role, m.content, m.reasoning if thinks else None, m.name) for m in (a, b)]
-    return said[0] == said[1] and _same_calls(a, b)
+def _plain(value: object) -> float | int | None:
+    """A numpy number as JSON has it: NaN is null."""
+    if isinstance(value, np.integer):
+        return int(value)
+    number = float(value)  # type: ignore[arg-type]
+    return None if np.isnan(number) else number
 
 
-def _same_calls(a: Message, b: Message) -> bool:
-    return [(c.name, c.arguments) for c in a.calls] == [(c.name, c.arguments) for c in b.calls]
-
-
-def say_the_same(a: list[Message], b: list[Message]) -> bool:
-    """Whether the model's messages differ in nothing but white space, reasoning and call ids."""
-    said = [[message for message in messages if message.role == "assistant"] for messages in (a, b)]
-    return len(said[0]) == len(said[1]) and all(map(_says_the_same, *said))
-
-
-def _says_the_same(a: Message, b: Message) -> bool:
-    if not _same_calls(a, b):
-        return False
-    first, second = a.content, b.content
-    if first[:200].split()[:5] != second[:200].split()[:5]:
-        return False  # most texts part ways early; splitting all is slow
-    return first == second or first.split() == second.split()
-
-
-def _fidelity(conversation: Conversation, exporter: Exporter) -> str:
+def _fidelity(conversation: Conversation, shaping: Shaping) -> str:
     calls = sum(message.role == "assistant" for message in conversation.answer)
     if len(conversation.tokens) == calls and all(record.is_whole for record in conversation.tokens):
         return "token-exact"
-    is_lossy = exporter.shape_as.reasoning == "drop" and any(
-        message.reasoning for message in conversation.answer
-    )
+    is_lossy = shaping.reasoning == "drop" and any(message.reasoning for message in conversation.answer)
     return "lossy" if is_lossy or "encrypted reasoning left out" in conversation.marks else "text-only"

@@ -1,22 +1,55 @@
-"""This module settles, before anything is written, the form of the rows: file type, key names, what becomes of untidy rollouts.
+"""The form that was asked for: file type, shape of the messages, what happens to untidy rollouts.
 
-The exporter's defaults stand where the user asked for nothing else; what a trainer cannot carry is refused here, by name.
+The exporter's defaults apply unless the user asked for another form; a form that the trainer cannot carry is refused by name. The
+survey of the chosen rows decides whether it can stay.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
+from rollforge.conversations.shape import Arguments, Shaping
+from rollforge.conversations.template import Prover, load_template, pick_shaping
+from rollforge.conversations.tidy import Policies, Policy
 from rollforge.errors import UsageError
 from rollforge.exporters.base import Exporter
 from rollforge.exporters.examples import Kind
-from rollforge.exporters.shape import Shaping
-from rollforge.exporters.tidy import Policies, Policy
+from rollforge.exporters.form import Container, Form
 from rollforge.steps.prepare.settings import Settings
 
+_SHAPING = ("arguments", "tools", "reasoning", "keys")
 
-def container_of(exporter: type[Exporter], settings: Settings, kind: Kind) -> str:
-    """The file type: the trainer's own, where the user did not ask for another that it reads too."""
+
+class AskedForm(NamedTuple):
+    """A form to begin with."""
+
+    form: Form
+    fallback: Arguments | None = "string"
+    """Form of the arguments if the loader would damage objects; None if the template takes no other."""
+    prover: Prover | None = None
+    """Renders each row with the user's chat template."""
+
+
+def asked_form(exporter: type[Exporter], settings: Settings, kind: Kind, container: Container) -> AskedForm:
+    """The exporter's form with the user's changes; with `--template`, the template picks what is still open."""
+    shaping = shaping_of(exporter, settings, kind, container)
+    if settings.template is None:
+        return AskedForm(Form(shaping=shaping, container=container))
+    if exporter.is_raw or exporter.name == "llama-factory":
+        raise UsageError(f"--template does not apply to {exporter.name}: it renders no messages of ours")
+    template = load_template(settings.template)
+    fixed = {name: getattr(settings, name) for name in _SHAPING if getattr(settings, name) != "auto"}
+    if container == "parquet" and shaping.arguments != "text":
+        fixed |= {"keys": "uniform", "arguments": fixed.get("arguments", "string")}
+    shaping, fallback, shows_tools = pick_shaping(template, shaping, fixed)
+    form = Form(shaping=shaping, container=container)
+    return AskedForm(form, fallback, Prover(template, shows_tools=shows_tools))
+
+
+def container_of(exporter: type[Exporter], settings: Settings, kind: Kind) -> Container:
+    """The file type: the trainer's own, unless the user asked for another that it reads."""
     known = exporter.containers_for(kind)
     if settings.format == "auto":
         return exporter.container
@@ -25,13 +58,9 @@ def container_of(exporter: type[Exporter], settings: Settings, kind: Kind) -> st
     return settings.format
 
 
-def shaping_of(exporter: type[Exporter], settings: Settings, kind: Kind, container: str) -> Shaping:
-    """The exporter's own shaping, where the user did not ask for another."""
-    asked = {
-        name: getattr(settings, name)
-        for name in ("arguments", "tools", "reasoning", "keys")
-        if getattr(settings, name) != "auto"
-    }
+def shaping_of(exporter: type[Exporter], settings: Settings, kind: Kind, container: Container) -> Shaping:
+    """The exporter's own shaping, with what the user asked for."""
+    asked = {name: getattr(settings, name) for name in _SHAPING if getattr(settings, name) != "auto"}
     _refuse_lost(exporter, asked, kind)
     shaping = msgspec.structs.replace(exporter.shaping_for(kind), **asked)
     if container == "parquet" and exporter.container != "parquet":
@@ -46,7 +75,7 @@ def shaping_of(exporter: type[Exporter], settings: Settings, kind: Kind, contain
 
 
 def _refuse_lost(exporter: type[Exporter], asked: dict[str, str], kind: Kind) -> None:
-    """Raise for a form that the rows have no place for: calls, schemas or reasoning would be gone."""
+    """Raise for a form in which the rows would lose calls, schemas or reasoning."""
     for name, value in asked.items():
         known = () if exporter.is_raw else exporter.forms(kind).get(name, (value,))
         if value not in known:
@@ -58,7 +87,7 @@ def _refuse_lost(exporter: type[Exporter], asked: dict[str, str], kind: Kind) ->
 
 
 def policies_of(exporter: type[Exporter], settings: Settings) -> Policies:
-    """What becomes of untidy rollouts: the exporter's own policies, where the user did not ask for another."""
+    """What happens to untidy rollouts: the exporter's own policies, unless the user asked for others."""
     if settings.untidy == "auto":
         return exporter.policies
     policy: Policy = settings.untidy

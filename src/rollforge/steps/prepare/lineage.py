@@ -1,8 +1,8 @@
-"""This module keeps, beside the data, which rollouts are behind each row, and finds them again from `FILE:LINE`.
+"""Lineage: which rollouts are behind each row, and how to find them from `FILE:LINE`.
 
-The sidecar is `lineage.parquet`: one row per example with its file, its line (from 1), its run, task, rollout, reward, verifier and
-line in the run; a pair also has the rejected rollout. It stands beside the rows and not in them, because every extra column changes
-what some loader does.
+The sidecar `lineage.parquet` has one row per example with its file, its line (from 1), its run, task, rollout, reward, verifier
+and line in the run; a pair also has the rejected rollout. It is a file of its own because an extra column in the rows changes
+what some loaders do.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from rollforge.errors import UsageError
-from rollforge.index.arrays import arrow_array, arrow_floats
+from rollforge.index import arrow_array, arrow_floats
 from rollforge.recipes.base import Ints
-from rollforge.steps.prepare.gather import Pool
 from rollforge.steps.prepare.manifest import find_run
-from rollforge.steps.prepare.plan import Plan
+from rollforge.steps.prepare.plan import DatasetPlan
+from rollforge.steps.prepare.pool import Pool
 from rollforge.steps.prepare.write import Written
 
 NAME = "lineage.parquet"
@@ -37,18 +37,18 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class Lineage(msgspec.Struct, frozen=True):
-    """What is behind one line of a data set: one rollout, or the chosen and the rejected one."""
+    """The rollouts behind one line of a dataset: one, or the chosen and the rejected one."""
 
     file: str
     line: int
     origins: list[Origin]
 
 
-def write_lineage(folder: Path, written: Written, plan: Plan, pool: Pool, runs: list[str]) -> None:
-    """The sidecar of the files just written."""
+def write_lineage(folder: Path, written: Written, plan: DatasetPlan, pool: Pool, runs: list[str]) -> None:
+    """Write the sidecar of these files."""
     import pyarrow.parquet as pq
 
-    numbers = np.concatenate([np.frombuffer(file.examples, dtype=np.int64) for file in written.files])
+    numbers = written.numbers
     lines = np.concatenate([np.arange(1, len(file.examples) + 1) for file in written.files])
     codes = np.repeat(np.arange(len(written.files)), [len(file.examples) for file in written.files])
     names = pa.array([file.name for file in written.files], pa.string())
@@ -69,12 +69,12 @@ def write_lineage(folder: Path, written: Written, plan: Plan, pool: Pool, runs: 
 
 
 def _coded(codes: Ints, names: pa.Array) -> pa.DictionaryArray:
-    """Names by their numbers; none where the number is negative."""
+    """TextColumn by their numbers; none where the number is negative."""
     return pa.DictionaryArray.from_arrays(arrow_array(codes.astype(np.int32), codes < 0), names)
 
 
 def trace(place: str) -> Lineage:
-    """The rollouts behind `FILE:LINE` of a prepared data set.
+    """The rollouts behind `FILE:LINE` of a prepared dataset.
 
     Raises:
         UsageError: the file has no lineage beside it, or no such line.
@@ -87,7 +87,7 @@ def trace(place: str) -> Lineage:
         raise UsageError(f"{place!r} is not FILE:LINE", hint=f"for example {place.rstrip(':')}:1")
     path, line = Path(name), int(number)
     if not path.is_file():
-        raise UsageError(f"{path}: no such file", hint="give a file of a prepared data set")
+        raise UsageError(f"{path}: no such file", hint="give a file of a prepared dataset")
     sidecar = path.parent / NAME
     if not sidecar.is_file():
         raise UsageError(f"{path}: there is no {NAME} beside it", hint="it is written by rollforge prepare")

@@ -1,34 +1,60 @@
-"""This module holds the manifest: how a data set was made, complete enough to make the same bytes again.
+"""The manifest: how a dataset was made, complete enough to make the same bytes again.
 
-It has no time stamp and no absolute path of ours: the same inputs and options give the same manifest.
+It has no time stamp: the same inputs and options give the same manifest.
 """
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from rollforge import __version__
+from rollforge.conversations.template import template_file
 from rollforge.errors import DataError, UsageError
-from rollforge.exporters.template import template_file
-from rollforge.index.hashing import digest_of
-from rollforge.index.sources import tasks_file
-from rollforge.installed import version_of
-from rollforge.records import JsonObject
 from rollforge.registry import refuse_unknown
 from rollforge.steps.prepare.settings import SETTING_NAMES, Settings
 from rollforge.store import RunFiles
+from rollforge.store.digest import digest_of
+from rollforge.store.find import tasks_file
 from rollforge.store.reading import UNREADABLE
 
 NAME = "manifest.json"
 PACKAGES = ("numpy", "pyarrow", "duckdb", "msgspec")
 
 
+class _Keyed(msgspec.Struct, eq=False):
+    """A record that can also be read by, and compared as, its JSON object."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, dict | type(self)):
+            return NotImplemented
+        return bool(msgspec.to_builtins(self) == msgspec.to_builtins(other))
+
+    def __getitem__(self, name: str) -> Any:
+        for field in msgspec.structs.fields(self):
+            if field.encode_name == name and (value := getattr(self, field.name)) is not UNSET:
+                return value
+        raise KeyError(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value under a JSON key, or `default`."""
+        try:
+            return self[name]
+        except KeyError:
+            return default
+
+    def __contains__(self, name: str) -> bool:
+        return self.get(name, UNSET) is not UNSET
+
+
 class FileRecord(msgspec.Struct):
-    """A file of the data set."""
+    """A file of the dataset."""
 
     path: str
     split: str
@@ -38,7 +64,7 @@ class FileRecord(msgspec.Struct):
 
 
 class Input(msgspec.Struct):
-    """A file that the data set was made from."""
+    """A file that the dataset was made from."""
 
     run: str
     """As it was named."""
@@ -49,66 +75,176 @@ class Input(msgspec.Struct):
     """False for a file that an option names: evaluation prompts, a chat template, a tokenizer."""
 
 
-class Manifest(msgspec.Struct, kw_only=True):
-    """How a data set was made."""
+class TaskCounts(_Keyed, rename={"before": "in"}):
+    """Tasks before and after the selection."""
+
+    before: int
+    kept: int
+
+
+class DatasetCounts(_Keyed):
+    """What happened to every rollout and every example, each counted once."""
+
+    rollouts: dict[str, int]
+    """`in`, `kept`, and every other fate; they add up to `in`."""
+    examples: dict[str, int]
+    """`planned`, why some were not written, `written`."""
+    tasks: TaskCounts
+    failed_attempts: int
+    """Failed attempts on record; they are no rollouts."""
+    rejected_lines: int
+    """Lines that are no rollouts."""
+    overruled_rows: int
+    """Rows that a later one with the same task, rollout and attempt replaces."""
+
+
+class Distribution(_Keyed):
+    """Mean, spread and range of `n` values."""
+
+    n: int
+    mean: float
+    std: float | None
+    min: float
+    median: float
+    max: float
+
+
+class BinCounts(_Keyed):
+    """Counts in equal bins, the last one closed."""
+
+    edges: list[float]
+    counts: list[int]
+
+
+_Summary = Distribution | None | UnsetType
+
+
+class DatasetStatistics(_Keyed, kw_only=True):
+    """Numbers of the written examples; each kind of example has some of them."""
+
+    tasks: int
+    gap: _Summary = UNSET
+    reward: _Summary = UNSET
+    chars: _Summary = UNSET
+    mean_reward: _Summary = UNSET
+    std_reward: _Summary = UNSET
+    pass_rate: _Summary = UNSET
+    difficulty: _Summary = UNSET
+    histogram: BinCounts | UnsetType = UNSET
+    """Of the rewards, or of the gaps of pairs."""
+    share_gap_at_least: float | UnsetType | None = msgspec.field(default=UNSET, name="share_gap_at_least_0.3")
+    share_gap_below: float | UnsetType | None = msgspec.field(default=UNSET, name="share_gap_below_0.1")
+    chosen_reward: _Summary = UNSET
+    rejected_reward: _Summary = UNSET
+    chosen_chars: _Summary = UNSET
+    rejected_chars: _Summary = UNSET
+    share_chosen_longer: float | UnsetType | None = UNSET
+    desirable: int | UnsetType = UNSET
+    undesirable: int | UnsetType = UNSET
+    advantage_grpo: _Summary = UNSET
+    exact_duplicates: int | UnsetType = UNSET
+
+    def distributions(self) -> Iterator[tuple[str, Distribution]]:
+        """Every distribution by its name."""
+        for field in self.__struct_fields__:
+            if isinstance(value := getattr(self, field), Distribution):
+                yield field, value
+
+
+class FormRecord(_Keyed, kw_only=True):
+    """How the rows are written."""
+
+    container: str
+    copied: bool
+    """Rows are rollout lines, byte for byte."""
+    arguments: str | UnsetType = UNSET
+    tools: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    keys: str | UnsetType = UNSET
+    changes: list[str] | UnsetType = UNSET
+    """What differs from the form that was asked for, and why."""
+    answers: str | UnsetType = UNSET
+    """`whole` or `step`."""
+
+
+class RedFlag(_Keyed):
+    """Something to look at before training."""
+
+    id: str
+    text: str
+
+
+class CheckRecord(_Keyed, kw_only=True):
+    """What `rollforge check` found before; empty if it did not run."""
+
+    ran: bool | UnsetType = UNSET
+    ok: bool | UnsetType = UNSET
+    errors: list[str] | UnsetType = UNSET
+    warnings: list[str] | UnsetType = UNSET
+    forced: bool | UnsetType = UNSET
+    """Whether `--force` was given."""
+
+
+Threshold = float | str | dict[str, int]
+
+
+class DatasetManifest(msgspec.Struct, kw_only=True):
+    """How a dataset was made."""
 
     recipe: str
     to: str
     kind: str
-    """What a row is: demonstration, pair, labelled, prompt, scored."""
+    """Kind of example: demonstration, pair, labelled, prompt, scored."""
     options: Settings
     seed: int
     inputs: list[Input]
     versions: dict[str, str]
-    thresholds: JsonObject
-    """Values that decided, whether given or taken from the data."""
-    counts: JsonObject
-    """`rollouts`: in, kept, and every other fate; `examples`: planned, written, and why some were not; `tasks`; `failed_attempts`."""
+    thresholds: dict[str, Threshold]
+    """Values that decided, given or taken from the data."""
+    counts: DatasetCounts
     untidy: dict[str, int]
-    """Rollouts that were said differently or are untidy, by what was done."""
-    form: JsonObject
-    """Where arguments, tools and reasoning stand in the rows, and why."""
-    statistics: JsonObject
+    """Untidy or rewritten rollouts, by what was done."""
+    form: FormRecord
+    statistics: DatasetStatistics
     splits: dict[str, int]
     files: list[FileRecord] = []
-    flags: list[JsonObject] = []
-    check: JsonObject = {}
-    """Whether `rollforge check` ran first, what it said, and whether it was overruled."""
+    flags: list[RedFlag] = []
+    check: CheckRecord = msgspec.field(default_factory=CheckRecord)
     dry_run: bool = False
-    outlook: list[JsonObject] = []
+    outlook: list[dict[str, float]] = []
     """Counts at other thresholds; a dry run shows them."""
 
     @property
     def is_forced(self) -> bool:
-        """Whether errors that `rollforge check` found were overruled."""
+        """Whether `--force` overruled errors of `rollforge check`."""
         return bool(self.check.get("forced") and not self.check.get("ok"))
 
     def to_json(self) -> bytes:
-        """As written to disk."""
+        """The manifest as written to disk."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
 
 
 class _Options(msgspec.Struct):
-    """The options of a manifest as they are written: a newer version may have some that we do not know."""
+    """The options of a manifest as written: a newer version may have some that this one does not know."""
 
     options: dict[str, object]
 
 
-def read_manifest(path: str | Path) -> Manifest:
+def read_manifest(path: str | Path) -> DatasetManifest:
     """The manifest at `path`, a file or the folder it is in."""
-    place = Path(path)
-    place = place / NAME if place.is_dir() else place
+    file = Path(path)
+    file = file / NAME if file.is_dir() else file
     try:
-        data = place.read_bytes()
-        manifest = msgspec.json.decode(data, type=Manifest)
+        data = file.read_bytes()
+        manifest = msgspec.json.decode(data, type=DatasetManifest)
         refuse_unknown(msgspec.json.decode(data, type=_Options).options, SETTING_NAMES, "prepare")
         return manifest
     except OSError as error:
         raise UsageError(
-            f"{place}: no such manifest", hint="give the manifest.json of a prepared data set"
+            f"{file}: no such manifest", hint="give the manifest.json of a prepared dataset"
         ) from error
     except UNREADABLE as error:
-        raise DataError(f"{place}: not a manifest of rollforge prepare: {error}") from error
+        raise DataError(f"{file}: not a manifest of rollforge prepare: {error}") from error
 
 
 def files_beside(settings: Settings) -> list[Path]:
@@ -128,7 +264,7 @@ def tokenizer_file(path: str) -> Path:
 
 
 def files_of_runs(runs: Sequence[str | Path]) -> Iterator[tuple[str, Path, Path]]:
-    """Every file of the runs that decides the result: the run, the file, and the folder of its index."""
+    """Every file of the runs that decides the result: (run, file, folder of its index)."""
     for run in runs:
         files = RunFiles(run)
         for path in (files.rollouts, tasks_file(files), files.verdicts):
@@ -148,31 +284,39 @@ def describe_inputs(runs: Sequence[str | Path], beside: Sequence[Path] = ()) -> 
 
 
 def versions() -> dict[str, str]:
-    """What the bytes may depend on."""
+    """Versions of everything that the bytes may depend on."""
     found = {"rollforge": __version__, "python": platform.python_version()}
-    return found | {name: version_of(name) for name in PACKAGES}
+    return found | {name: _version_of(name) for name in PACKAGES}
 
 
-def runs_of(manifest: Manifest) -> list[str]:
+def _version_of(package: str) -> str:
+    """The installed version of a package."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def runs_of(manifest: DatasetManifest) -> list[str]:
     """The runs a manifest names, in order."""
     others = manifest.options.decontaminate
     return list(dict.fromkeys(i.run for i in manifest.inputs if i.is_of_run and i.run not in others))
 
 
 def find_run(name: str, near: Path) -> str:
-    """Where a run is that a data set was made from, by the name it had then.
+    """The present path of a run that a dataset was made from, given the name it had then.
 
-    A relative name was relative to where the command was given, most often a folder above the data set: so it is found from
-    anywhere, and after both have moved together.
+    A relative name was relative to the working directory, most often a folder above the dataset; looking in all folders above finds it
+    from anywhere, also after both have moved together.
     """
     if RunFiles(name).rollouts.is_file():
         return name
-    places = (folder / name for folder in near.resolve().parents)
-    return str(next((place for place in places if RunFiles(place).rollouts.is_file()), name))
+    paths = (folder / name for folder in near.resolve().parents)
+    return str(next((path for path in paths if RunFiles(path).rollouts.is_file()), name))
 
 
-def refuse_changed_inputs(manifest: Manifest, runs: Sequence[str]) -> None:
-    """Raise when the files behind a manifest are not the ones it was made from; `runs` is where its runs are now."""
+def refuse_changed_inputs(manifest: DatasetManifest, runs: Sequence[str]) -> None:
+    """Raise when an input of a manifest has changed since; `runs` are the present paths of its runs."""
     moved = dict(zip(runs_of(manifest), runs, strict=True))
     missing = [run for run in runs if not RunFiles(run).rollouts.is_file()]
     if missing:
@@ -188,5 +332,5 @@ def refuse_changed_inputs(manifest: Manifest, runs: Sequence[str]) -> None:
         names = ", ".join(f"{run}: {file}" for run, file in changed)
         raise DataError(
             f"the inputs have changed since the manifest was written: {names}",
-            hint="make a new data set from them: rollforge prepare RECIPE RUN --to EXPORTER -o DIR",
+            hint="make a new dataset from them: rollforge prepare RECIPE RUN --to EXPORTER -o DIR",
         )

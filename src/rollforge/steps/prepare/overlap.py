@@ -1,6 +1,6 @@
-"""This module compares texts by their word sequences: signatures for near equality, n-grams for contamination.
+"""Text similarity by word sequences: MinHash signatures for near duplicates, n-grams for contamination.
 
-Both work on lower-case words without punctuation, so that formatting alone never makes two texts different.
+Both compare lower-case words without punctuation, so that formatting alone never makes two texts different.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def grams(found: Sequence[str], size: int) -> set[int]:
 
 
 def signature(text: str) -> np.ndarray:
-    """Minima of hashed word triples: equal places in two signatures estimate the share of triples in common."""
+    """MinHash signature over word triples: the share of equal entries estimates the Jaccard similarity."""
     found = grams(words(text), SHINGLE)
     if not found:
         return np.zeros(_SIZE, dtype=np.uint64)
@@ -49,12 +49,12 @@ def signature(text: str) -> np.ndarray:
 
 
 def similarity(a: np.ndarray, b: np.ndarray) -> float:
-    """The estimated share of word triples that two texts have in common."""
+    """Estimated Jaccard similarity of the word triples of two texts."""
     return float(np.mean(a == b))
 
 
 class SignatureIndex:
-    """Signatures seen so far, found again by any equal band."""
+    """Locality-sensitive index of signatures: candidates share at least one band."""
 
     def __init__(self, threshold: float) -> None:
         self._threshold = threshold
@@ -62,7 +62,7 @@ class SignatureIndex:
         self._by_band: dict[tuple[int, bytes], list[int]] = {}
 
     def has_near(self, own: np.ndarray) -> bool:
-        """Whether a text like this one was seen; if not, it is from now on."""
+        """Whether a similar signature is in the index; if not, add this one."""
         width = _SIZE // BANDS
         bands = [(number, own[number * width : (number + 1) * width].tobytes()) for number in range(BANDS)]
         rivals = {place for band in bands for place in self._by_band.get(band, ())}
@@ -75,7 +75,7 @@ class SignatureIndex:
 
 
 class Grams:
-    """Word sequences of evaluation prompts."""
+    """Word n-grams of evaluation prompts."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -83,7 +83,7 @@ class Grams:
         self._short: dict[int, set[int]] = {}
 
     def add(self, text: str) -> None:
-        """Learn a prompt; one shorter than `size` words counts only as a whole."""
+        """Add a prompt; one shorter than `size` words counts only as a whole."""
         found = words(text)
         if len(found) >= self._size:
             self._long |= grams(found, self._size)
@@ -94,7 +94,7 @@ class Grams:
         return len(self._long) + sum(map(len, self._short.values()))
 
     def overlaps(self, text: str) -> bool:
-        """Whether the text repeats a word sequence of an evaluation prompt."""
+        """Whether the text has an n-gram of an evaluation prompt."""
         found = words(text)
         if not grams(found, self._size).isdisjoint(self._long) and len(found) >= self._size:
             return True

@@ -1,15 +1,15 @@
-"""Options of `prepare`: one record, saved in the manifest and read back by `--from`."""
+"""RecipeOptions of `prepare`: one record, saved in the manifest and read back by `--from`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import isfinite
 from typing import Literal
 
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.recipes.base import Dedupe, Options, Order, Strategy
+from rollforge.recipes.base import Dedupe, Order, RecipeOptions, Strategy
 from rollforge.registry import refuse_unknown
 
 
@@ -135,10 +135,12 @@ class Settings(FileSettings, RowSettings, PairSettings, SelectionSettings):
     the first fields of a manifest come from the last base.
     """
 
-    def recipe_options(self) -> Options:
+    def recipe_options(self) -> RecipeOptions:
         """Return the part that recipes read."""
-        shared = {name: getattr(self, name) for name in Options.__dataclass_fields__ if hasattr(self, name)}
-        return Options(balance_labels=self.balance == "label", **shared)
+        shared = {
+            name: getattr(self, name) for name in RecipeOptions.__dataclass_fields__ if hasattr(self, name)
+        }
+        return RecipeOptions(balance_labels=self.balance == "label", **shared)
 
 
 SETTING_NAMES = tuple(field.name for field in fields(Settings))
@@ -156,7 +158,8 @@ def make_settings(options: dict[str, object]) -> Settings:
     """Make settings from plain values; raise for an unknown name or an impossible value."""
     refuse_unknown(options, SETTING_NAMES, "prepare")
     try:
-        settings = msgspec.convert(options, Settings, strict=False)
+        # `replace` runs __init__: msgspec leaves defaults to the class, and they would be missing from the manifest.
+        settings = replace(msgspec.convert(options, Settings, strict=False))
     except msgspec.ValidationError as error:
         raise UsageError(f"prepare: {error}", hint="see the options: rollforge prepare --help") from error
     _refuse_shares(settings.split)

@@ -16,7 +16,7 @@ from rollforge.errors import DataError
 from rollforge.steps.report.exemplars import turns
 from rollforge.steps.report.figures import Figure, number
 from rollforge.steps.report.html import Html, join, table, tag
-from rollforge.steps.report.inputs import DatasetManifest, SummaryFacts
+from rollforge.steps.report.inputs import ManifestFacts, SummaryFacts
 from rollforge.steps.report.page import Section, command, document, figures, tiles
 from rollforge.store import UNREADABLE
 
@@ -62,15 +62,15 @@ def report_dataset(folder: Path, *, with_texts: bool = True) -> bytes:
     return document(f"rollforge report: {folder.name}", head, sections)
 
 
-def _read_manifest(folder: Path) -> DatasetManifest:
+def _read_manifest(folder: Path) -> ManifestFacts:
     path = folder / "manifest.json"
     try:
-        return msgspec.json.decode(path.read_bytes(), type=DatasetManifest)
+        return msgspec.json.decode(path.read_bytes(), type=ManifestFacts)
     except UNREADABLE as error:
         raise DataError(f"{path}: not a manifest of rollforge prepare: {error}") from error
 
 
-def _verdict(manifest: DatasetManifest) -> Html:
+def _verdict(manifest: ManifestFacts) -> Html:
     gate = manifest.check
     if gate.forced and not gate.ok:
         grade, words = "bad", f"Made with --force although the checks found errors: {', '.join(gate.errors)}."
@@ -89,7 +89,7 @@ def _verdict(manifest: DatasetManifest) -> Html:
     )
 
 
-def _counts(manifest: DatasetManifest) -> Html:
+def _counts(manifest: ManifestFacts) -> Html:
     fates = {str(name): count for name, count in _numbers_of(manifest.counts.get("rollouts"))}
     total = fates.pop("in", 0)
     bars = [
@@ -125,7 +125,7 @@ def _numbers_of(counts: object) -> Iterator[tuple[str, int]]:
             yield name, count
 
 
-def _numbers(manifest: DatasetManifest) -> Html:
+def _numbers(manifest: ManifestFacts) -> Html:
     summaries = {
         name: found for name, value in manifest.statistics.items() if (found := _summary(value)) is not None
     }
@@ -163,7 +163,7 @@ def _summary(value: object) -> SummaryFacts | None:
         return None
 
 
-def _histogram(manifest: DatasetManifest) -> Figure | None:
+def _histogram(manifest: ManifestFacts) -> Figure | None:
     found = manifest.statistics.get("histogram")
     if not isinstance(found, dict) or not found.get("counts"):
         return None
@@ -212,7 +212,7 @@ def _lengths(lengths: dict[str, SummaryFacts]) -> Figure:
     )  # fmt: skip
 
 
-def _examples(folder: Path, manifest: DatasetManifest) -> Html:
+def _examples(folder: Path, manifest: ManifestFacts) -> Html:
     origins = _origins(folder)
     parts = []
     for place, one in enumerate(_rows(folder, manifest)):
@@ -251,7 +251,7 @@ def _turns(row: Any) -> list[Turn]:
     return found
 
 
-def _rows(folder: Path, manifest: DatasetManifest) -> Iterator[ExampleRow]:
+def _rows(folder: Path, manifest: ManifestFacts) -> Iterator[ExampleRow]:
     """Rows evenly spaced over the first file of each split, at most ten in all."""
     files = [file for file in manifest.files if file.rows]
     each = max(1, EXAMPLES // max(1, len(files)))
@@ -310,7 +310,7 @@ def _origin(one: dict[str, Any]) -> str:
     return words
 
 
-def _lineage(manifest: DatasetManifest) -> Html:
+def _lineage(manifest: ManifestFacts) -> Html:
     rows = [[one.run, one.file, f"{one.bytes:,}", one.sha256] for one in manifest.inputs]
     return join(
         [
@@ -325,7 +325,7 @@ def _lineage(manifest: DatasetManifest) -> Html:
     )
 
 
-def _made(manifest: DatasetManifest) -> Html:
+def _made(manifest: ManifestFacts) -> Html:
     options = [
         [name, _shown(value)] for name, value in manifest.options.items() if value not in (None, [], False)
     ]

@@ -248,7 +248,7 @@ class GateFacts(Struct, frozen=True, kw_only=True):
     forced: bool = False
 
 
-class DatasetManifest(Struct, kw_only=True):
+class ManifestFacts(Struct, kw_only=True):
     """The `manifest.json` of a prepared dataset."""
 
     recipe: str

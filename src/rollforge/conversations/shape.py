@@ -1,0 +1,277 @@
+"""Messages with a trainer's key names, and back.
+
+Trainers and templates differ in the form of call arguments (object, JSON string, text), tool schemas (list, JSON string, system
+text) and reasoning (field, `<think>` in the text, none). A `Shaping` names one form of each; `unshape` inverts `shape` for what
+the shaping keeps.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+from itertools import product
+from typing import Literal
+
+import msgspec
+
+from rollforge.conversations.messages import (
+    NOT_AN_OBJECT,
+    ChatMessage,
+    FunctionCall,
+    Inexpressible,
+    is_object,
+)
+from rollforge.records import JsonObject, from_json, to_json
+
+Arguments = Literal["object", "string", "text"]
+Tools = Literal["list", "string", "system"]
+Reasoning = Literal["field", "think", "drop"]
+Keys = Literal["uniform", "present"]
+
+TOOL_KEYS = ("tool_calls", "tool_call_id", "name")
+REASONING_KEY = "reasoning_content"
+
+
+class Shaping(msgspec.Struct, frozen=True, kw_only=True):
+    """How messages are written."""
+
+    arguments: Arguments = "object"
+    tools: Tools = "list"
+    reasoning: Reasoning = "field"
+    keys: Keys = "present"
+    """`uniform`: every message has every key that any message of its column has, null where it has no value."""
+
+
+def shape(
+    messages: Iterable[ChatMessage], shaping: Shaping, keys: frozenset[str] = frozenset()
+) -> list[JsonObject]:
+    """The messages as objects; with uniform keys, `keys` are the optional ones that the column uses."""
+    if shaping.keys == "uniform" and keys:
+        order = [key for key in (REASONING_KEY, *TOOL_KEYS) if key in keys]
+        return [_uniform(_shape_one(message, shaping), order) for message in messages]
+    return [_shape_one(message, shaping) for message in messages]
+
+
+class _CallLine(msgspec.Struct, gc=False):
+    """A call, ready to encode."""
+
+    id: str
+    type: str
+    function: _FunctionLine
+
+
+class _FunctionLine(msgspec.Struct, gc=False):
+    """The function of a call, ready to encode."""
+
+    name: str
+    arguments: str | msgspec.Raw
+
+
+class MessageLine(msgspec.Struct, gc=False):
+    """A message, ready to encode: the fields of `shape`'s objects in their order; `UNSET` fields are left out."""
+
+    role: str
+    content: object
+    reasoning_content: object
+    tool_calls: object
+    tool_call_id: object
+    name: object
+
+
+def shape_for_lines(
+    messages: Iterable[ChatMessage], shaping: Shaping, keys: frozenset[str] = frozenset()
+) -> tuple[list[MessageLine], frozenset[str]]:
+    """`shape` and `keys_used` in one pass, for rows that are encoded next: texts that are JSON already keep their bytes."""
+    absent = _absent(keys if shaping.keys == "uniform" else frozenset())
+    has_field, has_calls = shaping.reasoning == "field", shaping.arguments != "text"
+    is_bare = has_calls and shaping.reasoning != "think"
+    thinks = has_called = has_results = False
+    written = []
+    for message in messages:
+        thought, calls, call_id, name = absent
+        if has_field:
+            said = message.raw_thought if message.thought is None else message.thought
+            if said is not None and message.has_reasoning:
+                thought = said
+                thinks = True
+        if has_calls:
+            if message.calls:
+                calls = [_call_line(call, shaping.arguments) for call in message.calls]
+                has_called = True
+            if message.call_id is not None:
+                call_id = message.call_id
+                name = message.name if message.name is not None else name
+                has_results = True
+        content: object
+        if is_bare and not message.images:
+            content = message.raw if message.text is None else message.text
+        else:
+            content = _content(message, shaping, is_encoded=True)
+        written.append(MessageLine(message.role, content, thought, calls, call_id, name))
+    return written, _KEYS[thinks, has_called, has_results]
+
+
+@cache
+def _absent(keys: frozenset[str]) -> tuple[object, ...]:
+    """The value of each optional key in a message without it: null where every message has the key."""
+    return tuple(None if key in keys else msgspec.UNSET for key in (REASONING_KEY, *TOOL_KEYS))
+
+
+def _call_line(call: FunctionCall, form: Arguments) -> _CallLine:
+    arguments = call.arguments if form == "string" else object_bytes(call)
+    return _CallLine(call.id, "function", _FunctionLine(call.name, arguments))
+
+
+def _uniform(row: JsonObject, order: list[str]) -> JsonObject:
+    if len(row) == 2:
+        return row | dict.fromkeys(order)
+    return {"role": row["role"], "content": row["content"], **{key: row.get(key) for key in order}}
+
+
+def keys_used(messages: Iterable[ChatMessage], shaping: Shaping) -> frozenset[str]:
+    """The optional keys that these messages need."""
+    has_thought = has_calls = has_results = False
+    for message in messages:
+        has_calls = has_calls or bool(message.calls)
+        has_results = has_results or message.call_id is not None
+        has_thought = has_thought or message.has_reasoning
+    is_text = shaping.arguments == "text"
+    return _KEYS[
+        has_thought and shaping.reasoning == "field", has_calls and not is_text, has_results and not is_text
+    ]
+
+
+_KEYS = {
+    (thought, calls, results): frozenset(
+        [REASONING_KEY] * thought + list(TOOL_KEYS[:1]) * calls + list(TOOL_KEYS[1:]) * results
+    )
+    for thought, calls, results in product((False, True), repeat=3)
+}
+
+
+def _shape_one(message: ChatMessage, shaping: Shaping) -> JsonObject:
+    row: JsonObject = {"role": message.role, "content": _content(message, shaping)}
+    if shaping.reasoning == "field" and message.has_reasoning:
+        row[REASONING_KEY] = message.reasoning
+    if shaping.arguments == "text":
+        return row
+    if message.calls:
+        row["tool_calls"] = [_shape_call(call, shaping.arguments) for call in message.calls]
+    if message.call_id is not None:
+        row["tool_call_id"] = message.call_id
+        if message.name is not None:
+            row["name"] = message.name
+    return row
+
+
+def _content(message: ChatMessage, shaping: Shaping, *, is_encoded: bool = False) -> object:
+    """The value of `content`; with `is_encoded` it may be JSON already (`msgspec.Raw`)."""
+    has_thought = shaping.reasoning == "think" and message.has_reasoning
+    has_calls = shaping.arguments == "text" and bool(message.calls)
+    if message.text is None and is_encoded and not (has_thought or has_calls or message.images):
+        return message.raw
+    content = message.content
+    if has_calls:
+        content = call_text(content, message.calls)
+    if has_thought:  # the spacing with which templates that parse the block write it back
+        content = f"<think>\n{message.reasoning}\n</think>\n\n{content}"
+    if message.images:
+        images = [{"type": "image_url", "image_url": {"url": url}} for url in message.images]
+        return [*images, {"type": "text", "text": content}]
+    return content
+
+
+def _shape_call(call: FunctionCall, form: Arguments) -> JsonObject:
+    arguments: object = call.arguments if form == "string" else object_bytes(call)
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+
+
+def object_bytes(call: FunctionCall) -> msgspec.Raw:
+    """The call's arguments as an object whose numbers keep their digits.
+
+    Raises:
+        Inexpressible: the model did not write a JSON object.
+    """
+    arguments = call.arguments
+    if not call.is_checked and not is_object(arguments):
+        raise Inexpressible(NOT_AN_OBJECT)
+    if "\n" in arguments or "\r" in arguments:  # legal white space in JSON, the end of a row in JSONL
+        arguments = arguments.replace("\r", " ").replace("\n", " ")
+    return msgspec.Raw(arguments.encode())
+
+
+def call_text(content: str, calls: Iterable[FunctionCall]) -> str:
+    """The calls as `<tool_call>` blocks after the text."""
+    blocks = [
+        f'<tool_call>\n{{"name": {to_json(call.name).decode()}, "arguments": {bytes(object_bytes(call)).decode()}}}'
+        "\n</tool_call>"
+        for call in calls
+    ]
+    return "\n".join([content, *blocks] if content else blocks)
+
+
+SCHEMAS_HEAD = "You can call these functions:\n<tools>\n"
+SCHEMAS_TAIL = "\n</tools>"
+CALLS_NOTE = '\nTo call one, write <tool_call>\n{"name": "the function", "arguments": {"an argument": "its value"}}\n</tool_call>'
+
+
+def tools_in_system(messages: list[ChatMessage], tools: bytes | None, *, as_text: bool) -> list[ChatMessage]:
+    """Write the schemas into the system message, for trainers without a `tools` column."""
+    if tools is None:
+        return messages
+    lines = "\n".join(bytes(tool).decode() for tool in msgspec.json.decode(tools, type=list[msgspec.Raw]))
+    text = SCHEMAS_HEAD + lines + SCHEMAS_TAIL + (CALLS_NOTE if as_text else "")
+    if messages and messages[0].role == "system":
+        first = messages[0]
+        return [ChatMessage("system", f"{first.content}\n\n{text}" if first.content else text), *messages[1:]]
+    return [ChatMessage("system", text), *messages]
+
+
+def tools_from_system(messages: list[ChatMessage]) -> tuple[list[ChatMessage], bytes | None]:
+    """The inverse of `tools_in_system`."""
+    if not messages or messages[0].role != "system" or SCHEMAS_HEAD not in messages[0].content:
+        return messages, None
+    head, _, rest = messages[0].content.rpartition(SCHEMAS_HEAD)
+    lines = rest.partition(SCHEMAS_TAIL)[0].split("\n")
+    tools = to_json([msgspec.Raw(line.encode()) for line in lines])
+    system = head.removesuffix("\n\n")
+    return ([ChatMessage("system", system)] if system else []) + messages[1:], tools
+
+
+_THINK = re.compile(r"\A<think>\n(.*?)\n</think>\n\n", re.DOTALL)
+_CALL = re.compile(r'\n?<tool_call>\n\{"name": (".*?(?<!\\)"), "arguments": (.*?)\}\n</tool_call>', re.DOTALL)
+
+
+def unshape(rows: Iterable[JsonObject], shaping: Shaping) -> list[ChatMessage]:
+    """The messages behind written rows; call ids are numbered anew where the shaping wrote calls as text."""
+    messages = []
+    numbers = iter(range(1 << 30))
+    for row in rows:
+        content, reasoning = row["content"], row.get(REASONING_KEY)
+        images = []
+        if isinstance(content, list):
+            images = [part["image_url"]["url"] for part in content if part["type"] == "image_url"]
+            content = "".join(part["text"] for part in content if part["type"] == "text")
+        calls = [_unshape_call(call) for call in row.get("tool_calls") or []]
+        if row["role"] == "assistant":
+            if shaping.reasoning == "think" and (found := _THINK.match(content)):
+                reasoning, content = found[1], content[found.end() :]
+            if shaping.arguments == "text":
+                calls = [
+                    FunctionCall(f"call_{next(numbers)}", from_json(m[1]), m[2])
+                    for m in _CALL.finditer(content)
+                ]
+                content = _CALL.sub("", content)
+        messages.append(
+            ChatMessage(
+                row["role"], content, reasoning, calls, row.get("tool_call_id"), row.get("name"), images
+            )
+        )
+    return messages
+
+
+def _unshape_call(call: JsonObject) -> FunctionCall:
+    arguments = call["function"]["arguments"]
+    text = arguments if isinstance(arguments, str) else to_json(arguments).decode()
+    return FunctionCall(call["id"], call["function"]["name"], text)

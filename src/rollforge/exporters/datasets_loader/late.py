@@ -1,0 +1,45 @@
+"""Columns whose first value comes too late for the loader to infer their type."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollforge.exporters.datasets_loader.arguments import SURE_BYTES
+
+Ints = NDArray[np.int64]
+
+
+def first_late(
+    files: Sequence[Ints],
+    codes: Ints,
+    uses: Sequence[frozenset[str]],
+    sizes: Ints,
+    front: Collection[int],
+    sure_bytes: int = SURE_BYTES,
+) -> int | None:
+    """The first example that uses something no earlier example does, after the part from which the loader infers types.
+
+    Args:
+        files: the examples of each file, in order.
+        codes: per example, its place in `uses`: the optional values that its row has.
+        sizes: bytes of each row; 0 if unknown, which counts as the mean.
+        front: examples that are already at the front.
+    """
+    known = sizes[sizes > 0]
+    sizes = np.where(sizes > 0, sizes, round(float(known.mean())) if len(known) else 0)
+    seen: set[str] = set()
+    for number, file in enumerate(files):
+        starts = np.cumsum(sizes[file]) - sizes[file]
+        _, firsts = np.unique(codes[file], return_index=True)
+        for place in np.sort(firsts).tolist():
+            example = int(file[place])
+            used = uses[codes[example]]
+            if used <= seen:
+                continue
+            if (number > 0 or starts[place] > sure_bytes) and example not in front:
+                return example
+            seen |= used
+    return None

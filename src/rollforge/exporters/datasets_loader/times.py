@@ -1,0 +1,51 @@
+"""Texts that the `datasets` JSON loader parses as timestamps.
+
+If every text of a column looks like a date, the loader makes the column a timestamp, and the trainer gets no text. The pattern here
+matches rather too much than too little.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+_TIME = re.compile(
+    r"\d{4}-\d\d-\d\d(?:[ T]\d\d(?::?\d\d(?::?\d\d(?:\.\d+)?)?)?\s*(?:Z|[+-]\d\d(?::?\d\d)?)?)?", re.ASCII
+)
+
+
+def looks_like_time(text: str) -> bool:
+    """Whether a loader might parse the text as a date or a time."""
+    return len(text) >= 10 and text[4] == "-" and _TIME.fullmatch(text) is not None
+
+
+class TimesWatch:
+    """Looks through rows until every place of them has had a text that is no time: most often one row."""
+
+    def __init__(self) -> None:
+        self._is_settled: dict[str, bool] = {}
+        self.is_done = False
+
+    def look(self, row: object) -> None:
+        """Look at the next row of the file."""
+        for place, text in _texts(row, ""):
+            self._is_settled[place] = self._is_settled.get(place, False) or not looks_like_time(text)
+        self.is_done = all(self._is_settled.values())
+
+    @property
+    def place(self) -> str | None:
+        """A place where every text so far looks like a time, such as `chosen.content`."""
+        if self.is_done:
+            return None
+        return next((place for place, settled in self._is_settled.items() if not settled), None)
+
+
+def _texts(value: object, place: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _texts(item, f"{place}.{key}" if place else key)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item, place)

@@ -1,0 +1,160 @@
+"""Watches rows before they are written: which keys their messages need, and what the loader would damage.
+
+The watch is a row writer, so it sees exactly the messages and tools that the exporter's columns write. When the loader would
+damage a value, the watch changes the form of the whole dataset from there on and says why. A mistake of the model in one call
+(arguments that are no JSON object) concerns its own row only, and only while arguments are objects.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from rollforge.conversations.messages import ChatMessage, Inexpressible
+from rollforge.conversations.shape import Arguments, keys_used, object_bytes
+from rollforge.exporters.base import Exporter
+from rollforge.exporters.datasets_loader.arguments import LATE, ROUNDED, SLIPS, ArgumentsGuard, SharedRounding
+from rollforge.exporters.datasets_loader.times import TimesWatch
+from rollforge.exporters.examples import Example, Kind, Prompt, Scored
+from rollforge.exporters.form import Form
+from rollforge.exporters.writer import RowWriter
+
+
+class LoaderWatch(RowWriter):
+    """A writer that writes nothing and notes everything."""
+
+    def __init__(self, exporter: Exporter, kind: Kind, form: Form, fallback: Arguments | None) -> None:
+        """`fallback` is the form of arguments to change to when objects would be damaged; None if there is no other."""
+        super().__init__(form)
+        self._exporter, self._kind, self._fallback = exporter, kind, fallback
+        self._is_inferred = exporter.is_inferred(kind) and not form.is_columnar
+        self._is_guarded = self._is_inferred and exporter.keeps_arguments
+        self._shared = SharedRounding(has_risky_number=kind == "prompt")
+        self._guards: dict[str, ArgumentsGuard] = {}
+        self._first_keys: dict[str, frozenset[str]] = {}
+        """RowColumn → the optional keys of its first message."""
+        self._checked_tools: bytes | None = None
+        self._times = TimesWatch()
+        self.times: str | None = None
+        """A place where every text of some file looks like a time."""
+        self.position = 0
+        """Byte of the current file at which the next row would begin; `LATE` after the first file."""
+        self.slip: str | None = None
+        """What makes the current row inexpressible while arguments are objects."""
+        self._builds = False
+
+    def look(self, example: Example, limit: int) -> int:
+        """Look at one example; returns the size of its line, or 0 where nobody needs it.
+
+        Args:
+            limit: positions beyond it need no size.
+
+        Raises:
+            Inexpressible: with the reason to count.
+        """
+        self.used, self.slip = set(), None
+        if isinstance(example, Prompt | Scored):
+            self.used.update(name for name, value in example.numbers.items() if value is not None)
+        if isinstance(example, Scored) and example.tokens:
+            self.used.add("tokens")
+        is_measured = self._is_inferred and self.position <= limit
+        self._builds = is_measured or (self._is_inferred and not self._times.is_done)
+        if not self._builds:
+            if not (self._exporter.has_task_rows and isinstance(example, Prompt)):
+                self._exporter.row(example, self._kind, self)
+            return 0
+        line = self._exporter.line(example, self._kind, self)
+        if self.slip is not None:
+            return 0
+        if not self._times.is_done:
+            self._times.look(msgspec.json.decode(line))
+        if self.position <= limit:
+            self.position += len(line) + 1
+        return len(line) + 1
+
+    def end_file(self) -> None:
+        """Note the end of a file: the loader infers types from the first file only."""
+        self.times = self.times or self._times.place
+        self._times = TimesWatch()
+        self.position = LATE
+
+    def messages(self, messages: list[ChatMessage], column: str, tools: bytes | None = None) -> list[Any]:
+        if self._is_guarded:
+            if self.form.shaping.keys == "present" and not self._shared.has_json:
+                self._watch_keys(messages, column)
+            if self.form.shaping.arguments == "object":
+                self._watch_arguments(messages, column)
+        if self._builds and self.slip is None:
+            return super().messages(messages, column, tools)
+        if self.form.shaping.arguments != "string" and self.slip is None:
+            for call in (call for message in messages for call in message.calls):
+                object_bytes(call)  # raises for what no object can hold
+        if used := keys_used(messages, self.form.shaping):
+            self.used.update(f"{column}.{key}" for key in used)
+        return []
+
+    def prompt(self, prompt: list[ChatMessage], column: str, tools: bytes | None = None) -> list[Any]:
+        return self.messages(prompt, column, tools)  # nothing is cached: every row has its own faults
+
+    def tools(self, tools: bytes | None) -> object:
+        is_list = self._is_guarded and self.form.shaping.tools == "list"
+        if is_list and tools is not None and tools is not self._checked_tools:
+            if (damage := self._damage("tools", f'{{"tools": {tools.decode()}}}')) is not None:
+                self._change(damage.replace("arguments", "tools"), tools="string")
+            self._checked_tools = tools
+        return super().tools(tools)
+
+    def _damage(self, column: str, text: str) -> str | None:
+        guard = self._guards.get(column)
+        if guard is None:
+            guard = self._guards[column] = ArgumentsGuard(self._shared)
+        return guard.damage(text, self.position)
+
+    def _watch_arguments(self, messages: list[ChatMessage], column: str) -> None:
+        if self.slip is not None:
+            return
+        for call in (call for message in messages for call in message.calls):
+            damage = self._damage(column, call.arguments)
+            if damage is None:
+                call.is_checked = True
+            elif damage in SLIPS:
+                self.slip = damage
+                return
+            else:
+                self._change_arguments(damage)
+                return
+
+    def _watch_keys(self, messages: list[ChatMessage], column: str) -> None:
+        """Messages with different keys make a `Json` column too, whatever their calls look like."""
+        for message in messages:
+            keys = keys_used([message], self.form.shaping)
+            if keys != self._first_keys.setdefault(column, keys):
+                self._shared.has_json = True
+                if self._shared.has_risky_number:
+                    self._keep_numbers()
+                return
+
+    def _keep_numbers(self) -> None:
+        """Change the form of the values that hold a number which messages with different keys would round."""
+        if self._kind == "prompt":
+            self._change("a number beside the messages would be rounded by the loader", keys="uniform")
+        elif "tools" in self._guards and self._guards["tools"].has_risky_number:
+            self._change(ROUNDED.replace("arguments", "tools"), tools="string")
+        else:
+            self._change_arguments(ROUNDED)
+
+    def _change_arguments(self, damage: str) -> None:
+        if self._fallback is None:
+            raise Inexpressible(f"{damage}; the template takes no other form")
+        self._change(damage, arguments=self._fallback)
+
+    def _change(self, reason: str, **changed: str) -> None:
+        """Change the form of the whole dataset."""
+        shaping = msgspec.structs.replace(self.form.shaping, **changed)
+        if shaping == self.form.shaping:
+            return
+        if shaping.arguments == "text":
+            shaping = msgspec.structs.replace(shaping, tools="system")
+        notes = tuple(f"{name} are written as {value}: {reason}" for name, value in changed.items())
+        self.form = msgspec.structs.replace(self.form, shaping=shaping, changes=(*self.form.changes, *notes))

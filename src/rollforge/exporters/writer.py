@@ -1,0 +1,74 @@
+"""Writes the parts of a row in the form of the dataset: lists of messages and tool schemas."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from rollforge.conversations.messages import ChatMessage
+from rollforge.conversations.shape import keys_used, shape, shape_for_lines, tools_in_system
+from rollforge.exporters.form import Form
+
+_NO_KEYS: frozenset[str] = frozenset()
+
+
+class RowWriter:
+    """Writes messages and tools; columns call it while a row is built."""
+
+    def __init__(self, form: Form) -> None:
+        self.form = form
+        self.used: set[str] = set()
+        """What the current row uses that not every row has: `tools`, or `column.key` of a message."""
+        self._prompt: tuple[list[ChatMessage], bytes | None, list[msgspec.Raw], frozenset[str]] | None = None
+        self._tools: tuple[bytes, msgspec.Raw] | None = None
+
+    def messages(self, messages: list[ChatMessage], column: str, tools: bytes | None = None) -> list[Any]:
+        """Messages in this form; `tools` go into the system text if the form has them there."""
+        shaping = self.form.shaping
+        if shaping.tools == "system" and tools is not None:
+            messages = tools_in_system(messages, tools, as_text=shaping.arguments == "text")
+        keys = self.form.keys.get(column, _NO_KEYS)
+        rows: list[Any]
+        if self.form.is_columnar:
+            rows, used = shape(messages, shaping, keys), keys_used(messages, shaping)
+        else:
+            rows, used = shape_for_lines(messages, shaping, keys)
+        if used:
+            self.used |= _qualified(column, used)
+        return rows
+
+    def prompt(self, prompt: list[ChatMessage], column: str, tools: bytes | None = None) -> list[Any]:
+        """The messages of a prompt. The rollouts of a task share their prompt, so its encoded lines are cached."""
+        if self.form.is_columnar:
+            return self.messages(prompt, column, tools)
+        known = self._prompt
+        if known is None or known[0] is not prompt or known[1] is not tools:
+            before, self.used = self.used, set()
+            rows = self.messages(prompt, column, tools)
+            encoded = [msgspec.Raw(msgspec.json.encode(row)) for row in rows]
+            known = self._prompt = (prompt, tools, encoded, frozenset(self.used))
+            self.used |= before
+        else:
+            self.used |= known[3]
+        return known[2]
+
+    def tools(self, tools: bytes | None) -> object:
+        """The value of a `tools` column: a JSON text, a list, or null."""
+        shaping = self.form.shaping
+        if tools is None or shaping.tools == "system":
+            return None
+        self.used.add("tools")
+        if shaping.tools != "string":
+            return msgspec.Raw(tools)
+        if self.form.is_columnar:
+            return tools.decode()
+        if self._tools is None or self._tools[0] is not tools:
+            self._tools = (tools, msgspec.Raw(msgspec.json.encode(tools.decode())))
+        return self._tools[1]
+
+
+@cache
+def _qualified(column: str, keys: frozenset[str]) -> frozenset[str]:
+    return frozenset(f"{column}.{key}" for key in keys)

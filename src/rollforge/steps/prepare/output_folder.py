@@ -1,0 +1,123 @@
+"""The folder that a dataset is written into: hidden beside the target, moved into place when everything is complete.
+
+A target that does not exist appears in one rename. An earlier dataset and the new one swap names in one step, and the old one is then
+removed: the name never has files of both, and never none. Where the system cannot swap, the old one is renamed away before the new one
+is renamed in, and the next preparation puts back or removes what a kill leaves in between. A folder with files that rollforge did not
+write is refused.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rollforge.errors import RollforgeError, UsageError
+from rollforge.steps.prepare import lineage
+from rollforge.steps.prepare.manifest import NAME, read_manifest
+from rollforge.store import RunFiles
+
+BESIDE = (NAME, "README.md", lineage.NAME, "dataset_info.json")
+"""Files beside the data."""
+
+_HERE, _EXCHANGE = -100, 2
+"""Linux's constants for paths relative to the working directory, and for a swap."""
+
+
+class OutputFolder:
+    """The hidden folder; leaving the context without `settle` removes it."""
+
+    def __init__(self, target: Path) -> None:
+        self._target = target.resolve()  # a link to a dataset stays a link
+        if self._target == Path.cwd():
+            raise UsageError(
+                f"{target} is where you stand", hint="give the dataset a folder of its own: -o DIR"
+            )
+        self.path = self._target.with_name(f".{self._target.name}.partial-{os.getpid()}")
+        self._old = self._target.with_name(f".{self._target.name}.old-{os.getpid()}")
+
+    def __enter__(self) -> OutputFolder:
+        self._target.parent.mkdir(parents=True, exist_ok=True)
+        self._sweep()
+        if self._target.is_file():
+            raise UsageError(f"{self._target} is a file; prepare writes a folder")
+        if self._target.is_dir():
+            _refuse_others(self._target)
+        self.path.mkdir()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._sweep()
+
+    def settle(self, data_files: list[str]) -> None:
+        """Give the folder its final name."""
+        for name in data_files:
+            with (self.path / name).open("rb") as file:
+                os.fsync(file.fileno())
+        if self._target.exists():
+            shutil.copymode(self._target, self.path)
+            if _exchange(self.path, self._target):
+                return  # the old dataset is now the hidden folder, which goes when the context ends
+            self._target.rename(self._old)
+        self.path.rename(self._target)
+
+    def _sweep(self) -> None:
+        """Put back an earlier dataset that nothing has replaced; remove what this and killed preparations left."""
+        for old in self._left("old"):
+            if not self._target.exists():
+                old.rename(self._target)
+        for left in self._left("old") + self._left("partial"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    def _left(self, what: str) -> list[Path]:
+        """Hidden folders of this preparation, and of those that have ended."""
+        start = f".{self._target.name}.{what}-"
+        return [
+            path for path in self._target.parent.iterdir() if path.name.startswith(start) and _is_left(path)
+        ]
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap the names of two folders in one step; False where the system or the file system cannot."""
+    try:
+        rename = ctypes.CDLL(None).renameat2
+    except AttributeError:  # not Linux, or an old one
+        return False
+    return bool(rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0)
+
+
+def _is_left(folder: Path) -> bool:
+    """Whether the process in the folder's name is this one, or has ended."""
+    process = folder.name.rpartition("-")[2]
+    return not process.isdigit() or int(process) == os.getpid() or not Path(f"/proc/{process}").exists()
+
+
+def _refuse_others(target: Path) -> None:
+    """Raise when the folder holds anything but a dataset: it would be lost."""
+    if not os.access(target, os.W_OK):
+        raise UsageError(f"{target} is read-only", hint="choose another folder with -o")
+    present = {path.name for path in target.iterdir()}
+    ours: set[str] = set()
+    if NAME in present:
+        files = [file.path for file in read_manifest(target / NAME).files]
+        ours = {*BESIDE, *files, *(RunFiles(target / file).index.name for file in files)}
+    if others := sorted(present - ours):
+        raise UsageError(
+            f"{target} holds files that no manifest names ({', '.join(others[:5])})",
+            hint="choose another folder with -o; a prepared dataset has its own",
+        )
+
+
+@contextmanager
+def reporting_disk_errors(out: Path) -> Iterator[None]:
+    """Report a full or read-only disk as such; nothing half-made is left."""
+    try:
+        yield
+    except OSError as error:
+        raise RollforgeError(
+            f"{out}: cannot be written: {error.strerror or error}",
+            hint="nothing was left behind; make room, or choose -o DIR",
+        ) from error

@@ -1,0 +1,296 @@
+"""The rollouts of all runs as the columns that recipes read.
+
+Every run has its own index: rows of two runs with the same task and rollout numbers are two rollouts. Rollouts share a group when they
+have the same task and the same prompt; with `apart`, also the same run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from rollforge.errors import UsageError
+from rollforge.index import Index, codes, floats, open_index
+from rollforge.recipes.base import Candidates, Ints, Mask, group_stats, scrambled
+from rollforge.records import UNANSWERED
+from rollforge.steps.prepare.settings import Settings
+
+_AT_ONCE = 8192
+_FLAGS = ("truncated", "empty", "error_text", "failed", "filtered", "masked")
+
+
+MASKED = "mask_sample"
+"""NeMo Gym's mark that nothing can be learned from a rollout."""
+
+
+@dataclass
+class TextColumn:
+    """A dictionary-encoded column of texts."""
+
+    codes: Ints
+    """-1 for none."""
+    names: list[str]
+
+    def __getitem__(self, position: int) -> str | None:
+        code = int(self.codes[position])
+        return self.names[code] if code >= 0 else None
+
+
+@dataclass
+class Pool:
+    """The rollouts of all runs."""
+
+    indexes: list[Index]
+    candidates: Candidates
+    run: Ints
+    task: Ints
+    """-1 where a row has no task number."""
+    rollout: Ints
+    line: Ints
+    """Line of the run's file, from 1."""
+    prompt: Ints
+    """Hash of the prompt, for splits and duplicate prompts."""
+    has_calls: Mask
+    """The answer calls tools; its hash covers the text alone, so it is not used."""
+    verifiers: TextColumn
+    failed: int
+    """Failed attempts on record; they are no rollouts."""
+    rejected: int
+    """Lines that are no rollout rows."""
+    overruled: int
+    """Rows that a later one with the same task, rollout and attempt replaces."""
+
+    @cached_property
+    def agents(self) -> TextColumn:
+        """The agent of each rollout."""
+        return _names(self.indexes, "agent")
+
+    @cached_property
+    def shared_tasks(self) -> frozenset[int]:
+        """Task numbers that several groups have: other prompts under one number, or runs kept apart."""
+        _, first = np.unique(self.candidates.group, return_index=True)
+        tasks, counts = np.unique(self.task[first], return_counts=True)
+        return frozenset(tasks[counts > 1].tolist())
+
+    def read(self, positions: Ints) -> Iterator[bytes]:
+        """The lines of these rollouts, in the order asked; offsets are looked up a few thousand at a time."""
+        for start in range(0, len(positions), _AT_ONCE):
+            some = positions[start : start + _AT_ONCE]
+            runs, rows = self.run[some], self.candidates.row[some]
+            streams = {
+                int(run): self.indexes[run].read(rows[runs == run].tolist()) for run in np.unique(runs)
+            }
+            if len(streams) == 1:
+                yield from streams.popitem()[1]
+            else:
+                for run in runs:
+                    yield next(streams[int(run)])
+
+    def spans(self) -> tuple[Ints, Ints]:
+        """Byte offset and length of each rollout's line in its file."""
+        tables = [index.table(["offset", "length"]) for index in self.indexes]
+        offset, length = (
+            np.concatenate([np.asarray(table.column(name).to_numpy(), dtype=np.int64) for table in tables])
+            for name in ("offset", "length")
+        )
+        return offset, length
+
+    def task_id(self, position: int) -> str:
+        """The task as a text: its number, with its group if the number is missing or not unique."""
+        task, group = int(self.task[position]), int(self.candidates.group[position])
+        if task < 0:
+            return f"group-{group}"
+        return f"{task}-group-{group}" if task in self.shared_tasks else str(task)
+
+    def close(self) -> None:
+        """Close the runs' files; the columns stay."""
+        while self.indexes:
+            self.indexes.pop().close()
+
+
+def load_pool(runs: Sequence[str | Path], settings: Settings) -> Pool:
+    """The runs as columns, with the user's conditions as flags."""
+    indexes = [open_index(run, verifier=settings.verifier) for run in runs]
+    parts = [_columns(index, settings) for index in indexes]
+    joined = (
+        parts[0] if len(parts) == 1 else {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+    )
+    sizes = [len(part["row"]) for part in parts]
+    del parts
+    run = np.repeat(np.arange(len(sizes)), sizes)
+    if not len(run):
+        raise UsageError(
+            f"{', '.join(map(str, runs))}: no rollouts", hint="collect some: rollforge collect --help"
+        )
+    flags = {
+        name: joined[name] for name in (*_FLAGS, "where", "chosen_where", "rejected_where") if name in joined
+    }
+    candidates = Candidates(
+        row=joined["row"],
+        group=_groups(joined, run, settings),
+        reward=joined["reward"],
+        answer=_answers(joined),
+        chars=joined["answer_chars"],
+        flags=flags,
+    )
+    pool = Pool(
+        indexes=indexes,
+        candidates=candidates,
+        run=run,
+        task=joined["task"],
+        rollout=joined["rollout"],
+        line=joined["line"],
+        prompt=joined["prompt_hash"],
+        has_calls=joined["tool_calls"] > 0,
+        verifiers=_names(indexes, "verifier"),
+        failed=sum(_count_failures(index) for index in indexes),
+        rejected=sum(index.rejected_lines for index in indexes),
+        overruled=sum(index.duplicate_count for index in indexes),
+    )
+    unusable = _length_limits(candidates, settings)
+    pool.candidates = replace(candidates, unusable=unusable)
+    if settings.balance not in (None, "label"):
+        pool.candidates = replace(pool.candidates, balance=_balance_classes(pool, settings))
+    return pool
+
+
+_NUMBERS: dict[str, tuple[str, int]] = {
+    "task": ("task", -1),
+    "rollout": ("rollout", -1),
+    "line": ("line", -1),
+    "prompt_hash": ("prompt_hash", 0),
+    "answer_hash": ("answer_hash", 0),
+    "answer_chars": ("answer_chars", 0),
+    "tool_calls": ("tool_calls", 0),
+    "reward": ("reward", 0),
+    "truncated": ("is_truncated", 0),
+    "empty": ("is_empty", 0),
+    "refusal": ("is_refusal", 0),
+    "error_text": ("error_text", 0),
+}
+"""Column → (name in the index, value for null); a missing reward is NaN, a missing flag is false."""
+
+
+def _columns(index: Index, settings: Settings) -> dict[str, np.ndarray]:
+    """The run's columns as numpy arrays. Most runs need no SQL: starting the database costs more than reading the columns."""
+    table = index.table([name for name, _ in _NUMBERS.values()])
+    found = {
+        name: np.concatenate([_filled(chunk, missing) for chunk in table.column(stored).chunks])
+        for name, (stored, missing) in _NUMBERS.items()
+        if table.num_rows
+    } or {name: np.zeros(0, dtype=np.int64) for name in _NUMBERS}
+    found["has_answer"] = _is_known(table.column("answer_hash"))
+    found["empty"] = found["empty"] & ~found.pop("refusal")  # a refusal is an answer, though not as text
+    finish, reasons = codes(index.table(["finish_reason"], may_code=True).column(0))
+    for flag, meant in (("failed", UNANSWERED), ("filtered", ("content_filter",))):
+        found[flag] = np.isin(finish, [number for number, reason in enumerate(reasons) if reason in meant])
+    found["masked"] = np.zeros(table.num_rows, dtype=bool)
+    if MASKED in index.columns():
+        found["masked"] = floats(index.table([MASKED]).column(0)) == 1
+    if index.duplicate_count:
+        found["row"] = np.asarray(index.table(["row"]).column("row").to_numpy(), dtype=np.int64)
+    else:
+        found["row"] = np.arange(table.num_rows)
+    for flag in ("where", "chosen_where", "rejected_where"):
+        condition = getattr(settings, flag)
+        if condition is not None:
+            rows = np.asarray(index.table(["row"], where=condition).column("row").to_numpy(), dtype=np.int64)
+            found[flag] = np.isin(found["row"], rows)
+    return found
+
+
+def _filled(array: pa.Array, missing: int) -> np.ndarray:
+    """The values with `missing` for null. Arrow would convert integers with nulls to floats, which changes hashes."""
+    if pa.types.is_integer(array.type) and array.null_count:
+        values = np.frombuffer(array.buffers()[1], dtype=array.type.to_pandas_dtype())
+        values = values[array.offset : array.offset + len(array)]
+        return np.where(_is_known_here(array), values, missing).astype(np.int64, copy=False)
+    values = np.asarray(array.to_numpy(zero_copy_only=False))
+    return values.astype(bool) if pa.types.is_boolean(array.type) else values
+
+
+def _is_known(column: pa.ChunkedArray) -> Mask:
+    return np.concatenate([np.zeros(0, dtype=bool), *map(_is_known_here, column.chunks)])
+
+
+def _is_known_here(array: pa.Array) -> Mask:
+    if not array.null_count:
+        return np.ones(len(array), dtype=bool)
+    bits = np.frombuffer(array.buffers()[0], dtype=np.uint8)
+    known = np.unpackbits(bits, bitorder="little", count=array.offset + len(array))
+    return known[array.offset :].astype(bool)
+
+
+def _names(indexes: Sequence[Index], column: str) -> TextColumn:
+    """A text column of all runs, dictionary-encoded."""
+    found = [codes(index.table([column], may_code=True).column(column)) for index in indexes]
+    names = sorted({name for _, texts in found for name in texts})
+    place = {name: number for number, name in enumerate(names)}
+    numbers = [np.array([*(place[name] for name in texts), -1])[each] for each, texts in found]
+    return TextColumn(np.concatenate(numbers), names)
+
+
+def _groups(columns: dict[str, np.ndarray], run: Ints, settings: Settings) -> Ints:
+    """Group numbers in the order in which groups first appear."""
+    key = scrambled(columns["task"], 1) ^ scrambled(columns["prompt_hash"], 2)
+    if settings.apart:
+        key ^= scrambled(run, 3)
+    _, first, codes = np.unique(key, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return np.asarray(rank[codes])
+
+
+def _answers(columns: dict[str, np.ndarray]) -> Ints:
+    """Equal numbers for equal answers. An answer with tool calls equals no other: its hash covers the text alone."""
+    known = columns["has_answer"] & (columns["tool_calls"] == 0)
+    alone = scrambled(np.arange(len(known)), 4).astype(np.int64)
+    return np.where(known, columns["answer_hash"], alone)
+
+
+def _length_limits(candidates: Candidates, settings: Settings) -> dict[str, Mask]:
+    found: dict[str, Mask] = {}
+    if settings.min_chars is not None:
+        found["answer too short"] = candidates.chars < settings.min_chars
+    if settings.max_chars is not None:
+        found["answer too long"] = candidates.chars > settings.max_chars
+    return found
+
+
+def _count_failures(index: Index) -> int:
+    if not any(files.failures.is_file() for files in index.runs):
+        return 0
+    found = index.connection().execute("SELECT count(*) FROM failures").fetchone()
+    return int(found[0]) if found else 0
+
+
+def _balance_classes(pool: Pool, settings: Settings) -> Ints:
+    """A class per rollout: thirds of the difficulty, or the values of a column or a task's field."""
+    candidates, field = pool.candidates, settings.balance
+    if field == "difficulty":
+        rate = group_stats(candidates, settings.recipe_options()).pass_rate[candidates.group]
+        return np.digitize(np.nan_to_num(rate), (1 / 3, 2 / 3)).astype(np.int64)
+    values = [value for index in pool.indexes for value in _field_values(index, str(field))]
+    names = sorted({repr(value) for value in values})
+    if len(names) < 2 and all(value is None for value in values):
+        raise UsageError(
+            f"--balance {field}: neither a column of the run nor a field of its tasks",
+            hint="balance by difficulty, or by a column: rollforge query RUN 'select * from rollouts limit 1'",
+        )
+    code = {name: number for number, name in enumerate(names)}
+    return np.array([code[repr(value)] for value in values], dtype=np.int64)
+
+
+def _field_values(index: Index, field: str) -> list[object]:
+    if field in index.columns():
+        return list(index.table([field]).column(field).to_pylist())
+    tasks = index.table(["task"]).column("task").to_pylist()
+    known = {
+        task: row.get(field) for task, row in index.task_rows(sorted({t for t in tasks if t is not None}))
+    }
+    return [known.get(task) for task in tasks]

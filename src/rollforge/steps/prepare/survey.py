@@ -1,0 +1,193 @@
+"""Looks through the chosen rows once, before any is written, and decides the form of the dataset.
+
+The survey finds the examples that cannot be expressed, the keys that the messages of each column need, values that the
+trainer's loader would damage, and columns whose first value would come too late. Its result is one `Form`; the writer only
+follows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from rollforge.conversations.messages import Inexpressible
+from rollforge.conversations.shape import TOOL_KEYS
+from rollforge.conversations.template import Prover
+from rollforge.errors import UsageError
+from rollforge.exporters.base import Exporter
+from rollforge.exporters.datasets_loader import arguments as loader
+from rollforge.exporters.datasets_loader.late import first_late
+from rollforge.exporters.datasets_loader.watch import LoaderWatch
+from rollforge.exporters.examples import Kind
+from rollforge.exporters.form import Form
+from rollforge.exporters.writer import RowWriter
+from rollforge.recipes.base import Ints
+from rollforge.steps.prepare.examples import NumberedExample
+from rollforge.steps.prepare.form import AskedForm, asked_form
+from rollforge.steps.prepare.plan import DatasetPlan
+from rollforge.steps.prepare.settings import Settings
+
+ReadExamples = Callable[[Ints], Iterator[NumberedExample]]
+"""Example numbers → the examples, in this order."""
+
+
+@dataclass
+class Survey:
+    """What the chosen rows look like."""
+
+    form: Form
+    lost: dict[int, str] = field(default_factory=dict)
+    """Number of each example that cannot be expressed → why."""
+
+
+def survey(
+    read: ReadExamples,
+    plan: DatasetPlan,
+    exporter: Exporter,
+    settings: Settings,
+    asked: AskedForm,
+    prompts: Ints,
+) -> Survey:
+    """Look through all examples of the plan in writing order.
+
+    Args:
+        prompts: per candidate rollout, its prompt; a column that only another split has moves with its prompt (`plan.split` changes).
+    """
+    kind = plan.selection.kind
+    parts = [numbers for _, _, numbers in plan.files(settings.shards)]
+    seen = watch_rows((read(part) for part in parts), exporter, kind, asked, len(plan.split))
+    if seen.times is not None:
+        return survey(
+            read, plan, exporter, settings, _as_parquet(seen.times, exporter, settings, kind), prompts
+        )
+    form = seen.form
+    if form.container == "jsonl" and exporter.is_inferred(kind):
+        form = _bring_late_columns_forward(form, seen, plan, settings.shards, prompts)
+    lost = dict(seen.lost)
+    if asked.prover is not None:
+        lost |= _refused(read, parts, lost, exporter, kind, form, asked.prover)
+    return Survey(form, lost)
+
+
+@dataclass
+class RowsSeen:
+    """What one pass over the rows found."""
+
+    form: Form
+    lost: dict[int, str]
+    times: str | None
+    """A place where every text of a file looks like a time."""
+    uses: list[frozenset[str]]
+    codes: Ints
+    """Per example, its place in `uses`: the optional values that its row has."""
+    sizes: Ints
+    """Bytes of each row; 0 where they do not matter."""
+
+
+def watch_rows(
+    files: Iterable[Iterable[NumberedExample]], exporter: Exporter, kind: Kind, asked: AskedForm, size: int
+) -> RowsSeen:
+    """One pass over the examples of all files, in writing order; `size` is one more than the highest number."""
+    watch = LoaderWatch(exporter, kind, asked.form, asked.fallback)
+    lost: dict[int, str] = {}
+    slips: dict[int, str] = {}
+    code_by_use: dict[frozenset[str], int] = {frozenset(): 0}
+    codes, sizes = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
+    for file in files:
+        for number, example in file:
+            try:
+                if isinstance(example, Inexpressible):
+                    raise example
+                sizes[number] = watch.look(example, loader.SURE_BYTES)
+            except Inexpressible as error:
+                lost[number] = str(error)
+                continue
+            if watch.slip is not None:
+                slips[number] = watch.slip
+            if watch.used:
+                codes[number] = code_by_use.setdefault(frozenset(watch.used), len(code_by_use))
+        watch.end_file()
+    if watch.form.shaping.arguments == "object":
+        lost |= slips
+    uses = [_uses_in(use, watch.form) for use in code_by_use]
+    written = np.delete(codes, list(lost))
+    form = msgspec.structs.replace(watch.form, keys=_keys(uses[code] for code in np.unique(written)))
+    return RowsSeen(form, lost, watch.times, uses, codes, sizes)
+
+
+def _uses_in(use: frozenset[str], form: Form) -> frozenset[str]:
+    """The uses that remain in the final form: calls in the text need no keys, schemas in the system text no column."""
+    gone = {"tools"} if form.shaping.tools == "system" else set()
+    is_text = form.shaping.arguments == "text"
+    return frozenset(
+        name for name in use if name not in gone and not (is_text and name.rpartition(".")[2] in TOOL_KEYS)
+    )
+
+
+def _keys(uses: Iterable[frozenset[str]]) -> dict[str, frozenset[str]]:
+    """Column → the optional keys of its messages."""
+    keys: dict[str, set[str]] = {}
+    for use in uses:
+        for column, _, key in (name.partition(".") for name in use if "." in name):
+            keys.setdefault(column, set()).add(key)
+    return {column: frozenset(names) for column, names in sorted(keys.items())}
+
+
+def _as_parquet(place: str, exporter: Exporter, settings: Settings, kind: Kind) -> AskedForm:
+    """Change to Parquet, where the type of a column is explicit, so that no loader parses texts as times."""
+    if settings.format != "auto" or "parquet" not in exporter.containers_for(kind):
+        raise UsageError(
+            f"every text of {place} looks like a date, and the loader of {exporter.name} would make times of them",
+            hint="--format parquet, or --to chat --format parquet, keeps them texts",
+        )
+    asked = asked_form(type(exporter), settings, kind, "parquet")
+    change = f"written as Parquet: every text of {place} looks like a date, which JSON cannot say is a text"
+    return asked._replace(form=msgspec.structs.replace(asked.form, changes=(change,)))
+
+
+def _bring_late_columns_forward(
+    form: Form, seen: RowsSeen, plan: DatasetPlan, shards: int, prompts: Ints
+) -> Form:
+    """Move examples to the front until the loader learns every column from the beginning of the first file."""
+    front: list[int] = []
+    changes: list[str] = []
+    while True:
+        lost = np.array(list(seen.lost), dtype=np.int64)
+        files = [numbers[~np.isin(numbers, lost)] for _, _, numbers in plan.files(shards, front)]
+        late = first_late(files, seen.codes, seen.uses, seen.sizes, front, loader.SURE_BYTES)
+        if late is None:
+            return msgspec.structs.replace(form, front=tuple(front), changes=(*form.changes, *changes))
+        if plan.split[late] != 0:
+            plan.swap_into_first(late, front, prompts)
+            changes.append(
+                f"the prompt of example {late} was moved to {plan.splits[0]}, the only one of its kind:"
+                " the loader learns all columns there"
+            )
+        front.insert(0, late)
+        changes.append(f"example {late} was moved to the front, so that the loader learns its columns")
+
+
+def _refused(
+    read: ReadExamples,
+    parts: Iterable[Ints],
+    lost: dict[int, str],
+    exporter: Exporter,
+    kind: Kind,
+    form: Form,
+    prover: Prover,
+) -> dict[int, str]:
+    """Examples whose row, in its final form, the chat template refuses."""
+    refused: dict[int, str] = {}
+    write = RowWriter(form)
+    for part in parts:
+        for number, example in read(part[~np.isin(part, list(lost))]):
+            if isinstance(example, Inexpressible):
+                continue
+            try:
+                prover.prove(msgspec.json.decode(exporter.line(example, kind, write)))
+            except Inexpressible as error:
+                refused[number] = str(error)
+    return refused
