@@ -176,7 +176,7 @@ def _prompt_of(line: bytes) -> int | None:
 
 def _asked(row: JsonObject) -> int | None:
     """The canonical hash of a row's prompt."""
-    from rollforge.index.text_hash import prompt_hash
+    from rollforge.index import prompt_hash
 
     params = row.get(PARAMS_KEY)
     if not isinstance(params, dict):
