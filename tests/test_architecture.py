@@ -38,6 +38,7 @@ ROWS = [
         "charts",
         "visible",
         "web_guard",
+        "redaction",
         "store",
     },
     {"rollouts", "index", "endpoint", "simulate", "experience", "buffer", "conversations"},
