@@ -98,7 +98,7 @@ class EqualGroups(Struct, kw_only=True):
 
     groups: int
     of: int
-    """Groups of two or more samples that are not all empty."""
+    """Groups of two or more samples without tool calls, none shorter than 40 characters: other equal texts may be coincidence."""
 
 
 class RunMetrics(Struct, kw_only=True):
