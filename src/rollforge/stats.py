@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-try:
-    from rollforge._groups import count_below, describe
+from rollforge.native import load_native
 
-    IS_COMPILED = True
-except ImportError:  # there was no compiler at installation: numpy does the same, more slowly
-    IS_COMPILED = False
+_native = load_native("rollforge._groups")
+IS_COMPILED = _native is not None
+"""Without a compiler at installation, numpy does the same, more slowly."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -126,7 +125,8 @@ def _few_groups(found: list[Summary]) -> GroupSummaries:
 
 def _compiled_groups(values: Floats, starts: Ints) -> GroupSummaries:
     found = np.empty((len(GroupSummaries._fields), len(starts)))
-    describe(
+    assert _native is not None
+    _native.describe(
         np.ascontiguousarray(values, dtype=np.float64), np.ascontiguousarray(starts, dtype=np.int64), found
     )
     n, *rest = found
@@ -244,7 +244,8 @@ def histogram_between(low: float, high: float, values: Floats, bins: int = 10) -
 
 def _count_below(values: Floats, edges: list[float]) -> list[int]:
     if IS_COMPILED:
-        return count_below(np.ascontiguousarray(values), np.array(edges))
+        assert _native is not None
+        return list(_native.count_below(np.ascontiguousarray(values), np.array(edges)))
     return [int(np.count_nonzero(values < edge)) for edge in edges]
 
 

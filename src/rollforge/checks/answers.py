@@ -10,7 +10,7 @@ from rollforge.checks.base import Limits, check
 from rollforge.checks.columns import Bools
 from rollforge.checks.evidence import Evidence
 from rollforge.checks.finding import RECIPES, Finding, settle_text, share
-from rollforge.index.beginnings import begins_like_error
+from rollforge.index import begins_like_error
 
 
 def _share_of(

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rollforge.index.arrays import codes
+from rollforge.index import codes
 from rollforge.stats import Floats
 
 Bools = NDArray[np.bool_]

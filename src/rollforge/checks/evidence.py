@@ -20,7 +20,7 @@ from rollforge.checks.columns import Bools, Range, TextCodes, ends_of
 from rollforge.checks.finding import Place
 from rollforge.checks.samples import SampledText, Texts
 from rollforge.checks.stream import SuspectWindow
-from rollforge.index.arrays import flags, floats, ints
+from rollforge.index import flags, floats, ints
 from rollforge.intervals import Estimate, clustered_mean
 from rollforge.records import JsonObject
 from rollforge.stats import Floats, GroupSummaries, Ints, distinct, summarize_groups
@@ -182,7 +182,7 @@ class Evidence:
     def name(self) -> str:
         return self.about.name
 
-    # GroupSummaries
+    # Groups
 
     @cached_property
     def order(self) -> Ints:

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from rollforge.index.arrays import codes, ints
+from rollforge.index import codes, ints
 from rollforge.stats import Floats
 from rollforge.store.reading import UNREADABLE
 

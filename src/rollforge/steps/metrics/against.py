@@ -13,9 +13,8 @@ from msgspec import Struct
 
 from rollforge import intervals
 from rollforge.errors import UsageError
-from rollforge.index import Index
-from rollforge.index.arrays import ints
-from rollforge.index.grouped import ByTask, Floats, Ints
+from rollforge.index import ByTask, Index, ints
+from rollforge.stats import Floats, Ints
 
 REWORDED = "; no prompt is in both runs: this holds only if equal task numbers are the same tasks"
 

@@ -13,10 +13,9 @@ from typing import Any, TypedDict
 import numpy as np
 
 from rollforge import at_k, stats
-from rollforge.index import Index
-from rollforge.index.grouped import ByTask, Floats
-from rollforge.index.top_level import top_level_numbers
+from rollforge.index import ByTask, Index, top_level_numbers
 from rollforge.records import ATTEMPT_KEY
+from rollforge.stats import Floats
 from rollforge.steps.metrics.votes import answers_of
 
 ANSWERS = "extracted_answer"

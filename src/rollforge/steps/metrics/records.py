@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from rollforge.index.scanned import BadLineAt
+from rollforge.index import BadLineAt
 
 
 class Counts(Struct, kw_only=True):

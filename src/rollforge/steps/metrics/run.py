@@ -11,9 +11,9 @@ from msgspec import Struct
 
 from rollforge import at_k, intervals, stats
 from rollforge.errors import UsageError
-from rollforge.index import Index, open_index
-from rollforge.index.grouped import ByTask, Floats
+from rollforge.index import ByTask, Index, open_index
 from rollforge.metrics.names import is_amount
+from rollforge.stats import Floats
 from rollforge.steps.metrics.flags import find_flags
 from rollforge.steps.metrics.records import (
     AgentMetrics,
@@ -73,7 +73,7 @@ def summarize_run(
     workers: int | None = None,
 ) -> RunMetrics:
     """The metrics of a run, or of several files as one run."""
-    with open_index(runs, verifier=verifier, workers=workers, at_hand=True) as index:
+    with open_index(runs, verifier=verifier, workers=workers) as index:
         return summarize_index(index, options)
 
 

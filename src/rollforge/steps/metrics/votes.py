@@ -13,9 +13,8 @@ import msgspec
 import numpy as np
 
 from rollforge import at_k
-from rollforge.index.arrays import ints
-from rollforge.index.facts import split_line
-from rollforge.index.grouped import ByTask, Floats, Ints
+from rollforge.index import ByTask, ints, split_line
+from rollforge.stats import Floats, Ints
 
 
 def majority(rows: ByTask, hits: Floats, answer_field: str, widest: int) -> dict[int, Floats]:
