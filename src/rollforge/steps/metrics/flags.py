@@ -64,6 +64,10 @@ def _missing(metrics: RunMetrics) -> list[tuple[str, str]]:
         )
     if counts.judged and counts.unjudged:
         flags.append(("unjudged", f"{counts.unjudged:,} of {counts.finished:,} rollouts have no verdict"))
+    if counts.masked:
+        flags.append(
+            ("masked", f"{counts.masked:,} rollouts are masked (mask_sample): their reward is no measurement")
+        )
     if counts.failed:
         kinds = ", ".join(f"{kind} {count:,}" for kind, count in metrics.failures.items())
         flags.append(("failed", f"{counts.failed:,} rollouts failed ({kinds}) and are in no mean"))

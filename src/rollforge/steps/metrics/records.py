@@ -23,6 +23,8 @@ class Counts(Struct, kw_only=True):
     duplicates: int
     """Rows overruled by a later one with the same key."""
     tasks: int
+    masked: int = 0
+    """Of the unjudged: rows that declare their reward to be no measurement (`mask_sample`)."""
 
 
 class Field(Struct, kw_only=True):

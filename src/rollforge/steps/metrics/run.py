@@ -43,6 +43,9 @@ ANSWER_FIELDS = ("extracted_answer", "extracted_model_output", "predicted_answer
 MOST_BAD_LINES = 100
 """Bad lines named with their place."""
 
+MASK_FIELD = "mask_sample"
+"""NeMo Gym's field for a sample whose reward is no measurement."""
+
 LONG_ENOUGH = 40
 """Characters from which equal answers are no coincidence."""
 
@@ -91,7 +94,7 @@ def summarize_index(index: Index, options: MetricsOptions | None = None) -> RunM
         expected=index.expected if options.where is None else None,
         finished=len(rows), judged=judged, unjudged=len(rows) - judged, failed=failed,
         rejected_lines=index.rejected_lines, noted_lines=index.noted_lines, duplicates=index.duplicate_count,
-        tasks=len(rows.tasks),
+        tasks=len(rows.tasks), masked=masked_rollouts(rows),
     )  # fmt: skip
     known = reward[~np.isnan(reward)]
     as_zero = (
@@ -130,6 +133,13 @@ def _equal_groups(index: Index) -> EqualGroups | None:
         f"having count(*) > 1 and min(answer_chars) >= {LONG_ENOUGH})"
     ).to_pylist()[0]
     return EqualGroups(groups=found["equal"], of=found["groups"]) if found["groups"] else None
+
+
+def masked_rollouts(rows: ByTask) -> int:
+    """Rollouts whose reward is declared to be no measurement (`mask_sample`); they are unjudged."""
+    if MASK_FIELD not in rows.index.columns():
+        return 0
+    return int((rows.one(MASK_FIELD) == 1).sum())
 
 
 def _share(part: int, whole: int) -> float | None:
