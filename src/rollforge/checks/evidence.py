@@ -182,7 +182,7 @@ class Evidence:
     def name(self) -> str:
         return self.about.name
 
-    # GroupSummaries
+    # Groups
 
     @cached_property
     def order(self) -> Ints:
