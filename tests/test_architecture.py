@@ -24,6 +24,7 @@ ROWS = [
     {
         "interrupts",
         "native",
+        "typed_rows",
         "registry",
         "stats",
         "intervals",
