@@ -33,6 +33,7 @@ class NemoAgent(TypedDict):
     key_metrics: NemoMetrics
 
 
+@np.errstate(over="ignore", invalid="ignore")  # numbers near the largest have no mean
 def nemo_gym_metrics(index: Index, where: str | None = None) -> list[NemoAgent]:
     """One entry per agent, as in `_aggregate_metrics.json`."""
     entries = []
@@ -149,6 +150,7 @@ def _nemo_vote(votes: list[tuple[int, float]]) -> float:
     return float(np.mean([score for (_, score), count in pairs.items() if count == most]))
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def trinity_metrics(
     index: Index, where: str | None = None, *, taskset: str | None = None
 ) -> dict[str, float]:
