@@ -8,7 +8,6 @@ import random
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from rollforge.errors import RollforgeError
 from rollforge.index import open_index
