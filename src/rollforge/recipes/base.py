@@ -179,8 +179,8 @@ def screen(candidates: Candidates, options: RecipeOptions, *, drop_truncated: bo
     """Drop what every recipe leaves out: failed, unjudged, masked, empty, truncated, ruled out by text, not asked for."""
     fates = Fates(len(candidates))
     fates.drop(candidates.flag("failed"), "the model call failed")
-    fates.drop(np.isnan(candidates.reward), "unjudged")
     fates.drop(candidates.flag("masked"), "masked (mask_sample)")
+    fates.drop(np.isnan(candidates.reward), "unjudged")
     if drop_truncated and not options.keep_truncated:
         fates.drop(candidates.flag("truncated"), "truncated")
     if drop_truncated:

@@ -136,7 +136,7 @@ class ExampleSource:
             tools=tools,
             numbers={name: _plain(column[number]) for name, column in selection.values.items()},
             task=self._pool.task_id(position),
-            rollout=int(self._pool.rollout[position]),
+            rollout=int(self._pool.sample[position]),
             tokens=conversation.tokens,
             fidelity=_fidelity(conversation, self._shaping),
         )

@@ -18,9 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from rollforge.errors import UsageError
-from rollforge.index import Index, arrays, open_index
-from rollforge.index.lines import is_compressed, open_bytes, read_spans
-from rollforge.recipes.base import Candidates, Ints, Mask, group_stats, scrambled
+from rollforge.index import Index, byte_stream, codes, floats, is_compressed, open_index, read_spans
+from rollforge.recipes.base import Candidates, Ints, Mask, group_stats, rank_in_group, scrambled
 from rollforge.records import UNANSWERED
 from rollforge.steps.prepare.settings import Settings
 
@@ -64,6 +63,10 @@ class Pool:
     verifiers: TextColumn
     order: Ints
     """Per rollout, its place in the runs' rows, run after run."""
+    task_key: Ints
+    """Task numbers that the rows came with; -1 for tasks that were numbered in the order of lines."""
+    sample: Ints
+    """Sample number within the task: as the row came with it, else by content."""
     failed: int
     """Failed attempts on record; they are no rollouts."""
     rejected: int
@@ -82,7 +85,7 @@ class Pool:
     def shared_tasks(self) -> frozenset[int]:
         """Task numbers that several groups have: other prompts under one number, or runs kept apart."""
         _, first = np.unique(self.candidates.group, return_index=True)
-        tasks, counts = np.unique(self.task[first], return_counts=True)
+        tasks, counts = np.unique(self.task_key[first], return_counts=True)
         return frozenset(tasks[counts > 1].tolist())
 
     def read(self, positions: Ints) -> Iterator[bytes]:
@@ -115,7 +118,7 @@ class Pool:
             return files.rollouts
         if run not in self._unpacked:
             file = tempfile.NamedTemporaryFile(prefix="rollforge-")  # noqa: SIM115  (closed with the pool)
-            with open_bytes(files.rollouts) as packed:
+            with byte_stream(files.rollouts) as packed:
                 shutil.copyfileobj(packed, file, 1 << 20)
             file.flush()
             self._unpacked[run] = file
@@ -133,7 +136,7 @@ class Pool:
 
     def task_id(self, position: int) -> str:
         """The task as a text: its number, with its group if the number is missing or not unique."""
-        task, group = int(self.task[position]), int(self.candidates.group[position])
+        task, group = int(self.task_key[position]), int(self.candidates.group[position])
         if task < 0:
             return f"group-{group}"
         return f"{task}-group-{group}" if task in self.shared_tasks else str(task)
@@ -160,6 +163,11 @@ def load_pool(runs: Sequence[str | Path], settings: Settings) -> Pool:
         raise UsageError(
             f"{', '.join(map(str, runs))}: no rollouts", hint="collect some: rollforge collect --help"
         )
+    has_keys = np.concatenate(
+        [np.full(size, index.has_own_keys) for size, index in zip(sizes, indexes, strict=True)]
+    )
+    joined["task_key"] = np.where(has_keys, joined["task"], -1)
+    joined["sample_key"] = np.where(has_keys, joined["rollout"], -1)
     order = canonical_order(joined, run)
     joined, run = {name: column[order] for name, column in joined.items()}, run[order]
     flags = {
@@ -185,6 +193,8 @@ def load_pool(runs: Sequence[str | Path], settings: Settings) -> Pool:
         has_calls=joined["tool_calls"] > 0,
         verifiers=_names(indexes, "verifier", order),
         order=order,
+        task_key=joined["task_key"],
+        sample=_samples(joined, candidates.group),
         failed=sum(_count_failures(index) for index in indexes),
         rejected=sum(index.rejected_lines for index in indexes),
         overruled=sum(index.duplicate_count for index in indexes),
@@ -223,12 +233,12 @@ def _columns(index: Index, settings: Settings) -> dict[str, np.ndarray]:
     } or {name: np.zeros(0, dtype=np.int64) for name in _NUMBERS}
     found["has_answer"] = _is_known(table.column("answer_hash"))
     found["empty"] = found["empty"] & ~found.pop("refusal")  # a refusal is an answer, though not as text
-    finish, reasons = arrays.codes(index.table(["finish_reason"], may_code=True).column(0))
+    finish, reasons = codes(index.table(["finish_reason"], may_code=True).column(0))
     for flag, meant in (("failed", UNANSWERED), ("filtered", ("content_filter",))):
         found[flag] = np.isin(finish, [number for number, reason in enumerate(reasons) if reason in meant])
     found["masked"] = np.zeros(table.num_rows, dtype=bool)
-    if MASKED in index.numbers:
-        found["masked"] = arrays.floats(index.table([MASKED]).column(0)) == 1
+    if MASKED in index.columns():
+        found["masked"] = floats(index.table([MASKED]).column(0)) == 1
     if index.duplicate_count:
         found["row"] = np.asarray(index.table(["row"]).column("row").to_numpy(), dtype=np.int64)
     else:
@@ -265,7 +275,7 @@ def _is_known_here(array: pa.Array) -> Mask:
 
 def _names(indexes: Sequence[Index], column: str, order: Ints) -> TextColumn:
     """A text column of all runs, dictionary-encoded."""
-    found = [arrays.codes(index.table([column], may_code=True).column(column)) for index in indexes]
+    found = [codes(index.table([column], may_code=True).column(column)) for index in indexes]
     names = sorted({name for _, texts in found for name in texts})
     place = {name: number for number, name in enumerate(names)}
     numbers = [np.array([*(place[name] for name in texts), -1])[each] for each, texts in found]
@@ -277,16 +287,23 @@ def canonical_order(columns: dict[str, np.ndarray], run: Ints) -> Ints:
     return np.lexsort(
         (
             *(columns["row"], run, columns["reward"], columns["answer_chars"], columns["answer_hash"]),
-            *(columns["prompt_hash"], columns["rollout"], columns["task"]),
+            *(columns["sample_key"], columns["prompt_hash"], columns["task_key"]),
         )
     )
 
 
 def rollout_keys(columns: dict[str, np.ndarray]) -> Ints:
     """A hash of each rollout's identity: its task and sample, or its prompt and answer where it has no numbers."""
-    task = np.where(columns["task"] >= 0, columns["task"], columns["prompt_hash"])
-    sample = np.where(columns["rollout"] >= 0, columns["rollout"], columns["answer_hash"])
+    task = np.where(columns["task_key"] >= 0, columns["task_key"], columns["prompt_hash"])
+    sample = np.where(columns["sample_key"] >= 0, columns["sample_key"], columns["answer_hash"])
     return (scrambled(task, 5) ^ scrambled(sample, 6)).astype(np.int64)
+
+
+def _samples(columns: dict[str, np.ndarray], group: Ints) -> Ints:
+    order = np.argsort(group, kind="stable")
+    rank = np.empty(len(group), dtype=np.int64)
+    rank[order] = rank_in_group(group[order])
+    return np.where(columns["sample_key"] >= 0, columns["sample_key"], rank)
 
 
 def _groups(columns: dict[str, np.ndarray], run: Ints, settings: Settings) -> Ints:
