@@ -82,10 +82,11 @@ def _make(paths: Sequence[str], *, with_texts: bool, verifier: str | None) -> tu
     if evaluation is not None:
         return "evaluation", evaluation
     with open_index(paths[0], verifier=verifier) as index:
-        return "run", report_run(index, _run_inputs(index, with_texts=with_texts, verifier=verifier))
+        return "run", report_run(index, run_inputs(index, with_texts=with_texts, verifier=verifier))
 
 
-def _run_inputs(index: Index, *, with_texts: bool, verifier: str | None) -> RunInputs:
+def run_inputs(index: Index, *, with_texts: bool = True, verifier: str | None = None) -> RunInputs:
+    """Everything a run's report shows: metrics, checks, profile, flips, manifest, datasets."""
     files = index.runs[0]
     manifest = read_manifest(files)
     return RunInputs(
@@ -93,7 +94,7 @@ def _run_inputs(index: Index, *, with_texts: bool, verifier: str | None) -> RunI
         metrics=facts_of(summarize_index(index), MetricsFacts),
         check=facts_of(_check(index, verifier), CheckFacts),
         profile=facts_of(profile_index(index).summary, ProfileFacts),
-        flips=_flips(files),
+        flips=flips_of(files),
         manifest=_settings(manifest) if manifest else (),
         datasets=_datasets(files),
         model=str(manifest.config.get("model") or "") or None if manifest else None,
@@ -111,7 +112,7 @@ def _run_name(files: RunFiles) -> str:
     return str(files.rollouts.parent if files.rollouts.name == "rollouts.jsonl" else files.rollouts)
 
 
-def _flips(files: RunFiles) -> list[FlipFacts]:
+def flips_of(files: RunFiles) -> list[FlipFacts]:
     """The first verifier against each later one."""
     if not files.verdicts.is_file():
         return []

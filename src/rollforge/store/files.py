@@ -73,6 +73,11 @@ class RunFiles:
         return self._sibling("_aggregate_metrics.json")
 
     @property
+    def labels(self) -> Path:
+        """What people said about verdicts, one line per label."""
+        return self._sibling("_labels.jsonl")
+
+    @property
     def metrics(self) -> Path:
         """Metrics per step: what the jsonl sink appends by default."""
         return self._sibling("_metrics.jsonl")
