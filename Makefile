@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick lint fix golden docs bench torture trainers shape browser
+.PHONY: demo test quick lint fix golden docs bench torture trainers shape browser mutants locked sbom
 
 $(VENV)/.installed: pyproject.toml $(wildcard src/rollforge/_*.[ch] src/rollforge/*/_*.[ch] src/rollforge/*/*/_*.[ch])
 	$(PYTHON) -m venv $(VENV)
@@ -34,6 +34,7 @@ fix: $(VENV)/.dev  ## the same, repairing
 	$(BIN)/ruff check --fix src tests benchmarks scripts examples
 	$(BIN)/ruff format src tests benchmarks scripts examples
 	$(BIN)/python scripts/docs.py
+	$(BIN)/python scripts/wrap.py
 
 golden: $(VENV)/.dev  ## rewrite golden files; review the diff like code
 	ROLLFORGE_GOLDEN=1 $(BIN)/python -m pytest tests/exporters/test_golden.py tests/cli/test_golden.py
@@ -56,3 +57,20 @@ torture: $(VENV)/.dev  ## many random kills of a real process, a cut at every by
 
 shape: $(VENV)/.dev  ## sizes of modules and functions, for seeing drift
 	$(BIN)/python scripts/shape.py
+
+mutants: $(VENV)/.dev  ## plant a seeded sample of mistakes in steps, recipes, checks, stats, index and store: do tests notice?
+	$(BIN)/python scripts/mutants.py
+
+locked:  ## the environment of CI: exact versions, each checked against its hash
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-ci.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python -m compileall -q src
+	touch $(VENV)/.installed $(VENV)/.dev
+
+lock: $(VENV)/.installed  ## write requirements-ci.txt anew, after a change of dependencies
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/python scripts/lock.py
+
+sbom:  ## the wheel, and what it brings along, as a CycloneDX bill of materials: dist/
+	PYTHON=$(PYTHON) bash scripts/sbom.sh

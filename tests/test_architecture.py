@@ -20,9 +20,10 @@ from tests.module_graph import (
 )
 
 ROWS = [
-    {"errors", "records", "installed"},
+    {"errors", "records"},
     {
         "interrupts",
+        "native",
         "registry",
         "stats",
         "intervals",
@@ -36,6 +37,7 @@ ROWS = [
         "conversations",
         "charts",
         "visible",
+        "web_guard",
         "store",
     },
     {"rollouts", "index", "endpoint", "simulate", "experience", "buffer", "conversations"},
@@ -63,13 +65,13 @@ SIDE_DOORS = {
     "steps.prepare": {"settings"},
     "steps.profile": {"records", "write"},
     "steps.verify": {"options", "tally"},
-    "store": {"atomic", "files", "lock", "manifest", "reading"},
+    "store": {"atomic", "digest", "files", "find", "lock", "manifest", "reading"},
     "tasks": {"reading"},
     "verifiers.probes": {"report"},
 }
 """Modules that others may import although their package has a door. Nothing is added here without a reason."""
 
-OPEN = {"index"}
+OPEN: set[str] = set()
 """Packages under way, whose door is not looked at."""
 
 REPEATED = {

@@ -1,17 +1,16 @@
-"""This module assembles options: defaults < config file < environment < flags, and NeMo Gym's `+key=value` words.
+"""Config files, `key.path=value` settings, durations, and NeMo Gym's `+key=value` words.
 
-An unknown key is an error with a suggestion. It reads files and variables; it does not run anything.
+An unknown key is an error with a suggestion.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
 from rollforge.errors import UsageError
 from rollforge.records import JsonObject
@@ -28,7 +27,7 @@ GYM_WORDS = {
     "policy_model_name": "--model",
     "policy_base_url": "--base-url",
 }
-"""NeMo Gym's keys and the flags that mean the same."""
+"""NeMo Gym key → the flag with the same meaning."""
 
 GYM_WITHOUT_MEANING = (
     "agent_name",
@@ -37,15 +36,15 @@ GYM_WITHOUT_MEANING = (
     "policy_api_key",
     "disable_aggregation",
 )
-"""Keys that a NeMo Gym command line carries and that ask for nothing here: resuming is the default, agents need no server."""
+"""Keys of NeMo Gym command lines that have no effect here: resuming is the default, agents need no server."""
 
 
 _NUMBER = re.compile(r"[+-]?(\d+\.|\.\d+)([eE][+-]?\d+)?")
-"""Numbers as people write them and JSON does not: .5 and 1."""
+"""Numbers that people write and JSON does not allow: .5 and 1."""
 
 
 def translate_gym_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Flags for the `+key=value` words, and notes on the words that have no meaning here."""
+    """Translate `+key=value` words to flags; return notes on the words without effect."""
     flags: list[str] = []
     notes: list[str] = []
     for word in words:
@@ -67,7 +66,7 @@ def translate_gym_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def parse_settings(words: Sequence[str]) -> JsonObject:
-    """`key.path=value` words as one nested object; a value is JSON where it can be, else text."""
+    """Make one nested object from `key.path=value` words; a value is parsed as JSON if possible, else it is text."""
     settings: JsonObject = {}
     for word in words:
         path, equals, text = word.partition("=")
@@ -90,41 +89,72 @@ def _value(text: str) -> Any:
         return float(text) if _NUMBER.fullmatch(text) else text
 
 
-def read_config(path: str, *, tables: list[str]) -> JsonObject:
-    """A config file: TOML, YAML or JSON by its ending; it may have these tables and nothing else."""
+def settings_words(settings: JsonObject, path: str = "") -> list[str]:
+    """Write a nested object as `key.path=value` words: the inverse of `parse_settings`."""
+    words: list[str] = []
+    for key, value in settings.items():
+        if isinstance(value, dict) and value:
+            words += settings_words(value, f"{path}{key}.")
+        else:
+            words.append(f"{path}{key}={msgspec.json.encode(value).decode()}")
+    return words
+
+
+def read_config(path: str, *, tables: list[str], options: Collection[str] = ()) -> JsonObject:
+    """Read a config file: TOML, YAML or JSON by its ending, with one table per command.
+
+    A resolved config as `--dry-run` prints it has no tables: it is returned as the table of the empty name.
+
+    Args:
+        options: options of the command that reads the file.
+    """
     file = Path(path)
     if not file.is_file():
         raise UsageError(f"{path}: no such file", hint="check --config")
+    value = _decode(file)
+    if not isinstance(value, dict):
+        raise UsageError(f"{path}: not a table of settings", hint="for example: [collect]\\nsamples = 8")
+    if value.keys() == {"config", "plan"} and isinstance(value["config"], dict):
+        value = value["config"]
+    if value and not value.keys() & set(tables) and value.keys() <= set(options):
+        return {"": value}
+    for name in value:
+        if name not in tables:
+            raise UsageError(
+                f"{path}: there is no command {name!r}{did_you_mean(str(name), tables)}",
+                hint="a table of settings has the name of its command, such as [collect]",
+            )
+    return value
+
+
+def _decode(file: Path) -> object:
     data = file.read_bytes()
     try:
         match file.suffix:
             case ".toml":
                 import tomllib
 
-                value: Any = tomllib.loads(data.decode())
+                return tomllib.loads(data.decode())
             case ".json":
-                value = msgspec.json.decode(data)
+                return msgspec.json.decode(data)
             case ".yaml" | ".yml":
-                value = yaml.safe_load(data)
-            case _:
-                raise UsageError(
-                    f"{path}: what kind of file is this?", hint="a config ends in .toml, .yaml or .json"
-                )
-    except (ValueError, yaml.YAMLError) as error:
-        raise UsageError(f"{path}: {error}") from error
-    if not isinstance(value, dict):
-        raise UsageError(f"{path}: not a table of settings", hint="for example: [collect]\\nsamples = 8")
-    for name in value:
-        if name not in tables:
-            raise UsageError(
-                f"{path}: there is no command {name!r}{did_you_mean(str(name), tables)}",
-                hint="a table of settings has the name of the command that it is for",
-            )
-    return value
+                return _decode_yaml(data)
+    except UNREADABLE as error:
+        raise UsageError(f"{file}: {error}") from error
+    raise UsageError(f"{file}: what kind of file is this?", hint="a config ends in .toml, .yaml or .json")
+
+
+def _decode_yaml(data: bytes) -> object:
+    import yaml  # only a YAML config pays for loading it
+
+    try:
+        return yaml.safe_load(data)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
 
 
 def parse_duration(text: str) -> float:
-    """Seconds in `90`, `90s`, `15m`, `2h`, `1.5d`."""
+    """Parse `90`, `90s`, `15m`, `2h` or `1.5d` as seconds."""
     units = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
     number, unit = (text[:-1], text[-1]) if text[-1:] in units else (text, "s")
     try:

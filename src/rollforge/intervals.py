@@ -20,7 +20,7 @@ LEVEL = 0.95
 
 
 class Estimate(NamedTuple):
-    """A mean and the interval around it; no interval when there is nothing to tell the spread from."""
+    """A mean and its interval; no interval when the spread cannot be estimated."""
 
     value: float | None
     low: float | None
@@ -158,11 +158,11 @@ def wilson_each(shares: ArrayLike, counts: ArrayLike, z: float) -> tuple[Floats,
 
 
 def mean_of(values: ArrayLike, *, most: float | None = None, level: float = LEVEL) -> Estimate:
-    """The mean of one value per group, with Student's interval; values that all lie in [0, 1] stay inside it.
+    """Mean of one value per group, with Student's interval; for values in [0, 1] the interval stays inside.
 
     Args:
-        most: the independent answers yes or no that shares are made of. Where nearly all groups have a share of 0 (or of 1) the
-            spread of those seen says little of those that are rarer; no interval is narrower than so many answers allow.
+        most: the number of independent yes/no answers behind the shares. Where nearly all groups have a share of 0 (or of 1), the
+            observed spread understates the rare others; the interval is never narrower than that many answers allow.
     """
     known = np.asarray(values, dtype=np.float64)
     known = known[~np.isnan(known)]
@@ -184,14 +184,14 @@ def mean_of(values: ArrayLike, *, most: float | None = None, level: float = LEVE
 
 
 FEWEST_PAIRS = 6
-"""With fewer pairs nothing is shown at 95 %: all of five point the same way by chance once in sixteen times."""
+"""Fewer pairs show nothing at 95 %: five pairs all point the same way by chance in one of sixteen cases."""
 
 
 def paired_difference(first: ArrayLike, second: ArrayLike, *, level: float = LEVEL) -> Estimate:
     """Mean of second − first over pairs (one per task) in which both are known.
 
-    Pairs that all differ by the same have no spread to tell an interval from; it then says how far the mean may be off if the
-    share of pairs that Wilson's interval cannot rule out differed as much as values can (and is None when no two values differ).
+    Pairs that all differ by the same amount have no spread. The interval then bounds the mean if the share of unseen pairs that
+    Wilson's interval cannot rule out differed as much as values can; it is None when no two values differ.
     """
     one, two = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     both = ~np.isnan(one) & ~np.isnan(two)

@@ -10,12 +10,12 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from rollforge.errors import UsageError
-from rollforge.installed import plugins
 
 
 class Registry:
@@ -45,7 +45,15 @@ class Registry:
         return place in self._members.values()
 
     def _targets(self) -> dict[str, str]:
-        return {**plugins(self.family), **self._members}
+        return {**_plugins(self.family), **self._members}
+
+
+@cache
+def _plugins(family: str) -> dict[str, str]:
+    """The members that installed packages add to a family: name → "module:attribute"."""
+    from importlib.metadata import entry_points  # slow to import; most commands name built-in members only
+
+    return {point.name: point.value for point in entry_points(group=f"rollforge.{family}")}
 
 
 def did_you_mean(name: str, known: Mapping[str, object] | list[str], *, prefix: str = "") -> str:
@@ -89,8 +97,8 @@ def load_module(place: str) -> ModuleType:
 
 
 def _module_by_name(name: str, target: str) -> ModuleType:
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))  # so that a user's module beside the task file is found
+    if importlib.util.find_spec(name.partition(".")[0]) is None:
+        _search_last(Path.cwd())  # a user's module beside the task file
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -100,6 +108,12 @@ def _module_by_name(name: str, target: str) -> ModuleType:
                 hint="a file is written with its ending: my_file.py:verify",
             ) from error
         raise
+
+
+def _search_last(folder: Path) -> None:
+    """Let modules in the folder of a named file be imported; last, so that none of them poses as an installed module."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
 
 
 def _module_from_file(place: str) -> ModuleType:
@@ -116,7 +130,7 @@ def _module_from_file(place: str) -> ModuleType:
         raise UsageError(f"{place}: not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    sys.path.insert(0, str(path.parent))  # its own imports are found as when it is run
+    _search_last(path.parent)  # the modules that it imports from beside it
     try:
         spec.loader.exec_module(module)
     except Exception as error:

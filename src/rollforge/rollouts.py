@@ -21,7 +21,7 @@ from rollforge.store.reading import UNREADABLE
 from rollforge.tasks import BadRow, read_lines, to_task_row
 
 if TYPE_CHECKING:
-    from rollforge.index.line_keys import LineKeys
+    from rollforge.index import LineKeys
 
 REMEMBERED_BYTES = 64 << 20
 LONGEST_PLAIN = 15
@@ -104,7 +104,7 @@ class RolloutReader:
 
     def _key_of(self, number: int) -> tuple[int, int] | None:
         """What the index knows the row in this line by; the index is read once, and again when the file has grown."""
-        from rollforge.index.line_keys import line_keys
+        from rollforge.index import line_keys
 
         if self._keys is None or number > self._keys.last:
             self._keys = line_keys(RunFiles(self.path))

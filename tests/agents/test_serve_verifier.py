@@ -44,6 +44,7 @@ def verify(task: Any, response: Any) -> Any:
 
 async def post(url: str, path: str, value: Any, **more: Any) -> tuple[int, Any]:
     data = value if isinstance(value, bytes) else json.dumps(value).encode()
+    more = {"headers": {"Content-Type": "application/json"}, **more}
     async with aiohttp.ClientSession() as http, http.post(url + path, data=data, **more) as answer:
         return answer.status, await answer.json()
 
@@ -141,7 +142,7 @@ async def test_aggregate_metrics_has_their_names_and_leaves_failed_rows_out() ->
         assert (await post(server.url, "/aggregate_metrics", {}))[0] == 422
     assert status == 200 and empty == (
         200,
-        {"group_level_metrics": [], "agent_metrics": {}, "key_metrics": {}},
+        {"group_level_metrics": [], "agent_metrics": {}, "key_metrics": {}, "repeat_level_metrics": []},
     )
     assert answer["agent_metrics"]["mean/reward"] == pytest.approx(2 / 3)
     assert answer["agent_metrics"]["mean/accuracy"] == pytest.approx(2 / 3)
@@ -151,6 +152,54 @@ async def test_aggregate_metrics_has_their_names_and_leaves_failed_rows_out() ->
     assert (first["_ng_task_index"], first["mean/reward"], first["num_rollouts"]) == (0, 0.5, 2)
     assert first["std/reward"] == pytest.approx(0.5**0.5) and second["std/reward"] == 0.0
     assert [info["rollout_id"] for info in first["rollout_infos"]] == ["0:0", "0:1"]
+
+
+async def test_only_the_verdicts_own_numbers_are_averaged_and_masked_rows_are_counted() -> None:
+    task = {"difficulty": 3, "year": 2026, "agent_ref": {"name": "a"}}
+    async with served() as server:
+        rows = []
+        for number, (text, trouble) in enumerate([("7", None), ("8", None), ("7", "raise"), ("7", None)]):
+            keys = {"_ng_task_index": number // 2, "_ng_rollout_index": number % 2}
+            _, row = await post(server.url, "/verify", body(text, **task, **keys, trouble=trouble))
+            rows.append(row)
+        _, answer = await post(server.url, "/aggregate_metrics", {"verify_responses": rows})
+    assert rows[2]["mask_sample"] is True and rows[2]["failure_kind"] == "judge_failed"
+    assert "cannot read the gold answer" in rows[2]["failure_reason"]
+    metrics = answer["agent_metrics"]
+    assert metrics["mean/reward"] == pytest.approx(2 / 3) and metrics["coverage/masked_rollouts"] == 1
+    assert not {"mean/difficulty", "mean/year", "mean/mask_sample"} & metrics.keys()
+    first, second = answer["repeat_level_metrics"]
+    assert (first["_ng_rollout_index"], first["sample_count"], first["missing_count"]) == (0, 1, 1)
+    assert second["mean/reward"] == 0.5 and second["sem/reward"] == pytest.approx(0.5)
+    assert second["ci_low_95/reward"] < 0.5 < second["ci_high_95/reward"]
+
+
+def test_the_folder_for_nemo_gym_starts_this_verifier_on_the_given_port(tmp_path: Path) -> None:
+    folder = tmp_path / "my_server"
+    command = [sys.executable, "-m", "rollforge", "serve-verifier", "exact", "-S", "field=gold"]
+    subprocess.run([*command, "--write-server", str(folder)], check=True, capture_output=True)
+    assert "my_server:" in (folder / "configs" / "my_server.yaml").read_text()
+    again = subprocess.run(
+        [*command, "--write-server", str(folder)], capture_output=True, text=True, check=False
+    )
+    assert again.returncode == 2 and "exists already" in again.stderr
+    fake = tmp_path / "path" / "nemo_gym"
+    fake.mkdir(parents=True)
+    (fake / "__init__.py").write_text("")
+    (fake / "base_resources_server.py").write_text(
+        "class SimpleResourcesServer:\n"
+        "    @classmethod\n"
+        "    def load_config_from_global_config(cls):\n"
+        "        from types import SimpleNamespace\n"
+        "        return SimpleNamespace(host='127.0.0.1', port=0)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(fake.parent)}
+    with subprocess.Popen(
+        [sys.executable, str(folder / "app.py")], stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stderr is not None
+        assert "verifier exact at http://127.0.0.1:" in process.stderr.readline()
+        process.terminate()
 
 
 def test_a_group_verifier_cannot_be_served() -> None:

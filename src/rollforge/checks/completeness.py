@@ -1,4 +1,4 @@
-"""What is not there, or there twice: unjudged and missing rollouts, thin groups, duplicates, bad lines, fields that come late."""
+"""Completeness: unjudged and missing rollouts, thin groups, duplicates, unreadable lines."""
 
 from __future__ import annotations
 

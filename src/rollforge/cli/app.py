@@ -193,10 +193,31 @@ def _sources(app: cyclopts.App, verb: str | None, config_path: str | None) -> li
     if config_path is not None:
         from cyclopts.config import Dict
 
-        from rollforge.config import read_config
-
-        sources.append(Dict(read_config(config_path, tables=list(COMMANDS)), source=config_path))
+        sources.append(Dict(_read_config(app, verb, config_path), source=config_path))
     return sources
+
+
+def _read_config(app: cyclopts.App, verb: str | None, path: str) -> dict[str, object]:
+    """Read a config file; the table of `verb` may name options as flags do, or as `--dry-run` prints them."""
+    from rollforge.config import read_config, settings_words
+
+    arguments = app[verb].assemble_argument_collection() if verb else []
+    flag_by_option = {
+        one.field_info.names[0]: one.name.removeprefix("--") for one in arguments if one.name.startswith("--")
+    }
+    tables = read_config(path, tables=list(COMMANDS), options={*flag_by_option, "step"})
+    if verb is None:
+        return tables
+    table = tables.pop("", tables.get(verb, {}))
+    if isinstance(table, dict):
+        table = {
+            flag_by_option.get(name, name): settings_words(value)
+            if isinstance(value, dict) and name in ("overrides", "verifier_options")
+            else value
+            for name, value in table.items()
+            if value not in (None, [], {})
+        }
+    return {**tables, verb: table}
 
 
 def _check_variables(app: cyclopts.App, verb: str) -> None:

@@ -35,7 +35,7 @@ class SimulatedProcess:
 
     def start(self) -> Self:
         """Start the child and wait until it listens."""
-        command = [sys.executable, "-m", "rollforge.simulate"]
+        command = [sys.executable, "-P", "-m", "rollforge.simulate"]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         )

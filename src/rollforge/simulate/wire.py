@@ -4,9 +4,10 @@ It covers what a test bench needs: keep-alive, Content-Length and chunked bodies
 
 from __future__ import annotations
 
-import ipaddress
 from http import HTTPStatus
 from typing import NamedTuple
+
+from rollforge.web_guard import WebGuard
 
 _MAX_HEAD = 64 * 1024
 _MAX_BODY = 64 * 1024 * 1024
@@ -66,34 +67,14 @@ class BadRequest(Exception):
 
 
 def cross_site_reason(request: HttpRequest, host: str) -> str | None:
-    """Why a request must be refused because a web page may have sent it; None when it is fine.
-
-    A page on another site can make a browser POST to loopback. The browser then names the page in `Origin` or
-    `Sec-Fetch-Site`, or (DNS rebinding) sends the page's own name as `Host`.
-    """
-    named = request.headers.get("host")
-    if named is not None and not _is_local(named, host):
-        return f"the Host header {named!r} names another server"
-    origin = request.headers.get("origin")
-    if origin is not None and not _is_local(origin.partition("://")[2], host):
-        return f"a request from the origin {origin!r} is refused"
-    if request.headers.get("sec-fetch-site") == "cross-site":
-        return "a cross-site request is refused"
+    """Why a request must be refused because a web page may have sent it; None when it is fine."""
+    refused = WebGuard(host=host, needs_json=False).refusal(request.method, request.headers)
+    if refused is not None:
+        return refused.reason
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if request.method == "POST" and content_type in ("text/plain", "multipart/form-data"):
         return f"the content type must be application/json, not {content_type}"
     return None
-
-
-def _is_local(netloc: str, host: str) -> bool:
-    """Whether `netloc` (name, and perhaps a port) is loopback or the address we serve."""
-    name = netloc[1:].partition("]")[0] if netloc.startswith("[") else netloc.partition(":")[0]
-    if name.lower() in ("localhost", host):
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 class Head(NamedTuple):

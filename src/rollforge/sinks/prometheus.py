@@ -1,6 +1,7 @@
 """Serves the newest value of every metric at `/metrics` for a Prometheus server to scrape.
 
-`prometheus=HOST:PORT`, by default 127.0.0.1:9464; only loopback unless another host is named. A name becomes
+`prometheus=HOST:PORT`, by default 127.0.0.1:9464; only loopback unless another host is named. Requests from web pages and for
+other host names are refused; there is no token, since the page only shows metrics. A name becomes
 `rollforge:rollout:accuracy:mean` (slashes as colons, other characters escaped), the run is a label. Needs the
 extra `prometheus`.
 """
@@ -14,6 +15,7 @@ from typing import Any
 from rollforge.errors import UsageError
 from rollforge.metrics.names import safe_name
 from rollforge.sinks.base import SinkOptions, need_extra
+from rollforge.web_guard import WebGuard
 
 DEFAULT_ADDRESS = "127.0.0.1:9464"
 
@@ -51,6 +53,8 @@ class PrometheusSink:
                 f"the sink 'prometheus' cannot listen at {self._address}: {error.strerror}",
                 hint="name another port: --sink prometheus=127.0.0.1:9465",
             ) from error
+        guard = WebGuard(host=host or "127.0.0.1")
+        self._server.set_app(guard.wsgi(self._server.get_app()))
         self.port = self._server.server_port
 
     def collect(self) -> Iterator[Any]:

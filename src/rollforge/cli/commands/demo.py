@@ -67,7 +67,7 @@ def demo(out: Path | None = None, /, *, keep_going: Annotated[bool, Parameter(ne
         if words[0] not in COMMANDS:
             continue
         say(f"\n── {title}\n$ rollforge {shlex.join(words)}\n")
-        code = subprocess.run([sys.executable, "-m", "rollforge", *words], check=False).returncode
+        code = subprocess.run([sys.executable, "-P", "-m", "rollforge", *words], check=False).returncode
         if code and not (keep_going or words[0] == "check"):
             say(f"error: rollforge {words[0]} ended with exit code {code}")
             return Exit.UNEXPECTED

@@ -54,10 +54,7 @@ def profile(
     """
     from rollforge.index import open_index
 
-    needed = ("rollforge.steps.profile", *(() if json else ("rollforge.cli.render.profile",)))
-    with open_index(
-        run, verifier=reading.verifier, workers=reading.workers, needed_next=needed, at_hand=True
-    ) as index:
+    with open_index(run, verifier=reading.verifier, workers=reading.workers) as index:
         import msgspec
 
         from rollforge.steps.profile import ProfileOptions, profile_index, write_profile

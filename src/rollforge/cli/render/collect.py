@@ -147,7 +147,7 @@ def _final_metrics(result: CollectResult) -> RunMetrics | None:
     if result.finished < LARGE_RUN:
         metrics = summarize_run(result.run)
     else:
-        words = [sys.executable, "-m", "rollforge", "metrics", result.run, "--json"]
+        words = [sys.executable, "-P", "-m", "rollforge", "metrics", result.run, "--json"]
         done = subprocess.run(words, check=True, stdout=subprocess.PIPE)
         metrics = msgspec.json.decode(done.stdout, type=RunMetrics)
     data = msgspec.json.format(msgspec.json.encode(metrics), indent=2) + b"\n"

@@ -210,6 +210,8 @@ class Collection:
         unfinished = plan.ledger.expected - plan.ledger.finished
         shortfall = self._observer.shortfall() if self._observer is not None else ""
         ending, code = ending_of(engine.reason, unfinished=unfinished, unjudged=unjudged, shortfall=shortfall)
+        if report is not None:
+            plan.manifest.extra["probe"] = report.facts()
         if report is not None and report.is_broken:
             code = Exit.BROKEN_VERIFICATION
         self._update_manifest(machinery, plan, ending if ending in ("done", "incomplete") else "interrupted")

@@ -1,7 +1,7 @@
-"""This module folds a collected run into the metrics of an evaluation, with an interval beside every mean.
+"""Folds a collected run into the metrics of an evaluation, with an interval for every mean.
 
 Means are over tasks, each task the mean of its runs; intervals are over tasks, since the runs of one task are not independent.
-Runs that failed or could not be judged are in no mean; `coverage` says how many there are.
+Runs that failed or could not be judged are in no mean; `coverage` is the share of judged runs.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class MetricResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TasksetResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task set came to."""
+    """The result of one task set."""
 
     tasks: int
     """Tasks asked for."""
@@ -67,13 +67,13 @@ class TasksetResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evaluation(msgspec.Struct, kw_only=True):
-    """What an evaluation came to."""
+    """The result of an evaluation."""
 
     run: str
     k: int
     tasksets: dict[str, TasksetResult]
     metrics: dict[str, float]
-    """The same numbers under their full names, as sinks get them."""
+    """All numbers under their full metric names, as sinks get them."""
     task_means: dict[str, dict[str, dict[int, float]]] = {}
     """Task set → metric → task → mean of its runs: what comparisons pair."""
 
@@ -132,7 +132,7 @@ def _fold(
     metrics = {
         _metric_name(name): values
         for name, values in metrics.items()
-        if name == "reward" or not np.isnan(values).all()  # a reward that nobody has is a coverage of 0
+        if name == "reward" or not np.isnan(values).all()  # a reward without any value means a coverage of 0
     }
     answers: list[Hashable] | None = columns[ANSWER_COLUMN].tolist() if ANSWER_COLUMN in columns else None
     present = {name: ~np.isnan(values) for name, values in metrics.items()}
@@ -206,7 +206,7 @@ def _results(
 
 
 def _runs_each(statistic: str) -> int:
-    """How many runs one answer yes or no is made of: k for `best@k` and its kin, but each run is one for a mean."""
+    """Runs per independent yes/no answer: k for `best@k` and the like, 1 for a mean."""
     name, _, k = statistic.partition("@")
     return int(k) if k.isdecimal() and name != "mean" else 1
 

@@ -1,4 +1,4 @@
-"""This module names what is suspicious about a run's numbers, in words; it decides nothing (that is `check`'s work)."""
+"""Flags: what looks suspicious about a run's numbers, in words. `check` decides; flags only point."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""This module holds what `metrics` says, in the shape it is printed as JSON."""
+"""The records of `metrics`, in the shape of its JSON."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-from rollforge.index.scanned import BadLineAt
+from rollforge.index import BadLineAt
 
 
 class Counts(Struct, kw_only=True):
@@ -49,7 +49,7 @@ class Success(Struct, kw_only=True):
 
 
 class FailuresAsZero(Struct, kw_only=True):
-    """The mean reward if every failed rollout had earned 0; told beside the mean, never instead of it."""
+    """The mean reward if every failed rollout had earned 0; printed beside the mean, never instead of it."""
 
     mean: float | None
     n: int
@@ -131,5 +131,5 @@ class RunMetrics(Struct, kw_only=True):
     mixed_types: dict[str, int]
     """Number fields that are text in some rows, where they count as missing."""
     bad_lines: list[BadLineAt]
-    """The first lines that are rejected or odd, each with its place; `counts` tells how many there are."""
+    """The first lines that are rejected or odd, each with its place; `counts` has their number."""
     flags: list[Flag]

@@ -1,4 +1,4 @@
-"""This module computes the metrics of a run from its index, a few columns at a time."""
+"""The metrics of a run, computed from its index a few columns at a time."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from rollforge import at_k, intervals, stats
 from rollforge.errors import UsageError
-from rollforge.index import Index, open_index
-from rollforge.index.grouped import ByTask, Floats
+from rollforge.index import ByTask, Index, open_index
+from rollforge.stats import Floats
 from rollforge.steps.metrics.flags import find_flags
 from rollforge.steps.metrics.records import (
     AgentMetrics,
@@ -69,7 +69,7 @@ def summarize_run(
     workers: int | None = None,
 ) -> RunMetrics:
     """The metrics of a run, or of several files as one run."""
-    with open_index(runs, verifier=verifier, workers=workers, at_hand=True) as index:
+    with open_index(runs, verifier=verifier, workers=workers) as index:
         return summarize_index(index, options)
 
 
@@ -257,7 +257,7 @@ def _throughput(rows: ByTask) -> Throughput:
 
 
 def _joined(begins: Floats, ends: Floats) -> tuple[Floats, Floats]:
-    """The same time as intervals that do not touch, in order."""
+    """The union of the intervals, as disjoint intervals in order."""
     if not len(begins):
         return begins, ends
     order = np.argsort(begins)

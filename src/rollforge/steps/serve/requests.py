@@ -1,4 +1,4 @@
-"""This module reads what NeMo Gym's clients send, and refuses what does not fit in the words of their own framework."""
+"""Reads the requests of NeMo Gym's clients, and refuses wrong ones in the shape of their framework's errors."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _response_problems(body: JsonObject) -> list[JsonObject]:
     output = response.get("output")
     if not isinstance(output, list):
         return [_problem("missing", ["body", "response", "output"], "Field required")]
-    # An item without its type would be skipped by every verifier, and the verdict would be about nothing.
+    # Every verifier skips an item without a type, so the verdict would be about an empty answer.
     return [
         _problem("missing", ["body", "response", "output", place, "type"], "Field required")
         for place, item in enumerate(output)

@@ -1,8 +1,8 @@
-"""This module serves one verifier over HTTP as NeMo Gym's resources servers are: seed, verify, aggregate, reverify mode.
+"""One verifier over HTTP as a NeMo Gym resources server: seed, verify, aggregate, reverify mode.
 
-A verifier that failed or could not judge is answered with status 200, `_ng_failure_class: "judge_failed"` and the reason, beside the
-reward 0.0 that their schema demands: their collector then keeps the row out of the results, while a 500 would end the whole
-collection. There is no authentication; that is why it listens on loopback unless told otherwise.
+A verifier that failed or could not judge is answered with status 200, `mask_sample: true` and the failure's kind and reason, beside
+the reward 0.0 that their schema demands: their collector then keeps the row out of the results, while a 500 would end the whole
+collection. `web_guard` refuses requests from web pages; beyond loopback a token is required.
 """
 
 from __future__ import annotations
@@ -16,21 +16,26 @@ from aiohttp import web
 
 from rollforge.errors import Failure, UsageError
 from rollforge.records import FAILURE_KEY, TERMINAL_KEY, JsonObject, to_json
-from rollforge.steps.serve.aggregate import aggregate
+from rollforge.steps.serve.aggregate import MASK_KEY, VERDICT_FIELDS_KEY, aggregate
 from rollforge.steps.serve.requests import Unprocessable, read_body, read_verdicts, read_verify
 from rollforge.steps.serve.sessions import Sessions
 from rollforge.verifiers.base import Verifier
 from rollforge.verifiers.running.judge import Workers, make_judge
+from rollforge.web_guard import WebGuard, is_loopback, read_limited
 
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-BODY_LIMIT = 4 << 30
+BODY_LIMIT = 64 << 20
+"""Bytes of one request, decompressed."""
+AGGREGATE_LIMIT = 4 << 30
 """`/aggregate_metrics` gets all rows of a run in one body."""
+JUDGE_FAILED = "judge_failed"
+"""NeMo Gym's name for this kind of failure."""
 JUDGE_ERROR_KEY = "_ng_failure_judge_error"
 ROLLOUT_PREFIX = "/ng-rollout/{rollout_id}"
-"""With observability on, their clients put this in front of every path."""
+"""With observability on, their clients put this before every path."""
 
 
 class VerifierServer:
@@ -44,7 +49,17 @@ class VerifierServer:
         port: int = 0,
         workers: Workers = "auto",
         timeout_s: float = 60.0,
+        token: str | None = None,
     ) -> None:
+        """Prepare to serve.
+
+        Args:
+            token: Required of every request when given; beyond loopback it must be.
+        """
+        if token is None and not is_loopback(host):
+            raise UsageError(
+                f"serving on {host} needs a token", hint="--token-env NAME names the variable that holds it"
+            )
         if verifier.is_group:
             raise UsageError(
                 f"{verifier.name} scores the samples of a task together; a resources server sees them one by one",
@@ -56,6 +71,7 @@ class VerifierServer:
         self._judge = make_judge(verifier, workers=workers, timeout=timeout_s)
         self._sessions = Sessions(verifier.name)
         self._host, self._port = host, port
+        self._guard = WebGuard(host=host, token=token)
         self._runner: web.AppRunner | None = None
 
     async def __aenter__(self) -> Self:
@@ -75,7 +91,7 @@ class VerifierServer:
         await self._judge.close()
 
     async def _listen(self) -> None:
-        app = web.Application(client_max_size=BODY_LIMIT, middlewares=[self._answer])
+        app = web.Application(middlewares=[self._guard.middleware(), self._answer])
         for prefix in ("", ROLLOUT_PREFIX):
             app.router.add_get(f"{prefix}/", self._alive)
             app.router.add_post(f"{prefix}/seed_session", self._seed)
@@ -99,7 +115,7 @@ class VerifierServer:
 
     @web.middleware
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Errors in their shapes, and the session cookie on every answer."""
+        """Shape errors as their framework does, and set the session cookie on every answer."""
         session = self._sessions.of(request)
         answer: web.StreamResponse
         try:
@@ -123,29 +139,37 @@ class VerifierServer:
         )
 
     async def _seed(self, request: web.Request) -> web.Response:
-        read_body(await request.read())
+        read_body(await read_limited(request, BODY_LIMIT))
         return _json({})
 
     async def _verify(self, request: web.Request) -> web.Response:
-        body = read_body(await request.read())
+        body = read_body(await read_limited(request, BODY_LIMIT))
         task, response = read_verify(body, self.verifier.needs)
         try:
             verdict = await self._judge.judge(task, response)
         except Failure as failure:
             return self._no_verdict(body, failure.message)
         if verdict.reward is None:
-            # The same rollout would be unjudged again.
+            # Another attempt would not be judged either.
             return self._no_verdict(body, "the verifier cannot judge this rollout", is_terminal=True)
         self.served["verified"] += 1
-        return _json({**body, **verdict.to_fields()})
+        fields = verdict.to_fields()
+        return _json({**body, **fields, VERDICT_FIELDS_KEY: list(fields)})
 
     def _no_verdict(self, body: JsonObject, reason: str, *, is_terminal: bool = False) -> web.Response:
         self.served["failed"] += 1
-        failed: JsonObject = {"reward": 0.0, FAILURE_KEY: "judge_failed", JUDGE_ERROR_KEY: reason}
+        failed: JsonObject = {
+            "reward": 0.0,
+            MASK_KEY: True,
+            "failure_kind": JUDGE_FAILED,
+            "failure_reason": reason,
+            FAILURE_KEY: JUDGE_FAILED,
+            JUDGE_ERROR_KEY: reason,
+        }
         return _json({**body, **failed, **({TERMINAL_KEY: True} if is_terminal else {})})
 
     async def _aggregate(self, request: web.Request) -> web.Response:
-        return _json(aggregate(read_verdicts(read_body(await request.read()))))
+        return _json(aggregate(read_verdicts(read_body(await read_limited(request, AGGREGATE_LIMIT)))))
 
     async def _reverify_mode(self, request: web.Request) -> web.Response:
         return _json("stateless")

@@ -1,6 +1,6 @@
-"""This module gives every client of the server a session cookie, signed, re-sent with every answer, as NeMo Gym's servers do.
+"""A signed session cookie, set on every answer, as NeMo Gym's servers do.
 
-Nothing is kept under it: a verdict depends on the request alone. The cookie is there because their clients pass it on.
+The server keeps no state under it: a verdict depends on the request alone. Their clients expect the cookie and pass it on.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ import msgspec
 from msgspec import Struct
 
 from rollforge.errors import UsageError
-from rollforge.index.sources import near_run, runs_in
 from rollforge.records import FAILURE_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject
 from rollforge.steps.validate.clean import copies_of, refuse_overwriting, write_clean
 from rollforge.steps.validate.file_metrics import FileMetrics
@@ -31,6 +30,7 @@ from rollforge.steps.validate.records import (
 )
 from rollforge.steps.validate.repeats import Repeats
 from rollforge.steps.validate.rows import check_row, kind_of_row
+from rollforge.store.find import near_run, runs_in
 
 LISTED = 1000
 """Problems of one file that are listed in any case."""

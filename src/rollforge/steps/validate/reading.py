@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 
 from rollforge.errors import DataError
-from rollforge.index.facts import BadLine, split_line
-from rollforge.index.lines import read_lines
+from rollforge.index import UnreadableLine, read_lines, split_line
 from rollforge.records import PARAMS_KEY, JsonObject
 from rollforge.steps.validate.records import RowFault
 from rollforge.tasks.reading import PARQUET, without_nulls
@@ -82,7 +81,7 @@ def _read_line(data: bytes) -> tuple[JsonObject | None, list[str]]:
             return msgspec.json.decode(data), []
     except UnicodeDecodeError as error:
         return None, [f"invalid UTF-8 at byte {error.start}"]
-    except BadLine as error:
+    except UnreadableLine as error:
         return None, [str(error)]
     except RecursionError:
         return None, ["nested too deeply"]

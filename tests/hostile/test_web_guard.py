@@ -1,0 +1,163 @@
+"""Servers that a web page must not be able to drive: real HTTP on loopback, with the headers that browsers send."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gzip
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from rollforge.errors import UsageError
+from rollforge.steps.serve import VerifierServer
+from rollforge.steps.serve import server as server_module
+from rollforge.verifiers.base import load_verifier
+from rollforge.web_guard import WebGuard
+
+BODY = {
+    "responses_create_params": {"input": "?"},
+    "response": {
+        "output": [
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "7"}]}
+        ]
+    },
+    "expected_answer": "7",
+}
+
+
+def served(**options: Any) -> VerifierServer:
+    return VerifierServer(load_verifier("exact"), workers=0, **options)
+
+
+async def ask(server: VerifierServer, path: str = "/verify", **more: Any) -> int:
+    async with aiohttp.ClientSession() as http, http.post(server.url + path, **more) as answer:
+        return answer.status
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Host": "localhost:1"}, 200),
+        ({"Host": "[::1]"}, 200),
+        ({"Host": "evil.example"}, 421),
+        ({"Host": "127.0.0.1.evil.example:80"}, 421),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://localhost:3000"}, 200),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Sec-Fetch-Site": "same-origin"}, 200),
+    ],
+)
+async def test_requests_that_a_page_may_have_sent_are_refused(headers: dict[str, str], status: int) -> None:
+    async with served() as server:
+        assert await ask(server, json=BODY, headers=headers) == status
+        assert server.served["verified"] == (status == 200)
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""]
+)
+async def test_only_json_is_read(kind: str) -> None:
+    async with served() as server:
+        assert await ask(server, data=b'{"a": 1}', headers={"Content-Type": kind}) == 415
+        assert await ask(server, "/aggregate_metrics", data=b"{}", headers={"Content-Type": kind}) == 415
+
+
+async def test_long_bodies_are_refused_before_they_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "BODY_LIMIT", 10_000)
+    json_headers = {"Content-Type": "application/json"}
+
+    async def endless() -> Any:
+        for _ in range(100):
+            yield b" " * 1000
+
+    async with served() as server:
+        assert await ask(server, data=b" " * 10_001, headers=json_headers) == 413
+        assert await ask(server, data=endless(), headers=json_headers) == 413
+        bomb = gzip.compress(bytes(10_000_000))
+        assert await ask(server, data=bomb, headers={**json_headers, "Content-Encoding": "gzip"}) == 413
+
+
+async def test_beyond_loopback_a_token_is_required() -> None:
+    with pytest.raises(UsageError, match="token"):
+        served(host="0.0.0.0")
+    basic = base64.b64encode(b":right").decode()
+    async with served(host="0.0.0.0", token="right") as server:
+        server.url = server.url.replace("0.0.0.0", "127.0.0.1")
+        assert await ask(server, json=BODY) == 401
+        assert await ask(server, json=BODY, headers={"Authorization": "Bearer wrong"}) == 401
+        assert await ask(server, json=BODY, headers={"Authorization": "Bearer right"}) == 200
+        assert await ask(server, json=BODY, headers={"Authorization": f"Basic {basic}"}) == 200
+        assert (
+            await ask(server, json=BODY, headers={"Authorization": "Bearer right", "Host": "evil.example"})
+            == 421
+        )
+
+
+def test_the_command_prints_a_generated_token_to_stderr_only() -> None:
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "rollforge",
+            "serve-verifier",
+            "exact",
+            "--host",
+            "0.0.0.0",
+            "--port",
+            "0",
+            "--json",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ},
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert "token" in process.stderr.readline()
+        assert "token" not in process.stdout.readline()
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+async def test_the_metrics_page_of_prometheus_has_the_same_guard(tmp_path: Path) -> None:
+    pytest.importorskip("prometheus_client")
+    from rollforge.sinks.base import SinkOptions
+    from rollforge.sinks.prometheus import PrometheusSink
+
+    sink = PrometheusSink(SinkOptions(directory=tmp_path, target="127.0.0.1:0"))
+    await asyncio.to_thread(sink.start)
+    try:
+        url = f"http://127.0.0.1:{sink.port}/metrics"
+        async with aiohttp.ClientSession() as http:
+            for headers, status in (
+                ({}, 200),
+                ({"Host": "evil.example"}, 421),
+                ({"Origin": "https://evil.example"}, 403),
+            ):
+                async with http.get(url, headers=headers) as answer:
+                    assert answer.status == status
+    finally:
+        await asyncio.to_thread(sink.close)
+
+
+def test_a_wildcard_address_serves_addresses_and_its_own_name_only() -> None:
+    import socket
+
+    guard = WebGuard(host="0.0.0.0", needs_json=False)
+    assert guard.refusal("GET", {"host": "192.0.2.7:8090"}) is None
+    assert guard.refusal("GET", {"host": socket.gethostname()}) is None
+    refused = guard.refusal("GET", {"host": "rebound.example"})
+    assert refused is not None
+    assert refused.status == 421
