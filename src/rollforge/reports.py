@@ -90,7 +90,7 @@ def run_inputs(index: Index, *, with_texts: bool = True, verifier: str | None = 
     files = index.runs[0]
     manifest = read_manifest(files)
     return RunInputs(
-        run=_run_name(files),
+        run=files.name,
         metrics=facts_of(summarize_index(index), MetricsFacts),
         check=facts_of(_check(index, verifier), CheckFacts),
         profile=facts_of(profile_index(index).summary, ProfileFacts),
@@ -105,11 +105,6 @@ def run_inputs(index: Index, *, with_texts: bool = True, verifier: str | None = 
 def _check(index: Index, verifier: str | None) -> Report:
     options = CheckOptions(verifier=verifier)
     return check_evidence(index_evidence(index, options), options)
-
-
-def _run_name(files: RunFiles) -> str:
-    """How commands name the run: its folder, where that is enough."""
-    return str(files.rollouts.parent if files.rollouts.name == "rollouts.jsonl" else files.rollouts)
 
 
 def flips_of(files: RunFiles) -> list[FlipFacts]:
@@ -204,7 +199,7 @@ def _comparison(paths: Sequence[str], verifier: str | None) -> bytes:
                 paired = facts_of(compare_runs(index, first), PairedFacts) if place else None
                 sides.append(
                     SideInputs(
-                        run=_run_name(index.runs[0]),
+                        run=index.runs[0].name,
                         metrics=facts_of(summarize_index(index), MetricsFacts),
                         check=facts_of(_check(index, verifier), CheckFacts),
                         profile=facts_of(profile_index(index).summary, ProfileFacts),

@@ -10,7 +10,7 @@ from rollforge.charts.intervals import Interval, interval_chart
 from rollforge.charts.lines import MarkedStretch, Point, Series, line_chart
 from rollforge.charts.scales import clock, clock_ticks, percent, rounded_up, short
 from rollforge.charts.scene import Dot, Label, Line, Mark, Path, Rect, Scene
-from rollforge.charts.svg import to_svg
+from rollforge.charts.svg import chart_style, to_svg
 
 __all__ = [
     "Bar",
@@ -27,6 +27,7 @@ __all__ = [
     "Scene",
     "Series",
     "bar_chart",
+    "chart_style",
     "clock",
     "clock_ticks",
     "column_chart",

@@ -6,10 +6,18 @@ the same scene always gives the same bytes.
 
 from __future__ import annotations
 
+from functools import cache
 from html import escape
+from importlib import resources
 
 from rollforge.charts.scene import Dot, Label, Line, Mark, Path, Rect, Scene
 from rollforge.visible import visible
+
+
+@cache
+def chart_style() -> str:
+    """The style sheet of charts: palette for light and dark, and the classes that marks carry."""
+    return resources.files("rollforge.charts").joinpath("charts.css").read_text("utf-8")
 
 
 def to_svg(scene: Scene, name: str) -> str:

@@ -23,7 +23,7 @@ from rollforge.errors import UsageError
 from rollforge.index import Index, open_index
 from rollforge.records import JsonObject
 from rollforge.steps.show import SUSPICION
-from rollforge.store import RunFiles, run_name
+from rollforge.store import RunFiles
 from rollforge.visible import visible
 
 Rows = NDArray[np.int32]
@@ -106,12 +106,32 @@ class Book:
     """A run that is open for reading."""
 
     def __init__(self, path: str, *, verifier: str | None = None) -> None:
-        self.path = path
+        self._path, self._verifier = path, verifier
+        self._orders: OrderedDict[tuple[str, str], Rows] = OrderedDict()
+        self._kept: NDArray[np.int32] | None = None
         self.index: Index = open_index(path, verifier=verifier)
         self.files: RunFiles = self.index.runs[0]
-        self.name = run_name(self.files)
-        self._orders: OrderedDict[tuple[str, str], Rows] = OrderedDict()
-        self._rows_by_pick: dict[str, Rows] = {}
+        self.name = self.files.name
+        self._state = self.state()
+
+    def state(self) -> str:
+        """Changes when a file of the run does: sizes and times, without reading anything."""
+        found = (
+            path.stat()
+            for path in (self.files.rollouts, self.files.verdicts, self.files.failures)
+            if path.exists()
+        )
+        return "-".join(f"{one.st_size}.{one.st_mtime_ns}" for one in found)
+
+    def refresh(self) -> None:
+        """Take in what was appended since the run was opened; the index is extended, not built anew."""
+        now = self.state()
+        if now == self._state:
+            return
+        opened = open_index(self._path, verifier=self._verifier)
+        self.index.close()
+        self.index, self._state, self._kept = opened, now, None
+        self._orders.clear()
 
     def close(self) -> None:
         """Let go of the files."""
@@ -208,10 +228,10 @@ class Book:
 
     def _suspicion(self) -> NDArray[np.int32]:
         """(row, score, reasons as bits), most suspicious first; kept beside the index until the run changes."""
-        if "suspicious" not in self._rows_by_pick:
+        if self._kept is None:
             path = self.files.index / f"suspicion-{self.index.digest}.npy"
-            self._rows_by_pick["suspicious"] = _load(path) if path.is_file() else self._score(path)
-        return self._rows_by_pick["suspicious"]
+            self._kept = _load(path) if path.is_file() else self._score(path)
+        return self._kept
 
     def _score(self, path: Path) -> NDArray[np.int32]:
         tests = list(SUSPICION.values())

@@ -45,7 +45,7 @@ class Guard:
     @web.middleware
     async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Refuse what is not allowed; set the headers of what is."""
-        response = self._refusal(request)
+        response: web.StreamResponse | None = self._refusal(request)
         if response is None and request.query.get("token") is not None:
             response = self._log_in(request)
         if response is None and not self._is_known(request.cookies.get(self._cookie)):

@@ -14,6 +14,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
+from rollforge.charts import chart_style
 from rollforge.errors import RollforgeError, UsageError
 from rollforge.reports import flips_of, run_inputs
 from rollforge.steps.label import Label, LabelFile, label_queue
@@ -187,13 +188,13 @@ class Server:
         )
 
     async def live(self, request: web.Request) -> web.Response:
-        """A small answer that changes when the run does."""
+        """A small answer that changes when the run does; what was appended is taken in first."""
         book = self._book(request)
-        size = book.files.rollouts.stat().st_size
-        tag = f'"{size}"'
+        tag = f'"{book.state()}"'
         if request.headers.get("If-None-Match") == tag:
             return web.Response(status=304, headers={"ETag": tag})
-        return _json({"bytes": size, "rollouts": len(book.index)}, ETag=tag)
+        await self._ask(book, book.refresh, deadline_s=10 * DEADLINE_S)
+        return _json({"state": tag, "rollouts": len(book.index)}, ETag=tag)
 
     # Labels
 
@@ -273,10 +274,13 @@ def _json(value: Any, **headers: str) -> web.Response:
 
 
 def _asset(name: str) -> web.Response:
-    folder = resources.files("rollforge.view").joinpath("page")
-    known = {file.name for file in folder.iterdir()}
     suffix = name[name.rfind(".") :]
-    if name not in known or suffix not in PAGE_FILES:
+    if suffix not in PAGE_FILES:
+        raise web.HTTPNotFound(reason="there is no such file")
+    if name == "charts.css":
+        return web.Response(text=chart_style(), content_type="text/css")
+    folder = resources.files("rollforge.view").joinpath("page")
+    if name not in {file.name for file in folder.iterdir()}:
         raise web.HTTPNotFound(reason="there is no such file")
     return web.Response(
         body=folder.joinpath(name).read_bytes(), content_type=PAGE_FILES[suffix], charset="utf-8"
@@ -297,9 +301,8 @@ async def serve(options: ViewOptions, ready: Callable[[str], None]) -> None:
     options.check()
     books = [Book(path, verifier=options.verifier) for path in options.runs]
     token = options.token or secrets.token_urlsafe(24)
-    sockets = web.AppRunner
     guard = Guard(token, port=options.port, is_loopback=is_loopback(options.host))
-    runner = sockets(make_app(books, guard), access_log=None)
+    runner = web.AppRunner(make_app(books, guard), access_log=None)
     await runner.setup()
     try:
         site = web.TCPSite(runner, options.host, options.port)

@@ -34,12 +34,15 @@ async function render() {
     el("nav", { "aria-label": "pages" }, PAGES.map((name) => el("a", { href: link({ run: state.run, page: name }), class: name === page ? "here" : "", "aria-current": name === page ? "page" : undefined }, name))),
     el("button", { onclick: help, "aria-label": "keyboard help" }, "?"),
   );
-  const main = document.getElementById("main");
+  const box = el("div", { class: "page" }); // a page that is left goes on writing into its own box, which nobody sees
+  show(document.getElementById("main"), box);
+  open = {};
   try {
-    open = await pages[page](main, state, known);
+    const made = await pages[page](box, state, known);
+    if (box.isConnected) open = made;
   } catch (error) {
-    show(main, el("p", { class: "why" }, error.message));
-    say(error.message);
+    show(box, el("p", { class: "why" }, error.message));
+    if (box.isConnected) say(error.message);
   }
 }
 
@@ -106,12 +109,12 @@ window.addEventListener("hashchange", () => {
 async function watch() {
   if (!document.hidden) {
     for (let run = 0; run < known.runs.length; run += 1) {
-      const found = await ask("live", { run }).catch(() => null);
-      if (found && known.runs[run].bytes !== undefined && found.bytes !== known.runs[run].bytes) {
+      const found = await ask("live", { run }, { headers: { "If-None-Match": known.runs[run].state ?? "" } }).catch(() => null);
+      if (found && known.runs[run].state !== undefined && found.state !== known.runs[run].state) {
         say(`${known.runs[run].name} has grown: ${found.rollouts.toLocaleString("en")} rollouts`);
         open.list?.reset();
       }
-      if (found) known.runs[run].bytes = found.bytes;
+      if (found) known.runs[run].state = found.state;
     }
   }
   setTimeout(watch, 2000);

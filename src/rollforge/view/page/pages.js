@@ -185,7 +185,7 @@ export async function label(main, state) {
   const run = Number(state.run || 0);
   const queue = state.queue || "random";
   const seed = Number(state.seed || 0);
-  const reader = new Reader({ run, blind: state.blind !== "no" });
+  const reader = new Reader({ run, blind: state.blind === "yes" });
   const left = el("p", { class: "soft" });
   let rows = [];
   const next = async () => {
@@ -206,9 +206,9 @@ export async function label(main, state) {
   show(
     main,
     el("p", {}, "queue ", ["random", "suspicious"].map((name) => [el("a", { href: link({ ...state, queue: name }), class: name === queue ? "here" : "" }, name), " "]),
-      " · ", el("a", { href: link({ ...state, blind: reader.blind ? "no" : "" }) }, reader.blind ? "show verdicts" : "hide verdicts until labelled")),
+      " · ", el("a", { href: link({ ...state, blind: reader.blind ? "" : "yes" }) }, reader.blind ? "show verdicts" : "hide verdicts until labelled")),
     el("p", { class: "soft" }, queue === "random" ? "Drawn at random: precision, recall and error rates are computed from these." : "Pointed at by checks: for finding bugs, in no rate."),
-    el("p", { class: "actions" }, button("a", "the verdict is right", "agree"), button("d", "it is wrong", "disagree"), button("u", "unsure", "unsure")),
+    el("p", { class: "actions" }, button("a", reader.blind ? "the answer is right" : "the verdict is right", "agree"), button("d", reader.blind ? "the answer is wrong" : "it is wrong", "disagree"), button("u", "unsure", "unsure")),
     left,
     reader.node,
   );

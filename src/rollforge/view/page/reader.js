@@ -132,11 +132,15 @@ export class Reader {
   async label(opinion, { queue = "free", seed } = {}) {
     if (!this.one) return;
     const { facts } = this.one;
+    // Blind, a person says whether the answer is right; what that means for the verdict follows.
+    const isPass = (facts.reward ?? 0) >= 0.5;
+    const meant = { agree: isPass ? "agree" : "disagree", disagree: isPass ? "disagree" : "agree", unsure: "unsure" };
+    if (this.blind) opinion = meant[opinion];
     await tell("label", { run: this.run }, {
       task: facts.task, rollout: facts.rollout, label: opinion, reward: facts.reward ?? null, verifier: facts.verifier ?? null,
       queue, seed: seed ?? null, blind: this.blind,
     });
-    say(`${opinion}: task ${facts.task}, sample ${facts.rollout}`);
+    say(`${opinion} with ${number(facts.reward)}: task ${facts.task}, sample ${facts.rollout}`);
   }
 }
 
