@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from rollforge.index import native_reader
 from rollforge.index.identity import key_span
-from rollforge.index.jsonl import Batch, read_batches
+from rollforge.index.jsonl import LineBatch, read_batches
 from rollforge.index.native_reader import LineLeft, NativeRows, PromptHashes
 from rollforge.index.parts import joined, write_part
 from rollforge.index.python_reader import PythonRows, UnreadableLine
@@ -127,7 +127,7 @@ class _RangeScan:
         self._ordinary = NativeRows(self._kind, self._prompts) if self._is_native else None
         self._others = PythonRows(self._kind)
 
-    def take(self, batch: Batch) -> None:
+    def take(self, batch: LineBatch) -> None:
         """Read neighbouring lines. A bad one is listed, a blank one only counted."""
         first = self.scanned.lines + 1
         if batch.error:
@@ -147,7 +147,7 @@ class _RangeScan:
         if len(self._others) + len(self._ordinary or ()) >= CHUNK:
             self.flush()
 
-    def _take_lines(self, batch: Batch, lines: list[LineLeft]) -> None:
+    def _take_lines(self, batch: LineBatch, lines: list[LineLeft]) -> None:
         for number, start, end in lines:
             line = bytes(batch.data[start:end])
             try:
@@ -157,7 +157,7 @@ class _RangeScan:
                     reason = str(error) if batch.is_terminated else f"torn last line ({error})"
                     self._list(number, batch.offset + start, reason, is_kept=False)
 
-    def _note_long_lines(self, batch: Batch, first: int) -> None:
+    def _note_long_lines(self, batch: LineBatch, first: int) -> None:
         rejected = {bad.line for bad in self.scanned.listed}
         for number, (start, end) in enumerate(batch.spans(), first):
             if end - start >= LONG and number not in rejected:

@@ -55,7 +55,7 @@ def _zstd() -> Any:
     return zstd
 
 
-class Batch(NamedTuple):
+class LineBatch(NamedTuple):
     """Neighbouring lines, as a view into a buffer that the next batch overwrites."""
 
     offset: int
@@ -80,7 +80,7 @@ class Batch(NamedTuple):
             position = end + 1
 
 
-def read_batches(path: Path, start: int = 0, end: int | None = None) -> Iterator[Batch]:
+def read_batches(path: Path, start: int = 0, end: int | None = None) -> Iterator[LineBatch]:
     """The lines that begin in [start, end), whole, wherever they end.
 
     `start` may be any byte: a line that begins before it belongs to the range before.
@@ -107,12 +107,12 @@ def read_batches(path: Path, start: int = 0, end: int | None = None) -> Iterator
             if last:
                 limit = _limit(buffer, last, offset, end)
                 if first < limit:
-                    yield Batch(offset + first, memoryview(buffer)[first:limit])
+                    yield LineBatch(offset + first, memoryview(buffer)[first:limit])
                 offset += last
                 filled -= last
                 buffer[:filled] = buffer[last : last + filled]
             elif filled >= MAX_LINE:
-                yield Batch(offset, memoryview(b""), error=TOO_LONG, skipped_lines=1)
+                yield LineBatch(offset, memoryview(b""), error=TOO_LONG, skipped_lines=1)
                 offset, filled, skips_line = offset + filled, 0, True
                 buffer = bytearray(BLOCK)
             elif filled == len(buffer):
@@ -120,9 +120,9 @@ def read_batches(path: Path, start: int = 0, end: int | None = None) -> Iterator
                 longer[:filled] = buffer
                 buffer = longer
         if unpacking is not None and unpacking.error:
-            yield Batch(offset, memoryview(b""), error=unpacking.error)
+            yield LineBatch(offset, memoryview(b""), error=unpacking.error)
         elif filled and not skips_line and (end is None or offset < end):
-            yield Batch(offset, memoryview(buffer)[:filled], is_terminated=False)
+            yield LineBatch(offset, memoryview(buffer)[:filled], is_terminated=False)
 
 
 TOO_LONG = f"the line is longer than {MAX_LINE >> 20} MB; skipped"
