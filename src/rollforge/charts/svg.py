@@ -10,7 +10,7 @@ from functools import cache
 from html import escape
 from importlib import resources
 
-from rollforge.charts.scene import Dot, Label, Line, Mark, Path, Rect, Scene
+from rollforge.charts.scene import Dot, Line, Mark, Path, Rect, Scene, TextMark
 from rollforge.visible import visible
 
 
@@ -44,7 +44,7 @@ def _mark(mark: Mark) -> str:
             return _element("circle", {"cx": mark.x, "cy": mark.y, "r": mark.radius}, mark.css, mark.title)
         case Path():
             return _wrapped("path", f' d="{escape(mark.d)}"{_class(mark.css)}', mark.title)
-        case Label():
+        case TextMark():
             anchor = f' text-anchor="{mark.anchor}"' if mark.anchor != "start" else ""
             place = f' x="{_number(mark.x)}" y="{_number(mark.y)}"'
             return f"<text{place}{anchor}{_class(mark.css)}>{_text(mark.text)}</text>"

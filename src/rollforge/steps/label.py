@@ -119,7 +119,7 @@ def label_queue(
     return [(row, task, rollout) for row, task, rollout in keys if (task, rollout) not in done][:count]
 
 
-class Rate(Struct, frozen=True, kw_only=True):
+class LabelRate(Struct, frozen=True, kw_only=True):
     """A share with its interval, clustered by task; no value below `FEWEST` labels."""
 
     value: float | None
@@ -140,13 +140,13 @@ class LabelRates(Struct, frozen=True, kw_only=True):
     """Labels about a reward that the rollout no longer has."""
     blind: int
     threshold: float
-    error: Rate
+    error: LabelRate
     """Verdicts people disagree with."""
-    precision: Rate
+    precision: LabelRate
     """Of the rollouts the verifier passes, those that people pass."""
-    recall: Rate
+    recall: LabelRate
     """Of the rollouts people pass, those that the verifier passes."""
-    false_positive: Rate
+    false_positive: LabelRate
     """Of the rollouts people fail, those that the verifier passes."""
 
 
@@ -194,12 +194,12 @@ def _is_current(label: Label, rewards: dict[tuple[int, int], float]) -> bool:
     return now is not None and (label.reward is None or abs(label.reward - now) < 1e-9)
 
 
-def _rate(task: np.ndarray, hits: np.ndarray, among: np.ndarray) -> Rate:
+def _rate(task: np.ndarray, hits: np.ndarray, among: np.ndarray) -> LabelRate:
     """Share of hits among the chosen, with an interval over tasks."""
     chosen = task[among]
     if len(chosen) < FEWEST:
-        return Rate(value=None, ci=None, n=len(chosen))
+        return LabelRate(value=None, ci=None, n=len(chosen))
     _, group = np.unique(chosen, return_inverse=True)
     sums = np.bincount(group, hits[among].astype(np.float64))
     found: Estimate = clustered_mean(sums, np.bincount(group).astype(np.float64), is_share=True)
-    return Rate(value=found.value, ci=found.ci, n=len(chosen))
+    return LabelRate(value=found.value, ci=found.ci, n=len(chosen))
