@@ -43,6 +43,11 @@ class Exact:
         self._options = options or ExactOptions()
         self.needs = (self._options.field,)
 
+    @staticmethod
+    def needs_with(options: JsonObject) -> tuple[str, ...]:
+        """Return the task field that the options name."""
+        return (str(options.get("field", ExactOptions().field)),)
+
     def verify(self, task: Task, response: Response) -> JsonObject:
         expected = task.get(self._options.field)
         texts = expected if isinstance(expected, list) else [expected]

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from rollforge.cli.commands.reading import Reading, strict_exit
 from rollforge.cli.render.console import print_json, say
-from rollforge.cli.values import Flag, within
+from rollforge.cli.values import Flag
 from rollforge.errors import Exit
 
 EXAMPLE = "rollforge profile runs/first"
@@ -20,10 +20,10 @@ def profile(
     /,
     *,
     threshold: float = 0.5,
-    tolerance: Annotated[float, within(0)] = 1e-9,
+    tolerance: float = 1e-9,
     rollout_infos: Flag = False,
     parquet: Flag = False,
-    look: Annotated[int, within(0, 10_000)] = 5,
+    look: int = 5,
     out: Annotated[Path | None, Parameter(name=["--out", "-o"])] = None,
     reading: Reading = Reading(),  # noqa: B008  (a record of defaults, never changed)
     json: Flag = False,

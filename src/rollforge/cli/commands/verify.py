@@ -57,7 +57,7 @@ class JudgeFlags(RunningOptions):
         ),
     ]
     timeout: Annotated[float, SECONDS, Parameter(name="--verify-timeout")]
-    memory_mb: Annotated[int, Parameter(name="--verify-memory"), within(0)]
+    memory_mb: Annotated[int, Parameter(name="--verify-memory")]
 
 
 @Parameter(name="*", group=_HOW, negative=())

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 Api = Literal["auto", "responses", "chat"]
 
 MOST_SAMPLES = 1_000_000
+MOST_REQUESTS = 100_000
+"""Most requests in flight: each holds a socket."""
 
 DEFAULT_KEY_ENV = "OPENAI_API_KEY"
 
@@ -29,7 +31,6 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "limit": (1, math.inf),
     "attempts": (1, 1_000),
     "retries": (0, 1_000),
-    "retry_budget": (0, 1_000),
     "verify_concurrency": (1, 100_000),
     "max_turns": (1, 10_000),
     "max_total_tokens": (1, math.inf),
@@ -206,15 +207,20 @@ class CollectOptions(TaskOptions, ServerOptions, VerifierOptions, RolloutOptions
             value = getattr(self, name)
             if value is not None:
                 check_bounds(f"--{name.replace('_', '-')}", value, lowest, highest)
-        for key, (lowest, highest) in _PARAMETER_BOUNDS.items():
-            value = self.overrides.get(key)
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                check_bounds(f"--{key.replace('_', '-')}", value, lowest, highest)
+        if not 0 <= self.retry_budget < math.inf:
+            raise UsageError(f"--retry-budget must be a share from 0 on, not {self.retry_budget}")
         for key, value in self.overrides.items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise UsageError(f"{key} must be a number, not {value}")
             self._question_parameter(key)
+        for key, (lowest, highest) in _PARAMETER_BOUNDS.items():
+            value = self.overrides.get(key)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                check_bounds(f"--{key.replace('_', '-')}", value, lowest, highest)
         self._check_workers()
+        for part in self.concurrency.split("-"):
+            if part.isdecimal():
+                check_bounds("-c/--concurrency", int(part), 0, MOST_REQUESTS)
 
     def _check_workers(self) -> None:
         from rollforge.verifiers.running.judge import parse_workers
