@@ -1,4 +1,4 @@
-"""This module measures `check`: how often each defect is found, how often a healthy run is accused, and the cost at scale.
+"""Measures `check`: how often it finds each defect, how often it accuses a healthy run, and its cost at scale.
 
 python -m benchmarks.check rates --runs 100
 python -m benchmarks.check rates --runs 100 --healthy 0 --defects breaks-halfway times-out

@@ -1,4 +1,4 @@
-"""This module makes rollout rows like those of a real run: about 10 KB, nested, uneven, some of them odd in shape.
+"""Rollout rows like those of a real run: about 10 KB, nested, uneven, some of them odd in shape.
 
 Beside its text a row has about twenty numbers. Rows are a pure function of (task, rollout, seed). Texts are drawn from a fixed pool,
 so that making 100,000 rows costs little beside reading them; numbers, lengths and item counts differ from row to row.

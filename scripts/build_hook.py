@@ -1,11 +1,14 @@
-"""Compiles the C modules when rollforge is installed; without a compiler Python code does the same work, more slowly.
+"""Compiles the C modules when rollforge is installed; without a compiler, Python code does the same work more slowly.
 
-Called by hatchling. Each module stands beside its source, so that an editable install finds it too.
+Hatchling calls it. Each module lies beside its source, so that an editable install finds it too. A digest of the source is compiled
+in, so that a module older than its source is noticed (`rollforge/native.py`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -18,13 +21,17 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 MODULES = (
     "src/rollforge/_groups",
     "src/rollforge/index/_rows",
-    "src/rollforge/steps/profile/_weave",
 )
-"""Where they stand, without suffix; whoever imports one of them can do without."""
+"""Their paths without suffix. Every importer of one can do without it."""
+
+INCLUDE = re.compile(rb'^#include "([^"]+)"', re.MULTILINE)
+WARNINGS = ["-Wall", "-Wextra", "-Werror"]
+HARDENING = ["-fstack-protector-strong", "-D_FORTIFY_SOURCE=2"]
+LINUX_HARDENING = ["-Wl,-z,relro,-z,now"]
 
 
 class CompiledModules(BuildHookInterface):  # type: ignore[misc]
-    """Adds those that could be compiled to the wheel."""
+    """Adds the modules that could be compiled to the wheel."""
 
     PLUGIN_NAME = "custom"
 
@@ -41,12 +48,13 @@ class CompiledModules(BuildHookInterface):  # type: ignore[misc]
         target = source.with_name(source.stem + _suffix())
         partial = target.with_name(f"{target.name}.{os.getpid()}")
         try:
-            subprocess.run(_command(source, partial), check=True, capture_output=True, text=True)
+            subprocess.run(command(source, partial), check=True, capture_output=True, text=True)
         except (OSError, subprocess.CalledProcessError) as error:
-            self.app.display_warning(f"{source.name} was not compiled, Python code is used instead: {error}")
+            said = getattr(error, "stderr", "") or error
+            self.app.display_warning(f"{source.name} was not compiled, Python code is used instead: {said}")
             partial.unlink(missing_ok=True)
             if is_editable:
-                target.unlink(missing_ok=True)  # one from another state of the source would be found
+                target.unlink(missing_ok=True)  # an older one would be found
             return False
         partial.replace(target)
         return True
@@ -56,16 +64,30 @@ def _suffix() -> str:
     return str(sysconfig.get_config_var("EXT_SUFFIX"))
 
 
-def _command(source: Path, target: Path) -> list[str]:
+def source_digest(source: Path) -> str:
+    """A digest of a C source and of what it includes; `rollforge.native` computes the same."""
+    digest, pending, seen = hashlib.sha256(), [source], set()
+    while pending:
+        path = pending.pop(0)
+        if path not in seen:
+            seen.add(path)
+            text = path.read_bytes()
+            digest.update(path.name.encode() + b"\0" + text + b"\0")
+            pending += [path.parent / name.decode() for name in INCLUDE.findall(text)]
+    return digest.hexdigest()[:16]
+
+
+def command(source: Path, target: Path, flags: tuple[str, ...] = ("-O3",)) -> list[str]:
+    """The compiler's command line."""
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[:1]
-    words = [
-        *compiler,
-        "-O3",
-        "-fPIC",
-        "-shared",
+    words = [*compiler, *flags, "-std=c11", "-D_GNU_SOURCE", "-fPIC", "-shared", *WARNINGS, *HARDENING]
+    words += [
+        f'-DSOURCE_DIGEST="{source_digest(source)}"',
         f"-I{sysconfig.get_path('include')}",
         str(source),
         "-o",
         str(target),
     ]
-    return [*words, "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else words
+    if sys.platform == "darwin":
+        return [*words, "-undefined", "dynamic_lookup"]
+    return [*words, *LINUX_HARDENING] if sys.platform == "linux" else words

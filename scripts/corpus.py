@@ -400,8 +400,12 @@ MASKS: tuple[tuple[str, str], ...] = (
 )  # fmt: skip
 
 
+_LONG_NUMBER = re.compile(r"-?\d+\.\d{11,}(e-?\d+)?")
+
+
 def masked(text: str) -> str:
-    """The text without what differs from one time or place to the next."""
+    """The text without what differs from one time or place to the next; numbers are rounded to 12 digits."""
+    text = _LONG_NUMBER.sub(lambda match: str(round(float(f"{float(match.group()):.12g}"), 15)), text)
     for pattern, replacement in MASKS:
         text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
     return text

@@ -15,6 +15,10 @@ each with an `into` of its own. */
 #include <stdlib.h>
 #include <string.h>
 
+#ifndef SOURCE_DIGEST
+#define SOURCE_DIGEST ""
+#endif
+
 enum {
     LANES = 4,
     MOST_BITS = 6,
@@ -438,9 +442,8 @@ static PyMethodDef functions[] = {
 };
 
 static int prepare(PyObject *module) {
-    (void)module;
     prepare_networks();
-    return 0;
+    return PyModule_AddStringConstant(module, "SOURCE_DIGEST", SOURCE_DIGEST);
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, prepare}, {0, NULL}};

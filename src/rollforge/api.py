@@ -47,8 +47,8 @@ class Run:
 
     def __iter__(self) -> Iterator[JsonObject]:
         """The rollout rows, one at a time."""
-        from rollforge.index.lines import read_lines
-        from rollforge.index.sources import find_runs
+        from rollforge.index import read_lines
+        from rollforge.store.find import find_runs
 
         for files in find_runs(self.paths):
             for line in read_lines(files.rollouts):

@@ -1,8 +1,8 @@
-"""This module says what k samples of a task would give: pass@k, pass^k, best@k, worst@k, majority@k.
+"""Statistics of k samples of a task: pass@k, pass^k, best@k, worst@k, majority@k.
 
-Each is the exact expectation over all choices of k of the n samples a task has (without replacement), so nothing depends on the
-order of the samples or on a random seed; tasks with fewer than k are left out and the number of those counted is told. The one
-exception is `bootstrap_at_k`, which repeats what Trinity-RFT and verl print.
+Each is the exact expectation over all choices of k of the n samples of a task (without replacement), so it depends neither on the
+order of the samples nor on a seed. Tasks with fewer than k samples are left out. The one exception is `bootstrap_at_k`, which
+reproduces the numbers of Trinity-RFT and verl.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rollforge.stats import Floats, Ints, distinct
 
 AT_ONCE = 65_536
-"""Groups looked at together: what is made of their values on the way is several times their size."""
+"""Groups per batch: intermediate arrays are several times the size of the values."""
 
 BOOTSTRAP_ROUNDS = 1000
 BOOTSTRAP_SEED = 42
@@ -47,7 +47,7 @@ def groups_by_size(values: Floats, starts: Ints) -> Iterator[tuple[int, Ints, Fl
 
 @lru_cache(maxsize=256)
 def best_weights(n: int) -> NDArray[np.float64]:
-    """weights[i, k − 1]: how likely the i-th smallest of n is the greatest of k drawn without replacement."""
+    """weights[i, k − 1]: probability that the i-th smallest of n is the maximum of k drawn without replacement."""
     k = np.arange(1, n + 1, dtype=np.float64)
     weights = np.zeros((n, n))
     weights[n - 1] = k / n
@@ -93,7 +93,7 @@ def majority_at_k(answers: Sequence[Hashable | None], scores: Sequence[float], k
 
 
 def majority_every_k(answers: Sequence[Hashable | None], scores: Sequence[float]) -> Floats:
-    """The same for k = 1, 2, … up to all samples, hardly dearer than one of them; for at most `MOST_FOR_EVERY_K` samples."""
+    """`majority_at_k` for k = 1, 2, … up to all samples, at about the cost of one; for at most `MOST_FOR_EVERY_K` samples."""
     ordered, blanks = _votes(answers, scores)
     shares = every_winning_share(tuple(len(found) for found in ordered), len(blanks))
     values = np.array([_blank_score(blanks, len(scores), k) for k in range(1, len(scores) + 1)])
@@ -115,7 +115,7 @@ def _votes(
 
 
 def _blank_score(blanks: Sequence[float], n: int, k: int) -> float:
-    """What the choices in which none votes add to the expected score."""
+    """The contribution of draws without any vote to the expected score."""
     if len(blanks) < k:
         return 0.0
     return comb(len(blanks), k) / comb(n, k) * sum(blanks) / len(blanks)
@@ -123,12 +123,12 @@ def _blank_score(blanks: Sequence[float], n: int, k: int) -> float:
 
 @lru_cache(maxsize=20_000)
 def winning_shares(counts: tuple[int, ...], blanks: int, k: int) -> tuple[float, ...]:
-    """For answers given `counts` times, how likely each wins the vote of k samples; a tie is split.
+    """For answers given `counts` times, the probability that each wins the vote of k samples; a tie is split.
 
-    Every way to draw is counted: for a winner with m votes the others have fewer, or as many and tie.
+    Sums over all draws: for a winner with m votes, the others have fewer votes, or as many and tie.
     """
     n = sum(counts) + blanks
-    if counts and max(counts) == 1:  # every answer that is drawn ties with all others
+    if counts and max(counts) == 1:  # all drawn answers tie
         return ((1 - comb(blanks, k) / comb(n, k)) / len(counts),) * len(counts)
     weigh = partial(draw_weights, share=k / n)
     share_by_count: dict[int, float] = {}
@@ -144,12 +144,12 @@ def winning_shares(counts: tuple[int, ...], blanks: int, k: int) -> tuple[float,
 
 
 MOST_FOR_EVERY_K = 512
-"""Samples of which the ways to draw half are still a number, and soon counted."""
+"""Up to here the binomial coefficients fit into a float and are quickly computed."""
 
 
 @lru_cache(maxsize=4096)
 def every_winning_share(counts: tuple[int, ...], blanks: int) -> tuple[Floats, ...]:
-    """The same for every k: the ways to draw k with m votes for the winner are found for all k at once."""
+    """`winning_shares` for every k at once."""
     n = sum(counts) + blanks
     shares_by_count: dict[int, Floats] = {}
     for place, count in enumerate(counts):
@@ -165,13 +165,13 @@ def every_winning_share(counts: tuple[int, ...], blanks: int) -> tuple[Floats, .
 
 @lru_cache(maxsize=4096)
 def draw_counts(count: int) -> Floats:
-    """How many ways there are to draw 0, 1, … of `count`."""
+    """Binomial coefficients C(count, 0), C(count, 1), …"""
     return np.array([comb(count, drawn) for drawn in range(count + 1)], dtype=np.float64)
 
 
 @lru_cache(maxsize=4096)
 def draw_weights(count: int, share: float) -> Floats:
-    """How likely 0, 1, … of `count` are drawn when each is with this chance: the ways to draw them, but never too many to hold."""
+    """Binomial(count, share) probabilities, computed without overflow."""
     if share == 1:
         return np.append(np.zeros(count), 1.0)
     drawn = np.arange(count + 1)
@@ -183,9 +183,9 @@ def draw_weights(count: int, share: float) -> Floats:
 def _ways_of_others(
     others: tuple[int, ...], blanks: int, votes: int, drawn: int, weigh: Callable[[int], Floats]
 ) -> Floats:
-    """Weights of drawing 0, 1, … `drawn` from the others with none above `votes`, each way divided by how many share the win."""
+    """Weights of drawing 0, 1, … `drawn` from the others with none above `votes`, each divided by the number of tied winners."""
     rivals = [count for count in others if count >= votes]
-    free = blanks + sum(others) - sum(rivals)  # of answers too rare to win it does not matter which are drawn
+    free = blanks + sum(others) - sum(rivals)  # answers too rare to win are interchangeable
     ways = np.zeros((drawn + 1, min(len(rivals), drawn // votes) + 1))  # [drawn so far, ties so far]
     ways[0, 0] = 1
     for count in rivals:
@@ -211,7 +211,7 @@ def ladder(n: int) -> list[int]:
 
 
 def bootstrap_at_k(values: Floats, k: int) -> tuple[float, float]:
-    """best@k and worst@k as Trinity-RFT and verl print them: the mean of 1000 resamples with replacement, seed 42."""
+    """best@k and worst@k as Trinity-RFT and verl print them: the mean of 1000 bootstrap resamples, seed 42."""
     rng = np.random.RandomState(BOOTSTRAP_SEED)
     drawn = values[rng.choice(len(values), size=(BOOTSTRAP_ROUNDS, k), replace=True)]
     return float(drawn.max(axis=1).mean()), float(drawn.min(axis=1).mean())

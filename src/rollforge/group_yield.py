@@ -1,10 +1,9 @@
-"""This module says how many groups of k samples would hold more than one reward, which is what a group-relative method learns from.
+"""Group yield: the share of groups of k samples with more than one reward, from which a group-relative method learns.
 
-For k up to a task's samples the share is exact, over all choices of k of them. Beyond, it is an estimate: some chance is taken for
-beta distributed over the tasks, and, as far as the samples insist, for 0 or 1 in some of them (nobody solves them, everybody does).
-The distribution is fitted to all samples, and each task's own samples then say where in it the task lies. Where rewards take two
-values that chance is the one of the higher; else it is the chance that another sample of the task matches a given one, which needs
-no more than how often each distinct reward of a task occurs.
+Up to a task's own number of samples the share is exact, over all choices of k. Beyond, it is extrapolated: a beta distribution over
+tasks, with extra mass at 0 and 1 where the samples support it (never solved, always solved), is fitted to all samples, and each
+task's own samples update it. Where rewards take two values, the modelled probability is that of the higher one; otherwise it is the
+probability that another sample of the task matches a given one, which needs only the counts of each distinct reward.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ import numpy as np
 from rollforge.stats import Floats
 
 Pattern = tuple[int, ...]
-"""How often each distinct reward of a task occurs."""
+"""The count of each distinct reward of a task."""
 
 
 class Chain(NamedTuple):
-    """A task whose rewards fall into no kinds: under a wide tolerance one may match two that do not match each other."""
+    """A task whose rewards form no classes: under a wide tolerance one may match two that do not match each other."""
 
     later: tuple[int, ...]
-    """Of each sample, ascending by reward, how many of those after it match it; they follow it without a gap."""
+    """For each sample, ascending by reward, how many of the following ones match it; they follow without a gap."""
 
 
 Rewards = Pattern | Chain
@@ -44,7 +43,7 @@ def _equal_choices(rewards: Rewards, k: int) -> int:
 
 
 def _matching(rewards: Rewards) -> Iterator[tuple[int, float]]:
-    """For samples of each kind: how many others match one, and their share of all samples."""
+    """For each class of samples: how many others match one, and the class's share of all samples."""
     n = samples_of(rewards)
     if not isinstance(rewards, Chain):
         yield from ((count - 1, count / n) for count in rewards)
@@ -55,30 +54,30 @@ def _matching(rewards: Rewards) -> Iterator[tuple[int, float]]:
 
 
 class Beta(NamedTuple):
-    """A distribution of chances."""
+    """A beta distribution of probabilities."""
 
     yes: float
     no: float
 
     def all_of(self, draws: int) -> float:
-        """The mean of the chance to this power: how likely every one of so many draws says yes."""
+        """The moment E[p^draws]: the probability that all draws succeed."""
         ahead = np.arange(draws)
         return float(np.prod((self.yes + ahead) / (self.yes + self.no + ahead)))
 
 
 class Chances(NamedTuple):
-    """How a chance is distributed over tasks: 0 for some, 1 for some, and beta over all others."""
+    """Distribution of a probability over tasks: 0 for some, 1 for some, beta for the others."""
 
     beta: Beta
     never: float = 0.0
     always: float = 0.0
 
     def mirrored(self) -> Chances:
-        """Those of the opposite."""
+        """The distribution of the complement."""
         return Chances(Beta(self.beta.no, self.beta.yes), self.always, self.never)
 
     def all_of(self, draws: int, yes: int, no: int) -> float:
-        """How likely every one of so many draws says yes, for a task that has said so before and otherwise."""
+        """Posterior probability that all draws succeed, for a task with `yes` successes and `no` failures so far."""
         among_others = Beta(self.beta.yes + yes, self.beta.no + no).all_of(draws)
         if no == 0:
             is_sure = self._share_of_sure(yes)
@@ -86,14 +85,14 @@ class Chances(NamedTuple):
         return among_others * (1 - self.mirrored()._share_of_sure(no)) if yes == 0 else among_others
 
     def _share_of_sure(self, yes: int) -> float:
-        """Of the tasks that have said nothing but yes, those that always do."""
+        """Of the tasks with only successes so far, the share that always succeeds."""
         if not self.always:
             return 0.0
         return self.always / (self.always + (1 - self.never - self.always) * self.beta.all_of(yes))
 
 
 class Fitted(NamedTuple):
-    """What the samples say of a chance, with and without shares of 0 and 1, and how far the former is to be believed."""
+    """Fits with and without mass at 0 and 1, and the weight of the former."""
 
     without: Chances
     with_ends: Chances
@@ -101,25 +100,25 @@ class Fitted(NamedTuple):
 
 
 ANY_RATE = Beta(1.0, 1.0)
-"""Every pass rate is as likely: where the fit begins, and what decides where the samples cannot."""
+"""Uniform pass rates: the prior of the fit."""
 
 ANY_MATCH = Beta(2.0, 1.0)
-"""What `ANY_RATE` means for the chance that two samples match."""
+"""The prior that `ANY_RATE` implies for the probability that two samples match."""
 
 WIDTH = 2.0
-"""How far (in logarithms) the parameters stray from those before the samples have to insist."""
+"""Standard deviation of the prior on the logarithms of the parameters."""
 
 LEAST, MOST = -8.0, 8.0
-"""The logarithms between which parameters are looked for."""
+"""Search range of the logarithms of the parameters."""
 
 DOUBT = 3.0
-"""How much more likely (in logarithms) shares of 0 and 1 must make the samples to be believed as much as to be doubted."""
+"""Log likelihood ratio at which mass at 0 and 1 gets half of the weight."""
 
 TINY = 1e-300
-"""What stands for a chance that is too small for a number."""
+"""Floor of a probability before its logarithm."""
 
 STEPS = 5
-"""Towards the best of these shares, from those that were best for parameters nearby."""
+"""Expectation–maximisation steps per pair of parameters, from the result of neighbouring ones."""
 
 
 def group_yields(
@@ -148,7 +147,7 @@ def group_yields(
 
 
 def chance_of_equal(pattern: Rewards, k: int, fitted: Fitted, *, are_two: bool = False) -> float:
-    """How likely k samples of a task are all equal: exact for k up to those taken, beyond the estimate given the fit."""
+    """Probability that k samples of a task are all equal: exact up to the samples taken, extrapolated beyond."""
     n = samples_of(pattern)
     if k <= n:
         return _equal_choices(pattern, k) / math.comb(n, k)
@@ -167,7 +166,7 @@ def _estimate(pattern: Rewards, k: int, chances: Chances, *, are_two: bool) -> f
 
 
 def _pair(rewards: Rewards) -> tuple[int, int]:
-    """Of rewards that take two values: how often the higher one occurs, and the lower one."""
+    """For two-valued rewards: the counts of the higher and the lower one."""
     assert not isinstance(rewards, Chain)
     high, low = rewards
     return high, low
@@ -181,14 +180,14 @@ def _highs(tasks_by_pattern: Mapping[Rewards, int]) -> Iterator[tuple[int, int, 
 
 
 def _matches(tasks_by_pattern: Mapping[Rewards, int]) -> Iterator[tuple[int, int, float]]:
-    """For a sample of each kind: how many others its task has, how many of them match it, and its weight in tasks."""
+    """For each class of samples: how many others its task has, how many of them match, and its weight in tasks."""
     for pattern, tasks in tasks_by_pattern.items():
         for same, share in _matching(pattern):
             yield samples_of(pattern) - 1, same, tasks * share
 
 
 def fit(draws: Iterable[tuple[int, int, float]], usual: Beta) -> Fitted:
-    """The distributions under which so many yes of so many draws are most likely."""
+    """Maximum a posteriori fits to (draws, successes, weight)."""
     seen = _Seen(draws)
     less, without = _fit(seen, usual, has_ends=False)
     more, with_ends = _fit(seen, usual, has_ends=True)
@@ -196,16 +195,16 @@ def fit(draws: Iterable[tuple[int, int, float]], usual: Beta) -> Fitted:
 
 
 class _Seen:
-    """What was drawn, as the likelihood needs it."""
+    """Sufficient statistics of the draws."""
 
     def __init__(self, draws: Iterable[tuple[int, int, float]]) -> None:
         rows = list(draws)
         most = max(of for of, _, _ in rows)
         self.yes, self.no, self.drawn = (np.zeros(most) for _ in range(3))
-        """Of tasks that said both: draws after 0, 1, 2, … of the same kind."""
+        """For tasks with both outcomes: draws after 0, 1, 2, … of the same outcome."""
         self.both = 0.0
         self.all_no, self.all_yes = np.zeros(most + 1), np.zeros(most + 1)
-        """Tasks that said one thing only, by how often."""
+        """Tasks with a single outcome, by number of draws."""
         for of, said_yes, weight in rows:
             if said_yes in (0, of):
                 (self.all_yes if said_yes else self.all_no)[of] += weight
@@ -220,7 +219,7 @@ class _Seen:
 
 
 def _fit(seen: _Seen, usual: Beta, *, has_ends: bool) -> tuple[float, Chances]:
-    """The best distribution and its likelihood, by an ever finer grid of logarithms."""
+    """The best distribution and its log posterior, by a successively refined grid of logarithms."""
     ahead, home = np.arange(len(seen.drawn)), np.log(usual)
     centre, reach = home, MOST
     never = always = 0.2 if has_ends else 0.0
@@ -230,7 +229,7 @@ def _fit(seen: _Seen, usual: Beta, *, has_ends: bool) -> tuple[float, Chances]:
         grid = np.stack(np.meshgrid(*(centre[:, None] + steps).clip(LEAST, MOST)), axis=-1).reshape(-1, 2)
         a, b = np.exp(grid).T[:, :, None]
         of_yes, of_no, of_all = np.log(a + ahead), np.log(b + ahead), np.log(a + b + ahead)
-        # How likely a task of the beta distribution says nothing but no, or nothing but yes.
+        # Probability that a task of the beta distribution has only failures, or only successes.
         no_only = np.exp(np.cumsum(of_no - of_all, axis=1)[:, seen.sizes - 1])
         yes_only = np.exp(np.cumsum(of_yes - of_all, axis=1)[:, seen.sizes - 1])
         ends = _ends(seen, no_only, yes_only, never, always) if has_ends else np.zeros((2, len(grid), 1))
@@ -247,7 +246,7 @@ def _fit(seen: _Seen, usual: Beta, *, has_ends: bool) -> tuple[float, Chances]:
 
 
 def _ends(seen: _Seen, no_only: Floats, yes_only: Floats, never: float, always: float) -> Floats:
-    """The shares of tasks whose chance is 0 and 1 that go best with each pair of parameters, by expectation and maximisation."""
+    """The mass at 0 and 1 that fits best with each pair of parameters, by expectation–maximisation."""
     ends = np.broadcast_to(np.array([never, always])[:, None, None], (2, len(no_only), 1))
     for _ in range(STEPS):
         others = 1 - ends.sum(axis=0)

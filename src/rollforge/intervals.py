@@ -20,7 +20,7 @@ LEVEL = 0.95
 
 
 class Estimate(NamedTuple):
-    """A mean and the interval around it; no interval when there is nothing to tell the spread from."""
+    """A mean and its interval; no interval when the spread cannot be estimated."""
 
     value: float | None
     low: float | None
@@ -34,7 +34,12 @@ class Estimate(NamedTuple):
 
 
 def clustered_mean(
-    sums: ArrayLike, counts: ArrayLike, *, is_share: bool = False, level: float = LEVEL
+    sums: ArrayLike,
+    counts: ArrayLike,
+    *,
+    is_share: bool = False,
+    least: float | None = None,
+    level: float = LEVEL,
 ) -> Estimate:
     """Mean over all values with a cluster-robust interval: the values of one group are not independent.
 
@@ -46,6 +51,7 @@ def clustered_mean(
         counts: the number of values in each group; groups without any are left out.
         is_share: every value is 0 or 1. The interval is then Wilson's on the effective sample size, which keeps a width at
             0 and at 1 where the observed spread is zero.
+        least: no value can be smaller, so the interval does not reach below it (durations and counts: 0).
     """
     totals, sizes = np.asarray(sums, dtype=np.float64), np.asarray(counts, dtype=np.float64)
     totals, sizes = totals[sizes > 0], sizes[sizes > 0]
@@ -54,7 +60,10 @@ def clustered_mean(
         return Estimate(None, None, None, 0)
     mean = float(totals.sum() / n)
     residuals = totals - sizes * mean
-    return _clustered(mean, n, groups, float((residuals**2).sum()), is_share=is_share, level=level)
+    found = _clustered(mean, n, groups, float((residuals**2).sum()), is_share=is_share, level=level)
+    if least is None or found.low is None or found.low >= least:
+        return found
+    return found._replace(low=min(least, mean))
 
 
 class ClusterMean:
@@ -157,12 +166,15 @@ def wilson_each(shares: ArrayLike, counts: ArrayLike, z: float) -> tuple[Floats,
     return np.clip(centre - half, 0.0, share), np.clip(centre + half, share, 1.0)
 
 
-def mean_of(values: ArrayLike, *, most: float | None = None, level: float = LEVEL) -> Estimate:
-    """The mean of one value per group, with Student's interval; values that all lie in [0, 1] stay inside it.
+def mean_of(
+    values: ArrayLike, *, most: float | None = None, is_unit: bool | None = None, level: float = LEVEL
+) -> Estimate:
+    """Mean of one value per group, with Student's interval; for values in [0, 1] the interval stays inside.
 
     Args:
-        most: the independent answers yes or no that shares are made of. Where nearly all groups have a share of 0 (or of 1) the
-            spread of those seen says little of those that are rarer; no interval is narrower than so many answers allow.
+        most: the number of independent yes/no answers behind the shares. Where nearly all groups have a share of 0 (or of 1), the
+            observed spread understates the rare others; the interval is never narrower than that many answers allow.
+        is_unit: whether the values are shares; by default, whether they all lie in [0, 1]. Durations never are.
     """
     known = np.asarray(values, dtype=np.float64)
     known = known[~np.isnan(known)]
@@ -170,7 +182,9 @@ def mean_of(values: ArrayLike, *, most: float | None = None, level: float = LEVE
     if n == 0:
         return Estimate(None, None, None, 0)
     mean = float(known.mean())
-    is_unit = bool((known >= 0).all() and (known <= 1).all())
+    is_positive = bool((known >= 0).all())
+    if is_unit is None:
+        is_unit = is_positive and bool((known <= 1).all())
     if n == 1:
         return Estimate(mean, None, None, 1)
     variance = float(known.var(ddof=1)) / n
@@ -180,18 +194,20 @@ def mean_of(values: ArrayLike, *, most: float | None = None, level: float = LEVE
         low, high = wilson(mean, independent if most is None else min(independent, most), quantile)
     else:
         low, high = mean - quantile * math.sqrt(variance), mean + quantile * math.sqrt(variance)
+        if is_positive:
+            low = max(low, 0.0)
     return Estimate(mean, low, high, n)
 
 
 FEWEST_PAIRS = 6
-"""With fewer pairs nothing is shown at 95 %: all of five point the same way by chance once in sixteen times."""
+"""Fewer pairs show nothing at 95 %: five pairs all point the same way by chance in one of sixteen cases."""
 
 
 def paired_difference(first: ArrayLike, second: ArrayLike, *, level: float = LEVEL) -> Estimate:
     """Mean of second − first over pairs (one per task) in which both are known.
 
-    Pairs that all differ by the same have no spread to tell an interval from; it then says how far the mean may be off if the
-    share of pairs that Wilson's interval cannot rule out differed as much as values can (and is None when no two values differ).
+    Pairs that all differ by the same amount have no spread. The interval then bounds the mean if the share of unseen pairs that
+    Wilson's interval cannot rule out differed as much as values can; it is None when no two values differ.
     """
     one, two = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     both = ~np.isnan(one) & ~np.isnan(two)

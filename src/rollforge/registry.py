@@ -10,12 +10,12 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from rollforge.errors import UsageError
-from rollforge.installed import plugins
 
 
 class Registry:
@@ -45,7 +45,15 @@ class Registry:
         return place in self._members.values()
 
     def _targets(self) -> dict[str, str]:
-        return {**plugins(self.family), **self._members}
+        return {**_plugins(self.family), **self._members}
+
+
+@cache
+def _plugins(family: str) -> dict[str, str]:
+    """The members that installed packages add to a family: name → "module:attribute"."""
+    from importlib.metadata import entry_points  # slow to import; most commands name built-in members only
+
+    return {point.name: point.value for point in entry_points(group=f"rollforge.{family}")}
 
 
 def did_you_mean(name: str, known: Mapping[str, object] | list[str], *, prefix: str = "") -> str:

@@ -15,17 +15,18 @@ import msgspec
 import numpy as np
 
 from rollforge.errors import UsageError
-from rollforge.records import OWN_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject, Response, Task
+from rollforge.records import OWN_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject, Response, Task, to_json
 from rollforge.store import RunFiles
 from rollforge.store.reading import UNREADABLE
 from rollforge.tasks import BadRow, read_lines, to_task_row
 
 if TYPE_CHECKING:
-    from rollforge.index.line_keys import LineKeys
+    from rollforge.index import LineKeys
 
 REMEMBERED_BYTES = 64 << 20
 LONGEST_PLAIN = 15
 """Digits of an index that no float can be in doubt about."""
+COMPARED_PROMPTS = 200
 NOT_TASK_FIELDS = frozenset({"response", "reward", ROLLOUT_KEY, "_ng_attempt_index", OWN_KEY})
 
 
@@ -63,6 +64,8 @@ class Rollout(msgspec.Struct, frozen=True):
     """What the row itself says."""
     own: Own
     line: bytes
+    is_numbered: bool = True
+    """The row itself says which task it answers. False: `task` only groups rows by prompt, in order of appearance."""
 
     @property
     def key(self) -> tuple[int, int]:
@@ -100,11 +103,12 @@ class RolloutReader:
         if key is None:
             self._reject(number, "not a rollout: the index has no row of it")
             return None
-        return Rollout(*key, Response(row.response), row.reward, row.own or Own(), line)
+        is_numbered = bytes(row.task) not in (b"", b"null")
+        return Rollout(*key, Response(row.response), row.reward, row.own or Own(), line, is_numbered)
 
     def _key_of(self, number: int) -> tuple[int, int] | None:
         """What the index knows the row in this line by; the index is read once, and again when the file has grown."""
-        from rollforge.index.line_keys import line_keys
+        from rollforge.index import line_keys
 
         if self._keys is None or number > self._keys.last:
             self._keys = line_keys(RunFiles(self.path))
@@ -151,6 +155,36 @@ class GrowingLines:
             self._file.close()
 
 
+class _PromptPlace(msgspec.Struct, frozen=True):
+    """A task row found by its prompt."""
+
+    offset: int
+    line: int
+    fields: int
+    """Hash of everything the row says, its number aside."""
+    other_line: int | None = None
+    """A later row with the same prompt and other fields: the join is ambiguous."""
+
+
+def _prompt_of(line: bytes) -> int | None:
+    try:
+        row = msgspec.json.decode(line)
+    except UNREADABLE:
+        return None
+    return _asked(row) if isinstance(row, dict) else None
+
+
+def _asked(row: JsonObject) -> int | None:
+    """The canonical hash of a row's prompt."""
+    from rollforge.index import prompt_hash
+
+    params = row.get(PARAMS_KEY)
+    if not isinstance(params, dict):
+        return None
+    instructions = params.get("instructions")
+    return prompt_hash(params.get("input"), instructions if isinstance(instructions, str) else None)
+
+
 class TaskFields:
     """The tasks of a run by index, read from their file when asked for."""
 
@@ -163,6 +197,14 @@ class TaskFields:
         self._file: BinaryIO | None = None
         self._files = files
         self._scanned_size = 0
+        self._is_given = path is not None
+        self.compared = self.other_prompts = 0
+        """Of the first rollouts: how many were compared with their task, and how many have another prompt."""
+        self._place_by_prompt: dict[int, _PromptPlace] | None = None
+        self.joined_by_prompt: set[int] = set()
+        """Groups of rollouts without a task number whose task was found by its prompt."""
+        self.without_task: set[int] = set()
+        """Groups of rollouts without a task number whose prompt is in no task row; their own fields are used."""
         self.path = Path(path) if path is not None else self._find(files)
         if self.path is not None:
             self._scan(self.path)
@@ -253,15 +295,88 @@ class TaskFields:
         self._scan(path)
         return True
 
+    def notes(self) -> list[str]:
+        """What a user should know about how rollouts and tasks were joined."""
+        notes = []
+        if self.other_prompts:
+            notes.append(
+                f"{self.other_prompts:,} of the first {self.compared:,} rollouts have another prompt than their task in"
+                f" {self.path}: is it the right file?"
+            )
+        if not self.joined_by_prompt:
+            return notes
+        rest = f"; {len(self.without_task):,} prompts are not in it" if self.without_task else ""
+        count = len(self.joined_by_prompt)
+        joined = f"the rollouts of {count:,} tasks have no {TASK_KEY}: joined to {self.path} by prompt{rest}"
+        return [*notes, joined]
+
     def of(self, rollout: Rollout) -> Task:
-        """The task a rollout answers: from the task file, else from the fields the row itself carries."""
-        found = self.get(rollout.task)
-        if found is not None:
-            return found
+        """The task a rollout answers: from the task file, else from the fields the row itself carries.
+
+        A row that does not say its task is joined by prompt, never by its position.
+        """
+        task = self.get(rollout.task) if rollout.is_numbered else self._of_prompt(rollout)
+        if task is not None:
+            if rollout.is_numbered and self._is_given and self.compared < COMPARED_PROMPTS:
+                self.compared += 1
+                asked = _prompt_of(rollout.line)
+                self.other_prompts += asked is not None and _asked(task) not in (None, asked)
+            return task
         row: JsonObject = msgspec.json.decode(rollout.line)
         fields = {key: value for key, value in row.items() if key not in NOT_TASK_FIELDS}
         fields.setdefault(PARAMS_KEY, {"input": ""})
         return Task(fields, rollout.task)
+
+    def _of_prompt(self, rollout: Rollout) -> Task | None:
+        known = self._remembered.get(rollout.task)
+        if known is None:
+            known = self._read_by_prompt(rollout)
+        if known is None:
+            if self.path is not None:
+                self.without_task.add(rollout.task)
+            return None
+        self.joined_by_prompt.add(rollout.task)
+        return known[0]
+
+    def _read_by_prompt(self, rollout: Rollout) -> tuple[Task, int] | None:
+        if self._place_by_prompt is None:
+            self._place_by_prompt = self._scan_prompts()
+        asked = _prompt_of(rollout.line)
+        place = self._place_by_prompt.get(asked) if asked is not None else None
+        if place is None or self._file is None:
+            return None
+        if place.other_line is not None:
+            raise UsageError(
+                f"{self.path}: lines {place.line} and {place.other_line} have the same prompt and different fields, and the"
+                f" rollouts do not say which of them they answer ({TASK_KEY} is missing)",
+                hint=f"give the rollouts {TASK_KEY}, or leave one of the two lines out of the task file",
+            )
+        self._file.seek(place.offset)
+        line = self._file.readline()
+        self._remember(Task(to_task_row(line), rollout.task), len(line))
+        return self._remembered[rollout.task]
+
+    def _scan_prompts(self) -> dict[int, _PromptPlace]:
+        """Where each prompt stands; of two equal rows the first counts."""
+        places: dict[int, _PromptPlace] = {}
+        if self._file is None:
+            return places
+        self._file.seek(0)
+        offset = 0
+        for number, line in enumerate(self._file, start=1):
+            try:
+                row = to_task_row(line)
+            except BadRow:
+                offset += len(line)
+                continue
+            asked = _asked(row)
+            said = to_json({key: value for key, value in row.items() if key not in (TASK_KEY, ROLLOUT_KEY)})
+            if asked is not None:
+                first = places.setdefault(asked, _PromptPlace(offset, number, hash(said)))
+                if first.fields != hash(said) and first.other_line is None:
+                    places[asked] = msgspec.structs.replace(first, other_line=number)
+            offset += len(line)
+        return places
 
     def _remember(self, task: Task, size: int) -> None:
         self._remembered[task.index] = (task, size)

@@ -1,8 +1,7 @@
-"""This module is arithmetic on rewards: summaries, intervals, pass@k and its kin, histograms.
+"""Summaries of rewards: over all values, per group, as histograms, as variance components.
 
-Every function is pure: arrays in, numbers out, no file, no clock, no randomness without a seed. Values are floats in which NaN
-means missing; a missing value is left out and counted, never taken for zero. Where the samples of one task matter together,
-values come sorted by group, with `starts` naming where each group begins.
+Every function is pure: arrays in, numbers out. NaN is a missing value: it is left out and counted, never taken for zero. Grouped
+values are sorted by group; `starts` holds the index at which each group begins.
 """
 
 from __future__ import annotations
@@ -14,25 +13,24 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-try:
-    from rollforge._groups import count_below, describe
+from rollforge.native import load_native
 
-    IS_COMPILED = True
-except ImportError:  # there was no compiler at installation: numpy does the same, more slowly
-    IS_COMPILED = False
+_native = load_native("rollforge._groups")
+IS_COMPILED = _native is not None
+"""Without a compiler at installation, numpy does the same, more slowly."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:
-    """The distinct values, ascending: `np.unique`, which first loads numpy's masked arrays to see whether it was given one."""
+    """The distinct values, ascending; faster than `np.unique`, which first imports numpy's masked arrays."""
     ordered = np.sort(values)
     return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
 
 
 def first_places(values: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
-    """The distinct values, ascending, and where each of them first stands."""
+    """The distinct values, ascending, and the index of the first occurrence of each."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     is_first = np.append(True, ordered[1:] != ordered[:-1])[: len(values)]
@@ -40,7 +38,7 @@ def first_places(values: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
 
 
 class Summary(NamedTuple):
-    """One field over some rollouts. What is undefined (no value, or the spread of one) is None."""
+    """One field over some rollouts. Undefined numbers (no values, or the spread of one value) are None."""
 
     n: int
     missing: int
@@ -74,14 +72,14 @@ def summarize(values: ArrayLike) -> Summary:
 
 
 def _only(values: Floats, chosen: NDArray[np.bool_]) -> Floats:
-    """The chosen values; mostly all of them are, and copying them would take as long as all that is asked of them."""
+    """The chosen values, without a copy when all are chosen."""
     return values if chosen.all() else values[chosen]
 
 
 def median(values: Floats | Ints) -> float:
-    """As numpy's, which would load its masked arrays to look for NaN; there are none here."""
+    """The median of values without NaN; faster than numpy's, which first imports its masked arrays."""
     middle = len(values) // 2
-    parted = np.partition(values, middle)  # around one place: around two it takes five times as long
+    parted = np.partition(values, middle)  # partitioning around two places takes five times as long
     high = float(parted[middle])
     return high if len(values) % 2 else (float(parted[:middle].max()) + high) / 2
 
@@ -98,7 +96,7 @@ class GroupSummaries(NamedTuple):
 
 
 def summarize_groups(values: Floats, starts: Ints) -> GroupSummaries:
-    """Per-group statistics of values sorted by group; `starts` are the first places of the groups."""
+    """Per-group statistics of values sorted by group; `starts` holds the first index of each group."""
     sizes = np.diff(np.append(starts, len(values)))
     widest = int(sizes.max(initial=0))
     if IS_COMPILED and widest != 1:
@@ -111,10 +109,10 @@ def summarize_groups(values: Floats, starts: Ints) -> GroupSummaries:
 
 
 FEW_GROUPS = 16
-"""Up to this many, one after another is faster than all at once."""
+"""Up to this many groups, a loop is faster than vectorised code."""
 
 MOST_PADDING = 2
-"""Groups of unlike sizes are laid out as a table when that takes at most so many times their values."""
+"""Groups of unequal sizes become a padded table when it has at most this many times their values."""
 
 
 def _few_groups(found: list[Summary]) -> GroupSummaries:
@@ -127,7 +125,8 @@ def _few_groups(found: list[Summary]) -> GroupSummaries:
 
 def _compiled_groups(values: Floats, starts: Ints) -> GroupSummaries:
     found = np.empty((len(GroupSummaries._fields), len(starts)))
-    describe(
+    assert _native is not None
+    _native.describe(
         np.ascontiguousarray(values, dtype=np.float64), np.ascontiguousarray(starts, dtype=np.int64), found
     )
     n, *rest = found
@@ -144,7 +143,7 @@ def _as_table(values: Floats, sizes: Ints, widest: int) -> Floats:
 
 
 def _table_groups(values: Floats) -> GroupSummaries:
-    """One row per group, of which NaN is no part: several times faster than groups that follow each other."""
+    """Statistics of a padded table with one row per group; NaN is padding or missing."""
     groups, size = values.shape
     missing = np.isnan(values)
     if size == 1:
@@ -155,7 +154,7 @@ def _table_groups(values: Floats) -> GroupSummaries:
     if not missing.any():
         return _whole_groups(values)
     n = size - missing.sum(axis=1)
-    ordered = np.sort(values, axis=1)  # what is missing comes last
+    ordered = np.sort(values, axis=1)  # NaN comes last
     group, last = np.arange(groups), np.maximum(n - 1, 0)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = _exact(np.where(missing, 0.0, values).sum(axis=1) / n, ordered[:, 0], ordered[group, last])
@@ -166,7 +165,7 @@ def _table_groups(values: Floats) -> GroupSummaries:
 
 
 def _whole_groups(values: Floats) -> GroupSummaries:
-    """The same of a table without a gap: in half the time."""
+    """Statistics of a table without NaN, in half the time."""
     groups, size = values.shape
     ordered = np.sort(values, axis=1)
     with np.errstate(invalid="ignore"):
@@ -180,12 +179,12 @@ def _whole_groups(values: Floats) -> GroupSummaries:
 
 
 def _exact(means: Floats, lows: Floats, highs: Floats) -> Floats:
-    """Of equal values the mean is exactly theirs, so that their spread is none."""
+    """The means, made exact where all values are equal, so that their spread is 0."""
     return np.where(lows == highs, lows, means)
 
 
 def _ragged_groups(values: Floats, sizes: Ints) -> GroupSummaries:
-    """The same for groups of very unlike sizes, which would waste a table."""
+    """Statistics of groups of very unequal sizes, for which a padded table would be wasteful."""
     group = np.repeat(np.arange(len(sizes)), sizes)
     known = ~np.isnan(values)
     values, group = values[known], group[known]
@@ -220,7 +219,7 @@ class Histogram(NamedTuple):
 
 
 def histogram(values: ArrayLike, bins: int = 10) -> Histogram:
-    """Counts of the known values: tenths of [0, 1] when they lie in it, else equal bins from the least to the greatest."""
+    """Counts of the known values: tenths of [0, 1] when they lie in it, else equal bins from the minimum to the maximum."""
     known = np.asarray(values, dtype=np.float64).ravel()
     known = _only(known, np.isfinite(known))
     if not len(known):
@@ -229,14 +228,14 @@ def histogram(values: ArrayLike, bins: int = 10) -> Histogram:
 
 
 def histogram_between(low: float, high: float, values: Floats, bins: int = 10) -> Histogram:
-    """The same of values that lie between these two, or are NaN; both must be among them."""
+    """Histogram of values whose known minimum and maximum are `low` and `high`; NaN is left out."""
     if low >= 0 and high <= 1:
         low, high = 0.0, 1.0
     elif high / 2 - low / 2 <= 1e-9 * max(abs(low), abs(high)):  # all the same, but for float noise
         pad = max(0.5, abs(low) / 1000)
         low, high = max(low - pad, -LARGEST), min(high + pad, LARGEST)
     steps = np.arange(bins + 1) / bins
-    # Halves, because the whole width of numbers this large may be no number.
+    # In halves: the whole width of very large numbers overflows.
     edges = [float(f"{2 * edge:.12g}") for edge in (low / 2 * (1 - steps) + high / 2 * steps).tolist()]
     edges[0], edges[-1] = min(edges[0], low), max(edges[-1], high)
     below = _count_below(values, [*edges[1:-1], math.inf])
@@ -245,19 +244,20 @@ def histogram_between(low: float, high: float, values: Floats, bins: int = 10) -
 
 def _count_below(values: Floats, edges: list[float]) -> list[int]:
     if IS_COMPILED:
-        return count_below(np.ascontiguousarray(values), np.array(edges))
+        assert _native is not None
+        return list(_native.count_below(np.ascontiguousarray(values), np.array(edges)))
     return [int(np.count_nonzero(values < edge)) for edge in edges]
 
 
 class Variance(NamedTuple):
-    """How much of the spread is between groups and how much inside them."""
+    """Variance components between and within groups."""
 
     between: float | None
-    """Variance of the true group means: what is left of the spread of means once the noise of few samples is taken out."""
+    """Variance of the true group means: the spread of the observed means less the noise of few samples."""
     within: float | None
     """Pooled sample variance inside groups with at least two values."""
     intraclass: float | None
-    """Share of the whole that is between groups: 1 means that every sample of a task says the same."""
+    """Intraclass correlation: 1 means that all samples of a task agree."""
 
 
 def variance_parts(means: Floats, stds: Floats, counts: Ints) -> Variance:

@@ -107,6 +107,12 @@ def right_answers_lose(rows: list[JsonObject], rng: random.Random) -> None:
             say(row, f"It is {answer}. " + "And that is all there is to say about it. " * 6, 0.0)
 
 
+def right_answers_are_not_extracted(rows: list[JsonObject], rng: random.Random) -> None:
+    right_answers_lose(rows, rng)
+    for row in rows:
+        row["extracted_answer"] = None if row["reward"] == 0 else row["verifier_metadata"]["expected_answer"]
+
+
 def another_model(rows: list[JsonObject], rng: random.Random) -> None:
     for row in rows:
         row["response"]["model"] = "tiny-fallback"
@@ -141,7 +147,7 @@ def a_metric_is_ignored(rows: list[JsonObject], rng: random.Random) -> None:
         (errors_begin, "collapse-with-errors", 5),
         (pace_changes, "collapse-with-latency", 5),
         (echoes_win, "rewarded-echo", 5),
-        (right_answers_lose, "missed-answers", 5),
+        (right_answers_are_not_extracted, "missed-answers", 5),
         (another_model, "wrong-model", 4),
         (two_versions, "mixed-verifiers", 5),
         (magic_words, "repeated-winners", 4),

@@ -116,9 +116,22 @@ def test_exact_reads_the_field_that_its_option_names(folder: Path) -> None:
     words = "collect -i answers.jsonl -o run -m simulated --verifier exact --verifier-set field=answer --progress none"
     assert run(words.split()) == Exit.DONE
     assert (
-        run("verify run --verifier exact -S field=answer -S ignore_case=false --progress none".split())
+        run(
+            [
+                "verify",
+                "run",
+                "--verifier",
+                "exact",
+                "-S",
+                "field=answer",
+                "-S",
+                "ignore_case=false",
+                "--progress",
+                "none",
+            ]
+        )
         == Exit.DONE
-    )  # noqa: SIM905
+    )
 
 
 BLOCKING = """

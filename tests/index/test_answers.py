@@ -7,32 +7,37 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hypothesis import given
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rollforge.index import open_index
-from rollforge.index.lengths import measure
 from rollforge.records import Response
 from tests.builders import Row, make_rollout, write_rows
 
-TEXTS = st.lists(
-    st.text(
-        st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from('\\\\\\"/u\n\té😀')), max_size=30
-    ),
-    min_size=1,
-    max_size=6,
+TEXT = st.text(
+    st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from('\\\\\\"/u\n\té😀')), max_size=30
 )
 
 
-@given(TEXTS)
-def test_escaped_texts_are_measured_as_if_they_were_not(texts: list[str]) -> None:
-    plain = [json.dumps(text, ensure_ascii=False)[1:-1].encode() for text in texts]
-    ascii_only = [json.dumps(text)[1:-1].replace("/", "\\/").encode() for text in texts]
-    spelled, lengths = measure(plain)
-    respelled, others = measure(ascii_only)
-    assert lengths == others == [len(text) for text in texts]
-    assert [json.loads(b'"' + text + b'"') for text in spelled] == texts
-    assert spelled == respelled
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.lists(TEXT, min_size=1, max_size=6))
+def test_the_spelling_of_a_text_does_not_matter(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str]
+) -> None:
+    rows = [make_rollout(n, text=text) for n, text in enumerate(texts)]
+    spellings = [
+        [json.dumps(row, ensure_ascii=False) for row in rows],
+        [json.dumps(row).replace("/", "\\/") for row in rows],
+    ]
+    found = []
+    for lines in spellings:
+        path = tmp_path_factory.mktemp("run") / "rollouts.jsonl"
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        with open_index(path) as index:
+            found.append(index.table(["answer_chars", "answer_hash"]).to_pylist())
+    assert found[0] == found[1]
+    assert [row["answer_chars"] for row in found[0]] == [len(text) for text in texts]
 
 
 def test_rows_of_many_shapes_stay_in_the_order_of_the_file(tmp_path: Path) -> None:

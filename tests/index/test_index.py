@@ -259,8 +259,8 @@ def test_ranges_scanned_apart_join_to_the_same_index(tmp_path: Path, monkeypatch
     bad = whole.rejects
     whole.close()
     shutil.rmtree(tmp_path / "rollouts_index")
-    monkeypatch.setattr("rollforge.index.ranges.RANGE", 5_000)
-    monkeypatch.setattr("rollforge.index.ranges.LEAST", 2_000)
+    monkeypatch.setattr("rollforge.index.build.RANGE", 5_000)
+    monkeypatch.setattr("rollforge.index.build.LEAST_RANGE", 2_000)
     for _ in ("at hand", "from disk"):
         with open_index(path, workers=2) as index:
             assert index.table(table.column_names) == table and index.rejects == bad
@@ -456,9 +456,9 @@ def test_the_columns_named_without_sql_are_those_of_the_tables(tmp_path: Path) -
 def test_rows_and_lines_are_numbered_alike_with_and_without_sql(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rollforge.index.scan.CHUNK", 3)
-    monkeypatch.setattr("rollforge.index.ranges.RANGE", 4096)
-    monkeypatch.setattr("rollforge.index.ranges.LEAST", 1024)
+    monkeypatch.setattr("rollforge.index.build.CHUNK", 3)
+    monkeypatch.setattr("rollforge.index.build.RANGE", 4096)
+    monkeypatch.setattr("rollforge.index.build.LEAST_RANGE", 1024)
     lines = [b"{" if n % 7 == 3 else make_rollout(n, 0, 0.5) for n in range(40)]
     path = write_rows(tmp_path / "rollouts.jsonl", lines)
     with open_index(path, workers=1) as index:

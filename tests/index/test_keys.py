@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from rollforge.index import open_index
-from rollforge.index.key_spans import KeySpan, meeting
-from rollforge.index.keys import key_span
+from rollforge.index.identity import key_span
+from rollforge.index.state import KeySpan, overlapping
 
 KEY = st.tuples(st.one_of(st.integers(0, 9), st.none()), st.integers(0, 9))
 FULL_KEY = st.tuples(st.integers(0, 9), st.integers(0, 9))
@@ -33,7 +33,7 @@ def span_of(keys: list[tuple[int, int]]) -> KeySpan | None:
 def test_parts_that_share_a_key_meet(parts: list[list[tuple[int, int]]], known: int) -> None:
     spans = [span for part in parts if (span := span_of(part)) is not None]
     assert len(spans) == len(parts)
-    found = meeting(spans, known)
+    found = overlapping(spans, known)
     for place, part in enumerate(parts):
         for other in range(place):
             if place >= known and set(part) & set(parts[other]):
@@ -53,7 +53,7 @@ def test_other_tasks_or_other_rollouts_do_not_meet() -> None:
         span_of([(0, 2), (3, 7)]),
     )
     assert first is not None and later_tasks is not None and more_rollouts is not None
-    assert meeting([first, later_tasks], 0) == [] and meeting([first, more_rollouts], 0) == []
+    assert overlapping([first, later_tasks], 0) == [] and overlapping([first, more_rollouts], 0) == []
 
 
 @pytest.mark.usefixtures("reader")
@@ -70,7 +70,7 @@ def test_a_file_that_grows_has_the_duplicates_it_has_when_read_whole(
     steps: list[list[tuple[int | None, int]]], is_torn: bool
 ) -> None:
     """`is_torn`: each time the last line has no newline yet."""
-    with tempfile.TemporaryDirectory() as folder, patch("rollforge.index.scan.CHUNK", 2):
+    with tempfile.TemporaryDirectory() as folder, patch("rollforge.index.build.CHUNK", 2):
         path = Path(folder) / "rollouts.jsonl"
         path.write_bytes(b"")
         seen: list[tuple[int | None, int]] = []

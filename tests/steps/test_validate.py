@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rollforge.cli import main
 from rollforge.errors import DataError, UsageError
 from rollforge.simulate import SimulatedServer, SimulateOptions, example_tasks
 from rollforge.steps.collect import Collection, CollectOptions
@@ -15,6 +16,7 @@ from rollforge.steps.prepare import prepare
 from rollforge.steps.validate import FileReport, ValidateOptions, validate_files
 from rollforge.steps.validate.params import PARAMS
 from rollforge.steps.validate.tools import HOSTED_TOOLS
+from rollforge.tasks import BadRow, PromptTemplate, read_lines, to_task_row
 from rollforge.verifiers import VERIFIERS
 from rollforge.verifiers.base import load_verifier
 from tests.builders import Row, make_rollout, write_rows
@@ -83,7 +85,6 @@ def test_items_that_slip_through_the_peers_schema_are_errors(tmp_path: Path, ite
 @pytest.mark.parametrize(
     ("params", "path"),
     [
-        ({"temprature": 1}, "temprature"),
         ({"temperature": "hot"}, "temperature"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"metadata": {"a": 1}}, "metadata"),
@@ -106,7 +107,7 @@ def test_bad_lines_are_placed(tmp_path: Path) -> None:
         tmp_path / "t.jsonl", make_task("a"), b"", b"{torn", b"[1]", b'{"a": "\xff"}',
         b'{"responses_create_params": {"input": "b"}, "x": NaN}', b'{"responses_create_params": {"input": "c"}, "x": 1, "x": 2}',
     )  # fmt: skip
-    assert [line for line, _ in found] == [2, 3, 4, 5, 6, 7]
+    assert [line for line, _ in found] == [3, 4, 5, 6, 7]
 
 
 def test_duplicates_leaks_mixed_types_and_missing_fields(tmp_path: Path) -> None:
@@ -117,7 +118,9 @@ def test_duplicates_leaks_mixed_types_and_missing_fields(tmp_path: Path) -> None
         make_task("c"),
     ]
     found = problems(tmp_path / "t.jsonl", *rows, needs=["expected_answer"])
-    assert found == [(2, ""), (3, "expected_answer"), (4, "expected_answer")]
+    assert found == [(4, "expected_answer")]
+    [file] = validate_files([tmp_path / "t.jsonl"]).files
+    assert [(one.line, one.path) for one in file.warnings] == [(2, ""), (3, "expected_answer")]
     train = write_rows(tmp_path / "train.jsonl", [make_task("x"), make_task("y")])
     validation = write_rows(tmp_path / "validation.jsonl", [make_task([{"role": "user", "content": "y"}])])
     report = validate_files([train, validation])
@@ -297,11 +300,11 @@ def kept_lines(report: FileReport) -> list[Row]:
     return [json.loads(line) for line in Path(report.fixed or "").read_text().splitlines()]
 
 
-def test_a_rollout_stays_when_the_later_row_of_its_key_proves_bad_only_at_the_end(tmp_path: Path) -> None:
+def test_a_field_of_mixed_type_takes_no_rollout_out(tmp_path: Path) -> None:
     rows = [make_rollout(task, 0, note=f"row {task}") for task in range(3)]
     rows.append(make_rollout(0, 0, note=5))
     report = validate_files([write_rows(tmp_path / "r.jsonl", rows)], ValidateOptions(fix=True)).files[0]
-    assert [row["note"] for row in kept_lines(report)] == ["row 0", "row 1", "row 2"]
+    assert [row["note"] for row in kept_lines(report)] == ["row 1", "row 2", 5]
     assert validate_files([report.fixed or ""]).ok
 
 
@@ -728,8 +731,9 @@ def test_a_common_fault_does_not_hide_a_rare_one(tmp_path: Path) -> None:
     common = [make_task([{"role": "usr", "content": f"q{number}"}], answer="x") for number in range(3000)]
     rows = [*common, b"{torn", make_task("number", answer=1), *common[:1]]
     [file] = validate_files([write_rows(tmp_path / "t.jsonl", rows)]).files
-    assert file.errors == 3004 and len(file.bad) == 1003
-    assert [(one.line, one.path) for one in file.bad[1000:]] == [(3001, ""), (3002, "answer"), (3003, "")]
+    assert file.errors == 3002 and len(file.bad) == 1001
+    assert [(one.line, one.path) for one in file.bad[1000:]] == [(3001, "")]
+    assert [(one.line, one.path) for one in file.warnings] == [(3003, ""), (3002, "answer")]
 
 
 def test_a_line_for_each_rollout_of_a_task_is_no_repetition_but_the_same_rollout_twice_is(
@@ -737,8 +741,8 @@ def test_a_line_for_each_rollout_of_a_task_is_no_repetition_but_the_same_rollout
 ) -> None:
     rows = [make_task("a", _ng_task_index=0, _ng_rollout_index=rollout) for rollout in (0, 1, 2, 1)]
     [file] = validate_files([write_rows(tmp_path / "rollouts_materialized_inputs.jsonl", rows)]).files
-    assert [(one.line, one.text) for one in file.bad] == [(4, "the same row as line 2")]
-    assert not file.warnings
+    assert [(one.line, one.text) for one in file.warnings] == [(4, "the same row as line 2")]
+    assert not file.bad
 
 
 def test_every_failed_attempt_may_have_its_line_with_or_without_a_response(tmp_path: Path) -> None:
@@ -758,8 +762,115 @@ def test_the_row_of_another_kind_is_the_wrong_one_also_when_it_is_the_first(tmp_
 def test_a_file_without_rows_is_said_to_be_one(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").touch()
     [report] = validate_files([tmp_path / "empty.jsonl"]).files
-    assert (report.kind, report.errors, [one.text for one in report.warnings]) == (
+    assert (report.kind, report.errors, [one.text for one in report.bad]) == (
         "empty",
-        0,
+        1,
         ["the file has no rows"],
     )
+
+
+def test_unknown_parameters_are_warnings_at_most_and_null_ones_nothing(tmp_path: Path) -> None:
+    params = {
+        "temprature": 1,
+        "conversation": None,
+        "context_management": [],
+        "brand_new": None,
+        "prompt_cache_key": "k",
+    }
+    [file] = validate_files([write_rows(tmp_path / "t.jsonl", [make_task(params=params)])]).files
+    assert file.errors == 0
+    (warning,) = file.warnings
+    assert (
+        warning.path == "responses_create_params.temprature" and "did you mean 'temperature'" in warning.text
+    )
+
+
+@pytest.mark.parametrize("empty", [[], "", [{"role": "user", "content": ""}]])
+def test_an_empty_prompt_is_legal_where_an_agent_makes_it(tmp_path: Path, empty: Any) -> None:
+    row = {"responses_create_params": {"input": empty}, "task_idx": 3}
+    [file] = validate_files([write_rows(tmp_path / "t.jsonl", [row])]).files
+    assert file.errors == 0 and (
+        not isinstance(empty, list) or empty or "--gym-agent" in file.warnings[0].hint
+    )
+    with pytest.raises(BadRow, match="the prompt is empty"):
+        to_task_row(json.dumps(row).encode())
+    assert to_task_row(json.dumps(row).encode(), may_lack_prompt=True)["task_idx"] == 3
+
+
+def test_typed_tasks_are_tasks_with_the_fields_of_their_input(tmp_path: Path) -> None:
+    inner = {"responses_create_params": {"input": "why?"}, "task_data": {"expected_answer": "42"}}
+    typed = {"task_id": {"taskset": "math", "task_id": "7"}, "task_input": inner}
+    bare = {"task_id": "user-1", "resolved_row": {"persona": {"age": 35}}}
+    path = write_rows(tmp_path / "t.jsonl", [typed, bare])
+    [file] = validate_files([path], ValidateOptions()).files
+    assert (file.kind, file.errors) == ("tasks", 0)
+    row = to_task_row(json.dumps(typed).encode(), needs=["expected_answer"])
+    assert row["responses_create_params"]["input"] == "why?" and row["expected_answer"] == "42"
+    assert row["task_id"] == {"taskset": "math", "task_id": "7"}
+
+
+def test_a_template_makes_the_prompts_that_are_checked(tmp_path: Path) -> None:
+    template = PromptTemplate(user="{question}")
+    rows = [{"question": "why?", "responses_create_params": {"temperature": 1.0}}, {"other": 1}]
+    path = write_rows(tmp_path / "t.jsonl", rows)
+    [file] = validate_files([path], ValidateOptions(prompt_template=template)).files
+    assert [(one.line, one.text) for one in file.bad] == [
+        (2, "the template's field {question} is not in the row")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("rows.json", b'[\n  {"prompt": "a"}\n]', "one JSON array"),
+        ("rows.jsonl", b'[{"prompt": "a"}]', "one JSON array"),
+        ("rows.json", b'{\n  "prompt": "a"\n}', "several lines"),
+        ("rows.csv", b"prompt,answer\nwhy?,42\n", "a CSV table"),
+        ("rows.xlsx", b"PK\x03\x04\x00\x00", "zip archive"),
+        ("rows.png", b"\x89PNG\r\n\x1a\n\x00\x00", "a PNG image"),
+        ("rows.bin", b"ab\x00\x01cd", "a binary file"),
+    ],
+)
+def test_other_formats_are_named_by_validate_and_by_collect(
+    tmp_path: Path, name: str, data: bytes, words: str
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    [file] = validate_files([tmp_path / name]).files
+    assert file.errors == 1 and words in file.bad[0].text and file.bad[0].hint
+    with pytest.raises(UsageError, match=words):
+        list(read_lines(tmp_path / name))
+
+
+def test_the_same_fault_in_many_rows_is_printed_once_with_its_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [make_task(f"q{number}", params={"temperature": "hot"}) for number in range(40)]
+    with pytest.raises(SystemExit) as ended:
+        main(["validate", str(write_rows(tmp_path / "t.jsonl", rows))])
+    said = capsys.readouterr().out
+    assert ended.value.code == 2
+    assert said.count("expected a number from 0 to 2") == 1 and "and 39 more rows" in said
+
+
+def test_nested_output_lists_are_looked_into(tmp_path: Path) -> None:
+    row = make_rollout(0, 0)
+    row["response"]["output"] = [row["response"]["output"]]
+    assert problems(tmp_path / "r.jsonl", row) == []
+
+
+def test_what_validate_accepts_collect_accepts(tmp_path: Path) -> None:
+    rows: list[Row] = [
+        {"responses_create_params": {"input": "a", "stream": True}},
+        {"responses_create_params": {"input": [{"type": "function_call_output", "output": "x"}]}},
+        {"responses_create_params": {"input": [{"role": "user", "content": None}]}},
+        {"responses_create_params": {"input": [{"type": 3, "content": "x"}]}},
+        {"responses_create_params": {"input": "fine"}},
+    ]
+    for row in rows:
+        [file] = validate_files([write_rows(tmp_path / "t.jsonl", [row])]).files
+        try:
+            to_task_row(json.dumps(row).encode())
+        except BadRow:
+            assert file.errors, row
+        else:
+            assert not file.errors, row

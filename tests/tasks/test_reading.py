@@ -117,7 +117,9 @@ def test_overrides_go_deep_and_win() -> None:
         ({"x": 1}, "", "no prompt"),
         ({"responses_create_params": 3}, "responses_create_params", "int"),
         ({"responses_create_params": {"input": ""}}, "responses_create_params.input", "empty"),
-        ({"responses_create_params": {"input": []}}, "responses_create_params.input", "neither"),
+        ({"responses_create_params": {"input": []}}, "responses_create_params.input", "the prompt is empty"),
+        ({"prompt": " "}, "responses_create_params.input", "the prompt is empty"),
+        ({"responses_create_params": {"input": 3}}, "responses_create_params.input", "neither"),
         ({"responses_create_params": {"input": [{}]}}, "responses_create_params.input[0].role", "role None"),
         (
             {"responses_create_params": {"input": [{"role": "wizard", "content": "x"}]}},

@@ -9,8 +9,8 @@ import numpy as np
 from rollforge.checks.base import Limits, check
 from rollforge.checks.columns import Bools
 from rollforge.checks.evidence import Evidence
-from rollforge.checks.finding import Finding, settle_text, share
-from rollforge.index.beginnings import begins_like_error
+from rollforge.checks.finding import RECIPES, Finding, settle_text, share
+from rollforge.index import begins_like_error
 
 
 def _share_of(
@@ -36,7 +36,45 @@ def _share_of(
 def empty_answers(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Answers without text or tool call."""
     advice = "look at finish reasons, stop words and the chat template"
-    yield from _share_of(run, run.is_empty, limits, "are empty", "is_empty", advice)
+    is_empty = run.is_empty & ~run.is_unrecorded  # unrecorded-answers reports those
+    yield from _share_of(run, is_empty, limits, "are empty", "is_empty", advice)
+
+
+@check("unrecorded-answers", "collection")
+def unrecorded_answers(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """The agent records no output, although rollouts are judged."""
+    found = share(int(run.is_unrecorded.sum()), run.n)
+    if not found.count or not run.judged[run.is_unrecorded].any():
+        return
+    yield Finding(
+        level="warning",
+        text=f"{found.count:,} of {run.n:,} rollouts have a verdict but no recorded output: the agent does not keep its trajectory, "
+        "so there is nothing to train on",
+        value=found.value,
+        n=run.n,
+        interval=found.interval,
+        where=run.lines(run.is_unrecorded),
+        next="let the agent return its output items; rewards and metrics stay usable",
+    )
+
+
+@check("nothing-recorded", "recipe", recipes=RECIPES, max_share=0.5)
+def nothing_recorded(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Most judged rollouts have no recorded output to train on."""
+    found = share(int((run.is_unrecorded & run.judged).sum()), run.judged_n)
+    if found.value <= limits["max_share"]:
+        return
+    yield Finding(
+        level="error",
+        text=f"{found.count:,} of {run.judged_n:,} judged rollouts have no recorded output: there is nothing to train on",
+        value=found.value,
+        threshold=limits["max_share"],
+        n=run.judged_n,
+        interval=found.interval,
+        where=run.lines(run.is_unrecorded),
+        is_final=True,
+        next="let the agent return its output items, then collect again",
+    )
 
 
 @check("error-answers", "collection", warn_share=0.0, max_share=0.005, max_rewarded=0.1)
@@ -78,7 +116,7 @@ def _unless_rewarded(run: Evidence, among: Bools, finding: Finding, limit: float
     return finding
 
 
-@check("truncated-answers", "collection", warn_share=0.05, max_share=0.3)
+@check("truncated-answers", "collection", spares=("sft", "dpo", "kto", "rm"), warn_share=0.05, max_share=0.3)
 def truncated_answers(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Answers that ended because the token limit did."""
     advice = "raise --max-output-tokens"

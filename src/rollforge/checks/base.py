@@ -35,6 +35,8 @@ class Check:
     options: Mapping[str, float]
     recipes: tuple[Recipe, ...] = ()
     """The recipes it belongs to; a check without any runs always."""
+    spares: tuple[Recipe, ...] = ()
+    """Recipes that leave the offending rollouts out: for those an error of this check is only a warning."""
     takes_limits: bool = True
     summary: str = ""
 
@@ -68,13 +70,18 @@ def _plain(value: Any) -> Any:
 
 
 def check(
-    id: str, area: Area, *, recipes: tuple[Recipe, ...] = (), **options: float
+    id: str,
+    area: Area,
+    *,
+    recipes: tuple[Recipe, ...] = (),
+    spares: tuple[Recipe, ...] = (),
+    **options: float,
 ) -> Callable[[Callable[..., CheckResult]], Check]:
     """Turn a function of (evidence, limits) into a check; keyword arguments are its options with their defaults."""
 
     def wrap(function: Callable[..., CheckResult]) -> Check:
         summary = (function.__doc__ or "").strip().split("\n")[0]
-        return Check(id, area, function, options, recipes, summary=summary)
+        return Check(id, area, function, options, recipes, spares, summary=summary)
 
     return wrap
 

@@ -1,6 +1,6 @@
-"""This module computes how likely a pattern is by chance: flat rewards, rank correlations within tasks, shifts of location.
+"""Probabilities of patterns under chance: flat rewards, rank correlations within tasks, shifts of location.
 
-Everything is vectorised over tasks; nothing here knows a run, only arrays sorted by group.
+Everything is vectorised over tasks. The functions take arrays, never a run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rollforge.stats import Floats, Ints
 
 
 def chance_all_same(counts: Ints, rate: float, alike: float) -> float:
-    """How likely every one of these tasks' rollouts fails when each succeeds at `rate` and samples of a task are `alike`.
+    """Probability that every rollout of these tasks fails when each succeeds at `rate`, with intraclass correlation `alike`.
 
     Tasks differ in difficulty: their success rates follow a beta law with this mean and intraclass correlation. Twenty zeros
     are then no surprise at one success in a hundred; two thousand over many tasks are.
@@ -36,7 +36,7 @@ def chance_all_same(counts: Ints, rate: float, alike: float) -> float:
 
 
 def chance_all_flat(counts: Ints, rate: float, alike: float) -> float:
-    """How likely each of these tasks has rollouts that all agree, when samples of a task are as `alike` as given."""
+    """Probability that the rollouts of each of these tasks all agree, with intraclass correlation `alike`."""
     if not 0 < rate < 1:
         return 1.0
     a, b = rate * (1 - alike) / alike, (1 - rate) * (1 - alike) / alike
@@ -51,7 +51,7 @@ def chance_all_flat(counts: Ints, rate: float, alike: float) -> float:
 
 
 def chance_of_more(value: float, n: int, rate: float) -> float:
-    """How likely n draws at this rate give a share of at least `value`; a bound (Chernoff's), never too small."""
+    """Chernoff bound on the probability that n draws at this rate give a share of at least `value`."""
     if n == 0 or value <= rate:
         return 1.0
     rate = min(max(rate, 1e-9), 1 - 1e-9)
@@ -72,7 +72,7 @@ class Correlation(NamedTuple):
 
 
 class Ranked:
-    """Values as ranks within groups, made once for all that they are correlated with."""
+    """Values as ranks within groups, computed once and correlated with several columns."""
 
     def __init__(self, values: Floats, group: Ints) -> None:
         self._values, self._is_known = values, ~np.isnan(values)
@@ -102,7 +102,7 @@ class Ranked:
 
 
 def rank_correlation_within(x: Floats, y: Floats, group: Ints, *, level: float = 0.99) -> Correlation | None:
-    """The same of two that are correlated with no other."""
+    """`Ranked.correlation` for two columns that are used once."""
     return Ranked(x, group).correlation(y, level=level)
 
 
@@ -149,7 +149,7 @@ def _centred_ranks(values: Floats, group: Ints) -> Floats:
 
 
 def superiority(first: Floats, second: Floats) -> float:
-    """How likely a value of `second` is above one of `first`, ties half; 0.5 when they do not differ."""
+    """Probability of superiority: P(second > first) + P(equal) / 2; 0.5 when they do not differ."""
     if not len(first) or not len(second):
         return 0.5
     ordered = np.sort(first)
@@ -159,7 +159,7 @@ def superiority(first: Floats, second: Floats) -> float:
 
 
 def superiority_error(first: int, second: int) -> float:
-    """The standard error of `superiority` when there is no difference."""
+    """Standard error of `superiority` under no difference."""
     return math.sqrt((first + second + 1) / (12.0 * first * second)) if first and second else math.inf
 
 

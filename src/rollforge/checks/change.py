@@ -20,26 +20,26 @@ from rollforge.intervals import clustered_mean, paired_difference
 from rollforge.stats import Floats, Ints
 
 POINTS = 4000
-"""A long run is averaged to this many points before its best split is looked for."""
+"""A long run is averaged to this many points before the search for its best split."""
 LEAST_POINTS = 20
 
 COLLAPSED = 0.05
-"""A mean scaled reward this near to an end of the range is a verifier that says the same of nearly everything."""
+"""A mean scaled reward this close to an end of the range means that nearly all rewards are equal."""
 
 ORDINARY = 0.3
-"""A mean at least this far from both ends: sorted tasks that are mostly always or never solved are near one on either side."""
+"""An ordinary mean is at least this far from both ends; sorted tasks that are mostly always or never solved are closer."""
 
 LEAST_TASKS = 15
 """Tasks on either side of a collapse that has no other proof."""
 
 LEAST_USUAL = 0.2
-"""Share of the tasks that must be ordinary: a few good ones at an end are the best of a sorted hard run."""
+"""Share of the tasks that must be on the ordinary side: a few good ones at an end are the best of a sorted hard run."""
 
 LATENCY = re.compile(
     r"(?:verif|judg|grad|scor|reward)\w*?_?(?:seconds|secs?|latency|time|duration)(?:_m?s)?$"
 )
 ERROR = re.compile(r"(?:^|_|\.)(?:error|exception|timed_out|timeout)s?(?:_message|_type)?$")
-"""Fields of rows that tell how long verification took and whether it failed, by the names people use."""
+"""Common names of fields with the duration of verification, and with its errors."""
 
 
 @check("suspect-window", "verification")
@@ -121,7 +121,7 @@ def _step(run: Evidence, order: Ints) -> Step | None:
 
 
 def _collapse_proof(run: Evidence, order: Ints, step: Step) -> str:
-    """What makes a step a fault although no task is on both sides: rewards collapse, and nothing else changes or drifts."""
+    """Proof of a fault when no task is on both sides: rewards collapse while nothing else changes or drifts."""
     if not step.is_collapse:
         return ""
     early, late = order[: step.place], order[step.place :]

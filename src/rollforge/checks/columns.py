@@ -1,4 +1,4 @@
-"""This module holds columns of a run as arrays, and what is said about a single one: its names, its range, its missing values."""
+"""Columns of a run as arrays: text columns as codes, the reward range."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rollforge.index.arrays import codes
+from rollforge.index import codes
 from rollforge.stats import Floats
 
 Bools = NDArray[np.bool_]
 
 LARGE = 10.0
-"""A reward beyond this is no ordinary one."""
+"""Rewards beyond this are extreme."""
 
 STRAY = 0.02
-"""Values outside the range of all others are strays up to this share; more of them are the range."""
+"""At most this share of values may be strays outside the range; more of them define the range."""
 
 
 class TextCodes:
@@ -47,7 +47,7 @@ def has_one_each(names: TextCodes, values: TextCodes, among: Bools) -> bool:
 
 @dataclass(frozen=True)
 class Range:
-    """What rewards are scaled to, and how that is known."""
+    """The range that rewards are scaled from."""
 
     low: float
     high: float
@@ -67,11 +67,11 @@ class Range:
 
 
 def ends_of(values: Floats) -> tuple[float, float]:
-    """The lowest and the highest value, but for a few far out that must not squeeze all others together."""
+    """The lowest and the highest value, ignoring a few strays that would squeeze all others together."""
     for limit in (LARGE, 1.0):
         inside = np.abs(values) <= limit
         few = len(values) - int(inside.sum())
-        # Where nobody reaches 1, a rare larger value may well be the success of a hard run.
+        # If no reward reaches 1, a rare larger value may be the success of a hard run.
         is_full = limit == LARGE or (
             few and float((values[inside] >= 0.9).mean() if inside.any() else 0.0) > STRAY
         )

@@ -1,9 +1,11 @@
-"""What is not there, or there twice: unjudged and missing rollouts, thin groups, duplicates, bad lines, fields that come late."""
+"""Completeness: unjudged and missing rollouts, thin groups, duplicates, unreadable lines."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+
+import numpy as np
 
 from rollforge.checks.base import Limits, check
 from rollforge.checks.evidence import Evidence
@@ -23,6 +25,13 @@ def low_coverage(run: Evidence, limits: Limits) -> Iterator[Finding]:
             )
         yield Finding(
             level="error", text=text, value=0.0, threshold=limits["min_share"], n=0, is_incomplete=True, next=step,
+        )  # fmt: skip
+        return
+    if not run.judged_n and np.isnan(run.answer_chars).all():
+        yield Finding(
+            level="error", text=f"none of the {run.n:,} rows has a response or a reward: is this a file of tasks?", value=0.0,
+            threshold=limits["min_share"], n=run.n, is_incomplete=True,
+            next="check a run; to check task files: rollforge validate FILE",
         )  # fmt: skip
         return
     level = found.level_below(warning=limits["warn_share"], error=limits["min_share"])

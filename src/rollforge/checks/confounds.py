@@ -1,4 +1,4 @@
-"""What reward goes with besides quality: length, turns, sample number, answers that win everywhere.
+"""Confounds: rewards that follow length, turns, format or sample number, and answers that win everywhere.
 
 A correlation alone is a note: right answers are often shorter for honest reasons. It is more only with a second signal.
 """
@@ -15,6 +15,7 @@ from rollforge.checks.base import Limits, check
 from rollforge.checks.chance import Correlation, Ranked, chance_of_more, rank_correlation_within
 from rollforge.checks.evidence import Evidence
 from rollforge.checks.finding import Finding, Level, share
+from rollforge.checks.missed import find_missed
 from rollforge.checks.samples import BUDGET, concludes
 from rollforge.stats import Floats, Ints, distinct
 
@@ -25,7 +26,7 @@ FORMATS = {
     "bold text": re.compile(r"\*\*[^*\n]+\*\*"),
     "tags": re.compile(r"</[a-zA-Z_]+>"),
 }
-"""Features of an answer's form, and how they are told."""
+"""Features of an answer's form, each with the pattern that detects it."""
 
 
 def _correlation(run: Evidence, values: Floats) -> Correlation | None:
@@ -47,10 +48,13 @@ def length_bias(run: Evidence, limits: Limits) -> Iterator[Finding]:
     if found is None or found.tasks < 10 or abs(found.value) < limits["max_correlation"]:
         return
     direction = "longer" if found.value > 0 else "shorter"
-    second = _hollow_winners(run) if _is_clear(found, limits["max_correlation"]) else None
+    is_clear = _is_clear(found, limits["max_correlation"])
+    second = _hollow_winners(run) if is_clear else None
     level: Level = "note"
     if second is not None:
         level = "error" if _is_clear(found, limits["max_strong"]) else "warning"
+    elif is_clear and (second := _missed_answers(run, direction)) is not None:
+        level = "warning"  # a verifier that asks for brevity beside the right answer shows the same
     yield Finding(
         level=level,
         text=f"within tasks {direction} answers are rewarded more (rank correlation {found.value:+.2f} over {found.tasks:,} tasks)"
@@ -60,6 +64,17 @@ def length_bias(run: Evidence, limits: Limits) -> Iterator[Finding]:
         n=found.n,
         interval=[found.low, found.high],
         next=f'read rewarded answers of unusual length: rollforge show {run.name} --where "reward > {run.range.low:g}" --limit 5',
+    )
+
+
+def _missed_answers(run: Evidence, direction: str) -> str | None:
+    """A second signal: right answers get nothing, so that length may decide instead."""
+    missed = find_missed(run)
+    if missed is None or missed.level == "note":
+        return None
+    return (
+        f"; and {int(missed.hits.sum()):,} of {len(missed.hits):,} unrewarded answers looked at {missed.verb} the expected answer: "
+        f"the reward seems to be for {direction} answers rather than for right ones"
     )
 
 

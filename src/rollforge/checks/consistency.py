@@ -2,44 +2,38 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import numpy as np
 
 from rollforge.checks.base import Limits, check
 from rollforge.checks.columns import TextCodes, about_text, has_one_each
 from rollforge.checks.evidence import Evidence
-from rollforge.checks.finding import Finding, Level, Share, settle_text, share
-from rollforge.checks.samples import BUDGET, SampledText, concludes, names
+from rollforge.checks.finding import Finding, Level, settle_text, share
 from rollforge.intervals import normal_quantile
 from rollforge.stats import Floats, Ints
 
 GOODNESS = re.compile(
     r"(?:^|\.)(?:accuracy|acc|correct|correctness|is_correct|success|succeeded|passed|exact_match|score|solved|library_reward)$"
 )
-"""TextCodes of numbers that mean the same as a reward: more is better."""
+"""Names of numbers that mean the same as a reward: more is better."""
 
 LIKELY_GOODNESS = re.compile(r"(?:^|\.|_)(?:accuracy|acc|correct|pass|passed|pass_rate|success|score|f1|em)$")
 OTHER_SCORES = re.compile(
     r"format|length|len_|style|penalt|toxic|halluc|novel|divers|brevity|risk|uncertain|confid|perplex|difficult|repet|bias|cost|"
     r"time|latency|error|refus|loss|entropy|safety"
 )
-"""TextCodes that mean it probably, unless they score something else: these must say the very opposite to be more than a warning."""
-
-CONTROLS = 4
-"""Other tasks' expected answers that each answer is compared with."""
+"""Names that probably mean it, unless they score something else; an error then needs a negative correlation."""
 
 VERSIONS = frozenset(
     {"fields.fingerprint", "fields.mode", "fields.verifier", "grader_version", "judge_model", "judge_version",
      "verifier_fingerprint", "verifier_mode", "verifier_name", "verifier_version"}
 )  # fmt: skip
-"""Text fields of rows that say who judged them, when `_rf` does not."""
+"""Text fields that name the verifier of a row, where `_rf` does not."""
 
 MODES = frozenset({"fast", "precise", "quick", "strict", "lenient", "rule", "rules", "judge", "llm"})
-"""What a field called `mode` says when it is the verifier's."""
+"""Values of a field called `mode` when it is the verifier's."""
 
 
 @check("inconsistent-verdicts", "verification", max_share=0.05, gap=0.1)
@@ -80,87 +74,15 @@ def inconsistent_verdicts(run: Evidence, limits: Limits) -> Iterator[Finding]:
     )
 
 
-@check("missed-answers", "verification", warn_share=0.02, max_share=0.04, max_named=0.12)
-def missed_answers(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """Answers that hold the expected answer score 0: it may not have been extracted."""
-    lost = run.judged & (run.scaled <= 0.0) & ~run.is_empty & ~run.is_truncated & (run.answer_chars > 0)
-    drawn = run.draw(lost, BUDGET)
-    samples = run.read(drawn)
-    # Wrong answers, too, speak of what the prompt speaks of: there only the end counts.
-    ends = [place for place, item in enumerate(samples) if item.expected is not None]
-    own = [place for place in ends if _is_own(samples[place])]
-    for places, way in (
-        (ends, _Way("end in", concludes, limits["warn_share"], limits["max_share"])),
-        (own, _Way("name", names, limits["max_named"] / 2, limits["max_named"])),
-    ):
-        found = _missed(run, [samples[place] for place in places], drawn[places], way)
-        if found is not None:
-            yield found
-            return
-
-
-class _Way(NamedTuple):
-    """A way to hold the expected answer, and the shares from which it is worth a finding and an error."""
-
-    verb: str
-    holds: Callable[[str, str], bool]
-    warn_share: float
-    max_share: float
-
-
-def _is_own(item: SampledText) -> bool:
-    """Whether only the answer can have brought the expected answer up, which is no mere letter."""
-    return item.expected is not None and len(item.expected) > 1 and not names(item.prompt, item.expected)
-
-
-def _missed(run: Evidence, samples: list[SampledText], positions: Ints, way: _Way) -> Finding | None:
-    """The finding on answers that hold the expected one, beyond what happens by chance."""
-    n = len(samples)
-    if n < 10:
-        return None
-    hits = np.asarray([way.holds(item.answer, item.expected or "") for item in samples])
-    worth = run.independent(run.flags(positions)) / n
-    found = share(int(hits.sum()), n, independent=worth * n)
-    by_chance = _held_by_chance(samples, run.group[positions], way, worth)
-    excess = found.value - by_chance.value
-    half = math.hypot(found.value - found.low, by_chance.high - by_chance.value)
-    if excess <= way.warn_share:
-        return None
-    level: Level = "error" if excess - half > way.max_share else "warning" if excess > half else "note"
-    return Finding(
-        level=level,
-        text=f"{found.count:,} of {n:,} answers with reward {run.range.low:g} that were looked at {way.verb} the expected answer "
-        f"({by_chance.value:.0%} would by chance): suspected extraction failure",
-        value=excess,
-        threshold=way.max_share,
-        n=n,
-        interval=[max(0.0, excess - half), min(1.0, excess + half)],
-        where=run.lines(positions[hits]),
-        next=f"compare with a second verifier: rollforge verify {run.name} --verifier math "
-        f"&& rollforge verify {run.name} --diff recorded math",
-    )
-
-
-def _held_by_chance(samples: list[SampledText], group: Ints, way: _Way, worth: float) -> Share:
-    """How often an answer holds the expected answer of another task: small answer sets agree by chance."""
-    n, held, pairs = len(samples), 0, 0
-    for step in range(1, CONTROLS + 1):
-        others = np.roll(np.arange(n), step * n // (CONTROLS + 1))
-        for place in np.flatnonzero(group != group[others]).tolist():
-            held += way.holds(samples[place].answer, samples[others[place]].expected or "")
-            pairs += 1
-    return share(held, pairs, independent=worth * pairs)
-
-
 @check("contradicting-metric", "verification", max_share=0.1, min_correlation=-0.2)
 def contradicting_metric(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """A number that means the same as the reward says the opposite, or differs where all rewards are equal."""
-    names = [name for name in run.metrics if _is_goodness(name) or _is_likely_goodness(name)]
+    names = [name for name in run.metrics if is_goodness(name) or _is_likely_goodness(name)]
     for name, metric in run.each_number(names):
         yield from _contradiction(run, name, metric, limits)
 
 
-def _is_goodness(name: str) -> bool:
+def is_goodness(name: str) -> bool:
     return GOODNESS.search(name) is not None
 
 
@@ -185,7 +107,7 @@ def _contradiction(run: Evidence, name: str, metric: Floats, limits: Limits) -> 
     # A reward may be withheld for reasons of its own, as for a bad format, but not always.
     is_opposite = correlation + half < limits["min_correlation"]
     is_ignored = len(run.levels) == 1 and withheld.low > limits["max_share"]
-    if is_opposite or (_is_goodness(name) and (is_ignored or wrong.low > limits["max_share"])):
+    if is_opposite or (is_goodness(name) and (is_ignored or wrong.low > limits["max_share"])):
         level: Level = "error"
     elif wrong.value > limits["max_share"] or withheld.low > limits["max_share"]:
         level = "warning"
@@ -238,7 +160,7 @@ def mixed_verifiers(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 
 def _said(run: Evidence) -> Iterator[tuple[str, TextCodes]]:
-    """What fields of the rows themselves say."""
+    """Columns of the rows themselves that name a verifier."""
     for name in run.source.texts:
         if name in VERSIONS:
             column = TextCodes(run.source.table([name])[name])

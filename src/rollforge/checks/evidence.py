@@ -1,4 +1,4 @@
-"""This module is what checks look at: a run's columns, read once and shared, with what several checks need derived on demand.
+"""Evidence: a run's columns, read once and shared by all checks, with derived quantities computed on demand.
 
 Missing numbers are NaN and missing flags are False; an unjudged rollout has no reward and enters no mean. Rewards are scaled to
 their range (declared, else observed), so that limits stated for [0, 1] apply to any verifier. Text is only read in small samples.
@@ -7,11 +7,12 @@ their range (declared, else observed), so that limits stated for [0, 1] apply to
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -19,13 +20,13 @@ from rollforge.checks.columns import Bools, Range, TextCodes, ends_of
 from rollforge.checks.finding import Place
 from rollforge.checks.samples import SampledText, Texts
 from rollforge.checks.stream import SuspectWindow
-from rollforge.index.arrays import flags, floats, ints
+from rollforge.index import flags, floats, ints
 from rollforge.intervals import Estimate, clustered_mean
 from rollforge.records import JsonObject
 from rollforge.stats import Floats, GroupSummaries, Ints, distinct, summarize_groups
 
 SEED = 5
-"""Of every sample a check draws: the same run gives the same findings."""
+"""Seed of every sample a check draws: the same run gives the same findings."""
 
 _INTS = ("row", "line", "task", "rollout", "answer_hash")
 _FLOATS = ("reward", "answer_chars", "turns", "tool_calls", "started", "verify_seconds")
@@ -42,11 +43,14 @@ FEW_LEVELS = 16
 TOGETHER = 8
 """Number columns read at a time."""
 
+UNRECORDED = 0.9
+"""An agent with at least this share of empty answers records none."""
+
 SOME_WHOLE = 0.2
-"""When so many tasks have as many rollouts as any, the others may lack some."""
+"""If at least this share of tasks has the largest group size, that size counts as the number asked for."""
 
 MOST_NUMBERED = 4
-"""Rollouts may be numbered up to so many times what most tasks have, when many are missing."""
+"""Rollout numbers beyond this many times the usual group size run on from task to task."""
 
 FAMILIES = frozenset(
     {
@@ -58,7 +62,7 @@ FAMILIES = frozenset(
 
 
 class EvidenceSource(Protocol):
-    """Where evidence comes from: an index, or a run made in memory."""
+    """The columns and lines of a run: an index, or a run made in memory."""
 
     @property
     def numbers(self) -> Sequence[str]:
@@ -66,7 +70,7 @@ class EvidenceSource(Protocol):
 
     @property
     def whole_numbers(self) -> frozenset[str]:
-        """Those that are known, unread, to be missing in no row."""
+        """Number columns without a missing value, known without reading them."""
 
     @property
     def texts(self) -> Sequence[str]:
@@ -88,32 +92,57 @@ class EvidenceSource(Protocol):
     def task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, JsonObject]]:
         """The tasks as sent, for those the run has."""
 
+    def other_rewards(self) -> Mapping[str, Floats]:
+        """Rewards of verifiers whose verdicts do not count: verifier → one value per row of `table`, NaN for none."""
+
+
+class ProbeOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of the last probe of the run's verifier."""
+
+    is_broken: bool = False
+    reasons: list[str] = []
+    verifier: str | None = None
+    fingerprint: str | None = None
+
+    @property
+    def reason(self) -> str:
+        return self.reasons[0] if self.reasons else "it gave wrong verdicts on answers whose verdict is known"
+
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What is known of a run beside its rollouts."""
+    """Facts about a run that its rollouts do not hold."""
 
     name: str = "RUN"
-    """How the run is called in commands."""
+    """The run as commands name it."""
     model: str | None = None
     """The model asked for."""
     expected: int | None = None
-    """Rollouts that were to be made; None when nothing says so."""
+    """Rollouts that were asked for; None when nothing says so."""
     samples: int | None = None
     is_running: bool = False
     rejected_lines: int = 0
     noted: Sequence[tuple[int, str]] = ()
-    """(line, what is odd about it) of rows that count nevertheless."""
+    """(line, reason) of odd rows that count nevertheless."""
     duplicates: int = 0
     duplicate_places: Sequence[Place] = ()
     declared: tuple[float, float] | None = None
-    """The range of rewards that the verifier or the user declared."""
+    """The reward range that the verifier or the user declared."""
     failed_tasks: Sequence[int] = ()
     """The task of each rollout that failed and was never made, where a file of failures says so."""
     where: str | None = None
-    """The condition for rollouts to be looked at, when not all are."""
+    """The --where condition, when only some rollouts are checked."""
     suspect: SuspectWindow | None = None
     """The window that `collect` marked when its own detectors tripped."""
+    probe: ProbeOutcome | None = None
+    """None when the verifier was never probed."""
+    is_collected: bool = False
+    """There is a manifest: rollforge collected the run."""
+    logprobs: bool = False
+    """Log-probabilities were asked for."""
+    timed_out: Sequence[int] = ()
+    """The task of each attempt that ended in a time-out."""
+    timeout_s: float | None = None
 
 
 class Evidence:
@@ -137,14 +166,12 @@ class Evidence:
             TextCodes(columns.pop(name)) for name in _NAMES
         )
         has_none = np.isnan(self.answer_chars)
-        if (
-            not has_none.all()
-        ):  # rows without a response among others that have one: what they answered is nothing
+        if not has_none.all():  # rows without a response, among others that have one, are empty answers
             self.is_empty |= has_none
         self.n = len(self.row)
         self.texts = Texts(source)
         self.shared: dict[str, Any] = {}
-        """What one check worked out and another may use."""
+        """Results that one check computed and another may use."""
 
     @property
     def index(self) -> Any:
@@ -155,7 +182,7 @@ class Evidence:
     def name(self) -> str:
         return self.about.name
 
-    # GroupSummaries
+    # Groups
 
     @cached_property
     def order(self) -> Ints:
@@ -200,7 +227,7 @@ class Evidence:
 
     @cached_property
     def scaled_profile(self) -> GroupSummaries:
-        """The same of scaled rewards."""
+        """`profile` with rewards scaled to [0, 1]."""
         low, width = self.range.low, self.range.high - self.range.low
         found = self.profile
         return GroupSummaries(
@@ -215,6 +242,22 @@ class Evidence:
     def per_group(self, chosen: Bools) -> Ints:
         """How many of the chosen rollouts each task has."""
         return np.bincount(self.group[chosen], minlength=self.groups)
+
+    @cached_property
+    def is_unrecorded(self) -> Bools:
+        """Rollouts of agents that record no output: nearly all of their answers are empty, and some are rewarded.
+
+        A few empty answers among others are the model's; an agent that earns rewards without any output does not record it.
+        """
+        agent = self.agent.codes + 1
+        counts, empty = (
+            np.bincount(agent),
+            np.bincount(agent[self.is_empty], minlength=int(agent.max(initial=0)) + 1),
+        )
+        rewarded = np.bincount(agent[self.is_empty & self.judged & self.succeeded], minlength=len(counts))
+        silent = (counts >= 2) & (empty >= UNRECORDED * counts) & (rewarded > 0)
+        found: Bools = silent[agent] & self.is_empty
+        return found
 
     # Rewards
 
@@ -276,8 +319,8 @@ class Evidence:
     def success_at(self) -> float:
         """Scaled reward from which a rollout counts as a success: the middle of the range.
 
-        Where rewards may be negative, 0 is for what is neither right nor wrong (no answer, a wrong format) and stands in the
-        middle; it counts only as the higher of two values.
+        Where rewards may be negative, 0 usually means neither right nor wrong (no answer, a wrong format). It lies in the
+        middle of the range and counts as a success only as the higher of two values.
         """
         if self.range.low >= 0:
             return 0.5
@@ -302,11 +345,11 @@ class Evidence:
 
     @cached_property
     def all_independent(self) -> float:
-        """`independent` of the whole run."""
+        """Effective sample size of the whole run."""
         return _worth(self.sizes)
 
     def independent(self, among: Bools) -> float:
-        """How many independent values these rollouts are worth, when samples of one task agree in three of ten cases."""
+        """Effective sample size of these rollouts, at an intraclass correlation of 0.3 within tasks."""
         if among is self.judged:
             return _worth(self.profile.n)
         return _worth(self.per_group(among))
@@ -318,7 +361,7 @@ class Evidence:
 
     @cached_property
     def tenths(self) -> Ints:
-        """The same by tenths."""
+        """How many scaled rewards lie in each tenth of the range; the last one has its upper end."""
         places = np.minimum((self.scaled[self.judged] * 10 + 1e-9).astype(np.int64), 9)
         return np.bincount(places, minlength=10)
 
@@ -330,7 +373,7 @@ class Evidence:
 
     @cached_property
     def answer_code(self) -> Ints:
-        """The same number for equal answers to the same task, another one for others."""
+        """A code per (task, answer): equal where both are equal."""
         mixed = self.answer_hash.view(np.uint64) ^ (
             self.group.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         )
@@ -340,6 +383,18 @@ class Evidence:
         codes[order] = np.cumsum(np.append(0, ordered[1:] != ordered[:-1])) if self.n else 0
         return codes
 
+    @cached_property
+    def other_rewards(self) -> Mapping[str, Floats]:
+        """Rewards by verifiers whose verdicts do not count, by position; NaN for none."""
+        return self.source.other_rewards()
+
+    @property
+    def probe(self) -> ProbeOutcome | None:
+        """The last probe, if it was of the version of the verifier that judged the run."""
+        probe, versions = self.about.probe, self.fingerprint.names
+        is_other = probe is not None and probe.fingerprint and versions and probe.fingerprint not in versions
+        return None if is_other else probe
+
     # Other columns
 
     def number(self, name: str) -> Floats:
@@ -347,7 +402,7 @@ class Evidence:
         return next(self.each_number([name]))[1]
 
     def each_number(self, names: Sequence[str]) -> Iterator[tuple[str, Floats]]:
-        """Number columns, one after another: a few are read together, and none is kept, for a run may have hundreds."""
+        """Number columns one by one, read a few at a time and not kept: a run may have hundreds."""
         for first in range(0, len(names), TOGETHER):
             columns = _columns(self.source, names[first : first + TOGETHER])
             for name in list(columns):
@@ -355,14 +410,14 @@ class Evidence:
 
     @cached_property
     def metrics(self) -> list[str]:
-        """Numbers the verifier gave beside the reward: no usage, no timing."""
+        """Number columns beside the reward, without usage and timing."""
         return [name for name in self.source.numbers if name != "reward" and not _is_usage(name)]
 
     @cached_property
     def in_time(self) -> Ints:
-        """Positions in the order in which rollouts were started; the order of the file where that is not known.
+        """Positions by start time; in file order where start times are unknown.
 
-        Answers finish in an order that depends on their length, and the last ones are the longest: the order of starts does not.
+        Rollouts finish in an order that depends on their length; start order does not.
         """
         if np.isnan(self.started).any():
             return np.arange(self.n)
@@ -372,7 +427,7 @@ class Evidence:
 
     @cached_property
     def samples(self) -> int:
-        """Rollouts asked for per task: the manifest's, else what rollouts are numbered up to, else what most tasks have."""
+        """Rollouts asked for per task: from the manifest, else from the rollout numbers, else the usual group size."""
         if self.about.samples is not None:
             return self.about.samples
         if not self.groups:
@@ -388,7 +443,7 @@ class Evidence:
 
     @property
     def is_samples_certain(self) -> bool:
-        """Somebody said how many rollouts each task was to have, or most tasks have as many."""
+        """The manifest says how many rollouts each task was to have, or most tasks have that many."""
         return self.about.samples is not None or bool((self.sizes == self.samples).mean() > 0.5)
 
     def read(self, positions: Ints | Sequence[int]) -> list[SampledText]:
@@ -396,7 +451,7 @@ class Evidence:
         return self.texts.read(self.row[positions].tolist(), self.task_id[positions].tolist())
 
     def draw(self, among: Bools | Ints, count: int) -> Ints:
-        """At most `count` of the chosen positions, spread evenly by chance; the same ones every time."""
+        """A seeded random sample of at most `count` of the chosen positions."""
         positions = _positions(among)
         if len(positions) <= count:
             return positions
@@ -411,12 +466,12 @@ class Evidence:
 
     @cached_property
     def spread(self) -> Ints:
-        """Some positions, spread evenly over the file: those whose text checks read that look for anything odd."""
+        """Positions spread evenly over the file, for checks that read text to look for anything odd."""
         return distinct(np.linspace(0, max(self.n - 1, 0), min(self.n, SPREAD)).astype(np.int64))
 
     @cached_property
     def spread_samples(self) -> list[SampledText]:
-        """The text of those; several checks look at it."""
+        """The text at `spread`, shared by several checks."""
         return self.read(self.spread)
 
     @cached_property
@@ -451,7 +506,7 @@ class Evidence:
         return family
 
     def verify(self, words: str, instead: str = "--limit 5") -> str:
-        """A command that judges again; where no row says who judged it, one that shows what to judge."""
+        """A `verify` command; where no row names its verifier, a `show` command."""
         name = next(iter(self.verifier.counts()), None)
         if name is None:
             return f"rollforge show {self.name} {instead}"
@@ -463,7 +518,7 @@ class Evidence:
 
     @property
     def status(self) -> str:
-        """A command that says what became of the rollouts asked for."""
+        """A command that shows what became of the rollouts asked for."""
         return f"rollforge {'metrics' if self.about.samples is None else 'status'} {self.name}"
 
     @cached_property
@@ -495,7 +550,7 @@ class Evidence:
 
 
 def _columns(source: EvidenceSource, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
-    """Columns to be taken one by one: each is let go when it has become an array, so that a run is not held twice."""
+    """Columns to be popped one by one, so that a run is never held twice in memory."""
     table = source.table(names)
     return {name: table[name] for name in names}
 

@@ -13,20 +13,20 @@ from rollforge.checks.finding import Finding
 from rollforge.stats import Ints
 
 MOST = 5
-"""Fields told of; what changes the code changes many at once."""
+"""Most fields to report: a change of code changes many at once."""
 
 
 @check("late-fields", "collection", min_rows=30, min_share=0.9)
 def late_fields(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Fields that appear half-way through the run, or stop: its parts were made by different code."""
-    told = 0
+    reported = 0
     for name, known, positions in (*_numbers(run), *_others(run)):
         place = _beginning(
             known, int(limits["min_rows"] * len(known) / max(run.n, len(known), 1)), limits["min_share"]
         )
-        if place is None or told == MOST:
+        if place is None or reported == MOST:
             continue
-        told += 1
+        reported += 1
         verb = "stops" if known[:place].any() else "appears"
         about = "about " if positions is run.spread and run.n > len(positions) else ""
         line = int(run.line[positions[place]])
@@ -42,7 +42,7 @@ def late_fields(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 
 def _numbers(run: Evidence) -> Iterator[tuple[str, Bools, Ints]]:
-    """Of each number that some lack: which judged rollouts have it, and their positions."""
+    """For each number that some rollouts lack: which judged rollouts have it, and their positions."""
     judged = np.flatnonzero(run.judged)
     names = [name for name in run.metrics if name not in run.source.whole_numbers]
     for name, values in run.each_number(names):
@@ -50,7 +50,7 @@ def _numbers(run: Evidence) -> Iterator[tuple[str, Bools, Ints]]:
 
 
 def _others(run: Evidence) -> Iterator[tuple[str, Bools, Ints]]:
-    """The same of all other fields, of some rollouts spread evenly over the run."""
+    """For each other field: which of the rollouts at `spread` have it, and their positions."""
     positions = run.spread
     found = run.texts.fields(run.row[positions].tolist())
     for name in sorted(frozenset().union(*found) - {"reward", *run.metrics}):
@@ -58,7 +58,7 @@ def _others(run: Evidence) -> Iterator[tuple[str, Bools, Ints]]:
 
 
 def _beginning(known: Bools, least: int, min_share: float) -> int | None:
-    """Where the field begins, or ends, if it is missing on one side and nearly always there on the other."""
+    """Where the field begins or ends, if it is missing on one side and nearly always present on the other."""
     count, least = int(known.sum()), max(least, 5)
     if not least <= count <= len(known) - least:
         return None

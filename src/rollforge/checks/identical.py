@@ -13,7 +13,7 @@ from rollforge.checks.evidence import Evidence
 from rollforge.checks.finding import Finding
 
 ALIKE = 0.2
-"""How much samples of one task agree in a run of hard tasks (intraclass correlation)."""
+"""Intraclass correlation of samples of one task in a run of hard tasks."""
 
 MOST_FAMILIES = 50
 """A text field with more values than this names no families."""
@@ -34,7 +34,7 @@ def _is_edge(run: Evidence, value: float) -> bool:
 
 
 def _chance(run: Evidence, among: Bools, value: float, rate: float) -> float:
-    """How likely so many equal rewards are in a run whose verification works, if it gives another one at this rate."""
+    """Probability of that many equal rewards under working verification that gives another reward at this rate."""
     counts = run.per_group(among)
     if not _is_edge(run, value):
         tasks = int((counts > 0).sum())

@@ -37,7 +37,7 @@ def missing_not_at_random(run: Evidence, limits: Limits) -> Iterator[Finding]:
     level: Level = (
         "error" if len(parts) > 1 or (bias is not None and abs(bias) > limits["max_bias"]) else "warning"
     )
-    told = (
+    effect = (
         f"; with them the mean scaled reward would be about {abs(bias):.3f} {'lower' if bias < 0 else 'higher'}"
         if bias
         else ""
@@ -45,7 +45,7 @@ def missing_not_at_random(run: Evidence, limits: Limits) -> Iterator[Finding]:
     yield Finding(
         level=level,
         text=f"{total:,} of {wanted:,} rollouts have no reward, and not by chance: {'; '.join(part[0] for part in parts)}: "
-        f"the mean is biased{told}{run.range.note}",
+        f"the mean is biased{effect}{run.range.note}",
         value=bias,
         threshold=limits["max_bias"],
         n=wanted,

@@ -1,7 +1,7 @@
-"""This module looks for honest reasons why rewards change along a run: other tasks, another agent, tasks sorted by difficulty.
+"""Innocent explanations of a change of rewards along a run: other tasks, another agent, tasks sorted by difficulty.
 
-A broken verifier changes rewards and nothing else. Whoever accuses it asks here first; each answer is a clause for the finding,
-empty when there is no such reason.
+A broken verifier changes rewards and nothing else. Checks that accuse it call `honest_reason` first. Each function returns a
+clause for the finding, empty when the explanation does not apply.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ LEAST_TASKS = 8
 """Fewer tasks show no order."""
 
 STRONG_Z, WEAK_Z = (2.6, 4.0), (1.645, 2.0)
-"""How sure it must be that tasks are sorted, and that answers are of another length: one shuffled run in two hundred looks sorted
-by the first, one in twenty by the other."""
+"""z scores for "tasks are sorted" and "answers have another length". One shuffled run in 200 looks sorted by the strong limit,
+one in 20 by the weak one."""
 
 DRIFT_Z, DRIFT_SURE = 1.0, 1.645
-"""From which drift on it is taken for real, and how far its end may lie above the line."""
+"""z from which a drift counts as real, and the one-sided bound at its end."""
 
 LENGTH_SHIFT = 0.15
-"""How far from even the comparison of two answers' lengths must be."""
+"""How far P(longer) must be from 0.5 when answers of two stretches are compared."""
 
 
 def timed(run: Evidence) -> Ints:
@@ -98,7 +98,7 @@ def same_name(run: Evidence, inside: Ints, around: Ints) -> str:
 def sorted_tasks(run: Evidence, side: Ints, falls: bool, sorted_z: float) -> str:
     """Whether tasks get steadily harder (or easier, when not `falls`) along these rollouts, the last of which are nearest.
 
-    Sorted tasks end in a stretch of equal rewards, honestly. A side on which all tasks score the same cannot tell.
+    Sorted tasks end in a stretch of equal rewards without any fault. A side on which all tasks score the same is inconclusive.
     """
     means, places = task_means(run, side, run.scaled)
     if np.ptp(means) == 0:
@@ -109,9 +109,9 @@ def sorted_tasks(run: Evidence, side: Ints, falls: bool, sorted_z: float) -> str
 
 
 def most_at_end(means: Floats, places: Floats) -> float:
-    """The most that a task at the last place is likely to have, if a drift along the places that may be chance is real.
+    """Upper bound for a task at the last place, extrapolating a drift along the places even if it may be chance.
 
-    A drift too weak to prove that tasks are sorted still lets fewer conclusions stand.
+    A drift too weak to prove that tasks are sorted still weakens the accusation.
     """
     n = len(means)
     centred = places - places.mean()

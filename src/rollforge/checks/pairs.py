@@ -100,8 +100,9 @@ def thin_pairs(run: Evidence, limits: Limits) -> Iterator[Finding]:
     yield Finding(
         level=level,
         needs_more=few,
-        text=f"{run.groups - with_pair:,} of {run.groups:,} tasks have no pair with gap >= {gap:g}; the others give "
-        f"{len(usable.gaps):,} pairs{easier}{run.range.note}",
+        text=f"{_pairs_text(run.groups, with_pair, len(usable.gaps), gap)}{easier}"
+        + (f"; {limits['min_pairs']:,.0f} are wanted" if few else "")
+        + run.range.note,
         value=float(len(usable.gaps)),
         threshold=limits["min_pairs"],
         n=run.groups,
@@ -109,6 +110,13 @@ def thin_pairs(run: Evidence, limits: Limits) -> Iterator[Finding]:
         where=run.tasks(np.setdiff1d(np.arange(run.groups), usable.group)),
         next="collect more rollouts per task, or tasks the model sometimes solves; a verifier with partial credit gives more gaps",
     )
+
+
+def _pairs_text(tasks: int, with_pair: int, pairs: int, gap: float) -> str:
+    if with_pair == tasks:
+        return f"all {tasks:,} tasks have a pair with gap >= {gap:g}, {pairs:,} pairs in all"
+    without = f"{tasks - with_pair:,} of {tasks:,} tasks have no pair with gap >= {gap:g}"
+    return f"{without}; the others give {pairs:,} pairs" if with_pair else without
 
 
 @check("one-sided", "recipe", recipes=("dpo", "rm", "kto"), high=0.7, low=0.5, min_share=0.2)

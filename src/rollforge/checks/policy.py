@@ -183,7 +183,7 @@ def near_equal_groups(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 @check("partial-groups", "recipe", recipes=("grpo",), complete=0.75, warn_share=0.05, max_share=0.2)
 def partial_groups(run: Evidence, limits: Limits) -> Iterator[Finding]:
-    """GroupSummaries are not complete: their baselines are noisier, and biased if the missing are not random."""
+    """Groups are not complete: their baselines are noisier, and biased if the missing are not random."""
     if run.samples < 2 or not run.groups:
         return
     short = run.profile.n < run.samples

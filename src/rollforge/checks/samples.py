@@ -1,6 +1,6 @@
-"""This module reads the text of a few rollouts: the only place where a check touches text, within a fixed budget.
+"""The text of a few rollouts: the only place where a check touches text, within a fixed budget.
 
-Nothing is kept here: most checks look at rollouts of their own.
+Nothing is cached: most checks sample rollouts of their own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any, Protocol, TypedDict, cast
 
 import msgspec
 
-from rollforge.records import PARAMS_KEY, JsonObject, Response, Task, from_json
+from rollforge.records import OWN_KEY, PARAMS_KEY, JsonObject, Response, Task, content_text, from_json
+from rollforge.stats import LARGEST
 from rollforge.store.reading import UNREADABLE
 
 BUDGET = 400
@@ -24,12 +25,15 @@ EXPECTED = ("expected_answer", "answer", "ground_truth", "gold", "target", "labe
 METADATA = ("verifier_metadata", "metadata", "reward_model", "extra_info")
 """Task fields that hold such fields in turn."""
 
+EXTRACTED = ("extracted_answer", "extracted_model_output", "predicted_answer", "parsed_answer")
+"""Row fields that hold what the verifier took for the answer."""
+
 LONGEST_EXPECTED = 60
 """A longer right answer is a text of its own: whether it is contained says little."""
 
 
 class TextSource(Protocol):
-    """What texts are read from."""
+    """A source of lines and task rows."""
 
     def read(self, rows: Sequence[int]) -> Iterator[bytes]: ...
     def task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, JsonObject]]: ...
@@ -44,6 +48,8 @@ class _Item(TypedDict, total=False):
     type: Any
     role: Any
     name: Any
+    arguments: Any
+    output: Any
     content: str | list[_Part] | None
 
 
@@ -51,15 +57,20 @@ class _Params(TypedDict, total=False):
     input: str | list[_Item] | None
     tools: Any
     model: Any
+    temperature: Any
+    top_p: Any
 
 
 class _Response(TypedDict, total=False):
     output: list[_Item] | None
+    status: Any
+    error: Any
+    usage: Any
 
 
 _LOOKED_AT: dict[str, Any] = {PARAMS_KEY: _Params | None, "response": _Response | None}
-_LOOKED_AT |= dict.fromkeys((*METADATA, *EXPECTED), Any)
-"""What is looked at of a row: hardly half of it, and the rest need not become objects."""
+_LOOKED_AT |= dict.fromkeys((*METADATA, *EXPECTED, *EXTRACTED, "reward", OWN_KEY), Any)
+"""The fields that are decoded: hardly half of a row."""
 
 _Row = cast(Any, TypedDict)("_Row", _LOOKED_AT, total=False)
 _usual_row = msgspec.json.Decoder(_Row).decode
@@ -81,7 +92,7 @@ class SampledText:
     @cached_property
     def _response(self) -> Response:
         response = self._row.get("response")
-        return Response(response if isinstance(response, dict) else {})
+        return Response(_with_flat_output(response) if isinstance(response, dict) else {})
 
     @property
     def prompt(self) -> str:
@@ -93,7 +104,7 @@ class SampledText:
 
     @property
     def calls(self) -> list[str]:
-        """TextCodes of the tools called."""
+        """Names of the tools called."""
         return [
             str(item.get("name") or "")
             for item in self._response.output
@@ -102,15 +113,83 @@ class SampledText:
 
     @property
     def tools(self) -> list[str] | None:
-        """TextCodes of the tools offered; None when the row does not say."""
+        """Names of the tools offered; None when the row does not say."""
         tools = self._params.get("tools")
         return [_tool_name(tool) for tool in tools] if isinstance(tools, list) else None
+
+    @property
+    def tools_chars(self) -> int:
+        """Length of the tools' definitions as JSON."""
+        return len(msgspec.json.encode(self._params.get("tools") or []))
+
+    @property
+    def input_tokens(self) -> float | None:
+        """Tokens of the request, as the server counted them."""
+        usage = self._response.raw.get("usage")
+        count = usage.get("input_tokens") if isinstance(usage, dict) else None
+        return float(count) if isinstance(count, int) and 0 < count < 1 << 53 else None
+
+    @property
+    def has_params(self) -> bool:
+        """The row holds the request."""
+        return bool(self._params)
+
+    def sampling(self, name: str) -> object:
+        """A sampling parameter of the request; None when it names none."""
+        return self._params.get(name)
+
+    @property
+    def ends_badly(self) -> bool:
+        """The response reports an error, or its last item is a tool call without a result."""
+        raw, output = self._response.raw, self._response.output
+        if raw.get("error") or raw.get("status") == "failed":
+            return True
+        answered = any(item.get("type") == "function_call_output" for item in output)
+        return answered and output[-1].get("type") == "function_call"
+
+    @property
+    def hollow_turns(self) -> int:
+        """Assistant messages without any text, beside other items."""
+        output = self._response.output
+        messages = [
+            item
+            for item in output
+            if item.get("type") == "message" and item.get("role") in (None, "assistant")
+        ]
+        hollow = [item for item in messages if not content_text(item.get("content")).strip()]
+        # A server may send an empty message beside each tool call: that turn does something.
+        return max(0, len(hollow) - len(self.calls)) if len(output) > 1 else 0
 
     @property
     def asked(self) -> str | None:
         """The model that the request named."""
         model = self._params.get("model")
         return model if isinstance(model, str) else None
+
+    @property
+    def trajectory(self) -> bytes:
+        """All that model and tools said and did, without the ids that differ from sample to sample."""
+        kept = ("type", "role", "name", "arguments", "output", "content")
+        items = [{name: item.get(name) for name in kept} for item in self._response.output]
+        return msgspec.json.encode(items, order="deterministic")
+
+    @property
+    def recorded(self) -> tuple[str | None, float | None]:
+        """Who judged the rollout when it was collected, and the reward then."""
+        own, reward = self._row.get(OWN_KEY), self._row.get("reward")
+        name = own.get("verifier") if isinstance(own, dict) else None
+        if isinstance(reward, bool) or not isinstance(reward, int | float) or not abs(reward) <= LARGEST:
+            reward = None
+        return (name if isinstance(name, str) else None), None if reward is None else float(reward)
+
+    @property
+    def extracted(self) -> str | None:
+        """What the verifier took for the answer, empty for nothing; None when the row has no such field."""
+        for name in EXTRACTED:
+            if name in self._row:
+                value = self._row[name]
+                return "" if value is None else str(value).strip()
+        return None
 
     @cached_property
     def expected(self) -> str | None:
@@ -161,11 +240,21 @@ def _sample(line: bytes, task: JsonObject) -> SampledText:
 
 
 def _read_row(line: bytes) -> Any:
-    """What is looked at of a row that is as it should be; an odd one is read whole, for only a part of it may be odd."""
+    """The decoded fields of a row; a row that does not match the schema is decoded whole, since only part of it may be odd."""
     try:
         return _usual_row(line)
     except msgspec.ValidationError:
         return from_json(line)
+
+
+def _with_flat_output(response: JsonObject) -> JsonObject:
+    """The response with one list of items: some agents record a list per turn."""
+    output = response.get("output")
+    if not isinstance(output, list) or not any(isinstance(item, list) for item in output):
+        return response
+    return response | {
+        "output": [one for item in output for one in (item if isinstance(item, list) else [item])]
+    }
 
 
 def _tool_name(tool: object) -> str:
@@ -194,13 +283,13 @@ def expected_answer(fields: Mapping[str, Any]) -> str | None:
 
 
 SHORTEST_PROMPT = 16
-"""Letters and digits of a prompt whose repetition is no coincidence."""
+"""Letters and digits from which the repetition of a prompt is no coincidence."""
 
 _OPENING = 100
-"""Characters at the beginning of a prompt that an answer which repeats it has too."""
+"""Characters of the prompt that are compared first."""
 
 _FINAL = 160
-"""Characters at the end of an answer in which a conclusion stands."""
+"""Characters at the end of an answer that hold its conclusion."""
 
 
 def concludes(answer: str, expected: str) -> bool:
@@ -234,7 +323,7 @@ def repeats(answer: str, prompt: str) -> bool:
     """Whether the answer is the prompt and hardly anything else."""
     said = bare(answer)
     if bare(prompt[:_OPENING]) not in said:
-        return False  # most answers do not even begin to repeat it, and the rest of a long prompt need not be read
+        return False  # cheap: most answers do not repeat even the opening of the prompt
     wanted = bare(prompt)
     return len(wanted) >= SHORTEST_PROMPT and wanted in said and len(said) <= 1.2 * len(wanted) + 10
 
@@ -244,8 +333,8 @@ _ASCII_FORM = bytes(code for code in _ASCII if not chr(code).isalnum())
 
 
 def bare(text: str) -> str:
-    """The text without what is mere formatting: case, white space, punctuation and mark-up."""
-    # As bytes, because nearly all of it is ASCII; of what is not, each character is looked at once.
+    """The text without formatting: case, white space, punctuation and mark-up."""
+    # On bytes, because nearly all of it is ASCII; every other distinct character is handled once.
     said = text.encode("utf-8", "surrogatepass").lower().translate(None, _ASCII_FORM)
     for other in set(said.translate(None, _ASCII).decode("utf-8", "surrogatepass")):
         left = _bare_character(other)

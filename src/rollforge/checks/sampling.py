@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from difflib import SequenceMatcher
 
@@ -12,21 +13,33 @@ from rollforge.checks.base import Limits, check
 from rollforge.checks.columns import Bools, about_text, has_one_each
 from rollforge.checks.evidence import Evidence
 from rollforge.checks.finding import Finding, Level, Share, settle_text, share
-from rollforge.checks.samples import bare
+from rollforge.checks.samples import BUDGET, bare
 from rollforge.stats import Ints
 
 LONG_ENOUGH = 40
-"""Characters from which two equal answers are no coincidence; a letter or a number is."""
+"""Characters from which two equal answers are no coincidence."""
 
 GENERIC = frozenset({"", "default", "model", "policy", "policymodel", "local", "test", "simulated", "auto"})
-VERSION = re.compile(r"\d+|v\d+|latest|preview|fp8|fp16|bf16|int4|int8|awq|gptq|gguf")
-"""A word that may follow a model's name without making it another model."""
-SIZE = re.compile(
-    r"\d+x?\d*[bm]|mini|nano|lite|tiny|small|medium|large|base|distill|pro|flash|turbo|haiku|sonnet|opus"
+VERSION = re.compile(
+    r"\d+|v\d+|latest|preview|main|rev|[0-9a-f]*\d[0-9a-f]*[a-f][0-9a-f]{5,}|"
+    r"fp4|fp8|fp16|f16|f32|bf16|mxfp4|nvfp4|int4|int8|\d+bit|w\d+a\d+|i?q\d+|[ksml]|x+s|xl|nl|i1|ud|imat|"
+    r"awq|gptq|bnb|exl2|exl3|mlx|gguf|ggml|safetensors|bin|hf"
 )
-"""A word that does."""
+"""A word that may follow a model's name without making it another model: versions, revisions, quantisations, file endings."""
+SIZE = re.compile(r"\d+x?\d*[bm]")
+"""A number of parameters. Two names that both have one are of different models when they differ."""
+VARIANT = re.compile(r"mini|nano|lite|tiny|small|medium|large|base|distill|pro|flash|turbo|haiku|sonnet|opus")
+"""A word that makes it another model of the family."""
+FILE = re.compile(r"\.(?:gguf|ggml|bin|safetensors)$")
+"""A server that reports its file, such as llama.cpp's, answers to any name."""
 
 LOOKED_AT = 60
+
+MOST_MEMBERS = 64
+"""Samples of one task whose trajectories are compared."""
+
+COPIED = 0.75
+"""A task acts alike when at least this share of its samples has one trajectory."""
 
 
 @check("identical-samples", "collection", warn_share=0.1, max_share=0.5, copies=0.75, max_copied=0.15)
@@ -40,6 +53,8 @@ def identical_samples(run: Evidence, limits: Limits) -> Iterator[Finding]:
     times = np.bincount(run.answer_code)[run.answer_code]
     most = np.maximum.reduceat(times[run.order], run.starts)
     same = eligible & (most > 1) & (most >= limits["copies"] * run.sizes)
+    differs = _acts_differently(run, same)
+    eligible, same = eligible & ~differs, same & ~differs
     is_shared = same & _has_answer_of_others(run, same, times)
     eligible, same = eligible & ~is_shared, same & ~is_shared
     found = share(int(same.sum()), int(eligible.sum()))
@@ -61,6 +76,17 @@ def identical_samples(run: Evidence, limits: Limits) -> Iterator[Finding]:
         where=run.tasks(same),
         next="collect again with --temperature above 0 and no fixed seed in the request; look for a cache before the server",
     )
+
+
+def _acts_differently(run: Evidence, same: Bools) -> Bools:
+    """Tasks with tool calls whose samples end in the same text after different trajectories; unread ones are left out too."""
+    differs = same & (run.per_group(run.tool_calls > 0) > 0)
+    groups = run.draw(differs, max(1, BUDGET // max(int(run.sizes.max(initial=1)), 1)))
+    for group in groups.tolist():
+        members = run.order[run.starts[group] : run.starts[group] + run.sizes[group]]
+        trajectories = Counter(item.trajectory for item in run.read(members[:MOST_MEMBERS]))
+        differs[group] = trajectories.most_common(1)[0][1] < COPIED * trajectories.total()
+    return differs
 
 
 def _copies(run: Evidence, eligible: Bools) -> tuple[Share, str]:
@@ -149,7 +175,8 @@ def wrong_model(run: Evidence, limits: Limits) -> Iterator[Finding]:
     if others:
         found = share(sum(others.values()), total)
         is_clear = found.low > limits["max_share"] and all(
-            _is_other_size(one, name) or not _has_word_in_common(one, name)
+            _is_other_size(one, name)
+            or (not _has_word_in_common(one, name) and FILE.search(name.casefold()) is None)
             for name in others
             for one in asked
         )
@@ -189,12 +216,17 @@ def is_same_model(asked: str, answered: str) -> bool:
 
 
 def _words(name: str) -> list[str]:
-    return re.findall(r"[a-z0-9]+", name.casefold().split("/")[-1])
+    # Sizes such as 0.5b are one word; other dots separate versions.
+    return re.findall(r"\d+\.\d+b\b|[a-z0-9]+", re.split(r"[/\\]", name.casefold())[-1])
 
 
 def _is_other_size(asked: str, answered: str) -> bool:
-    """Whether the names differ in a word that says how large or which of a family a model is."""
-    return any(SIZE.fullmatch(word) for word in {*_words(asked)} ^ {*_words(answered)})
+    """Whether the names are of different sizes, where both name one, or of different members of a family."""
+    first, second = (set(_words(name)) for name in (asked, answered))
+    sizes = [{word for word in words if SIZE.fullmatch(word) or "." in word} for words in (first, second)]
+    if all(sizes) and sizes[0] != sizes[1]:
+        return True
+    return any(VARIANT.fullmatch(word) for word in first ^ second)
 
 
 def _has_word_in_common(asked: str, answered: str) -> bool:

@@ -1,7 +1,7 @@
-"""This module watches verdicts while they arrive: the detectors of broken verification, at a constant cost per rollout.
+"""Detectors of broken verification that watch verdicts as they arrive, at constant cost per rollout.
 
-One odd signal turns the light yellow; only two independent ones trip it, because tasks sorted by difficulty, a slow disk or a
-cache make any single one look broken now and then. What it saw is a window to be judged again, never something to drop.
+One signal turns the light yellow; only two independent signals trip it, because tasks sorted by difficulty, a slow disk or a
+cache trigger any single one now and then. A tripped detector marks a window to be judged again; it never drops rollouts.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ Light = Literal["green", "yellow", "red"]
 Signal = Literal["rewards", "latency", "failures", "consistency", "extraction", "undeserved"]
 
 LEAST_TASKS = 20
-"""Tasks in a stretch of equal rewards before it is looked at."""
+"""Fewest tasks in a stretch of equal rewards."""
 LEAST_RATE = 0.01
-"""A verifier that works is taken to reward at least one rollout in a hundred."""
+"""A working verifier is assumed to reward at least one rollout in a hundred."""
 SURE = 1e-6
 FAST, SLOW = 0.05, 0.002
-"""Weights of the newest value in the averages of late, and in those of the whole run."""
+"""Weights of the newest value in the fast and slow moving averages."""
 WARM = 50
 TIMES = math.log(5.0)
-"""How much slower or faster verification must become, as a logarithm."""
+"""The factor by which verification must become slower or faster, as a logarithm."""
 CALM = 0.2
-"""A fall of the mean reward, or a share of `TIMES`, that is nothing to speak of."""
+"""A fall of the mean reward, or a share of `TIMES`, that counts as calm."""
 REMEMBERED = 8192
 NEIGHBOURS = 400
 EVERY = 64
@@ -69,18 +69,18 @@ class Watch:
         self.tripped = False
         self.reason = ""
         self.signals: dict[Signal, str] = {}
-        """What is odd now, each with a sentence."""
+        """The current signals, each with a sentence."""
         self._value = math.nan
         self._length = 0
         self._tasks: set[int] = set()
-        """Tasks in the stretch of equal rewards of which more may come; all of them are in the count."""
+        """Unfinished tasks in the current stretch of equal rewards; `_task_count` also counts the finished ones."""
         self._task_count = 0
         self._next_look = LEAST_TASKS
         self._past: deque[tuple[float, int]] = deque(maxlen=NEIGHBOURS)
         self._first_at = self._last_at = 0.0
         self._first_seen = 0
         self._calm_at, self._calm_seen = 0.0, 0
-        """When nothing was odd for the last time, as far as anybody looked."""
+        """When there was last no signal."""
         self._fast = self._slow = 0.0
         self._latency_n = self._usual_n = 0
         self._fail_fast = self._fail_slow = 0.0
@@ -111,7 +111,7 @@ class Watch:
 
         Args:
             at: when it was judged, for the window that is marked.
-            looks_right: tells whether the answer ends in the expected one; only asked while rewards do not move.
+            looks_right: whether the answer ends in the expected one; only called during a stretch of equal rewards.
         """
         self.seen += 1
         self._fail_fast += FAST * (has_failure - self._fail_fast)
@@ -151,7 +151,7 @@ class Watch:
             self._judge()
 
     def settle(self, task: int) -> None:
-        """No more of this task will come: it need not be remembered to be counted once."""
+        """Every rollout of this task has arrived: forget it."""
         self._tasks.discard(task)
 
     def window(self) -> SuspectWindow:
@@ -166,7 +166,7 @@ class Watch:
             signals={str(name): text for name, text in self.signals.items()},
         )
 
-    # What is remembered
+    # State
 
     def _begin_stretch(self, task: int, reward: float, at: float) -> None:
         if self._length:
@@ -206,7 +206,7 @@ class Watch:
             self._known.clear()
         self._known[key] = reward
 
-    # What it means; called a few times per hundred rollouts
+    # Signals; recomputed a few times per hundred rollouts
 
     def _judge(self) -> None:
         if self._task_count >= self._next_look:
@@ -257,7 +257,7 @@ class Watch:
 
     @property
     def _fall(self) -> float:
-        """How far the mean reward of late is below the usual one, as a share of the range seen."""
+        """How far the fast mean reward is below the slow one, as a share of the observed range."""
         width = self._drop_high - self._drop_low
         return (self._reward_slow - self._reward_fast) / width if 0 < width < math.inf else 0.0
 
@@ -269,11 +269,11 @@ class Watch:
 
     @property
     def _has_moved(self) -> bool:
-        """Whether rewards ever differed: without that there is no better time to compare with."""
+        """Whether rewards ever differed; if not, there is no earlier level to compare with."""
         return self._drop_low < self._drop_high
 
     def _latency_text(self) -> str:
-        # A verifier's first calls are slow and its later ones shared: only a change beside one of the rewards means something.
+        # First calls are slow and later ones shared, so a change of pace counts only together with a change of rewards.
         if not self._has_moved or self._usual_n < WARM or abs(self._fast - self._slow) < TIMES:
             return ""
         factor = math.exp(abs(self._fast - self._slow))

@@ -25,10 +25,10 @@ from rollforge.stats import Ints, variance_parts
 NEAR = 40
 FEW = 8
 ALIKE = 0.3
-"""How much samples of a task are taken to agree where it cannot be told."""
+"""Assumed intraclass correlation within tasks where it cannot be estimated."""
 
 COMMON = 0.95
-"""A reward that so many have anyway proves nothing by being alone, however long."""
+"""A reward that is this common anyway proves nothing, however long the stretch."""
 RUNS = 5
 
 
@@ -58,18 +58,18 @@ def stuck_rewards(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 
 class _Usual(NamedTuple):
-    """The most that the stretch's reward is likely to be had otherwise."""
+    """Upper bounds of how common the stretch's reward is elsewhere."""
 
     share: float
-    """Before it, after it, or in other rollouts of the same tasks, whichever is most: one of them explains a sorted file."""
+    """The largest share before it, after it, or in other rollouts of the same tasks: a sorted file has one that is large."""
     at_edge: float
-    """Right beside it, if a drift towards it is real; on the side where it is less, for sorted files drift one way."""
+    """The share right beside it if a drift towards it is real, on the side where it is smaller: sorted files drift one way."""
     is_controlled: bool
-    """Most of its tasks have rollouts outside it, so that they are not the reason."""
+    """Most of its tasks have rollouts outside the stretch, so the tasks are not the reason."""
 
 
 def _alike(run: Evidence, inside: Ints, value: float) -> float:
-    """How much samples of one task agree on this reward outside the stretch; rather too much than too little."""
+    """Intraclass correlation on this reward outside the stretch, rounded up."""
     outside = run.judged.copy()
     outside[inside] = False
     counts = run.per_group(outside)
@@ -84,7 +84,7 @@ def _alike(run: Evidence, inside: Ints, value: float) -> float:
 
 
 def _usual(run: Evidence, order: Ints, stretch: Stretch, alike: float) -> _Usual | None:
-    """How common the stretch's reward is otherwise; None when there is too little to tell from."""
+    """How common the stretch's reward is elsewhere; None when there is too little to estimate it from."""
     end, width = stretch.start + stretch.length, width_around(run)
     before, after = order[max(0, stretch.start - width) : stretch.start][::-1], order[end : end + width]
     sides = [side for side in (before, after) if len(side) >= NEAR]
@@ -92,12 +92,12 @@ def _usual(run: Evidence, order: Ints, stretch: Stretch, alike: float) -> _Usual
     elsewhere = _share_elsewhere(run, order, stretch, alike)
     if elsewhere is not None:
         shares.append(elsewhere)
-    # A side too short to tell the share from still shows when the reward is the usual one there.
-    shares += [
-        float((run.reward[side] == stretch.value).mean())
-        for side in (before, after)
-        if FEW <= len(side) < NEAR
+    # A side too short for an interval can still show that the reward is the usual one there. Alone, it proves no more than its
+    # upper bound.
+    short = [
+        _share_in(run, side, stretch.value, alike) for side in (before, after) if FEW <= len(side) < NEAR
     ]
+    shares += [found.value if shares else found.high for found in short]
     if not shares:
         return None
     is_same = (run.reward == stretch.value).astype(np.float64)

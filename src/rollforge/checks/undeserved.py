@@ -41,11 +41,12 @@ def _success(run: Evidence) -> float:
 @check("rewarded-empty", "verification", max_share=0.05, max_silent=0.3)
 def rewarded_empty(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Empty answers are rewarded."""
-    found = _rewarded(run, run.is_empty)
+    is_empty = run.is_empty & ~run.is_unrecorded
+    found = _rewarded(run, is_empty)
     if found.count:
         level: Level = "error" if found.low > limits["max_share"] and found.count >= 3 else "warning"
         finding = _finding(run, "empty", "is_empty", level, found, limits["max_share"])
-        finding.where = run.lines(run.is_empty & run.succeeded)
+        finding.where = run.lines(is_empty & run.succeeded)
         yield finding
     calls = run.tool_calls > 0
     silent = calls & (run.answer_chars == 0)
@@ -102,7 +103,7 @@ def rewarded_echo(run: Evidence, limits: Limits) -> Iterator[Finding]:
     if not len(paid):
         return
     unpaid, unpaid_weight = _echoes(run, False)
-    # Both kinds are looked at in samples of their own, in which an echo stands for several.
+    # Rewarded and unrewarded answers are sampled separately, so each echo has a weight.
     count, others = len(paid) * paid_weight, len(unpaid) * unpaid_weight
     looked_at = run.independent(run.flags(np.concatenate([paid, unpaid])))
     found = share(count, count + others, independent=looked_at)
@@ -121,7 +122,7 @@ def rewarded_echo(run: Evidence, limits: Limits) -> Iterator[Finding]:
 
 
 def _echoes(run: Evidence, is_rewarded: bool) -> tuple[Ints, float]:
-    """Positions of echoes among the rollouts looked at, and how many of the run each stands for."""
+    """Positions of echoes among the sampled rollouts, and the weight of each: rollouts of the run per sampled one."""
     among = run.judged & (run.succeeded == is_rewarded) & (run.answer_chars >= SHORTEST_PROMPT)
     drawn = run.draw(among, BUDGET)
     samples = run.read(drawn)

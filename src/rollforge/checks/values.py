@@ -41,7 +41,7 @@ def out_of_range(run: Evidence, limits: Limits) -> Iterator[Finding]:
     low, high = declared or (run.range.low, run.range.high)
     outside = run.judged & ((run.reward < low - 1e-9) | (run.reward > high + 1e-9))
     if declared is None:
-        outside &= np.abs(run.reward) <= LARGE  # those beyond are told as extreme
+        outside &= np.abs(run.reward) <= LARGE  # extreme-rewards reports those beyond
     found = share(int(outside.sum()), run.judged_n)
     if found.value <= limits["max_share"]:
         return

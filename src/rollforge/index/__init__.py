@@ -1,28 +1,38 @@
-"""The index: a rollouts file as columns, with the place of every line in it.
+"""The index: a run's files as columns, with the place of every line.
 
-One pass over the text makes Parquet parts beside the file (`rollouts_index/`); every later question is answered from those.
-The parts are a cache: safe to delete, extended when the file grows, made anew on any other change.
+One pass over the text makes Parquet parts beside the file (`rollouts_index/`); every later question is answered from those. The parts
+are a cache: safe to delete, extended when the file grows, rebuilt after any other change. Other packages import from here only.
 """
 
-from __future__ import annotations
+from rollforge.index.answer_kind import begins_like_error
+from rollforge.index.arrow import arrow_array, arrow_floats, codes, flags, floats, ints, texts
+from rollforge.index.by_task import ByTask
+from rollforge.index.index import Index, LineKeys, line_keys, open_index, top_level_numbers
+from rollforge.index.jsonl import is_compressed, read_lines
+from rollforge.index.row_facts import UnreadableLine, split_line
+from rollforge.index.state import BadLineAt
+from rollforge.index.text_hash import prompt_hash, split_messages
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from rollforge.index.opening import open_index
-    from rollforge.index.view import Index
-
-__all__ = ["Index", "open_index"]
-
-
-def __getattr__(name: str) -> object:
-    """Both with all that they load, when they are first named: whoever reads text has better things to do before."""
-    if name == "open_index":
-        from rollforge.index.opening import open_index
-
-        return open_index
-    if name == "Index":
-        from rollforge.index.view import Index
-
-        return Index
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__ = [
+    "BadLineAt",
+    "ByTask",
+    "Index",
+    "LineKeys",
+    "UnreadableLine",
+    "arrow_array",
+    "arrow_floats",
+    "begins_like_error",
+    "codes",
+    "flags",
+    "floats",
+    "ints",
+    "is_compressed",
+    "line_keys",
+    "open_index",
+    "prompt_hash",
+    "read_lines",
+    "split_line",
+    "split_messages",
+    "texts",
+    "top_level_numbers",
+]

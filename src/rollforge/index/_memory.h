@@ -1,5 +1,7 @@
-/* Growable memory for `_rows.c`: buffers, and names under numbers. Nothing here fails loudly: once memory has run out, the shared
-`has_failed` is set, and whoever holds it looks before a result is used. */
+/* Growable buffers and a table of interned names.
+
+Allocation failure is not reported by each call: it sets the `has_failed` flag that all buffers of one reader share, and the caller
+checks the flag before it uses a result. */
 
 #pragma once
 
@@ -10,10 +12,16 @@
 typedef struct {
     char *data;
     size_t size, room;
-    int *has_failed; /* shared by all buffers of a Rows: set once memory has run out */
+    int *has_failed;
 } Buffer;
 
+/* Room for `more` bytes at the end; NULL after an allocation failure. */
 static char *buffer_extend(Buffer *buffer, size_t more) {
+    if (*buffer->has_failed) return NULL;
+    if (more > SIZE_MAX / 4 - buffer->size) {
+        *buffer->has_failed = 1;
+        return NULL;
+    }
     if (buffer->size + more > buffer->room) {
         size_t room = buffer->room ? buffer->room : 256;
         while (room < buffer->size + more) room *= 2;
@@ -25,14 +33,21 @@ static char *buffer_extend(Buffer *buffer, size_t more) {
         buffer->data = data;
         buffer->room = room;
     }
-    char *place = buffer->data + buffer->size;
+    char *end = buffer->data + buffer->size;
     buffer->size += more;
-    return place;
+    return end;
 }
 
 static void buffer_add(Buffer *buffer, const void *data, size_t size) {
-    char *place = buffer_extend(buffer, size);
-    if (place && size) memcpy(place, data, size);
+    if (!size) return;
+    char *end = buffer_extend(buffer, size);
+    if (end) memcpy(end, data, size);
+}
+
+static void buffer_free(Buffer *buffer) {
+    free(buffer->data);
+    buffer->data = NULL;
+    buffer->size = buffer->room = 0;
 }
 
 static void add_byte(Buffer *buffer, uint8_t value) { buffer_add(buffer, &value, sizeof value); }
@@ -40,17 +55,17 @@ static void add_int32(Buffer *buffer, int32_t value) { buffer_add(buffer, &value
 static void add_int64(Buffer *buffer, int64_t value) { buffer_add(buffer, &value, sizeof value); }
 static void add_double(Buffer *buffer, double value) { buffer_add(buffer, &value, sizeof value); }
 
-/* ---- names: texts that repeat, each under a number ------------------------------------------------------------------------ */
+/* Interned names: each distinct text has a number, from 0 in order of appearance. An open-addressing hash table. */
 
 typedef struct {
-    Buffer text, ends; /* ends: int64 each, where the name's text ends */
+    Buffer text, ends; /* ends: int64, one per name: where it ends in `text` */
     int32_t *slots;    /* number of the name, or -1 */
-    size_t mask;
+    size_t mask;       /* slots - 1; the number of slots is a power of two */
     int32_t count;
-    int32_t next; /* the one that probably follows: rows name the same things in the same order */
+    int32_t expected; /* guess for the next lookup: rows repeat the same names in the same order */
 } Names;
 
-static uint64_t hash_of(const char *text, size_t size) {
+static uint64_t name_hash(const char *text, size_t size) { /* FNV-1a */
     uint64_t hash = 14695981039346656037ULL;
     for (size_t i = 0; i < size; i++) hash = (hash ^ (uint8_t)text[i]) * 1099511628211ULL;
     return hash ^ (hash >> 29);
@@ -60,7 +75,7 @@ static const char *name_at(const Names *names, int32_t number, size_t *size) {
     const int64_t *ends = (const int64_t *)names->ends.data;
     int64_t start = number ? ends[number - 1] : 0;
     *size = (size_t)(ends[number] - start);
-    return names->text.data + start;
+    return names->text.data ? names->text.data + start : "";
 }
 
 static int is_name(const Names *names, int32_t number, const char *text, size_t size) {
@@ -80,7 +95,7 @@ static int names_grow(Names *names) {
     for (int32_t number = 0; number < names->count; number++) {
         size_t size;
         const char *text = name_at(names, number, &size);
-        size_t slot = hash_of(text, size) & (room - 1);
+        size_t slot = name_hash(text, size) & (room - 1);
         while (slots[slot] >= 0) slot = (slot + 1) & (room - 1);
         slots[slot] = number;
     }
@@ -90,22 +105,31 @@ static int names_grow(Names *names) {
     return 0;
 }
 
-/* The number of a name, which is a new one when it has not been seen; -1 when memory has run out. */
+/* The number of a name, new or known; -1 after an allocation failure. */
 static int32_t names_number(Names *names, const char *text, size_t size) {
-    int32_t number = names->next < names->count ? names->next : 0;
+    int32_t number = names->expected < names->count ? names->expected : 0;
     if (names->count && is_name(names, number, text, size)) {
-        names->next = number + 1;
+        names->expected = number + 1;
         return number;
     }
     if ((!names->slots || (size_t)names->count * 2 > names->mask) && names_grow(names) < 0) return -1;
-    size_t slot = hash_of(text, size) & names->mask;
+    size_t slot = name_hash(text, size) & names->mask;
     for (; names->slots[slot] >= 0; slot = (slot + 1) & names->mask) {
         if (!is_name(names, names->slots[slot], text, size)) continue;
-        names->next = names->slots[slot] + 1;
+        names->expected = names->slots[slot] + 1;
         return names->slots[slot];
     }
     buffer_add(&names->text, text, size);
     add_int64(&names->ends, (int64_t)names->text.size);
     if (*names->text.has_failed) return -1;
     return names->slots[slot] = names->count++;
+}
+
+static void names_free(Names *names) {
+    buffer_free(&names->text);
+    buffer_free(&names->ends);
+    free(names->slots);
+    names->slots = NULL;
+    names->mask = 0;
+    names->count = names->expected = 0;
 }

@@ -1,11 +1,10 @@
-/* One rollout line while it is read, for `_rows.c`: what its objects say, kept as places in the line until the whole line is known
-to be ordinary. What the facts mean is told in `answers.py`. */
+/* What one rollout line says, read into a Row without copying. Nothing is kept before the whole line is known to be ordinary.
+`row_facts.py` defines what the facts mean. */
 
 #pragma once
 
 #include "_json.h"
 #include "_memory.h"
-#include "_prompt.h"
 
 typedef struct {
     int32_t column; /* number of the key */
@@ -15,26 +14,25 @@ typedef struct {
 } Field;
 
 typedef struct {
-    String outer, inner; /* a dotted name, or `inner` alone when `outer` has no text */
+    String outer, inner; /* the dotted name outer.inner, or inner alone when outer has no text */
     double number;
-} Beside;
+} Nested;
 
 typedef struct {
-    Buffer fields;   /* Field: the top-level numbers and texts */
-    Buffer besides;  /* Beside: the numbers of usage and reward_components */
-    Buffer said;     /* String: the pieces of the answer's text */
-    Buffer parts;    /* String: those of the item being read */
-    Prompt prompt;
+    Buffer fields; /* Field: top-level numbers and texts */
+    Buffer nested; /* Nested: numbers of usage and reward_components */
+    Buffer answer; /* String: pieces of the answer */
+    Buffer pieces; /* String: pieces of the item that is being read */
     int has_params, has_chat, has_response;
-    int has_same_params; /* as the row before: `prompt` was not read */
-    String params, agent_ref; /* as they stand in the line */
+    int has_same_params; /* byte for byte those of the row before */
+    String params;       /* as in the line */
     String agent, status, reason, model;
     String verifier, fingerprint, mode;
     double started, seconds, verify_seconds;
-    int32_t turns, calls;
-    int in_turn, has_refused, has_token_ids;
+    int32_t turns, tool_calls;
+    int in_turn, has_refusal, has_token_ids;
     int is_last_call; /* the last item is a function call */
-    String outer;    /* prefix of the numbers being read */
+    String outer;     /* prefix of the numbers that are being read */
     unsigned seen_response, seen_own, seen_agent, seen_details;
 } Row;
 
@@ -51,10 +49,10 @@ typedef struct {
 typedef struct {
     String type, text;
     unsigned seen;
-} Part;
+} ContentPart;
 
 static int read_part_member(void *context, const String *key, Cursor *c) {
-    Part *part = context;
+    ContentPart *part = context;
     if (key->has_escapes) return LEFT;
     if (is_text(key, "type")) return see(&part->seen, 0) < 0 ? LEFT : read_plain(c, &part->type);
     if (is_text(key, "text")) {
@@ -66,11 +64,11 @@ static int read_part_member(void *context, const String *key, Cursor *c) {
 
 static int read_part(void *context, const String *key, Cursor *c) {
     Item *item = context;
-    Part part = {0};
+    ContentPart part = {0};
     (void)key;
     if (read_object(c, read_part_member, &part) < 0) return LEFT;
     if (is_text(&part.type, "output_text")) {
-        if (part.text.text) buffer_add(&item->row->parts, &part.text, sizeof part.text);
+        if (part.text.text) buffer_add(&item->row->pieces, &part.text, sizeof part.text);
     } else if (is_text(&part.type, "refusal")) {
         item->has_refusal = 1;
     }
@@ -98,24 +96,24 @@ static int read_item_member(void *context, const String *key, Cursor *c) {
     return skip_value(c);
 }
 
-/* One item of the output; turns are counted as `answers.look` does. */
+/* One item of the output. Counts turns as `row_facts.describe_answer` does. */
 static int read_item(void *context, const String *key, Cursor *c) {
     Row *row = context;
     Item item = {.row = row};
     (void)key;
-    row->parts.size = 0;
+    row->pieces.size = 0;
     if (read_object(c, read_item_member, &item) < 0) return LEFT;
     row->is_last_call = is_text(&item.type, "function_call");
     if (is_text(&item.type, "message")) {
-        if (item.role.text && !is_text(&item.role, "assistant")) { /* a simulated user spoke */
+        if (item.role.text && !is_text(&item.role, "assistant")) { /* a simulated user speaks */
             row->in_turn = 0;
             return TAKEN;
         }
-        buffer_add(&row->said, row->parts.data, row->parts.size);
-        row->has_refused |= item.has_refusal;
-        if (item.is_content_text && item.content.size) buffer_add(&row->said, &item.content, sizeof item.content);
+        buffer_add(&row->answer, row->pieces.data, row->pieces.size);
+        row->has_refusal |= item.has_refusal;
+        if (item.is_content_text && item.content.size) buffer_add(&row->answer, &item.content, sizeof item.content);
     } else if (row->is_last_call) {
-        row->calls++;
+        row->tool_calls++;
     } else if (!is_text(&item.type, "reasoning")) {
         row->in_turn = 0;
         return TAKEN;
@@ -128,16 +126,21 @@ static int read_item(void *context, const String *key, Cursor *c) {
     return TAKEN;
 }
 
-static int add_beside(Row *row, const String *key, double number) {
-    Beside beside = {row->outer, *key, number};
+/* An item, or a list of items: some agents write one list per step. */
+static int read_items(void *context, const String *key, Cursor *c) {
+    return *c->at == '[' ? read_array(c, read_item, context) : read_item(context, key, c);
+}
+
+static int add_nested(Row *row, const String *key, double number) {
+    Nested nested = {row->outer, *key, number};
     if (key->has_escapes) return LEFT;
-    buffer_add(&row->besides, &beside, sizeof beside);
+    buffer_add(&row->nested, &nested, sizeof nested);
     return TAKEN;
 }
 
 static int read_detail(void *context, const String *key, Cursor *c) {
     double number;
-    return read_float(c, &number) < 0 ? LEFT : add_beside(context, key, number);
+    return read_float(c, &number) < 0 ? LEFT : add_nested(context, key, number);
 }
 
 static int read_usage_member(void *context, const String *key, Cursor *c) {
@@ -150,7 +153,7 @@ static int read_usage_member(void *context, const String *key, Cursor *c) {
     return result;
 }
 
-/* A number or a bool counts, anything else is passed over. */
+/* A number or a bool counts; anything else is skipped. */
 static int read_component(void *context, const String *key, Cursor *c) {
     Row *row = context;
     double number = NAN;
@@ -163,7 +166,7 @@ static int read_component(void *context, const String *key, Cursor *c) {
     } else {
         result = skip_value(c);
     }
-    return result < 0 ? LEFT : add_beside(row, key, number);
+    return result < 0 ? LEFT : add_nested(row, key, number);
 }
 
 static int read_details_member(void *context, const String *key, Cursor *c) {
@@ -179,7 +182,7 @@ static int read_response_member(void *context, const String *key, Cursor *c) {
     if (key->has_escapes) return LEFT;
     if (is_text(key, "output")) {
         if (see(seen, 0) < 0) return LEFT;
-        return *c->at == 'n' ? read_word(c, "null") : read_array(c, read_item, row);
+        return *c->at == 'n' ? read_word(c, "null") : read_array(c, read_items, row);
     }
     if (is_text(key, "usage")) {
         if (see(seen, 1) < 0) return LEFT;

@@ -1,19 +1,18 @@
-"""This module decides what counts where the rows alone do not say: keys, duplicates, and whose verdict.
+"""Which rows and verdicts count where the rows alone do not say: keys, duplicates, whose verdict.
 
-The decisions are stored as a small table beside the parts (one row per rollout that counts) and joined to them; a run whose rows
-carry unique keys and inline verdicts needs none. It is keyed to the builds it was made from.
+The decisions are stored as a small table beside the parts (one row per rollout that counts) and joined to them. A run whose rows have
+unique keys and inline verdicts needs none. An overlay is keyed to the builds it was made from.
 
-Whose verdict counts: the named verifier's newest (rows it never judged are unjudged, not zero, and lack every other field that
-verdicts bring: no mean mixes two verifiers); with no name, the inline verdict,
-and for rows without one the newest later verdict of any verifier.
+Whose verdict counts: with a named verifier, its newest. Rows that it never judged are unjudged, not zero, and lack every other field
+that verdicts bring, so that no mean mixes two verifiers. Without a name, the inline verdict, and for rows without one the newest later
+verdict of any verifier.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import msgspec
@@ -21,17 +20,30 @@ import numpy as np
 import pyarrow as pa
 
 from rollforge.errors import UsageError
-from rollforge.index.keys import Keys, resolve
-from rollforge.index.kinds import stored_name
-from rollforge.index.sql import literal, quoted
+from rollforge.index.arrow import codes, ints
+from rollforge.index.identity import RowKeys, resolve
+from rollforge.index.parts import (
+    CODED,
+    base_sql,
+    is_intact,
+    read_columns,
+    read_ints,
+    rollout_keys,
+    task_keys,
+)
+from rollforge.index.schema import literal, quoted, stored_name
+from rollforge.index.state import IndexedFiles, PartFile, checksum, encode_checked, read_checked
 from rollforge.registry import did_you_mean
-
-if TYPE_CHECKING:
-    import duckdb
+from rollforge.store import write_atomically
 
 MAX_DUPLICATES = 10_000
+"""Duplicates that are listed; all of them are counted."""
+
 KEPT = 8
 """Overlays kept beside the parts, newest first."""
+
+VERSION = 6
+"""Raised when the decisions or their table change."""
 
 
 class Duplicate(msgspec.Struct):
@@ -46,10 +58,10 @@ class Duplicate(msgspec.Struct):
 
 
 class Overlay(msgspec.Struct, kw_only=True):
-    """What was decided, and how it is joined to the rows."""
+    """The decisions about a run."""
 
-    path: str | None = None
-    """The table of decisions, or None when the rows stand as they are."""
+    table: PartFile | None = None
+    """The table of decisions, or None when the rows count as they are."""
     verifier: str | None = None
     has_verdicts: bool = False
     numbers: list[str] = []
@@ -58,96 +70,68 @@ class Overlay(msgspec.Struct, kw_only=True):
     duplicates: list[Duplicate] = []
     duplicate_count: int = 0
     renamed: dict[int, dict[int, int]] = {}
-    """Per file, of several, the task numbers that mean another task elsewhere, each with the one it has here."""
+    """Per file: task numbers that mean another task in an earlier file → their number in the whole run."""
     joins_tasks: bool = True
-    """The rows name the tasks by the numbers that the tasks files have."""
+    """Task numbers of rollouts are those of the tasks files."""
     shifts: dict[int, int] = {}
-    """Per file, of several runs, what is added to the numbers of its rollouts."""
-
-    def join(self) -> str:
-        """The join that brings the decisions to the rows `b`."""
-        if self.path is None:
-            return ""
-        return f"JOIN read_parquet({literal(self.path)}, hive_partitioning = false) o ON b.row = o.row"
-
-    def fixed(self, name: str) -> str:
-        """The SQL for a fixed column."""
-        if self.path and name in ("task", "rollout"):
-            return f"o.{name}"
-        if self.path and self.has_verdicts and name in ("verifier", "fingerprint", "mode", "verify_seconds"):
-            return f"CASE WHEN o.applies THEN o.{name} ELSE b.{name} END"
-        return f"b.{quoted(name)}"
-
-    def value(self, prefix: str, name: str, is_in_rows: bool) -> str:
-        """The SQL for a discovered column: the verdict's value where one applies, else the row's."""
-        inline = f"b.{quoted(stored_name(prefix, name))}" if is_in_rows else "NULL"
-        if not self.path or not self.has_verdicts or name not in {"reward", *self.numbers, *self.texts}:
-            return inline
-        known = self.numbers if prefix == "n" else self.texts
-        later = f"o.{quoted(stored_name(prefix, name))}" if name in known else "NULL"
-        is_one_verifiers = name == "reward" or self.verifier is not None
-        kept = later if is_one_verifiers else f"coalesce({later}, {inline})"
-        return f"CASE WHEN o.applies THEN {kept} ELSE {inline} END"
+    """Per file: what is added to the numbers of its rollouts."""
 
 
-def make_overlay(
-    connect: Callable[[], duckdb.DuckDBPyConnection],
-    read_keys: Callable[[], pa.Table],
-    read_task_keys: Callable[[], pa.Table],
-    *,
-    are_keys_plain: Callable[[], bool],
-    runs: Sequence[int],
-    folder: Path,
-    state_digest: str,
-    has_verdicts: bool,
-    has_inline_reward: bool,
-    verdict_numbers: dict[str, int],
-    verdict_texts: dict[str, int],
-    verifier: str | None,
-) -> Overlay:
-    """The overlay for these builds and this verifier, made now or found beside the parts."""
+def overlay_folder(files: IndexedFiles) -> Path:
+    """Where the overlays of a run are."""
+    return files.folders()[0] / "views"
+
+
+def find_overlay(files: IndexedFiles, runs: Sequence[int], verifier: str | None) -> Overlay:
+    """The decisions for these builds and this verifier, stored earlier or made now.
+
+    Args:
+        runs: which run each rollouts file belongs to.
+    """
     if verifier is not None:
-        _check_verifier(connect(), verifier)
-    digest = hashlib.sha256(f"{state_digest}/{verifier}/{runs}/5".encode()).hexdigest()[:16]
-    stored = folder / "views" / f"{digest}.json"
-    try:
-        overlay = msgspec.json.decode(stored.read_bytes(), type=Overlay)
-        if overlay.path is None:
-            return overlay
-        overlay.path = str(stored.with_suffix(".parquet").resolve())  # the run may have been copied since
-        if Path(overlay.path).is_file():
-            return overlay
-    except (OSError, msgspec.DecodeError):
-        pass
-    overlay = Overlay(
-        verifier=verifier,
-        has_verdicts=has_verdicts or verifier is not None,
-        numbers=list(verdict_numbers),
-        texts=[name for name in verdict_texts if name not in verdict_numbers],
-    )
-    stored.parent.mkdir(parents=True, exist_ok=True)
-    if overlay.has_verdicts or not are_keys_plain():
-        keys = resolve(read_keys(), read_task_keys(), runs)
-        overlay.renamed, overlay.joins_tasks, overlay.shifts = keys.renamed, keys.joins_tasks, keys.shifts
-        _note_duplicates(connect, keys, overlay)
-        if not keys.is_plain or overlay.has_verdicts:
-            overlay.path = str(stored.with_suffix(".parquet").resolve())
-            _write(connect(), keys, overlay, has_inline_reward=has_inline_reward)
-    partial = stored.with_name(f"{uuid4().hex}.tmp")
-    partial.write_bytes(msgspec.json.encode(overlay))
-    partial.replace(stored)
-    _sweep(stored.parent)
+        _check_verifier(files, verifier)
+    digest = hashlib.sha256(f"{files.digest()}/{verifier}/{runs}/{VERSION}".encode()).hexdigest()[:16]
+    folder = overlay_folder(files)
+    stored = folder / f"{digest}.json"
+    overlay = read_checked(stored, Overlay)
+    if overlay is not None and (overlay.table is None or is_intact(folder, overlay.table)):
+        return overlay
+    folder.mkdir(parents=True, exist_ok=True)
+    overlay = _made(files, runs, verifier, folder / f"{digest}.parquet")
+    write_atomically(stored, encode_checked(overlay))
+    _sweep(folder)
     return overlay
 
 
-def _check_verifier(connection: duckdb.DuckDBPyConnection, verifier: str) -> None:
-    known = [
-        name
-        for (name,) in connection.execute(
-            "SELECT DISTINCT verifier FROM (SELECT verifier FROM base_rollouts UNION ALL SELECT verifier FROM base_verdicts) "
-            "WHERE verifier IS NOT NULL ORDER BY 1"
-        ).fetchall()
-    ]
+def _made(files: IndexedFiles, runs: Sequence[int], verifier: str | None, path: Path) -> Overlay:
+    numbers = files.discovered("verdicts", "numbers")
+    overlay = Overlay(
+        verifier=verifier,
+        has_verdicts=bool(files.count("verdicts")) or verifier is not None,
+        numbers=list(numbers),
+        texts=[name for name in files.discovered("verdicts", "texts") if name not in numbers],
+    )
+    rollouts = files.by_kind["rollouts"]
+    if not overlay.has_verdicts and len(rollouts) == 1 and rollouts[0].state.has_own_keys:
+        return overlay
+    keys = resolve(rollout_keys(rollouts), task_keys(files.by_kind["tasks"]), runs)
+    overlay.renamed, overlay.joins_tasks, overlay.shifts = keys.renamed, keys.joins_tasks, keys.shifts
+    overlay.duplicate_count = int((keys.overruled_by >= 0).sum())
+    overlay.duplicates = _duplicates(files, keys) if overlay.duplicate_count else []
+    if overlay.has_verdicts or not keys.is_plain:
+        overlay.table = _write_table(files, keys, overlay, path)
+    return overlay
+
+
+def _check_verifier(files: IndexedFiles, verifier: str) -> None:
+    columns = {"verifier": ("verifier", CODED)}
+    known = sorted(
+        {
+            name
+            for kind in ("rollouts", "verdicts")
+            for name in codes(read_columns(files.by_kind[kind], columns).column(0))[1]
+        }
+    )
     if verifier not in known:
         said = f"verdicts are from: {', '.join(known)}" if known else "the run names no verifier"
         raise UsageError(
@@ -156,65 +140,54 @@ def _check_verifier(connection: duckdb.DuckDBPyConnection, verifier: str) -> Non
         )
 
 
-def _note_duplicates(connect: Callable[[], duckdb.DuckDBPyConnection], keys: Keys, overlay: Overlay) -> None:
-    places = np.flatnonzero(keys.overruled_by >= 0)
-    overlay.duplicate_count = len(places)
-    if not len(places):
-        return
-    places = places[:MAX_DUPLICATES]
-    connection = connect()
-    connection.register("overruled", pa.table({"row": keys.row[places], "place": places}))
-    found = connection.execute(
-        "SELECT w.place, b.file, b.line FROM base_rollouts b JOIN overruled w ON b.row = w.row ORDER BY w.place"
-    ).fetchall()
-    connection.unregister("overruled")
-    overlay.duplicates = [
+def _duplicates(files: IndexedFiles, keys: RowKeys) -> list[Duplicate]:
+    """The first rows that are overruled, with their place."""
+    rollouts = files.by_kind["rollouts"]
+    line = ints(read_ints(rollouts, "line").column(0))
+    path_by_file = {file.file_no: str(file.path) for file in rollouts}
+    return [
         Duplicate(
-            int(keys.row[place]),
-            int(keys.overruled_by[place]),
-            int(keys.task[place]),
-            int(keys.rollout[place]),
-            file,
-            line,
+            row=int(keys.row[place]),
+            overruled_by=int(keys.overruled_by[place]),
+            task=int(keys.task[place]),
+            rollout=int(keys.rollout[place]),
+            file=path_by_file[int(keys.file[place])],
+            line=int(line[place]),
         )
-        for place, file, line in found
+        for place in np.flatnonzero(keys.overruled_by >= 0)[:MAX_DUPLICATES].tolist()
     ]
 
 
-def _write(
-    connection: duckdb.DuckDBPyConnection, keys: Keys, overlay: Overlay, *, has_inline_reward: bool
-) -> None:
+def _write_table(files: IndexedFiles, keys: RowKeys, overlay: Overlay, path: Path) -> PartFile:
     """The decisions as Parquet: one row per rollout that counts."""
+    import duckdb  # most commands need no SQL, and it is slow to import
+
     counts = keys.overruled_by < 0
-    table = pa.table(
-        {
-            name: getattr(keys, name)[counts]
-            for name in ("row", "file", "local_task", "local_rollout", "task", "rollout")
-        }
-    )
-    connection.register("kept_rows", table)
-    assert overlay.path is not None
-    partial = Path(overlay.path).with_name(f"{uuid4().hex}.tmp")
-    sql = (
-        _verdict_sql(overlay, has_inline_reward=has_inline_reward)
-        if overlay.has_verdicts
-        else "SELECT row, task, rollout FROM kept_rows"
-    )
-    connection.execute(f"COPY ({sql} ORDER BY 1) TO {literal(str(partial))} (FORMAT parquet)")
-    connection.unregister("kept_rows")
-    partial.replace(overlay.path)
+    names = ("row", "file", "local_task", "local_rollout", "task", "rollout")
+    table = pa.table({name: getattr(keys, name)[counts] for name in names})
+    partial = path.with_name(f"{uuid4().hex}.tmp")
+    with duckdb.connect(":memory:") as connection:
+        connection.register("kept_rows", table)
+        sql = "SELECT row, task, rollout FROM kept_rows"
+        if overlay.has_verdicts:
+            for kind in ("rollouts", "verdicts"):
+                connection.execute(f"CREATE VIEW base_{kind} AS {base_sql(files, kind)}")
+            sql = _verdict_sql(overlay, has_inline_reward="reward" in files.discovered("rollouts", "numbers"))
+        connection.execute(f"COPY ({sql} ORDER BY 1) TO {literal(str(partial))} (FORMAT parquet)")
+    data = partial.read_bytes()
+    partial.replace(path)
+    return PartFile(path.name, int(counts.sum()), len(data), checksum(data))
 
 
 def _verdict_sql(overlay: Overlay, *, has_inline_reward: bool) -> str:
-    """Each kept row with the verdict that counts, if one from the verdicts file does."""
+    """Each row that counts with the later verdict that counts for it, if one does."""
     columns = [stored_name("n", name) for name in overlay.numbers]
     columns += [stored_name("t", name) for name in overlay.texts]
     later = "".join(f", v.{quoted(column)}" for column in columns)
     chosen = f"WHERE verifier = {literal(overlay.verifier)}" if overlay.verifier else ""
-    inline = "b.verifier"
     reward = 'b."n:reward"' if has_inline_reward else "NULL"
     applies = (
-        f"v.row IS NOT NULL OR {inline} IS DISTINCT FROM {literal(overlay.verifier)}"
+        f"v.row IS NOT NULL OR b.verifier IS DISTINCT FROM {literal(overlay.verifier)}"
         if overlay.verifier
         else f"v.row IS NOT NULL AND {reward} IS NULL"
     )
@@ -229,7 +202,8 @@ def _verdict_sql(overlay: Overlay, *, has_inline_reward: bool) -> str:
 
 
 def _sweep(folder: Path) -> None:
-    stored = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    """Remove old overlays."""
+    stored = sorted(folder.glob("*.json"), key=lambda path: path.lstat().st_mtime, reverse=True)
     for path in stored[KEPT:]:
         path.unlink(missing_ok=True)
         path.with_suffix(".parquet").unlink(missing_ok=True)

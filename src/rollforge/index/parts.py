@@ -1,35 +1,149 @@
-"""This module reads columns straight from the parts, for what needs no SQL: a database costs more to start than most profiles take."""
+"""Write and read the Parquet parts of an index.
+
+Columns that need no SQL are read from here: starting a database takes longer than most profiles.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from rollforge.errors import DataError
-from rollforge.index.arrays import ARROW_TYPES, arrow_array, codes, floats, ints, texts
-from rollforge.index.kinds import COLUMNS, PIECES, PLACES, stored_name
-from rollforge.index.tables import Source
+from rollforge.index.arrow import ARROW_TYPES, arrow_array, arrow_floats, floats
+from rollforge.index.schema import COLUMNS, PLACES, ColumnType, Kind, literal, quoted, stored_name
+from rollforge.index.state import IndexedFile, IndexedFiles, PartFile, checksum
+from rollforge.records import ATTEMPT_KEY, FAILURE_KEY, ROLLOUT_KEY, TASK_KEY
 from rollforge.stats import Floats, distinct
 
-if TYPE_CHECKING:
-    import pyarrow.parquet as pq
+SKIPPED = "verification_skipped"
+MASKED = "mask_sample"
+UNMEASURED = (SKIPPED, MASKED)
+"""Fields by which NeMo Gym says, with a 1, that the reward beside them is no measurement."""
 
+KEY_COLUMNS = {TASK_KEY: "task", ROLLOUT_KEY: "rollout", ATTEMPT_KEY: "attempt"}
+NOT_WHOLE = "{name}: expected a whole number, got {value:g}"
+TOO_LARGE = "{name}: {value:g} is too large to be told from its neighbours"
 
-Columns = Mapping[str, tuple[str, pa.DataType]]
-"""What is asked for, each with its name and type in the parts."""
+NotedLines = dict[tuple[int, int], list[str]]
+"""Notes by (line, offset)."""
 
 CODED = pa.dictionary(pa.int32(), pa.string())
-"""The type of a text column that is read as numbers and a dictionary: most texts of a run are the same few."""
+"""The type of a text column that is read dictionary-encoded: most texts of a run are the same few."""
 
-MOST_FOOTERS = 64
-"""A run of a million rollouts has as many parts; those of a larger one are few beside its rows."""
+_SQL_TYPES: dict[ColumnType, str] = {"int": "BIGINT", "float": "DOUBLE", "bool": "BOOLEAN", "text": "VARCHAR"}
+_NAME = re.compile(r"(\d+)-(\d+)-\w+\.parquet")
+_WRITING: dict[str, Any] = {
+    "compression": "lz4",
+    "use_dictionary": ["agent", "model", "finish_reason", "verifier", "fingerprint", "mode"],
+    "write_statistics": ["task", "rollout"],  # queries may skip parts by task, hardly by anything else
+    "store_schema": False,  # without Arrow's schema, dictionaries are read as plain texts
+}
 
 
-def stored_names(fields: Mapping[str, str], numbers: Container[str]) -> dict[str, tuple[str, pa.DataType]]:
-    """The columns of rollouts that can be read so: name → name and type in the parts."""
+# Rows → the table of a part
+
+
+def too_large(number: float) -> bool:
+    """Whether a float is so large that its neighbours are more than 1 apart."""
+    return abs(number) >= 2**53
+
+
+def part_table(
+    columns: Mapping[str, pa.Array], numbers: Mapping[str, Floats], texts: Mapping[str, pa.Array]
+) -> pa.Table:
+    """The table of a part: fixed columns, discovered numbers (NaN for missing), discovered texts."""
+    named = dict(columns)
+    for name, values in numbers.items():
+        if name not in KEY_COLUMNS:
+            measured = _measured(values, numbers, texts) if name == "reward" else values
+            named[stored_name("n", name)] = arrow_floats(measured)
+    named |= {stored_name("t", name): words for name, words in texts.items() if name not in KEY_COLUMNS}
+    return pa.table(named)
+
+
+def _measured(reward: Floats, numbers: Mapping[str, Floats], texts: Mapping[str, pa.Array]) -> Floats:
+    """The rewards that are measurements; NaN where the row itself says that its reward is none."""
+    for name in UNMEASURED:
+        if name in numbers:
+            reward = np.where(numbers[name] == 1, np.nan, reward)
+    if FAILURE_KEY in texts:
+        has_failed = np.asarray(texts[FAILURE_KEY].is_valid(), dtype=np.bool_)
+        reward = np.where(has_failed, np.nan, reward)
+    return reward
+
+
+def joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """The rows of tables that different readers made, in the order of the file."""
+    if len(tables) == 1:
+        return tables[0]
+    plain = [_without_dictionaries(table) for table in tables]
+    return pa.concat_tables(plain, promote_options="default").sort_by("line")
+
+
+def _without_dictionaries(table: pa.Table) -> pa.Table:
+    for place, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            table = table.set_column(place, field.name, table.column(place).cast(pa.string()))
+    return table
+
+
+def write_part(table: pa.Table, path: Path) -> PartFile:
+    """Write a part durably. A column without nulls is stored as such, which makes it cheaper to write and read."""
+    fields = [
+        pa.field(one.name, one.type, nullable=table.column(one.name).null_count > 0) for one in table.schema
+    ]
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_arrays(table.columns, schema=pa.schema(fields)), sink, **_WRITING)
+    data = memoryview(sink.getvalue())
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return PartFile(path.name, table.num_rows, len(data), checksum(data))
+
+
+def is_intact(folder: Path, part: PartFile) -> bool:
+    """Whether a part is there with the bytes that were written."""
+    try:
+        handle = os.open(folder / part.name, os.O_RDONLY | os.O_NOFOLLOW)
+        with os.fdopen(handle, "rb") as file:
+            if os.fstat(handle).st_size != part.size:
+                return False
+            return checksum(file.read()) == part.checksum
+    except OSError:
+        return False
+
+
+def part_name(row: int, line: int, build: str) -> str:
+    """The name of a part: which row of the file is its first, and how many lines precede those it counts."""
+    return f"{row}-{line}-{build}.parquet"
+
+
+def part_start(name: str) -> tuple[int, int]:
+    """The first row of a part and the lines before it."""
+    match = _NAME.fullmatch(name)
+    assert match is not None, name
+    return int(match[1]), int(match[2])
+
+
+# Parts → columns
+
+StoredColumns = Mapping[str, tuple[str, pa.DataType]]
+"""Columns asked for, each with its name and type in the parts."""
+
+
+def stored_columns(fields: Mapping[str, str], numbers: Container[str]) -> dict[str, tuple[str, pa.DataType]]:
+    """Every column of rollouts that can be read without SQL: name → name and type in the parts."""
     fixed = {"row": "int", **PLACES, **COLUMNS["rollouts"]}
     known = {name: (name, ARROW_TYPES[column]) for name, column in fixed.items()}
     for name, column in fields.items():
@@ -40,10 +154,10 @@ def stored_names(fields: Mapping[str, str], numbers: Container[str]) -> dict[str
     return known
 
 
-def read_columns(sources: Sequence[Source], columns: Columns) -> pa.Table:
-    """These columns of all rows, in the order of the files; missing where a part does not have them."""
+def read_columns(files: Sequence[IndexedFile], columns: StoredColumns) -> pa.Table:
+    """Columns of all rows, in the order of the files; null where a part does not have them."""
     tables = []
-    for part in _parts(sources):
+    for part in _parts(files):
         found = part.read(columns)
         tables.append(
             pa.table([part.column(found, *stored) for stored in columns.values()], names=list(columns))
@@ -52,12 +166,17 @@ def read_columns(sources: Sequence[Source], columns: Columns) -> pa.Table:
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
 
-def read_floats(sources: Sequence[Source], columns: Columns) -> dict[str, Floats]:
-    """These number columns as floats, NaN for missing; a part is let go of before the next one is read."""
-    count = sum(source.state.counts("rows") for source in sources)
+def read_ints(files: Sequence[IndexedFile], *names: str) -> pa.Table:
+    """Fixed columns of whole numbers."""
+    return read_columns(files, {name: (name, pa.int64()) for name in names})
+
+
+def read_floats(files: Sequence[IndexedFile], columns: StoredColumns) -> dict[str, Floats]:
+    """Number columns as floats, NaN for missing. Holds one part at a time."""
+    count = sum(file.state.count("rows") for file in files)
     made = {name: np.empty(count) for name in columns}
     first = 0
-    for part in _parts(sources):
+    for part in _parts(files):
         found = part.read(columns)
         for name, values in made.items():
             values[first : first + found.num_rows] = floats(part.column(found, *columns[name]))
@@ -65,98 +184,62 @@ def read_floats(sources: Sequence[Source], columns: Columns) -> dict[str, Floats
     return made
 
 
-def _parts(sources: Sequence[Source]) -> Iterator[_Part]:
-    return (_Part(source, part) for source in sources for part in source.state.all_parts())
+def _parts(files: Sequence[IndexedFile]) -> Iterator[_Part]:
+    return (_Part(file, part.name) for file in files for part in file.state.parts())
 
 
 class _Part(NamedTuple):
-    source: Source
+    file: IndexedFile
     name: str
 
-    def read(self, columns: Columns) -> pa.Table:
-        """Of these columns, at least those that the part has."""
-        table = self.source.tables.get(self.name)
-        return _read_file(self.source, self.name, columns) if table is None else table
+    def read(self, columns: StoredColumns) -> pa.Table:
+        """Those of the columns that the part has."""
+        coded = [name for name, kind in columns.values() if kind == CODED]
+        with (
+            damage_reported(self.file.folder),
+            pq.ParquetFile(self.file.folder / self.name, read_dictionary=coded) as file,
+        ):
+            present = set(file.metadata.schema.names)
+            stored = [name for name, _ in columns.values() if name in present]
+            return file.read(columns=stored, use_threads=False)
 
     def column(self, found: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
-        """One of them; rows and lines are counted from the start of the range it was read from, which its path tells."""
+        """One column; rows and lines are stored relative to what the part's name says."""
         if name not in ("row", "line"):
             is_there = found.schema.get_field_index(name) >= 0
-            return (
-                _spelled(found.column(name), kind)
-                if is_there
-                else pa.chunked_array([pa.nulls(found.num_rows, kind)])
-            )
-        row0, line0 = (int(level.partition("=")[2]) for level in self.name.split("/")[:2])
+            return found.column(name) if is_there else pa.chunked_array([pa.nulls(found.num_rows, kind)])
+        first_row, first_line = part_start(self.name)
         if name == "row":
-            numbers = np.arange(found.num_rows, dtype=np.int64) + (self.source.first_row + row0)
+            numbers = np.arange(found.num_rows, dtype=np.int64) + (self.file.first_row + first_row)
         else:
-            numbers = found.column(name).to_numpy() + line0
+            numbers = found.column(name).to_numpy() + first_line
         return pa.chunked_array([arrow_array(numbers)])
 
 
-def _read_file(source: Source, part: str, columns: Columns) -> pa.Table:
-    """Of these columns, those that a part on disk has."""
-    coded = [name for name, kind in columns.values() if kind == CODED]
-    with _open_part(source, part, coded) as file:
-        present = set(file.metadata.schema.names)
-        stored = [name for name, _ in columns.values() if name in present]
-        return file.read(columns=stored, use_threads=False)
-
-
-def _spelled(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Texts of a table that was never written may stand there as numbers and a dictionary, or not, whatever is asked for."""
-    is_coded = pa.types.is_dictionary(column.type)
-    if is_coded == (kind == CODED):
-        return column
-    if not is_coded:
-        return column.dictionary_encode()
-    numbers, words = codes(column)
-    return pa.chunked_array([texts(np.where(numbers < 0, len(words), numbers), words)])
-
-
-def _open_part(source: Source, part: str, texts: Sequence[str] = ()) -> pq.ParquetFile:
-    """A part to be read, these text columns as numbers and a dictionary."""
-    import pyarrow.parquet as pq
-
-    footer = source.footers.get(part)
+@contextmanager
+def damage_reported(folder: Path) -> Iterator[None]:
+    """Parts are checked when an index is opened; what goes wrong later happened meanwhile."""
     try:
-        file = pq.ParquetFile(str(source.folder / part), metadata=footer, read_dictionary=texts)
+        yield
     except FileNotFoundError as error:
         raise DataError(
-            f"{source.folder}: the index was removed while it was read", hint="run the command again"
+            f"{folder}: the index was removed while it was read", hint="run the command again"
         ) from error
-    if footer is None and len(source.footers) < MOST_FOOTERS:
-        source.footers[part] = file.metadata
-    return file
-
-
-def spans(sources: Sequence[Source]) -> tuple[np.ndarray, np.ndarray]:
-    """Where each row begins in its file, and how long it is."""
-    found = read_columns(sources, {name: (name, pa.int64()) for name in ("offset", "length")})
-    return (
-        np.asarray(found.column("offset").to_numpy(), dtype=np.int64),
-        np.asarray(found.column("length").to_numpy(), dtype=np.int64),
-    )
-
-
-def pieces(sources: Sequence[Source]) -> tuple[np.ndarray, np.ndarray]:
-    """Where each rollout's line begins; and, a column per rollout, where its prompt and agent stand in it, or zeros."""
-    kinds = {"offset": pa.int64()} | dict.fromkeys(PIECES, pa.int32())
-    found = read_columns(sources, {name: (name, kind) for name, kind in kinds.items()})
-    places = np.stack([ints(found.column(name)).astype(np.int32) for name in PIECES])
-    return ints(found.column("offset")), places
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"{folder}: the index was damaged while it was read: {error}", hint="run the command again"
+        ) from error
 
 
 class TaskPlaces(NamedTuple):
-    """The tasks of a tasks file, ascending, and where each stands."""
+    """The tasks of a tasks file, ascending, and where each is."""
 
-    tasks: np.ndarray
-    first_row: np.ndarray
-    named: np.ndarray
-    """How many rows name the task: NeMo Gym's inputs do so once per rollout. 0 for a row that has no number but its place."""
+    tasks: NDArray[np.int64]
+    first_row: NDArray[np.int64]
+    named: NDArray[np.int64]
+    """How many rows name the task: NeMo Gym's inputs do so once per rollout. 0 for a row without a number."""
 
-    def rows(self, tasks: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    def rows(self, tasks: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Those of these tasks that the file has, and the row of each, in the order of the file."""
         wanted = distinct(np.asarray(tasks, dtype=np.int64))
         place = np.searchsorted(self.tasks, wanted)
@@ -167,43 +250,66 @@ class TaskPlaces(NamedTuple):
         return self.tasks[place], self.first_row[place]
 
 
-def task_places(sources: Sequence[Source], renamed: Mapping[int, Mapping[int, int]]) -> TaskPlaces:
-    """Where each task stands; a row without a number has that of its place, and of several files some are renumbered."""
-    found = task_keys(sources)
+def task_places(files: Sequence[IndexedFile], renamed: Mapping[int, Mapping[int, int]]) -> TaskPlaces:
+    """Where each task is; in a run of several files some tasks are renumbered."""
+    found = task_keys(files)
     values = np.array(found.column("task").to_numpy())
-    files = found.column("file_no").to_numpy()
+    numbers = found.column("file_no").to_numpy()
     for number, named in renamed.items():
-        mine = np.flatnonzero(files == number)
+        mine = np.flatnonzero(numbers == number)
         values[mine] = [named.get(task, task) for task in values[mine].tolist()]
     tasks, first, place = np.unique(values, return_index=True, return_inverse=True)
     is_named = found.column("is_named").to_numpy()
     return TaskPlaces(tasks, first, np.bincount(place[is_named], minlength=len(tasks)))
 
 
-def task_keys(sources: Sequence[Source]) -> pa.Table:
-    """What the rows of tasks files are known by: file_no, task (its place in the file, where it has no number), prompt_hash."""
-    found = read_columns(sources, {name: (name, pa.int64()) for name in ("task", "prompt_hash")})
-    sizes = [source.state.counts("rows") for source in sources]
-    empty = np.zeros(0, dtype=np.int64)
-    places = np.concatenate([empty, *(np.arange(size) for size in sizes)])
+def task_keys(files: Sequence[IndexedFile]) -> pa.Table:
+    """How the rows of tasks files are identified: file_no, task (the row's position where it has no number), prompt_hash."""
+    found = read_ints(files, "task", "prompt_hash")
+    sizes = [file.state.count("rows") for file in files]
+    positions = np.concatenate([np.zeros(0, dtype=np.int64), *(np.arange(size) for size in sizes)])
     is_named = found.column("task").is_valid().to_numpy()
-    tasks = np.where(is_named, found.column("task").fill_null(-1).to_numpy(), places)
-    files = np.repeat(np.array([source.file_no for source in sources], dtype=np.int64), sizes)
+    tasks = np.where(is_named, found.column("task").fill_null(-1).to_numpy(), positions)
+    numbers = np.repeat(np.array([file.file_no for file in files], dtype=np.int64), sizes)
     return pa.table(
-        {"file_no": files, "task": tasks, "is_named": is_named, "prompt_hash": found.column("prompt_hash")}
+        {"file_no": numbers, "task": tasks, "is_named": is_named, "prompt_hash": found.column("prompt_hash")}
     )
 
 
-def have_plain_keys(sources: Sequence[Source]) -> bool:
-    """Whether the rows are one file's, each with a key of its own."""
-    return len(sources) == 1 and sources[0].state.has_plain_keys
-
-
-def keys(sources: Sequence[Source]) -> pa.Table:
-    """What `keys.resolve` needs of all rows."""
-    names = ("task", "rollout", "prompt_hash")
-    found = read_columns(sources, {name: (name, pa.int64()) for name in names})
-    files = [np.full(source.state.counts("rows"), source.file_no, dtype=np.int64) for source in sources]
+def rollout_keys(files: Sequence[IndexedFile]) -> pa.Table:
+    """How rollouts are identified: row, file_no, task, rollout, prompt_hash."""
+    found = read_ints(files, "task", "rollout", "prompt_hash")
+    numbers = [np.full(file.state.count("rows"), file.file_no, dtype=np.int64) for file in files]
     found = found.append_column("row", arrow_array(np.arange(found.num_rows, dtype=np.int64)))
-    numbers = np.concatenate(files) if files else np.zeros(0, dtype=np.int64)
-    return found.append_column("file_no", arrow_array(numbers))
+    return found.append_column(
+        "file_no", arrow_array(np.concatenate([np.zeros(0, dtype=np.int64), *numbers]))
+    )
+
+
+# Parts → SQL
+
+
+def base_sql(files: IndexedFiles, kind: Kind) -> str:
+    """SQL for all rows of a kind as the parts have them."""
+    selects = [_select(file) for file in files.by_kind[kind] if file.state.count("rows")]
+    if selects:
+        return " UNION ALL BY NAME ".join(selects)
+    columns = (PLACES | COLUMNS[kind]).items()
+    fixed = ", ".join(f"CAST(NULL AS {_SQL_TYPES[column]}) AS {quoted(name)}" for name, column in columns)
+    return (
+        f"SELECT CAST(NULL AS BIGINT) AS row, 0 AS first_row, 0 AS file_no, '' AS file, {fixed} WHERE false"
+    )
+
+
+def _select(file: IndexedFile) -> str:
+    """The rows of one file; the name of each part says at which row and line it starts."""
+    paths = ", ".join(literal(str((file.folder / part.name).resolve())) for part in file.state.parts())
+    start = "CAST(regexp_extract(filename, '(\\d+)-(\\d+)-[^/]+$', {}) AS BIGINT)"
+    # Not hive_partitioning: a folder `task=math` further up would become a column.
+    return (
+        f"SELECT {file.first_row} + {start.format(1)} + file_row_number AS row, "
+        f"{file.first_row} AS first_row, {file.file_no} AS file_no, "
+        f"{literal(str(file.path))} AS file, * EXCLUDE (line, filename, file_row_number), "
+        f"{start.format(2)} + line AS line FROM read_parquet([{paths}], "
+        "union_by_name = true, file_row_number = true, filename = true, hive_partitioning = false)"
+    )

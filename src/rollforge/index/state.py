@@ -1,31 +1,114 @@
-"""This module says what an index was made of and what it holds, in the shape it is stored beside the parts."""
+"""What a build recorded about a file: which parts count, what they hold, and what the file was.
+
+Everything here is stored as JSON beside the parts, under a checksum.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
+import xxhash
 
-from rollforge.index.key_spans import KeySpan
-from rollforge.index.scanned import BadLineAt, Scanned
+from rollforge.index.schema import Kind
+from rollforge.store import UNREADABLE
 
-VERSION = 9
-"""Raised when the columns change: an index of another version is made anew."""
+VERSION = 10
+"""Raised when columns, hashes or files change: an index of another version is rebuilt."""
+
+MAX_LISTED = 10_000
+"""Bad lines of a file that are listed with their place; all of them are counted."""
 
 
-class Tail(msgspec.Struct, kw_only=True):
-    """A last line without a newline: it counts, but is read again once the file has grown."""
+class KeySpan(msgspec.Struct, frozen=True):
+    """The range of keys in some rows that all have a key, no two the same."""
 
-    scanned: Scanned
-    parts: list[str]
+    first: tuple[int, int]
+    """(task, rollout)"""
+    last: tuple[int, int]
+    least_rollout: int
+    largest_rollout: int
 
-    def keys(self) -> list[KeySpan | None]:
-        """Of each part."""
-        return [part.keys for part in self.scanned.parts]
+    def overlaps(self, other: KeySpan) -> bool:
+        """Whether both may hold the same key."""
+        return (
+            self.first <= other.last
+            and other.first <= self.last
+            and self.least_rollout <= other.largest_rollout
+            and other.least_rollout <= self.largest_rollout
+        )
+
+
+def overlapping(spans: Sequence[KeySpan], known: int) -> list[int]:
+    """The positions of spans that overlap another one. The first `known` are known not to overlap each other."""
+    found: set[int] = set()
+    for place in range(known, len(spans)):
+        others = [other for other in range(place) if spans[other].overlaps(spans[place])]
+        if others:
+            found |= {place, *others}
+    return sorted(found)
+
+
+class BadLineAt(msgspec.Struct, kw_only=True):
+    """A line that is not a row, or (when `is_kept`) a row with something odd about it, and where it is."""
+
+    file: str
+    line: int
+    offset: int
+    reason: str
+    is_kept: bool = False
+    """The row counts; only what the reason names is missing."""
+
+
+class PartFile(msgspec.Struct):
+    """One Parquet file of an index."""
+
+    name: str
+    """Its name in the folder: `ROW-LINE-BUILD.parquet`, with the first row and the line before the first."""
+    rows: int
+    size: int
+    checksum: str
+    """xxh3 of its bytes."""
+    keys: KeySpan | None = None
+    """Of rollouts, when each row has a key of its own."""
+
+
+class Scanned(msgspec.Struct, kw_only=True):
+    """What a range of a file holds."""
+
+    parts: list[PartFile] = []
+    rows: int = 0
+    lines: int = 0
+    end: int = 0
+    """The offset after the last line."""
+    rejected: int = 0
+    noted: int = 0
+    listed: list[BadLineAt] = []
+    numbers: dict[str, int] = {}
+    """Discovered number columns, each with how many rows have it, in order of appearance."""
+    texts: dict[str, int] = {}
+
+    def add(self, other: Scanned) -> None:
+        """Append the range that follows; its lines are numbered from its own start."""
+        self.parts += other.parts
+        self.listed += [msgspec.structs.replace(bad, line=bad.line + self.lines) for bad in other.listed]
+        del self.listed[MAX_LISTED:]
+        self.rows += other.rows
+        self.lines += other.lines
+        self.end = max(self.end, other.end)
+        self.rejected += other.rejected
+        self.noted += other.noted
+        for known, found in ((self.numbers, other.numbers), (self.texts, other.texts)):
+            for name, count in found.items():
+                known[name] = known.get(name, 0) + count
 
 
 class FileId(msgspec.Struct, frozen=True):
-    """What tells a file from itself after any change: writing moves `changed_ns` even where the other two are put back."""
+    """Differs after any change of a file: writing moves `changed_ns` even where the other times are set back."""
 
     size: int
     inode: int
@@ -34,7 +117,7 @@ class FileId(msgspec.Struct, frozen=True):
 
 
 def file_id(path: Path) -> FileId:
-    """Of the file as it is now."""
+    """The identity of the file as it is now."""
     stat = path.stat()
     return FileId(stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
 
@@ -46,40 +129,120 @@ class State(msgspec.Struct, kw_only=True):
     build: str
     """Differs for every build: what is derived from an index is keyed to it."""
     made_of: FileId
-    end: int = 0
-    """Bytes of whole lines indexed."""
     head_digest: str = ""
     tail_digest: str = ""
-    rows: int = 0
-    lines: int = 0
-    parts: list[str] = []
-    """Paths below the folder, in the order of the file."""
-    keys: list[KeySpan | None] = []
-    """Of each part: where no two spans meet, every rollout has a key of its own."""
-    has_plain_keys: bool = True
-    """Every rollout has a key of its own, with the unfinished last line's."""
-    rejected: int = 0
-    noted: int = 0
-    listed: list[BadLineAt] = []
-    numbers: dict[str, int] = {}
-    texts: dict[str, int] = {}
-    tail: Tail | None = None
+    has_own_keys: bool = True
+    """Every rollout has a (task, rollout) that no other row of the file has."""
+    body: Scanned
+    """The whole lines."""
+    tail: Scanned | None = None
+    """A last line without a newline: it counts, but is read again once the file has grown."""
 
-    def all_parts(self) -> list[str]:
-        """The parts, with the unfinished last line's."""
-        return [*self.parts, *(self.tail.parts if self.tail else ())]
+    def ranges(self) -> list[Scanned]:
+        """The whole lines and the unfinished last one."""
+        return [self.body] if self.tail is None else [self.body, self.tail]
 
-    def counts(self, name: str) -> int:
-        """`rejected`, `noted`, `rows` or `lines`, with the unfinished last line's."""
-        return int(getattr(self, name)) + (int(getattr(self.tail.scanned, name)) if self.tail else 0)
+    def parts(self) -> list[PartFile]:
+        """The parts in the order of the file."""
+        return [part for scanned in self.ranges() for part in scanned.parts]
 
-    def all_listed(self) -> list[BadLineAt]:
-        """Bad lines, in the order of the file."""
-        return [*self.listed, *(self.tail.scanned.listed if self.tail else ())]
+    def count(self, name: str) -> int:
+        """`rejected`, `noted`, `rows` or `lines`."""
+        return sum(int(getattr(scanned, name)) for scanned in self.ranges())
+
+    def listed(self) -> list[BadLineAt]:
+        """Bad lines in the order of the file."""
+        return [bad for scanned in self.ranges() for bad in scanned.listed]
 
     def columns(self, kind: str) -> dict[str, int]:
         """Discovered `numbers` or `texts`, each with how many rows have it."""
-        found = dict(getattr(self, kind))
-        for name, count in (getattr(self.tail.scanned, kind) if self.tail else {}).items():
-            found[name] = found.get(name, 0) + count
+        found: dict[str, int] = {}
+        for scanned in self.ranges():
+            for name, count in getattr(scanned, kind).items():
+                found[name] = found.get(name, 0) + count
         return found
+
+
+class IndexedFile(msgspec.Struct):
+    """One file of a run and its index."""
+
+    file_no: int
+    """Which of the run's rollouts files it is, or belongs to."""
+    path: Path
+    folder: Path
+    state: State
+    first_row: int
+    """Rows of the files before it."""
+
+
+class IndexedFiles:
+    """The indexed files of a run, by kind."""
+
+    def __init__(self) -> None:
+        self.by_kind: dict[Kind, list[IndexedFile]] = {
+            "rollouts": [], "tasks": [], "failures": [], "verdicts": [],
+        }  # fmt: skip
+
+    def add(self, kind: Kind, file_no: int, path: Path, folder: Path, state: State) -> None:
+        """One more file; its rows are numbered after those before it."""
+        before = self.by_kind[kind]
+        first_row = before[-1].first_row + before[-1].state.count("rows") if before else 0
+        before.append(IndexedFile(file_no, path, folder, state, first_row))
+
+    def count(self, kind: Kind, name: str = "rows") -> int:
+        """`rows`, `rejected` or `noted` of all files of a kind."""
+        return sum(file.state.count(name) for file in self.by_kind[kind])
+
+    def discovered(self, kind: Kind, columns: str) -> dict[str, int]:
+        """Discovered `numbers` or `texts` of a kind, each with how many rows have it."""
+        found: dict[str, int] = {}
+        for file in self.by_kind[kind]:
+            for name, count in file.state.columns(columns).items():
+                found[name] = found.get(name, 0) + count
+        return found
+
+    def folders(self) -> list[Path]:
+        """The folders of the indexes, that of the rollouts first; a file in an unwritable place has one of its own."""
+        return list(dict.fromkeys(file.folder.parent for files in self.by_kind.values() for file in files))
+
+    def digest(self) -> str:
+        """Differs whenever any file was indexed anew."""
+        builds = [
+            (kind, file.file_no, file.state.build) for kind, files in self.by_kind.items() for file in files
+        ]
+        return hashlib.sha256(msgspec.json.encode(builds)).hexdigest()[:16]
+
+
+# Checked files: JSON under a checksum, so that damage is noticed and never believed
+
+
+class _Checked(msgspec.Struct):
+    checksum: str
+    content: msgspec.Raw
+
+
+Record = TypeVar("Record")
+
+
+def checksum(data: bytes | memoryview) -> str:
+    """xxh3 of some bytes: notices damage, not malice."""
+    return str(xxhash.xxh3_64_hexdigest(data))
+
+
+def encode_checked(record: object) -> bytes:
+    """A record as JSON with its checksum."""
+    content = msgspec.json.encode(record)
+    return msgspec.json.encode(_Checked(checksum(content), msgspec.Raw(content)))
+
+
+def read_checked(path: Path, kind: type[Record]) -> Record | None:
+    """The record in a file; None when the file is missing, damaged or of another form."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        with os.fdopen(handle, "rb") as file:
+            checked = msgspec.json.decode(file.read(), type=_Checked)
+        if checksum(bytes(checked.content)) != checked.checksum:
+            return None
+        return msgspec.json.decode(checked.content, type=kind)
+    except (OSError, *UNREADABLE):
+        return None

@@ -1,7 +1,7 @@
-"""This module brings a Hugging Face or TRL trainer's own log under rollforge's metric names, through a callback.
+"""A trainer callback that logs a Hugging Face or TRL trainer's metrics under rollforge's names.
 
-What TRL logs keeps its value and gets the name it has everywhere else here (`reward` → `critic/rewards/mean`); what has no such name
-goes under `training/`. transformers is imported only when a callback is made.
+Values stay as they are; names become rollforge's (`reward` → `critic/rewards/mean`), and names without a counterpart go under
+`training/`. transformers is imported only when a callback is made.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Log = Callable[[Mapping[str, float], int], None]
 
 
 def rename_trl(logs: Mapping[str, Any]) -> dict[str, float]:
-    """A trainer's log under rollforge's names; what is no number is left out."""
+    """A trainer's log under rollforge's names; values that are not numbers are left out."""
     renamed: dict[str, float] = {}
     for name, value in logs.items():
         number = plain_number(value)

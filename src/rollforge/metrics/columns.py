@@ -1,6 +1,6 @@
-"""This module folds whole columns at once: many steps of many tasks of many runs, in a few numpy passes per metric.
+"""Vectorised fold: many steps of many tasks of many runs, in a few numpy passes per metric.
 
-It gives the doubles `StepFold` gives, at a small part of the cost. Rows may come in any order; a task's runs
+It gives the same doubles as `StepFold`, at a fraction of the cost. Rows may come in any order; a task's runs
 need not be neighbours, though it is faster when they are.
 """
 
@@ -20,7 +20,7 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 _WIDE = 256
-"""RowGroups larger than this are summed one by one; below it, all groups together, rank by rank."""
+"""Groups larger than this are summed one by one; below it, all groups together, rank by rank."""
 
 
 class StepTable(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""This module folds the runs of an evaluation into `eval/` and `bench/` metrics.
+"""Folds the runs of an evaluation into `eval/` and `bench/` metrics.
 
 Per task `mean@k std@k best@n worst@n` (n over the ladder 2, 4, 8, … k), `pass@n` and `maj@n`; then the mean
 over tasks, or with `detailed_stats` their mean, std, max and min. Keys carry the k that was asked for: a task

@@ -1,8 +1,8 @@
-"""This module folds numbers upward: experience → run → task → step.
+"""Folds numbers upward: experience → run → task → step.
 
-It is a mean of means: every child weighs the same at its level, as in Trinity-RFT, and the counts stand
-beside every mean. A metric named `x:sum`, `:max`, `:min` or `:last` is reduced that way at every level. What
-is missing, not finite or failed is handled by a stated `Policy` and counted; it is never quietly a zero.
+A mean of means: every child has the same weight at its level, as in Trinity-RFT, and every mean comes with its
+counts. A metric named `x:sum`, `:max`, `:min` or `:last` is reduced that way at every level. A `Policy` decides
+about values that are missing, not finite or failed; they are counted, and never silently zero.
 
 `StepFold` takes rollouts as they come and merges; `fold_steps` does the same over whole columns. Both give
 the same doubles.
@@ -57,7 +57,7 @@ def fold_experiences(
 
 
 class _Task:
-    """What one task of a step has seen."""
+    """The state of one task in a step."""
 
     __slots__ = ("failed", "finished", "state_by_metric")
 
@@ -68,7 +68,7 @@ class _Task:
 
 
 class StepFold:
-    """The metrics of one step, taken in run by run. States merge exactly, in any order and any split."""
+    """The metrics of one step, added run by run. States merge exactly, in any order and any split."""
 
     def __init__(self, policy: Policy | None = None) -> None:
         self.policy = policy or Policy()
@@ -247,10 +247,10 @@ def reduce_numbers(values: list[float], how: str) -> float:
 
 
 def max_number(values: list[float]) -> float:
-    """The largest, or NaN when there is one: `max` alone depends on where it stands."""
+    """The largest value, or NaN if there is a NaN; `max` alone would depend on the order."""
     return math.nan if any(math.isnan(value) for value in values) else max(values)
 
 
 def min_number(values: list[float]) -> float:
-    """The smallest, or NaN when there is one."""
+    """The smallest value, or NaN if there is a NaN."""
     return math.nan if any(math.isnan(value) for value in values) else min(values)

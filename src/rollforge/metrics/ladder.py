@@ -1,4 +1,4 @@
-"""This module holds the `@k` statistics of one task's runs: mean, std, best, worst, pass, maj.
+"""The `@k` statistics of one task's runs: mean, std, best, worst, pass, maj.
 
 Three estimators of best and worst of n, all on the values a task has:
 - `exact` (default): the expectation over all choices of n of the task's runs, as in `rollforge metrics`; best@k
@@ -9,7 +9,7 @@ Three estimators of best and worst of n, all on the values a task has:
   digit. It depends on the order of the runs, and uses no global random state.
 
 A task with fewer than n runs counts with those it has (the best of 3 for best@4): the key and the tasks under it
-stay the same when runs are lost, and the coverage tells. Every function takes a matrix (one row per task, all
+stay the same when runs are lost, and the coverage shows it. Every function takes a matrix (one row per task, all
 with the same number of runs) and returns one number per row.
 """
 

@@ -1,4 +1,4 @@
-"""This module holds the mergeable state of one metric: counts, exact sums, extremes and the last value.
+"""The mergeable state of one metric: counts, exact sums, extremes and the last value.
 
 Sums are kept as whole numbers of the smallest step a double can take, so adding has no rounding: merging in
 any order and any split gives the same state, and the streamed, the resumed and the offline mean are the same
@@ -22,7 +22,7 @@ _FINEST = 1074
 
 
 def plain_number(value: object) -> float | None:
-    """A float for bool, int, float and numpy or torch scalars; None for what is no number."""
+    """A float for bool, int, float and numpy or torch scalars; None for anything else."""
     if isinstance(value, bool | int | float):
         return float(value)
     item = getattr(value, "item", None)

@@ -1,6 +1,6 @@
-"""This module is the grammar of metric names: `{category}/{taskset}/{metric}/{statistic}`.
+"""The grammar of metric names: `{category}/{taskset}/{metric}/{statistic}`.
 
-The taskset stands only in `eval/` and `bench/` names. A metric may contain slashes itself
+Only `eval/` and `bench/` names have a taskset. A metric may contain slashes itself
 (`time/run_execution`). A statistic is a known word (`mean`, `max`, …) or `word@k`; an evaluation statistic
 may be followed by one more word that says how tasks were reduced (`mean@4/std`). No other module takes a name
 apart or puts one together.
@@ -129,13 +129,24 @@ def validate_name(name: str) -> None:
 
 @lru_cache(maxsize=4096)
 def is_metric(metric: str) -> bool:
-    """Whether `metric`, which a verifier may have named, can stand in a name; one that cannot is warned about once."""
+    """Whether `metric` can be part of a name; logs a warning once if not."""
     try:
         validate_name(f"rollout/{metric}")
     except ValueError as error:
         logger.warning("the number %r is in no metric: %s (said once; the rollouts keep it)", metric, error)
         return False
     return True
+
+
+_AMOUNT = re.compile(
+    r"(?:^|[_./])(?:num|n|count|counts|turns?|steps?|calls?|tokens?|chars?|characters|words?|length|len|seconds?|secs?|ms|s|time|"
+    r"latency|duration|attempts?|retries|tries|index|depth|size|bytes)(?:[_./]|$)"
+)
+
+
+def is_amount(metric: str) -> bool:
+    """Whether a metric counts or measures something, by its name: constant ones of it are no proportion of 100 %."""
+    return _AMOUNT.search(metric.casefold()) is not None
 
 
 def split_suffix(metric: str) -> tuple[str, str | None]:
@@ -152,7 +163,7 @@ def shown_metric(metric: str, known: Container[str]) -> str:
     return metric if is_taken and suffix in ("mean", "max", "min") else stem
 
 
-# What may stand in a name as it is. MLflow: letters, digits, _ - . space : /. Prometheus: letters, digits, _
+# Characters that need no escape. MLflow: letters, digits, _ - . space : /. Prometheus: letters, digits, _
 # and the colon that we give to the slash. OpenTelemetry: letters, digits, _ - . /. TensorBoard's writers
 # replace all but letters, digits, _ - . /.
 _LEGAL: dict[str, str] = {

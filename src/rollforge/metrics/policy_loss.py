@@ -1,6 +1,6 @@
-"""This module recomputes a policy update's diagnostics from logprobs: clip fractions, KL, losses, off-policy distance.
+"""Diagnostics of a policy update, recomputed from logprobs: clip fractions, KL, losses, off-policy distance.
 
-Masked means are Σ(x·m)/(Σm + 1e-8), as verl has them, so that the numbers can be laid beside a training log.
+Masked means are Σ(x·m)/(Σm + 1e-8), as in verl, so the numbers compare with a training log.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""This module renames metrics to what other dashboards expect: Trinity-RFT 0.6's names, verl's names, or ours as they are.
+"""Naming profiles: metrics under the names of Trinity-RFT 0.6 or verl, or unchanged.
 
 A profile changes names and drops statistics the other tool does not have; it never changes a value. The totals
 of a step stay, since a resumed run reads from them which steps are reported. To get the peers' values as well,

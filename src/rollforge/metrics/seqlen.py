@@ -1,7 +1,7 @@
-"""This module says how evenly a batch's tokens fall on data-parallel workers: `global_seqlen/*`.
+"""Balance of a batch's tokens over data-parallel workers: `global_seqlen/*`.
 
-As cut (consecutive chunks) and as they could be cut: largest-difference partitioning (Karmarkar-Karp) into
-parts of equal size.
+For consecutive chunks, and after balancing by largest-difference partitioning (Karmarkar-Karp) into parts of
+equal size.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""This module computes the metrics of one training batch from plain arrays, with verl's definitions.
+"""Metrics of one training batch from plain arrays, with verl's definitions.
 
 `critic/*`, `actor/*`, `response_length/*`, `prompt_length/*`, `global_seqlen/*`, `perf/*`, `time/*`,
 `timing_per_token_ms/*`. Token arrays are [batch, response width]; a token counts where `response_mask` is 1,

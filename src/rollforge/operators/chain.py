@@ -29,7 +29,7 @@ OWN_NAMES = frozenset({"total", "input_count", "experience_count", "input_reward
 """What the pipeline calls its own numbers."""
 
 
-class Ledger(msgspec.Struct, kw_only=True):
+class OperatorLedger(msgspec.Struct, kw_only=True):
     """What one operator has done since the pipeline was made."""
 
     name: str
@@ -75,7 +75,7 @@ class Pipeline:
         names = unique_names([name for name, _ in operators])
         self._operators = [(name, operator) for name, (_, operator) in zip(names, operators, strict=True)]
         self._clock = clock
-        self.ledgers = [Ledger(name=name) for name in names]
+        self.ledgers = [OperatorLedger(name=name) for name in names]
 
     def run(self, experiences: Sequence[Experience]) -> tuple[list[Experience], dict[str, float]]:
         """One step through all operators: what comes out, and the step's metrics."""
@@ -120,7 +120,7 @@ def _step_metrics(name: str, seen: int, outcome: Outcome, seconds: float) -> dic
     return numbers | {f"time/experience_pipeline/{name}": seconds}
 
 
-def _enter(ledger: Ledger, seen: int, outcome: Outcome, seconds: float) -> None:
+def _enter(ledger: OperatorLedger, seen: int, outcome: Outcome, seconds: float) -> None:
     ledger.seen += seen
     ledger.kept += len(outcome.experiences)
     ledger.dropped += outcome.dropped

@@ -158,11 +158,11 @@ class Fates:
 
 
 def screen(candidates: Candidates, options: RecipeOptions, *, drop_truncated: bool = True) -> Fates:
-    """The ledger after what every recipe leaves out: failed, unjudged, masked, empty, truncated, ruled out by text, not asked for."""
+    """The ledger after what every recipe leaves out: failed, masked, unjudged, empty, truncated, ruled out by text, not asked for."""
     ledger = Fates(len(candidates))
     ledger.drop(candidates.flag("failed"), "the model call failed")
-    ledger.drop(np.isnan(candidates.reward), "unjudged")
     ledger.drop(candidates.flag("masked"), "masked (mask_sample)")
+    ledger.drop(np.isnan(candidates.reward), "unjudged")
     if drop_truncated and not options.keep_truncated:
         ledger.drop(candidates.flag("truncated"), "truncated")
     if drop_truncated:

@@ -9,9 +9,10 @@ from pathlib import Path
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.records import JsonObject, Response, Task, has_field
+from rollforge.records import JsonObject, Response, Task, from_json, has_field, to_json
 from rollforge.rollouts import RolloutReader, TaskFields
-from rollforge.store import RunFiles
+from rollforge.store import RunFiles, write_atomically
+from rollforge.store.lock import is_held
 from rollforge.verifiers.base import Mode, VerifierFunction, load_verifier
 from rollforge.verifiers.probes import Prober, ProbeReport
 from rollforge.verifiers.running.judge import Workers, make_judge
@@ -66,7 +67,21 @@ async def probe(options: ProbeOptions) -> ProbeReport:
         await asyncio.gather(*(ask(task, response) for task, response in material))
     finally:
         await judge.close()
-    return prober.report()
+    report = prober.report()
+    if options.run is not None:
+        _keep(RunFiles(options.run), report)
+    return report
+
+
+def _keep(files: RunFiles, report: ProbeReport) -> None:
+    """Note the outcome in the run's manifest, where `check` finds it; a run that is being collected keeps its own."""
+    if not files.manifest.exists() or is_held(files.lock):
+        return
+    manifest = from_json(files.manifest.read_bytes())
+    if isinstance(manifest, dict):
+        extra = manifest.get("extra")
+        manifest["extra"] = {**(extra if isinstance(extra, dict) else {}), "probe": report.facts()}
+        write_atomically(files.manifest, msgspec.json.format(to_json(manifest), indent=2) + b"\n")
 
 
 def _from_tasks(options: ProbeOptions) -> Iterator[tuple[Task, Response | None]]:

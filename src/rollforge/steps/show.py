@@ -13,8 +13,7 @@ from msgspec import Struct
 
 from rollforge.conversations.turns import Turn, read_row, turns_of
 from rollforge.errors import UsageError
-from rollforge.index import Index
-from rollforge.index.lines import read_lines
+from rollforge.index import Index, read_lines
 from rollforge.records import PARAMS_KEY, JsonObject
 from rollforge.store.reading import UNREADABLE
 
@@ -106,11 +105,11 @@ def _select(index: Index, options: ShowOptions) -> Any:
     limit = f"LIMIT {options.sample if options.sample is not None else options.limit}"
     return index.select(
         f"SELECT * FROM (SELECT *, {score} AS suspicion, {tests} FROM ({source}) {where}) {only} ORDER BY {order} {limit}",
-        told=_told(options),
+        label=_label(options),
     )
 
 
-def _told(options: ShowOptions) -> str:
+def _label(options: ShowOptions) -> str:
     """The texts that a mistake can be in."""
     given = {"--where": options.where, "--sort": options.sort}
     return " ".join(f"{name} {text!r}" for name, text in given.items() if text is not None) or "show"

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.index.sources import near_run
 from rollforge.store import Ledger, Manifest, RunFiles, is_alive, read_manifest
+from rollforge.store.find import near_run
 from rollforge.store.manifest import RunningReward, State
 from rollforge.tasks import TaskFile
 

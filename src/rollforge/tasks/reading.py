@@ -8,10 +8,11 @@ from __future__ import annotations
 import codecs
 import gzip
 import io
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, NamedTuple, cast
 
 import msgspec
 
@@ -35,12 +36,58 @@ def read_lines(source: str | Path) -> Iterator[tuple[int, bytes]]:
             f"{path} is a directory", hint="give a task file: JSONL (plain, .gz, .zst) or Parquet"
         )
     with path.open("rb") as file:
-        magic = file.read(4)
+        head = file.read(4096)
+        magic = head[:4]
         file.seek(0)
+        if (other := other_format(head, path)) is not None:
+            raise UsageError(f"{path}: {other.what}", hint=other.remedy)
         if magic == PARQUET:
             yield from _parquet(path)
         else:
             yield from _numbered(_decompressed(file, magic, path))
+
+
+class OtherFormat(NamedTuple):
+    """A file that is not JSONL, and what to do about it."""
+
+    what: str
+    remedy: str
+
+
+_ARRAY = re.compile(rb"\[\s*\{")
+_MAGIC = {
+    b"PK\x03\x04": "a zip archive (or an Excel workbook)",
+    b"\x89PNG": "a PNG image",
+    b"%PDF": "a PDF document",
+    b"SQLi": "an SQLite database",
+    b"ARRO": "an Arrow file",
+    b"BZh9": "a bzip2 archive",
+    b"\xfd7zX": "an xz archive",
+    b"GGUF": "model weights (GGUF)",
+}
+
+
+def other_format(head: bytes, path: Path) -> OtherFormat | None:
+    """What a file is that starts with these bytes, when it holds no JSON lines and no archive of them."""
+    if head.startswith((_GZIP, _ZSTD, PARQUET)):
+        return None
+    for magic, name in _MAGIC.items():
+        if head.startswith(magic):
+            return OtherFormat(f"{name}, not JSONL", "give JSONL (plain, .gz, .zst) or Parquet")
+    if b"\0" in head.rstrip(b"\0"):
+        return OtherFormat("a binary file, not JSONL", "give JSONL (plain, .gz, .zst) or Parquet")
+    text = head.removeprefix(codecs.BOM_UTF8).lstrip()
+    if _ARRAY.match(text):
+        remedy = f"write one object per line: jq -c '.[]' {path.name} > {path.stem}.lines.jsonl"
+        return OtherFormat("one JSON array, not one object per line", remedy)
+    if text.startswith(b"{") and text.splitlines()[0].strip() == b"{":
+        remedy = f"write each object on one line: jq -c . {path.name} > {path.stem}.lines.jsonl"
+        return OtherFormat("JSON spread over several lines, not one object per line", remedy)
+    if path.suffix.lower() in (".csv", ".tsv") and not text.startswith(b"{"):
+        separator = "\\t" if path.suffix.lower() == ".tsv" else ","
+        code = f"pandas.read_csv('{path.name}', sep='{separator}').to_json('{path.stem}.jsonl', orient='records', lines=True)"
+        return OtherFormat("a CSV table, not JSONL", f'convert it: python -c "import pandas; {code}"')
+    return None
 
 
 def _numbered(file: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:

@@ -33,19 +33,50 @@ def to_task_row(
     overrides: Mapping[str, Any] | None = None,
     template: PromptTemplate | None = None,
     needs: Sequence[str] = (),
+    may_lack_prompt: bool = False,
 ) -> JsonObject:
-    """The task row a line stands for."""
-    row = _parse(line)
-    row[PARAMS_KEY] = params = _params_of(row, template)
-    if overrides:
-        merge_deep(params, overrides)
-    check_params(params)
+    """The task row a line stands for. With `may_lack_prompt`, an agent or environment makes the prompt."""
+    row = task_row(_parse(line), template=template, overrides=overrides, may_lack_prompt=may_lack_prompt)
     for field in needs:
         if not has_field(row, field):
             raise BadRow(
                 f"the verifier needs the field {field!r}", hint=f"add {field!r} to the row", path=field
             )
     return row
+
+
+def task_row(
+    row: JsonObject,
+    *,
+    template: PromptTemplate | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    may_lack_prompt: bool = False,
+) -> JsonObject:
+    """The task row of a parsed line: what `collect` sends and `validate` checks. Raises `BadRow`."""
+    row = unwrap_typed_task(row)
+    params = _params_of(row, template, may_lack_prompt=may_lack_prompt)
+    if overrides:
+        merge_deep(params, overrides)
+    check_params(params, may_lack_prompt=may_lack_prompt)
+    return {**row, PARAMS_KEY: params}
+
+
+def is_typed_task(row: Mapping[str, Any]) -> bool:
+    """Whether the row is one of NeMo Gym's typed tasks: an identity and the input of an environment server."""
+    return "task_id" in row and any(isinstance(row.get(key), dict) for key in _TYPED_INPUTS)
+
+
+_TYPED_INPUTS = ("task_input", "resolved_row")
+
+
+def unwrap_typed_task(row: JsonObject) -> JsonObject:
+    """A typed task with the fields of its input at the top level, where verifiers look; any other row as it is."""
+    if not is_typed_task(row):
+        return dict(row)
+    key = next(key for key in _TYPED_INPUTS if isinstance(row.get(key), dict))
+    fields = row[key]
+    data = fields.get("task_data")
+    return {**(data if isinstance(data, dict) else {}), **fields, **row}
 
 
 def _parse(line: bytes) -> JsonObject:
@@ -61,7 +92,7 @@ def _parse(line: bytes) -> JsonObject:
     return row
 
 
-def _params_of(row: JsonObject, template: PromptTemplate | None) -> JsonObject:
+def _params_of(row: JsonObject, template: PromptTemplate | None, *, may_lack_prompt: bool) -> JsonObject:
     params = row.get(PARAMS_KEY, {})
     if not isinstance(params, dict):
         raise BadRow(f"{PARAMS_KEY} is a {type(params).__name__}, not an object", path=PARAMS_KEY)
@@ -78,7 +109,8 @@ def _params_of(row: JsonObject, template: PromptTemplate | None) -> JsonObject:
         except KeyError as error:
             raise BadRow(str(error.args[0]), hint="add the field, or change the template") from error
     elif "input" not in params:
-        params["input"] = _plain_input(row)
+        has_own = any(row.get(key) for key in ("messages", "prompt"))
+        params["input"] = [] if may_lack_prompt and not has_own else _plain_input(row)
     if "tools" not in params and isinstance(row.get("tools"), list):
         params["tools"] = [flat_tool(tool) for tool in row["tools"]]
     return params
@@ -162,21 +194,41 @@ def flat_tool(tool: Any) -> Any:
     return tool
 
 
-def check_params(params: JsonObject) -> None:
+def check_params(params: JsonObject, *, may_lack_prompt: bool = False) -> None:
     """Raise `BadRow` unless the params can be sent."""
-    value = params.get("input")
-    if isinstance(value, str):
-        if not value.strip():
-            raise BadRow("the prompt is empty", path=f"{PARAMS_KEY}.input")
-        return
-    if not isinstance(value, list) or not value:
-        raise BadRow("input is neither a text nor a list of items", path=f"{PARAMS_KEY}.input")
-    for number, item in enumerate(value):
-        _check_item(item, f"{PARAMS_KEY}.input[{number}]")
     if params.get("stream"):
         raise BadRow(
             "stream is on", hint="leave it out: rollouts are stored whole", path=f"{PARAMS_KEY}.stream"
         )
+    value = params.get("input")
+    if is_empty_prompt(value):
+        if may_lack_prompt:
+            return
+        raise BadRow(
+            "the prompt is empty",
+            hint="a row whose prompt an agent or environment makes needs that server: --gym-agent, --gym-head",
+            path=f"{PARAMS_KEY}.input",
+        )
+    if isinstance(value, str):
+        return
+    if not isinstance(value, list):
+        raise BadRow("input is neither a text nor a list of items", path=f"{PARAMS_KEY}.input")
+    for number, item in enumerate(value):
+        _check_item(item, f"{PARAMS_KEY}.input[{number}]")
+
+
+def is_empty_prompt(value: object) -> bool:
+    """Whether there is nothing to ask: no text, no item, or one user message without text."""
+    if isinstance(value, str):
+        return not value.strip()
+    if not isinstance(value, list):
+        return False
+    return not value or (
+        len(value) == 1
+        and isinstance(value[0], dict)
+        and isinstance(value[0].get("content"), str)
+        and not value[0]["content"].strip()
+    )
 
 
 def _check_item(item: Any, where: str) -> None:

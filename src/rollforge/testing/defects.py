@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rollforge.checks.evidence import ProbeOutcome
 from rollforge.testing.rows import COPY, ECHO, EMPTY, ERROR, NEAR_COPY, NORMAL, REFUSAL, TRICK, Array, Shape
 from rollforge.testing.runs import MadeRun, healthy_run, rehash, varied_shape
 
@@ -61,7 +62,9 @@ def sick_run(name: str, *, seed: int = 0, shape: Shape | None = None) -> MadeRun
 def _shape_for(defect: Defect, seed: int) -> Shape:
     rng = np.random.default_rng([seed, 4])
     least_samples = int(defect.shape.get("least_samples", 1))
-    fixed = {key: value for key, value in defect.shape.items() if key != "least_samples"}
+    fixed = {"form": "collected"} | {
+        key: value for key, value in defect.shape.items() if key != "least_samples"
+    }
     shape = varied_shape(seed, least_samples=least_samples, most_tasks=1200, **fixed)
     if "mean" not in fixed:
         shape = replace(shape, mean=float(rng.uniform(*_ORDINARY["mean"])))
@@ -241,6 +244,36 @@ def _cannot_extract(run: MadeRun, rng: Rng) -> None:
     _set(run, (run.columns["reward"] == _high(run)) & _some(run, rng, 0.75), _low(run))
 
 
+@_defect("cannot-extract-alone", "missed-answers", "warning", is_short=False, kind="binary")
+def _cannot_extract_alone(run: MadeRun, rng: Rng) -> None:
+    """Nothing else on disk speaks of it."""
+    _cannot_extract(run, rng)
+    run.metrics = ["format_score"]
+
+
+@_defect("judged-twice", "verifiers-disagree", "warning")
+def _judged_twice(run: MadeRun, rng: Rng) -> None:
+    flipped = _some(run, rng, 0.2)
+    rewards = run.columns["reward"]
+    run.others = {"math": np.where(flipped, _low(run) + _high(run) - rewards, rewards)}
+
+
+@_defect("probed-and-broken", "failed-probe")
+def _probed_and_broken(run: MadeRun, rng: Rng) -> None:
+    run.about = replace(run.about, probe=ProbeOutcome(is_broken=True, reasons=["empty answers pass"]))
+
+
+@_defect("not-probed", "never-probed", "note")
+def _not_probed(run: MadeRun, rng: Rng) -> None:
+    """Every made run is sick in this way."""
+
+
+@_defect("hangs-on-some-tasks", "unjudged-clusters", "warning", least_samples=4, unjudged=0.0)
+def _hangs_on_some_tasks(run: MadeRun, rng: Rng) -> None:
+    hung = (rng.random(run.shape.tasks) < 0.1)[run.columns["task"]]
+    run.columns["reward"] = np.where(hung, np.nan, run.columns["reward"])
+
+
 @_defect("upside-down", "contradicting-metric")
 def _upside_down(run: MadeRun, rng: Rng) -> None:
     run.columns["accuracy"] = 1.0 - run.columns["accuracy"]
@@ -327,6 +360,62 @@ def _error_texts(run: MadeRun, rng: Rng) -> None:
 @_defect("cut-off", "truncated-answers", truncated=0.45)
 def _cut_off(run: MadeRun, rng: Rng) -> None:
     """The shape alone makes it sick."""
+
+
+@_defect("records-nothing", "unrecorded-answers", "warning", form="unrecorded")
+def _records_nothing(run: MadeRun, rng: Rng) -> None:
+    """The shape alone makes it sick."""
+
+
+@_defect("ends-in-errors", "failed-endings", "warning")
+def _ends_in_errors(run: MadeRun, rng: Rng) -> None:
+    run.columns["ends_badly"] = _some(run, rng, 0.15)
+
+
+@_defect("says-nothing-in-between", "hollow-turns", "warning", has_tools=False)
+def _says_nothing_in_between(run: MadeRun, rng: Rng) -> None:
+    run.columns["is_hollow"] = _some(run, rng, 0.25)
+
+
+@_defect("goes-round", "runaway-answers", "warning")
+def _goes_round(run: MadeRun, rng: Rng) -> None:
+    run.columns["loops"] = _some(run, rng, 0.25)
+
+
+@_defect("logprobs-lost", "token-mismatch")
+def _logprobs_lost(run: MadeRun, rng: Rng) -> None:
+    run.columns["has_token_ids"] = ~run.columns["is_empty"]
+    run.columns["loses_logprobs"] = _some(run, rng, 0.15)
+
+
+@_defect("hopeless-tasks", "unhealthy-tasks", "warning", least_samples=4, truncated=0.02, least_rollouts=2000)
+def _hopeless_tasks(run: MadeRun, rng: Rng) -> None:
+    sick = (rng.random(run.shape.tasks) < 0.15)[run.columns["task"]]
+    run.columns["is_truncated"] |= sick
+    _set(run, sick, _low(run))
+
+
+@_defect("tools-unseen", "unused-tools", "warning", has_tools=True)
+def _tools_unseen(run: MadeRun, rng: Rng) -> None:
+    run.columns["tool_calls"] = np.zeros(len(run), dtype=np.int64)
+    run.columns["turns"] = np.ones(len(run), dtype=np.int64)
+
+
+@_defect("server-decides", "server-sampling", "note")
+def _server_decides(run: MadeRun, rng: Rng) -> None:
+    """Every made run is sick in this way."""
+
+
+@_defect("times-out-and-again", "censored-by-timeout", "warning")
+def _times_out_and_again(run: MadeRun, rng: Rng) -> None:
+    run.about = replace(
+        run.about, timed_out=run.columns["task"][_some(run, rng, 0.05)].tolist(), timeout_s=60.0
+    )
+
+
+@_defect("logprobs-ignored", "missing-logprobs", "warning")
+def _logprobs_ignored(run: MadeRun, rng: Rng) -> None:
+    run.about = replace(run.about, logprobs=True)
 
 
 @_defect("seed-fixed", "identical-samples", is_short=False, has_tools=False, least_samples=2)

@@ -11,9 +11,12 @@ from numpy.typing import NDArray
 
 from rollforge import __version__
 from rollforge.checks.evidence import About
-from rollforge.records import JsonObject
+from rollforge.records import OWN_KEY, JsonObject
 
 Kind = Literal["binary", "continuous", "graded", "signed", "ten"]
+Form = Literal["collected", "gym", "nested", "masked", "unrecorded"]
+"""How the rows are written: by `collect`; or as NeMo Gym ships them, in order of completion and without indices: plain, with a
+list of lists as output, with some samples masked, or without any recorded output."""
 Array = NDArray[Any]
 
 NORMAL, EMPTY, REFUSAL, ERROR, ECHO, COPY, NEAR_COPY, TRICK = range(8)
@@ -44,6 +47,7 @@ class Shape:
     refused: float = 0.001
     unjudged: float = 0.005
     failed: float = 0.005
+    form: Form = "collected"
 
 
 @dataclass
@@ -62,6 +66,8 @@ class RunData:
     """Family of each task."""
     about: About = field(default_factory=About)
     metrics: list[str] = field(default_factory=list)
+    others: dict[str, Array] = field(default_factory=dict)
+    """Rewards by verifiers whose verdicts do not count."""
     seed: int = 0
 
     def __len__(self) -> int:
@@ -143,7 +149,7 @@ def row_of(run: RunData, row: int) -> JsonObject:
             if math.isnan(tokens)
             else {"input_tokens": 100, "output_tokens": int(tokens) - 100, "total_tokens": int(tokens)},
         },
-        "_rf": {
+        OWN_KEY: {
             "started": float(column["started"]),
             "seconds": 1.0,
             "verify_seconds": float(column["verify_seconds"]),
@@ -155,6 +161,20 @@ def row_of(run: RunData, row: int) -> JsonObject:
     for name in run.metrics:
         if not math.isnan(float(column[name])) and not math.isnan(reward):
             made[name] = float(column[name])
+    if column.get("ends_badly"):
+        made["response"] |= {"status": "failed", "error": {"code": "server_error", "message": "no answer"}}
+    return made if run.shape.form == "collected" else _as_gym(made, run, task, bool(column.get("is_masked")))
+
+
+def _as_gym(made: JsonObject, run: RunData, task: int, is_masked: bool) -> JsonObject:
+    """The row as NeMo Gym ships it: without indices, with the task's fields, perhaps masked or nested."""
+    for name in ("_ng_task_index", "_ng_rollout_index", OWN_KEY):
+        del made[name]
+    made["expected_answer"] = str(int(run.expected[task]))
+    if is_masked:
+        made |= {"reward": 0.0, "mask_sample": True}
+    if run.shape.form == "nested":
+        made["response"]["output"] = [made["response"]["output"]]
     return made
 
 
@@ -174,6 +194,10 @@ def _output(run: RunData, row: int, calls: int) -> list[JsonObject]:
         items.append({"type": "function_call", "call_id": call, "name": name, "arguments": "{}"})
         items.append({"type": "function_call_output", "call_id": call, "output": "4"})
     text = answer_of(run, row)
+    if _is_set(run, "is_hollow", row):
+        items.insert(0, {"type": "message", "role": "assistant", "status": "completed", "content": []})
+    if _is_set(run, "loops", row):
+        text += " so it is, and so it is" * 60
     if text:
         items.append(
             {
@@ -183,7 +207,16 @@ def _output(run: RunData, row: int, calls: int) -> list[JsonObject]:
                 "content": [{"type": "output_text", "text": text, "annotations": []}],
             }
         )
+    if items and run.columns["has_token_ids"][row]:
+        tokens = max(int(run.columns["total_tokens"][row]) - 100, 1)
+        lost = int(_is_set(run, "loses_logprobs", row))
+        items[-1] |= {"generation_token_ids": [7] * tokens, "generation_log_probs": [-0.1] * (tokens - lost)}
     return items
+
+
+def _is_set(run: RunData, name: str, row: int) -> bool:
+    flags = run.columns.get(name)
+    return flags is not None and bool(flags[row])
 
 
 def task_of(run: RunData, task: int) -> JsonObject:

@@ -6,7 +6,7 @@ empty, some rollouts fail or stay unjudged at random: all of that is healthy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,12 @@ from rollforge.testing.rows import (
 
 BEGUN = 1_763_200_000.0
 
+FORMS = ("collected",) * 6 + ("gym", "nested", "masked", "unrecorded")
+"""How often each form is drawn."""
+
+MASKED = 0.08
+"""Share of samples that a masked run leaves out."""
+
 
 @dataclass
 class MadeRun(RunData):
@@ -46,6 +52,7 @@ class MadeRun(RunData):
         """Leave only the chosen rollouts; lines are numbered anew."""
         self.columns = {name: column[chosen] for name, column in self.columns.items()}
         self.text_kind, self.value = self.text_kind[chosen], self.value[chosen]
+        self.others = {name: rewards[chosen] for name, rewards in self.others.items()}
         self.columns["row"] = np.arange(len(self))
         self.columns["line"] = np.arange(1, len(self) + 1)
 
@@ -83,8 +90,11 @@ class MadeRun(RunData):
             yield msgspec.json.encode(row_of(self, row))
 
     def task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, JsonObject]]:
-        for task in tasks:
-            yield task, task_of(self, task)
+        if self.shape.form == "collected":
+            yield from ((task, task_of(self, task)) for task in tasks)
+
+    def other_rewards(self) -> Mapping[str, Array]:
+        return self.others
 
     # On disk
 
@@ -95,6 +105,8 @@ class MadeRun(RunData):
         with (place / "rollouts.jsonl").open("wb") as file:
             for row in range(len(self)):
                 file.write(msgspec.json.encode(row_of(self, row)) + b"\n")
+        if self.shape.form != "collected":
+            return place / "rollouts.jsonl"
         with (place / "rollouts_tasks.jsonl").open("wb") as file:
             for task in range(self.shape.tasks):
                 file.write(msgspec.json.encode(task_of(self, task)) + b"\n")
@@ -128,6 +140,11 @@ def varied_shape(
         unjudged=float(rng.uniform(0, 0.03)),
         failed=float(rng.uniform(0, 0.02)),
     )
+    # Drawn apart, so that the shapes of known seeds stay what they were.
+    form = str(np.random.default_rng([seed, 5]).choice(FORMS))
+    drawn = replace(drawn, form=form)  # type: ignore[arg-type]
+    if form == "unrecorded":
+        drawn = replace(drawn, mean=max(drawn.mean, 0.3))
     return replace(drawn, **fixed)
 
 
@@ -168,12 +185,36 @@ def healthy_run(shape: Shape | None = None, *, seed: int = 0) -> MadeRun:
         value=value,
         expected=expected,
         families=[("algebra", "geometry", "logic")[number % 3] for number in range(shape.tasks)],
-        about=About(name="made", model="model-8b", expected=n, samples=shape.samples),
+        about=About(name="made", model="model-8b", expected=n, samples=shape.samples, is_collected=True),
         metrics=["accuracy", "format_score"],
         seed=seed,
     )
     finished = np.argsort(columns["started"] + columns.pop("seconds_spent"), kind="stable")
     run.keep(finished[rng.random(n) >= shape.failed])
+    return run if shape.form == "collected" else _as_shipped(run)
+
+
+def _as_shipped(run: MadeRun) -> MadeRun:
+    """The run without what only `collect` records; samples are numbered as they finished."""
+    columns, n = run.columns, len(run)
+    task = columns["task"]
+    order = np.argsort(task, kind="stable")
+    starts = np.searchsorted(task[order], task[order])
+    columns["rollout"] = np.empty(n, dtype=np.int64)
+    columns["rollout"][order] = np.arange(n) - starts
+    for name in ("verifier", "fingerprint"):
+        columns[name] = np.full(n, None, dtype=object)
+    for name in ("started", "verify_seconds"):
+        columns[name] = np.full(n, np.nan)
+    run.about = About(name="made")
+    if run.shape.form == "masked":
+        columns["is_masked"] = np.random.default_rng([run.seed, 6]).random(n) < MASKED
+        columns["reward"] = np.where(columns["is_masked"], np.nan, columns["reward"])
+    if run.shape.form == "unrecorded":
+        run.text_kind = np.full(n, EMPTY)
+        columns["tool_calls"] = columns["turns"] = np.zeros(n, dtype=np.int64)
+        columns["is_truncated"] = np.zeros(n, dtype=np.bool_)
+        rehash(run)
     return run
 
 

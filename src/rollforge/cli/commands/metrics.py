@@ -59,7 +59,7 @@ def metrics(
             f"--compat {compat} prints one run's numbers and cannot compare it with another",
             hint="leave out --compat to compare, or --against to see the peer's numbers (of each run in turn)",
         )
-    with open_index(run, verifier=reading.verifier, workers=reading.workers, at_hand=True) as index:
+    with open_index(run, verifier=reading.verifier, workers=reading.workers) as index:
         if compat is not None:
             _print_compat(index, compat, reading.where, out)
         else:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from rollforge.cli.commands.reading import Reading, strict_exit
+from rollforge.cli.commands.reading import Reading, say_doubt, strict_exit
 from rollforge.cli.render.console import print_json, say
 from rollforge.cli.values import Flag
 from rollforge.errors import Exit
@@ -54,10 +54,8 @@ def profile(
     """
     from rollforge.index import open_index
 
-    needed = ("rollforge.steps.profile", *(() if json else ("rollforge.cli.render.profile",)))
-    with open_index(
-        run, verifier=reading.verifier, workers=reading.workers, needed_next=needed, at_hand=True
-    ) as index:
+    with open_index(run, verifier=reading.verifier, workers=reading.workers) as index:
+        say_doubt(index)
         import msgspec
 
         from rollforge.steps.profile import ProfileOptions, profile_index, write_profile

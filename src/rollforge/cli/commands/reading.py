@@ -38,6 +38,13 @@ def check_count(name: str, count: int) -> None:
         raise UsageError(f"--{name} must be at least 1, not {count}")
 
 
+def say_doubt(index: Index) -> None:
+    """Say so when the file hardly is a run."""
+    doubt = index.doubt()
+    if doubt is not None:
+        say(f"warning: {doubt}")
+
+
 def strict_exit(index: Index, *, is_strict: bool) -> Exit:
     """Report bad lines, the first ones by place; return exit code 2 under --strict."""
     bad = index.rejects

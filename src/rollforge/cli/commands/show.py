@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from rollforge.cli.commands.reading import check_count, strict_exit
+from rollforge.cli.commands.reading import check_count, say_doubt, strict_exit
 from rollforge.cli.render.show import print_line, print_rollouts
 from rollforge.cli.values import Flag, within
 from rollforge.errors import Exit, UsageError
@@ -147,6 +147,7 @@ def show(
     from rollforge.steps.show import show_line, show_rollouts
 
     with open_index(runs, verifier=verifier, workers=workers) as index:
+        say_doubt(index)
         if choice.line is not None:
             seen = show_line(index, choice.line)
             if seen.reason is not None or raw:

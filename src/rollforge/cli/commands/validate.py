@@ -20,6 +20,7 @@ def validate(
     /,
     *,
     verifier: str | None = None,
+    prompt_template: Path | None = None,
     fix: Flag = False,
     out: Annotated[Path | None, Parameter(name=["--out", "-o"])] = None,
     limit: Annotated[int, Parameter(name=["--limit", "-n"]), within(0)] = 20,
@@ -36,6 +37,8 @@ def validate(
         JSONL (also .gz, .zst) or Parquet files; prompts are compared between them.
     verifier
         Also require the task fields this verifier reads.
+    prompt_template
+        YAML file that makes the prompt from the fields of each task row, as in `collect`.
     fix
         Write `NAME.clean.jsonl` with the good lines and `NAME.rejects.jsonl` with the others and the reasons.
     out
@@ -46,8 +49,11 @@ def validate(
         Print one JSON object on stdout.
     """
     from rollforge.steps.validate import ValidateOptions, validate_files
+    from rollforge.tasks import PromptTemplate
 
-    options = ValidateOptions(needs=_needs(verifier), fix=fix, out=str(out) if out is not None else None)
+    template = PromptTemplate.load(prompt_template) if prompt_template is not None else None
+    folder = str(out) if out is not None else None
+    options = ValidateOptions(needs=_needs(verifier), fix=fix, out=folder, prompt_template=template)
     report = validate_files(files, options)
     if json:
         print_json(report)

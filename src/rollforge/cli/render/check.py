@@ -47,18 +47,18 @@ def print_report(report: Report) -> None:
         show(f"only rollouts where {report.where}", markup=False)
     for area, heading in _HEADINGS.items():
         found = [finding for finding in report.findings if _heading(finding) == area]
-        if area == "recipe" and report.recipe is None:
+        if area == "recipe" and not report.asked:
             continue
         if not found and area in ("confounds",):
             continue
-        show(f"\n{heading.format(recipe=report.recipe)}", style="bold", markup=False)
+        show(f"\n{heading.format(recipe=', '.join(report.asked))}", style="bold", markup=False)
         for finding in found:
             _print_finding(finding)
         if not found:
             show("  nothing found", markup=False)
     show("\nFit for", style="bold")
     for name, verdict in report.recipes.items():
-        if report.recipe in (None, name):
+        if not report.asked or name in report.asked:
             heading = f"  {name:<5} {verdict.verdict:<8} "
             show(
                 heading + f"\n{' ' * len(heading)}".join(wrapped(_brief(verdict.reason), len(heading))),
@@ -109,9 +109,9 @@ def _closing(report: Report) -> str:
         for level in ("error", "warning", "note")
         if (found := report.at(level))
     )
-    purpose = f" for {report.recipe}" if report.recipe else ""
+    purpose = f" for {', '.join(report.asked)}" if report.asked else ""
     meaning = {
-        0: f"fit{purpose}" if report.recipe else "no error",
+        0: f"fit{purpose}" if report.asked else "no error",
         3: "too incomplete to say",
         4: f"not ready{purpose}",
         5: "verification is judged broken",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from rollforge.cli.render.console import out
@@ -15,45 +16,56 @@ def print_file(report: FileReport, limit: int) -> None:
     from rich.text import Text
 
     console = out()
-    verdict = "ok" if not report.errors else f"{report.errors:,} errors in {report.bad_lines:,} lines"
+    verdict = (
+        "ok"
+        if not report.errors
+        else f"{_count(report.errors, 'error')} in {_count(report.bad_lines, 'line')}"
+    )
     kind = "" if report.kind == "empty" else f" of {report.kind}"
     head = Text(f"{report.path}: {report.rows:,} rows{kind}: ", style="bold")
     console.print(head.append(verdict, style="green" if not report.errors else "bold red"))
-    shown = _first_of_each(report.bad)[:limit]
-    for problem in shown:
-        _print_problem(report.path, problem)
-    if report.errors > len(shown):
-        console.print(Text(f"  … {report.errors - len(shown):,} more; see --limit or --json", style="dim"))
-    for problem in report.warnings[: max(3, limit // 4)]:
-        _print_problem(report.path, problem)
+    groups = _grouped(report.bad)
+    for group in groups[:limit]:
+        _print_group(report.path, group)
+    hidden = report.errors - sum(len(group) for group in groups[:limit])
+    if hidden > 0:
+        console.print(Text(f"  … {hidden:,} more; see --limit or --json", style="dim"))
+    for group in _grouped(report.warnings)[: max(3, limit // 4)]:
+        _print_group(report.path, group)
     metrics = report.metrics
-    told = [f"{metrics['examples']:,} examples"]
+    parts = [_count(metrics["examples"], "example")]
     for name in ("tools", "turns", "words", "temperature"):
         block = metrics[name]
         if block["n"]:
-            told.append(f"{name} {short(block['mean'])} ({short(block['min'])}–{short(block['max'])})")
-    console.print(Text("  " + " · ".join(told), style="dim"))
+            parts.append(f"{name} {short(block['mean'])} ({short(block['min'])}–{short(block['max'])})")
+    console.print(Text("  " + " · ".join(parts), style="dim"))
     if report.fixed is not None:
         console.print(Text(f"  wrote {report.fixed} and {report.rejects}"))
 
 
-def _first_of_each(problems: list[LineFault]) -> list[LineFault]:
-    """At most three that say the same of the same field: the fourth teaches nothing."""
-    told: dict[tuple[str, str], int] = {}
-    kept = []
-    for problem in problems:
-        key = (problem.path, problem.text)
-        told[key] = told.get(key, 0) + 1
-        if told[key] <= 3:
-            kept.append(problem)
-    return kept
+_NUMBER = re.compile(r"\d+")
 
 
-def _print_problem(file: str, problem: LineFault) -> None:
+def _grouped(faults: list[LineFault]) -> list[list[LineFault]]:
+    """Faults that say the same of the same field, numbers aside, in order of their first line."""
+    groups: dict[tuple[str, str], list[LineFault]] = {}
+    for fault in faults:
+        groups.setdefault((_NUMBER.sub("#", fault.path), _NUMBER.sub("#", fault.text)), []).append(fault)
+    return list(groups.values())
+
+
+def _print_group(file: str, group: list[LineFault]) -> None:
+    """The first fault of a group, and how many rows share it."""
     from rich.text import Text
 
-    style = "red" if problem.level == "error" else "yellow"
-    where = f" {problem.path}" if problem.path else ""
-    out().print(Text.assemble((f"  {file}:{problem.line}", style), (where, "bold"), f": {problem.text}"))
-    if problem.hint:
-        out().print(Text(f"      {problem.hint}", style="dim"))
+    first, others = group[0], len({fault.line for fault in group}) - 1
+    style = "red" if first.level == "error" else "yellow"
+    where = f" {first.path}" if first.path else ""
+    more = f" (and {_count(others, 'more row')})" if others else ""
+    out().print(Text.assemble((f"  {file}:{first.line}", style), (where, "bold"), f": {first.text}{more}"))
+    if first.hint:
+        out().print(Text(f"      {first.hint}", style="dim"))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,6 +1,6 @@
-"""This module counts while a run is collected: constant cost per rollout, memory bounded by what is in flight.
+"""Counters of a running collection: constant cost per rollout, memory bounded by what is in flight.
 
-Its numbers are for watching. The numbers of record are computed from the files when the run ends.
+These numbers are for watching. The numbers of record are computed from the files when the run ends.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections import Counter, deque
 
 import msgspec
 
+from rollforge.endpoint import MOST_TOKENS
 from rollforge.errors import Failure
 from rollforge.intervals import ClusterMean
 from rollforge.records import Response, Verdict
@@ -63,6 +64,8 @@ class Live:
         self.fresh = self.judged = self.unjudged = self.given_up = 0
         self.truncated = self.empty = self.tokens = self.bytes = 0
         self.failures: Counter[str] = Counter()
+        self.redrawn_after_timeout = 0
+        """Rollouts tried again after a time-out: the new answer may be a shorter one."""
         self.reward = ClusterMean()
         self.tokens_per_rollout = ClusterMean()
         self.seconds_per_rollout = ClusterMean()
@@ -88,7 +91,8 @@ class Live:
         self.truncated += response.is_truncated
         self.empty += response.is_empty
         used = response.usage.get("total_tokens")
-        if not isinstance(used, int):  # a token budget must hold for servers that do not count, too
+        # A token budget must hold for servers that do not count, and for agents whose server counts nonsense.
+        if not isinstance(used, int) or not 0 <= used <= MOST_TOKENS:
             used = (prompt_bytes + len(response.text)) // CHARACTERS_PER_TOKEN
         self.tokens += used
         self.tokens_per_rollout.add(task, used)

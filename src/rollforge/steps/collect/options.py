@@ -33,6 +33,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "retries": (0, 1_000),
     "verify_concurrency": (1, 100_000),
     "max_turns": (1, 10_000),
+    "max_response_bytes": (1024, math.inf),
     "max_total_tokens": (1, math.inf),
     "pilot": (1, math.inf),
 }
@@ -158,6 +159,8 @@ class PaceOptions:
     """End the run when more rollouts fail than this: a count, or a share such as 5%."""
     request_timeout_s: float = 600.0
     """Longest time for one request."""
+    max_response_bytes: int = 64 << 20
+    """Largest answer in bytes, as sent and after decompression; a larger one is a failure. A row may be twice as large."""
     rollout_deadline_s: float = 3600.0
     """Longest time for one rollout, retries included."""
     outage_patience_s: float = 600.0

@@ -12,16 +12,18 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 
 from rollforge import __version__
 from rollforge.agents.base import Agent, Preparation
+from rollforge.endpoint.model import LOGPROBS_ABSENT
 from rollforge.errors import Exit, RollforgeError
 from rollforge.steps.collect.ending import CollectResult, ending_of, message_of, raise_fatal
 from rollforge.steps.collect.forecast import bottleneck, forecast
 from rollforge.steps.collect.live import LiveSnapshot, reward_facts
-from rollforge.steps.collect.machinery import Machinery, judge_for, open_machinery, prepared_agent
+from rollforge.steps.collect.machinery import Machinery, judge_for, only_model, open_machinery, prepared_agent
 from rollforge.steps.collect.observer import GuardedObserver, Observer
 from rollforge.steps.collect.options import CollectOptions
 from rollforge.steps.collect.plan import CollectPlan, make_plan
@@ -61,6 +63,7 @@ class Collection:
         self._is_draining = False
         self._cpu_at_start = 0.0
         self._lag_s = 0.0
+        self._observed_before: dict[str, int] = {}
 
     # -- for the shell ------------------------------------------------------------------------------------------------
 
@@ -85,6 +88,10 @@ class Collection:
 
     async def run(self) -> CollectResult:
         """Collect what is owed."""
+        if self.options.model == "auto":
+            name = await only_model(self.options)
+            self.notes.append(f"-m auto: the server's model is {name}")
+            self.options = replace(self.options, model=name)
         options = self.options
         verifier = None
         if options.verifier is not None:
@@ -105,6 +112,7 @@ class Collection:
             agent=prepared,
         )
         self.notes += plan.notes
+        self._observed_before = dict(plan.manifest.extra.get("observed") or {})
         if verifier is not None and verifier.reward_range is not None:
             plan.manifest.extra["reward_range"] = list(verifier.reward_range)
         judge = judge_for(verifier, self.options) if verifier and not self.is_judged_later else None
@@ -194,9 +202,33 @@ class Collection:
         manifest.concurrency = machinery.limiter.facts(since=engine.live.started)
         manifest.endpoints = [endpoint.facts() for endpoint in machinery.client.endpoints]
         manifest.requests = machinery.client.budget.facts()
-        manifest.notes = self.notes
+        manifest.notes = self._all_notes(machinery)
+        self._record_oddities(machinery, plan)
         if engine.watch.tripped:
             manifest.extra["suspect"] = msgspec.to_builtins(engine.watch.window())
+
+    def _all_notes(self, machinery: Machinery) -> list[str]:
+        """What a user should know: from the start, and what the server's answers were like."""
+        model = machinery.model
+        notes = [
+            f"{what} ({count:,} {'answer' if count == 1 else 'answers'})"
+            for what, count in model.oddities.items()
+        ]
+        names = [name for name in model.names_seen if name not in (model.options.name, "None")]
+        if names:
+            notes.insert(0, f"the server calls its model {', '.join(sorted(names)[:3])}")
+        return [*self.notes, *notes]
+
+    def _record_oddities(self, machinery: Machinery, plan: CollectPlan) -> None:
+        """Keep in the manifest what checks need: answers that lacked logprobs, rollouts drawn again after a time-out."""
+        observed = plan.manifest.extra.setdefault("observed", {})
+        absent = machinery.model.oddities[LOGPROBS_ABSENT]
+        redrawn = machinery.engine.live.redrawn_after_timeout
+        for name, count in (("logprobs_absent", absent), ("redrawn_after_timeout", redrawn)):
+            if count:
+                observed[name] = self._observed_before.get(name, 0) + count
+        if not observed:
+            del plan.manifest.extra["observed"]
 
     def _unjudged(self, machinery: Machinery, plan: CollectPlan) -> int:
         """Rollouts that a verifier should have judged and did not."""
@@ -210,6 +242,8 @@ class Collection:
         unfinished = plan.ledger.expected - plan.ledger.finished
         shortfall = self._observer.shortfall() if self._observer is not None else ""
         ending, code = ending_of(engine.reason, unfinished=unfinished, unjudged=unjudged, shortfall=shortfall)
+        if report is not None:
+            plan.manifest.extra["probe"] = report.facts()
         if report is not None and report.is_broken:
             code = Exit.BROKEN_VERIFICATION
         self._update_manifest(machinery, plan, ending if ending in ("done", "incomplete") else "interrupted")
@@ -237,7 +271,7 @@ class Collection:
             bottleneck=self._bottleneck(machinery, elapsed),
             forecast=forecast(live, owed=owed, elapsed_s=elapsed) if options.pilot is not None else None,
             bad_lines=plan.manifest.input.bad_lines,
-            notes=self.notes,
+            notes=self._all_notes(machinery),
             suspect=engine.watch.window() if engine.watch.tripped else None,
             probe=report,
         )

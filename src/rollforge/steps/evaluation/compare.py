@@ -1,7 +1,7 @@
-"""This module compares evaluations over the same task sets, each task with itself.
+"""Paired comparison of evaluations over the same task sets.
 
-Pairing takes out how hard the tasks are, which is most of the spread. The verdict is what the interval of the difference allows
-to be said, and no more.
+Pairing removes the difficulty of the tasks, which is most of the spread. The verdict claims no more than the interval of the
+difference supports.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _difference(
 def verdict(
     model: str, baseline: str, metric: str, estimate: intervals.Estimate, *, are_equal: bool = False
 ) -> str:
-    """What can be said, in words; `are_equal` when no task differs."""
+    """The verdict in words; `are_equal` when no task differs."""
     if estimate.value is None:
         return f"nothing can be said: no task is judged for both {model} and {baseline}"
     over = f"over {estimate.groups:,} shared tasks"
@@ -100,16 +100,18 @@ def verdict(
         if are_equal and estimate.groups >= intervals.FEWEST_PAIRS:
             return f"{model} and {baseline} are the same: {metric} {estimate.value:+.3f} {over}"
         return f"too few tasks to tell: {metric} {estimate.value:+.3f} {over}"
-    told = (
+    summary = (
         f"{metric} {estimate.value:+.3f} (95 % interval {estimate.low:+.3f} to {estimate.high:+.3f}) {over}"
     )
     if estimate.groups < intervals.FEWEST_PAIRS:
-        return f"too few tasks to tell: {told}; nothing is shown by fewer than {intervals.FEWEST_PAIRS}"
+        return f"too few tasks to tell: {summary}; nothing is shown by fewer than {intervals.FEWEST_PAIRS}"
     if estimate.low > 0:
-        return f"{model} is better than {baseline}: {told}"
+        return f"{model} is better than {baseline}: {summary}"
     if estimate.high < 0:
-        return f"{model} is worse than {baseline}: {told}"
+        return f"{model} is worse than {baseline}: {summary}"
     if are_equal or estimate.low == estimate.high == 0:
-        return f"{model} and {baseline} are the same: {told}"
+        return f"{model} and {baseline} are the same: {summary}"
     most = max(abs(estimate.low), abs(estimate.high))
-    return f"no difference shown between {model} and {baseline}: {told}; up to {most:.3f} cannot be ruled out"
+    return (
+        f"no difference shown between {model} and {baseline}: {summary}; up to {most:.3f} cannot be ruled out"
+    )

@@ -1,7 +1,7 @@
-"""This module folds a collected run into the metrics of an evaluation, with an interval beside every mean.
+"""Folds a collected run into the metrics of an evaluation, with an interval for every mean.
 
 Means are over tasks, each task the mean of its runs; intervals are over tasks, since the runs of one task are not independent.
-Runs that failed or could not be judged are in no mean; `coverage` says how many there are.
+Runs that failed or could not be judged are in no mean; `coverage` is the share of judged runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rollforge.index import Index, open_index
 from rollforge.metrics.evaluation import EvalOptions, fold_eval, task_level
 from rollforge.metrics.fold import reduce_numbers
 from rollforge.metrics.ladder import Estimator
-from rollforge.metrics.names import SUFFIXES, is_metric, parse_name
+from rollforge.metrics.names import SUFFIXES, is_amount, is_metric, parse_name
 from rollforge.steps.evaluation.tasksets import TASKSET_KEY
 
 MEAN_ONLY = ("output_tokens", "is_truncated")
@@ -53,7 +53,7 @@ class MetricResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TasksetResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task set came to."""
+    """The result of one task set."""
 
     tasks: int
     """Tasks asked for."""
@@ -67,13 +67,13 @@ class TasksetResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evaluation(msgspec.Struct, kw_only=True):
-    """What an evaluation came to."""
+    """The result of an evaluation."""
 
     run: str
     k: int
     tasksets: dict[str, TasksetResult]
     metrics: dict[str, float]
-    """The same numbers under their full names, as sinks get them."""
+    """All numbers under their full metric names, as sinks get them."""
     task_means: dict[str, dict[str, dict[int, float]]] = {}
     """Task set → metric → task → mean of its runs: what comparisons pair."""
 
@@ -132,7 +132,7 @@ def _fold(
     metrics = {
         _metric_name(name): values
         for name, values in metrics.items()
-        if name == "reward" or not np.isnan(values).all()  # a reward that nobody has is a coverage of 0
+        if name == "reward" or not np.isnan(values).all()  # a reward without any value means a coverage of 0
     }
     answers: list[Hashable] | None = columns[ANSWER_COLUMN].tolist() if ANSWER_COLUMN in columns else None
     present = {name: ~np.isnan(values) for name, values in metrics.items()}
@@ -189,7 +189,7 @@ def _results(
 ) -> dict[str, MetricResult]:
     results: dict[str, MetricResult] = {}
     known = values[~np.isnan(values)]
-    are_shares = bool(((known == 0) | (known == 1)).all())
+    are_shares = not is_amount(metric) and bool(((known == 0) | (known == 1)).all())
     for statistic, found in statistics.items():
         if statistic == "_runs" or (metric in MEAN_ONLY and not statistic.startswith("mean@")):
             continue
@@ -198,7 +198,11 @@ def _results(
             results[statistic] = MetricResult(value=reduced, ci=None, tasks=len(found))
             continue
         is_share = statistic.startswith("pass@") or (are_shares and not statistic.startswith("std@"))
-        estimate = intervals.mean_of(found, most=len(known) / _runs_each(statistic) if is_share else None)
+        estimate = intervals.mean_of(
+            found,
+            most=len(known) / _runs_each(statistic) if is_share else None,
+            is_unit=False if is_amount(metric) else None,
+        )
         results[statistic or "mean"] = MetricResult(
             value=estimate.value, ci=estimate.ci, tasks=estimate.groups
         )
@@ -206,7 +210,7 @@ def _results(
 
 
 def _runs_each(statistic: str) -> int:
-    """How many runs one answer yes or no is made of: k for `best@k` and its kin, but each run is one for a mean."""
+    """Runs per independent yes/no answer: k for `best@k` and the like, 1 for a mean."""
     name, _, k = statistic.partition("@")
     return int(k) if k.isdecimal() and name != "mean" else 1
 

@@ -1,4 +1,4 @@
-"""This module joins several task files into one, so that one run holds the whole evaluation and resumes as one."""
+"""Joins several task files into one, so that one run holds the whole evaluation and resumes as one."""
 
 from __future__ import annotations
 

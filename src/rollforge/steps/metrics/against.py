@@ -1,7 +1,7 @@
-"""This module compares two runs over the tasks they share, each task with itself.
+"""Paired comparison of two runs over the tasks they share.
 
-Pairing takes out how hard the tasks are, which is most of the spread; two intervals that overlap say little, the interval of
-the difference says it all.
+Pairing removes the difficulty of the tasks, which is most of the spread: two separate intervals may overlap while the interval of
+the paired difference excludes zero.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from msgspec import Struct
 
 from rollforge import intervals
 from rollforge.errors import UsageError
-from rollforge.index import Index
-from rollforge.index.arrays import ints
-from rollforge.index.grouped import ByTask, Floats, Ints
+from rollforge.index import ByTask, Index, ints
+from rollforge.stats import Floats, Ints
 
 REWORDED = "; no prompt is in both runs: this holds only if equal task numbers are the same tasks"
 
@@ -87,7 +86,7 @@ class _Shared(NamedTuple):
 
 
 def _share(one: ByTask, two: ByTask) -> _Shared:
-    """A task is known by its prompt; by its number where prompts do not tell, or another template has changed all of them."""
+    """Match tasks by prompt; by number where prompts are missing, ambiguous, or all changed by another template."""
     here, there = _prompts(one), _prompts(two)
     if here is not None and there is not None:
         shared, *places = np.intersect1d(here, there, return_indices=True)
@@ -133,15 +132,13 @@ def _verdict(reward: FieldDifference | None) -> str:
         why = "too few tasks to tell" if reward.tasks < intervals.FEWEST_PAIRS else "the same in every task"
         return f"{why}: reward {reward.difference:+.3f} {over}"
     low, high = reward.ci
-    told = f"reward {reward.difference:+.3f} (95 % interval {low:+.3f} to {high:+.3f}) {over}"
+    summary = f"reward {reward.difference:+.3f} (95 % interval {low:+.3f} to {high:+.3f}) {over}"
     if reward.tasks < intervals.FEWEST_PAIRS:
-        return f"too few tasks to tell: {told}; nothing is shown by fewer than {intervals.FEWEST_PAIRS}"
+        return f"too few tasks to tell: {summary}; nothing is shown by fewer than {intervals.FEWEST_PAIRS}"
     if low > 0:
-        return f"better: {told}"
+        return f"better: {summary}"
     if high < 0:
-        return f"worse: {told}"
+        return f"worse: {summary}"
     if reward.differing == 0:
-        return f"the same in every task: {told}"
-    return (
-        f"no difference shown: {told}; differences up to {max(abs(low), abs(high)):.3f} cannot be ruled out"
-    )
+        return f"the same in every task: {summary}"
+    return f"no difference shown: {summary}; differences up to {max(abs(low), abs(high)):.3f} cannot be ruled out"

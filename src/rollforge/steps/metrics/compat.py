@@ -1,4 +1,4 @@
-"""This module prints the peers' own numbers under the peers' own names, right or wrong, so that two tools can be compared.
+"""Metrics as NeMo Gym and Trinity-RFT compute and name them, right or wrong, so that tools can be compared.
 
 NeMo Gym: pass@k and majority@k in 0–100, tasks with fewer than k rollouts skipped, for rewards other than 0 and 1 the best of
 the first k. Trinity-RFT: best@k and worst@k from 1000 resamples with replacement, seed 42, population std.
@@ -13,10 +13,10 @@ from typing import Any, TypedDict
 import numpy as np
 
 from rollforge import at_k, stats
-from rollforge.index import Index
-from rollforge.index.grouped import ByTask, Floats
-from rollforge.index.top_level import top_level_numbers
+from rollforge.index import ByTask, Index, top_level_numbers
 from rollforge.records import ATTEMPT_KEY
+from rollforge.stats import Floats
+from rollforge.steps.metrics.run import masked_rollouts
 from rollforge.steps.metrics.votes import answers_of
 
 ANSWERS = "extracted_answer"
@@ -46,6 +46,8 @@ def nemo_gym_metrics(index: Index, where: str | None = None) -> list[NemoAgent]:
         for column, values in rows.floats(list(fields)):
             metrics |= nemo_statistics(fields[column], values)
         metrics |= _nemo_at_k(rows)
+        if masked := masked_rollouts(rows):
+            metrics["coverage/masked_rollouts"] = masked
         key_metrics = {name: value for name, value in metrics.items() if name.startswith("mean/")}
         entries.append(NemoAgent(agent_ref={"name": agent}, agent_metrics=metrics, key_metrics=key_metrics))
     return entries
@@ -198,7 +200,7 @@ def _trinity_eval(by_size: dict[int, Floats]) -> dict[str, float]:
 
 
 def _bootstrap(drawn: Floats, size: int, k: int) -> tuple[Floats, Floats]:
-    """The same draws for every task: each call starts from the same seed."""
+    """Bootstrap with the same draws for every task, as in Trinity-RFT, where each call starts from the same seed."""
     rng = np.random.RandomState(at_k.BOOTSTRAP_SEED)
     places = rng.choice(size, size=(at_k.BOOTSTRAP_ROUNDS, k), replace=True)
     best, worst = np.empty(len(drawn)), np.empty(len(drawn))

@@ -1,10 +1,10 @@
-"""This module holds what `metrics` says, in the shape it is printed as JSON."""
+"""The records of `metrics`, in the shape of its JSON."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-from rollforge.index.scanned import BadLineAt
+from rollforge.index import BadLineAt
 
 
 class Counts(Struct, kw_only=True):
@@ -23,6 +23,8 @@ class Counts(Struct, kw_only=True):
     duplicates: int
     """Rows overruled by a later one with the same key."""
     tasks: int
+    masked: int = 0
+    """Of the unjudged: rows that declare their reward to be no measurement (`mask_sample`)."""
 
 
 class Field(Struct, kw_only=True):
@@ -49,7 +51,7 @@ class Success(Struct, kw_only=True):
 
 
 class FailuresAsZero(Struct, kw_only=True):
-    """The mean reward if every failed rollout had earned 0; told beside the mean, never instead of it."""
+    """The mean reward if every failed rollout had earned 0; printed beside the mean, never instead of it."""
 
     mean: float | None
     n: int
@@ -98,7 +100,7 @@ class EqualGroups(Struct, kw_only=True):
 
     groups: int
     of: int
-    """Groups of two or more samples that are not all empty."""
+    """Groups of two or more samples without tool calls, none shorter than 40 characters: other equal texts may be coincidence."""
 
 
 class RunMetrics(Struct, kw_only=True):
@@ -131,5 +133,5 @@ class RunMetrics(Struct, kw_only=True):
     mixed_types: dict[str, int]
     """Number fields that are text in some rows, where they count as missing."""
     bad_lines: list[BadLineAt]
-    """The first lines that are rejected or odd, each with its place; `counts` tells how many there are."""
+    """The first lines that are rejected or odd, each with its place; `counts` has their number."""
     flags: list[Flag]

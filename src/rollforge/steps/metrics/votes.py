@@ -1,8 +1,7 @@
-"""This module says what each rollout answered, and how the votes of a task's rollouts go.
+"""Majority votes over the answers of a task's rollouts.
 
-An answer votes as what it is. A column of the index holds either numbers or short texts; an answer that is not in it (a long text, a
-text among numbers, a list) is read from the rollout's line, so that it is never taken for a missing one. A number and the text
-that spells it are the same answer.
+A column of the index holds either numbers or short texts. An answer that is in neither (a long text, a text among numbers, a list)
+is read from the rollout's line, so it is never taken for a missing one. A number and the text that spells it are the same answer.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ import msgspec
 import numpy as np
 
 from rollforge import at_k
-from rollforge.index.arrays import ints
-from rollforge.index.facts import split_line
-from rollforge.index.grouped import ByTask, Floats, Ints
+from rollforge.index import ByTask, ints, split_line
+from rollforge.stats import Floats, Ints
 
 
 def majority(rows: ByTask, hits: Floats, answer_field: str, widest: int) -> dict[int, Floats]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from rollforge.errors import DataError
 from rollforge.exporters.base import Exporter
-from rollforge.index.lines import is_compressed
+from rollforge.index import is_compressed
 from rollforge.recipes.base import Ints, Selection
 from rollforge.steps.prepare.pool import Pool
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from rollforge.errors import UsageError
-from rollforge.index.arrays import arrow_array, arrow_floats
+from rollforge.index import arrow_array, arrow_floats
 from rollforge.recipes.base import Ints
 from rollforge.steps.prepare.manifest import find_run
 from rollforge.steps.prepare.plan import DatasetPlan

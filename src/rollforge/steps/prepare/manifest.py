@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,11 @@ from msgspec import UNSET, UnsetType
 from rollforge import __version__
 from rollforge.conversations.template import template_file
 from rollforge.errors import DataError, UsageError
-from rollforge.index.hashing import digest_of
-from rollforge.index.sources import tasks_file
-from rollforge.installed import version_of
 from rollforge.registry import refuse_unknown
 from rollforge.steps.prepare.settings import SETTING_NAMES, Settings
 from rollforge.store import RunFiles
+from rollforge.store.digest import digest_of
+from rollforge.store.find import tasks_file
 from rollforge.store.reading import UNREADABLE
 
 NAME = "manifest.json"
@@ -286,7 +286,15 @@ def describe_inputs(runs: Sequence[str | Path], beside: Sequence[Path] = ()) -> 
 def versions() -> dict[str, str]:
     """Versions of everything that the bytes may depend on."""
     found = {"rollforge": __version__, "python": platform.python_version()}
-    return found | {name: version_of(name) for name in PACKAGES}
+    return found | {name: _version_of(name) for name in PACKAGES}
+
+
+def _version_of(package: str) -> str:
+    """The installed version of a package."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def runs_of(manifest: DatasetManifest) -> list[str]:

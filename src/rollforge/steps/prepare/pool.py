@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from rollforge.errors import UsageError
-from rollforge.index import Index, arrays, open_index
+from rollforge.index import Index, codes, floats, open_index
 from rollforge.recipes.base import Candidates, Ints, Mask, group_stats, scrambled
 from rollforge.records import UNANSWERED
 from rollforge.steps.prepare.settings import Settings
@@ -186,12 +186,12 @@ def _columns(index: Index, settings: Settings) -> dict[str, np.ndarray]:
     } or {name: np.zeros(0, dtype=np.int64) for name in _NUMBERS}
     found["has_answer"] = _is_known(table.column("answer_hash"))
     found["empty"] = found["empty"] & ~found.pop("refusal")  # a refusal is an answer, though not as text
-    finish, reasons = arrays.codes(index.table(["finish_reason"], may_code=True).column(0))
+    finish, reasons = codes(index.table(["finish_reason"], may_code=True).column(0))
     for flag, meant in (("failed", UNANSWERED), ("filtered", ("content_filter",))):
         found[flag] = np.isin(finish, [number for number, reason in enumerate(reasons) if reason in meant])
     found["masked"] = np.zeros(table.num_rows, dtype=bool)
-    if MASKED in index.numbers:
-        found["masked"] = arrays.floats(index.table([MASKED]).column(0)) == 1
+    if MASKED in index.columns():
+        found["masked"] = floats(index.table([MASKED]).column(0)) == 1
     if index.duplicate_count:
         found["row"] = np.asarray(index.table(["row"]).column("row").to_numpy(), dtype=np.int64)
     else:
@@ -228,7 +228,7 @@ def _is_known_here(array: pa.Array) -> Mask:
 
 def _names(indexes: Sequence[Index], column: str) -> TextColumn:
     """A text column of all runs, dictionary-encoded."""
-    found = [arrays.codes(index.table([column], may_code=True).column(column)) for index in indexes]
+    found = [codes(index.table([column], may_code=True).column(column)) for index in indexes]
     names = sorted({name for _, texts in found for name in texts})
     place = {name: number for number, name in enumerate(names)}
     numbers = [np.array([*(place[name] for name in texts), -1])[each] for each, texts in found]

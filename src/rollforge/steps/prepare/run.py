@@ -14,8 +14,6 @@ from rollforge.errors import UsageError
 from rollforge.exporters.base import Exporter, load_exporter, refuse_unsupported
 from rollforge.exporters.examples import KIND_OF_RECIPE
 from rollforge.exporters.form import Form
-from rollforge.index.digests import Digests
-from rollforge.index.sources import find_runs
 from rollforge.recipes import RECIPES
 from rollforge.recipes.base import Ints
 from rollforge.steps.prepare.card import files_by_split, write_card
@@ -42,6 +40,8 @@ from rollforge.steps.prepare.survey import Survey, survey
 from rollforge.steps.prepare.text_filters import AnswerUse, rule_out_by_text
 from rollforge.steps.prepare.write import Progress, Written, copy_dataset, write_dataset
 from rollforge.store import RunFiles
+from rollforge.store.digest import Digests
+from rollforge.store.find import find_runs
 
 
 def silent(phase: str, done: int, total: int) -> None:

@@ -1,91 +1,82 @@
-"""This module computes `mean/x`, `max/x`, `min/x`, `median/x`, `std/x` for every field and every group at once.
+"""`mean/x`, `max/x`, `min/x`, `median/x`, `std/x` of every field x, for every group at once.
 
-Sample std. A group in which no field has a spread (one rollout) gets std 0 for the fields none of its rollouts misses; in any
-other group a field with a single value has no std at all. These are NeMo Gym's rules, so that its readers see what they expect.
+NeMo Gym's rules for `std`, the sample standard deviation: in a group where no field has a spread (one rollout), it is 0 for every
+field that no rollout lacks. In any other group, a field with a single value has none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+import math
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollforge import stats
-from rollforge.index.ahead import mapped
-from rollforge.index.grouped import ByTask, Floats, Ints
+from rollforge.index import ByTask
 from rollforge.records import ATTEMPT_KEY
+from rollforge.stats import Floats, Ints
 from rollforge.steps.profile.shelf import Shelf
 
 Bools = NDArray[np.bool_]
 
-WORTH_A_THREAD = 300_000
-"""Rollouts; of fewer, a column is done before a thread has handed over the interpreter to another."""
-
-MOST_THREADS = 2
-"""Each needs several times the memory of a column."""
-
 STATISTICS = ("mean", "max", "min", "median", "std")
 
 
-class Described(NamedTuple):
-    """What one field is like in every group."""
-
-    groups: stats.GroupSummaries
-    drawn: list[stats.Histogram] | None
-
-
 class GroupStatistics:
-    """One array per `statistic/field`, one value per group, NaN for what is undefined."""
+    """One array per `statistic/field`, one value per group, NaN for undefined."""
 
     def __init__(
         self,
         sizes: Ints,
         *,
         order: Ints | None = None,
-        draw: Callable[[Floats, stats.GroupSummaries], list[stats.Histogram]] | None = None,
+        has_histograms: bool = False,
         shelf: Shelf | None = None,
     ) -> None:
         """Groups of these sizes, one after another.
 
         Args:
-            order: places of the rollouts (which come by task) sorted by group; None when they are.
-            draw: makes a histogram per group of a field's values, which are sorted by group, and of what is known of them.
-            shelf: takes the arrays that are made, when there may be many groups.
+            order: positions of the rollouts (which come by task) sorted by group; None when they already are.
+            has_histograms: also make a histogram per group and field.
+            shelf: stores the arrays, when there may be many groups.
         """
         self._sizes = sizes
         self._starts = np.cumsum(sizes) - sizes
-        self._order, self._draw, self._shelf = order, draw, shelf
-        self.drawn: dict[str, list[stats.Histogram]] = {}
-        """The histograms of each field."""
+        self._order, self._shelf, self._has_histograms = order, shelf, has_histograms
+        self.histograms: dict[str, list[stats.Histogram]] = {}
+        """The histograms of each field, one per group."""
         self._columns: dict[str, Floats] = {}
         self._is_whole: dict[str, Bools] = {}
         self._has_spread = np.zeros(len(sizes), dtype=np.bool_)
 
-    @np.errstate(over="ignore", invalid="ignore")  # values near the greatest number have no mean
-    def describe(self, values: Floats) -> Described:
-        """The statistics of one more field; several threads may ask at once."""
+    @np.errstate(over="ignore", invalid="ignore")  # values near the largest float have no mean
+    def add(self, name: str, values: Floats) -> None:
+        """Describe one more field; `values` come by task."""
         if self._order is not None:
             values = values[self._order]
         groups = stats.summarize_groups(values, self._starts)
-        return Described(groups, None if self._draw is None else self._draw(values, groups))
-
-    def add(self, name: str, found: Described) -> None:
-        """Take in what was described."""
-        groups = found.groups
         self._is_whole[name] = groups.n == self._sizes
         self._has_spread |= ~np.isnan(groups.std)
         for statistic in STATISTICS:
             made: Floats = getattr(groups, statistic)
             self._columns[f"{statistic}/{name}"] = made if self._shelf is None else self._shelf.put(made)
-        if found.drawn is not None:
-            self.drawn[name] = found.drawn
+        if self._has_histograms:
+            self.histograms[name] = self._draw(values, groups)
         if self._shelf is not None:
             self._shelf.settle()
 
+    def _draw(self, values: Floats, groups: stats.GroupSummaries) -> list[stats.Histogram]:
+        parts = np.split(values, self._starts[1:]) if len(self._starts) else []
+        return [
+            stats.histogram_between(low, high, part)
+            if math.isfinite(low) and math.isfinite(high)
+            else stats.histogram(part)
+            for low, high, part in zip(groups.min.tolist(), groups.max.tolist(), parts, strict=True)
+        ]
+
     def finish(self) -> dict[str, Floats]:
-        """All of them."""
+        """All statistics."""
         for name, is_whole in self._is_whole.items():
             self._columns[f"std/{name}"][~self._has_spread & is_whole] = 0.0
             if self._shelf is not None:
@@ -94,23 +85,17 @@ class GroupStatistics:
 
 
 def describe_fields(rows: ByTask, fields: Mapping[str, str], *kinds: GroupStatistics) -> None:
-    """Add every field to each kind of groups; columns are read once, however many kinds there are.
+    """Add every field to each kind of groups; a column is read once.
 
-    `fields` are columns and their names, as `profile_fields` gives them.
+    `fields` are columns and their names, as `profile_fields` returns them.
     """
-
-    def described(column: tuple[str, Floats]) -> tuple[str, list[Described]]:
-        name, values = column
-        return fields[name], [groups.describe(values) for groups in kinds]
-
-    threads = min(rows.index.readers, MOST_THREADS) if len(rows) >= WORTH_A_THREAD else 1
-    for name, found in mapped(described, rows.floats(list(fields)), threads):
-        for groups, one in zip(kinds, found, strict=True):
-            groups.add(name, one)
+    for column, values in rows.floats(list(fields)):
+        for groups in kinds:
+            groups.add(fields[column], values)
 
 
 def profile_fields(rows: ByTask) -> dict[str, str]:
-    """The number columns, each with what the rows call it; `_ng_attempt_index` is among them when a rollout was retried."""
+    """The number columns, each with the rows' name for it; `_ng_attempt_index` is among them when a rollout was retried."""
     names = rows.index.name_by_column
     fields = {"reward": "reward"} | {column: names[column] for column in rows.index.numbers}
     if not np.isnan(rows.one("attempt")).all():

@@ -1,4 +1,4 @@
-"""This module holds what `profile` says about a run as a whole, in the shape it is printed as JSON."""
+"""What `profile` says about a run as a whole, as it is printed in JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Yield(Struct, kw_only=True):
     k: int
     value: float | None
     is_exact: bool
-    """False where k exceeds the samples of some task: what more of them would say is an estimate from all tasks."""
+    """False where k exceeds the samples of some task: extrapolated with a beta-binomial fit over all tasks."""
     tasks: int
     """Tasks it is over: those with at least two judged rollouts."""
 
@@ -47,7 +47,7 @@ class Look(Struct, kw_only=True):
     std_reward: float | None = None
     judged: int = 0
     value: float | None = None
-    """What it is ranked by."""
+    """The number it is ranked by."""
 
 
 class ProfileSummary(Struct, kw_only=True):

@@ -1,6 +1,6 @@
-"""This module profiles a run from its index: one table per task, one per agent, and a summary.
+"""Profiles a run from its index: a table per task, a table per agent, and a summary.
 
-It reads numbers only; text is touched when the profile is written, for each task's sample.
+It reads numbers only. Text is read when the profile is written, for each task's sample.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from rollforge import intervals, stats
 from rollforge.errors import UsageError
-from rollforge.index import Index, open_index
-from rollforge.index.arrays import arrow_array, arrow_floats, texts
-from rollforge.index.grouped import ByTask, Floats, Ints
+from rollforge.index import ByTask, Index, arrow_array, arrow_floats, open_index, texts
+from rollforge.stats import Floats, Ints
 from rollforge.steps.profile.fields import GroupStatistics, describe_fields, profile_fields
 from rollforge.steps.profile.records import BANDS, ProfileSummary
 from rollforge.steps.profile.shelf import Shelf
@@ -27,18 +26,18 @@ from rollforge.steps.profile.summary import band_numbers, summarize
 
 
 class ProfileOptions(Struct, frozen=True, kw_only=True):
-    """How a run is profiled."""
+    """Options of a profile."""
 
     threshold: float = 0.5
     """A rollout is a success when its reward is at least this."""
     tolerance: float = 1e-9
-    """Rewards that differ by no more are the same: float noise does not make a learning signal."""
+    """Rewards that differ by no more count as equal: float noise is no learning signal."""
     where: str | None = None
     look: int = 5
     """Tasks named per reason to look."""
 
     def __post_init__(self) -> None:
-        """Refuse what no reward reaches, or no two rewards can be within: the answer would be a number that means nothing."""
+        """Refuse values that would make the numbers meaningless."""
         if math.isnan(self.threshold):
             raise UsageError("the threshold must be a number, not nan")
         if not self.tolerance >= 0:
@@ -58,9 +57,9 @@ class Profile:
         self.summary = summary
         self.fields = fields
         self.rows: ByTask | None = None
-        """The rollouts it was made of, for what is written beside the statistics."""
+        """The rollouts it was made of; the writer adds histograms from them."""
         self.shelf: Shelf | None = None
-        """What holds the columns of `tasks` when there are very many."""
+        """Holds the columns of `tasks` when there are very many."""
 
     def __repr__(self) -> str:
         return f"Profile({self.tasks.num_rows:,} tasks, {self.agents.num_rows} agents, {len(self.fields)} fields)"
@@ -74,11 +73,11 @@ def profile_run(
     workers: int | None = None,
 ) -> Profile:
     """The profile of a run, or of several files as one run."""
-    with open_index(runs, verifier=verifier, workers=workers, at_hand=True) as index:
+    with open_index(runs, verifier=verifier, workers=workers) as index:
         return profile_index(index, options)
 
 
-@np.errstate(over="ignore", invalid="ignore")  # rewards near the greatest number have no mean: it is null
+@np.errstate(over="ignore", invalid="ignore")  # rewards near the largest float have no mean: it is null
 def profile_index(index: Index, options: ProfileOptions | None = None) -> Profile:
     """The profile of an open index."""
     options = options or ProfileOptions()
@@ -156,7 +155,7 @@ def _expected_per_task(rows: ByTask, wanted: Ints) -> Ints | None:
 
 
 def _reward_columns(rows: ByTask, options: ProfileOptions, shelf: Shelf) -> dict[str, pa.Array]:
-    """Pass rate with its interval, difficulty, and whether the group can teach anything."""
+    """Pass rate with its interval, difficulty, and whether rewards differ within the task."""
     reward = rows.one("reward")
     found = stats.summarize_groups(reward, rows.starts)
     hits = np.where(np.isnan(reward), np.nan, (reward >= options.threshold).astype(np.float64))
@@ -178,7 +177,7 @@ def _reward_columns(rows: ByTask, options: ProfileOptions, shelf: Shelf) -> dict
 
 
 def _with_absent_tasks(rows: ByTask, table: pa.Table) -> pa.Table:
-    """Tasks that were asked for and have no rollout stand in the profile too, with a count of 0."""
+    """Add tasks that were asked for and have no rollout, with a count of 0."""
     places = rows.index.task_places
     absent = np.setdiff1d(places.tasks, rows.tasks) if places is not None else np.zeros(0, dtype=np.int64)
     if not len(absent):
@@ -189,13 +188,13 @@ def _with_absent_tasks(rows: ByTask, table: pa.Table) -> pa.Table:
 
 
 class _Agents:
-    """The rollouts by who made them."""
+    """The rollouts grouped by agent."""
 
     def __init__(self, rows: ByTask) -> None:
         codes, labels = _sorted(*rows.codes("agent"))
         order = None
         if (codes[1:] < codes[:-1]).any():
-            # Small numbers are sorted several times as fast as large ones.
+            # numpy sorts small integer types several times as fast.
             order = np.argsort(codes.astype(np.min_scalar_type(len(labels))), kind="stable")
             codes = codes[order]
         starts = np.flatnonzero(np.append(True, codes[1:] != codes[:-1])[: len(codes)])
@@ -203,21 +202,12 @@ class _Agents:
         self._ends = np.append(starts[1:], len(codes))[: len(starts)]
         self._sizes: Ints = self._ends - starts
         task = rows.task if order is None else rows.task[order]
-        # Inside of an agent they ascend.
+        # Tasks ascend within an agent.
         self._tasks = [1 + int(np.count_nonzero(part[1:] != part[:-1])) for part in self._parts(task)]
-        self.statistics = GroupStatistics(self._sizes, order=order, draw=self._draw)
+        self.statistics = GroupStatistics(self._sizes, order=order, has_histograms=True)
 
     def _parts(self, values: NDArray[Any]) -> list[NDArray[Any]]:
         return np.split(values, self._ends[:-1]) if len(self._ends) else []
-
-    def _draw(self, values: Floats, groups: stats.GroupSummaries) -> list[stats.Histogram]:
-        lows, highs = groups.min.tolist(), groups.max.tolist()
-        return [
-            stats.histogram_between(low, high, part)
-            if math.isfinite(low) and math.isfinite(high)
-            else stats.histogram(part)
-            for low, high, part in zip(lows, highs, self._parts(values), strict=True)
-        ]
 
     def table(self) -> pa.Table:
         """One row per agent."""
@@ -228,13 +218,13 @@ class _Agents:
         }
         columns |= {name: _column(values) for name, values in self.statistics.finish().items()}
         kind = pa.struct([("edges", pa.list_(pa.float64())), ("counts", pa.list_(pa.int64()))])
-        for name, histograms in self.statistics.drawn.items():
+        for name, histograms in self.statistics.histograms.items():
             columns[f"histogram/{name}"] = pa.array([one._asdict() for one in histograms], kind)
         return pa.table(columns)
 
 
 def _sorted(codes: Ints, labels: list[str | None]) -> tuple[Ints, list[str | None]]:
-    """The same with the texts in order, missing and empty ones last and as one."""
+    """Codes for sorted labels; missing and empty ones are one label, the last."""
     names = sorted({label for label in labels if label})
     place = {name: number for number, name in enumerate(names)}
     renamed = np.array([place.get(label or "", len(names)) for label in labels], dtype=np.int64)

@@ -1,7 +1,6 @@
-"""This module keeps the columns of a large profile in a file instead of memory: a million tasks have a gigabyte of statistics.
+"""Columns of a large profile in a memory-mapped temporary file: a million tasks have a gigabyte of statistics.
 
-Most profiles are small and never touch it. What is put away stays an ordinary array, whose pages the system fetches when they are
-looked at.
+Most profiles are small and never use it. A stored column is an ordinary array whose pages the system loads on access.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, TypeVar
 
 import numpy as np
@@ -18,7 +18,7 @@ BUDGET = 16 << 20
 """Bytes of columns that stay in memory."""
 
 PIECE = 64 << 10
-"""Bytes written at a time: what is written together may stay together, and looking at one number would bring it all back."""
+"""Bytes written at a time: the system may keep what is written together as one large page."""
 
 _libc = ctypes.CDLL(None)
 
@@ -26,7 +26,7 @@ Number = TypeVar("Number", np.float64, np.int64)
 
 
 class Shelf:
-    """Columns beyond `BUDGET`, in a file without a name that ends with the process."""
+    """Columns beyond `BUDGET`, in an unnamed file that ends with the process."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -36,13 +36,11 @@ class Shelf:
         self._maps: list[mmap.mmap] = []
 
     def put(self, values: NDArray[Number]) -> NDArray[Number]:
-        """The same values, which may be written to, in memory or in the file."""
+        """A writable copy of the values, in memory or in the file."""
         self._size += values.nbytes
         if self._size <= BUDGET or not values.nbytes:
             return values
         if self._file is None:
-            from tempfile import TemporaryFile  # with all it loads, only for the few runs this large
-
             self._file = TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115  (closed with its last array)
         self._file.seek(self._end)
         data = np.ascontiguousarray(values).view(np.uint8).data
@@ -54,13 +52,13 @@ class Shelf:
         return np.frombuffer(pages, dtype=values.dtype)
 
     def settle(self) -> None:
-        """Give back what the making of large columns left behind in small pieces, before more are made."""
+        """Return freed memory to the system before more columns are made."""
         self.rest()
         if self._maps and hasattr(_libc, "malloc_trim"):
             _libc.malloc_trim(0)
 
     def rest(self) -> None:
-        """Let go of the pages that were looked at."""
+        """Page out the columns."""
         for pages in self._maps:
             if hasattr(pages, "madvise"):
                 pages.madvise(mmap.MADV_DONTNEED)

@@ -1,4 +1,4 @@
-"""This module says what the per-task numbers mean together: bands, learning signal, variance, and where to look first."""
+"""What the per-task numbers mean together: difficulty bands, learning signal, variance, tasks to look at first."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import pyarrow as pa
 
 from rollforge import at_k, stats
 from rollforge.group_yield import Chain, Pattern, Rewards, group_yields, samples_of
-from rollforge.index.arrays import floats
-from rollforge.index.grouped import ByTask, Floats, Ints
+from rollforge.index import ByTask, floats
+from rollforge.stats import Floats, Ints
 from rollforge.steps.profile.records import BANDS, Look, NoSignal, ProfileSummary, VarianceParts, Yield
 
 HARD, EASY = 0.25, 0.75
 YIELD_K = (2, 4, 8, 16, 32, 64)
 FEW = 4
-"""Fewer samples than this say nothing about how reward goes with length."""
+"""Samples of a task from which on its correlation of reward and length means something."""
 
 
 def band_numbers(rate: Floats) -> Ints:
-    """Which of `BANDS` each pass rate falls into; as many as there are bands where it is unknown."""
+    """Which of `BANDS` each pass rate falls into; `len(BANDS)` where it is unknown."""
     edges = [rate == 0, rate <= HARD, rate < EASY, rate < 1, rate == 1]
     return np.select(edges, range(len(BANDS)), default=len(BANDS))
 
@@ -65,7 +65,7 @@ def summarize(rows: ByTask, tasks: pa.Table, threshold: float, tolerance: float,
 
 
 def _tokens_per_success(rows: ByTask, reward: Floats, threshold: float) -> float | None:
-    """Over the judged rollouts that say what they cost: what the others cost bought no verdict, or is not known."""
+    """Over judged rollouts with a token count: the others bought no verdict, or their cost is unknown."""
     if "output_tokens" not in rows.index.numbers:
         return None
     tokens = rows.one("output_tokens")
@@ -75,7 +75,7 @@ def _tokens_per_success(rows: ByTask, reward: Floats, threshold: float) -> float
 
 
 def _yields(rows: ByTask, reward: Floats, tolerance: float) -> list[Yield]:
-    """Expected group yield for the usual k, from how often each task's distinct rewards occur."""
+    """Expected group yield for the usual k, from the counts of each task's distinct rewards."""
     are_two = _are_two(reward, tolerance)
     patterns = _high_counts(rows, reward) if are_two else _patterns(rows, reward, tolerance)
     usable = {pattern: tasks for pattern, tasks in patterns.items() if samples_of(pattern) > 1}
@@ -91,7 +91,7 @@ def _yields(rows: ByTask, reward: Floats, tolerance: float) -> list[Yield]:
 
 
 def _are_two(reward: Floats, tolerance: float) -> bool:
-    """Every reward is the least or the greatest there is."""
+    """Whether rewards take two values only."""
     known = reward[~np.isnan(reward)]
     if not len(known) or known.max() - known.min() <= 3 * tolerance:  # a high one might match a low one
         return False
@@ -99,14 +99,14 @@ def _are_two(reward: Floats, tolerance: float) -> bool:
 
 
 def _high_counts(rows: ByTask, reward: Floats) -> Counter[Rewards]:
-    """Of rewards that take two values: how many tasks have so many of the higher one and so many of the lower."""
+    """For two-valued rewards: (how many high, how many low) → number of tasks."""
     middle = np.nanmin(reward) / 2 + np.nanmax(reward) / 2
     highs, known = rows.sums(np.where(np.isnan(reward), np.nan, (reward > middle).astype(np.float64)))
     return Counter(zip(highs.astype(int).tolist(), (known - highs).astype(int).tolist(), strict=True))
 
 
 def _patterns(rows: ByTask, reward: Floats, tolerance: float) -> Counter[Rewards]:
-    """How many tasks have which counts of their distinct rewards."""
+    """Counts of a task's distinct rewards → number of tasks."""
     patterns: Counter[Rewards] = Counter()
     for _, _, ascending in at_k.groups_by_size(reward, rows.starts):
         is_chain = _are_chains(ascending, tolerance)
@@ -117,7 +117,7 @@ def _patterns(rows: ByTask, reward: Floats, tolerance: float) -> Counter[Rewards
 
 
 def _are_chains(ascending: Floats, tolerance: float) -> np.ndarray:
-    """Whether a task has rewards without a gap between neighbours that are yet too far apart to be one."""
+    """Whether a task has rewards whose neighbours are within the tolerance while the whole chain is not."""
     place = np.arange(ascending.shape[1])
     is_first = np.diff(ascending, axis=1, prepend=-np.inf) > tolerance
     first = np.maximum.accumulate(np.where(is_first, place, 0), axis=1)
@@ -131,7 +131,7 @@ def _chain(ascending: Floats, tolerance: float) -> Chain:
 
 
 def _class_counts(ascending: Floats, tolerance: float) -> list[tuple[Pattern, int]]:
-    """How often a task's distinct rewards occur (most frequent first), and how many tasks have that pattern."""
+    """Counts of a task's distinct rewards (most frequent first), and how many tasks have that pattern."""
     size = ascending.shape[1]
     if size == 1 or not len(ascending):
         return [((1,) * size, len(ascending))]
@@ -146,7 +146,7 @@ def _class_counts(ascending: Floats, tolerance: float) -> list[tuple[Pattern, in
 
 
 def _within_correlation(rows: ByTask, reward: Floats, length: Floats) -> tuple[float | None, Floats]:
-    """Correlation inside tasks: over all of them, and of each one (NaN where it cannot be told)."""
+    """Correlation of reward and length within tasks: over all of them, and of each (NaN where undefined)."""
     each = np.full(len(rows.tasks), np.nan)
     products = squares_one = squares_two = 0.0
     ends = np.append(rows.starts, len(rows))
@@ -197,7 +197,7 @@ def _looks(
     tolerance: float,
     most: int,
 ) -> dict[str, list[Look]]:
-    """The tasks that deserve a look, by reason, the most deserving first."""
+    """Tasks to look at, by reason, the most striking first."""
     hits = np.where(np.isnan(reward), np.nan, (reward >= threshold).astype(np.float64))
     solved, judged = rows.sums(hits)
     chars, counted = rows.sums(length)

@@ -15,15 +15,15 @@ import msgspec
 from msgspec import Struct
 
 from rollforge.errors import UsageError
-from rollforge.index.sources import near_run, runs_in
 from rollforge.records import FAILURE_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject
 from rollforge.steps.validate.clean import copies_of, refuse_overwriting, write_clean
 from rollforge.steps.validate.file_metrics import FileMetrics
 from rollforge.steps.validate.prompts import is_one_split, prompt_of
-from rollforge.steps.validate.reading import read_rows
+from rollforge.steps.validate.reading import foreign_format, lines_of, read_rows
 from rollforge.steps.validate.records import (
     FileKind,
     FileReport,
+    Level,
     LineFault,
     RowFault,
     ValidationReport,
@@ -31,6 +31,8 @@ from rollforge.steps.validate.records import (
 )
 from rollforge.steps.validate.repeats import Repeats
 from rollforge.steps.validate.rows import check_row, kind_of_row
+from rollforge.store.find import near_run, runs_in
+from rollforge.tasks import PromptTemplate
 
 LISTED = 1000
 """Problems of one file that are listed in any case."""
@@ -49,6 +51,8 @@ class ValidateOptions(Struct, frozen=True, kw_only=True):
     """Write a clean copy and a file of rejects."""
     out: str | None = None
     """The folder for them; by default beside the file."""
+    prompt_template: PromptTemplate | None = None
+    """Makes the prompt of every task row, as `collect --prompt-template` does."""
 
 
 def validate_files(paths: Sequence[str | Path], options: ValidateOptions | None = None) -> ValidationReport:
@@ -116,6 +120,11 @@ class _File:
 
     def read(self) -> None:
         """Check every row."""
+        if (fault := foreign_format(self.path)) is not None:
+            self.add(1, fault)
+            if self._options.fix:
+                self._reasons = {number: [fault.text] for number, _ in lines_of(self.path)}
+            return
         for number, row, fault in read_rows(self.path):
             if fault is not None:
                 self.add(number, fault)
@@ -126,7 +135,7 @@ class _File:
                 except RecursionError:  # it could just be read: what looks at it goes some calls deeper
                     self.add(number, RowFault("", "nested too deeply", "write the deep part as text"))
         if not self._rows and not self.errors:
-            self.add(1, RowFault("", "the file has no rows", "was it written to its end?", "warning"))
+            self.add(1, RowFault("", "the file has no rows", "was it written to its end?"))
         self._find_strangers()
         self._find_mixed_types()
 
@@ -141,7 +150,7 @@ class _File:
         if claimed is not None:
             self._lines_by_claim.setdefault(claimed, array("L")).append(line)
         before = self.errors
-        for fault in check_row(row, self._options.needs):
+        for fault in check_row(row, self._options.needs, self._options.prompt_template):
             self.add(line, fault)
         self._check_duplicate(line, row, claimed)
         self._note_kinds(line, row)
@@ -162,7 +171,7 @@ class _File:
         asked_at = self.prompts.note(asked, line) if asked is not None else None
         same = self._same_rows.note(_digest(row), line)
         if same is not None:
-            fault = RowFault("", f"the same row as line {same}", "--fix keeps the first good one")
+            fault = RowFault("", f"the same row as line {same}", "--fix keeps the first good one", "warning")
             self.add(line, fault, is_repeat=True)
         elif asked_at is not None and claimed == "tasks" and rollout is None:
             text = f"the same prompt as line {asked_at}, with other fields"
@@ -188,6 +197,8 @@ class _File:
 
     def _find_mixed_types(self) -> None:
         """A field that is of one type in most rows and of another in some: the few are wrong."""
+        # A verifier may well take a text or a list; a dataset's column has one type.
+        level: Level = "error" if self.kind == "dataset" else "warning"
         for name, lines_by_kind in self._kinds.items():
             if len(lines_by_kind) < 2:
                 continue
@@ -196,7 +207,7 @@ class _File:
                 if kind != usual:
                     text = f"{kind} in {len(lines):,} rows, {usual} in the others"
                     for line in lines:
-                        self.add(line, RowFault(name, text, "one field has one type"))
+                        self.add(line, RowFault(name, text, "one field has one type", level))
 
     def report(self) -> FileReport:
         """The report; writes the clean copy when asked to."""

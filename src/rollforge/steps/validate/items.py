@@ -24,17 +24,22 @@ HOSTED = frozenset({
 })  # fmt: skip
 
 
+MADE_ELSEWHERE = (
+    "collect accepts it only where an agent or environment makes the prompt: --gym-agent, --gym-head"
+)
+
+
 def check_input(value: object, path: str) -> Iterator[RowFault]:
     """The prompt: a text or a list of items."""
     if isinstance(value, str):
         if not value.strip():
-            yield RowFault(path, "the prompt is empty", _ITEM)
+            yield RowFault(path, "the prompt is empty", MADE_ELSEWHERE, "warning")
         return
     if not isinstance(value, list):
         yield RowFault(path, f"expected a text or a list of items, got {kind_of(value)}", _ITEM)
         return
     if not value:
-        yield RowFault(path, "the prompt is empty: there is no item", _ITEM)
+        yield RowFault(path, "the prompt is empty: there is no item", MADE_ELSEWHERE, "warning")
     for number, item in enumerate(value):
         yield from check_item(item, f"{path}[{number}]")
     yield from _check_calls(value, path)

@@ -15,6 +15,8 @@ PARAMS = (
     "background", "include", "input", "instructions", "max_output_tokens", "max_tool_calls", "metadata", "model",
     "parallel_tool_calls", "previous_response_id", "prompt", "reasoning", "service_tier", "store", "stream", "temperature", "text",
     "tool_choice", "tools", "top_logprobs", "top_p", "truncation", "user",
+    "context_management", "conversation", "moderation", "prompt_cache_key", "prompt_cache_retention", "safety_identifier",
+    "stream_options",
 )  # fmt: skip
 
 
@@ -23,14 +25,15 @@ def check_params(params: object, path: str) -> Iterator[RowFault]:
     if not isinstance(params, dict):
         yield RowFault(path, f"expected an object, got {kind_of(params)}", 'like {"input": "…"}')
         return
-    for key in params:
-        if key not in PARAMS:
+    for key, value in params.items():
+        if key not in PARAMS and value is not None:
             hint = (
                 "put the prompt under `input`"
                 if key == "messages"
                 else "other fields belong at the top level of the row"
             )
-            yield RowFault(f"{path}.{key}", f"no such parameter{did_you_mean(key, list(PARAMS))}", hint)
+            text = f"no parameter of the Responses API{did_you_mean(key, list(PARAMS))}; it is sent as it is"
+            yield RowFault(f"{path}.{key}", text, hint, "warning")
     if params.get("input") is None:
         yield RowFault(
             f"{path}.input", "missing: expected a text or a list of items", "write the prompt there"

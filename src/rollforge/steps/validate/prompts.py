@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from rollforge.index.prompts import prompt_hash, split_messages
+from rollforge.index import prompt_hash, split_messages
 from rollforge.records import PARAMS_KEY, JsonObject
 
 _SHARD = re.compile(r"-\d{5}-of-\d{5}(?=\.|$)")

@@ -11,11 +11,10 @@ from typing import Any
 import msgspec
 
 from rollforge.errors import DataError
-from rollforge.index.facts import BadLine, split_line
-from rollforge.index.lines import read_lines
+from rollforge.index import UnreadableLine, read_lines, split_line
 from rollforge.records import PARAMS_KEY, JsonObject
 from rollforge.steps.validate.records import RowFault
-from rollforge.tasks.reading import PARQUET, without_nulls
+from rollforge.tasks.reading import PARQUET, other_format, without_nulls
 
 MAX_DIGITS = 4300
 """Whole numbers with more are refused by Python itself."""
@@ -58,6 +57,13 @@ def _as_sent(key: str, value: Any) -> Any:
     return without_nulls(value) if key in (PARAMS_KEY, "response") else value
 
 
+def foreign_format(path: Path) -> RowFault | None:
+    """The fault of a file that holds no lines of JSON at all: an array, a table, an image."""
+    with path.open("rb") as file:
+        other = other_format(file.read(4096), path)
+    return RowFault("", f"this is {other.what}", other.remedy) if other is not None else None
+
+
 def read_rows(path: Path) -> Iterator[tuple[int, JsonObject | None, RowFault | None]]:
     """Line number, the row (None when the line is none) and what is wrong with the line itself."""
     if _is_parquet(path):
@@ -66,7 +72,7 @@ def read_rows(path: Path) -> Iterator[tuple[int, JsonObject | None, RowFault | N
         return
     for number, data in lines_of(path):
         if not data.strip():
-            yield number, None, RowFault("", "the line is blank", "NeMo Gym stops at it")
+            yield number, None, RowFault("", "the line is blank", "NeMo Gym stops at it", "warning")
             continue
         read, reasons = _read_line(data)
         hint = f"see it: rollforge show {path} --raw --line {number}"
@@ -82,7 +88,7 @@ def _read_line(data: bytes) -> tuple[JsonObject | None, list[str]]:
             return msgspec.json.decode(data), []
     except UnicodeDecodeError as error:
         return None, [f"invalid UTF-8 at byte {error.start}"]
-    except BadLine as error:
+    except UnreadableLine as error:
         return None, [str(error)]
     except RecursionError:
         return None, ["nested too deeply"]

@@ -17,6 +17,8 @@ _TOKENS = "take them from one call of the model, or leave all three out"
 
 def check_rollout(row: JsonObject) -> Iterator[RowFault]:
     """Everything wrong with the outcome of a rollout."""
+    if "response" not in row and "invocations" in row:
+        return  # a trajectory of several agents; NeMo Gym's environment server checks its own
     reward = row.get("reward")
     is_failure = FAILURE_KEY in row  # an attempt of which there may be nothing to judge, or to keep
     if "reward" not in row and not is_failure:
@@ -33,8 +35,7 @@ def check_rollout(row: JsonObject) -> Iterator[RowFault]:
     if not isinstance(output, list):
         yield RowFault("response.output", f"expected a list of items, got {kind_of(output)}", _RESPONSE)
         return
-    for number, item in enumerate(output):
-        path = f"response.output[{number}]"
+    for path, item in _items(output, "response.output"):
         yield from check_item(item, path, odd="warning")
         if isinstance(item, dict):
             yield from _check_tokens(item, path)
@@ -45,6 +46,16 @@ def check_rollout(row: JsonObject) -> Iterator[RowFault]:
             f"expected an object, got {kind_of(usage)}",
             'like {"output_tokens": 20}, or null',
         )
+
+
+def _items(output: list[object], path: str) -> Iterator[tuple[str, object]]:
+    """Every item with its path; some agents write a list of items per turn."""
+    for number, item in enumerate(output):
+        place = f"{path}[{number}]"
+        if isinstance(item, list):
+            yield from _items(item, place)
+        else:
+            yield place, item
 
 
 def _check_tokens(item: JsonObject, path: str) -> Iterator[RowFault]:

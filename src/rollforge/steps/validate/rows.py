@@ -7,23 +7,34 @@ from sys import float_info
 
 from rollforge.records import ATTEMPT_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject, has_field
 from rollforge.steps.validate.datasets import ANSWERS, DATASET_KEYS, check_dataset
+from rollforge.steps.validate.items import MADE_ELSEWHERE
 from rollforge.steps.validate.params import check_params
 from rollforge.steps.validate.records import FileKind, RowFault
 from rollforge.steps.validate.rollouts import check_rollout
+from rollforge.tasks import BadRow, PromptTemplate, is_typed_task, task_row, unwrap_typed_task
 
 
 def kind_of_row(row: JsonObject) -> FileKind | None:
     """What the row claims to be; None when it claims nothing."""
     if PARAMS_KEY in row:
         return "rollouts" if "response" in row else "tasks"
+    if "invocations" in row and "reward" in row:
+        return "rollouts"
+    if is_typed_task(row):
+        return "tasks"
     if any(key in row for key in DATASET_KEYS):
         return "dataset"
     return "rollouts" if "response" in row else None
 
 
-def check_row(row: JsonObject, needs: Sequence[str]) -> Iterator[RowFault]:
+def check_row(
+    row: JsonObject, needs: Sequence[str], template: PromptTemplate | None = None
+) -> Iterator[RowFault]:
     """Everything wrong with one row as what it claims to be."""
     claimed = kind_of_row(row)
+    if template is not None and claimed != "rollouts":
+        yield from _check_filled(row, needs, template)
+        return
     if claimed is None:
         keys = ", ".join(list(row)[:6]) or "no keys"
         yield RowFault(
@@ -31,18 +42,46 @@ def check_row(row: JsonObject, needs: Sequence[str]) -> Iterator[RowFault]:
         )
         return
     yield from _check_sizes(row)
+    if claimed == "tasks" and is_typed_task(row):
+        row = unwrap_typed_task(row)
+        if PARAMS_KEY not in row:
+            yield RowFault(PARAMS_KEY, "the task has no prompt of its own", MADE_ELSEWHERE, "warning")
     if claimed == "dataset":
         yield from check_dataset(row)
         if not any(key in row for key in ANSWERS):
             yield from _check_needs(row, needs)
         return
-    yield from _check_indices(row)
+    faults = list(_check_indices(row))
     if PARAMS_KEY in row:
-        yield from check_params(row[PARAMS_KEY], PARAMS_KEY)
+        faults += check_params(row[PARAMS_KEY], PARAMS_KEY)
+    yield from faults
     if claimed == "rollouts":
         yield from check_rollout(row)
-    else:
-        yield from _check_needs(row, needs)
+        return
+    if not any(fault.level == "error" for fault in faults):
+        yield from _check_as_task(row)
+    yield from _check_needs(row, needs)
+
+
+def _check_as_task(row: JsonObject) -> Iterator[RowFault]:
+    """What `collect` would refuse, found by the code it reads tasks with."""
+    try:
+        task_row(row, may_lack_prompt=True)
+    except BadRow as error:
+        yield RowFault(error.path, str(error), error.hint)
+
+
+def _check_filled(row: JsonObject, needs: Sequence[str], template: PromptTemplate) -> Iterator[RowFault]:
+    """A row whose prompt the template makes."""
+    try:
+        filled = task_row(row, template=template)
+    except BadRow as error:
+        yield RowFault(error.path, str(error), error.hint)
+        return
+    yield from _check_sizes(row)
+    yield from _check_indices(row)
+    yield from check_params(filled[PARAMS_KEY], PARAMS_KEY)
+    yield from _check_needs(row, needs)
 
 
 def _check_needs(row: JsonObject, needs: Sequence[str]) -> Iterator[RowFault]:

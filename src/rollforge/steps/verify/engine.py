@@ -139,6 +139,7 @@ class Verification:
                     self._notes.append(self.judge.note)
                 await verdicts.start()
                 await self._judge_all(tasks, verdicts, failures)
+                self._notes += tasks.notes()
             finally:
                 failures.flush()
                 self._workers = self.judge.counters.workers

@@ -83,6 +83,16 @@ class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
         """Why it is judged broken, a sentence each."""
         return [reason_of(probe) for probe in self.probes if probe.finding == "broken"]
 
+    def facts(self) -> dict[str, object]:
+        """The outcome as the run's manifest keeps it, for `check`."""
+        return {
+            "verifier": self.verifier,
+            "fingerprint": self.fingerprint,
+            "tasks": self.tasks,
+            "is_broken": self.is_broken,
+            "reasons": self.reasons,
+        }
+
 
 def wilson(bad: int, n: int) -> tuple[float, float]:
     """The 95 % Wilson score interval of `bad` out of `n`; (0, 1) when nothing was asked."""

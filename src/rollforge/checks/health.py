@@ -1,0 +1,169 @@
+"""Rollouts that went wrong one by one: failed endings, hollow turns, endless repetition, token ids that do not add up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from rollforge.checks.base import Limits, check
+from rollforge.checks.columns import Bools
+from rollforge.checks.evidence import Evidence
+from rollforge.checks.finding import Finding, Level, settle_text, share
+from rollforge.stats import Ints
+from rollforge.store.reading import UNREADABLE
+
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+TAIL = 1200
+"""Characters at the end of an answer in which repetition is looked for."""
+LONGEST_UNIT = 200
+LEAST_TIMES = 6
+"""A unit that fills the end of an answer this many times in a row is a loop."""
+LEAST_LOOP = 200
+"""Characters of a loop."""
+
+
+def _found(
+    run: Evidence,
+    drawn: Ints,
+    is_bad: Bools,
+    limits: Limits,
+    text: str,
+    advice: str,
+    *,
+    most: Level = "warning",
+) -> Iterator[Finding]:
+    found = share(int(is_bad.sum()), len(drawn), independent=run.independent(run.flags(drawn)))
+    level = found.level_above(warning=limits["warn_share"], error=limits["max_share"])
+    if level is None:
+        return
+    if level == "error":
+        level = most
+    yield Finding(
+        level=level,
+        text=f"{found.count:,} of {found.n:,} rollouts looked at ({found.value:.1%}) {text}"
+        f"{settle_text(found, level, limits['max_share'])}",
+        value=found.value,
+        threshold=limits["max_share"],
+        n=found.n,
+        interval=found.interval,
+        where=run.lines(drawn[is_bad]),
+        next=f"{advice}; see one: rollforge show {run.name} --line {int(run.line[drawn[is_bad][0]])}",
+    )
+
+
+@check("failed-endings", "collection", warn_share=0.01, max_share=0.05)
+def failed_endings(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Rollouts that end on a failed model call, or on a tool call that nobody answered."""
+    drawn = run.spread
+    is_bad = np.asarray([item.ends_badly for item in run.spread_samples], dtype=np.bool_)
+    text = "end on a failed model call or an unanswered tool call"
+    yield from _found(run, drawn, is_bad, limits, text, "they are failures, not answers: let the agent raise")
+
+
+@check("hollow-turns", "collection", warn_share=0.02, max_share=0.1)
+def hollow_turns(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Rollouts with a turn in which the model neither says nor does anything."""
+    drawn = run.spread[~run.is_empty[run.spread]]
+    samples = [
+        item
+        for item, is_empty in zip(run.spread_samples, run.is_empty[run.spread], strict=True)
+        if not is_empty
+    ]
+    is_bad = np.asarray([item.hollow_turns > 0 for item in samples], dtype=np.bool_)
+    text = "have a turn in which the model says and does nothing"
+    yield from _found(run, drawn, is_bad, limits, text, "look at stop words and the chat template")
+
+
+@check("runaway-answers", "collection", warn_share=0.02, max_share=0.1)
+def runaway_answers(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Answers that end in the same words again and again."""
+    drawn = run.spread
+    is_bad = np.asarray([is_loop(item.answer) for item in run.spread_samples], dtype=np.bool_)
+    text = "end in the same words again and again"
+    yield from _found(
+        run, drawn, is_bad, limits, text, "lower --max-output-tokens or sample at another temperature"
+    )
+
+
+def is_loop(answer: str) -> bool:
+    """Whether the end of the answer is one unit, repeated."""
+    end = answer[-TAIL:]
+    for size in range(1, min(LONGEST_UNIT, len(end) // LEAST_TIMES) + 1):
+        unit = end[-size:]
+        if not unit.strip():
+            continue
+        times = max(LEAST_TIMES, -(-LEAST_LOOP // size))
+        if size * times <= len(end) and end.endswith(unit * times) and len(set(unit)) > 1:
+            return True
+    return False
+
+
+@check("token-mismatch", "collection", warn_share=0.0, max_share=0.01)
+def token_mismatch(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Recorded token ids and log-probabilities, or the server's own count, do not add up."""
+    drawn = run.spread[run.has_token_ids[run.spread]]
+    if not len(drawn):
+        return
+    is_bad = np.asarray(
+        [_is_mismatch(line) for line in run.source.read(run.row[drawn].tolist())], dtype=np.bool_
+    )
+    text = "have as many token ids as neither log-probabilities nor the server's count: training would misalign them"
+    yield from _found(
+        run, drawn, is_bad, limits, text, "mend the server or the agent that records them", most="error"
+    )
+
+
+def _is_mismatch(line: bytes) -> bool:
+    """Whether any item has fewer or more log-probabilities than token ids, or the sum differs from a single call's usage."""
+    try:
+        response = _decode(line).get("response")
+    except UNREADABLE:
+        return False
+    if not isinstance(response, dict) or not isinstance(response.get("output"), list):
+        return False
+    items = [item for item in response["output"] if isinstance(item, dict)]
+    ids = [
+        item["generation_token_ids"] for item in items if isinstance(item.get("generation_token_ids"), list)
+    ]
+    for item in items:
+        tokens, logprobs = item.get("generation_token_ids"), item.get("generation_log_probs")
+        if (
+            isinstance(tokens, list)
+            and isinstance(logprobs, list)
+            and logprobs
+            and len(tokens) != len(logprobs)
+        ):
+            return True
+    usage = response.get("usage")
+    counted = usage.get("output_tokens") if isinstance(usage, dict) else None
+    # Servers may count the closing token or not, and several calls may share one usage.
+    return len(ids) == 1 and isinstance(counted, int) and counted > 0 and abs(counted - len(ids[0])) > 2
+
+
+@check("unhealthy-tasks", "collection", min_samples=4, warn_share=0.02, max_share=0.2)
+def unhealthy_tasks(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Tasks none of whose rollouts has a whole answer: empty, cut off or an error message every time."""
+    is_bad = (run.is_empty & ~run.is_unrecorded) | run.is_truncated | run.error_text
+    many = run.sizes >= limits["min_samples"]
+    sick = many & (run.per_group(is_bad) == run.sizes)
+    found = share(int(sick.sum()), int(many.sum()))
+    level = found.level_above(warning=limits["warn_share"], error=limits["max_share"])
+    # At a high rate of cut-off answers such tasks happen by chance, and truncated-answers reports them.
+    by_chance = float(is_bad.mean() ** max(int(np.median(run.sizes)), 1)) if run.n else 0.0
+    if level is None or found.low <= by_chance:
+        return
+    yield Finding(
+        level="warning" if level == "error" else level,
+        text=f"in {found.count:,} of {found.n:,} tasks ({found.value:.1%}) no rollout has a whole answer: all are empty, cut off or "
+        "error messages",
+        value=found.value,
+        threshold=limits["max_share"],
+        n=found.n,
+        interval=found.interval,
+        where=run.tasks(sick),
+        next=f"read one: rollforge show {run.name} --task {int(run.task_ids[np.flatnonzero(sick)[0]])}",
+    )

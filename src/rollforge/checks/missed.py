@@ -1,0 +1,263 @@
+"""Right answers that get nothing: the verifier may fail to extract them, or it asks for more than the right answer.
+
+The text alone cannot tell the two apart: tasks about format, brevity or several steps give 0 to answers that end in the expected
+one. It is a warning on its own, and an error only with a second, independent signal (`_second_signal`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from rollforge.checks.base import Limits, check
+from rollforge.checks.consistency import is_goodness
+from rollforge.checks.evidence import Evidence
+from rollforge.checks.finding import Finding, Level, Share, share
+from rollforge.checks.samples import BUDGET, SampledText, bare, concludes, names
+from rollforge.stats import Floats, Ints
+
+CONTROLS = 4
+"""Other tasks' expected answers that each answer is compared with."""
+
+LEAST = 5
+"""Answers that a second signal needs."""
+
+MOSTLY = 0.5
+"""A second signal holds, or speaks against, when it is sure to cover more than this share of the answers."""
+
+SOMETIMES = 0.2
+"""Another verifier speaks against when it is sure to reward fewer than this share of them."""
+
+
+@check("missed-answers", "verification", warn_share=0.02, max_share=0.04, max_named=0.12)
+def missed_answers(run: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Answers that hold the expected answer score 0: it may not have been extracted."""
+    missed = find_missed(run, limits)
+    if missed is None:
+        return
+    signal = _second_signal(run, missed)
+    level, doubt = missed.level, ""
+    if level == "error" and not signal.supports:
+        level = "warning"
+        doubt = "; this alone is no proof, for the verifier may ask for more than the right answer"
+    if signal.refutes:
+        level = "note"
+        doubt = f"; {signal.refutes}: the verifier asks for more than the right answer"
+    text = (
+        f"{int(missed.hits.sum()):,} of {len(missed.hits):,} answers with reward {run.range.low:g} that were looked at "
+        f"{missed.verb} the expected answer ({missed.by_chance:.0%} would by chance): suspected extraction failure"
+    )
+    yield Finding(
+        level=level,
+        text=text + (f"; {signal.supports}" if signal.supports and not signal.refutes else doubt),
+        value=missed.excess,
+        threshold=missed.max_share,
+        n=len(missed.hits),
+        interval=[max(0.0, missed.excess - missed.half), min(1.0, missed.excess + missed.half)],
+        where=run.lines(missed.positions[missed.hits]),
+        next=f"compare with a second verifier: rollforge verify {run.name} --verifier math "
+        f"&& rollforge verify {run.name} --diff recorded math",
+    )
+
+
+class Missed(NamedTuple):
+    """Unrewarded answers that hold the expected answer more often than chance explains."""
+
+    verb: str
+    samples: list[SampledText]
+    positions: Ints
+    hits: np.ndarray
+    """Which of the samples hold the expected answer."""
+    by_chance: float
+    excess: float
+    half: float
+    max_share: float
+    level: Level
+
+
+DEFAULTS = {"warn_share": 0.02, "max_share": 0.04, "max_named": 0.12}
+
+
+def find_missed(run: Evidence, limits: Limits | None = None) -> Missed | None:
+    """The missed answers of a run, computed once; other checks use them as a second signal."""
+    if "missed answers" not in run.shared:
+        run.shared["missed answers"] = _find_missed(run, limits or DEFAULTS)
+    found: Missed | None = run.shared["missed answers"]
+    return found
+
+
+class _Way(NamedTuple):
+    """A way to hold the expected answer, and the shares that make a finding and a grave one."""
+
+    verb: str
+    holds: Callable[[str, str], bool]
+    warn_share: float
+    max_share: float
+
+
+def _find_missed(run: Evidence, limits: Limits) -> Missed | None:
+    lost = run.judged & (run.scaled <= 0.0) & ~run.is_empty & ~run.is_truncated & (run.answer_chars > 0)
+    drawn = run.draw(lost, BUDGET)
+    samples = run.read(drawn)
+    # Wrong answers, too, speak of what the prompt speaks of: there only the end counts.
+    ends = [place for place, item in enumerate(samples) if item.expected is not None]
+    own = [place for place in ends if _is_own(samples[place])]
+    for places, way in (
+        (ends, _Way("end in", concludes, limits["warn_share"], limits["max_share"])),
+        (own, _Way("name", names, limits["max_named"] / 2, limits["max_named"])),
+    ):
+        found = _missed(run, [samples[place] for place in places], drawn[places], way)
+        if found is not None:
+            return found
+    return None
+
+
+def _is_own(item: SampledText) -> bool:
+    """Whether the expected answer is longer than a letter and does not occur in the prompt."""
+    return item.expected is not None and len(item.expected) > 1 and not names(item.prompt, item.expected)
+
+
+def _missed(run: Evidence, samples: list[SampledText], positions: Ints, way: _Way) -> Missed | None:
+    """The answers that hold the expected one, if there are more than by chance."""
+    n = len(samples)
+    if n < 10:
+        return None
+    hits = np.asarray([way.holds(item.answer, item.expected or "") for item in samples])
+    worth = run.independent(run.flags(positions)) / n
+    found = share(int(hits.sum()), n, independent=worth * n)
+    by_chance = _held_by_chance(samples, run.group[positions], way, worth)
+    excess = found.value - by_chance.value
+    half = math.hypot(found.value - found.low, by_chance.high - by_chance.value)
+    if excess <= way.warn_share:
+        return None
+    level: Level = "error" if excess - half > way.max_share else "warning" if excess > half else "note"
+    return Missed(way.verb, samples, positions, hits, by_chance.value, excess, half, way.max_share, level)
+
+
+def _held_by_chance(samples: list[SampledText], group: Ints, way: _Way, worth: float) -> Share:
+    """How often an answer holds the expected answer of another task: small answer sets agree by chance."""
+    n, held, pairs = len(samples), 0, 0
+    for step in range(1, CONTROLS + 1):
+        others = np.roll(np.arange(n), step * n // (CONTROLS + 1))
+        for place in np.flatnonzero(group != group[others]).tolist():
+            held += way.holds(samples[place].answer, samples[others[place]].expected or "")
+            pairs += 1
+    return share(held, pairs, independent=worth * pairs)
+
+
+# A second signal
+
+
+class _Signal(NamedTuple):
+    """What else is known about the missed answers: a clause that supports the suspicion, and one that refutes it."""
+
+    supports: str = ""
+    refutes: str = ""
+
+
+def _second_signal(run: Evidence, missed: Missed) -> _Signal:
+    """Independent evidence on disk: the verifier's own fields, other verifiers' verdicts, a probe."""
+    signals = [_by_extraction(missed), _by_metric(run, missed), _by_others(run, missed), _by_probe(run)]
+    supports = "; ".join(signal.supports for signal in signals if signal.supports)
+    refutes = "; ".join(signal.refutes for signal in signals if signal.refutes)
+    return _Signal(supports, "" if supports else refutes)
+
+
+def _by_extraction(missed: Missed) -> _Signal:
+    """Whether the verifier extracted something else than the answer that the text ends in."""
+    hits = [item for item, is_hit in zip(missed.samples, missed.hits, strict=True) if is_hit]
+    known = [item for item in hits if item.extracted is not None]
+    if len(known) < LEAST:
+        return _Signal()
+    same = share(sum(_is_same(item.extracted or "", item.expected or "") for item in known), len(known))
+    if same.high < MOSTLY:
+        other = len(known) - same.count
+        return _Signal(
+            supports=f"the verifier extracted something else, or nothing, from {other:,} of {len(known):,}"
+        )
+    if same.low > MOSTLY:
+        return _Signal(refutes=f"it did extract the expected answer from {same.count:,} of {len(known):,}")
+    return _Signal()
+
+
+def _is_same(extracted: str, expected: str) -> bool:
+    if bare(extracted) == bare(expected):
+        return True
+    try:
+        return float(extracted) == float(expected)
+    except ValueError:
+        return False
+
+
+def _by_metric(run: Evidence, missed: Missed) -> _Signal:
+    """Whether another number of the verifier calls most of these answers right."""
+    positions = missed.positions[missed.hits]
+    for name, metric in run.each_number([name for name in run.metrics if is_goodness(name)]):
+        known = positions[~np.isnan(metric[positions])]
+        high = float(np.nanmax(metric[run.judged], initial=-np.inf))
+        if len(known) < LEAST or not high > 0:
+            continue
+        right = share(int((metric[known] >= high).sum()), len(known))
+        others = missed.positions[~missed.hits]
+        beside = float((metric[others] >= high).mean()) if len(others) else 0.0
+        if right.low > max(MOSTLY, beside):
+            return _Signal(supports=f"{name} is {high:g} for {right.count:,} of {right.n:,}")
+    return _Signal()
+
+
+def _by_others(run: Evidence, missed: Missed) -> _Signal:
+    """Whether another verifier rewards these answers more often than the other unrewarded ones."""
+    others = {name: rewards[missed.positions] for name, rewards in run.other_rewards.items()}
+    counting = _names_of(run, missed.positions)
+    recorded = [item.recorded for item in missed.samples]
+    earlier = np.array(
+        [
+            math.nan if reward is None or name is None or name == now else reward
+            for (name, reward), now in zip(recorded, counting, strict=True)
+        ]
+    )
+    if not np.isnan(earlier).all():
+        others.setdefault("the recorded verifier", earlier)
+    refutes = ""
+    for name, rewards in others.items():
+        found = _disagreement(run, rewards, missed.hits)
+        if found is None:
+            continue
+        among, beside = found
+        if among.low > max(SOMETIMES, beside.value):
+            return _Signal(supports=f"{name} rewards {among.count:,} of {among.n:,} of them")
+        if among.high < SOMETIMES:
+            refutes = f"{name} rewards only {among.count:,} of {among.n:,} of them"
+    return _Signal(refutes=refutes)
+
+
+def _names_of(run: Evidence, positions: Ints) -> list[str | None]:
+    """The verifier whose reward counts, for each position."""
+    codes = run.verifier.codes[positions].tolist()
+    return [run.verifier.names[code] if code >= 0 else None for code in codes]
+
+
+def _disagreement(run: Evidence, rewards: Floats, hits: np.ndarray) -> tuple[Share, Share] | None:
+    """How many of the hits another verifier rewards, and how many of the other unrewarded answers."""
+    known = ~np.isnan(rewards)
+    success = run.range.low + run.success_at * (run.range.high - run.range.low)
+    is_success = np.nan_to_num(rewards, nan=-np.inf) >= success
+    if int((known & hits).sum()) < LEAST:
+        return None
+    return (
+        share(int((is_success & hits).sum()), int((known & hits).sum())),
+        share(int((is_success & ~hits).sum()), int((known & ~hits).sum())),
+    )
+
+
+def _by_probe(run: Evidence) -> _Signal:
+    """Whether a probe found the verifier broken."""
+    probe = run.probe
+    return (
+        _Signal(supports=f"a probe found it broken: {probe.reason}")
+        if probe and probe.is_broken
+        else _Signal()
+    )

@@ -1,0 +1,131 @@
+"""Columns of a run grouped by task, a few at a time.
+
+Statistics over a million rollouts need one column and the order of the tasks, so only a handful of arrays is held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from rollforge.index import arrow
+from rollforge.index.identity import packed_keys
+from rollforge.index.index import Index
+from rollforge.stats import Floats, Ints, distinct
+
+BATCH_VALUES = 2_500_000
+"""Values read at a time, and remembered at most: 20 MB."""
+
+
+class ByTask:
+    """The rollouts of a run (or those an expression selects) in the order of (task, rollout)."""
+
+    def __init__(self, index: Index, where: str | None = None) -> None:
+        self.index = index
+        self.where = where
+        self._kept: dict[str, Floats] = {}
+        self._codes: dict[str, tuple[Ints, list[str | None]]] = {}
+        self.order: Ints
+        self.task: Ints
+        """The task of each rollout."""
+        self.order, self.task = _by_task(index, where)
+        self._is_in_order = bool((self.order[1:] > self.order[:-1]).all())
+        is_first = np.ones(len(self.task), dtype=np.bool_)
+        np.not_equal(self.task[1:], self.task[:-1], out=is_first[1:])
+        self.starts: Ints = np.flatnonzero(is_first)
+        """The position of each task's first rollout."""
+        self.sizes: Ints = np.diff(self.starts, append=len(self.task))
+        """How many each task has."""
+        self.tasks: Ints = self.task[self.starts]
+        """The tasks, ascending."""
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def columns(self, names: Sequence[str]) -> Iterator[tuple[str, pa.ChunkedArray]]:
+        """Each column as stored, in the order of (task, rollout)."""
+        at_once = max(1, BATCH_VALUES // max(1, len(self)))
+        for first in range(0, len(names), at_once):
+            some = list(names[first : first + at_once])
+            table = self.index.table(some, self.where)
+            for name in some:
+                yield name, table.column(name).take(arrow.arrow_array(self.order))
+
+    def codes(self, name: str) -> tuple[Ints, list[str | None]]:
+        """A text column as codes, in the order of (task, rollout), and the text of each code (None for missing)."""
+        if name in self._codes:
+            return self._codes[name]
+        codes, words = arrow.codes(self.index.table([name], self.where, may_code=True).column(0))
+        codes[codes < 0] = len(words)
+        self._codes[name] = codes if self._is_in_order else codes[self.order], [*words, None]
+        return self._codes[name]
+
+    def numbered(self, name: str) -> tuple[Ints, list[str | float]]:
+        """Any column as codes that are equal exactly where its values are (0 for missing), and the values of codes 1, 2, …"""
+        column = self.index.table([name], self.where).column(0)
+        values: list[str | float]
+        if pa.types.is_string(column.type):
+            found, texts = arrow.codes(column)
+            numbers, values = found + 1, list(texts)
+        else:
+            is_whole = pa.types.is_integer(column.type)
+            each = arrow.ints(column) if is_whole else arrow.floats(column)
+            known = arrow.is_known(column) if is_whole else ~np.isnan(each)
+            kinds = distinct(each[known])
+            numbers = np.where(known, np.searchsorted(kinds, each) + 1, 0)
+            values = kinds.tolist()
+        return numbers[self.order], values
+
+    def floats(self, names: Sequence[str]) -> Iterator[tuple[str, Floats]]:
+        """Each number column as floats, NaN for missing, in the order of (task, rollout); read-only."""
+        at_once = max(1, BATCH_VALUES // max(1, len(self)))
+        for first in range(0, len(names), at_once):
+            some = list(names[first : first + at_once])
+            unread = [name for name in some if name not in self._kept]
+            read = self.index.floats(unread, self.where) if unread else {}
+            for name in some:
+                found = self._kept.get(name)
+                if found is None:
+                    found = read[name]
+                    found = found if self._is_in_order else found[self.order]
+                    self._keep(name, found)
+                yield name, found
+
+    def keep(self, names: Sequence[str]) -> None:
+        """Read these columns together, when they are few enough to be remembered."""
+        if len(names) * len(self) <= BATCH_VALUES:
+            for _ in self.floats(names):
+                pass
+
+    def _keep(self, name: str, found: Floats) -> None:
+        """Remember a column while the memory for it is small: most runs are, and most columns are needed again."""
+        if (len(self._kept) + 1) * len(self) <= BATCH_VALUES:
+            found.flags.writeable = False
+            self._kept[name] = found
+
+    def one(self, name: str) -> Floats:
+        """One number column."""
+        return next(self.floats([name]))[1]
+
+    def sums(self, values: Floats) -> tuple[Floats, Floats]:
+        """Per task the sum and the number of known values."""
+        if not len(self):
+            return np.zeros(0), np.zeros(0)
+        known = ~np.isnan(values)
+        sums = np.add.reduceat(np.where(known, values, 0.0), self.starts)
+        return sums, np.add.reduceat(known.astype(np.float64), self.starts)
+
+
+def _by_task(index: Index, where: str | None) -> tuple[Ints, Ints]:
+    """The order by (task, rollout), and the task of each rollout in it."""
+    keys = index.table(["task", "rollout"], where)
+    task, rollout = arrow.ints(keys.column("task")), arrow.ints(keys.column("rollout"))
+    del keys
+    if len(task) and (key := packed_keys(task, rollout)) is not None:
+        del rollout
+        order = np.argsort(key, kind="stable")
+    else:
+        order = np.lexsort((rollout, task))
+    return order, task[order]

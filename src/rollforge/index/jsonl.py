@@ -1,0 +1,252 @@
+"""Lines and byte ranges of plain, gzip and zstd JSONL files. It does not parse.
+
+Offsets count bytes of the text: in a compressed file, of what it unpacks to. No line longer than `MAX_LINE` is held in memory.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, cast
+
+from rollforge.errors import DataError
+
+BLOCK = 1 << 20
+"""Bytes read at a time: large enough that system calls cost little, small enough for the processor's cache."""
+
+MAX_LINE = 256 << 20
+"""Bytes of a line. A longer one is skipped: 1 MB of gzip can unpack to a line of 1 GB."""
+
+GAP = 4 << 10
+"""Rows closer together than this are read in one go: reading through a longer gap costs more than another call."""
+
+STRETCH = 64 << 10
+"""Bytes of neighbouring rows that are read in one go."""
+
+STEP = 4 << 10
+"""Bytes read at a time when a newline is searched for."""
+
+
+def is_compressed(path: Path) -> bool:
+    """Whether the file must be unpacked from its start to reach any offset."""
+    return path.suffix in {".gz", ".zst"}
+
+
+def byte_stream(path: Path) -> BinaryIO:
+    """The text of the file as bytes, unpacked."""
+    if path.suffix == ".gz":
+        import gzip
+
+        return cast(BinaryIO, gzip.open(path, "rb"))
+    if path.suffix == ".zst":
+        return cast(BinaryIO, _zstd().open(path, "rb"))
+    return path.open("rb", buffering=0)
+
+
+def _zstd() -> Any:
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+    return zstd
+
+
+class LineBatch(NamedTuple):
+    """Neighbouring lines, as a view into a buffer that the next batch overwrites."""
+
+    offset: int
+    """Where the first line begins."""
+    data: memoryview
+    """All of them, with their newlines."""
+    is_terminated: bool = True
+    """The last one ends with a newline."""
+    error: str = ""
+    """Why the text at `offset` cannot be read (a damaged archive, a line beyond `MAX_LINE`); `data` is empty then."""
+    skipped_lines: int = 0
+    """Lines that an error skips."""
+
+    def spans(self) -> Iterator[tuple[int, int]]:
+        """Where each line begins and ends in `data`, without its newline."""
+        data = bytes(self.data)
+        position = 0
+        while position < len(data):
+            newline = data.find(b"\n", position)
+            end = newline if newline >= 0 else len(data)
+            yield position, end
+            position = end + 1
+
+
+def read_batches(path: Path, start: int = 0, end: int | None = None) -> Iterator[LineBatch]:
+    """The lines that begin in [start, end), whole, wherever they end.
+
+    `start` may be any byte: a line that begins before it belongs to the range before.
+    """
+    with byte_stream(path) as file:
+        unpacking = _Unpacking(path, file) if is_compressed(path) else None
+        read: Callable[[memoryview], int] = file.readinto if unpacking is None else unpacking.readinto  # type: ignore[attr-defined]
+        offset = max(0, start - 1)
+        if offset:
+            file.seek(offset)
+        skips_line = start > 0
+        buffer, filled = bytearray(BLOCK), 0
+        while (end is None or offset < end) and (more := read(memoryview(buffer)[filled:])):
+            filled += more
+            first = 0
+            if skips_line:
+                # The rest of a line that began before `start`, or of one that is too long.
+                first = buffer.find(b"\n", 0, filled) + 1
+                if not first:
+                    offset, filled = offset + filled, 0
+                    continue
+                skips_line = False
+            last = buffer.rfind(b"\n", 0, filled) + 1
+            if last:
+                limit = _limit(buffer, last, offset, end)
+                if first < limit:
+                    yield LineBatch(offset + first, memoryview(buffer)[first:limit])
+                offset += last
+                filled -= last
+                buffer[:filled] = buffer[last : last + filled]
+            elif filled >= MAX_LINE:
+                yield LineBatch(offset, memoryview(b""), error=TOO_LONG, skipped_lines=1)
+                offset, filled, skips_line = offset + filled, 0, True
+                buffer = bytearray(BLOCK)
+            elif filled == len(buffer):
+                longer = bytearray(min(2 * filled, MAX_LINE))
+                longer[:filled] = buffer
+                buffer = longer
+        if unpacking is not None and unpacking.error:
+            yield LineBatch(offset, memoryview(b""), error=unpacking.error)
+        elif filled and not skips_line and (end is None or offset < end):
+            yield LineBatch(offset, memoryview(buffer)[:filled], is_terminated=False)
+
+
+TOO_LONG = f"the line is longer than {MAX_LINE >> 20} MB; skipped"
+
+
+class _Unpacking:
+    """An archive as far as it can be unpacked: where it is cut off or damaged, the text ends and `error` says why."""
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        import gzip
+
+        self._read: Callable[[memoryview], int] = file.readinto1  # type: ignore[attr-defined]
+        kind = gzip.BadGzipFile if path.suffix == ".gz" else _zstd().ZstdError
+        self._errors = (EOFError, zlib.error, kind)
+        self.error = ""
+
+    def readinto(self, view: memoryview) -> int:
+        """Fill the view, or as much of it as there is."""
+        filled = 0
+        while filled < len(view) and not self.error:
+            try:
+                more = self._read(view[filled:])
+            except self._errors as error:
+                self.error = f"torn: the archive cannot be unpacked beyond here ({error})"
+                break
+            if not more:
+                break
+            filled += more
+        return filled
+
+
+def _limit(buffer: bytearray, size: int, offset: int, end: int | None) -> int:
+    """How much of the block are lines that begin before `end`."""
+    if end is None or offset + size <= end:
+        return size
+    return buffer.find(b"\n", end - offset - 1, size) + 1
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """Every line of the file, without its newline; raises where an archive is damaged, after the lines before."""
+    for batch in read_batches(path):
+        if batch.error:
+            raise DataError(f"{path}: {batch.error}")
+        for start, end in batch.spans():
+            yield bytes(batch.data[start:end])
+
+
+def read_spans(path: Path, spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:
+    """The bytes at each (offset, length), in the order asked; neighbouring ones are read together."""
+    if is_compressed(path):
+        yield from _read_spans_compressed(path, spans)
+        return
+    with path.open("rb", buffering=0) as file:
+        handle = file.fileno()
+        first = 0
+        while first < len(spans):
+            last = _run_end(spans, first)
+            begin = spans[first][0]
+            size = spans[last][0] + spans[last][1] - begin
+            data = os.pread(handle, size, begin)
+            while len(data) < size and (more := os.pread(handle, size - len(data), begin + len(data))):
+                data += more
+            _check_size(path, data, size)
+            if first == last:
+                yield data
+            else:
+                for offset, length in spans[first : last + 1]:
+                    yield data[offset - begin : offset - begin + length]
+            first = last + 1
+
+
+def _check_size(path: Path, data: bytes, size: int) -> None:
+    if len(data) < size:
+        raise DataError(
+            f"{path}: the file has become shorter while it was read", hint="run the command again"
+        )
+
+
+def _run_end(spans: Sequence[tuple[int, int]], first: int) -> int:
+    """The last span that is read together with `first`."""
+    last = first
+    while last + 1 < len(spans):
+        end = spans[last][0] + spans[last][1]
+        following = spans[last + 1]
+        is_near = end <= following[0] <= end + GAP
+        if not is_near or following[0] + following[1] - spans[first][0] > STRETCH:
+            break
+        last += 1
+    return last
+
+
+def _read_spans_compressed(path: Path, spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:
+    """One forward pass per ascending run of spans: going back means unpacking from the start again."""
+    file = byte_stream(path)
+    position = 0
+    try:
+        for offset, length in spans:
+            if offset < position:
+                file.close()
+                file = byte_stream(path)
+                position = 0
+            while position < offset:
+                skipped = len(file.read(min(BLOCK, offset - position)))
+                if not skipped:
+                    break
+                position += skipped
+            data = io.BytesIO()
+            while data.tell() < length and (more := file.read(length - data.tell())):
+                data.write(more)
+            position += data.tell()
+            _check_size(path, data.getvalue(), length)
+            yield data.getvalue()
+    finally:
+        file.close()
+
+
+def last_line_start(path: Path, size: int) -> int:
+    """The offset after the last newline before `size`: behind it is a line that is still being written, or nothing."""
+    with path.open("rb", buffering=0) as file:
+        while size > 0:
+            begin = max(0, size - STEP)
+            file.seek(begin)
+            newline = file.read(size - begin).rfind(b"\n")
+            if newline >= 0:
+                return begin + newline + 1
+            size = begin
+    return 0

@@ -1,0 +1,239 @@
+"""Ordinary rollout and task lines to columns, by the compiled reader (`_rows.c`), where it is installed.
+
+It leaves every line that is not ordinary to `python_reader.py`, so that one place says what is odd about a line. The compiled code
+parses; hashing and classifying texts happens here, in Python, a block of lines at a time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Raw
+from numpy.typing import NDArray
+
+from rollforge.index.answer_kind import LONG_HEAD, LONG_STARTS, SHORT, answer_kind
+from rollforge.index.arrow import ARROW_TYPES, arrow_array, arrow_floats
+from rollforge.index.parts import KEY_COLUMNS, NOT_WHOLE, TOO_LARGE, NotedLines, part_table
+from rollforge.index.row_facts import params_hash
+from rollforge.index.schema import COLUMNS, PLACES, Kind
+from rollforge.index.text_hash import text_hash, text_hashes
+from rollforge.native import load_native
+from rollforge.stats import Floats
+
+if TYPE_CHECKING:
+    from rollforge.index._rows import Finished, Rows
+
+KINDS: tuple[Kind, ...] = ("rollouts", "tasks")
+"""Kinds of files that the compiled reader reads."""
+
+REMEMBERED = 100_000
+"""Prompts whose hashes are remembered, because rollouts of one task share them."""
+
+MAX_LOOKED_AT = 4 * LONG_HEAD
+"""Bytes in which an answer of any length shows what it is."""
+
+_HAS_RESPONSE, _HAS_REFUSAL, _HAS_TOKEN_IDS = 1, 2, 4
+_NO_PROMPT = -1
+_STARTS = tuple(start.encode() for start in LONG_STARTS)
+_FIRST = frozenset(bytes([byte]) for start in _STARTS for byte in start[:1] + start[:1].upper())
+
+
+def is_available() -> bool:
+    """Whether the compiled reader is installed and up to date."""
+    return load_native("rollforge.index._rows") is not None
+
+
+def _new_rows() -> Rows:
+    module = load_native("rollforge.index._rows")
+    assert module is not None
+    rows: Rows = module.Rows()
+    return rows
+
+
+class LineLeft(NamedTuple):
+    """A line that is not ordinary."""
+
+    number: int
+    start: int
+    """Where it begins in the block."""
+    end: int
+
+
+class _Prompt(NamedTuple):
+    hash: int | None
+    notes: list[str]
+
+
+class PromptHashes:
+    """Hashes of `responses_create_params`, remembered by their bytes."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Prompt] = {}
+
+    def get(self, params: bytes) -> _Prompt:
+        """The hash, and notes on what is odd about the parameters."""
+        key = text_hash(params)
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= REMEMBERED:
+                self._known.clear()
+            notes: list[str] = []
+            found = self._known[key] = _Prompt(params_hash(Raw(params), notes.append), notes)
+        return found
+
+
+class NativeRows:
+    """The ordinary rows of one chunk."""
+
+    def __init__(self, kind: Kind, prompts: PromptHashes) -> None:
+        self._kind: Kind = kind
+        self._hashes = prompts
+        self._rows = _new_rows()
+        self._answer_hashes: list[int] = []
+        self._kinds: list[tuple[int, bool, bool, bool]] = []
+        """(row, is blank, is a refusal, is an error message) of answers that are not ordinary."""
+        self._prompts: list[_Prompt] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def take(self, block: memoryview, first_line: int, offset: int) -> tuple[int, list[LineLeft]]:
+        """Read the whole lines of a block; how many there are, and those that are not ordinary."""
+        lines, left = self._rows.take(block, first_line, offset)
+        answers, answer_ends, characters, prompts, prompt_ends = self._rows.drain()
+        if self._kind == "rollouts":
+            self._look_at(_pieces(answers, answer_ends), _int32s(characters))
+        self._prompts += [self._hashes.get(params) for params in _pieces(prompts, prompt_ends)]
+        numbers = memoryview(left).cast("q").tolist()
+        return lines, list(map(LineLeft, numbers[::3], numbers[1::3], numbers[2::3]))
+
+    def _look_at(self, answers: list[bytes], characters: NDArray[np.int32]) -> None:
+        """Hash and classify answers."""
+        first = len(self._answer_hashes)
+        self._answer_hashes += text_hashes(answers)
+        short = np.flatnonzero(characters <= SHORT).tolist()
+        long = [
+            place
+            for place, answer in enumerate(answers)
+            if answer[:1] in _FIRST and answer[:4].lower().startswith(_STARTS)
+        ]
+        for place in {*short, *long}:
+            kind = answer_kind(answers[place][:MAX_LOOKED_AT].decode(errors="ignore"))
+            if any(kind):
+                self._kinds.append((first + place, *kind))
+
+    def table(self) -> tuple[pa.Table, NotedLines]:
+        """All rows, and notes on some by (line, offset). The object is empty afterwards."""
+        finished = self._rows.finish()
+        count, numbers, texts, nested, words, raw = finished
+        columns = {name: pa.nulls(count, ARROW_TYPES[column]) for name, column in COLUMNS[self._kind].items()}
+        columns |= {name: arrow_array(_int64s(raw[name])) for name in PLACES}
+        notes: NotedLines = {}
+        columns["prompt_hash"] = self._prompt_hashes(raw, notes)
+        known = {name: _word_column(*found) for name, found in words.items()}
+        if self._kind == "rollouts":
+            known |= self._answer_columns(finished)
+            known |= {
+                name: arrow_floats(_float64s(raw[name])) for name in ("started", "seconds", "verify_seconds")
+            }
+        columns |= {name: values for name, values in known.items() if name in columns}
+        found = {name: _float64s(values) for name, values in numbers}
+        if self._kind == "rollouts":
+            _add_nested(found, nested)
+        for key, name in KEY_COLUMNS.items():
+            if key in found and name in columns:
+                columns[name] = _key_column(key, found[key], raw, notes)
+        return part_table(
+            columns, found, {name: _text_column(count, *parts) for name, *parts in texts}
+        ), notes
+
+    def _prompt_hashes(self, raw: dict[str, bytes], notes: NotedLines) -> pa.Array:
+        number = _int32s(raw["prompt"])
+        known = [*self._prompts, _Prompt(None, [])]  # the last is for rows without a prompt
+        hashes = np.array([0 if one.hash is None else one.hash for one in known], dtype=np.int64)
+        is_missing = np.array([one.hash is None for one in known])
+        has_notes = np.array([bool(one.notes) for one in known])
+        for row in np.flatnonzero(has_notes[number]).tolist():
+            _note(notes, raw, row, "; ".join(known[number[row]].notes))
+        return arrow_array(hashes[number], is_missing[number])
+
+    def _answer_columns(self, finished: Finished) -> dict[str, pa.Array]:
+        count, _, _, _, words, raw = finished
+        flags = np.frombuffer(raw["flags"], np.uint8)
+        missing = (flags & _HAS_RESPONSE) == 0
+        characters, calls = _int32s(raw["answer_chars"]), _int32s(raw["tool_calls"])
+        is_blank, is_error = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
+        is_refusal: NDArray[np.bool_] = (flags & _HAS_REFUSAL) != 0
+        for row, blank, refusal, error in self._kinds:
+            is_blank[row], is_error[row] = blank, error
+            is_refusal[row] |= refusal
+        finish_names, finish = words["finish_reason"]
+        length = finish_names.index("length") if "length" in finish_names else len(finish_names)
+        hashes = np.array(self._answer_hashes, dtype=np.int64)
+        found: dict[str, NDArray[Any]] = {
+            "answer_chars": characters.astype(np.int64),
+            "turns": _int32s(raw["turns"]).astype(np.int64),
+            "tool_calls": calls.astype(np.int64),
+            "is_truncated": _int32s(finish) == length,
+            "is_empty": is_blank & (calls == 0),
+            "is_refusal": is_refusal,
+            "error_text": is_error,
+            "has_token_ids": (flags & _HAS_TOKEN_IDS) != 0,
+        }
+        columns = {name: arrow_array(values, missing) for name, values in found.items()}
+        return columns | {"answer_hash": arrow_array(hashes, missing | (characters == 0))}
+
+
+def _add_nested(found: dict[str, Floats], nested: list[tuple[str, bytes]]) -> None:
+    """Numbers of usage and reward components; usage overrides a field of the same name, as in NeMo Gym."""
+    for name, values in sorted(nested, key=lambda pair: "." in pair[0]):
+        numbers = _float64s(values)
+        found[name] = np.where(np.isnan(numbers), found[name], numbers) if name in found else numbers
+
+
+def _key_column(key: str, numbers: Floats, raw: dict[str, bytes], notes: NotedLines) -> pa.Array:
+    """An index as whole numbers; missing, with a note, where it is none."""
+    is_fraction, is_large = numbers % 1 > 0, np.abs(numbers) >= 2**53
+    for is_wrong, text in ((is_fraction, NOT_WHOLE), (is_large & ~is_fraction, TOO_LARGE)):
+        for row in np.flatnonzero(is_wrong).tolist():
+            _note(notes, raw, row, text.format(name=key, value=numbers[row]))
+    missing = np.isnan(numbers) | is_fraction | is_large
+    return arrow_array(np.where(missing, 0, numbers).astype(np.int64), missing)
+
+
+def _note(notes: NotedLines, raw: dict[str, bytes], row: int, text: str) -> None:
+    line, offset = (int(_int64s(raw[name])[row]) for name in ("line", "offset"))
+    notes.setdefault((line, offset), []).append(text)
+
+
+def _pieces(data: bytes, ends: bytes) -> list[bytes]:
+    """Texts that follow each other, each up to its end."""
+    stops = memoryview(ends).cast("q").tolist()
+    return [data[start:stop] for start, stop in zip([0, *stops], stops, strict=False)]
+
+
+def _int64s(data: bytes) -> NDArray[np.int64]:
+    return np.frombuffer(data, np.int64)
+
+
+def _int32s(data: bytes) -> NDArray[np.int32]:
+    return np.frombuffer(data, np.int32)
+
+
+def _float64s(data: bytes) -> Floats:
+    return np.frombuffer(data, np.float64)
+
+
+def _word_column(words: list[str], codes: bytes) -> pa.DictionaryArray:
+    numbers = _int32s(codes)
+    return pa.DictionaryArray.from_arrays(arrow_array(numbers, numbers < 0), pa.array(words, pa.string()))
+
+
+def _text_column(count: int, is_valid: bytes, ends: bytes, text: bytes) -> pa.Array:
+    known = np.packbits(np.frombuffer(is_valid, np.uint8), bitorder="little")
+    offsets = np.append(np.int32(0), _int32s(ends))
+    return pa.Array.from_buffers(
+        pa.string(), count, [pa.py_buffer(known), pa.py_buffer(offsets), pa.py_buffer(text)]
+    )

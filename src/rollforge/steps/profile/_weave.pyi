@@ -1,3 +1,0 @@
-from rollforge.steps.profile.weave import Column
-
-def weave(rows: int, columns: list[Column], into: bytearray, /) -> int: ...

@@ -1,0 +1,92 @@
+"""Finds runs by path, folder or glob."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from glob import glob, has_magic
+from pathlib import Path
+
+from rollforge.errors import UsageError
+from rollforge.registry import did_you_mean
+from rollforge.store.files import RunFiles, file_stem
+
+ENDINGS = (".jsonl", ".json", ".jsonl.gz", ".jsonl.zst")
+SIBLINGS = (
+    "_tasks", "_failures", "_verdicts", "_materialized_inputs", "_reward_profiling", "_run", "_agent_metrics",
+    "_aggregate_metrics", "_metrics", "_experiences", "_eval", ".rejects",
+)  # fmt: skip
+"""Endings of files beside a rollouts file, which a glob over a folder matches too."""
+MOST_NAMED = 5
+"""Runs of a folder that an error names."""
+
+
+def find_runs(runs: str | Path | Sequence[str | Path]) -> list[RunFiles]:
+    """The runs that paths, folders and globs mean, in the order given; raises when one does not exist."""
+    given = [runs] if isinstance(runs, str | Path) else list(runs)
+    found: dict[Path, RunFiles] = {}
+    for item in given:
+        for path in _expand(item):
+            files = RunFiles(path)
+            if not files.rollouts.is_file():
+                raise UsageError(_missing(item, files), hint=_what_is_there(Path(item)))
+            found.setdefault(files.rollouts.resolve(), files)
+    if not found:
+        raise UsageError(f"{', '.join(map(str, given)) or 'no run given'}: no such file")
+    return list(found.values())
+
+
+def _expand(item: str | Path) -> list[Path]:
+    path = Path(item)
+    if path.exists() or not has_magic(str(item)):
+        return [path]
+    matches = [Path(match) for match in sorted(glob(str(item), recursive=True))]  # noqa: PTH207  (Path.glob takes no absolute pattern)
+    kept = [match for match in matches if _is_run(match)]
+    if not kept:
+        raise UsageError(f"{item}: nothing matches")
+    return kept
+
+
+def _is_run(path: Path) -> bool:
+    """Whether a match is a rollouts file or a folder with one, not a sibling or an index."""
+    if path.is_dir():
+        return RunFiles(path).rollouts.is_file()
+    if path.suffix == ".json" and any(folder.name.endswith("_index") for folder in path.parents):
+        return False
+    return path.name.endswith(ENDINGS) and not file_stem(path).endswith(SIBLINGS)
+
+
+def _missing(item: str | Path, files: RunFiles) -> str:
+    if Path(item).is_dir():
+        return f"{item}: there is no {files.rollouts.name} in this folder"
+    return f"{files.rollouts}: no such file{near_run(item)}"
+
+
+def near_run(item: str | Path) -> str:
+    """A clause like `; did you mean 'runs/first'?` for a run that does not exist; empty when no name is near."""
+    path = Path(item)
+    prefix = str(path).removesuffix(path.name)
+    return did_you_mean(path.name, [run.name for run in runs_in(path.parent)], prefix=prefix)
+
+
+def _what_is_there(item: Path) -> str:
+    inside = runs_in(item)
+    if not inside:
+        return "give a rollouts file, or the folder it is in"
+    shown = ", ".join(map(str, inside[:MOST_NAMED])) + (", …" if len(inside) > MOST_NAMED else "")
+    return f"give one of the runs in it: {shown}"
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The rollouts files and run folders in a folder; none when there is no such folder."""
+    try:
+        return [path for path in sorted(folder.iterdir()) if _is_run(path)]
+    except OSError:
+        return []
+
+
+def tasks_file(files: RunFiles) -> Path | None:
+    """The tasks as sent: rollforge's file, else NeMo Gym's materialized inputs."""
+    for path in (files.tasks, files.materialized_inputs):
+        if path.is_file():
+            return path
+    return None
