@@ -22,6 +22,7 @@ from rollforge.checks.samples import SampledText, Texts
 from rollforge.checks.stream import SuspectWindow
 from rollforge.index import flags, floats, ints
 from rollforge.intervals import Estimate, clustered_mean
+from rollforge.labels import LabelRates
 from rollforge.records import JsonObject
 from rollforge.stats import Floats, GroupSummaries, Ints, distinct, summarize_groups
 
@@ -143,6 +144,8 @@ class About:
     timed_out: Sequence[int] = ()
     """The task of each attempt that ended in a time-out."""
     timeout_s: float | None = None
+    labels: LabelRates | None = None
+    """What people's labels say about the verdicts; None when there are no labels."""
 
 
 class Evidence:
