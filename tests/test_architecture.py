@@ -45,7 +45,7 @@ ROWS = [
     {"agents", "executors", "verifiers", "checks", "recipes", "exporters", "sinks", "operators"},
     {"steps"},
     {"config", "testing", "reports"},
-    {"api"},
+    {"api", "view"},
     {"cli"},
 ]
 """Units of the package, lowest first. A unit may import its own row's tools and everything in the rows above it here."""
