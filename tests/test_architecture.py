@@ -66,7 +66,7 @@ SIDE_DOORS = {
     "steps.prepare": {"settings"},
     "steps.profile": {"records", "write"},
     "steps.verify": {"options", "tally"},
-    "store": {"atomic", "digest", "files", "find", "lock", "manifest", "reading"},
+    "store": {"atomic", "digest", "files", "find", "lock", "manifest", "reading", "verifier_failures"},
     "tasks": {"reading"},
     "verifiers.probes": {"report"},
 }

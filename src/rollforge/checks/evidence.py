@@ -133,6 +133,8 @@ class About:
     """The task of each rollout that failed and was never made, where a file of failures says so."""
     where: str | None = None
     """The --where condition, when only some rollouts are checked."""
+    verifier_failures: str = ""
+    """Why the verifier failed, in words, where the failures file says so."""
     suspect: SuspectWindow | None = None
     """The window that `collect` marked when its own detectors tripped."""
     probe: ProbeOutcome | None = None
