@@ -15,13 +15,13 @@ def labelled_errors(run: Evidence, limits: Limits) -> Iterator[Finding]:
     rates = run.about.labels
     if rates is None or rates.error.value is None or rates.error.ci is None:
         return
-    error, (low, high) = rates.error, rates.error.ci
+    share, n, (low, high) = rates.error.value, rates.error.n, rates.error.ci
     level: Level | None = None
     if low > limits["max_share"]:
         level = "error"
-    elif low > limits["warn_share"] or error.value > limits["max_share"]:
+    elif low > limits["warn_share"] or share > limits["max_share"]:
         level = "warning"
-    elif error.value > limits["warn_share"]:
+    elif share > limits["warn_share"]:
         level = "note"
     if level is None:
         return
@@ -32,11 +32,11 @@ def labelled_errors(run: Evidence, limits: Limits) -> Iterator[Finding]:
     ]
     yield Finding(
         level=level,
-        text=f"people disagree with {error.value:.0%} of the verdicts they looked at ({low:.0%} to {high:.0%}, {error.n:,} drawn "
+        text=f"people disagree with {share:.0%} of the verdicts they looked at ({low:.0%} to {high:.0%}, {n:,} drawn "
         f"at random)" + (f"; {', '.join(sides)}" if sides else ""),
-        value=error.value,
+        value=share,
         threshold=limits["max_share"],
-        n=error.n,
+        n=n,
         interval=[low, high],
         next=f"compare another verifier with the labels: rollforge verify {run.name} --diff labels VERIFIER",
     )
