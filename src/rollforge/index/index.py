@@ -184,6 +184,15 @@ class Index:
         """Rows overruled by a later one with the same (task, rollout)."""
         return self._overlay.duplicates
 
+    @cached_property
+    def has_own_keys(self) -> bool:
+        """Whether every rollout came with a task and a rollout number; others are numbered in the order of lines."""
+        rollouts = self._files.by_kind["rollouts"]
+        if all(file.state.has_own_keys for file in rollouts):
+            return True
+        keys = parts.rollout_keys(rollouts)
+        return not (keys.column("task").null_count or keys.column("rollout").null_count)
+
     @property
     def duplicate_count(self) -> int:
         """How many rows are overruled (`duplicates` lists the first ones)."""
