@@ -146,6 +146,12 @@ class Index:
     # What the run holds
 
     @property
+    def digest(self) -> str:
+        """Changes whenever a file of the run was indexed anew or has grown."""
+        rows = "-".join(str(self._files.count(kind)) for kind in self._files.by_kind)
+        return f"{self._files.digest()}-{rows}"
+
+    @property
     def verifier(self) -> str | None:
         """Whose verdicts count, when one was chosen."""
         return self._overlay.verifier
@@ -177,6 +183,15 @@ class Index:
     def duplicates(self) -> list[Duplicate]:
         """Rows overruled by a later one with the same (task, rollout)."""
         return self._overlay.duplicates
+
+    @cached_property
+    def has_own_keys(self) -> bool:
+        """Whether every rollout came with a task and a rollout number; others are numbered in the order of lines."""
+        rollouts = self._files.by_kind["rollouts"]
+        if all(file.state.has_own_keys for file in rollouts):
+            return True
+        keys = parts.rollout_keys(rollouts)
+        return not (keys.column("task").null_count or keys.column("rollout").null_count)
 
     @property
     def duplicate_count(self) -> int:
@@ -374,6 +389,21 @@ class Index:
     def select(self, sql: str, *, label: str = "query") -> pa.Table:
         """One SELECT over `rollouts`, `tasks` and `failures`; messages call it `label` and suggest names near to wrong ones."""
         return run_select(self._connection, sql, columns=self._columns, label=label)
+
+    def interrupt(self) -> None:
+        """End the query that another thread runs on this index; that thread gets an error."""
+        if "_base" in self.__dict__:
+            self._base.interrupt()
+
+    def verdicts_of(self, task: int, rollout: int) -> list[JsonObject]:
+        """Later verdicts on one rollout, oldest first: verifier, reward and every number they gave."""
+        if not self._files.count("verdicts"):
+            return []
+        found: list[JsonObject] = fetch(
+            self._connection.cursor(),
+            f"SELECT * FROM base_verdicts WHERE task = {int(task)} AND rollout = {int(rollout)} ORDER BY row",
+        ).to_pylist()
+        return found
 
     def read(self, rows: Sequence[int]) -> Iterator[bytes]:
         """The lines of these rows, in the order asked, typed rollouts in the classic shape."""
