@@ -24,6 +24,7 @@ ROWS = [
     {
         "interrupts",
         "native",
+        "typed_rows",
         "registry",
         "stats",
         "intervals",
@@ -41,11 +42,11 @@ ROWS = [
         "redaction",
         "store",
     },
-    {"rollouts", "index", "endpoint", "simulate", "experience", "buffer", "conversations"},
+    {"rollouts", "labels", "index", "endpoint", "simulate", "experience", "buffer", "conversations"},
     {"agents", "executors", "verifiers", "checks", "recipes", "exporters", "sinks", "operators"},
     {"steps"},
     {"config", "testing", "reports"},
-    {"api"},
+    {"api", "view"},
     {"cli"},
 ]
 """Units of the package, lowest first. A unit may import its own row's tools and everything in the rows above it here."""
@@ -66,7 +67,7 @@ SIDE_DOORS = {
     "steps.prepare": {"settings"},
     "steps.profile": {"records", "write"},
     "steps.verify": {"options", "tally"},
-    "store": {"atomic", "digest", "files", "find", "lock", "manifest", "reading"},
+    "store": {"atomic", "digest", "files", "find", "lock", "manifest", "reading", "verifier_failures"},
     "tasks": {"reading"},
     "verifiers.probes": {"report"},
 }

@@ -30,6 +30,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     SECRETS.learn_words(sys.argv[1:] if argv is None else argv)
     SECRETS.learn_environment()
     try:
+        if argv is None:
+            from rollforge.cli.interrupts import end_on_term
+
+            end_on_term()
         code = run(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
     except RollforgeError as error:
