@@ -47,7 +47,7 @@ AREAS: dict[str, tuple[list[str], list[str]]] = {
 """For each area: its modules, and the tests that should notice a mistake there."""
 
 NOT_LOGIC = re.compile(
-    r"CHUNK|BUFFER|BYTES|SECONDS|WORKERS|THREADS|BATCH|CACHE|TIMEOUT|WIDTH|VERSION|_LIMIT|SHOWN|timeout|memory"
+    r"CHUNK|BUFFER|BYTES|SECONDS|WORKERS|THREADS|BATCH|CACHE|TIMEOUT|WIDTH|VERSION|_LIMIT|SHOWN|timeout|memory|seed"
 )
 """Names of numbers that change speed or layout, and no result."""
 

@@ -24,6 +24,7 @@ ROWS = [
     {
         "interrupts",
         "native",
+        "typed_rows",
         "registry",
         "stats",
         "intervals",
@@ -40,11 +41,11 @@ ROWS = [
         "web_guard",
         "store",
     },
-    {"rollouts", "index", "endpoint", "simulate", "experience", "buffer", "conversations"},
+    {"rollouts", "labels", "index", "endpoint", "simulate", "experience", "buffer", "conversations"},
     {"agents", "executors", "verifiers", "checks", "recipes", "exporters", "sinks", "operators"},
     {"steps"},
     {"config", "testing", "reports"},
-    {"api"},
+    {"api", "view"},
     {"cli"},
 ]
 """Units of the package, lowest first. A unit may import its own row's tools and everything in the rows above it here."""
@@ -65,7 +66,7 @@ SIDE_DOORS = {
     "steps.prepare": {"settings"},
     "steps.profile": {"records", "write"},
     "steps.verify": {"options", "tally"},
-    "store": {"atomic", "digest", "files", "find", "lock", "manifest", "reading"},
+    "store": {"atomic", "digest", "files", "find", "lock", "manifest", "reading", "verifier_failures"},
     "tasks": {"reading"},
     "verifiers.probes": {"report"},
 }

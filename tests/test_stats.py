@@ -142,7 +142,7 @@ def test_whole_numbers_and_tables_are_numbers_too() -> None:
 def test_groups_that_cannot_be_are_refused(starts: list[int]) -> None:
     into = np.zeros((6, len(starts)))
     with pytest.raises(ValueError, match="follow each other"):
-        stats.describe(np.zeros(100), np.array(starts, dtype=np.int64), into)
+        stats._native.describe(np.zeros(100), np.array(starts, dtype=np.int64), into)
 
 
 def test_no_groups_have_no_statistics() -> None:
@@ -384,3 +384,21 @@ def test_quantiles_agree_with_published_values() -> None:
     assert intervals.t_quantile(0.975, 9) == pytest.approx(2.262157163, rel=1e-9)
     assert intervals.t_quantile(0.025, 9) == pytest.approx(-intervals.t_quantile(0.975, 9))
     assert intervals.t_quantile(0.5, 3) == 0.0
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=30))
+def test_an_interval_holds_its_mean_and_stays_where_values_can_be(values: list[float]) -> None:
+    for found in (
+        intervals.mean_of(values),
+        intervals.mean_of(values, is_unit=False),
+        intervals.clustered_mean(values, [1] * len(values), least=0.0),
+    ):
+        assert found.value is not None
+        if found.low is not None and found.high is not None:
+            assert 0 <= found.low <= found.value * (1 + 1e-12)
+            assert found.high >= found.value * (1 - 1e-12)
+
+
+def test_durations_below_a_second_are_no_shares() -> None:
+    seconds = [0.001] * 30 + [0.9]
+    assert intervals.mean_of(seconds, is_unit=False) != intervals.mean_of(seconds)

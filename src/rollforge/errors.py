@@ -1,4 +1,4 @@
-"""This module names what can go wrong: errors that end a command, and failures that become data.
+"""Errors that end a command, and failures that become data.
 
 A `RollforgeError` is a user's problem to solve: it says what, where and what to do next, and carries the exit code.
 A `Failure` is one rollout's or one verdict's problem: it is recorded, counted, maybe retried, and never ends a run.
@@ -21,7 +21,7 @@ from typing import Literal
 
 
 class Exit(IntEnum):
-    """What a command's exit code means; scripts branch on these."""
+    """Exit codes; scripts branch on these."""
 
     DONE = 0
     UNEXPECTED = 1
@@ -43,7 +43,7 @@ class RollforgeError(Exception):
         super().__init__(message)
         self.hint = hint
         if hint:
-            self.add_note(f"next: {hint}")  # a traceback in Python says it too
+            self.add_note(f"next: {hint}")  # shown in tracebacks too
 
 
 class UsageError(RollforgeError):
@@ -98,11 +98,12 @@ FailureClass = Literal[
     "permanent",  # the server understood and said no; asking again changes nothing
     "context-overflow",  # prompt and answer do not fit the model's context
     "refused",  # a content filter, not the model, ended the answer
+    "oversized",  # the answer or the row is larger than --max-response-bytes
     "auth",  # the key is wrong
     "not-found",  # no such model or path
     "unavailable",  # nothing answers at the address, or every endpoint's breaker is open
     "agent",  # the agent itself raised
-    "tool",  # a tool's server failed in a way the model was not told about
+    "tool",  # a tool's server failed in a way that the model did not see
     "verifier",  # the verifier raised, hung, crashed or answered nonsense
 ]
 

@@ -34,7 +34,12 @@ class Estimate(NamedTuple):
 
 
 def clustered_mean(
-    sums: ArrayLike, counts: ArrayLike, *, is_share: bool = False, level: float = LEVEL
+    sums: ArrayLike,
+    counts: ArrayLike,
+    *,
+    is_share: bool = False,
+    least: float | None = None,
+    level: float = LEVEL,
 ) -> Estimate:
     """Mean over all values with a cluster-robust interval: the values of one group are not independent.
 
@@ -46,6 +51,7 @@ def clustered_mean(
         counts: the number of values in each group; groups without any are left out.
         is_share: every value is 0 or 1. The interval is then Wilson's on the effective sample size, which keeps a width at
             0 and at 1 where the observed spread is zero.
+        least: no value can be smaller, so the interval does not reach below it (durations and counts: 0).
     """
     totals, sizes = np.asarray(sums, dtype=np.float64), np.asarray(counts, dtype=np.float64)
     totals, sizes = totals[sizes > 0], sizes[sizes > 0]
@@ -54,7 +60,10 @@ def clustered_mean(
         return Estimate(None, None, None, 0)
     mean = float(totals.sum() / n)
     residuals = totals - sizes * mean
-    return _clustered(mean, n, groups, float((residuals**2).sum()), is_share=is_share, level=level)
+    found = _clustered(mean, n, groups, float((residuals**2).sum()), is_share=is_share, level=level)
+    if least is None or found.low is None or found.low >= least:
+        return found
+    return found._replace(low=min(least, mean))
 
 
 class ClusterMean:
@@ -157,12 +166,15 @@ def wilson_each(shares: ArrayLike, counts: ArrayLike, z: float) -> tuple[Floats,
     return np.clip(centre - half, 0.0, share), np.clip(centre + half, share, 1.0)
 
 
-def mean_of(values: ArrayLike, *, most: float | None = None, level: float = LEVEL) -> Estimate:
+def mean_of(
+    values: ArrayLike, *, most: float | None = None, is_unit: bool | None = None, level: float = LEVEL
+) -> Estimate:
     """Mean of one value per group, with Student's interval; for values in [0, 1] the interval stays inside.
 
     Args:
         most: the number of independent yes/no answers behind the shares. Where nearly all groups have a share of 0 (or of 1), the
             observed spread understates the rare others; the interval is never narrower than that many answers allow.
+        is_unit: whether the values are shares; by default, whether they all lie in [0, 1]. Durations never are.
     """
     known = np.asarray(values, dtype=np.float64)
     known = known[~np.isnan(known)]
@@ -170,7 +182,9 @@ def mean_of(values: ArrayLike, *, most: float | None = None, level: float = LEVE
     if n == 0:
         return Estimate(None, None, None, 0)
     mean = float(known.mean())
-    is_unit = bool((known >= 0).all() and (known <= 1).all())
+    is_positive = bool((known >= 0).all())
+    if is_unit is None:
+        is_unit = is_positive and bool((known <= 1).all())
     if n == 1:
         return Estimate(mean, None, None, 1)
     variance = float(known.var(ddof=1)) / n
@@ -180,6 +194,8 @@ def mean_of(values: ArrayLike, *, most: float | None = None, level: float = LEVE
         low, high = wilson(mean, independent if most is None else min(independent, most), quantile)
     else:
         low, high = mean - quantile * math.sqrt(variance), mean + quantile * math.sqrt(variance)
+        if is_positive:
+            low = max(low, 0.0)
     return Estimate(mean, low, high, n)
 
 

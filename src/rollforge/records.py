@@ -129,6 +129,15 @@ class ToolCall(msgspec.Struct, frozen=True):
         return from_json(self.arguments)
 
 
+def _objects(items: list[Any]) -> Iterator[JsonObject]:
+    """The objects of a list, and those of lists in it: some agents write one list of items per step."""
+    for item in items:
+        if isinstance(item, dict):
+            yield item
+        elif isinstance(item, list):
+            yield from (inner for inner in item if isinstance(inner, dict))
+
+
 class Response(Mapping[str, Any]):
     """What a model or agent answered: views for verifiers over the raw Responses-shaped object.
 
@@ -173,7 +182,7 @@ class Response(Mapping[str, Any]):
     def output(self) -> list[JsonObject]:
         """The items of the whole rollout: reasoning, messages, tool calls and their outputs, in order."""
         items = self.raw.get("output")
-        return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+        return list(_objects(items)) if isinstance(items, list) else []
 
     @cached_property
     def text(self) -> str:

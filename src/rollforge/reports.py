@@ -82,18 +82,19 @@ def _make(paths: Sequence[str], *, with_texts: bool, verifier: str | None) -> tu
     if evaluation is not None:
         return "evaluation", evaluation
     with open_index(paths[0], verifier=verifier) as index:
-        return "run", report_run(index, _run_inputs(index, with_texts=with_texts, verifier=verifier))
+        return "run", report_run(index, run_inputs(index, with_texts=with_texts, verifier=verifier))
 
 
-def _run_inputs(index: Index, *, with_texts: bool, verifier: str | None) -> RunInputs:
+def run_inputs(index: Index, *, with_texts: bool = True, verifier: str | None = None) -> RunInputs:
+    """Everything a run's report shows: metrics, checks, profile, flips, manifest, datasets."""
     files = index.runs[0]
     manifest = read_manifest(files)
     return RunInputs(
-        run=_run_name(files),
+        run=files.name,
         metrics=facts_of(summarize_index(index), MetricsFacts),
         check=facts_of(_check(index, verifier), CheckFacts),
         profile=facts_of(profile_index(index).summary, ProfileFacts),
-        flips=_flips(files),
+        flips=flips_of(files),
         manifest=_settings(manifest) if manifest else (),
         datasets=_datasets(files),
         model=str(manifest.config.get("model") or "") or None if manifest else None,
@@ -106,12 +107,7 @@ def _check(index: Index, verifier: str | None) -> Report:
     return check_evidence(index_evidence(index, options), options)
 
 
-def _run_name(files: RunFiles) -> str:
-    """How commands name the run: its folder, where that is enough."""
-    return str(files.rollouts.parent if files.rollouts.name == "rollouts.jsonl" else files.rollouts)
-
-
-def _flips(files: RunFiles) -> list[FlipFacts]:
+def flips_of(files: RunFiles) -> list[FlipFacts]:
     """The first verifier against each later one."""
     if not files.verdicts.is_file():
         return []
@@ -203,7 +199,7 @@ def _comparison(paths: Sequence[str], verifier: str | None) -> bytes:
                 paired = facts_of(compare_runs(index, first), PairedFacts) if place else None
                 sides.append(
                     SideInputs(
-                        run=_run_name(index.runs[0]),
+                        run=index.runs[0].name,
                         metrics=facts_of(summarize_index(index), MetricsFacts),
                         check=facts_of(_check(index, verifier), CheckFacts),
                         profile=facts_of(profile_index(index).summary, ProfileFacts),

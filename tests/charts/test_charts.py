@@ -14,7 +14,6 @@ from rollforge.charts import (
     Cell,
     Dot,
     Interval,
-    Label,
     Line,
     MarkedStretch,
     Path,
@@ -22,6 +21,7 @@ from rollforge.charts import (
     Rect,
     Scene,
     Series,
+    TextMark,
     bar_chart,
     column_chart,
     heat_map,
@@ -143,7 +143,7 @@ def test_an_estimate_that_is_missing_is_said_in_words() -> None:
     scene = interval_chart(
         [Interval(label="a", value=None), Interval(label="b", value=0.5, low=0.4, high=0.6)], x_title="x", reference=0.0, **WORDS
     )  # fmt: skip
-    assert "no estimate" in [mark.text for mark in scene.marks if isinstance(mark, Label)]
+    assert "no estimate" in [mark.text for mark in scene.marks if isinstance(mark, TextMark)]
     assert len([mark for mark in scene.marks if isinstance(mark, Dot)]) == 1
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import shlex
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -105,7 +107,7 @@ def test_strict_makes_a_bad_line_exit_2(run: Path, capsys: pytest.CaptureFixture
 def test_metrics_against_another_run_and_in_the_peers_words(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "the same" in Called(capsys, "metrics", run, "--against", run).out
+    assert "too few tasks to tell" in Called(capsys, "metrics", run, "--against", run).out
     assert "pass@1/accuracy" in Called(capsys, "metrics", run, "--compat", "nemo-gym").out
     assert "eval/rollouts/reward/best@2" in Called(capsys, "metrics", run, "--compat", "trinity").out
 
@@ -224,7 +226,7 @@ def test_every_reading_command_counts_bad_lines_and_exits_2_under_strict(
         file.write(b"{bad\n" + json.dumps(make_rollout(0, 0)).encode() + b"\n")
     verb, *rest = words
     plain = Called(capsys, verb, run, *rest)
-    assert plain.code == 0 and "1 lines rejected" in plain.err and "1 duplicates" in plain.err
+    assert plain.code == 0 and "1 line rejected" in plain.err and "1 duplicate" in plain.err
     assert "rollouts.jsonl:13: " in plain.err and "rollouts.jsonl:1: " in plain.err
     assert Called(capsys, verb, run, *rest, "--strict").code == 2
 
@@ -391,3 +393,17 @@ def test_control_characters_of_a_rollout_never_reach_the_terminal(
     assert json.loads(Called(capsys, "query", path, "select note from rollouts", "--json").out)["rows"] == [
         [evil]
     ]
+
+
+@pytest.mark.parametrize("command", ["metrics", "profile", "check", "show"])
+def test_a_task_file_given_as_a_run_is_questioned(command: str, tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    rows = [
+        {"responses_create_params": {"input": f"question {n}"}, "expected_answer": str(n)} for n in range(30)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = subprocess.run(
+        [sys.executable, "-m", "rollforge", command, str(path)], capture_output=True, text=True
+    )
+    assert "is this a file of tasks?" in " ".join((done.stdout + done.stderr).split())
+    assert "Traceback" not in done.stderr

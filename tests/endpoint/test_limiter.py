@@ -46,6 +46,20 @@ def test_it_climbs_to_the_capacity_and_stays_near_it(capacity: int) -> None:
     assert len(limiter.history) - changes_before <= 6, "it settles"
 
 
+def test_it_looks_lower_once_when_the_start_is_already_too_much() -> None:
+    limiter = Limiter(ConcurrencyRange.parse("auto"))
+    Server(8).drive(limiter, 120)
+    assert 8 <= limiter.limit <= 10
+    assert "trying less" in " ".join(change.reason for change in limiter.history)
+
+
+def test_it_never_goes_above_the_slots_a_server_names() -> None:
+    limiter = Limiter(ConcurrencyRange.parse("auto"))
+    limiter.cap(8, 0.0, "the server has 8 slots")
+    Server(100).drive(limiter, 120)
+    assert limiter.limit == 8 and limiter.history[1].reason == "the server has 8 slots"
+
+
 def test_it_does_not_grow_when_it_is_not_saturated() -> None:
     limiter, now = Limiter(ConcurrencyRange.parse("auto")), 0.0
     for _ in range(2000):

@@ -350,3 +350,80 @@ def test_the_mean_with_failures_as_zero_is_told_when_everything_failed(tmp_path:
     )
     zero = summarize_run(path).failures_as_zero
     assert zero is not None and (zero.mean, zero.n) == (0.0, 1)
+
+
+def masked_run(folder: Path) -> Path:
+    rows = [make_rollout(task, n, float(n < 2)) for task in range(20) for n in range(4)]
+    for row in rows[3::4]:
+        row |= {"reward": 0.0, "mask_sample": True, "accuracy": 0.0}
+    return write_rows(folder / "rollouts.jsonl", rows)
+
+
+def test_masked_samples_are_unjudged_in_metrics_and_named_as_coverage(tmp_path: Path) -> None:
+    path = masked_run(tmp_path)
+    found = summarize_run(path)
+    assert (found.counts.judged, found.counts.unjudged, found.counts.masked) == (60, 20, 20)
+    assert found.fields["reward"].mean == pytest.approx(40 / 60) and found.coverage == 0.75
+    assert "mask_sample" not in found.fields and "masked" in {flag.id for flag in found.flags}
+    with open_index(path) as index:
+        [entry] = nemo_gym_metrics(index)
+    assert entry["agent_metrics"]["coverage/masked_rollouts"] == 20
+    assert entry["agent_metrics"]["mean/reward"] == pytest.approx(40 / 60)
+    assert not [name for name in entry["agent_metrics"] if name.endswith("/mask_sample")]
+
+
+def test_masked_samples_are_unjudged_in_check_and_profile(tmp_path: Path) -> None:
+    from rollforge.steps.check import check_run
+    from rollforge.steps.profile import profile_run
+
+    path = masked_run(tmp_path)
+    report = check_run(path)
+    assert (report.counts.judged, report.counts.unjudged) == (60, 20)
+    assert report.counts.reward is not None and report.counts.reward.mean == pytest.approx(40 / 60)
+    tasks = profile_run(path).tasks
+    assert set(tasks.column("num_judged").to_pylist()) == {3}
+    assert tasks.column("pass_rate").to_pylist() == pytest.approx([2 / 3] * 20)
+
+
+def test_a_constant_count_is_no_share_and_an_all_zero_reward_is(tmp_path: Path) -> None:
+    path = run_of(tmp_path / "r.jsonl", [[0.0] * 4] * 18, num_steps=1, solved=1)
+    found = summarize_run(path)
+    assert found.fields["num_steps"].ci == [1.0, 1.0]
+    assert found.facts["turns"].ci == [1.0, 1.0]
+    assert found.fields["solved"].ci is not None and found.fields["solved"].ci[0] < 0.9
+    reward = found.fields["reward"].ci
+    assert reward is not None and reward[0] == 0.0 and 0.1 < reward[1] < 0.3
+
+
+def test_intervals_of_seconds_stay_above_zero(tmp_path: Path) -> None:
+    rows = [
+        make_rollout(task, 0, 1.0, _rf={"started": 1.0 + task, "seconds": 0.01 if task else 90.0})
+        for task in range(4)
+    ]
+    seconds = summarize_run(write_rows(tmp_path / "r.jsonl", rows)).facts["seconds"]
+    assert seconds.ci is not None and seconds.mean is not None
+    assert seconds.ci[0] == 0.0 <= seconds.mean <= seconds.ci[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "groups", "is_flagged"), [("x" * 60, 12, True), ("x" * 60, 3, False), ("42", 12, False)]
+)
+def test_equal_samples_are_flagged_where_that_is_no_coincidence(
+    text: str, groups: int, is_flagged: bool, tmp_path: Path
+) -> None:
+    rows = [
+        make_rollout(task, n, float(n % 2), text=text + str(task) * (len(text) > 2))
+        for task in range(groups)
+        for n in range(4)
+    ]
+    found = summarize_run(write_rows(tmp_path / "r.jsonl", rows))
+    assert ("identical-samples" in {flag.id for flag in found.flags}) == is_flagged
+
+
+def test_few_rewards_are_not_called_broken_verification(tmp_path: Path) -> None:
+    few = summarize_run(run_of(tmp_path / "few.jsonl", [[1.0] * 4]))
+    many = summarize_run(run_of(tmp_path / "many.jsonl", [[1.0] * 4] * 10))
+    texts = [
+        next(flag.text for flag in found.flags if flag.id == "identical-rewards") for found in (few, many)
+    ]
+    assert "broken" not in texts[0] and "broken" in texts[1]

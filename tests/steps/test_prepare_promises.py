@@ -235,7 +235,7 @@ def test_an_example_of_rows_without_numbers_is_found_by_its_line(
 ) -> None:
     rows = [make_rollout(None, None, 1.0, prompt=f"q{k}", text=f"answer {k}") for k in range(9)]
     folder = run_of(tmp_path / "run", *rows)
-    prepare("sft", folder, to="trl", out=tmp_path / "data")
+    prepare("sft", folder, to="trl", out=tmp_path / "data", order="file")
     command(["show", "--example", f"{tmp_path}/data/train.jsonl:7"])
     shown = capsys.readouterr().out
     assert "answer 6" in shown and "answer 5" not in shown

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import base64
 import json
 import os
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,13 @@ from rollforge.verifiers.base import load_verifier
 from rollforge.verifiers.code import (
     Code,
     CodeOptions,
+    UnitTests,
     differing_lines,
     equal_values,
     extract_code,
     has_format_violation,
     prelude,
+    read_tests,
 )
 
 needs_bubblewrap = pytest.mark.skipif(
@@ -270,9 +274,16 @@ def test_think_tags_in_the_answer_or_twice_in_the_reasoning_cost_the_reward() ->
         ("1  2", "1 2", True),
         ("a  b", "a b", False),
         ("1\n\n2", "1\n2", False),
-        ("Yes", "YES", False),
+        ("Yes", "YES", True),
+        ("Yes sir", "YES sir", False),
+        ("yes", "no", False),
         ("1 2", "1 2 3", False),
-        ("0.3333333", "0.3333334", False),
+        ("0.3333333", "0.3333334", True),
+        ("0.33333", "0.33334", False),
+        ("1000000.5", "1000000", True),
+        ("1000001", "1000000", False),
+        ("50000000000000001", "50000000000000000", False),
+        ("inf", "1e999999999", False),
         ("", "", True),
         ("nan", "nan", True),
         ("NaN", "nan", False),
@@ -285,6 +296,22 @@ def test_outputs_are_compared_line_by_line(printed: str, wanted: str, is_right: 
 
 
 @pytest.mark.parametrize(
+    ("printed", "wanted"), [("Yes", "YES"), ("0.3333333", "0.3333334"), ("1000000.5", "1000000")]
+)
+def test_before_0_7_nothing_was_tolerated(printed: str, wanted: str) -> None:
+    assert differing_lines(printed, wanted, is_old=True) is not None
+
+
+def test_packed_tests_are_unpacked_within_bounds() -> None:
+    plain = {"inputs": ["3\n"], "outputs": ["6"]}
+    packed = base64.b64encode(zlib.compress(json.dumps(plain).encode())).decode()
+    assert read_tests({"packed": packed, "fn_name": "f"}) == UnitTests(["3\n"], ["6"], "f")
+    bomb = base64.b64encode(zlib.compress(bytes(600 << 20), 9)).decode()
+    with pytest.raises(ValueError, match="longer than"):
+        read_tests({"packed": bomb})
+
+
+@pytest.mark.parametrize(
     ("given_value", "right", "is_right"),
     [
         ([1, 2], [1, 2], True),
@@ -292,9 +319,13 @@ def test_outputs_are_compared_line_by_line(printed: str, wanted: str, is_right: 
         (True, 1, True),
         ({"1": 2}, {"1": 2}, True),
         (0.1 + 0.2, 0.3, True),
-        ("3", 3, True),
+        ("3", 3, False),
+        ("3.0", 3.0, True),
         (1.00002, 1.0, False),
-        ([0.1 + 0.2], [0.3], False),
+        ([0.1 + 0.2], [0.3], True),
+        ([[0.1 + 0.2]], [[0.3]], False),
+        (True, 1.0, True),
+        (True, 1.0000001, False),
         (float("nan"), float("nan"), True),
         (float("inf"), float("inf"), True),
         (float("inf"), 1.0, False),
@@ -307,6 +338,11 @@ def test_values_are_compared_as_json_or_as_close_numbers(
     given_value: Any, right: Any, is_right: bool
 ) -> None:
     assert equal_values(given_value, right) == is_right
+
+
+def test_before_0_7_a_text_was_a_number_and_lists_had_no_tolerance() -> None:
+    assert equal_values("3", 3, is_old=True)
+    assert not equal_values([0.1 + 0.2], [0.3], is_old=True)
 
 
 def test_only_what_a_program_mentions_is_imported_before_it() -> None:

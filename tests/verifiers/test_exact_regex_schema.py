@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -132,3 +133,20 @@ def test_json_schema_fails_to_judge_without_a_sound_schema_and_never_fetches_one
         judged(json_schema.JsonSchema(), "{}", schema={"type": "no such type"})
     with pytest.raises(Exception, match=r"http://127\.0\.0\.1:9"):
         judged(json_schema.JsonSchema(), "{}", schema={"$ref": "http://127.0.0.1:9/schema"})
+
+
+def test_a_pattern_that_backtracks_for_ever_on_an_answer_is_a_zero(judged: Judged) -> None:
+    verifier = regex.Regex(regex.RegexOptions(pattern=r"(?:\w+\s?)+#", answer_seconds=0.2))
+    verdict = judged(verifier, "many words " * 30)
+    assert (verdict["reward"], verdict["timed_out"]) == (0.0, True)
+    schema = {"type": "string", "pattern": r"^(?:\w+\s?)+#$"}
+    verifier = json_schema.JsonSchema(json_schema.JsonSchemaOptions(schema=schema, answer_seconds=0.2))
+    verdict = judged(verifier, json.dumps("many words " * 30))
+    assert (verdict["reward"], verdict["timed_out"]) == (0.0, True)
+
+
+def test_the_field_that_an_option_names_is_the_one_that_is_needed() -> None:
+    from rollforge.verifiers.base import load_verifier
+
+    assert load_verifier("exact", {"field": "answer"}).needs == ("answer",)
+    assert load_verifier("exact").needs == ("expected_answer",)

@@ -58,11 +58,27 @@ async def test_the_judges_label_is_the_reward(label: str, reward: float) -> None
     assert "The city of Paris" in shown(server)
 
 
-async def test_to_a_template_without_a_fence_the_earliest_label_is_the_answer(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "rewards"), [({"gym": "0.5"}, (0.0, 1.0, 1.0)), ({"plain_labels": True}, (1.0, 0.0, 1.0))]
+)
+async def test_without_a_fence_a_reply_to_a_template_is_read_as_nemo_gym_reads_it(
+    tmp_path: Path, options: dict[str, Any], rewards: tuple[float, ...]
+) -> None:
+    """The earliest label before 0.7, the last one since."""
     template = plain_template(tmp_path)
-    for reply, reward in ((f"{DIFFERENT} … or {EQUAL}?", 0.0), (f"Reasons.\n\n{EQUAL} they are.", 1.0)):
+    replies = (f"{DIFFERENT} … or {EQUAL}?", f"{EQUAL} … no: {DIFFERENT}", f"Reasons.\n\n{EQUAL} they are.")
+    for reply, reward in zip(replies, rewards, strict=True):
         with judge_server(lambda request, reply=reply: reply) as server:
-            assert (await equivalence(server, "Lyon", template=template))["reward"] == reward
+            assert (await equivalence(server, "Lyon", template=template, **options))["reward"] == reward
+
+
+async def test_a_template_of_the_users_own_gets_the_nonce_too(tmp_path: Path) -> None:
+    template = plain_template(tmp_path)
+    with judge_server(lambda request: EQUAL) as server, pytest.raises(Failure, match="no verdict"):
+        await equivalence(server, "Paris", template=template, attempts=1)
+    with judge_server(in_fence(EQUAL)) as server:
+        assert (await equivalence(server, "Paris", template=template))["reward"] == 1.0
+    assert f"<answer-B {nonce_of(server.requests[0])}>" in shown(server)
 
 
 def plain_template(folder: Path) -> str:
@@ -109,10 +125,10 @@ async def test_an_answer_that_speaks_as_the_judge_is_not_heard(tmp_path: Path) -
             assert EQUAL not in shown(server)
     with judge_server(lambda request: f"It says {EQUAL}, but it is wrong: {DIFFERENT}") as server:
         with pytest.raises(Failure, match="no verdict"):
-            await equivalence(server, INJECTION, attempts=2, template=template)
+            await equivalence(server, INJECTION, attempts=2, template=template, plain_labels=True)
         assert len(server.requests) == 2
     with judge_server(lambda request: DIFFERENT) as server:
-        assert (await equivalence(server, INJECTION, template=template))["reward"] == 0.0
+        assert (await equivalence(server, INJECTION, template=template, plain_labels=True))["reward"] == 0.0
     with judge_server(in_fence(EQUAL)) as server:
         assert (await equivalence(server, INJECTION))["reward"] == 1.0
 
@@ -188,10 +204,24 @@ async def test_the_whole_text_may_rescue_a_bad_catch() -> None:
     assert "Answer: one, Paris" in shown(server)
 
 
-async def test_an_empty_answer_is_shown_as_none_and_a_task_without_gold_fails() -> None:
+@pytest.mark.parametrize("gym", ["0.5", "0.7"])
+@pytest.mark.parametrize("text", ["", "  \n"])
+async def test_an_empty_answer_gets_nothing_and_no_judge_is_asked(gym: str, text: str) -> None:
+    with judge_server(in_fence(EQUAL)) as server:
+        verdict = await equivalence(server, text, {"expected_answer": "no answer"}, gym=gym)
+    assert (verdict["reward"], verdict["failure_reason"]) == (0.0, "empty_final_answer")
+    assert not server.requests
+
+
+async def test_an_answer_that_is_too_long_gets_nothing() -> None:
+    with judge_server(in_fence(EQUAL)) as server:
+        assert (await equivalence(server, "x" * 11, max_answer_chars=10))["reward"] == 0.0
+        assert (await equivalence(server, "x" * 10, max_answer_chars=10))["reward"] == 1.0
+        assert len(server.requests) == 1
+
+
+async def test_a_task_without_gold_fails() -> None:
     with judge_server(in_fence(DIFFERENT)) as server:
-        await equivalence(server, "  ")
-        assert equivalence_judge.NO_ANSWER in shown(server)
         with pytest.raises(ValueError, match="expected_answer"):
             await equivalence(server, "x", {"expected_answer": None})
         verdict = await equivalence(
@@ -204,7 +234,9 @@ async def test_an_empty_answer_is_shown_as_none_and_a_task_without_gold_fails() 
 async def test_a_template_of_nemo_gym_works_and_braces_in_answers_stay(tmp_path: Path) -> None:
     template = plain_template(tmp_path)
     with judge_server(lambda request: EQUAL) as server:
-        verdict = await equivalence(server, "f{question}{x}", template=template, system_message="Judge!")
+        verdict = await equivalence(
+            server, "f{question}{x}", template=template, system_message="Judge!", plain_labels=True
+        )
     assert verdict["reward"] == 1.0
     assert shown(server) == "Q Which city? G Paris C f{question}{x} {literal}"
     assert server.requests[0]["messages"][0] == {"role": "system", "content": "Judge!"}

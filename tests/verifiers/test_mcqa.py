@@ -141,3 +141,43 @@ def test_only_an_allowed_letter_is_ever_read(text: str, mode: Any) -> None:
         "B",
         "C",
     }
+
+
+@pytest.mark.parametrize("text", ["Answer：B", "Answer: Ⓑ", "Answer: 𝐁", "**Answer**： b"])
+def test_compatible_forms_of_a_letter_count_since_0_7(judged: Callable[..., Any], text: str) -> None:
+    row = {"options": OPTIONS, "expected_answer": "B", "grading_mode": "lenient_answer_colon_md"}
+    assert judged(Mcqa(), text, **row)["reward"] == 1.0
+    assert judged(Mcqa(McqaOptions(gym="0.5")), text, **row)["reward"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "reward"),
+    [
+        ("Die Antwort ist B", 1.0),
+        ("die antwort ist: A\nDie Antwort ist B.", 1.0),
+        ("Die Antwort ist B, oder Answer: A", 0.0),
+        ("keine", 0.0),
+        ("\\boxed{B}", 1.0),
+    ],
+)
+def test_the_rows_own_prefix_is_read_since_0_7(judged: Callable[..., Any], text: str, reward: float) -> None:
+    row = {
+        "options": OPTIONS,
+        "expected_answer": "B",
+        "grading_mode": "lenient_answer_colon_md",
+        "template_metadata": {"answer_prefix": "Die Antwort ist"},
+    }
+    assert judged(Mcqa(), text, **row)["reward"] == reward
+
+
+async def test_a_row_regex_that_backtracks_for_ever_on_an_answer_is_a_zero() -> None:
+    task = Task(
+        {"options": OPTIONS, "expected_answer": "B", "template_metadata": {"output_regex": r"(?:\w+\s?)+#"}}
+    )
+    judge = make_judge(load_verifier("mcqa"), workers=1, timeout=60)
+    await judge.start()
+    try:
+        verdict = await judge.judge(task, Response.from_text("many words " * 30))
+    finally:
+        await judge.close()
+    assert (verdict.reward, verdict.numbers["timed_out"]) == (0.0, True)

@@ -75,6 +75,8 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     response: JsonObject
     """Responses-shaped: `output` holds the items of every turn, `usage` the sum over them."""
     endpoint: str = ""
+    api: str = ""
+    """The API of the last model call: `chat` or `responses`."""
     requests: int = 1
     is_remote: bool = False
     """Made elsewhere as a whole: its time is what the limiter of requests learns from."""

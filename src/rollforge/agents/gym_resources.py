@@ -91,6 +91,7 @@ class GymResources:
         return Trajectory(
             response=response,
             endpoint=transcript.endpoint,
+            api=transcript.api,
             requests=transcript.requests,
             verdict=verdict,
             verdict_failure=problem,

@@ -27,7 +27,9 @@ class ModelCall:
     async def run(self, task: Task, sample: int) -> Trajectory:
         assert self._model is not None, "the agent has not been started"
         answer = await self._model.respond(task.params, sample)
-        return Trajectory(response=answer.response, endpoint=answer.endpoint, requests=answer.requests)
+        return Trajectory(
+            response=answer.response, endpoint=answer.endpoint, api=answer.api, requests=answer.requests
+        )
 
     async def close(self) -> None:
         """Nothing to release."""

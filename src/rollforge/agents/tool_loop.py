@@ -48,7 +48,9 @@ class ToolLoop:
                 max_turns=self._options.max_turns,
                 tool_timeout_s=self._options.tool_timeout_s,
             )
-        return Trajectory(response=response, endpoint=transcript.endpoint, requests=transcript.requests)
+        return Trajectory(
+            response=response, endpoint=transcript.endpoint, api=transcript.api, requests=transcript.requests
+        )
 
     async def close(self) -> None:
         await self._toolbox.close()

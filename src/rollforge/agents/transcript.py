@@ -24,6 +24,7 @@ class Transcript:
         self.turns = 0
         self.requests = 0
         self.endpoint = ""
+        self.api = ""
         self._params = params
         self._history = input_items(params.get("input"))
         self._last: JsonObject = {}
@@ -39,6 +40,7 @@ class Transcript:
         self.turns += 1
         self.requests += answer.requests
         self.endpoint = answer.endpoint
+        self.api = answer.api
         self._last = answer.response
         usage = answer.response.get("usage")
         self._usages.append(usage if isinstance(usage, dict) else None)

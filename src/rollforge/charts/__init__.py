@@ -9,15 +9,14 @@ from rollforge.charts.heat import Cell, heat_map, sample_strip
 from rollforge.charts.intervals import Interval, interval_chart
 from rollforge.charts.lines import MarkedStretch, Point, Series, line_chart
 from rollforge.charts.scales import clock, clock_ticks, percent, rounded_up, short
-from rollforge.charts.scene import Dot, Label, Line, Mark, Path, Rect, Scene
-from rollforge.charts.svg import to_svg
+from rollforge.charts.scene import Dot, Line, Mark, Path, Rect, Scene, TextMark
+from rollforge.charts.svg import chart_style, to_svg
 
 __all__ = [
     "Bar",
     "Cell",
     "Dot",
     "Interval",
-    "Label",
     "Line",
     "Mark",
     "MarkedStretch",
@@ -26,7 +25,9 @@ __all__ = [
     "Rect",
     "Scene",
     "Series",
+    "TextMark",
     "bar_chart",
+    "chart_style",
     "clock",
     "clock_ticks",
     "column_chart",

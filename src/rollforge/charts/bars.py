@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from rollforge.charts.frame import WIDTH, Frame, frame, x_axis, y_axis
 from rollforge.charts.scales import Scale, levels_from_zero, percent, short, ticks, widest
-from rollforge.charts.scene import Label, Mark, Rect, Scene
+from rollforge.charts.scene import Mark, Rect, Scene, TextMark
 
 ROW = 26.0
 """Height of one horizontal bar with its gap."""
@@ -55,7 +55,9 @@ def column_chart(
     if missing:
         start = area.right + MISSING_GAP + 14
         marks += _column(missing, start, start + 42, y, total)
-        marks.append(Label(x=start + 21, y=area.bottom + 16, text=missing.label, css="tick", anchor="middle"))
+        marks.append(
+            TextMark(x=start + 21, y=area.bottom + 16, text=missing.label, css="tick", anchor="middle")
+        )
     return Scene(width=WIDTH, height=height, title=title, description=description, marks=tuple(marks))
 
 
@@ -90,7 +92,7 @@ def bar_chart(bars: Sequence[Bar], *, title: str, description: str, unit: str = 
     for place, (bar, words) in enumerate(zip(bars, notes, strict=True)):
         y = 8 + place * ROW
         end = scale(bar.count)
-        marks.append(Label(x=left - 8, y=y + 14, text=bar.label, css="tick", anchor="end"))
+        marks.append(TextMark(x=left - 8, y=y + 14, text=bar.label, css="tick", anchor="end"))
         marks.append(
             Rect(
                 x=left,
@@ -102,6 +104,6 @@ def bar_chart(bars: Sequence[Bar], *, title: str, description: str, unit: str = 
                 where=bar.where,
             )
         )
-        marks.append(Label(x=end + 6, y=y + 14, text=words, css="value"))
+        marks.append(TextMark(x=end + 6, y=y + 14, text=words, css="value"))
     height = 8 + len(bars) * ROW + 2
     return Scene(width=WIDTH, height=height, title=title, description=description, marks=tuple(marks))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from rollforge.charts.scales import Format, Scale, widest
-from rollforge.charts.scene import Label, Line, Mark
+from rollforge.charts.scene import Line, Mark, TextMark
 
 WIDTH = 560.0
 """Width of a chart in user units; the page scales it."""
@@ -50,10 +50,10 @@ def x_axis(area: Frame, scale: Scale, values: Sequence[float], write: Format, ti
     for value in values:
         x = scale(value)
         marks.append(Line(x1=x, y1=area.bottom, x2=x, y2=area.bottom + 4, css="axis"))
-        marks.append(Label(x=x, y=area.bottom + 16, text=write(value), css="tick", anchor="middle"))
+        marks.append(TextMark(x=x, y=area.bottom + 16, text=write(value), css="tick", anchor="middle"))
     if title:
         middle = (area.left + area.right) / 2
-        marks.append(Label(x=middle, y=area.bottom + 33, text=title, css="axis-title", anchor="middle"))
+        marks.append(TextMark(x=middle, y=area.bottom + 33, text=title, css="axis-title", anchor="middle"))
     return marks
 
 
@@ -63,7 +63,7 @@ def y_axis(area: Frame, scale: Scale, values: Sequence[float], write: Format, ti
     for value in values:
         y = scale(value)
         marks.append(Line(x1=area.left, y1=y, x2=area.right, y2=y, css="grid"))
-        marks.append(Label(x=area.left - TICK_GAP, y=y + 4, text=write(value), css="tick", anchor="end"))
+        marks.append(TextMark(x=area.left - TICK_GAP, y=y + 4, text=write(value), css="tick", anchor="end"))
     if title:
-        marks.append(Label(x=0, y=TOP + 2, text=title, css="axis-title"))
+        marks.append(TextMark(x=0, y=TOP + 2, text=title, css="axis-title"))
     return marks

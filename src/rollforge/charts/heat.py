@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from rollforge.charts.frame import TITLE_ROOM, WIDTH, frame, x_axis, y_axis
 from rollforge.charts.scales import Format, Scale, short, ticks
-from rollforge.charts.scene import Label, Mark, Path, Rect, Scene
+from rollforge.charts.scene import Mark, Path, Rect, Scene, TextMark
 
 SHADES = 8
 """Steps of the sequential scale, `shade-0` (least) to `shade-7` (most)."""
@@ -98,11 +98,11 @@ def sample_strip(
         marks.append(
             Rect(x=left + column * width, y=top, width=width, height=samples * size, css="hover", title=words)
         )
-    marks.append(Label(x=left, y=bottom + 16, text="hardest task", css="tick"))
-    marks.append(Label(x=WIDTH - left, y=bottom + 16, text="easiest task", css="tick", anchor="end"))
+    marks.append(TextMark(x=left, y=bottom + 16, text="hardest task", css="tick"))
+    marks.append(TextMark(x=WIDTH - left, y=bottom + 16, text="easiest task", css="tick", anchor="end"))
     x = left
     for css, words in legend.items():
         marks.append(Rect(x=x, y=bottom + TITLE_ROOM + 12, width=11, height=11, css=css))
-        marks.append(Label(x=x + 16, y=bottom + TITLE_ROOM + 21, text=words, css="tick"))
+        marks.append(TextMark(x=x + 16, y=bottom + TITLE_ROOM + 21, text=words, css="tick"))
         x += 16 + len(words) * 6.2 + 18
     return Scene(width=WIDTH, height=bottom + 46, title=title, description=description, marks=tuple(marks))

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from rollforge.charts.frame import RIGHT, WIDTH, Frame, x_axis
 from rollforge.charts.scales import Format, Scale, short, ticks, widest
-from rollforge.charts.scene import Dot, Label, Line, Mark, Scene
+from rollforge.charts.scene import Dot, Line, Mark, Scene, TextMark
 
 ROW = 26.0
 
@@ -56,13 +56,13 @@ def interval_chart(
         marks.append(Line(x1=at, y1=area.top - 4, x2=at, y2=area.bottom, css="reference"))
     for place, item in enumerate(items):
         y = area.top + (place + 0.5) * ROW
-        marks.append(Label(x=area.left - 10, y=y + 4, text=item.label, css="tick", anchor="end"))
+        marks.append(TextMark(x=area.left - 10, y=y + 4, text=item.label, css="tick", anchor="end"))
         if item.value is None:
-            marks.append(Label(x=area.left, y=y + 4, text="no estimate", css="tick"))
+            marks.append(TextMark(x=area.left, y=y + 4, text="no estimate", css="tick"))
             continue
         if item.low is not None and item.high is not None:
             marks.append(Line(x1=x(item.low), y1=y, x2=x(item.high), y2=y, css=f"whisker-{item.css}"))
         marks.append(Dot(x=x(item.value), y=y, radius=4, css=f"fill-{item.css}", title=item.words))
-        marks.append(Label(x=area.right + 8, y=y + 4, text=item.words, css="value"))
+        marks.append(TextMark(x=area.right + 8, y=y + 4, text=item.words, css="value"))
     marks += x_axis(area, x, ticks(low, high, 6), write, x_title)
     return Scene(width=WIDTH, height=height, title=title, description=description, marks=tuple(marks))

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from rollforge.charts.frame import WIDTH, Frame, frame, x_axis, y_axis
 from rollforge.charts.scales import Format, Scale, levels_from_zero, short, ticks, widest
-from rollforge.charts.scene import Dot, Label, Mark, Path, Rect, Scene
+from rollforge.charts.scene import Dot, Mark, Path, Rect, Scene, TextMark
 
 LABEL_GAP = 13.0
 """Least distance between the direct labels of two lines."""
@@ -142,12 +142,14 @@ def _names(series: Sequence[Series], x: Scale, y: Scale) -> list[Mark]:
         if last is None:
             continue
         if x(last.x) < x.end - 30:  # the line ends inside the chart: the name goes below its last point
-            place = Label(x=x(last.x) + 6, y=y(_clip(last.y, y)) + 14, text=one.name, css=f"name-{one.css}")
+            place = TextMark(
+                x=x(last.x) + 6, y=y(_clip(last.y, y)) + 14, text=one.name, css=f"name-{one.css}"
+            )
             marks.append(place)
         else:
             ends.append((y(_clip(last.y, y)) + 4, one))
     lowest = -LABEL_GAP
     for wanted, one in sorted(ends, key=lambda end: end[0]):
         lowest = max(wanted, lowest + LABEL_GAP)
-        marks.append(Label(x=x.end + 8, y=lowest, text=one.name, css=f"name-{one.css}"))
+        marks.append(TextMark(x=x.end + 8, y=lowest, text=one.name, css=f"name-{one.css}"))
     return [*marks]

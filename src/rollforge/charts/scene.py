@@ -54,7 +54,7 @@ class Dot(Struct, frozen=True, kw_only=True, tag="dot"):
     where: str = ""
 
 
-class Label(Struct, frozen=True, kw_only=True, tag="label"):
+class TextMark(Struct, frozen=True, kw_only=True, tag="label"):
     """A short text; `y` is its baseline."""
 
     x: float
@@ -64,7 +64,7 @@ class Label(Struct, frozen=True, kw_only=True, tag="label"):
     anchor: Literal["start", "middle", "end"] = "start"
 
 
-Mark = Rect | Line | Path | Dot | Label
+Mark = Rect | Line | Path | Dot | TextMark
 
 
 class Scene(Struct, frozen=True, kw_only=True):

@@ -6,10 +6,18 @@ the same scene always gives the same bytes.
 
 from __future__ import annotations
 
+from functools import cache
 from html import escape
+from importlib import resources
 
-from rollforge.charts.scene import Dot, Label, Line, Mark, Path, Rect, Scene
+from rollforge.charts.scene import Dot, Line, Mark, Path, Rect, Scene, TextMark
 from rollforge.visible import visible
+
+
+@cache
+def chart_style() -> str:
+    """The style sheet of charts: palette for light and dark, and the classes that marks carry."""
+    return resources.files("rollforge.charts").joinpath("charts.css").read_text("utf-8")
 
 
 def to_svg(scene: Scene, name: str) -> str:
@@ -36,7 +44,7 @@ def _mark(mark: Mark) -> str:
             return _element("circle", {"cx": mark.x, "cy": mark.y, "r": mark.radius}, mark.css, mark.title)
         case Path():
             return _wrapped("path", f' d="{escape(mark.d)}"{_class(mark.css)}', mark.title)
-        case Label():
+        case TextMark():
             anchor = f' text-anchor="{mark.anchor}"' if mark.anchor != "start" else ""
             place = f' x="{_number(mark.x)}" y="{_number(mark.y)}"'
             return f"<text{place}{anchor}{_class(mark.css)}>{_text(mark.text)}</text>"

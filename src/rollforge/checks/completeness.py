@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import numpy as np
+
 from rollforge.checks.base import Limits, check
 from rollforge.checks.evidence import Evidence
 from rollforge.checks.finding import Finding, share
@@ -25,12 +27,20 @@ def low_coverage(run: Evidence, limits: Limits) -> Iterator[Finding]:
             level="error", text=text, value=0.0, threshold=limits["min_share"], n=0, is_incomplete=True, next=step,
         )  # fmt: skip
         return
+    if not run.judged_n and np.isnan(run.answer_chars).all():
+        yield Finding(
+            level="error", text=f"none of the {run.n:,} rows has a response or a reward: is this a file of tasks?", value=0.0,
+            threshold=limits["min_share"], n=run.n, is_incomplete=True,
+            next="check a run; to check task files: rollforge validate FILE",
+        )  # fmt: skip
+        return
     level = found.level_below(warning=limits["warn_share"], error=limits["min_share"])
     if level is None:
         return
     yield Finding(
         level=level,
-        text=f"{run.judged_n:,} of {run.n:,} rollouts ({found.value:.0%}) are judged; every number about rewards is over those only",
+        text=f"{run.judged_n:,} of {run.n:,} rollouts ({found.value:.0%}) are judged; every number about rewards is over those only"
+        + (f"; {run.about.verifier_failures}" if run.about.verifier_failures else ""),
         value=found.value,
         threshold=limits["min_share"],
         n=run.n,

@@ -22,6 +22,7 @@ from rollforge.checks.samples import SampledText, Texts
 from rollforge.checks.stream import SuspectWindow
 from rollforge.index import flags, floats, ints
 from rollforge.intervals import Estimate, clustered_mean
+from rollforge.labels import LabelRates
 from rollforge.records import JsonObject
 from rollforge.stats import Floats, GroupSummaries, Ints, distinct, summarize_groups
 
@@ -132,6 +133,8 @@ class About:
     """The task of each rollout that failed and was never made, where a file of failures says so."""
     where: str | None = None
     """The --where condition, when only some rollouts are checked."""
+    verifier_failures: str = ""
+    """Why the verifier failed, in words, where the failures file says so."""
     suspect: SuspectWindow | None = None
     """The window that `collect` marked when its own detectors tripped."""
     probe: ProbeOutcome | None = None
@@ -143,6 +146,8 @@ class About:
     timed_out: Sequence[int] = ()
     """The task of each attempt that ended in a time-out."""
     timeout_s: float | None = None
+    labels: LabelRates | None = None
+    """What people's labels say about the verdicts; None when there are no labels."""
 
 
 class Evidence:

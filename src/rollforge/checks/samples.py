@@ -92,7 +92,7 @@ class SampledText:
     @cached_property
     def _response(self) -> Response:
         response = self._row.get("response")
-        return Response(response if isinstance(response, dict) else {})
+        return Response(_with_flat_output(response) if isinstance(response, dict) else {})
 
     @property
     def prompt(self) -> str:
@@ -245,6 +245,16 @@ def _read_row(line: bytes) -> Any:
         return _usual_row(line)
     except msgspec.ValidationError:
         return from_json(line)
+
+
+def _with_flat_output(response: JsonObject) -> JsonObject:
+    """The response with one list of items: some agents record a list per turn."""
+    output = response.get("output")
+    if not isinstance(output, list) or not any(isinstance(item, list) for item in output):
+        return response
+    return response | {
+        "output": [one for item in output for one in (item if isinstance(item, list) else [item])]
+    }
 
 
 def _tool_name(tool: object) -> str:

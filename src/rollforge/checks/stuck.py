@@ -92,12 +92,12 @@ def _usual(run: Evidence, order: Ints, stretch: Stretch, alike: float) -> _Usual
     elsewhere = _share_elsewhere(run, order, stretch, alike)
     if elsewhere is not None:
         shares.append(elsewhere)
-    # A side too short for an interval can still show that the reward is the usual one there.
-    shares += [
-        float((run.reward[side] == stretch.value).mean())
-        for side in (before, after)
-        if FEW <= len(side) < NEAR
+    # A side too short for an interval can still show that the reward is the usual one there. Alone, it proves no more than its
+    # upper bound.
+    short = [
+        _share_in(run, side, stretch.value, alike) for side in (before, after) if FEW <= len(side) < NEAR
     ]
+    shares += [found.value if shares else found.high for found in short]
     if not shares:
         return None
     is_same = (run.reward == stretch.value).astype(np.float64)

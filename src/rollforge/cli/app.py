@@ -59,6 +59,10 @@ COMMANDS = {
         "report:report",
         "Write a report as one HTML file: can the rewards be trusted, what is the data fit for, then charts.",
     ),
+    "view": Verb(
+        "view:view",
+        "View runs in the browser: rollouts, groups, findings and charts, suspicious rollouts first.",
+    ),
     "validate": Verb(
         "validate:validate",
         "Check every row of task files, rollout files and prepared datasets; exit with code 2 if anything is wrong.",

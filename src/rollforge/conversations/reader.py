@@ -51,9 +51,11 @@ class ConversationReader:
         images: ImagePolicy = "refuse",
         lead: Lead | None = None,
         has_tokens: bool = True,
+        is_checked: bool = False,
         remembered: int = 512,
     ) -> None:
-        """`has_tokens` keeps the token records of each model call."""
+        """`has_tokens` keeps the token records of each model call; `is_checked` promises that all lines are UTF-8."""
+        self._is_checked = is_checked
         self._has_tokens = has_tokens
         self._images = images
         self._lead = lead
@@ -67,7 +69,9 @@ class ConversationReader:
         Raises:
             Inexpressible: with the reason to count.
         """
-        if not is_utf8(line):  # texts are copied as bytes, so the decoder would not notice
+        if not self._is_checked and not is_utf8(
+            line
+        ):  # texts are copied as bytes, so the decoder would not notice
             raise Inexpressible("the row is not valid UTF-8")
         try:
             row = _decode_row(line)

@@ -1,6 +1,6 @@
-"""This module translates between the Responses API and Chat Completions, both ways, losing nothing that training may need.
+"""Translates between the Responses API and Chat Completions, both ways, without losing what training may need.
 
-A rollout has one shape on disk whichever API made it. What chat returns beside the message (finish reason, fingerprint, token
+A rollout has one shape on disk whichever API made it. Whatever chat returns beside the message (finish reason, fingerprint, token
 ids, logprobs) is kept in the Responses-shaped object.
 """
 
@@ -20,6 +20,22 @@ _RESPONSES_ONLY = frozenset(
     }
 )
 """Params that Chat Completions has no place for, or has under another name."""
+
+
+_CHAT_ITEMS = frozenset({"message", "reasoning", "function_call", "function_call_output"})
+
+
+def needs_responses(params: JsonObject) -> bool:
+    """Whether only the Responses API can take these params: stored state, tools that are no functions, items chat has no place for."""
+    if params.get("previous_response_id") or params.get("prompt") or params.get("background"):
+        return True
+    tools = params.get("tools") or []
+    if any(isinstance(tool, dict) and tool.get("type", "function") != "function" for tool in tools):
+        return True
+    items = params.get("input")
+    return isinstance(items, list) and any(
+        isinstance(item, dict) and item.get("type", "message") not in _CHAT_ITEMS for item in items
+    )
 
 
 def to_chat_body(params: JsonObject) -> JsonObject:
@@ -159,6 +175,8 @@ def from_chat(completion: JsonObject) -> JsonObject:
         raise Failure("model", "transient", "the chat completion has no choices")
     choice = choices[0]
     message = choice.get("message") or {}
+    if not isinstance(message, dict):
+        raise Failure("model", "transient", "the chat completion's message is no object")
     finish = choice.get("finish_reason")
     if finish in ("error", "abort"):
         raise failure_from_error(choice.get("error") or f"it ended the answer with finish_reason {finish}")
@@ -200,7 +218,8 @@ def _output_items(
                 "summary": [{"type": "summary_text", "text": reasoning}],
             }
         )
-    calls = message.get("tool_calls") or []
+    calls = message.get("tool_calls")
+    calls = calls if isinstance(calls, list) else []
     parts = _message_parts(choice, message)
     if parts or not calls:
         items.append(
@@ -223,7 +242,7 @@ def _message_parts(choice: JsonObject, message: JsonObject) -> list[JsonObject]:
     if isinstance(text, list):  # a few servers answer in parts
         text = "".join(part.get("text") or "" for part in text if isinstance(part, dict))
     if text:
-        logprobs = (choice.get("logprobs") or {}).get("content")
+        logprobs = _logprobs(choice)
         parts.append({"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs})
     if message.get("refusal"):
         parts.append({"type": "refusal", "refusal": message["refusal"]})
@@ -231,7 +250,8 @@ def _message_parts(choice: JsonObject, message: JsonObject) -> list[JsonObject]:
 
 
 def _call_item(call: JsonObject) -> JsonObject:
-    function = call.get("function") or {}
+    function = call.get("function")
+    function = function if isinstance(function, dict) else {}
     return {
         "type": "function_call",
         "id": f"fc_{call.get('id')}",
@@ -246,13 +266,26 @@ def _attach_tokens(item: JsonObject, completion: JsonObject, choice: JsonObject)
     """Token ids and logprobs in NeMo Gym's names: all three on the call's last item, or none."""
     prompt_ids = completion.get("prompt_token_ids") or choice.get("prompt_token_ids")
     ids = choice.get("token_ids")
-    logprobs = (choice.get("logprobs") or {}).get("content")
+    logprobs = _logprobs(choice)
+    if not isinstance(ids, list) and isinstance(logprobs, list):
+        ids = [
+            entry.get("id") for entry in logprobs if isinstance(entry, dict)
+        ]  # llama.cpp writes them there
+        ids = ids if all(isinstance(one, int) for one in ids) else None
     if not isinstance(ids, list) or not isinstance(prompt_ids, list) or not isinstance(logprobs, list):
         return
     if len(ids) == len(logprobs):
         item["prompt_token_ids"] = prompt_ids
         item["generation_token_ids"] = ids
-        item["generation_log_probs"] = [entry.get("logprob") for entry in logprobs]
+        item["generation_log_probs"] = [
+            entry.get("logprob") if isinstance(entry, dict) else None for entry in logprobs
+        ]
+
+
+def _logprobs(choice: JsonObject) -> Any:
+    """The list of tokens with their logprobs, or None."""
+    logprobs = choice.get("logprobs")
+    return logprobs.get("content") if isinstance(logprobs, dict) else None
 
 
 def to_responses_usage(usage: Any) -> JsonObject | None:

@@ -1,7 +1,8 @@
-"""This module sends requests to one or several endpoints of the same service, politely.
+"""HTTP client for one or several endpoints of the same service: balanced, retried within bounds, limited in size.
 
 Requests go to the least loaded endpoint whose breaker is closed. A failed one is retried with exponential, jittered pauses, a
-bounded number of times, and only while the run's shared retry budget lasts. It does not know what the bytes mean.
+bounded number of times, and only while the run's shared retry budget lasts. Answers are read within `max_response_bytes`; a redirect
+to another host is refused, because the key would go with it. Does not know what the bytes mean.
 """
 
 from __future__ import annotations
@@ -13,24 +14,34 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import aiohttp
 import msgspec
 from yarl import URL
 
+from rollforge.endpoint.bodies import MAX_RESPONSE_BYTES, SMALL_BYTES, LargeSlots, read_body, read_error_body
 from rollforge.endpoint.breaker import Breaker, RetryBudget
 from rollforge.endpoint.faults import failure_from_exception, failure_from_status
 from rollforge.endpoint.limiter import Limiter
+from rollforge.endpoint.proxies import proxy_for
 from rollforge.endpoint.time_limit import TimeLimit
 from rollforge.errors import Failure
+from rollforge.records import from_json
 from rollforge.store.manifest import EndpointFacts
+from rollforge.store.reading import UNREADABLE
 
 T = TypeVar("T")
 
 LONGEST_BACKOFF_S = 30.0
 FAILING_KEPT = 10_000
 """How many failing requests an endpoint remembers."""
+LONG_ANSWER_S = 2.0
+"""From this mean on, connections are closed after each answer."""
+MAX_HEADER_BYTES, MAX_HEADERS = 16 << 10, 128
+MOST_REDIRECTS = 3
+LOOK_S = 5.0
+"""How long a question about the server itself may take."""
 
 
 class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +57,8 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How long to wait for an endpoint that used to answer."""
     first_patience_s: float = 15.0
     """How long to wait for an endpoint that never answered."""
+    max_response_bytes: int = MAX_RESPONSE_BYTES
+    """A larger answer, as sent or after decompression, is a failure of class `oversized`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +76,9 @@ class Endpoint:
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
+        self.proxy = proxy_for(self.url)
+        self._seconds = 0.0
+        self.is_plain = URL(self.url).scheme == "http"
         self._address_by_path: dict[str, URL] = {}
         self.breaker = Breaker()
         self.in_flight = 0
@@ -76,16 +92,29 @@ class Endpoint:
 
     def address(self, path: str) -> URL:
         """The URL of a path, parsed once."""
-        found = self._address_by_path.get(path)
-        if found is None:
-            found = self._address_by_path[path] = URL(self.url + path)
-        return found
+        address = self._address_by_path.get(path)
+        if address is None:
+            address = self._address_by_path[path] = URL(self.url + path)
+        return address
+
+    def took(self, seconds: float) -> None:
+        """Count how long an answer took, for `closes`."""
+        self._seconds += 0.2 * (seconds - self._seconds)
+
+    @property
+    def closes(self) -> bool:
+        """Whether to close each connection after its answer.
+
+        Small servers bind a thread to every open connection, and requests on other connections starve behind idle ones. Where answers
+        take long, a new connection costs nothing beside them; over TLS it does.
+        """
+        return self.is_plain and self._seconds > LONG_ANSWER_S
 
     def wait_s(self, now: float) -> float:
         return max(self.breaker.wait_s(now), self.not_before - now)
 
     def answers_others(self, body: bytes, since: float) -> bool:
-        """Whether this request, failing since then or earlier, fails while others are answered: not the endpoint is at fault."""
+        """Whether this request keeps failing while others are answered: then the endpoint is not at fault."""
         since = self._failing.setdefault(hash(body), since)
         if len(self._failing) > FAILING_KEPT:
             del self._failing[next(iter(self._failing))]
@@ -119,8 +148,15 @@ class Client:
         self.has_answered = False
         self.is_draining = False
         """Waiting for a dead endpoint makes no sense any more: what waits stays owed."""
-        self._last_failure = ""
-        self._headers = {"Content-Type": "application/json", **(headers or {})}
+        self.last_failure = ""
+        self.large = LargeSlots()
+        self.keeps_large_slots = False
+        """Whoever runs the rollouts releases a large answer's slot, when the rollout is written; else it ends with `post`."""
+        self._headers = {
+            "Content-Type": "application/json",
+            "Accept-Encoding": "gzip, deflate",
+            **(headers or {}),
+        }
         self._limiter = limiter
         self._random = random.Random(seed)
         timeout_s = options.request_timeout_s
@@ -134,6 +170,10 @@ class Client:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=30),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=self._headers,
+            auto_decompress=False,  # `read_body` does it within limits
+            max_line_size=MAX_HEADER_BYTES,
+            max_field_size=MAX_HEADER_BYTES,
+            max_headers=MAX_HEADERS,
         )
         return self
 
@@ -151,13 +191,31 @@ class Client:
         read: Callable[[bytes], T],
         headers: Mapping[str, str] | None = None,
         keeps_place: bool = False,
+        is_probe: bool = False,
     ) -> EndpointReply[T]:
         """The 200 answer to a POST of JSON, or a `Failure` of boundary `model`.
 
         Args:
             read: Makes the answer of the bytes. When it raises a `Failure` (torn JSON), the request counts as failed.
             keeps_place: Others wait for this answer, and must not take the place it needs to try again.
+            is_probe: The server may not know this path: an answer that is no JSON is not asked for again.
         """
+        try:
+            return await self._post(path, body, read, headers, keeps_place=keeps_place, is_probe=is_probe)
+        finally:
+            if not self.keeps_large_slots:
+                self.large.release()
+
+    async def _post(
+        self,
+        path: str,
+        body: bytes,
+        read: Callable[[bytes], T],
+        headers: Mapping[str, str] | None,
+        *,
+        keeps_place: bool,
+        is_probe: bool,
+    ) -> EndpointReply[T]:
         tries = 0
         self.budget.count_fresh()
         while True:
@@ -171,6 +229,8 @@ class Client:
                 self._count(endpoint, failure, body)
                 tries += 1
                 failure.requests = tries
+                if is_probe and isinstance(failure, NotJson):
+                    raise
                 if not failure.is_retryable or tries > self.options.retries or not self.budget.take():
                     raise
                 pause = asyncio.sleep(self._backoff_s(tries, failure))
@@ -179,6 +239,29 @@ class Client:
                     await self._limiter.lend(pause)
                 else:
                     await pause
+
+    async def models(self) -> list[str]:
+        """The names of the models that the first endpoint offers; raises `Failure`."""
+        value = await self.get_json("/models")
+        rows = value.get("data") if isinstance(value, dict) else None
+        rows = rows if isinstance(rows, list) else []
+        return [row["id"] for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)]
+
+    async def get_json(self, path: str, *, is_at_root: bool = False) -> Any:
+        """One GET of the first endpoint, without retries; raises `Failure`. `is_at_root` leaves out the URL's path."""
+        assert self._session is not None, "the client is not open"
+        endpoint = self.endpoints[0]
+        address = URL(endpoint.url).origin().with_path(path) if is_at_root else endpoint.address(path)
+        try:
+            async with asyncio.timeout(LOOK_S):
+                answer = await self._session.get(address, proxy=endpoint.proxy, allow_redirects=False)
+                if answer.status != 200:
+                    raise failure_from_status(answer.status, await read_error_body(answer), answer.headers)
+                return from_json(await read_body(answer, SMALL_BYTES))
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+            raise failure_from_exception(error, LOOK_S) from error
+        except UNREADABLE as error:
+            raise NotJson(f"{address} answered with no JSON") from error
 
     def _free_endpoint(self, now: float) -> Endpoint | None:
         """The least loaded endpoint that may be asked now."""
@@ -196,7 +279,7 @@ class Client:
             if endpoint is not None:
                 return endpoint
             if self.is_draining:
-                raise Outage(f"{self.endpoints[0].url} does not answer ({self._last_failure})")
+                raise Outage(f"{self.endpoints[0].url} does not answer ({self.last_failure})")
             self._lose_patience(now)
             # An endless wait means that a probe is under way: look again soon.
             shortest = min(endpoint.wait_s(now) for endpoint in self.endpoints)
@@ -210,7 +293,7 @@ class Client:
         patience = self.options.outage_patience_s if self.has_answered else self.options.first_patience_s
         if now - since > patience:
             raise Outage(
-                f"{self.endpoints[0].url} has not answered for {now - since:.0f} s ({self._last_failure})"
+                f"{self.endpoints[0].url} has not answered for {now - since:.0f} s ({self.last_failure})"
             )
 
     async def _send(
@@ -223,13 +306,8 @@ class Client:
         started = time.monotonic()
         try:
             with self._time_limit:
-                # Reading to the end gives the connection back, and so does whatever ends the reading early.
-                answer = await self._session.post(endpoint.address(path), data=body, headers=headers)
-                data = await answer.read()
-            if answer.status != 200:
-                raise failure_from_status(answer.status, data, answer.headers)
-            _require_json(data, answer)
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+                data = await self._exchange(endpoint, path, body, headers)
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             raise failure_from_exception(error, self.options.request_timeout_s) from error
         except Failure:
             raise
@@ -238,10 +316,33 @@ class Client:
             raise
         finally:
             endpoint.in_flight -= 1
+        now = time.monotonic()
+        endpoint.took(now - started)
         if self._limiter is not None:
-            now = time.monotonic()
             self._limiter.succeed(now - started, now)
         return data
+
+    async def _exchange(
+        self, endpoint: Endpoint, path: str, body: bytes, headers: Mapping[str, str] | None
+    ) -> bytes:
+        """Send the request and read the answer. Reading to the end gives the connection back; an error closes it."""
+        assert self._session is not None, "the client is not open"
+        address = endpoint.address(path)
+        if endpoint.closes:
+            headers = {**(headers or {}), "Connection": "close"}
+        for _ in range(MOST_REDIRECTS):
+            answer = await self._session.post(
+                address, data=body, headers=headers, proxy=endpoint.proxy, allow_redirects=False
+            )
+            if answer.status == 200:
+                data = await read_body(answer, self.options.max_response_bytes, slots=self.large)
+                _require_json(data, answer)
+                return data
+            data = await read_error_body(answer)
+            if answer.status not in (307, 308):
+                raise failure_from_status(answer.status, data, answer.headers)
+            address = _redirected(address, answer)
+        raise Failure("model", "permanent", f"the server redirects more than {MOST_REDIRECTS} times")
 
     def _succeed(self, endpoint: Endpoint) -> None:
         endpoint.breaker.succeed()
@@ -250,7 +351,7 @@ class Client:
 
     def _count(self, endpoint: Endpoint, failure: Failure, body: bytes) -> None:
         now = time.monotonic()
-        self._last_failure = failure.message
+        self.last_failure = failure.message
         endpoint.failures[failure.kind] = endpoint.failures.get(failure.kind, 0) + 1
         if failure.kind == "rate-limited":
             endpoint.breaker.succeed()
@@ -285,6 +386,32 @@ class Outage(Failure):
         return False
 
 
+class NotJson(Failure):
+    """An answer with status 200 that is no JSON: a proxy's error page, a stream, or another API."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("model", "transient", message)
+
+    def __reduce__(self) -> tuple[type[NotJson], tuple[str]]:  # type: ignore[override]
+        return (type(self), (self.message,))
+
+
+def _redirected(address: URL, answer: aiohttp.ClientResponse) -> URL:
+    """Where a redirect leads; another host is refused, because the key and the prompt would go there."""
+    try:
+        target = address.join(URL(answer.headers.get("Location", "")))
+    except ValueError:
+        target = URL()
+    if target.origin() != address.origin() if target.absolute else True:
+        raise Failure(
+            "model",
+            "permanent",
+            f"HTTP {answer.status}: the server redirects to another host ({target.host or 'nowhere'}), which is refused",
+            status=answer.status,
+        )
+    return target
+
+
 def _read(read: Callable[[bytes], T], data: bytes) -> T:
     """Make the answer of the bytes. A shape that trips the reader is the server's fault, and counts as its failure."""
     try:
@@ -300,8 +427,6 @@ def _read(read: Callable[[bytes], T], data: bytes) -> T:
 def _require_json(data: bytes, answer: aiohttp.ClientResponse) -> None:
     """A proxy's error page with status 200 is a fault of the way, not an answer."""
     if data[:64].lstrip()[:1] not in (b"{", b"["):
-        raise Failure(
-            "model",
-            "transient",
-            f"the answer is no JSON ({answer.content_type}): {data[:200].decode('utf-8', 'replace')!r}",
+        raise NotJson(
+            f"the answer is no JSON ({answer.content_type}): {data[:200].decode('utf-8', 'replace')!r}"
         )

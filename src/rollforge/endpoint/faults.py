@@ -1,4 +1,4 @@
-"""This module names what went wrong with a request, from the status and the body or from the exception."""
+"""The failure class and message of a request, from its status and body or from the exception."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def failure_from_exception(error: BaseException, timeout_s: float) -> Failure:
         return Failure("model", "timeout", f"no answer within {timeout_s:g} s")
     if isinstance(error, aiohttp.ClientConnectorError):
         return Failure("model", "unavailable", f"cannot connect: {error.os_error.strerror or error.os_error}")
-    return Failure("model", "transient", f"{type(error).__name__}: {error}")
+    return Failure("model", "transient", f"{type(error).__name__}: {str(error)[:500]}")
 
 
 def message_of(body: bytes) -> str:
@@ -102,6 +102,9 @@ def retry_after_s(headers: Mapping[str, str], now: float) -> float | None:
             parsed = email.utils.parsedate_tz(value)
             if not parsed:
                 continue
-            seconds = email.utils.mktime_tz(parsed) - now
+            try:
+                seconds = email.utils.mktime_tz(parsed) - now
+            except (ValueError, OverflowError):
+                continue
         return min(max(0.0, seconds), LONGEST_RETRY_AFTER_S)
     return None

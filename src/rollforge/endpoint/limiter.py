@@ -1,8 +1,9 @@
-"""This module limits how many requests are in flight, and finds the right limit by itself when asked to.
+"""Adaptive concurrency limit: how many requests may be in flight.
 
 Slow start doubles the limit while the client is saturated and throughput still grows. A 429 cuts it, once per episode. When more
-concurrency only makes answers slower, it steps back and stays, trying again ever more rarely, so that it settles instead of
-swinging. Every change is kept with its reason. Time is passed in; nothing here sleeps or sends.
+concurrency only makes answers slower, the limit steps back and holds, trying again ever more rarely, so that it settles instead of
+oscillating. If the very first step up brings nothing, half is tried once: the start may already be too much. Every change is kept with
+its reason. Time is passed in; nothing here sleeps or sends.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ CUT = 0.7
 GAIN = 0.4
 """Growing by 30 % must raise throughput by at least this share of 30 %, or it only makes answers slower."""
 STEP = 1.3
+AS_FAST = 0.95
+"""Half the limit that reaches this share of the throughput is the better limit."""
 COLLAPSE = 2.5
 """Answers this many times slower than usual at the same limit, round after round, mean that the server is in trouble."""
 HISTORY = 500
@@ -76,6 +79,9 @@ class Limiter:
         self._hold_s = 30.0
         self._cut_until = 0.0
         self._slow_rounds = 0
+        self._more: _Level | None = None
+        """What the start achieved, while half of it is tried."""
+        self._has_tried_less = False
 
     def try_acquire(self) -> bool:
         """Take a place if one is free now."""
@@ -131,6 +137,13 @@ class Limiter:
         if len(self._round.seconds) >= enough:
             self._end_round(now)
 
+    def cap(self, highest: int, now: float, reason: str) -> None:
+        """Never go above `highest`: the server itself says that it works on no more at once."""
+        if self._range.is_fixed:
+            return
+        self._range = ConcurrencyRange(min(self._range.low, highest), min(self._range.high, highest))
+        self._set(self.limit, now, reason)
+
     def rate_limited(self, now: float, retry_after_s: float | None) -> None:
         """The server said 429: cut once, then ignore the rest of the same burst."""
         if self._range.is_fixed or now < self._cut_until:
@@ -145,12 +158,16 @@ class Limiter:
         self._hold(now)
         self._round = _Round(now)
         self._best = None
+        self._more = None
 
     def _end_round(self, now: float) -> None:
         level = self._round.level(self.limit, now)
         is_saturated = self._round.is_saturated
         self._round = _Round(now)
         best = self._best
+        if self._more is not None:
+            self._judge_less(level, self._more, now)
+            return
         if best is None or level.limit < best.limit:
             self._best = level
         elif level.limit > best.limit:
@@ -175,11 +192,28 @@ class Limiter:
             return
         self._phase = "steady"
         self._best = best
+        if not self._has_tried_less and best.limit == self.history[0].limit > self._range.low:
+            self._has_tried_less = True
+            self._more = best
+            self._set(best.limit // 2, now, f"no gain above {best.limit}, trying less")
+            return
         self._set(
             best.limit,
             now,
             f"no gain above {best.limit}: {best.rate:.1f}/s there, {level.rate:.1f}/s at {level.limit}",
         )
+        self._hold(now)
+
+    def _judge_less(self, level: _Level, more: _Level, now: float) -> None:
+        """Was half the start as fast? Then stay there: answers come sooner, and the server has less in its queue."""
+        self._more = None
+        if level.rate >= AS_FAST * more.rate:
+            self._best = level
+        else:
+            self._best = more
+            self._set(
+                more.limit, now, f"slower at {level.limit}: {level.rate:.1f}/s, {more.rate:.1f}/s before"
+            )
         self._hold(now)
 
     def _is_collapsing(self, level: _Level, best: _Level) -> bool:

@@ -1,19 +1,22 @@
-"""This module asks a model for one response, over whichever API the server speaks.
+"""Asks a model for one response, over whichever API the server speaks.
 
-`auto` finds out once, with the first real request. Small dialect differences (a server that wants `max_completion_tokens`, one
-that does not know `return_token_ids`) are learned from its first refusal and remembered.
+`auto` finds the API with the first real request: Chat Completions first, because servers report truncation there, unless the row
+needs the Responses API. Small dialect differences (a server that wants `max_completion_tokens`, one that does not know
+`return_token_ids`) are learned from a refusal and remembered; every request that carried the refused field is sent again without it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from typing import Literal
 
 import msgspec
 
-from rollforge.endpoint.chat import from_chat, to_chat_body
-from rollforge.endpoint.client import Client
+from rollforge.endpoint.answers import checked_numbers, drop_huge_numbers, infer_truncation, trim_logprobs
+from rollforge.endpoint.chat import from_chat, needs_responses, to_chat_body
+from rollforge.endpoint.client import Client, NotJson
 from rollforge.endpoint.faults import failure_from_error
 from rollforge.errors import Failure
 from rollforge.records import JsonObject, Response, from_json, to_json
@@ -26,7 +29,17 @@ SAMPLE_HEADER = "X-Rollforge-Sample"
 
 
 NO_ANSWER = ("cancelled", "queued", "in_progress")
-"""What `status` says of a response that was dropped or is not made yet."""
+"""Values of `status` for a response that was dropped or is not made yet."""
+
+UNKNOWN_PATH = (404, 405, 501)
+"""Statuses by which a server says that it does not know an API's path."""
+
+OPTIONAL_FIELDS = ("max_tokens", "return_token_ids", "stream")
+"""Request fields that a server may refuse and that we can leave out or rename."""
+
+
+LOGPROBS_ABSENT = "logprobs were asked for and are absent"
+"""The oddity of an answer whose server ignored the wish for logprobs."""
 
 
 class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +59,7 @@ class ModelAnswer(msgspec.Struct, frozen=True):
     response: JsonObject
     endpoint: str
     requests: int
+    api: str = ""
 
 
 class Model:
@@ -55,9 +69,13 @@ class Model:
         self.options = options
         self.api: Api = options.api
         self.names_seen: dict[str, int] = {}
+        """Model names that answers carried, with how many did."""
+        self.oddities: Counter[str] = Counter()
+        """What answers lacked or got wrong, for the run's notes: a sentence, with how many answers it is true of."""
         self._client = client
         self._refused: set[str] = set()
         """Optional request fields this server has refused."""
+        self._lacks_responses = False
         self._finding_out = asyncio.Lock()
 
     async def respond(self, params: JsonObject, sample: int = 0) -> ModelAnswer:
@@ -65,27 +83,35 @@ class Model:
         headers = {SAMPLE_HEADER: str(sample)} if self.options.names_samples else None
         if self.api == "auto":
             async with self._finding_out:
-                if self.api == "auto" and (answer := await self._find_out(params, headers)):
-                    return answer
-        return await self._ask(self.api, params, headers)
+                if self.api == "auto":
+                    return await self._find_out(params, headers)
+        return await self._ask(self._api_for(params), params, headers)
 
-    async def _find_out(self, params: JsonObject, headers: dict[str, str] | None) -> ModelAnswer | None:
-        """Ask over one API and keep it if it answers; if the server does not know that path, it is the other one."""
-        # Token ids come over Chat Completions only, so ask there first when they are wanted.
-        order: tuple[Api, Api] = ("chat", "responses") if self.options.logprobs else ("responses", "chat")
-        first, second = order
-        try:
-            answer = await self._ask(first, params, headers, keeps_place=True)
-        except Failure as failure:
-            if failure.status not in (404, 405, 501):
-                raise
-            self.api = second
-            return None
-        self.api = first
-        return answer
+    def _api_for(self, params: JsonObject) -> Api:
+        """The API that was found; a row that chat cannot express goes to the other one, if the server has it."""
+        is_free = self.options.api == "auto" and self.api == "chat" and not self._lacks_responses
+        return "responses" if is_free and needs_responses(params) else self.api
+
+    async def _find_out(self, params: JsonObject, headers: dict[str, str] | None) -> ModelAnswer:
+        """Ask over one API, and over the other if the server does not know the first; keep the one that answers."""
+        order: tuple[Api, Api] = ("responses", "chat") if needs_responses(params) else ("chat", "responses")
+        failures: list[Failure] = []
+        for api in order:
+            try:
+                answer = await self._ask(api, params, headers, is_probe=True)
+            except Failure as failure:
+                if failure.status not in UNKNOWN_PATH and not isinstance(failure, NotJson):
+                    raise
+                failures.append(failure)
+                self._lacks_responses |= api == "responses"
+            else:
+                self.api = api
+                return answer
+        # A path that neither API has says more than a page that is no JSON.
+        raise min(failures, key=lambda failure: failure.status is None)
 
     async def _ask(
-        self, api: Api, params: JsonObject, headers: dict[str, str] | None, *, keeps_place: bool = False
+        self, api: Api, params: JsonObject, headers: dict[str, str] | None, *, is_probe: bool = False
     ) -> ModelAnswer:
         path = "/responses" if api == "responses" else "/chat/completions"
         while True:
@@ -94,9 +120,10 @@ class Model:
                 reply = await self._client.post(
                     path,
                     to_json(body),
-                    read=_read_chat if api == "chat" else _read_response,
+                    read=self._read_chat if api == "chat" else self._read_response,
                     headers=headers,
-                    keeps_place=keeps_place,
+                    keeps_place=is_probe,
+                    is_probe=is_probe,
                 )
             except Failure as failure:
                 if not self._learn(failure, body):
@@ -104,7 +131,17 @@ class Model:
                 continue
             name = str(reply.value.get("model"))
             self.names_seen[name] = self.names_seen.get(name, 0) + 1
-            return ModelAnswer(reply.value, reply.endpoint, reply.requests)
+            self._check(reply.value, params)
+            return ModelAnswer(reply.value, reply.endpoint, reply.requests, api)
+
+    def _check(self, response: JsonObject, params: JsonObject) -> None:
+        """Mend in place what servers get wrong, and count it."""
+        for field in checked_numbers(response):
+            self.oddities[f"{field} was no count and is null"] += 1
+        infer_truncation(response, params.get("max_output_tokens"))
+        is_asked = self.options.logprobs or params.get("top_logprobs") is not None
+        if is_asked and not trim_logprobs(response, params.get("top_logprobs") or 0):
+            self.oddities[LOGPROBS_ABSENT] += 1
 
     def _body(self, api: Api, params: JsonObject) -> JsonObject:
         if api == "responses":
@@ -115,6 +152,7 @@ class Model:
             body = to_chat_body(params)
             if self.options.logprobs:
                 body |= {"logprobs": True, "return_token_ids": True}
+        body["stream"] = False  # some servers stream unless asked not to
         if "max_tokens" in self._refused and "max_tokens" in body:
             body["max_completion_tokens"] = body.pop("max_tokens")
         for name in self._refused:
@@ -123,55 +161,54 @@ class Model:
         return body
 
     def _learn(self, failure: Failure, body: JsonObject) -> bool:
-        """Whether the refusal names an optional field that we can do without or call otherwise."""
+        """Whether the refusal names an optional field of this body; the next body does without it."""
         if failure.status not in (400, 422):
             return False
-        for name in ("max_tokens", "return_token_ids"):
-            if name in body and name not in self._refused and name in failure.message:
+        for name in OPTIONAL_FIELDS:
+            if name in body and name in failure.message:
                 if name == "max_tokens" and "max_completion_tokens" not in failure.message:
                     continue
                 self._refused.add(name)
                 return True
         return False
 
+    def _read_chat(self, body: bytes) -> JsonObject:
+        return _unfiltered(from_chat(self._read_object(body)))
 
-def _read_chat(body: bytes) -> JsonObject:
-    return _unfiltered(from_chat(_read_object(body)))
+    def _read_response(self, body: bytes) -> JsonObject:
+        """A Responses object that holds an answer; an error or an answer still to come, with status 200, is a failure."""
+        response = self._read_object(body)
+        status = response.get("status")
+        if response.get("error"):
+            raise failure_from_error(response["error"])
+        if not isinstance(response.get("output"), list):
+            raise Failure("model", "transient", "the answer has no output")
+        if status == "failed" or (status in NO_ANSWER and not response["output"]):
+            raise Failure("model", "transient", f"the server gave no answer: the response is {status}")
+        return _unfiltered(response)
 
-
-def _read_object(body: bytes) -> JsonObject:
-    try:
-        value = from_json(body)
-    except UNREADABLE:
-        value = _read_leniently(body)
-    if not isinstance(value, dict):
-        raise Failure("model", "transient", "the server answered with no object")
-    return value
+    def _read_object(self, body: bytes) -> JsonObject:
+        try:
+            value = from_json(body)
+        except UNREADABLE:
+            value = _read_leniently(body)
+        if not isinstance(value, dict):
+            raise Failure("model", "transient", "the server answered with no object")
+        for field in drop_huge_numbers(value, body):
+            self.oddities[f"{field} had more than 64 bits and is null"] += 1
+        return value
 
 
 def _read_leniently(body: bytes) -> object:
-    """What Python servers write though JSON has no such thing: NaN, Infinity, half of a surrogate pair.
+    """Read what Python servers write although JSON does not allow it: NaN, Infinity, half of a surrogate pair.
 
     Such numbers become null and half characters the replacement character; anything else that is broken is torn.
     """
     try:
         text = json.dumps(json.loads(body), ensure_ascii=False)
         return json.loads(text.encode("utf-8", "replace"), parse_constant=lambda _: None)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, MemoryError) as error:
         raise Failure("model", "transient", f"torn JSON from the server: {error}") from error
-
-
-def _read_response(body: bytes) -> JsonObject:
-    """A Responses object that holds an answer; an error or an answer still to come, with status 200, is a failure."""
-    response = _read_object(body)
-    status = response.get("status")
-    if response.get("error"):
-        raise failure_from_error(response["error"])
-    if not isinstance(response.get("output"), list):
-        raise Failure("model", "transient", "the answer has no output")
-    if status == "failed" or (status in NO_ANSWER and not response["output"]):
-        raise Failure("model", "transient", f"the server gave no answer: the response is {status}")
-    return _unfiltered(response)
 
 
 def _unfiltered(response: JsonObject) -> JsonObject:

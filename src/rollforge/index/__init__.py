@@ -8,7 +8,7 @@ from rollforge.index.answer_kind import begins_like_error
 from rollforge.index.arrow import arrow_array, arrow_floats, codes, flags, floats, ints, texts
 from rollforge.index.by_task import ByTask
 from rollforge.index.index import Index, LineKeys, line_keys, open_index, top_level_numbers
-from rollforge.index.jsonl import is_compressed, read_lines
+from rollforge.index.jsonl import byte_stream, is_compressed, read_lines, read_spans
 from rollforge.index.row_facts import UnreadableLine, split_line
 from rollforge.index.state import BadLineAt
 from rollforge.index.text_hash import prompt_hash, split_messages
@@ -22,6 +22,7 @@ __all__ = [
     "arrow_array",
     "arrow_floats",
     "begins_like_error",
+    "byte_stream",
     "codes",
     "flags",
     "floats",
@@ -31,6 +32,7 @@ __all__ = [
     "open_index",
     "prompt_hash",
     "read_lines",
+    "read_spans",
     "split_line",
     "split_messages",
     "texts",

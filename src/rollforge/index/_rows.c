@@ -87,7 +87,7 @@ static Role role_of(const String *key) {
         {"reward", MUST_BE_NUMBER}, {"_ng_task_index", MUST_BE_NUMBER}, {"_ng_rollout_index", MUST_BE_NUMBER},
         {"_ng_attempt_index", MUST_BE_NUMBER}, {"response", RESPONSE}, {"responses_create_params", PARAMS},
         {"agent_ref", AGENT}, {"_rf", OWN}, {"reward_components", COMPONENTS}, {"messages", CHAT},
-        {"prompt", CHAT}, {"completion", CHAT}, {"invocations", TYPED}, {"resolved_row", TYPED}, {"task_input", TYPED},
+        {"prompt", CHAT}, {"completion", CHAT}, {"invocations", TYPED}, {"_ng_task_id", TYPED}, {"resolved_row", TYPED}, {"task_input", TYPED},
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (is_text(key, known[i].name)) return known[i].role;

@@ -34,6 +34,7 @@ from rollforge.records import TASK_KEY, JsonObject
 from rollforge.stats import Floats, Ints, distinct, first_places
 from rollforge.store import RunFiles, read_json
 from rollforge.store.find import find_runs, tasks_file
+from rollforge.typed_rows import classic_line
 
 if TYPE_CHECKING:
     import duckdb
@@ -145,6 +146,12 @@ class Index:
     # What the run holds
 
     @property
+    def digest(self) -> str:
+        """Changes whenever a file of the run was indexed anew or has grown."""
+        rows = "-".join(str(self._files.count(kind)) for kind in self._files.by_kind)
+        return f"{self._files.digest()}-{rows}"
+
+    @property
     def verifier(self) -> str | None:
         """Whose verdicts count, when one was chosen."""
         return self._overlay.verifier
@@ -176,6 +183,15 @@ class Index:
     def duplicates(self) -> list[Duplicate]:
         """Rows overruled by a later one with the same (task, rollout)."""
         return self._overlay.duplicates
+
+    @cached_property
+    def has_own_keys(self) -> bool:
+        """Whether every rollout came with a task and a rollout number; others are numbered in the order of lines."""
+        rollouts = self._files.by_kind["rollouts"]
+        if all(file.state.has_own_keys for file in rollouts):
+            return True
+        keys = parts.rollout_keys(rollouts)
+        return not (keys.column("task").null_count or keys.column("rollout").null_count)
 
     @property
     def duplicate_count(self) -> int:
@@ -290,6 +306,14 @@ class Index:
         """Rollouts that count."""
         return self._files.count("rollouts") - self._overlay.duplicate_count
 
+    def doubt(self) -> str | None:
+        """What is doubtful about the file as a run: rows without any response or reward look like tasks."""
+        if not len(self) or self._views.numbers().get("reward") or self._overlay.has_verdicts:
+            return None
+        if np.nansum(self.floats(["turns"])["turns"]) > 0:
+            return None
+        return f"none of the {len(self):,} rows has a response or a reward: is this a file of tasks?"
+
     @property
     def scratch(self) -> Path:
         """A folder for files that end with the process, on the disk that holds the index."""
@@ -366,9 +390,24 @@ class Index:
         """One SELECT over `rollouts`, `tasks` and `failures`; messages call it `label` and suggest names near to wrong ones."""
         return run_select(self._connection, sql, columns=self._columns, label=label)
 
+    def interrupt(self) -> None:
+        """End the query that another thread runs on this index; that thread gets an error."""
+        if "_base" in self.__dict__:
+            self._base.interrupt()
+
+    def verdicts_of(self, task: int, rollout: int) -> list[JsonObject]:
+        """Later verdicts on one rollout, oldest first: verifier, reward and every number they gave."""
+        if not self._files.count("verdicts"):
+            return []
+        found: list[JsonObject] = fetch(
+            self._connection.cursor(),
+            f"SELECT * FROM base_verdicts WHERE task = {int(task)} AND rollout = {int(rollout)} ORDER BY row",
+        ).to_pylist()
+        return found
+
     def read(self, rows: Sequence[int]) -> Iterator[bytes]:
-        """The lines of these rows, in the order asked; neighbouring ones are read together."""
-        yield from self._lines("rollouts", np.asarray(rows, dtype=np.int64))
+        """The lines of these rows, in the order asked, typed rollouts in the classic shape."""
+        yield from map(classic_line, self._lines("rollouts", np.asarray(rows, dtype=np.int64)))
 
     def _lines(self, kind: Kind, rows: Ints) -> Iterator[bytes]:
         offsets, lengths = self._spans(kind)

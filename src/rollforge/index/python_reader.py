@@ -34,6 +34,8 @@ from rollforge.index.row_facts import (
 from rollforge.index.schema import COLUMNS, MAX_TEXT, PLACES, Kind
 from rollforge.index.text_hash import prompt_hash, split_messages
 from rollforge.records import FAILURE_KEY, OWN_KEY, PARAMS_KEY, TERMINAL_KEY
+from rollforge.store import UNREADABLE
+from rollforge.typed_rows import INVOCATIONS_KEY, TASK_WRAPPERS, TYPED_ID_KEY, from_invocations, task_id
 
 MAX_MESSAGE = 1000
 """Characters of a failure's message that the index keeps."""
@@ -66,6 +68,7 @@ def read_rollout(line: bytes) -> ReadRow:
     """A line of a rollouts file. Raises `UnreadableLine` when it is not a row."""
     values, notes = split_line(line)
     note = notes.append
+    _unwrap_rollout(values)
     params, response = values.pop(PARAMS_KEY, None), values.pop("response", None)
     agent, own, components = (values.pop(key, None) for key in ("agent_ref", OWN_KEY, "reward_components"))
     chat = {key: values.pop(key) for key in _CHAT_KEYS if key in values} if params is None else {}
@@ -85,6 +88,36 @@ def read_rollout(line: bytes) -> ReadRow:
     for name, number in sorted(nested, key=lambda pair: "." in pair[0]):
         row.numbers[name] = number
     return row
+
+
+def _unwrap_rollout(values: dict[str, Raw]) -> None:
+    """Give a typed rollout, whose trajectory is in `invocations`, the shape of a classic one."""
+    if INVOCATIONS_KEY in values and values.get("response", b"null") == b"null":
+        found = from_invocations(_decoded_any(values[INVOCATIONS_KEY]))
+        if found is not None:
+            values[PARAMS_KEY], values["response"] = (Raw(msgspec.json.encode(value)) for value in found)
+    if TYPED_ID_KEY in values and "task_id" not in values:
+        values["task_id"] = Raw(msgspec.json.encode(task_id(_decoded_any(values[TYPED_ID_KEY]))))
+
+
+def _unwrap_task(values: dict[str, Raw]) -> None:
+    """Give a typed task, whose fields are in `resolved_row` or `task_input`, the shape of a classic one."""
+    for key in TASK_WRAPPERS:
+        inner = _decoded(values[key]) if key in values else None
+        if isinstance(inner, dict):
+            del values[key]
+            values.update({name: raw for name, raw in inner.items() if name not in values})
+            values["task_id"] = Raw(
+                msgspec.json.encode(task_id(_decoded_any(values.get("task_id", Raw(b"null")))))
+            )
+
+
+def _decoded_any(raw: Raw) -> Any:
+    """A value as plain Python; None when it cannot be decoded."""
+    try:
+        return msgspec.json.decode(raw)
+    except UNREADABLE:
+        return None
 
 
 def _read_chat(chat: dict[str, Raw], note: Note) -> tuple[int | None, Any] | None:
@@ -112,6 +145,7 @@ def _as_messages(raw: Raw | None, role: str) -> list[Any]:
 def read_task(line: bytes) -> ReadRow:
     """A line of a tasks file."""
     values, notes = split_line(line)
+    _unwrap_task(values)
     params, agent = values.pop(PARAMS_KEY, None), values.pop("agent_ref", None)
     values.pop("response", None)
     row = _scalars(values, notes)
@@ -181,7 +215,7 @@ _KIND_NAMES: dict[type, str] = {
 def _decoded(raw: Raw) -> object:
     try:
         return _decode_scalar(raw)
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE:
         return _UNREADABLE
 
 

@@ -138,6 +138,17 @@ def is_metric(metric: str) -> bool:
     return True
 
 
+_AMOUNT = re.compile(
+    r"(?:^|[_./])(?:num|n|count|counts|turns?|steps?|calls?|tokens?|chars?|characters|words?|length|len|seconds?|secs?|ms|s|time|"
+    r"latency|duration|attempts?|retries|tries|index|depth|size|bytes)(?:[_./]|$)"
+)
+
+
+def is_amount(metric: str) -> bool:
+    """Whether a metric counts or measures something, by its name: constant ones of it are no proportion of 100 %."""
+    return _AMOUNT.search(metric.casefold()) is not None
+
+
 def split_suffix(metric: str) -> tuple[str, str | None]:
     """`tokens:sum` → (`tokens`, `sum`); an unknown suffix belongs to the name."""
     stem, colon, suffix = metric.rpartition(":")

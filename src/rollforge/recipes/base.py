@@ -1,7 +1,10 @@
-"""This module says what a recipe is: columns in, numbers of chosen rollouts out, every other rollout counted with its reason.
+"""Recipe: columns in, chosen rollouts out, every other rollout counted with its reason.
 
-A recipe is a pure function over numpy columns. It reads no text and no file; what needs text (near duplicates, token lengths,
-contamination) arrives as ready masks. Each rollout meets exactly one fate, so the counts add up to the rollouts that came in.
+A recipe is a pure function over numpy columns. It reads no text and no file; filters that need text (near duplicates, token lengths,
+contamination) come as masks. Each rollout has exactly one fate, so the counts add up to the number of rollouts.
+
+Ties are broken by a seeded hash of the rollout's key (task, sample). The order of lines is the order of arrival, which follows speed,
+which follows length: breaking ties by it would select short answers.
 """
 
 from __future__ import annotations
@@ -21,16 +24,16 @@ Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 NOISE = 1e-9
-"""Rewards nearer than this are one reward, computed in another order."""
+"""Rewards closer than this are equal: sums in another order differ in the last digits."""
 
 Strategy = Literal["inwards", "all", "best", "hardest"]
 Dedupe = Literal["none", "exact", "near"]
-Order = Literal["file", "shuffled", "easy-first", "hard-first"]
+Order = Literal["task", "file", "shuffled", "easy-first", "hard-first"]
 
 
 @dataclass(frozen=True)
 class RecipeOptions:
-    """What a recipe may be told. Each recipe reads the ones that concern it."""
+    """Options of all recipes; each reads the ones that concern it."""
 
     min_reward: float | None = None
     """None: 1.0 when rewards are only 0 and 1, else 0.95."""
@@ -62,6 +65,7 @@ class Candidates:
     """The rollouts of one or several runs as columns, all of one length."""
 
     row: Ints
+    """Row of the run's index."""
     group: Ints
     """Number of the task: equal only for rollouts with the same task and the same prompt."""
     reward: Floats
@@ -70,6 +74,8 @@ class Candidates:
     """Equal for equal answers to one task."""
     chars: Ints
     """Characters of the answer."""
+    key: Ints | None = None
+    """Hash of the rollout's identity (task, sample); the row where it is None."""
     flags: Mapping[str, Mask] = field(default_factory=dict)
     """`truncated`, `filtered`, `failed`, `masked`, `empty`, `error_text`; `where`, `chosen_where`, `rejected_where`: whether the
     user's conditions hold."""
@@ -85,13 +91,25 @@ class Candidates:
         return len(self.row)
 
     def flag(self, name: str, default: bool = False) -> Mask:
-        """A flag, or `default` everywhere when nobody has set it."""
-        found = self.flags.get(name)
-        return found if found is not None else np.full(len(self), default)
+        """A flag, or `default` everywhere if it is not set."""
+        mask = self.flags.get(name)
+        return mask if mask is not None else np.full(len(self), default)
+
+    def ties(self, seed: int) -> NDArray[np.uint64]:
+        """Per rollout a pseudo-random number that depends on its key and the seed alone: the smaller wins a tie."""
+        return scrambled(self.row if self.key is None else self.key, seed)
+
+    def best_first(self, positions: Ints, seed: int, *, within: Ints | None = None) -> Ints:
+        """The positions ordered by group, then by `within` if given, then the best reward first, ties by hash."""
+        reward = np.round(self.reward[positions], 9)
+        keys = [self.ties(seed)[positions], -reward, self.group[positions]]
+        if within is not None:
+            keys.insert(2, within[positions])
+        return positions[np.lexsort(tuple(keys))]
 
     @cached_property
     def barred(self) -> frozenset[tuple[int, int]]:
-        """All that is in `unpairable`."""
+        """All pairs of `unpairable`."""
         return frozenset((int(a), int(b)) for pairs in self.unpairable.values() for a, b in pairs)
 
 
@@ -135,7 +153,7 @@ def load_recipe(name: str) -> Recipe:
 
 
 class Fates:
-    """Keeps the one fate of every rollout."""
+    """The one fate of every rollout."""
 
     def __init__(self, size: int) -> None:
         self._fate = np.zeros(size, dtype=np.int32)
@@ -146,7 +164,7 @@ class Fates:
         return np.asarray(self._fate == 0)
 
     def drop(self, mask: Mask, reason: str) -> None:
-        """Give this fate to those of `mask` that have none yet."""
+        """Give this fate to the rollouts of `mask` that have none yet."""
         if reason not in self._reasons:
             self._reasons.append(reason)
         self._fate[mask & self.alive] = self._reasons.index(reason)
@@ -158,24 +176,24 @@ class Fates:
 
 
 def screen(candidates: Candidates, options: RecipeOptions, *, drop_truncated: bool = True) -> Fates:
-    """The ledger after what every recipe leaves out: failed, masked, unjudged, empty, truncated, ruled out by text, not asked for."""
-    ledger = Fates(len(candidates))
-    ledger.drop(candidates.flag("failed"), "the model call failed")
-    ledger.drop(candidates.flag("masked"), "masked (mask_sample)")
-    ledger.drop(np.isnan(candidates.reward), "unjudged")
+    """Drop what every recipe leaves out: failed, unjudged, masked, empty, truncated, ruled out by text, not asked for."""
+    fates = Fates(len(candidates))
+    fates.drop(candidates.flag("failed"), "the model call failed")
+    fates.drop(candidates.flag("masked"), "masked (mask_sample)")
+    fates.drop(np.isnan(candidates.reward), "unjudged")
     if drop_truncated and not options.keep_truncated:
-        ledger.drop(candidates.flag("truncated"), "truncated")
+        fates.drop(candidates.flag("truncated"), "truncated")
     if drop_truncated:
-        ledger.drop(candidates.flag("filtered"), "cut off by a content filter")
-    ledger.drop(candidates.flag("empty"), "empty answer")
+        fates.drop(candidates.flag("filtered"), "cut off by a content filter")
+    fates.drop(candidates.flag("empty"), "empty answer")
     if not options.keep_error_text:
-        ledger.drop(candidates.flag("error_text"), "error text as answer")
-    ledger.drop(~candidates.flag("where", True), "where does not hold")
+        fates.drop(candidates.flag("error_text"), "error text as answer")
+    fates.drop(~candidates.flag("where", True), "where does not hold")
     if options.band is not None:
-        ledger.drop(~in_band(candidates, options), "outside the difficulty band")
+        fates.drop(~in_band(candidates, options), "outside the difficulty band")
     for reason, mask in candidates.unusable.items():
-        ledger.drop(mask, reason)
-    return ledger
+        fates.drop(mask, reason)
+    return fates
 
 
 def success_threshold(rewards: Floats, asked: float | None) -> float:
@@ -187,7 +205,7 @@ def success_threshold(rewards: Floats, asked: float | None) -> float:
 
 
 def reaches(rewards: Floats, threshold: float) -> Mask:
-    """Whether rewards are at the threshold or above: 0.6 + 0.3 reaches 0.9, which its last digit misses."""
+    """Whether rewards are at the threshold or above, up to rounding: 0.6 + 0.3 reaches 0.9."""
     return np.asarray(rewards >= threshold - NOISE)
 
 
@@ -208,7 +226,7 @@ class GroupStats:
         return self.high - self.low
 
     def has_signal(self, options: RecipeOptions) -> Mask:
-        """Whether rewards of the group differ by more than asked, and by more than the last digits of a sum."""
+        """Whether the rewards of a group differ by more than `min_spread`, and by more than rounding."""
         return np.asarray(self.spread > options.min_spread + NOISE)
 
 
@@ -242,31 +260,22 @@ def in_band(candidates: Candidates, options: RecipeOptions) -> Mask:
     return np.asarray((rate >= low) & (rate <= high))
 
 
-def drop_duplicates(ledger: Fates, candidates: Candidates, options: RecipeOptions) -> None:
-    """Leave the best of equal answers to one task, and with `near` one of those that nearly agree."""
+def drop_duplicates(fates: Fates, candidates: Candidates, options: RecipeOptions) -> None:
+    """Keep the best of equal answers to one task, and with `near` the best of nearly equal ones."""
     if options.dedupe == "none":
         return
-    alive = np.flatnonzero(ledger.alive)
-    order = alive[
-        np.lexsort(
-            (
-                candidates.row[alive],
-                -candidates.reward[alive],
-                candidates.answer[alive],
-                candidates.group[alive],
-            )
-        )
-    ]
+    alive = np.flatnonzero(fates.alive)
+    order = candidates.best_first(alive, options.seed, within=candidates.answer)
     group, answer = candidates.group[order], candidates.answer[order]
     repeated = np.zeros(len(candidates), dtype=bool)
     repeated[order[1:]] = (group[1:] == group[:-1]) & (answer[1:] == answer[:-1])
-    ledger.drop(repeated, "duplicate")
+    fates.drop(repeated, "duplicate")
     if options.dedupe == "near" and candidates.near_duplicate is not None:
-        ledger.drop(candidates.near_duplicate, "near duplicate")
+        fates.drop(candidates.near_duplicate, "near duplicate")
 
 
-def place_in_group(group: Ints) -> Ints:
-    """For sorted group numbers, each one's place within its group, from 0."""
+def rank_in_group(group: Ints) -> Ints:
+    """For sorted group numbers, the rank of each entry within its group, from 0."""
     if not len(group):
         return group
     starts = np.flatnonzero(np.r_[True, group[1:] != group[:-1]])
@@ -274,7 +283,7 @@ def place_in_group(group: Ints) -> Ints:
 
 
 def scrambled(numbers: NDArray[Any], seed: int) -> NDArray[np.uint64]:
-    """A fixed pseudo-random key per number and seed: the same on every machine and in every version of numpy."""
+    """SplitMix64 of each number and a seed: the same on every machine and in every version of numpy."""
     with np.errstate(over="ignore"):
         key = numbers.astype(np.uint64) + np.uint64((seed * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) % 2**64)
         key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -282,12 +291,12 @@ def scrambled(numbers: NDArray[Any], seed: int) -> NDArray[np.uint64]:
     return np.asarray(key ^ (key >> np.uint64(31)))
 
 
-def balanced(classes: Ints, rows: Ints, seed: int) -> Mask:
-    """Which examples stay so that every class has as many as the smallest."""
+def balanced(classes: Ints, ties: NDArray[np.uint64]) -> Mask:
+    """Examples to keep so that every class has as many as the smallest; the smallest numbers of `ties` stay."""
     if not len(classes):
         return np.zeros(0, dtype=bool)
     _, codes, counts = np.unique(classes, return_inverse=True, return_counts=True)
-    order = np.lexsort((scrambled(rows, seed), codes))
+    order = np.lexsort((ties, codes))
     keep = np.zeros(len(classes), dtype=bool)
-    keep[order] = place_in_group(codes[order]) < counts.min()
+    keep[order] = rank_in_group(codes[order]) < counts.min()
     return keep

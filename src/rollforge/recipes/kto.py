@@ -1,4 +1,4 @@
-"""Single answers labelled as wanted or unwanted; what lies between the two tiers is left out."""
+"""Single answers labelled as desirable or undesirable; answers between the two tiers are left out."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def select(candidates: Candidates, options: RecipeOptions) -> Selection:
     high = options.high if options.high is not None else options.min_reward
     high = (1.0 if is_binary else 0.7) if high is None else high
     low = options.low if options.low is not None else (0.0 if is_binary else 0.4)
-    ledger = screen(candidates, options)
+    fates = screen(candidates, options)
     wanted = reaches(candidates.reward, high) & candidates.flag("chosen_where", True)
     unwanted = reaches(-candidates.reward, -low) & candidates.flag("rejected_where", True) & ~wanted
-    ledger.drop(~(wanted | unwanted), "between the tiers")
-    drop_duplicates(ledger, candidates, options)
+    fates.drop(~(wanted | unwanted), "between the tiers")
+    drop_duplicates(fates, candidates, options)
     classes = wanted.astype(np.int64) if options.balance_labels else candidates.balance
     if classes is not None:
-        alive = np.flatnonzero(ledger.alive)
+        alive = np.flatnonzero(fates.alive)
         surplus = np.zeros(len(candidates), dtype=bool)
-        surplus[alive] = ~balanced(classes[alive], candidates.row[alive], options.seed)
-        ledger.drop(surplus, "left out for balance")
-    picks = np.flatnonzero(ledger.alive)
+        surplus[alive] = ~balanced(classes[alive], candidates.ties(options.seed)[alive])
+        fates.drop(surplus, "left out for balance")
+    picks = np.flatnonzero(fates.alive)
     settings = {"high": high, "low": low}
-    return Selection("labelled", picks, ledger.counts(), {"label": wanted[picks]}, settings)
+    return Selection("labelled", picks, fates.counts(), {"label": wanted[picks]}, settings)

@@ -1,6 +1,6 @@
-"""This module pairs better with worse rollouts of one task; `dpo` and `rm` both stand on it.
+"""Pairs of a better and a worse rollout of one task, for `dpo` and `rm`.
 
-Pairs never cross tasks or prompts: a preference between answers to different questions is none.
+Pairs never cross tasks or prompts: a preference between answers to different questions means nothing.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from rollforge.recipes.base import (
     Selection,
     balanced,
     drop_duplicates,
+    rank_in_group,
     reaches,
     screen,
 )
 
 
 def select_pairs(candidates: Candidates, options: RecipeOptions) -> Selection:
-    """Pairs by the chosen strategy; each rollout is kept, or counted with why it found no place."""
-    ledger = screen(candidates, options)
-    drop_duplicates(ledger, candidates, options)
-    may_win = ledger.alive & candidates.flag("chosen_where", True)
-    may_lose = ledger.alive & candidates.flag("rejected_where", True)
+    """Pairs by the chosen strategy; each rollout is kept, or counted with the reason why not."""
+    fates = screen(candidates, options)
+    drop_duplicates(fates, candidates, options)
+    may_win = fates.alive & candidates.flag("chosen_where", True)
+    may_lose = fates.alive & candidates.flag("rejected_where", True)
     if options.high is not None:
         may_win &= reaches(candidates.reward, options.high)
     if options.low is not None:
@@ -37,19 +38,20 @@ def select_pairs(candidates: Candidates, options: RecipeOptions) -> Selection:
     has_tiers = options.high is not None or options.low is not None or "chosen_where" in candidates.flags
     has_tiers = has_tiers or "rejected_where" in candidates.flags
     if has_tiers:
-        ledger.drop(~(may_win | may_lose), "in neither tier")
-    alive = np.flatnonzero(ledger.alive)
-    order = alive[np.lexsort((candidates.row[alive], -candidates.reward[alive], candidates.group[alive]))]
+        fates.drop(~(may_win | may_lose), "in neither tier")
+    alive = np.flatnonzero(fates.alive)
+    order = candidates.best_first(alive, options.seed)
     if options.strategy == "inwards" and not has_tiers:
         pairs = _inwards(candidates.group[order], order)
     else:
         pairs = _by_group(candidates, options, order, may_win, may_lose)
     pairs, pair_counts = _usable(candidates, options, pairs)
     if candidates.balance is not None:
-        pairs = pairs[balanced(candidates.balance[pairs[:, 0]], candidates.row[pairs[:, 0]], options.seed)]
-    _settle(ledger, candidates, options, pairs)
+        chosen = pairs[:, 0]
+        pairs = pairs[balanced(candidates.balance[chosen], candidates.ties(options.seed)[chosen])]
+    _settle(fates, candidates, options, pairs)
     settings = {"min_gap": options.min_gap, "strategy": options.strategy, "pairs": pair_counts}
-    return Selection("pair", pairs, ledger.counts(), settings=settings)
+    return Selection("pair", pairs, fates.counts(), settings=settings)
 
 
 def _inwards(group: Ints, order: Ints) -> Ints:
@@ -84,8 +86,8 @@ def _by_group(
 def _proposals(
     candidates: Candidates, options: RecipeOptions, winners: list[int], losers: list[int]
 ) -> Iterator[tuple[int, int]]:
-    """Possible pairs of one task, the most wanted first; `winners` come best first, `losers` worst first."""
-    reward = candidates.reward
+    """Possible pairs of one task in order of preference; `winners` come best first, `losers` worst first."""
+    reward, ties = np.round(candidates.reward, 9), candidates.ties(options.seed)
     match options.strategy:
         case "inwards":
             yield from zip(winners, losers, strict=False)
@@ -94,10 +96,15 @@ def _proposals(
         case "hardest":
             for winner in winners:
                 worse = [loser for loser in losers if _may_pair(candidates, options, winner, loser)]
-                yield from ((winner, loser) for loser in sorted(worse, key=lambda i: (-reward[i], i))[:1])
+                yield from (
+                    (winner, loser) for loser in sorted(worse, key=lambda i: (-reward[i], ties[i]))[:1]
+                )
         case "all":
             both = [(winner, loser) for winner in winners for loser in losers]
-            yield from sorted(both, key=lambda pair: (reward[pair[1]] - reward[pair[0]], pair))
+            yield from sorted(
+                both,
+                key=lambda pair: (round(reward[pair[1]] - reward[pair[0]], 9), ties[pair[0]], ties[pair[1]]),
+            )
 
 
 def _allowed(
@@ -120,7 +127,7 @@ def _allowed(
 
 
 def _may_pair(candidates: Candidates, options: RecipeOptions, winner: int, loser: int) -> bool:
-    """Whether the two have the gap, differ, can be said as a pair, and are of like length where that is asked for."""
+    """Whether the two have the gap, differ, can be expressed as a pair, and have similar lengths if that is asked for."""
     return bool(
         candidates.reward[winner] - candidates.reward[loser] >= _least_gap(options)
         and candidates.answer[winner] != candidates.answer[loser]
@@ -137,7 +144,7 @@ def _are_of_like_length(one: Ints, other: Ints, options: RecipeOptions) -> Mask:
 
 
 def _least_gap(options: RecipeOptions) -> float:
-    """The gap that a pair has at least: as asked, up to the last digits of a difference; rewards that are one never pair."""
+    """The smallest gap of a pair: as asked, up to rounding; equal rewards never pair."""
     return max(options.min_gap - NOISE, NOISE)
 
 
@@ -159,18 +166,16 @@ def _usable(candidates: Candidates, options: RecipeOptions, pairs: Ints) -> tupl
     }
     pairs = pairs[kept]
     if options.max_pairs is not None and len(pairs):
-        from rollforge.recipes.base import place_in_group
-
         order = np.argsort(candidates.group[pairs[:, 0]], kind="stable")
-        pairs = pairs[order][place_in_group(candidates.group[pairs[order, 0]]) < options.max_pairs]
+        pairs = pairs[order][rank_in_group(candidates.group[pairs[order, 0]]) < options.max_pairs]
     return pairs, counts
 
 
-def _settle(ledger: Fates, candidates: Candidates, options: RecipeOptions, pairs: Ints) -> None:
+def _settle(fates: Fates, candidates: Candidates, options: RecipeOptions, pairs: Ints) -> None:
     """Give each rollout outside every pair its reason."""
     used = np.zeros(len(candidates), dtype=bool)
     used[pairs.ravel()] = True
-    alive = ledger.alive
+    alive = fates.alive
     size = int(candidates.group.max()) + 1 if len(candidates) else 0
     high, low = np.full(size, -np.inf), np.full(size, np.inf)
     members = np.bincount(candidates.group[alive], minlength=size)
@@ -179,7 +184,7 @@ def _settle(ledger: Fates, candidates: Candidates, options: RecipeOptions, pairs
     alone = members[candidates.group] < 2
     flat = ~(high - low >= _least_gap(options))[candidates.group] if size else alone
     for reason, barred in candidates.unpairable.items():
-        ledger.drop(~used & np.isin(np.arange(len(used)), barred), reason)
-    ledger.drop(~used & alone, "no partner")
-    ledger.drop(~used & flat, "gap too small")
-    ledger.drop(~used, "left without a pair")
+        fates.drop(~used & np.isin(np.arange(len(used)), barred), reason)
+    fates.drop(~used & alone, "no partner")
+    fates.drop(~used & flat, "gap too small")
+    fates.drop(~used, "left without a pair")

@@ -1,4 +1,4 @@
-"""This module chooses tasks for reinforcement learning, and scores the rollouts of a group against each other."""
+"""Prompt sets for reinforcement learning, and rollouts scored against the others of their group."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ EPSILON = 1e-6
 
 
 def select_prompts(candidates: Candidates, options: RecipeOptions, *, needs_spread: bool) -> Selection:
-    """One pick per task: the first of its usable rollouts stands for it, and its numbers are over all of them."""
+    """One pick per task: the first of its usable rollouts represents it, and its numbers are over all of them."""
     success_from = success_threshold(candidates.reward, options.min_reward)
     options = replace(options, min_reward=success_from)
-    ledger = screen(candidates, replace(options, band=None), drop_truncated=False)
-    usable = replace(candidates, reward=np.where(ledger.alive, candidates.reward, np.nan))
+    fates = screen(candidates, replace(options, band=None), drop_truncated=False)
+    usable = replace(candidates, reward=np.where(fates.alive, candidates.reward, np.nan))
     stats = group_stats(usable, options)
     if options.band is not None:
-        ledger.drop(~in_band(usable, options), "outside the difficulty band")
+        fates.drop(~in_band(usable, options), "outside the difficulty band")
     if needs_spread:
-        ledger.drop((stats.count < 2)[candidates.group], "alone in its group")
-        ledger.drop(~stats.has_signal(options)[candidates.group], "group without signal")
-    alive = np.flatnonzero(ledger.alive)
+        fates.drop((stats.count < 2)[candidates.group], "alone in its group")
+        fates.drop(~stats.has_signal(options)[candidates.group], "group without signal")
+    alive = np.flatnonzero(fates.alive)
     _, firsts = np.unique(candidates.group[alive], return_index=True)
     picks = alive[np.sort(firsts)]
     if candidates.balance is not None:
-        picks = picks[balanced(candidates.balance[picks], candidates.row[picks], options.seed)]
+        picks = picks[balanced(candidates.balance[picks], candidates.ties(options.seed)[picks])]
         chosen = np.isin(candidates.group, candidates.group[picks])
-        ledger.drop(~chosen, "left out for balance")
+        fates.drop(~chosen, "left out for balance")
     numbers = task_numbers(stats, candidates.group[picks])
     settings = {"success_from": success_from}
-    return Selection("prompt", picks, ledger.counts(), numbers, settings, ledger.alive)
+    return Selection("prompt", picks, fates.counts(), numbers, settings, fates.alive)
 
 
 def task_numbers(stats: GroupStats, groups: np.ndarray) -> dict[str, np.ndarray]:
@@ -70,19 +70,19 @@ def select_groups(
     candidates: Candidates, options: RecipeOptions, *, needs_spread: bool, drop_truncated: bool = False
 ) -> Selection:
     """Every usable rollout of the chosen tasks, groups together, with advantages."""
-    ledger = screen(candidates, options, drop_truncated=drop_truncated)
-    drop_duplicates(ledger, candidates, options)
+    fates = screen(candidates, options, drop_truncated=drop_truncated)
+    drop_duplicates(fates, candidates, options)
     if needs_spread:
         # A rollout that is not written gives its group no signal.
-        usable = replace(candidates, reward=np.where(ledger.alive, candidates.reward, np.nan))
+        usable = replace(candidates, reward=np.where(fates.alive, candidates.reward, np.nan))
         stats = group_stats(usable, options)
-        ledger.drop((stats.count < 2)[candidates.group], "alone in its group")
-        ledger.drop(~stats.has_signal(options)[candidates.group], "group without signal")
-    alive = np.flatnonzero(ledger.alive)
+        fates.drop((stats.count < 2)[candidates.group], "alone in its group")
+        fates.drop(~stats.has_signal(options)[candidates.group], "group without signal")
+    alive = np.flatnonzero(fates.alive)
     firsts = np.unique(candidates.group[alive], return_index=True, return_inverse=True)
     order = alive[np.lexsort((alive, firsts[1][firsts[2]]))]
     values = advantages(candidates.group[order], candidates.reward[order])
-    return Selection("scored", order, ledger.counts(), values, {"min_spread": options.min_spread})
+    return Selection("scored", order, fates.counts(), values, {"min_spread": options.min_spread})
 
 
 def advantages(group: np.ndarray, reward: Floats) -> dict[str, np.ndarray]:

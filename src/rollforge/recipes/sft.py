@@ -10,7 +10,7 @@ from rollforge.recipes.base import (
     Selection,
     balanced,
     drop_duplicates,
-    place_in_group,
+    rank_in_group,
     reaches,
     screen,
     success_threshold,
@@ -20,19 +20,19 @@ from rollforge.recipes.base import (
 def select(candidates: Candidates, options: RecipeOptions) -> Selection:
     """One demonstration per kept rollout."""
     threshold = success_threshold(candidates.reward, options.min_reward)
-    ledger = screen(candidates, options)
-    ledger.drop(~reaches(candidates.reward, threshold), "below threshold")
-    drop_duplicates(ledger, candidates, options)
+    fates = screen(candidates, options)
+    fates.drop(~reaches(candidates.reward, threshold), "below threshold")
+    drop_duplicates(fates, candidates, options)
     if options.per_task is not None:
-        alive = np.flatnonzero(ledger.alive)
-        order = alive[np.lexsort((candidates.row[alive], -candidates.reward[alive], candidates.group[alive]))]
+        alive = np.flatnonzero(fates.alive)
+        order = candidates.best_first(alive, options.seed)
         beyond = np.zeros(len(candidates), dtype=bool)
-        beyond[order] = place_in_group(candidates.group[order]) >= options.per_task
-        ledger.drop(beyond, "beyond the best of its task")
+        beyond[order] = rank_in_group(candidates.group[order]) >= options.per_task
+        fates.drop(beyond, "beyond the best of its task")
     if candidates.balance is not None:
-        alive = np.flatnonzero(ledger.alive)
+        alive = np.flatnonzero(fates.alive)
         surplus = np.zeros(len(candidates), dtype=bool)
-        surplus[alive] = ~balanced(candidates.balance[alive], candidates.row[alive], options.seed)
-        ledger.drop(surplus, "left out for balance")
-    picks = np.flatnonzero(ledger.alive)
-    return Selection("demonstration", picks, ledger.counts(), settings={"min_reward": threshold})
+        surplus[alive] = ~balanced(candidates.balance[alive], candidates.ties(options.seed)[alive])
+        fates.drop(surplus, "left out for balance")
+    picks = np.flatnonzero(fates.alive)
+    return Selection("demonstration", picks, fates.counts(), settings={"min_reward": threshold})

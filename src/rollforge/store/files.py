@@ -32,6 +32,11 @@ class RunFiles:
         """What all names of the run's files begin with."""
         return file_stem(self.rollouts)
 
+    @property
+    def name(self) -> str:
+        """How commands name the run: its folder, where that is enough, else the file."""
+        return str(self.rollouts.parent if self.rollouts.name == "rollouts.jsonl" else self.rollouts)
+
     def _sibling(self, ending: str) -> Path:
         return self.rollouts.with_name(self.stem + ending)
 
@@ -71,6 +76,11 @@ class RunFiles:
     @property
     def aggregate_metrics(self) -> Path:
         return self._sibling("_aggregate_metrics.json")
+
+    @property
+    def labels(self) -> Path:
+        """What people said about verdicts, one line per label."""
+        return self._sibling("_labels.jsonl")
 
     @property
     def metrics(self) -> Path:

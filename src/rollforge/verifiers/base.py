@@ -271,8 +271,10 @@ def _has_user(text: str) -> bool:
 
 def convert_options(name: str, struct: type[msgspec.Struct], options: Mapping[str, Any]) -> msgspec.Struct:
     """The options as the verifier's own record; strings from a command line become numbers where the field is a number."""
+    # A command line's `gym=0.7` arrives as a number; it names a release.
+    given = {key: str(value) if key == "gym" else value for key, value in options.items()}
     try:
-        return msgspec.convert(dict(options), struct, strict=False)
+        return msgspec.convert(given, struct, strict=False)
     except msgspec.ValidationError as error:
         raise UsageError(f"options of the verifier {name}: {error}") from error
 

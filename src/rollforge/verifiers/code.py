@@ -1,25 +1,24 @@
 """Rewards a program that passes every unit test of its task.
 
-Needs `verifier_metadata.unit_tests` = `{"inputs": [text], "outputs": [text], "fn_name": null or name}`.
-Without a name the program is run once per input, which it reads from standard input, and what it prints is
-compared; with a name that function (or method of `Solution`) is called with one JSON value per input line,
-and what it returns is compared. The code is what stands between the last two lines with a code fence; tests
-stop at the first one that fails.
+Needs `verifier_metadata.unit_tests` = `{"inputs": [text], "outputs": [text], "fn_name": null or name}`, or the same packed. Without a
+name the program runs once per input, which it reads from standard input, and its output is compared; with a name that function (or
+method of `Solution`) is called with one JSON value per input line, and its result is compared. The code is the text between the last
+two lines with a code fence. Testing stops at the first test that fails.
 
-The program is untrusted: it runs in `rollforge.sandbox` (see there for what that does and does not stop),
-one sandboxed process per verdict. It gets inputs, one after the other, and never an expected output;
-comparing happens outside, on plain text and JSON values, so neither exiting early nor redefining equality
-helps it. It does not stop a program that holds the expected outputs by heart, or that guesses the tests
-from their inputs.
+The program is untrusted: it runs in `rollforge.sandbox`, one sandboxed process per verdict, or not at all. It gets inputs, one after
+the other, and never an expected output; comparing happens outside, on plain text and JSON values, so neither exiting early nor
+redefining equality helps it. Nothing stops a program that knows the expected outputs by heart, or guesses them from the inputs.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import marshal
 import math
 import re
 import time
+import zlib
 from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
@@ -34,12 +33,17 @@ from rollforge.errors import UsageError
 from rollforge.records import JsonObject, Response, Task
 from rollforge.sandbox import Confined, Limits, Mode, Sandbox, SandboxReply
 from rollforge.verifiers import code_runner
+from rollforge.verifiers.gym_version import NEWEST, GymVersion
 
 needs = ("verifier_metadata.unit_tests",)
 
 TestOutcome = bool | int
 """True, or why a test failed: -1 all of it took too long or died, -2 wrong, -3 too slow, -4 an error."""
 
+TOLERANCE = Decimal("1e-6")
+"""Absolute error of a printed number, relative above 1."""
+MOST_TEST_BYTES = 512 << 20
+"""Unpacked size of packed unit tests."""
 STARTUP_SECONDS = 20.0
 """What the interpreter may take to start on a busy machine, beyond the time for a test."""
 
@@ -53,6 +57,8 @@ _MODULES = _STAR_MODULES[:-2]
 class CodeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How programs are run."""
 
+    gym: GymVersion = NEWEST
+    """The release of NeMo Gym to agree with in comparing outputs: 0.7 tolerates 1e-6 on printed numbers and any case of yes and no."""
     timeout: float = 10.0
     """Seconds one test may take."""
     sandbox: Mode = "auto"
@@ -109,7 +115,7 @@ class Code:
     def verify(self, task: Task, response: Response) -> JsonObject:
         metadata = task.get("verifier_metadata") or {}
         difficulty = metadata.get("difficulty")
-        tests = msgspec.convert(metadata.get("unit_tests"), UnitTests)
+        tests = read_tests(metadata.get("unit_tests"))
         text = response.text
         code = extract_code(text)
         if not text.strip() or not code:
@@ -165,7 +171,9 @@ class Code:
                 reply = SandboxReply(b"O", reply.output)  # it left by os._exit(0), which is a way to end
             failure = _failure(reply, confined)
             if failure is None:
-                failure = _difference(reply, wanted, is_call=tests.fn_name is not None)
+                failure = _difference(
+                    reply, wanted, is_call=tests.fn_name is not None, is_old=self._options.gym == "0.5"
+                )
             if failure is not None:
                 results.append(failure["error_code"])
                 return results, {**failure, "inputs": _shortened(given), "expected": _shortened(wanted)}
@@ -259,42 +267,105 @@ def _failure(reply: SandboxReply, confined: Confined) -> JsonObject | None:
     return None
 
 
-def _difference(reply: SandboxReply, wanted: Any, *, is_call: bool) -> JsonObject | None:
+def _difference(reply: SandboxReply, wanted: Any, *, is_call: bool, is_old: bool) -> JsonObject | None:
     """How the output differs from the expected one, or None when it is right."""
     wrong: JsonObject = {"error_code": -2, "error_message": "Wrong Answer"}
     assert reply.message is not None
     kind, said = reply.message[:1], reply.message[1:].decode("utf-8", "replace")
     if not is_call:
         printed = reply.output.decode("utf-8", "replace")
-        reason = differing_lines(printed, wanted) if kind == b"O" else "no program ended"
+        reason = differing_lines(printed, wanted, is_old=is_old) if kind == b"O" else "no program ended"
         return None if reason is None else {**wrong, "error_message": reason, "output": _shortened(printed)}
     if kind != b"V":
         return {**wrong, "output": _shortened(said)}
     try:
-        is_right = equal_values(json.loads(said), wanted)
+        is_right = equal_values(json.loads(said), wanted, is_old=is_old)
     except (ValueError, RecursionError):
         is_right = False
     return None if is_right else {**wrong, "output": _shortened(said)}
 
 
-def differing_lines(printed: str, wanted: str) -> str | None:
-    """How two outputs differ: stripped lines, equal as texts or, word by word, as decimal numbers."""
+def read_tests(value: Any) -> UnitTests:
+    """The tests of a row, plain or packed (`{"packed": base64 of zlib of JSON}`); raises when they are none."""
+    if isinstance(value, dict) and "packed" in value:
+        unpack = zlib.decompressobj()
+        data = unpack.decompress(base64.b64decode(value["packed"]), MOST_TEST_BYTES)
+        if unpack.unconsumed_tail:
+            raise ValueError(f"the packed unit tests are longer than {MOST_TEST_BYTES >> 20} MB")
+        value = {**json.loads(data), "fn_name": value.get("fn_name")}
+    return msgspec.convert(value, UnitTests)
+
+
+def differing_lines(printed: str, wanted: str, *, is_old: bool = False) -> str | None:
+    """How two outputs differ: stripped lines, equal as texts or, word by word, as numbers."""
     given_lines, wanted_lines = list(_lines(printed)), list(_lines(wanted))
     if len(given_lines) != len(wanted_lines):
         return "Wrong answer: mismatched output length"
     for number, (given, right) in enumerate(zip(given_lines, wanted_lines, strict=True)):
-        if given == right:
-            continue
-        numbers = _decimals(given)
-        if numbers is None or numbers != _decimals(right):
+        is_equal = _equal_decimals(given, right) if is_old else _close_lines(given, right)
+        if given != right and not is_equal:
             return f"Wrong answer at output_line_idx={number}: {_shortened(given)} != {_shortened(right)}"
     return None
 
 
-def equal_values(given: Any, right: Any) -> bool:
-    """Whether two JSON values are equal: as values, as JSON texts, or as close numbers."""
+def _equal_decimals(given: str, right: str) -> bool:
+    """NeMo Gym before 0.7: equal as decimal numbers, word by word."""
+    numbers = _decimals(given)
+    return numbers is not None and numbers == _decimals(right)
+
+
+def _close_lines(given: str, right: str) -> bool:
+    """NeMo Gym 0.7: yes and no in any case, or numbers within 1e-6 where at least one is written as a float."""
+    if given.lower() in ("yes", "no"):
+        return given.lower() == right.lower()
+    left, wanted = _decimals(given), _decimals(right)
+    if left is None or wanted is None or len(left) != len(wanted):
+        return False
+    words = zip(given.split(), right.split(), strict=True)
+    return all(
+        one == other or (_is_float(*pair) and _is_close(one, other))
+        for one, other, pair in zip(left, wanted, words, strict=True)
+    )
+
+
+def _is_float(*words: str) -> bool:
+    return any("." in word or "e" in word.lower() for word in words)
+
+
+def _is_close(given: Decimal, right: Decimal) -> bool:
+    if not (given.is_finite() and right.is_finite()):
+        return False
+    return abs(given - right) <= TOLERANCE * max(abs(right), Decimal(1))
+
+
+def equal_values(given: Any, right: Any, *, is_old: bool = False) -> bool:
+    """Whether two JSON values are equal: as values, as JSON texts, or as close numbers (0.7: also the items of a list)."""
     if given == right or json.dumps(given) == json.dumps(right):
         return True
+    if is_old:
+        return _close_floats(given, right)
+    if _close_values(given, right):
+        return True
+    if isinstance(given, list) and isinstance(right, list):
+        return len(given) == len(right) and all(map(_close_values, given, right))
+    return False
+
+
+def _close_values(given: Any, right: Any) -> bool:
+    """Equal, or close where at least one is a float: `"3"` is not 3, and `true` is not 1."""
+    if given == right:
+        return True
+    if (
+        isinstance(given, bool)
+        or isinstance(right, bool)
+        or not (isinstance(given, float) or isinstance(right, float))
+    ):
+        return False
+    numbers = (int, float, str)
+    return isinstance(given, numbers) and isinstance(right, numbers) and _close_floats(given, right)
+
+
+def _close_floats(given: Any, right: Any) -> bool:
     try:
         left, wanted = float(given), float(right)
     except (TypeError, ValueError, OverflowError):

@@ -1,8 +1,9 @@
 """Rewards an answer that a judge model finds equivalent to the expected one.
 
 Needs `expected_answer` (or `metadata.expected_answer`). The question is the last user message; the candidate is the last assistant
-message, or what the row's `template_metadata.output_regex` (or the `response_extract_regex` option) catches last in it. Options
-follow NeMo Gym's equivalence_llm_judge and its shipped settings.
+message, or the last match of the row's `template_metadata.output_regex` (or of the `response_extract_regex` option) in it. An empty
+answer, or one longer than `max_answer_chars`, gets 0 and no judge is asked. Options follow NeMo Gym's equivalence_llm_judge and its
+shipped settings.
 
 The candidate is data to the judge: see `equivalence` for which labels count. A judge that cannot be reached or read is a failure to
 judge, where NeMo Gym takes an unreadable reply for "not equal".
@@ -14,18 +15,25 @@ from pathlib import Path
 
 from rollforge.errors import UsageError
 from rollforge.records import JsonObject, Response, Task
-from rollforge.verifiers.equivalence import DIFFERENT, EQUAL, EquivalenceJudge, Labels, PairVerdict
+from rollforge.verifiers.answer_limit import TIMED_OUT
+from rollforge.verifiers.equivalence import DIFFERENT, EQUAL, EquivalenceJudge, Labels, PairVerdict, Reading
 from rollforge.verifiers.extraction import Extractor
+from rollforge.verifiers.gym_version import NEWEST, GymVersion
 from rollforge.verifiers.judge_model import JudgeCost, JudgeEndpoint, JudgeOptions
 
 needs = ("expected_answer|metadata.expected_answer",)
-
-NO_ANSWER = "[NO VALID ANSWER EXTRACTED]"
 
 
 class EquivalenceOptions(JudgeOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The judge, what it is shown, and what its verdicts are worth."""
 
+    gym: GymVersion = NEWEST
+    """The release of NeMo Gym to agree with; 0.5 reads a reply to a template by its earliest label."""
+    plain_labels: bool = False
+    """Accept a label without the nonced fence in replies to a template, as NeMo Gym does: the last one counts. An answer may then
+    make the judge repeat a label."""
+    max_answer_chars: int | None = None
+    """Longer answers get 0 and no judge is asked; None sets no limit."""
     template: str | None = None
     """File with the judge's prompt: {question}, {expected_answer}, {generated_answer}; None uses the built-in one."""
     system_message: str | None = None
@@ -68,17 +76,29 @@ class EquivalenceVerifier:
             labels=Labels(self._options.equal_label, self._options.not_equal_label),
             template=read_template(self._options.template),
             system=self._options.system_message,
+            reading=_reading(self._options),
         )
 
     async def verify(self, task: Task, response: Response) -> JsonObject:
         expected = expected_answer(task)
+        whole = answer_text(response)
+        if not whole:
+            return _zero(expected, "empty_final_answer")
+        longest = self._options.max_answer_chars
+        if longest is not None and len(whole) > longest:
+            return _zero(expected, f"final_answer_too_long: {len(whole)} characters exceeds {longest}")
         question = await self._extractor.extracted(question_text(task), self._options.question_extract_regex)
+        if question is None:
+            raise ValueError("question_extract_regex takes too long on this question")
         row_regex = self._row_regex(task)
         threshold = self._options.extraction_length_threshold
         is_long = row_regex is not None and threshold is not None and len(expected) > threshold
         regex = None if is_long else row_regex or self._options.response_extract_regex
-        whole = answer_text(response)
-        candidate = await self._extractor.extracted(whole, regex) if whole else NO_ANSWER
+        candidate = await self._extractor.extracted(whole, regex)
+        if candidate is None:
+            return {**_zero(expected, "the regex takes too long on this answer"), TIMED_OUT: True}
+        if not candidate.strip():
+            return _zero(expected, "empty_final_answer")
         cost = JudgeCost()
         first = await self._judge.compare(question, expected, candidate, cost)
         comparisons = [first]
@@ -90,7 +110,7 @@ class EquivalenceVerifier:
         else:
             reward = 0.0
             if self._options.check_full_generation_on_fail and row_regex is not None and not is_long:
-                comparisons.append(await self._judge.compare(question, expected, whole or NO_ANSWER, cost))
+                comparisons.append(await self._judge.compare(question, expected, whole, cost))
                 reward = self._options.reward_if_full_generation_succeeds if comparisons[1].is_equal else 0.0
         return _verdict(reward, expected, candidate, comparisons, cost)
 
@@ -103,6 +123,24 @@ class EquivalenceVerifier:
         if not self._options.use_per_record_regex or not isinstance(metadata, dict):
             return None
         return metadata.get("output_regex") or None
+
+
+def _reading(options: EquivalenceOptions) -> Reading:
+    if options.gym == "0.5":
+        return "earliest"
+    return "last" if options.plain_labels else "nonced"
+
+
+def _zero(expected: str, reason: str) -> JsonObject:
+    """The verdict on an answer that no judge needs to see."""
+    return {
+        "reward": 0.0,
+        "expected_answer": expected,
+        "extracted_answer": None,
+        "judge_evaluations": [],
+        "failure_reason": reason,
+        **JudgeCost().numbers(),
+    }
 
 
 def expected_answer(task: Task) -> str:

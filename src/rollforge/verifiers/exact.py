@@ -1,9 +1,8 @@
 """Rewards an answer that equals the expected one.
 
-Needs `expected_answer` in the task row: a text, a number, or a list of texts of which any may be given. By
-default the last `\\boxed{...}` is compared if there is one, else the whole text; case, white space and a
-final full stop do not matter. It does not understand mathematics: `1/2` is not `0.5` (the `math` verifier
-does).
+Needs `expected_answer` in the task row (or the field that the option `field` names): a text, a number, or a list of accepted texts.
+By default the last `\\boxed{...}` is compared if there is one, else the whole text; case, white space and a final full stop do not
+matter. It does not understand mathematics: `1/2` is not `0.5` (the `math` verifier does).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class ExactOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     extract: Literal["boxed", "all", "last_line"] = "boxed"
     """What is compared: the last `\\boxed{}` or else everything, always everything, or the last line."""
     ignore_case: bool = True
-    """Compare without regard to upper and lower case."""
+    """Ignore upper and lower case."""
     ignore_space: bool = True
     """Runs of white space count as one space, and a final full stop is left out."""
     field: str = "expected_answer"
@@ -39,9 +38,13 @@ class Exact:
     options_type = ExactOptions
     is_cheap = True
 
+    @staticmethod
+    def needs_with(options: JsonObject) -> tuple[str, ...]:
+        """The field that holds the expected answer."""
+        return (str(options.get("field", "expected_answer")),)
+
     def __init__(self, options: ExactOptions | None = None) -> None:
         self._options = options or ExactOptions()
-        self.needs = (self._options.field,)
 
     def verify(self, task: Task, response: Response) -> JsonObject:
         expected = task.get(self._options.field)
@@ -69,7 +72,7 @@ class Exact:
 
 
 def last_boxed(text: str) -> str | None:
-    """What stands inside the last `\\boxed{...}`, braces balanced; None without a closed one."""
+    """The content of the last `\\boxed{...}`, braces balanced; None when it is not closed."""
     start = text.rfind("\\boxed{")
     if start < 0:
         return None

@@ -1,7 +1,7 @@
-"""This module takes an answer out of a text with a regular expression, in a process of its own.
+"""Takes an answer out of a text with a regular expression, in a process of its own.
 
-The expression is a row's or a user's and the text a model's: together they may backtrack for ever, which nothing in our own
-process could end. Running out of time is a failure to judge.
+The expression is a row's or a user's and the text a model's: together they may backtrack for ever, and nothing in our own process
+could stop them. A text that takes too long has no answer.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 from functools import lru_cache
 
 from rollforge.records import JsonObject, Response, Task
+from rollforge.verifiers.answer_limit import AnswerTooSlow, answer_limit
 from rollforge.verifiers.base import load_verifier
 from rollforge.verifiers.running.pool import PoolOnDemand, WorkerPool
 
@@ -27,12 +28,15 @@ class Extractor:
         verifier = load_verifier(search)
         self._pool = PoolOnDemand(WorkerPool(verifier, workers="auto", timeout=SECONDS, memory_mb=MEMORY_MB))
 
-    async def extracted(self, text: str, regex: str | None) -> str:
-        """The first group that is not empty of the last match, or the whole match; the text itself without a match."""
+    async def extracted(self, text: str, regex: str | None) -> str | None:
+        """The first non-empty group of the last match, or the whole match; the text itself without a match.
+
+        None when the search takes too long.
+        """
         if not regex:
             return text
         _, (verdict,) = await self._pool.run(Task({"text": text, "regex": regex}), [_NOTHING])
-        found: str = verdict.details["extracted"]
+        found: str | None = verdict.details.get("extracted")
         return found
 
     async def close(self) -> None:
@@ -41,7 +45,11 @@ class Extractor:
 
 def search(task: Task, response: Response) -> JsonObject:
     """One search, in the shape of a verdict."""
-    return {"reward": None, "extracted": extracted(task["text"], task["regex"])}
+    try:
+        with answer_limit():
+            return {"reward": None, "extracted": extracted(task["text"], task["regex"])}
+    except AnswerTooSlow:
+        return {"reward": None, "extracted": None}
 
 
 def extracted(text: str, regex: str) -> str:

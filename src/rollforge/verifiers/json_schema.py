@@ -1,11 +1,10 @@
 """Rewards an answer that is JSON and fits a schema.
 
-The schema comes from the `schema` option, or else from the row's field `schema`, `json_schema` or
-`schema_str` (an object, or JSON text of one). The answer is the whole text, without the one code fence that
-may stand around it.
+The schema comes from the `schema` option, or else from the row's field `schema`, `json_schema` or `schema_str` (an object, or JSON
+text of one). The answer is the whole text, without a code fence around it. An answer that takes more than `answer_seconds` of CPU
+time (a `pattern` of the schema may backtrack) gets reward 0 with `timed_out`.
 
-It judges form, not content, and fetches nothing: a `$ref` to another address is a failure to judge. Extra:
-`json-schema`.
+It judges form, not content, and fetches nothing: a `$ref` to another address is a failure to judge. Extra: `json-schema`.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import msgspec
 
 from rollforge.errors import UsageError
 from rollforge.records import JsonObject, Response, Task
+from rollforge.verifiers.answer_limit import ANSWER_SECONDS, TIMED_OUT, AnswerTooSlow, answer_limit
 
 needs = ()
 skip_probes = ("gold", "swapped gold", "swapped response", "hedge")
@@ -34,6 +34,8 @@ class JsonSchemaOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """The schema for every row; None takes the row's own."""
     find: bool = False
     """When the whole text is no JSON, judge the last fenced block, or else from the first bracket on."""
+    answer_seconds: float = ANSWER_SECONDS
+    """CPU time for checking one answer."""
 
 
 class JsonSchema:
@@ -58,11 +60,12 @@ class JsonSchema:
         except ValueError as error:
             return {"reward": 0.0, "is_json": False, "error": str(error)}
         try:
-            found = next(validator.iter_errors(value), None)
+            with answer_limit(self._options.answer_seconds):
+                found = next(validator.iter_errors(value), None)
+        except AnswerTooSlow:
+            return {"reward": 0.0, "is_json": True, "error": "took too long", TIMED_OUT: True}
         except RecursionError:
-            validator.is_valid(
-                None
-            )  # a schema that never ends does not end here either, and that is no answer's fault
+            validator.is_valid(None)  # an endless schema raises here too: then the answer is not to blame
             return {"reward": 0.0, "is_json": True, "error": "nested too deeply"}
         if found is None:
             return {"reward": 1.0, "is_json": True, "error": None}

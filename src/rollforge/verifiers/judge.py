@@ -1,12 +1,13 @@
-"""Rewards what a judge model scores by a rubric.
+"""Rewards an answer by the score that a judge model gives it for a rubric.
 
 The rubric comes from the `rubric` option (text, or `@file`), or else from the row's field `rubric`. The judge sees the question, the
 answer, the reference answer where the row has one (`expected_answer`), and gives one number between `lowest` and `highest`, which
 becomes a reward between 0 and 1.
 
-The answer is data: it stands between markers with a nonce it cannot know, and the score is read only from a fenced block that
-carries that nonce and holds an object with `score`; scores and labels anywhere else do not count. A reply without such a block is
-asked for again, then it is a failure to judge. It cannot keep a judge from being persuaded by what it reads.
+The answer is data: it is shown between markers with a nonce it cannot know, and the score is read only from a fenced block that
+carries that nonce and holds one object with `score` and `reason`, each once. Scores anywhere else do not count, nor does a block with
+further or repeated keys, as quoting an answer with quotation marks makes it. A reply without such a block is asked for again, then it
+is a failure to judge. A judge can still be persuaded by what it reads.
 """
 
 from __future__ import annotations
@@ -118,13 +119,25 @@ class RubricJudge:
         block = fenced(reply, nonce)
         if block is None:
             raise ValueError("no fenced block with the nonce")
-        value: Any = json.loads(block)
-        score = value.get("score") if isinstance(value, dict) else None
+        try:
+            value: Any = json.loads(block, object_pairs_hook=_once)
+        except RecursionError:
+            raise ValueError("the block is nested too deeply") from None
+        if not isinstance(value, dict) or not value.keys() <= {"score", "reason"}:
+            raise ValueError("the block is not an object of score and reason alone")
+        score = value.get("score")
         if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
             raise ValueError(f"score = {score!r} is no number")
         if not self._options.lowest <= score <= self._options.highest:
             raise ValueError(f"score = {score!r} is off the scale")
         return float(score), str(value.get("reason") or "")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> JsonObject:
+    """The object, unless a key is there twice: an unescaped quote in the reason can add a second score."""
+    if len({key for key, _ in pairs}) != len(pairs):
+        raise ValueError("the block names a key twice")
+    return dict(pairs)
 
 
 def _text(rubric: str | None) -> str | None:

@@ -1,12 +1,10 @@
-"""This module asks a language model for a judgement, and reads only what the model itself decided.
+"""Asks a language model for a judgement, and reads only what the model itself decided.
 
-Any OpenAI-compatible endpoint will do. What a rollout wrote is data: it is shown between markers that
-carry a nonce made for this one request, labels inside it are broken up before the judge sees them, and a
-verdict counts when it stands in a fence that carries the same nonce. A judge that cannot be reached or read
-is a failure to judge, never a reward.
+Any OpenAI-compatible endpoint works. What a rollout wrote is data: it is shown between markers that carry a nonce made for this one
+request, and a verdict counts only in a fence with the same nonce. A judge that cannot be reached or read is a failure to judge,
+never a reward.
 
-It cannot keep a judge from being persuaded by what it reads; it keeps the answer from speaking in the
-judge's place.
+A judge can still be persuaded by what it reads; but the answer cannot speak in the judge's place.
 """
 
 from __future__ import annotations
@@ -27,6 +25,9 @@ from rollforge.errors import Failure, UsageError
 from rollforge.records import JsonObject, Response
 
 Messages = Sequence[Mapping[str, str]]
+
+LONGEST_REPLY = 1_000_000
+"""Characters of a judge's reply; a longer one is a failure to judge."""
 
 
 class JudgeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -102,6 +103,10 @@ class JudgeEndpoint:
                 ) from failure
         response = Response(answer.response)
         usage = response.usage
+        if len(response.last_text) > LONGEST_REPLY:
+            raise Failure(
+                "verifier", "verifier", f"the judge's reply is longer than {LONGEST_REPLY:,} characters"
+            )
         return Completion(
             response.last_text, int(usage.get("input_tokens") or 0), int(usage.get("output_tokens") or 0)
         )
@@ -137,7 +142,7 @@ class JudgeEndpoint:
 
 
 class JudgeCost:
-    """What judging one rollout cost."""
+    """The cost of judging one rollout."""
 
     def __init__(self) -> None:
         self._calls = self._input_tokens = self._output_tokens = 0
@@ -167,12 +172,12 @@ def new_nonce(*texts: str) -> str:
 
 
 def as_data(name: str, text: str, nonce: str) -> str:
-    """The text between markers that it cannot close itself, since it does not know the nonce."""
+    """The text between markers that it cannot close: it does not know the nonce."""
     return f"<{name} {nonce}>\n{text}\n</{name} {nonce}>"
 
 
 def fenced(reply: str, nonce: str) -> str | None:
-    """What stands in the last closed fence that carries the nonce; no other fence is the judge's verdict."""
+    """The content of the last closed fence that carries the nonce: no other fence is the judge's verdict."""
     blocks = re.findall(
         rf"^[ \t]*```verdict-{nonce}[ \t]*\n(.*?)^[ \t]*```", reply + "\n", re.MULTILINE | re.DOTALL
     )

@@ -1,13 +1,12 @@
 """Rewards an answer that is mathematically equal to the expected one.
 
-Needs `expected_answer`; the judge also reads `question` (or else the prompt). The expected answer, freed of
-`\\(...\\)` or `$...$` around it, is put in a box and read as LaTeX; the answer is searched for LaTeX and
-plain expressions; math-verify says whether one equals the other. With a judge, an answer the library did
-not accept is shown to a model in both orders, and is right only if both agree.
+Needs `expected_answer`; the judge also reads `question` (or else the prompt). As in NeMo Gym 0.7, an answer without a complete,
+non-empty `\\boxed{...}` is wrong; with `gym=0.5` the whole text is searched. The expected answer, freed of `\\(...\\)` or `$...$`
+around it, is put in a box and read as LaTeX; math-verify decides whether an expression of the answer equals it. With a judge, an
+answer that the library did not accept goes to a model in both orders, and is right only if both agree.
 
-math-verify's own alarm is off: the worker this runs in has the hard time limit, and running into it is a
-failure to judge. An answer in which nothing can be read is wrong; an expected answer that cannot be read is
-a failure. Extra: `math`.
+An answer that takes more than `answer_seconds` of CPU time is wrong, with `timed_out`. An expected answer that cannot be read, or
+that itself takes too long, is a failure to judge. Extra: `math`.
 """
 
 from __future__ import annotations
@@ -22,15 +21,23 @@ import msgspec
 
 from rollforge.errors import UsageError
 from rollforge.records import JsonObject, Response, Task
+from rollforge.verifiers.answer_limit import ANSWER_SECONDS, TIMED_OUT, AnswerTooSlow, answer_limit
 from rollforge.verifiers.equivalence import EquivalenceJudge
 from rollforge.verifiers.equivalence_judge import read_template
+from rollforge.verifiers.exact import last_boxed
+from rollforge.verifiers.gym_version import NEWEST, GymVersion
 from rollforge.verifiers.judge_model import JudgeCost, JudgeEndpoint, JudgeOptions
 
 needs = ("expected_answer",)
 
 
 class MathOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whether a model has the last word on what the library did not accept."""
+    """How answers are read, and whether a model decides about those that the library did not accept."""
+
+    gym: GymVersion = NEWEST
+    """The release of NeMo Gym to agree with: 0.7 wants a box, 0.5 searches the whole text."""
+    answer_seconds: float = ANSWER_SECONDS
+    """CPU time for reading and comparing one answer."""
 
     judge: JudgeOptions | None = None
     """The judge for answers the library did not accept; None means the library decides alone."""
@@ -61,28 +68,44 @@ class Math:
         expected = task.get("expected_answer")
         if expected is None:
             raise ValueError("the task has no expected_answer")
+        golds = self._golds(str(expected))
         text = response.text
+        boxed = last_boxed(text)
+        wrong: JsonObject = {"reward": 0.0, "library_reward": 0.0, "extracted_answer": None}
+        if self._options.gym != "0.5" and not (boxed or "").strip():
+            return wrong
         try:
-            library_reward, extracted = self._library.score(str(expected), text)
-        except UnreadableGold:
-            if self._options.judge is None:
-                raise
-            library_reward, extracted = 0.0, None
-        verdict: JsonObject = {
-            "reward": library_reward,
-            "library_reward": library_reward,
-            "extracted_answer": extracted,
-        }
+            with answer_limit(self._options.answer_seconds):
+                library_reward, extracted = self._library.score(golds, text)
+        except AnswerTooSlow:
+            return {**wrong, TIMED_OUT: True}
+        verdict = {**wrong, "reward": library_reward, "library_reward": library_reward}
+        verdict["extracted_answer"] = extracted
         if self._options.judge is None or library_reward > 0.5:
             return verdict
         question = str(task.get("question") or task.prompt)
-        return {**verdict, **_awaited(self._appeal(question, str(expected), extracted or text))}
+        shown = (extracted or text) if self._options.gym == "0.5" else str(boxed)
+        return {**verdict, **_awaited(self._appeal(question, str(expected), shown))}
+
+    def _golds(self, expected: str) -> list[Any]:
+        """The expressions of the expected answer; empty when only a judge can read it."""
+        try:
+            return self._library.golds(expected)
+        except UnreadableGold:
+            if self._options.judge is None:
+                raise
+            return []
 
     async def _appeal(self, question: str, expected: str, answer: str) -> JsonObject:
-        """Both orders, since a judge may favour a place; the second is asked only after a first yes."""
+        """Ask in both orders, since a judge may favour a position; the second only after a first yes."""
         assert self._options.judge is not None
         endpoint = JudgeEndpoint(self._options.judge)
-        judge = EquivalenceJudge(endpoint, attempts=self._options.judge.attempts, template=self._template)
+        judge = EquivalenceJudge(
+            endpoint,
+            attempts=self._options.judge.attempts,
+            template=self._template,
+            reading="earliest" if self._options.gym == "0.5" else "nonced",
+        )
         cost = JudgeCost()
         try:
             comparisons = [await judge.compare(question, expected, answer, cost)]
@@ -98,7 +121,7 @@ class Math:
 
 
 def _awaited(coroutine: Coroutine[Any, Any, JsonObject]) -> JsonObject:
-    """Its result: in this thread, or in one of its own where an event loop already runs here."""
+    """Run the coroutine: in this thread, or in another one where an event loop already runs here."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -127,14 +150,20 @@ class _Library:
         self._parse: Any = parse
         self._verify: Any = verify
 
-    def score(self, expected: str, text: str) -> tuple[float, str | None]:
-        """1.0 or 0.0, and what was read: the part written like the expected answer, else the first part."""
-        answers = self._parse(text, self._answer_targets, parsing_timeout=None)
-        golds = self._parse(
+    def golds(self, expected: str) -> list[Any]:
+        """The expressions of an expected answer; raises `UnreadableGold` when there is none."""
+        found: list[Any] = self._parse(
             f"\\boxed{{{without_delimiters(expected)}}}", self._gold_targets, parsing_timeout=None
         )
-        if not golds:
+        if not found:
             raise UnreadableGold(f"expected_answer {expected[:200]!r} holds nothing that can be compared")
+        return found
+
+    def score(self, golds: list[Any], text: str) -> tuple[float, str | None]:
+        """1.0 or 0.0, and the expression read: one written like the expected answer, else the first."""
+        if not golds:
+            return 0.0, None
+        answers = self._parse(text, self._answer_targets, parsing_timeout=None)
         try:
             gold_texts = {str(gold).strip() for gold in golds} - {""}
             answer_texts = [str(answer) for answer in answers]
@@ -148,7 +177,7 @@ class _Library:
 
 
 def without_delimiters(text: str) -> str:
-    """The text without the math delimiters around it, which a box would not survive."""
+    """The text without math delimiters around it: inside a box they cannot be parsed."""
     text = text.strip()
     if text.startswith("\\(") and text.endswith("\\)"):
         text = text[2:-2].strip()

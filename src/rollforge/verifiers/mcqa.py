@@ -5,13 +5,14 @@ Needs `options` (a list of one-key objects, letter → text; a null text means t
 then the row's `grading_mode`, which the `grading_mode` option overrules for every row. The text judged is
 all answer text of the rollout.
 
-It reads letters, not reasoning: an answer that argues for B and boxes C is C. A row's own regex is the task
-author's and is run as it stands, in a worker with a time limit; the answer cannot supply one.
+It reads letters, not reasoning: an answer that argues for B and boxes C is C. A row's own regex runs in a worker; an answer on which
+it backtracks for seconds gets reward 0 with `timed_out`.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
@@ -20,7 +21,9 @@ from typing import Any, Literal
 import msgspec
 
 from rollforge.records import JsonObject, Response, Task
+from rollforge.verifiers.answer_limit import ANSWER_SECONDS, TIMED_OUT, AnswerTooSlow, answer_limit
 from rollforge.verifiers.exact import last_boxed
+from rollforge.verifiers.gym_version import NEWEST, GymVersion
 
 needs = ("options", "expected_answer")
 
@@ -52,6 +55,8 @@ class McqaOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     grading_mode: GradingMode | None = None
     """Used for every row instead of the row's own `grading_mode`; None leaves it to the row."""
+    gym: GymVersion = NEWEST
+    """The release of NeMo Gym to agree with: 0.7 normalises to NFKC (Ⓑ, "Answer：B") and reads the row's `answer_prefix`."""
 
 
 class Mcqa:
@@ -66,15 +71,22 @@ class Mcqa:
         return not _row_patterns(task)
 
     def __init__(self, options: McqaOptions | None = None) -> None:
-        self._mode = (options or McqaOptions()).grading_mode
+        self._options = options or McqaOptions()
 
     def verify(self, task: Task, response: Response) -> JsonObject:
         gold = str(task.get("expected_answer") or "").strip().upper()
         if not gold:
             raise ValueError("the task has no expected_answer")
         text = response.text.strip()
-        letter = read_letter(task, text, self._mode) if text else None
+        try:
+            with answer_limit(ANSWER_SECONDS if _row_patterns(task) else 0.0):
+                letter = self._read(task, text) if text else None
+        except AnswerTooSlow:
+            return {"reward": 0.0, "expected_answer": gold, "extracted_answer": None, TIMED_OUT: True}
         return {"reward": float(letter == gold), "expected_answer": gold, "extracted_answer": letter}
+
+    def _read(self, task: Task, text: str) -> str | None:
+        return read_letter(task, text, self._options.grading_mode, is_old=self._options.gym == "0.5")
 
 
 class _Choices:
@@ -104,11 +116,17 @@ class _Choices:
         return next((letter for letter, option in self.texts() if option == wanted), None)
 
 
-def read_letter(task: Task, text: str, mode: GradingMode | None = None) -> str | None:
-    """The letter that `text` settles on for this row, or None."""
+def read_letter(
+    task: Task, text: str, mode: GradingMode | None = None, *, is_old: bool = False
+) -> str | None:
+    """The letter that `text` settles on for this row, or None.
+
+    Args:
+        is_old: Read as NeMo Gym before 0.7, without NFKC and `answer_prefix`.
+    """
     choices = _Choices(task.get("options"))
     for pattern in _row_patterns(task):
-        found = _by_regex(pattern, text, choices)
+        found = _by_regex(pattern, text, choices, is_old=is_old)
         if found is not None:
             return found
     mode = mode or task.get("grading_mode") or DEFAULT_MODE
@@ -120,7 +138,7 @@ def read_letter(task: Task, text: str, mode: GradingMode | None = None) -> str |
         case "lenient_answer_colon":
             return _answer_line(text, choices)
         case "lenient_answer_colon_md":
-            return _answer_line_markdown(text, choices)
+            return _answer_line_markdown(text, choices, None if is_old else _row_prefix(task), is_old=is_old)
     raise ValueError(f"unknown grading_mode {mode!r}")
 
 
@@ -130,7 +148,14 @@ def _row_patterns(task: Task) -> list[str]:
     return [patterns] if isinstance(patterns, str) else patterns or []
 
 
-def _by_regex(pattern: str, text: str, choices: _Choices) -> str | None:
+def _row_prefix(task: Task) -> str | None:
+    """The row's own words before the answer, as "Die Antwort ist"."""
+    metadata = task.get("template_metadata")
+    prefix = metadata.get("answer_prefix") if isinstance(metadata, dict) else None
+    return prefix if isinstance(prefix, str) and prefix else None
+
+
+def _by_regex(pattern: str, text: str, choices: _Choices, *, is_old: bool) -> str | None:
     compiled = _compiled(pattern)
     matches = compiled.findall(text) if compiled else []
     if not matches:
@@ -138,7 +163,7 @@ def _by_regex(pattern: str, text: str, choices: _Choices) -> str | None:
     last = matches[-1]
     if isinstance(last, tuple):  # several groups: the first that caught something
         last = next((group for group in last if group.strip()), "")
-    caught = _latin(last.strip()).upper()
+    caught = _latin(last.strip(), is_old=is_old).upper()
     if len(caught) == 1 and caught.isalpha():
         return caught
     return choices.with_text(caught)
@@ -162,7 +187,7 @@ def _boxed_letter(text: str, choices: _Choices) -> str | None:
 
 
 def _boxed_option(text: str, choices: _Choices) -> str | None:
-    """The option whose text stands in the box, if it is the only one."""
+    """The only option whose text is in the box."""
     inner = last_boxed(text)
     if inner is None:
         return None
@@ -182,16 +207,24 @@ def _answer_line(text: str, choices: _Choices) -> str | None:
     return letter or choices.with_text(candidate)
 
 
-def _answer_line_markdown(text: str, choices: _Choices) -> str | None:
-    for payload in reversed(_ANSWER_LINE_MARKDOWN.findall(text)):
-        letter = _single_choice(payload, choices)
+def _answer_line_markdown(text: str, choices: _Choices, prefix: str | None, *, is_old: bool) -> str | None:
+    """The last line after "Answer:" (or the row's prefix) that settles on one option; with a prefix a box counts too."""
+    normal = text if is_old else unicodedata.normalize("NFKC", text)
+    payloads = [(found.start(), found.group(1)) for found in _ANSWER_LINE_MARKDOWN.finditer(normal)]
+    if prefix is not None:
+        words = re.compile(re.escape(unicodedata.normalize("NFKC", prefix)) + r"\s*", re.IGNORECASE)
+        payloads += [
+            (found.start(), normal[found.end() :].partition("\n")[0]) for found in words.finditer(normal)
+        ]
+    for _, payload in sorted(payloads, key=lambda found: -found[0]):
+        letter = _single_choice(payload, choices, is_old=is_old)
         if letter is not None:
             return letter
-    return None
+    return _boxed_letter(text, choices) if prefix is not None else None
 
 
-def _single_choice(payload: str, choices: _Choices) -> str | None:
-    candidate = _latin(payload).strip("*_` \t\n\r.,;:")
+def _single_choice(payload: str, choices: _Choices, *, is_old: bool) -> str | None:
+    candidate = _latin(payload, is_old=is_old).strip("*_` \t\n\r.,;:")
     if _is_list_of_choices(candidate, choices):
         return None
     if len(candidate) == 1:
@@ -220,8 +253,9 @@ def _unwrapped(text: str) -> str:
     return text
 
 
-def _latin(text: str) -> str:
-    """Arabic, Bengali and full-width option letters as A to D."""
+def _latin(text: str, *, is_old: bool = False) -> str:
+    """Arabic, Bengali and full-width option letters as A to D; since 0.7 every compatible form (Ⓑ, 𝐁) too."""
+    text = text if is_old else unicodedata.normalize("NFKC", text)
     return text.translate(_LATIN_BY_LETTER).strip()
 
 

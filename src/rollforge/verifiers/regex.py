@@ -1,11 +1,10 @@
-"""Rewards what a regular expression catches.
+"""Rewards an answer that a regular expression matches.
 
 The pattern comes from the `pattern` option, or else from the row's field `pattern`. With an expected field
-(by default `expected_answer`, where the row has it) the caught text must equal that field, else it is
-enough that the pattern matches.
+(by default `expected_answer`, where the row has it) the caught text must equal that field, else a match is enough.
 
-It runs the pattern as given: a pattern that backtracks without end is stopped by the worker's time limit,
-and is then a failure to judge, not a zero.
+An answer on which the pattern backtracks for more than `answer_seconds` of CPU time gets reward 0 with `timed_out`: otherwise a
+model could avoid a 0 by such answers.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import msgspec
 
 from rollforge.errors import UsageError
 from rollforge.records import JsonObject, Response, Task
+from rollforge.verifiers.answer_limit import ANSWER_SECONDS, TIMED_OUT, AnswerTooSlow, answer_limit
 
 needs = ()
 
@@ -39,7 +39,9 @@ class RegexOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     flags: tuple[Flag, ...] = ()
     """Flags of the expression."""
     ignore_case: bool = False
-    """Compare the caught text without regard to case."""
+    """Ignore case when comparing the caught text."""
+    answer_seconds: float = ANSWER_SECONDS
+    """CPU time for matching one answer."""
 
 
 class Regex:
@@ -59,7 +61,12 @@ class Regex:
         pattern = self._options.pattern if self._options.pattern is not None else task.get("pattern")
         if not isinstance(pattern, str):
             raise ValueError("neither the options nor the task have a pattern")
-        found = self._found(self._compiled(pattern), response.text)
+        compiled = self._compiled(pattern)
+        try:
+            with answer_limit(self._options.answer_seconds):
+                found = self._found(compiled, response.text)
+        except AnswerTooSlow:
+            return {"reward": 0.0, "extracted_answer": None, TIMED_OUT: True}
         caught = self._caught(found) if found else None
         expected = task.get(self._options.expected) if self._options.expected else None
         if expected is None:

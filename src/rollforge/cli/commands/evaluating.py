@@ -12,7 +12,7 @@ from cyclopts import Group, Parameter
 from rollforge.cli.commands.collect import ModelFlags, PaceFlags, SamplingFlags
 from rollforge.cli.interrupts import resume_command, wire_signals
 from rollforge.cli.render.console import say
-from rollforge.cli.values import SETTINGS
+from rollforge.cli.values import SETTINGS, within
 from rollforge.errors import Exit, IncompleteError, UsageError
 from rollforge.records import JsonObject
 from rollforge.steps.collect.options import CollectOptions
@@ -33,7 +33,7 @@ class EvalFlags:
 
     samples: Annotated[int, Parameter(name=["--samples", "-k", "--num-repeats"])] = 1
     """Runs per task; the metric names carry it (mean@4)."""
-    limit: Annotated[int | None, Parameter(name=["--limit", "-n"])] = None
+    limit: Annotated[int | None, Parameter(name=["--limit", "-n"]), within(1)] = None
     """Take only this many tasks of each set."""
     verifier: list[str] = field(default_factory=list)
     """A verifier for all task sets, or TASKSET=VERIFIER; repeatable. Default: exact, where tasks have expected_answer."""

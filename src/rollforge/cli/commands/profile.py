@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from rollforge.cli.commands.reading import Reading, strict_exit
+from rollforge.cli.commands.reading import Reading, say_doubt, strict_exit
 from rollforge.cli.render.console import print_json, say
 from rollforge.cli.values import Flag
 from rollforge.errors import Exit
@@ -55,6 +55,7 @@ def profile(
     from rollforge.index import open_index
 
     with open_index(run, verifier=reading.verifier, workers=reading.workers) as index:
+        say_doubt(index)
         import msgspec
 
         from rollforge.steps.profile import ProfileOptions, profile_index, write_profile
@@ -69,8 +70,13 @@ def profile(
             print_json(msgspec.to_builtins(found.summary) | {"agents": agent_entries(found.agents)})
         else:
             from rollforge.cli.render.profile import print_profile
+            from rollforge.store.verifier_failures import failures_text, verifier_failures
 
             print_profile(found, [str(files.rollouts) for files in index.runs], reading.where)
+            for files in index.runs:
+                why = failures_text(verifier_failures(files))
+                if why:
+                    say(f"note: {why}")
             for path in found.summary.files.values():
                 say(f"wrote {path}")
         return strict_exit(index, is_strict=reading.strict)

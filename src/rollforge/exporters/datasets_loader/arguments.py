@@ -76,11 +76,11 @@ class ArgumentsGuard:
             value = None
         if not isinstance(value, dict):
             return NOT_AN_OBJECT
+        outline = _flat_outline(value)
+        if outline is not None and outline in self._harmless and arguments.count(":") == len(value):
+            return None
         if len(_KEY.findall(arguments)) != _count_keys(value) and has_repeated_key(arguments):
             return REPEATED_KEY
-        outline = _flat_outline(value)
-        if outline is not None and outline in self._harmless:
-            return None
         damage = self._first_of_its_kind(value, position)
         if damage is None and outline is not None:
             self._harmless.add(outline)

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from rollforge.conversations.messages import ChatMessage, Inexpressible
-from rollforge.conversations.shape import Arguments, keys_used, object_bytes
+from rollforge.conversations.messages import NOT_AN_OBJECT, ChatMessage, Inexpressible, is_object
+from rollforge.conversations.shape import Arguments, keys_used
 from rollforge.exporters.base import Exporter
 from rollforge.exporters.datasets_loader.arguments import LATE, ROUNDED, SLIPS, ArgumentsGuard, SharedRounding
 from rollforge.exporters.datasets_loader.times import TimesWatch
@@ -89,7 +89,8 @@ class LoaderWatch(RowWriter):
             return super().messages(messages, column, tools)
         if self.form.shaping.arguments != "string" and self.slip is None:
             for call in (call for message in messages for call in message.calls):
-                object_bytes(call)  # raises for what no object can hold
+                if not call.is_checked and not is_object(call.arguments):
+                    raise Inexpressible(NOT_AN_OBJECT)
         if used := keys_used(messages, self.form.shaping):
             self.used.update(f"{column}.{key}" for key in used)
         return []

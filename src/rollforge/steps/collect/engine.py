@@ -1,7 +1,8 @@
-"""This module is the loop: pull work lazily, run the agent, judge, write, settle.
+"""The collection loop: pull work lazily, run the agent, judge, write, settle.
 
-Memory is bounded by concurrency, not by the number of tasks. Nothing a rollout does can end the run, except what every other
-rollout would meet too (a wrong key, an unknown model) and a disk that cannot be written. What was generated is always written.
+Memory is bounded by concurrency, not by the number of tasks; large answers are further limited in number (`LargeSlots`). Nothing a
+rollout does can end the run, except what every other rollout would meet too (a wrong key, an unknown model) and a disk that cannot
+be written. What was generated is always written, unless the row is larger than the limit.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import msgspec
 from rollforge.agents.base import Agent, NotKept, Trajectory, cut_short
 from rollforge.checks.samples import concludes, expected_answer
 from rollforge.checks.stream import Watch
-from rollforge.endpoint import Limiter
+from rollforge.endpoint import LargeSlots, Limiter
 from rollforge.endpoint.breaker import RetryBudget
 from rollforge.endpoint.client import Outage
 from rollforge.endpoint.time_limit import TimeLimit
@@ -58,7 +59,10 @@ REFUSED_IN_A_ROW = 10
 """So many refusals (403, 404) with no answer between them are meant for the run; fewer are meant for their rollouts."""
 
 NO_VERDICT = Verdict()
-"""What stands for a verifier that failed; one that cannot judge gives an empty verdict of its own."""
+"""The verdict of a verifier that failed; a verifier that cannot judge returns an empty verdict of its own."""
+
+ROW_SHARE = 2
+"""A row may have this many times `max_response_bytes`: the answers of all turns, and the prompt."""
 
 
 @dataclass(slots=True)
@@ -94,6 +98,7 @@ class CollectEngine:
         judge: Judge | None,
         limiter: Limiter,
         budget: RetryBudget,
+        large: LargeSlots | None = None,
         rollouts: DurableFile,
         failures: DurableFile,
         live: Live,
@@ -114,6 +119,7 @@ class CollectEngine:
         self._judge = judge
         self._limiter = limiter
         self._budget = budget
+        self._large = large or LargeSlots()
         self._rollouts = rollouts
         self._failures = failures
         self._running: dict[asyncio.Task[None], Work] = {}
@@ -249,6 +255,12 @@ class CollectEngine:
     # -- one attempt --------------------------------------------------------------------------------------------------
 
     async def _attempt(self, work: Work) -> None:
+        try:
+            await self._make_rollout(work)
+        finally:
+            self._large.release()
+
+    async def _make_rollout(self, work: Work) -> None:
         begun = time.time()
         try:
             trajectory = await self._generate(work)
@@ -267,6 +279,10 @@ class CollectEngine:
             self._watch_verdict(work.group.task, response, verdict, verify_s)
         row = self._row(work, trajectory, verdict, begun, verify_s)
         line = to_json(row | {"response": response.encoded})
+        if len(line) > ROW_SHARE * self._options.max_response_bytes:
+            too_large = f"the row would have {len(line):,} bytes (--max-response-bytes)"
+            await self._fail(work, Failure("agent", "oversized", too_large), begun)
+            return
         await self._rollouts.append(line)
         self._plan.ledger.finish(work.group.position, work.sample)
         self.live.rollout(
@@ -325,6 +341,7 @@ class CollectEngine:
                 started = time.monotonic()
                 verdict = await self._judge.judge(work.group.task, response)
         except Failure as failure:
+            self.live.verifier_failed(failure.message)
             await self._record_failure(work, failure, begun, is_terminal=False)
             verdict = NO_VERDICT
         finally:
@@ -336,7 +353,7 @@ class CollectEngine:
     def _watch_verdict(
         self, task: Task, response: Response, verdict: Verdict, verify_s: float | None
     ) -> None:
-        """Let the detectors see a verdict; two independent signs of broken verification stop the run."""
+        """Let the detectors see a verdict; failures only, or two independent signs of broken verification, stop the run."""
         text = response.text
         self.watch.observe(
             task.index,
@@ -367,6 +384,8 @@ class CollectEngine:
             "endpoint": trajectory.endpoint,
             "requests": trajectory.requests,
         }
+        if trajectory.api:
+            own["api"] = trajectory.api
         if self._judge is not None:
             own |= {
                 "verify_seconds": verify_s,
@@ -394,6 +413,7 @@ class CollectEngine:
         await self._record_failure(work, failure, begun, is_terminal=is_terminal)
         self._plan.ledger.fail(work.group.position, work.sample, is_terminal=is_terminal)
         if not is_terminal and attempts_left > 0 and not self._is_stopping_now() and self._budget.take():
+            self.live.redrawn_after_timeout += failure.kind == "timeout"
             delay = max(failure.retry_after or 0.0, min(60.0, 2.0**work.attempt))
             again = Work(work.group, work.sample, work.attempt + 1)
             heapq.heappush(self._again, (time.monotonic() + delay, next(self._numbers), again))

@@ -1,6 +1,6 @@
-"""This module counts while a run is collected: constant cost per rollout, memory bounded by what is in flight.
+"""Counters of a running collection: constant cost per rollout, memory bounded by what is in flight.
 
-Its numbers are for watching. The numbers of record are computed from the files when the run ends.
+These numbers are for watching. The numbers of record are computed from the files when the run ends.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from collections import Counter, deque
 
 import msgspec
 
+from rollforge.endpoint import MOST_TOKENS
 from rollforge.errors import Failure
 from rollforge.intervals import ClusterMean
 from rollforge.records import Response, Verdict
 from rollforge.store.manifest import RunningReward
 from rollforge.verifiers.running.judge import JudgeCounters
 
+FAILURES_KEPT = 5
 CHARACTERS_PER_TOKEN = 4
 """Good enough for servers that report no usage."""
 
@@ -63,12 +65,21 @@ class Live:
         self.fresh = self.judged = self.unjudged = self.given_up = 0
         self.truncated = self.empty = self.tokens = self.bytes = 0
         self.failures: Counter[str] = Counter()
+        self.verifier_failures: Counter[str] = Counter()
+        """The first distinct messages of a failing verifier, and how often each came."""
+        self.redrawn_after_timeout = 0
+        """Rollouts tried again after a time-out: the new answer may be a shorter one."""
         self.reward = ClusterMean()
         self.tokens_per_rollout = ClusterMean()
         self.seconds_per_rollout = ClusterMean()
         self.model_s = self.verify_s = self.verify_wait_s = 0.0
         self.started = time.monotonic()
         self._window: deque[tuple[float, int, int]] = deque([(self.started, 0, 0)], maxlen=120)
+
+    def verifier_failed(self, message: str) -> None:
+        """Count a failed verdict; the first few distinct messages are kept."""
+        if message in self.verifier_failures or len(self.verifier_failures) < FAILURES_KEPT:
+            self.verifier_failures[message] += 1
 
     def rollout(
         self,
@@ -88,7 +99,8 @@ class Live:
         self.truncated += response.is_truncated
         self.empty += response.is_empty
         used = response.usage.get("total_tokens")
-        if not isinstance(used, int):  # a token budget must hold for servers that do not count, too
+        # A token budget must hold for servers that do not count, and for agents whose server counts nonsense.
+        if not isinstance(used, int) or not 0 <= used <= MOST_TOKENS:
             used = (prompt_bytes + len(response.text)) // CHARACTERS_PER_TOKEN
         self.tokens += used
         self.tokens_per_rollout.add(task, used)

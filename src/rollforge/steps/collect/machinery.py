@@ -1,4 +1,4 @@
-"""This module opens everything a collection needs, in order, and always closes it: client, model, judge, files, engine."""
+"""Everything a collection needs, opened in order and always closed: client, model, judge, files, engine."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from dataclasses import dataclass
 import msgspec
 
 from rollforge.agents.base import Agent, Preparation, make_agent
-from rollforge.endpoint import Client, ClientOptions, ConcurrencyRange, Limiter, Model, ModelOptions
-from rollforge.errors import RollforgeError
+from rollforge.endpoint import HIGHEST, Client, ClientOptions, ConcurrencyRange, Limiter, Model, ModelOptions
+from rollforge.errors import Failure, RollforgeError, UsageError
 from rollforge.steps.collect.engine import CollectEngine
-from rollforge.steps.collect.live import Live, LiveSnapshot
+from rollforge.steps.collect.live import FAILURES_KEPT, Live, LiveSnapshot
 from rollforge.steps.collect.observer import Observer
 from rollforge.steps.collect.options import CollectOptions, parse_share
 from rollforge.steps.collect.plan import CollectPlan
 from rollforge.store import DurableFile, run_id
+from rollforge.store.verifier_failures import failures_text
 from rollforge.verifiers.base import Verifier
 from rollforge.verifiers.probes import SprinkledProbes
 from rollforge.verifiers.running.cache import VerdictCache
@@ -58,11 +59,16 @@ class Machinery:
         )
 
     def _notice(self) -> str:
+        if not self.client.has_answered and self.client.last_failure:
+            return f"nothing answered yet; last failure: {self.client.last_failure[:200]}"
         down = [point for point in self.client.endpoints if point.breaker.state != "closed"]
         if down and len(down) == len(self.client.endpoints):
             return f"waiting for {down[0].url}"
         if down:
             return f"{len(down)} endpoints down"
+        failed = list(self.engine.live.verifier_failures.most_common(FAILURES_KEPT))
+        if failed and not self.engine.live.judged:
+            return failures_text(failed)
         if self.engine.watch.signals:
             return "; ".join(self.engine.watch.signals.values())
         return "draining" if self.client.is_draining else ""
@@ -82,6 +88,8 @@ async def open_machinery(
     async with AsyncExitStack() as stack:
         limiter = Limiter(_affordable(options.concurrency, notes), now=time.monotonic())
         client = await stack.enter_async_context(_make_client(options, stack, limiter, notes))
+        if options.concurrency == "auto" and options.base_urls:
+            await _fit_to_slots(client, limiter)
         model = Model(
             client,
             ModelOptions(
@@ -91,6 +99,7 @@ async def open_machinery(
                 names_samples=options.model == "simulated",
             ),
         )
+        client.keeps_large_slots = True  # the engine releases them when the row is written
         await agent.start(model)
         probes = await _start_judge(judge, options, stack, notes)
         rollouts, failures = DurableFile(plan.files.rollouts), DurableFile(plan.files.failures)
@@ -108,6 +117,7 @@ async def open_machinery(
             judge=judge,
             limiter=limiter,
             budget=client.budget,
+            large=client.large,
             rollouts=rollouts,
             failures=failures,
             live=live,
@@ -170,10 +180,44 @@ def _make_client(
             retries=options.retries,
             retry_budget=options.retry_budget,
             outage_patience_s=options.outage_patience_s,
+            max_response_bytes=options.max_response_bytes,
         ),
         headers={"Authorization": f"Bearer {key}"} if key else None,
         limiter=limiter,
     )
+
+
+async def _fit_to_slots(client: Client, limiter: Limiter) -> None:
+    """Ask a llama.cpp server how many requests it works on at once (`/props`): more would only wait in its queue."""
+    if not client.endpoints[0].is_plain:
+        return
+    try:
+        props = await client.get_json("/props", is_at_root=True)
+    except Failure:
+        return
+    slots = props.get("total_slots") if isinstance(props, dict) else None
+    if isinstance(slots, int) and 1 <= slots <= HIGHEST:
+        limiter.cap(slots * len(client.endpoints), time.monotonic(), f"the server has {slots} slots")
+
+
+async def only_model(options: CollectOptions) -> str:
+    """The name of the one model that the server offers, for `-m auto`."""
+    async with AsyncExitStack() as stack:
+        limiter = Limiter(ConcurrencyRange.parse("1"), now=time.monotonic())
+        client = await stack.enter_async_context(_make_client(options, stack, limiter, []))
+        try:
+            names = await client.models()
+        except Failure as failure:
+            raise UsageError(
+                f"-m auto: {options.base_urls[0]}/models does not say which models there are: {failure.message}",
+                hint="give the model's name with -m",
+            ) from failure
+    if len(names) != 1:
+        raise UsageError(
+            f"-m auto: the server offers {len(names)} models",
+            hint=f"choose one with -m: {', '.join(names[:10])}" if names else "give the model's name with -m",
+        )
+    return names[0]
 
 
 def _affordable(wanted: str, notes: list[str]) -> ConcurrencyRange:

@@ -12,19 +12,22 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 
 from rollforge import __version__
 from rollforge.agents.base import Agent, Preparation
+from rollforge.checks.stream import SuspectWindow
+from rollforge.endpoint.model import LOGPROBS_ABSENT
 from rollforge.errors import Exit, RollforgeError
 from rollforge.steps.collect.ending import CollectResult, ending_of, message_of, raise_fatal
 from rollforge.steps.collect.forecast import bottleneck, forecast
 from rollforge.steps.collect.live import LiveSnapshot, reward_facts
-from rollforge.steps.collect.machinery import Machinery, judge_for, open_machinery, prepared_agent
+from rollforge.steps.collect.machinery import Machinery, judge_for, only_model, open_machinery, prepared_agent
 from rollforge.steps.collect.observer import GuardedObserver, Observer
 from rollforge.steps.collect.options import CollectOptions
-from rollforge.steps.collect.plan import CollectPlan, make_plan
+from rollforge.steps.collect.plan import SUSPECT, VERIFIER_SOURCE, CollectPlan, make_plan
 from rollforge.store import RunFiles, RunLock
 from rollforge.store.manifest import State
 from rollforge.verifiers.base import Verifier, load_verifier
@@ -32,6 +35,8 @@ from rollforge.verifiers.probes import ProbeReport
 
 logger = logging.getLogger(__name__)
 
+SUSPECT_VERIFIER = "suspect_verifier"
+"""The manifest's key for the fingerprint of the verifier that gave the suspect verdicts."""
 MANIFEST_EVERY_S = 2.0
 
 
@@ -61,6 +66,7 @@ class Collection:
         self._is_draining = False
         self._cpu_at_start = 0.0
         self._lag_s = 0.0
+        self._observed_before: dict[str, int] = {}
 
     # -- for the shell ------------------------------------------------------------------------------------------------
 
@@ -85,6 +91,10 @@ class Collection:
 
     async def run(self) -> CollectResult:
         """Collect what is owed."""
+        if self.options.model == "auto":
+            name = await only_model(self.options)
+            self.notes.append(f"-m auto: the server's model is {name}")
+            self.options = replace(self.options, model=name)
         options = self.options
         verifier = None
         if options.verifier is not None:
@@ -105,6 +115,7 @@ class Collection:
             agent=prepared,
         )
         self.notes += plan.notes
+        self._observed_before = dict(plan.manifest.extra.get("observed") or {})
         if verifier is not None and verifier.reward_range is not None:
             plan.manifest.extra["reward_range"] = list(verifier.reward_range)
         judge = judge_for(verifier, self.options) if verifier and not self.is_judged_later else None
@@ -194,9 +205,34 @@ class Collection:
         manifest.concurrency = machinery.limiter.facts(since=engine.live.started)
         manifest.endpoints = [endpoint.facts() for endpoint in machinery.client.endpoints]
         manifest.requests = machinery.client.budget.facts()
-        manifest.notes = self.notes
+        manifest.notes = self._all_notes(machinery)
+        self._record_oddities(machinery, plan)
         if engine.watch.tripped:
-            manifest.extra["suspect"] = msgspec.to_builtins(engine.watch.window())
+            manifest.extra[SUSPECT] = msgspec.to_builtins(engine.watch.window())
+            manifest.extra[SUSPECT_VERIFIER] = manifest.fingerprint.get(VERIFIER_SOURCE)
+
+    def _all_notes(self, machinery: Machinery) -> list[str]:
+        """What a user should know: from the start, and what the server's answers were like."""
+        model = machinery.model
+        notes = [
+            f"{what} ({count:,} {'answer' if count == 1 else 'answers'})"
+            for what, count in model.oddities.items()
+        ]
+        names = [name for name in model.names_seen if name not in (model.options.name, "None")]
+        if names:
+            notes.insert(0, f"the server calls its model {', '.join(sorted(names)[:3])}")
+        return [*self.notes, *notes]
+
+    def _record_oddities(self, machinery: Machinery, plan: CollectPlan) -> None:
+        """Keep in the manifest what checks need: answers that lacked logprobs, rollouts drawn again after a time-out."""
+        observed = plan.manifest.extra.setdefault("observed", {})
+        absent = machinery.model.oddities[LOGPROBS_ABSENT]
+        redrawn = machinery.engine.live.redrawn_after_timeout
+        for name, count in (("logprobs_absent", absent), ("redrawn_after_timeout", redrawn)):
+            if count:
+                observed[name] = self._observed_before.get(name, 0) + count
+        if not observed:
+            del plan.manifest.extra["observed"]
 
     def _unjudged(self, machinery: Machinery, plan: CollectPlan) -> int:
         """Rollouts that a verifier should have judged and did not."""
@@ -212,7 +248,8 @@ class Collection:
         ending, code = ending_of(engine.reason, unfinished=unfinished, unjudged=unjudged, shortfall=shortfall)
         if report is not None:
             plan.manifest.extra["probe"] = report.facts()
-        if report is not None and report.is_broken:
+        is_still_suspect = not engine.watch.tripped and self._is_still_suspect(plan)
+        if is_still_suspect or (report is not None and report.is_broken):
             code = Exit.BROKEN_VERIFICATION
         self._update_manifest(machinery, plan, ending if ending in ("done", "incomplete") else "interrupted")
         with contextlib.suppress(OSError):
@@ -226,7 +263,7 @@ class Collection:
             run=options.out,
             ending=ending,
             exit_code=code,
-            message=message_of(ending, engine, shortfall),
+            message=message_of(ending, engine, shortfall, is_still_suspect=is_still_suspect),
             expected=plan.ledger.expected,
             finished=plan.ledger.finished,
             fresh=live.fresh,
@@ -239,9 +276,25 @@ class Collection:
             bottleneck=self._bottleneck(machinery, elapsed),
             forecast=forecast(live, owed=owed, elapsed_s=elapsed) if options.pilot is not None else None,
             bad_lines=plan.manifest.input.bad_lines,
-            notes=self.notes,
-            suspect=engine.watch.window() if engine.watch.tripped else None,
+            notes=self._all_notes(machinery),
+            suspect=engine.watch.window()
+            if engine.watch.tripped
+            else _earlier(plan)
+            if is_still_suspect
+            else None,
+            verifier_failures=dict(live.verifier_failures.most_common(3)),
             probe=report,
+        )
+
+    def _is_still_suspect(self, plan: CollectPlan) -> bool:
+        """Whether an earlier session stopped as broken, and neither verifier nor verdicts have changed since."""
+        extra, verdicts = plan.manifest.extra, plan.files.verdicts
+        return (
+            self._is_judged
+            and self.options.stop_on == "broken"
+            and SUSPECT in extra
+            and extra.get(SUSPECT_VERIFIER) == plan.manifest.fingerprint.get(VERIFIER_SOURCE)
+            and not (verdicts.exists() and verdicts.stat().st_size)
         )
 
     def _bottleneck(self, machinery: Machinery, elapsed_s: float) -> str:
@@ -254,3 +307,11 @@ class Collection:
             verify_slots=self.options.verify_concurrency,
             seconds_per_verdict=machinery.judge.counters.seconds_per_verdict if machinery.judge else None,
         )
+
+
+def _earlier(plan: CollectPlan) -> SuspectWindow | None:
+    """The window that an earlier session marked."""
+    try:
+        return msgspec.convert(plan.manifest.extra[SUSPECT], SuspectWindow, strict=False)
+    except msgspec.ValidationError:
+        return None

@@ -20,7 +20,7 @@ from rollforge.index import Index, open_index
 from rollforge.metrics.evaluation import EvalOptions, fold_eval, task_level
 from rollforge.metrics.fold import reduce_numbers
 from rollforge.metrics.ladder import Estimator
-from rollforge.metrics.names import SUFFIXES, is_metric, parse_name
+from rollforge.metrics.names import SUFFIXES, is_amount, is_metric, parse_name
 from rollforge.steps.evaluation.tasksets import TASKSET_KEY
 
 MEAN_ONLY = ("output_tokens", "is_truncated")
@@ -189,7 +189,7 @@ def _results(
 ) -> dict[str, MetricResult]:
     results: dict[str, MetricResult] = {}
     known = values[~np.isnan(values)]
-    are_shares = bool(((known == 0) | (known == 1)).all())
+    are_shares = not is_amount(metric) and bool(((known == 0) | (known == 1)).all())
     for statistic, found in statistics.items():
         if statistic == "_runs" or (metric in MEAN_ONLY and not statistic.startswith("mean@")):
             continue
@@ -198,7 +198,11 @@ def _results(
             results[statistic] = MetricResult(value=reduced, ci=None, tasks=len(found))
             continue
         is_share = statistic.startswith("pass@") or (are_shares and not statistic.startswith("std@"))
-        estimate = intervals.mean_of(found, most=len(known) / _runs_each(statistic) if is_share else None)
+        estimate = intervals.mean_of(
+            found,
+            most=len(known) / _runs_each(statistic) if is_share else None,
+            is_unit=False if is_amount(metric) else None,
+        )
         results[statistic or "mean"] = MetricResult(
             value=estimate.value, ci=estimate.ci, tasks=estimate.groups
         )

@@ -16,6 +16,7 @@ from rollforge import at_k, stats
 from rollforge.index import ByTask, Index, top_level_numbers
 from rollforge.records import ATTEMPT_KEY
 from rollforge.stats import Floats
+from rollforge.steps.metrics.run import masked_rollouts
 from rollforge.steps.metrics.votes import answers_of
 
 ANSWERS = "extracted_answer"
@@ -45,6 +46,8 @@ def nemo_gym_metrics(index: Index, where: str | None = None) -> list[NemoAgent]:
         for column, values in rows.floats(list(fields)):
             metrics |= nemo_statistics(fields[column], values)
         metrics |= _nemo_at_k(rows)
+        if masked := masked_rollouts(rows):
+            metrics["coverage/masked_rollouts"] = masked
         key_metrics = {name: value for name, value in metrics.items() if name.startswith("mean/")}
         entries.append(NemoAgent(agent_ref={"name": agent}, agent_metrics=metrics, key_metrics=key_metrics))
     return entries

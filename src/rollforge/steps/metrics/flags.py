@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from rollforge.intervals import LEVEL, normal_quantile, wilson
 from rollforge.steps.metrics.records import Flag, RunMetrics
 
 LOW_MEAN = 0.3
 OUTLIER = 10.0
 LOW_COVERAGE = 0.9
 MANY, FEW = 0.2, 0.05
+LEAST = 20
+"""Rollouts, and a quarter of it groups, from which a distribution is worth a flag."""
 
 
 def find_flags(metrics: RunMetrics) -> list[Flag]:
@@ -29,17 +32,21 @@ def _rewards(metrics: RunMetrics) -> list[tuple[str, str]]:
         return [("none-judged", f"none of the {counts.finished:,} rollouts has a reward")]
     flags = []
     if reward.min == reward.max and reward.n > 1:
-        flags.append(
-            ("identical-rewards", f"all {reward.n:,} rewards are {reward.min:g}: verification may be broken")
+        doubt = (
+            "verification may be broken" if reward.n >= LEAST else "too few to say whether verification works"
         )
+        flags.append(("identical-rewards", f"all {reward.n:,} rewards are {reward.min:g}: {doubt}"))
     elif reward.mean < LOW_MEAN and reward.min >= 0:
-        flags.append(
-            ("low-mean", f"mean reward {reward.mean:.2f} is below {LOW_MEAN}: tasks may be too hard")
+        reason = (
+            "tasks may be too hard"
+            if reward.n >= LEAST
+            else f"over {reward.n:,} rollouts only, which says little"
         )
+        flags.append(("low-mean", f"mean reward {reward.mean:.2f} is below {LOW_MEAN}: {reason}"))
     if max(abs(reward.min), abs(reward.max)) > OUTLIER:
         flags.append(("outlier-rewards", f"rewards reach from {reward.min:g} to {reward.max:g}"))
     equal = metrics.equal_groups
-    if equal is not None and equal.groups > MANY * equal.of:
+    if equal is not None and equal.of >= LEAST // 4 and _surely_above(equal.groups, equal.of, MANY):
         text = f"in {equal.groups:,} of {equal.of:,} groups all samples are the same text: is the temperature applied?"
         flags.append(("identical-samples", text))
     return flags
@@ -50,10 +57,17 @@ def _missing(metrics: RunMetrics) -> list[tuple[str, str]]:
     flags = []
     if metrics.coverage is not None and counts.judged and metrics.coverage < LOW_COVERAGE:
         flags.append(
-            ("low-coverage", f"only {metrics.coverage:.0%} of the rollouts are judged: means may be biased")
+            (
+                "low-coverage",
+                f"only {_percent(metrics.coverage)} of the rollouts are judged: means may be biased",
+            )
         )
     if counts.judged and counts.unjudged:
         flags.append(("unjudged", f"{counts.unjudged:,} of {counts.finished:,} rollouts have no verdict"))
+    if counts.masked:
+        flags.append(
+            ("masked", f"{counts.masked:,} rollouts are masked (mask_sample): their reward is no measurement")
+        )
     if counts.failed:
         kinds = ", ".join(f"{kind} {count:,}" for kind, count in metrics.failures.items())
         flags.append(("failed", f"{counts.failed:,} rollouts failed ({kinds}) and are in no mean"))
@@ -86,5 +100,16 @@ def _answers(metrics: RunMetrics) -> list[tuple[str, str]]:
         fact = metrics.facts.get(name)
         share = fact.mean if fact is not None else None
         if share is not None and share > FEW:
-            flags.append((flag, f"{share:.0%} of {text}"))
+            flags.append((flag, f"{_percent(share)} of {text}"))
     return flags
+
+
+def _surely_above(count: int, of: int, limit: float) -> bool:
+    return wilson(count / of, of, normal_quantile((1 + LEVEL) / 2))[0] > limit
+
+
+def _percent(share: float) -> str:
+    """As the tables above it round: one decimal, 100 % only for all of them."""
+    if share == 1:
+        return "100 %"
+    return "> 99.9 %" if share > 0.9995 else f"{share * 100:.1f} %"

@@ -23,6 +23,8 @@ class Counts(Struct, kw_only=True):
     duplicates: int
     """Rows overruled by a later one with the same key."""
     tasks: int
+    masked: int = 0
+    """Of the unjudged: rows that declare their reward to be no measurement (`mask_sample`)."""
 
 
 class Field(Struct, kw_only=True):
@@ -98,7 +100,7 @@ class EqualGroups(Struct, kw_only=True):
 
     groups: int
     of: int
-    """Groups of two or more samples that are not all empty."""
+    """Groups of two or more samples without tool calls, none shorter than 40 characters: other equal texts may be coincidence."""
 
 
 class RunMetrics(Struct, kw_only=True):

@@ -12,6 +12,7 @@ from msgspec import Struct
 from rollforge import at_k, intervals, stats
 from rollforge.errors import UsageError
 from rollforge.index import ByTask, Index, open_index
+from rollforge.metrics.names import is_amount
 from rollforge.stats import Floats
 from rollforge.steps.metrics.flags import find_flags
 from rollforge.steps.metrics.records import (
@@ -41,6 +42,12 @@ FACTS = (
 ANSWER_FIELDS = ("extracted_answer", "extracted_model_output", "predicted_answer", "parsed_answer", "answer")
 MOST_BAD_LINES = 100
 """Bad lines named with their place."""
+
+MASK_FIELD = "mask_sample"
+"""NeMo Gym's field for a sample whose reward is no measurement."""
+
+LONG_ENOUGH = 40
+"""Characters from which equal answers are no coincidence."""
 
 NAMELESS = "(none)"
 """What rollouts without an agent are listed under, beside those that have one."""
@@ -87,7 +94,7 @@ def summarize_index(index: Index, options: MetricsOptions | None = None) -> RunM
         expected=index.expected if options.where is None else None,
         finished=len(rows), judged=judged, unjudged=len(rows) - judged, failed=failed,
         rejected_lines=index.rejected_lines, noted_lines=index.noted_lines, duplicates=index.duplicate_count,
-        tasks=len(rows.tasks),
+        tasks=len(rows.tasks), masked=masked_rollouts(rows),
     )  # fmt: skip
     known = reward[~np.isnan(reward)]
     as_zero = (
@@ -122,9 +129,17 @@ def summarize_index(index: Index, options: MetricsOptions | None = None) -> RunM
 def _equal_groups(index: Index) -> EqualGroups | None:
     found = index.select(
         "select count(*) as groups, count(*) filter (where kinds = 1) as equal from (select count(distinct answer_hash) as kinds "
-        "from rollouts where not is_empty group by task having count(*) > 1)"
+        "from rollouts where not is_empty and coalesce(tool_calls, 0) = 0 group by task "
+        f"having count(*) > 1 and min(answer_chars) >= {LONG_ENOUGH})"
     ).to_pylist()[0]
     return EqualGroups(groups=found["equal"], of=found["groups"]) if found["groups"] else None
+
+
+def masked_rollouts(rows: ByTask) -> int:
+    """Rollouts whose reward is declared to be no measurement (`mask_sample`); they are unjudged."""
+    if MASK_FIELD not in rows.index.columns():
+        return 0
+    return int((rows.one(MASK_FIELD) == 1).sum())
 
 
 def _share(part: int, whole: int) -> float | None:
@@ -132,11 +147,12 @@ def _share(part: int, whole: int) -> float | None:
 
 
 def describe(rows: ByTask, name: str, values: Floats) -> Field:
-    """One field with its interval; counts of tokens that happen to be all 0 are no share."""
+    """One field with its interval; counts and durations that happen to be 0 or 1 are no share, and never negative."""
     summary = stats.summarize(values)
     sums, counts = rows.sums(values)
-    is_share = "tokens" not in name and _is_yes_or_no(values)
-    estimate = intervals.clustered_mean(sums, counts, is_share=is_share)
+    is_share = not is_amount(name) and _is_yes_or_no(values)
+    least = 0.0 if summary.min is not None and summary.min >= 0 else None
+    estimate = intervals.clustered_mean(sums, counts, is_share=is_share, least=least)
     return Field(
         mean=summary.mean, ci=estimate.ci, std=summary.std, min=summary.min, max=summary.max, median=summary.median,
         n=summary.n, missing=summary.missing,

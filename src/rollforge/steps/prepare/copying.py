@@ -16,7 +16,6 @@ import numpy as np
 
 from rollforge.errors import DataError
 from rollforge.exporters.base import Exporter
-from rollforge.index import is_compressed
 from rollforge.recipes.base import Ints, Selection
 from rollforge.steps.prepare.pool import Pool
 
@@ -32,7 +31,9 @@ def copy_rows(
     with ExitStack() as held:
         block = _Block(held.enter_context(path.open("wb")))
         held.callback(block.flush)
-        copier = _copier(pool, block, held)
+        paths = [pool.plain_file(run) for run in range(len(pool.indexes))]
+        sources = [held.enter_context(path.open("rb")).fileno() for path in paths]
+        copier = _Copier(pool, block, sources)
         for start in range(0, len(numbers), AT_ONCE):
             yield start
             some = numbers[start : start + AT_ONCE]
@@ -88,11 +89,11 @@ class _Block:
 
 
 class _Copier:
-    """Copies lines of uncompressed runs by their offsets."""
+    """Copies lines by their offsets."""
 
     def __init__(self, pool: Pool, block: _Block, sources: list[int]) -> None:
         self._pool, self._block, self._sources = pool, block, sources
-        self._offset, self._length = pool.spans()
+        self._offset, self._length = pool.spans
 
     def lines(self, positions: Ints) -> None:
         """Copy lines; consecutive lines of a file are copied as one piece."""
@@ -116,32 +117,3 @@ class _Copier:
             for (number, start, stop), after in zip(lines, frame[1:], strict=True):
                 self._block.take(self._sources[number], start, stop)
                 self._block.put(after)
-
-
-class _Unpacker:
-    """Copies lines of compressed runs."""
-
-    def __init__(self, pool: Pool, block: _Block) -> None:
-        self._pool, self._block = pool, block
-
-    def lines(self, positions: Ints) -> None:
-        """Copy lines."""
-        for line in self._pool.read(positions):
-            self._block.put(line)
-            self._block.put(b"\n")
-
-    def framed(self, positions: Ints, frames: Iterator[Sequence[bytes]]) -> None:
-        """Copy rows of one or two lines with the bytes around them."""
-        lines = self._pool.read(positions.ravel())
-        for frame in frames:
-            self._block.put(frame[0])
-            for after in frame[1:]:
-                self._block.put(next(lines))
-                self._block.put(after)
-
-
-def _copier(pool: Pool, block: _Block, held: ExitStack) -> _Copier | _Unpacker:
-    paths = [files.rollouts for index in pool.indexes for files in index.runs]
-    if any(map(is_compressed, paths)) or len(paths) != len(pool.indexes):
-        return _Unpacker(pool, block)
-    return _Copier(pool, block, [held.enter_context(path.open("rb")).fileno() for path in paths])

@@ -56,8 +56,14 @@ class ExampleSource:
         policies: Policies,
         shaping: Shaping,
         pair_form: str,
+        is_surveyed: bool = False,
     ) -> None:
-        """`pair_form` is `whole` or `step`: how much of an answer a pair or label is about."""
+        """Read the examples of `plan`.
+
+        Args:
+            pair_form: `whole` or `step`: how much of an answer a pair or label is about.
+            is_surveyed: an earlier source has read the same examples.
+        """
         self._pool, self._plan, self._settings, self._exporter = pool, plan, settings, exporter
         self._policies, self._shaping, self._pair_form = policies, shaping, pair_form
         self.marks: Counter[str] = Counter()
@@ -68,6 +74,7 @@ class ExampleSource:
             images=settings.images,
             lead=partial(lead, policies=policies),
             has_tokens=plan.selection.kind == "scored",
+            is_checked=is_surveyed,
         )
 
     def examples(self, numbers: Ints) -> Iterator[NumberedExample]:
@@ -129,7 +136,7 @@ class ExampleSource:
             tools=tools,
             numbers={name: _plain(column[number]) for name, column in selection.values.items()},
             task=self._pool.task_id(position),
-            rollout=int(self._pool.rollout[position]),
+            rollout=int(self._pool.sample[position]),
             tokens=conversation.tokens,
             fidelity=_fidelity(conversation, self._shaping),
         )

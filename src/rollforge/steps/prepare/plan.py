@@ -188,7 +188,7 @@ def _sample(selection: Selection, pool: Pool, settings: Settings) -> Ints:
     """A seeded sample rather than the head of the file, so that a small trial looks like the whole. Groups are taken whole."""
     first = selection.first
     if selection.kind != "scored":
-        keys = scrambled(pool.candidates.row[first], settings.seed + 1)
+        keys = pool.candidates.ties(settings.seed + 1)[first]
         return np.sort(np.argsort(keys, kind="stable")[: settings.limit])
     groups, codes, counts = np.unique(pool.candidates.group[first], return_inverse=True, return_counts=True)
     drawn = np.argsort(scrambled(groups, settings.seed + 1), kind="stable")
@@ -206,14 +206,24 @@ def _order(selection: Selection, pool: Pool, settings: Settings) -> Ints:
     if settings.order == "shuffled" and selection.kind == "scored":
         return np.lexsort((first, scrambled(group, settings.seed)))
     if settings.order == "shuffled":
-        keys = scrambled(pool.candidates.row[first] * 2 + pool.run[first], settings.seed)
-        return np.argsort(keys, kind="stable")
+        return np.argsort(pool.candidates.ties(settings.seed)[first], kind="stable")
+    last = selection.picks[:, -1] if selection.picks.ndim == 2 else first
+    if settings.order == "task":
+        return np.lexsort((last, first, group))
     if settings.order == "file":
-        if selection.kind == "scored":
-            return np.arange(len(first))
-        return np.lexsort((pool.candidates.row[first], pool.run[first]))
+        return np.lexsort((pool.candidates.row[first], pool.run[first], _first_lines(group, first, pool)))
     rate = _difficulty(selection, pool, settings)
     return np.lexsort((first, group, rate if settings.order == "easy-first" else -rate))
+
+
+def _first_lines(group: Ints, first: Ints, pool: Pool) -> Ints:
+    """Per example, where the first line of its group is; 0 where groups may be apart."""
+    if not group.any():
+        return np.zeros(len(first), dtype=np.int64)
+    places = pool.order[first]
+    earliest = np.full(int(group.max()) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(earliest, group, places)
+    return np.asarray(earliest[group])
 
 
 def _difficulty(selection: Selection, pool: Pool, settings: Settings) -> np.ndarray:

@@ -6,17 +6,20 @@ have the same task and the same prompt; with `apart`, also the same run.
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import pyarrow as pa
 
 from rollforge.errors import UsageError
-from rollforge.index import Index, codes, floats, open_index
-from rollforge.recipes.base import Candidates, Ints, Mask, group_stats, scrambled
+from rollforge.index import Index, byte_stream, codes, floats, is_compressed, open_index, read_spans
+from rollforge.recipes.base import Candidates, Ints, Mask, group_stats, rank_in_group, scrambled
 from rollforge.records import UNANSWERED
 from rollforge.steps.prepare.settings import Settings
 
@@ -58,39 +61,70 @@ class Pool:
     has_calls: Mask
     """The answer calls tools; its hash covers the text alone, so it is not used."""
     verifiers: TextColumn
+    order: Ints
+    """Per rollout, its place in the runs' rows, run after run."""
+    task_key: Ints
+    """Task numbers that the rows came with; -1 for tasks that were numbered in the order of lines."""
+    sample: Ints
+    """Sample number within the task: as the row came with it, else by content."""
     failed: int
     """Failed attempts on record; they are no rollouts."""
     rejected: int
     """Lines that are no rollout rows."""
     overruled: int
     """Rows that a later one with the same task, rollout and attempt replaces."""
+    _unpacked: dict[int, IO[bytes]] = field(default_factory=dict)
+    """Run → its temporary unpacked file."""
 
     @cached_property
     def agents(self) -> TextColumn:
         """The agent of each rollout."""
-        return _names(self.indexes, "agent")
+        return _names(self.indexes, "agent", self.order)
 
     @cached_property
     def shared_tasks(self) -> frozenset[int]:
         """Task numbers that several groups have: other prompts under one number, or runs kept apart."""
         _, first = np.unique(self.candidates.group, return_index=True)
-        tasks, counts = np.unique(self.task[first], return_counts=True)
+        tasks, counts = np.unique(self.task_key[first], return_counts=True)
         return frozenset(tasks[counts > 1].tolist())
 
     def read(self, positions: Ints) -> Iterator[bytes]:
         """The lines of these rollouts, in the order asked; offsets are looked up a few thousand at a time."""
         for start in range(0, len(positions), _AT_ONCE):
             some = positions[start : start + _AT_ONCE]
-            runs, rows = self.run[some], self.candidates.row[some]
-            streams = {
-                int(run): self.indexes[run].read(rows[runs == run].tolist()) for run in np.unique(runs)
-            }
+            runs = self.run[some]
+            streams = {int(run): self._lines(int(run), some[runs == run]) for run in np.unique(runs)}
             if len(streams) == 1:
                 yield from streams.popitem()[1]
             else:
                 for run in runs:
                     yield next(streams[int(run)])
 
+    def _lines(self, run: int, positions: Ints) -> Iterator[bytes]:
+        """Lines of one run. A compressed run is unpacked once if its lines are not asked for in file order."""
+        rows = self.candidates.row[positions]
+        if not self._is_packed(run) or bool((np.diff(rows) >= 0).all()):
+            return self.indexes[run].read(rows.tolist())
+        offset, length = (column[positions].tolist() for column in self.spans)
+        return read_spans(self.plain_file(run), list(zip(offset, length, strict=True)))
+
+    def _is_packed(self, run: int) -> bool:
+        return any(is_compressed(files.rollouts) for files in self.indexes[run].runs)
+
+    def plain_file(self, run: int) -> Path:
+        """The rollouts file of a run; unpacked into a temporary file if it is compressed."""
+        (files,) = self.indexes[run].runs
+        if not is_compressed(files.rollouts):
+            return files.rollouts
+        if run not in self._unpacked:
+            file = tempfile.NamedTemporaryFile(prefix="rollforge-")  # noqa: SIM115  (closed with the pool)
+            with byte_stream(files.rollouts) as packed:
+                shutil.copyfileobj(packed, file, 1 << 20)
+            file.flush()
+            self._unpacked[run] = file
+        return Path(self._unpacked[run].name)
+
+    @cached_property
     def spans(self) -> tuple[Ints, Ints]:
         """Byte offset and length of each rollout's line in its file."""
         tables = [index.table(["offset", "length"]) for index in self.indexes]
@@ -98,11 +132,11 @@ class Pool:
             np.concatenate([np.asarray(table.column(name).to_numpy(), dtype=np.int64) for table in tables])
             for name in ("offset", "length")
         )
-        return offset, length
+        return offset[self.order], length[self.order]
 
     def task_id(self, position: int) -> str:
         """The task as a text: its number, with its group if the number is missing or not unique."""
-        task, group = int(self.task[position]), int(self.candidates.group[position])
+        task, group = int(self.task_key[position]), int(self.candidates.group[position])
         if task < 0:
             return f"group-{group}"
         return f"{task}-group-{group}" if task in self.shared_tasks else str(task)
@@ -111,6 +145,8 @@ class Pool:
         """Close the runs' files; the columns stay."""
         while self.indexes:
             self.indexes.pop().close()
+        while self._unpacked:
+            self._unpacked.popitem()[1].close()
 
 
 def load_pool(runs: Sequence[str | Path], settings: Settings) -> Pool:
@@ -127,6 +163,13 @@ def load_pool(runs: Sequence[str | Path], settings: Settings) -> Pool:
         raise UsageError(
             f"{', '.join(map(str, runs))}: no rollouts", hint="collect some: rollforge collect --help"
         )
+    has_keys = np.concatenate(
+        [np.full(size, index.has_own_keys) for size, index in zip(sizes, indexes, strict=True)]
+    )
+    joined["task_key"] = np.where(has_keys, joined["task"], -1)
+    joined["sample_key"] = np.where(has_keys, joined["rollout"], -1)
+    order = canonical_order(joined, run)
+    joined, run = {name: column[order] for name, column in joined.items()}, run[order]
     flags = {
         name: joined[name] for name in (*_FLAGS, "where", "chosen_where", "rejected_where") if name in joined
     }
@@ -136,6 +179,7 @@ def load_pool(runs: Sequence[str | Path], settings: Settings) -> Pool:
         reward=joined["reward"],
         answer=_answers(joined),
         chars=joined["answer_chars"],
+        key=rollout_keys(joined),
         flags=flags,
     )
     pool = Pool(
@@ -147,7 +191,10 @@ def load_pool(runs: Sequence[str | Path], settings: Settings) -> Pool:
         line=joined["line"],
         prompt=joined["prompt_hash"],
         has_calls=joined["tool_calls"] > 0,
-        verifiers=_names(indexes, "verifier"),
+        verifiers=_names(indexes, "verifier", order),
+        order=order,
+        task_key=joined["task_key"],
+        sample=_samples(joined, candidates.group),
         failed=sum(_count_failures(index) for index in indexes),
         rejected=sum(index.rejected_lines for index in indexes),
         overruled=sum(index.duplicate_count for index in indexes),
@@ -226,17 +273,41 @@ def _is_known_here(array: pa.Array) -> Mask:
     return known[array.offset :].astype(bool)
 
 
-def _names(indexes: Sequence[Index], column: str) -> TextColumn:
+def _names(indexes: Sequence[Index], column: str, order: Ints) -> TextColumn:
     """A text column of all runs, dictionary-encoded."""
     found = [codes(index.table([column], may_code=True).column(column)) for index in indexes]
     names = sorted({name for _, texts in found for name in texts})
     place = {name: number for number, name in enumerate(names)}
     numbers = [np.array([*(place[name] for name in texts), -1])[each] for each, texts in found]
-    return TextColumn(np.concatenate(numbers), names)
+    return TextColumn(np.concatenate(numbers)[order], names)
+
+
+def canonical_order(columns: dict[str, np.ndarray], run: Ints) -> Ints:
+    """Positions by task, sample and content, so that nothing depends on the order of lines, nor on that of files where keys differ."""
+    return np.lexsort(
+        (
+            *(columns["row"], run, columns["reward"], columns["answer_chars"], columns["answer_hash"]),
+            *(columns["sample_key"], columns["prompt_hash"], columns["task_key"]),
+        )
+    )
+
+
+def rollout_keys(columns: dict[str, np.ndarray]) -> Ints:
+    """A hash of each rollout's identity: its task and sample, or its prompt and answer where it has no numbers."""
+    task = np.where(columns["task_key"] >= 0, columns["task_key"], columns["prompt_hash"])
+    sample = np.where(columns["sample_key"] >= 0, columns["sample_key"], columns["answer_hash"])
+    return (scrambled(task, 5) ^ scrambled(sample, 6)).astype(np.int64)
+
+
+def _samples(columns: dict[str, np.ndarray], group: Ints) -> Ints:
+    order = np.argsort(group, kind="stable")
+    rank = np.empty(len(group), dtype=np.int64)
+    rank[order] = rank_in_group(group[order])
+    return np.where(columns["sample_key"] >= 0, columns["sample_key"], rank)
 
 
 def _groups(columns: dict[str, np.ndarray], run: Ints, settings: Settings) -> Ints:
-    """Group numbers in the order in which groups first appear."""
+    """Group numbers in canonical order."""
     key = scrambled(columns["task"], 1) ^ scrambled(columns["prompt_hash"], 2)
     if settings.apart:
         key ^= scrambled(run, 3)
@@ -271,15 +342,16 @@ def _count_failures(index: Index) -> int:
 
 def _balance_classes(pool: Pool, settings: Settings) -> Ints:
     """A class per rollout: thirds of the difficulty, or the values of a column or a task's field."""
-    candidates, field = pool.candidates, settings.balance
-    if field == "difficulty":
+    candidates, name = pool.candidates, settings.balance
+    if name == "difficulty":
         rate = group_stats(candidates, settings.recipe_options()).pass_rate[candidates.group]
         return np.digitize(np.nan_to_num(rate), (1 / 3, 2 / 3)).astype(np.int64)
-    values = [value for index in pool.indexes for value in _field_values(index, str(field))]
+    values = [value for index in pool.indexes for value in _field_values(index, str(name))]
+    values = [values[place] for place in pool.order]
     names = sorted({repr(value) for value in values})
     if len(names) < 2 and all(value is None for value in values):
         raise UsageError(
-            f"--balance {field}: neither a column of the run nor a field of its tasks",
+            f"--balance {name}: neither a column of the run nor a field of its tasks",
             hint="balance by difficulty, or by a column: rollforge query RUN 'select * from rollouts limit 1'",
         )
     code = {name: number for number, name in enumerate(names)}

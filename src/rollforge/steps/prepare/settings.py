@@ -117,8 +117,8 @@ class FileSettings:
 
     split: tuple[float, ...] = (1.0,)
     """Shares of train, validation and test, by prompt; they sum to 1: 0.98/0.02."""
-    order: Order = "file"
-    """Order of the rows; easy-first is a curriculum."""
+    order: Order = "task"
+    """Order of the rows: by task and sample, as in the run's file, shuffled, or a curriculum (easy-first)."""
     limit: int | None = None
     """A seeded sample of this many examples."""
     shards: int = 1

@@ -100,7 +100,7 @@ def _reasons_of_empty(
 
 
 def _first_of_each_prompt(pool: Pool) -> tuple[Ints, Ints]:
-    """(positions of one rollout per prompt in file order, number of each rollout's prompt)."""
+    """(position of the first rollout of each prompt, number of each rollout's prompt)."""
     _, first, codes = np.unique(pool.prompt, return_index=True, return_inverse=True)
     return first, codes
 
@@ -184,10 +184,10 @@ def token_counter(path: str) -> Callable[[str], int]:
 
 
 def _near_duplicates(pool: Pool, settings: Settings, progress: Progress) -> Mask:
-    """Answers that nearly equal an earlier one of the same task; the better rewarded comes first."""
+    """Answers that nearly equal a better one of the same task."""
     candidates = pool.candidates
     alive = _alive(pool, settings)
-    order = alive[np.lexsort((candidates.row[alive], -candidates.reward[alive], candidates.group[alive]))]
+    order = candidates.best_first(alive, settings.seed)
     near = np.zeros(len(candidates), dtype=bool)
     group = -1
     kept: list[np.ndarray] = []

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -118,9 +119,10 @@ def _one_array(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """The values of a column; None or NaN for null."""
-    if pa.types.is_floating(column.type) or (pa.types.is_integer(column.type) and not column.null_count):
-        values: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
+    """The values of a column; None, or NaN for a number, where they are null or not finite."""
+    if pa.types.is_floating(column.type):
+        numbers = column.to_numpy(zero_copy_only=False)
+        values: list[Any] = np.where(np.isfinite(numbers), numbers, np.nan).tolist()
         return values
     found: list[Any] = column.to_pylist()
     return found

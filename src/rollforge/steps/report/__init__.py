@@ -15,7 +15,7 @@ from rollforge.steps.report.inputs import (
     ProfileFacts,
     facts_of,
 )
-from rollforge.steps.report.run_page import DatasetFacts, RunInputs, report_run
+from rollforge.steps.report.run_page import DatasetFacts, Overview, RunInputs, report_run, run_figures
 
 __all__ = [
     "BenchFacts",
@@ -26,6 +26,7 @@ __all__ = [
     "LoggedStep",
     "ManifestFacts",
     "MetricsFacts",
+    "Overview",
     "PairedFacts",
     "ProfileFacts",
     "RunInputs",
@@ -36,4 +37,5 @@ __all__ = [
     "report_dataset",
     "report_evaluation",
     "report_run",
+    "run_figures",
 ]

@@ -8,7 +8,7 @@ from importlib import resources
 
 from msgspec import Struct
 
-from rollforge.charts import to_svg
+from rollforge.charts import chart_style, to_svg
 from rollforge.steps.report.figures import Figure
 from rollforge.steps.report.html import Html, join, raw, table, tag
 
@@ -45,7 +45,7 @@ def document(title: str, top: Html, sections: Sequence[Section]) -> bytes:
 
 @cache
 def _style() -> str:
-    return resources.files(__package__).joinpath("style.css").read_text("utf-8")
+    return chart_style() + resources.files("rollforge.steps.report").joinpath("style.css").read_text("utf-8")
 
 
 def figure(one: Figure) -> Html:

@@ -11,6 +11,7 @@ from rollforge.index import Index
 from rollforge.steps.report import bins
 from rollforge.steps.report.exemplars import Exemplars
 from rollforge.steps.report.figures import (
+    Figure,
     at_k_figure,
     coverage,
     difficulty_figure,
@@ -24,9 +25,16 @@ from rollforge.steps.report.figures import (
     time_figures,
     tokens_figure,
 )
-from rollforge.steps.report.findings import finding_list, manifest_table, top
+from rollforge.steps.report.findings import Trust, finding_list, manifest_table, top, trust
 from rollforge.steps.report.html import Html, join, table, tag
-from rollforge.steps.report.inputs import CheckFacts, FlipFacts, MetricsFacts, ProfileFacts
+from rollforge.steps.report.inputs import (
+    CheckFacts,
+    FindingFacts,
+    FlipFacts,
+    MetricsFacts,
+    ProfileFacts,
+    RecipeFacts,
+)
 from rollforge.steps.report.page import Section, command, document, figures, tiles
 
 
@@ -57,12 +65,52 @@ class RunInputs(Struct, frozen=True, kw_only=True):
     with_texts: bool = True
 
 
+class FigureSection(Struct, frozen=True, kw_only=True):
+    """Charts that belong together."""
+
+    name: str
+    heading: str
+    figures: Sequence[Figure]
+
+
+class Overview(Struct, frozen=True, kw_only=True):
+    """A report as data, for the viewer: verdict, findings and charts."""
+
+    subtitle: str
+    trust: Trust
+    recipes: dict[str, RecipeFacts]
+    findings: Sequence[FindingFacts]
+    sections: Sequence[FigureSection]
+    manifest: Sequence[tuple[str, str]]
+
+
+def run_figures(index: Index, inputs: RunInputs) -> Overview:
+    """The verdict, findings and charts of a run's report, as data."""
+    sections = (
+        ("rewards", "Rewards", _reward_charts(index, inputs)),
+        ("tasks", "Tasks", _task_charts(index, inputs)),
+        ("time", "Over time", _time_charts(index, inputs.check)),
+        ("verifier", "Verifier", [flips_figure(one) for one in inputs.flips]),
+        ("cost", "Tokens and failures", _cost_charts(index, inputs)),
+    )
+    return Overview(
+        subtitle=_subtitle(inputs),
+        trust=trust(inputs.check, inputs.metrics),
+        recipes=inputs.check.recipes,
+        findings=inputs.check.findings,
+        sections=[
+            FigureSection(name=name, heading=heading, figures=[one for one in charts if one is not None])
+            for name, heading, charts in sections
+        ],
+        manifest=inputs.manifest,
+    )
+
+
 def report_run(index: Index, inputs: RunInputs) -> bytes:
     """The report as one HTML file; the same run gives the same bytes."""
     metrics, check = inputs.metrics, inputs.check
     exemplars = Exemplars(index, check.findings, with_texts=inputs.with_texts)
-    by = f" from {inputs.model}" if inputs.model else ""
-    subtitle = f"{coverage(metrics)}{by}" + (f", judged by {metrics.verifier}" if metrics.verifier else "")
+    subtitle = _subtitle(inputs)
     sections = [
         Section("findings", "Findings", finding_list(check, exemplars, inputs.run)),
         Section("rewards", "Rewards", _rewards(index, inputs)),
@@ -75,6 +123,12 @@ def report_run(index: Index, inputs: RunInputs) -> bytes:
     return document(
         f"rollforge report: {inputs.run}", top(inputs.run, subtitle, check, metrics, inputs.run), sections
     )
+
+
+def _subtitle(inputs: RunInputs) -> str:
+    by = f" from {inputs.model}" if inputs.model else ""
+    judge = inputs.metrics.verifier
+    return f"{coverage(inputs.metrics)}{by}" + (f", judged by {judge}" if judge else "")
 
 
 def _rewards(index: Index, inputs: RunInputs) -> Html:
@@ -91,12 +145,15 @@ def _rewards(index: Index, inputs: RunInputs) -> Html:
         for name in _first_and_last(metrics)
     ]
     shown.append((f"{metrics.counts.unjudged:,}", "unjudged rollouts, in no mean"))
-    charts = [
-        reward_figure(metrics),
-        at_k_figure(metrics),
+    return join([tiles(shown), figures(_reward_charts(index, inputs))])
+
+
+def _reward_charts(index: Index, inputs: RunInputs) -> list[Figure | None]:
+    return [
+        reward_figure(inputs.metrics),
+        at_k_figure(inputs.metrics),
         length_figure(bins.reward_by_length(index), inputs.profile),
     ]
-    return join([tiles(shown), figures(charts)])
 
 
 def _first_and_last(metrics: MetricsFacts) -> list[str]:
@@ -108,24 +165,32 @@ def _first_and_last(metrics: MetricsFacts) -> list[str]:
 
 
 def _tasks(index: Index, inputs: RunInputs) -> Html:
+    return figures(_task_charts(index, inputs))
+
+
+def _task_charts(index: Index, inputs: RunInputs) -> list[Figure | None]:
     strip = bins.strip(index)
-    charts = [
+    return [
         difficulty_figure(inputs.profile),
         signal_figure(inputs.profile),
         strip_figure(strip) if strip else None,
     ]
-    return figures(charts)
 
 
 def _time(index: Index, check: CheckFacts) -> Html:
-    line = bins.timeline(index)
-    if line is None:
+    charts = _time_charts(index, check)
+    if not charts:
         return tag(
             "p",
             "The rows do not say when rollouts started, so there is nothing to draw over time.",
             css="soft",
         )
-    return figures(time_figures(line, _stretches(index, line, check)))
+    return figures(charts)
+
+
+def _time_charts(index: Index, check: CheckFacts) -> list[Figure | None]:
+    line = bins.timeline(index)
+    return [*time_figures(line, _stretches(index, line, check))] if line is not None else []
 
 
 def _stretches(index: Index, line: bins.Timeline, check: CheckFacts) -> list[MarkedStretch]:
@@ -174,14 +239,17 @@ def _verifier(inputs: RunInputs) -> Html:
     return join(parts)
 
 
-def _cost(index: Index, inputs: RunInputs) -> Html:
+def _cost_charts(index: Index, inputs: RunInputs) -> list[Figure | None]:
     tokens = bins.output_tokens(index)
-    charts = [
+    return [
         tokens_figure(tokens, inputs.metrics, inputs.profile)
         if tokens and "output_tokens" in inputs.metrics.fields
         else None,
         failures_figure(inputs.metrics),
     ]
+
+
+def _cost(index: Index, inputs: RunInputs) -> Html:
     facts = [
         [
             name,
@@ -197,7 +265,11 @@ def _cost(index: Index, inputs: RunInputs) -> Html:
     numbers = table(("field", "mean", "95 % interval", "min", "max", "n", "missing"), facts)
     none = tag("p", "No rollout failed for good.", css="soft") if not inputs.metrics.failures else None
     return join(
-        [figures(charts), none, tag("details", tag("summary", f"all fields ({len(facts)})"), numbers)]
+        [
+            figures(_cost_charts(index, inputs)),
+            none,
+            tag("details", tag("summary", f"all fields ({len(facts)})"), numbers),
+        ]
     )
 
 

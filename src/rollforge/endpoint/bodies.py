@@ -1,0 +1,166 @@
+"""Reading a server's answer within limits: bytes on the wire, bytes after decompression, and large answers at once.
+
+A server decides what it sends; we decide how much of it enters memory. Bodies are read and decompressed piece by piece, so
+neither an endless answer nor a gzip bomb takes more than its limit. Only a few answers above `SMALL_BYTES` are held at a time,
+whatever the concurrency; the others wait, unread, in the kernel's buffers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from typing import Any, Protocol
+
+from rollforge.errors import Boundary, Failure
+
+MAX_RESPONSE_BYTES = 64 << 20
+"""The default of `--max-response-bytes`."""
+
+ERROR_BYTES = 64 << 10
+"""How much of an error's body is read: enough for any message."""
+
+SMALL_BYTES = 1 << 20
+"""An answer up to this size needs no slot."""
+
+LARGE_AT_ONCE = 2
+
+_PIECE = 64 << 10
+_ZLIB_OR_GZIP = zlib.MAX_WBITS | 32
+
+
+class HttpAnswer(Protocol):
+    """The part of `aiohttp.ClientResponse` that reading needs; the session must not decompress by itself."""
+
+    @property
+    def headers(self) -> Any: ...
+    @property
+    def content(self) -> Any: ...
+    def close(self) -> None: ...
+
+
+class LargeSlots:
+    """Slots for large answers. A rollout holds at most one, from its first large answer until `release`."""
+
+    def __init__(self, count: int = LARGE_AT_ONCE) -> None:
+        self._slots = asyncio.Semaphore(count)
+        self._holders: set[object] = set()
+
+    async def acquire(self) -> None:
+        """Take a slot for the current task; a second call changes nothing."""
+        task = asyncio.current_task()
+        if task not in self._holders:
+            await self._slots.acquire()
+            self._holders.add(task)
+
+    def release(self) -> None:
+        """Give the current task's slot back, if it has one."""
+        task = asyncio.current_task()
+        if task in self._holders:
+            self._holders.discard(task)
+            self._slots.release()
+
+
+async def read_body(
+    answer: HttpAnswer,
+    limit: int = MAX_RESPONSE_BYTES,
+    *,
+    boundary: Boundary = "model",
+    slots: LargeSlots | None = None,
+) -> bytes:
+    """The whole body, decompressed. The connection is closed when the body is not read to its end.
+
+    Raises:
+        Failure: of class `oversized` above `limit` bytes, `transient` for a compression that cannot be read.
+    """
+    try:
+        return await _read(answer, limit, boundary, slots)
+    except BaseException:
+        answer.close()
+        raise
+
+
+async def read_error_body(answer: HttpAnswer) -> bytes:
+    """The beginning of an error's body; what follows is not read."""
+    try:
+        return await _read(answer, ERROR_BYTES, "model", None, cuts=True)
+    except Failure:  # an error stays the error that its status says, whatever its body is
+        return b""
+    finally:
+        if not answer.content.at_eof():
+            answer.close()
+
+
+async def _read(
+    answer: HttpAnswer, limit: int, boundary: Boundary, slots: LargeSlots | None, *, cuts: bool = False
+) -> bytes:
+    announced = answer.headers.get("Content-Length", "")
+    if announced.isdigit() and int(announced) > limit and not cuts:
+        raise _oversized(boundary, limit)
+    unpack = _unpacker(answer.headers.get("Content-Encoding", ""), boundary)
+    pieces: list[bytes] = []
+    size = 0
+    async for block in answer.content.iter_any():
+        for piece in unpack(block):
+            size += len(piece)
+            if size > limit and cuts:
+                pieces.append(piece[: limit - size + len(piece)])
+                return b"".join(pieces)
+            if size > limit:
+                raise _oversized(boundary, limit)
+            pieces.append(piece)
+            if size > SMALL_BYTES and slots is not None:
+                await slots.acquire()
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _oversized(boundary: Boundary, limit: int) -> Failure:
+    return Failure(boundary, "oversized", f"the answer is larger than {limit:,} bytes (--max-response-bytes)")
+
+
+def _unpacker(encoding: str, boundary: Boundary) -> Any:
+    """A function from a block of the wire to pieces of at most 64 KB."""
+    match encoding.strip().lower():
+        case "" | "identity":
+            return lambda block: (block,)
+        case "gzip" | "x-gzip" | "deflate":
+            return _Inflater(boundary)
+        case _:
+            raise Failure(
+                boundary,
+                "transient",
+                f"the answer has the encoding {encoding[:40]!r}, which was not asked for",
+            )
+
+
+class _Inflater:
+    """Decompresses gzip, zlib and raw deflate in pieces of bounded size."""
+
+    def __init__(self, boundary: Boundary) -> None:
+        self._boundary = boundary
+        self._stream = zlib.decompressobj(_ZLIB_OR_GZIP)
+        self._is_first = True
+
+    def __call__(self, block: bytes) -> Any:
+        while block:
+            try:
+                piece = self._stream.decompress(block, _PIECE)
+            except zlib.error as error:
+                if not self._is_first:
+                    raise Failure(
+                        self._boundary, "transient", f"the answer cannot be decompressed: {error}"
+                    ) from error
+                self._is_first = False
+                self._stream = zlib.decompressobj(
+                    -zlib.MAX_WBITS
+                )  # raw deflate, as some servers mean by the name
+                continue
+            self._is_first = False
+            if piece:
+                yield piece
+            block = self._stream.unconsumed_tail
+            if self._stream.eof:
+                block = self._stream.unused_data
+                if block:
+                    self._stream = zlib.decompressobj(_ZLIB_OR_GZIP)
+            elif not piece and not block:
+                return

@@ -1,0 +1,70 @@
+"""Finds words in a text although they are written with look-alike characters, and takes them apart.
+
+NFKC covers compatible forms (full-width, mathematical letters); a small table covers letters of other scripts and brackets that
+look the same. Invisible characters inside a word do not hide it.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+
+_SAME = str.maketrans(
+    {
+        **dict.fromkeys("⟦⟬【〔〖〚❲⦗⁅", "["),
+        **dict.fromkeys("⟧⟭】〕〗〛❳⦘⁆", "]"),
+        **dict.fromkeys("ǃ❗❕ⵑ¡", "!"),
+        **dict.fromkeys("꞊᐀═⚌", "="),
+        **dict.fromkeys("ΑАᎪꓮ", "A"),
+        **dict.fromkeys("ΒВᏴꓐ", "B"),
+        **dict.fromkeys("СϹⅭ", "C"),
+        **dict.fromkeys("ЕΕ", "E"),
+        **dict.fromkeys("ОΟ", "O"),
+        **dict.fromkeys("ТΤ", "T"),
+        **dict.fromkeys("ІΙ", "I"),
+        **dict.fromkeys("ΝՆ", "N"),
+    }
+)
+
+
+def fold(text: str) -> tuple[str, list[int]]:
+    """The text as it looks, without invisible characters and spaces, and the place of each of its characters in the original."""
+    folded: list[str] = []
+    places: list[int] = []
+    for place, character in enumerate(text):
+        plain = "!=" if character == "≠" else unicodedata.normalize("NFKC", character).translate(_SAME)
+        for part in plain:
+            if unicodedata.category(part) in ("Cf", "Mn", "Cc", "Zs", "Zl", "Zp"):
+                continue
+            folded.append(part)
+            places.append(place)
+    return "".join(folded), places
+
+
+def looks_like(text: str, words: Sequence[str]) -> bool:
+    """Whether any of the words can be read in the text."""
+    if _has_none(text, words):
+        return False
+    folded, _ = fold(text)
+    return any(fold(word)[0].casefold() in folded.casefold() for word in words)
+
+
+def taken_apart(text: str, words: Sequence[str]) -> str:
+    """The text with `·` between the characters of every word that can be read in it."""
+    if _has_none(text, words):
+        return text
+    folded, places = fold(text)
+    folded = folded.casefold() if len(folded.casefold()) == len(folded) else folded
+    inside: set[int] = set()
+    for word in words:
+        wanted = fold(word)[0].casefold()
+        start = folded.find(wanted) if wanted else -1
+        while start >= 0:
+            inside.update(places[start : start + len(wanted) - 1])
+            start = folded.find(wanted, start + 1)
+    return "".join(f"{character}·" if place in inside else character for place, character in enumerate(text))
+
+
+def _has_none(text: str, words: Sequence[str]) -> bool:
+    """Fast path: an ASCII text without the first character of any word."""
+    return text.isascii() and not any(word[:1].casefold() in text.casefold() for word in words)

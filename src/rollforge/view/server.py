@@ -1,0 +1,314 @@
+"""The viewer's server: routes, one query thread with a deadline, and nothing that a client can name but numbers and filters."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import secrets
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib import resources
+from typing import Any, TypeVar
+
+import msgspec
+from aiohttp import web
+from msgspec import Struct
+
+from rollforge.charts import chart_style
+from rollforge.errors import RollforgeError, UsageError
+from rollforge.labels import Label, LabelFile, label_queue
+from rollforge.reports import flips_of, run_inputs
+from rollforge.steps.metrics import compare_runs
+from rollforge.steps.report import run_figures
+from rollforge.view.book import Book
+from rollforge.view.guard import Guard
+
+DEADLINE_S = 20.0
+"""Longest time for one question; then the query is interrupted and the page says so."""
+
+PAGE_FILES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
+MOST_BODY = 64 << 10
+
+T = TypeVar("T")
+
+
+class ViewOptions(Struct, frozen=True, kw_only=True):
+    """How the viewer is served."""
+
+    runs: tuple[str, ...]
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0 takes a free one."""
+    token: str | None = None
+    verifier: str | None = None
+
+    def check(self) -> None:
+        """Refuse an address that others can reach without a token of the user's own."""
+        if not self.runs:
+            raise UsageError("which run?", hint="for example: rollforge view runs/first")
+        if not is_loopback(self.host) and not self.token:
+            raise UsageError(
+                f"{self.host} can be reached by other machines",
+                hint="keep the default and use ssh -L, or give a secret of your own: --token-env NAME",
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class Server:
+    """The handlers; one per viewer."""
+
+    def __init__(self, books: Sequence[Book], datasets: Sequence[str] = ()) -> None:
+        self._books = list(books)
+        self._datasets = list(datasets)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="rollforge-view")
+        self._labels = [LabelFile(book.files) for book in books]
+        self._figures: dict[int, tuple[str, bytes]] = {}
+
+    def routes(self) -> list[web.RouteDef]:
+        """The whole interface."""
+        return [
+            web.get("/", self.page),
+            web.get("/page/{name}", self.asset),
+            web.get("/api/runs", self.runs),
+            web.get("/api/rollouts", self.rollouts),
+            web.get("/api/place", self.place),
+            web.get("/api/rollout", self.rollout),
+            web.get("/api/piece", self.piece),
+            web.get("/api/raw", self.raw),
+            web.get("/api/suspicious", self.suspicious),
+            web.get("/api/groups", self.groups),
+            web.get("/api/overview", self.overview),
+            web.get("/api/compare", self.compare),
+            web.get("/api/labels", self.labels),
+            web.get("/api/queue", self.queue),
+            web.get("/api/live", self.live),
+            web.post("/api/label", self.label),
+        ]
+
+    async def close(self, _: web.Application) -> None:
+        """Close what is open."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        for book in self._books:
+            book.close()
+
+    # The page
+
+    async def page(self, _: web.Request) -> web.Response:
+        """The one document."""
+        return _asset("index.html")
+
+    async def asset(self, request: web.Request) -> web.Response:
+        """A script or style of the page, by a name from the package's own folder."""
+        return _asset(request.match_info["name"])
+
+    # Data
+
+    async def runs(self, _: web.Request) -> web.Response:
+        """What is open."""
+        found = [
+            {"name": book.name, "rollouts": len(book.index), "columns": await self._ask(book, book.columns)}
+            for book in self._books
+        ]
+        return _json({"runs": found, "datasets": self._datasets})
+
+    async def rollouts(self, request: web.Request) -> web.Response:
+        """Part of a list."""
+        book = self._book(request)
+        columns = [name for name in request.query.get("columns", "").split(",") if name]
+        where, sort = request.query.get("where", ""), request.query.get("sort", "")
+        start, count = _number(request, "start"), _number(request, "count", 100)
+        return _json(await self._ask(book, lambda: book.page(columns, where, sort, start, count)))
+
+    async def place(self, request: web.Request) -> web.Response:
+        """Where a row stands in a list."""
+        book, row = self._book(request), _number(request, "row")
+        where, sort = request.query.get("where", ""), request.query.get("sort", "")
+        return _json({"place": await self._ask(book, lambda: book.place(row, where, sort))})
+
+    async def rollout(self, request: web.Request) -> web.Response:
+        """One rollout."""
+        book, row = self._book(request), _number(request, "row")
+        return _json(await self._ask(book, lambda: book.open(row)))
+
+    async def piece(self, request: web.Request) -> web.Response:
+        """More of a long turn."""
+        book, row = self._book(request), _number(request, "row")
+        turn, start = _number(request, "turn"), _number(request, "start")
+        return _json({"text": await self._ask(book, lambda: book.piece(row, turn, start))})
+
+    async def raw(self, request: web.Request) -> web.Response:
+        """The line as it is in the file."""
+        book, row, start = self._book(request), _number(request, "row"), _number(request, "start")
+        return _json({"text": await self._ask(book, lambda: book.raw(row, start))})
+
+    async def suspicious(self, request: web.Request) -> web.Response:
+        """Most suspicious first."""
+        book, start, count = self._book(request), _number(request, "start"), _number(request, "count", 100)
+        total, rows = await self._ask(book, lambda: book.suspicious(start, count))
+        return _json({"total": total, "rows": rows})
+
+    async def groups(self, request: web.Request) -> web.Response:
+        """Tasks with their samples."""
+        book, sort = self._book(request), request.query.get("sort", "hardest")
+        start, count = _number(request, "start"), _number(request, "count", 100)
+        total, groups = await self._ask(book, lambda: book.groups(sort, start, count))
+        return _json({"total": total, "groups": groups})
+
+    async def overview(self, request: web.Request) -> web.Response:
+        """Verdict, findings and charts: the report's own, made once per state of the run."""
+        number = _number(request, "run")
+        book = self._book(request)
+        digest = await self._ask(book, lambda: book.index.digest)
+        if self._figures.get(number, ("", b""))[0] != digest:
+            data = await self._ask(book, lambda: _overview(book), deadline_s=10 * DEADLINE_S)
+            self._figures[number] = digest, data
+        return web.Response(body=self._figures[number][1], content_type="application/json")
+
+    async def compare(self, request: web.Request) -> web.Response:
+        """Run against run, or verifier against verifier."""
+        book = self._book(request)
+        if "with" in request.query:
+            other = self._book(request, "with")
+            return _json(
+                await self._ask(
+                    book, lambda: compare_runs(book.index, other.index), deadline_s=10 * DEADLINE_S
+                )
+            )
+        return _json(
+            {"flips": await self._ask(book, lambda: flips_of(book.files), deadline_s=10 * DEADLINE_S)}
+        )
+
+    async def live(self, request: web.Request) -> web.Response:
+        """A small answer that changes when the run does; what was appended is taken in first."""
+        book = self._book(request)
+        tag = f'"{book.state()}"'
+        if request.headers.get("If-None-Match") == tag:
+            return web.Response(status=304, headers={"ETag": tag})
+        await self._ask(book, book.refresh, deadline_s=10 * DEADLINE_S)
+        return _json({"state": tag, "rollouts": len(book.index)}, ETag=tag)
+
+    # Labels
+
+    async def labels(self, request: web.Request) -> web.Response:
+        """The labels of a run, newest per rollout."""
+        number = _number(request, "run")
+        self._book(request)
+        return _json({"labels": await asyncio.to_thread(self._labels[number].newest)})
+
+    async def queue(self, request: web.Request) -> web.Response:
+        """The next rollouts to label: random ones measure the verifier, suspicious ones find bugs."""
+        number, book = _number(request, "run"), self._book(request)
+        kind, seed = request.query.get("kind", "random"), _number(request, "seed")
+        done = {(one.task, one.rollout) for one in await asyncio.to_thread(self._labels[number].newest)}
+        return _json(
+            {
+                "rows": await self._ask(
+                    book, lambda: label_queue(book.index, kind, seed=seed, done=done, count=50)
+                )
+            }
+        )
+
+    async def label(self, request: web.Request) -> web.Response:
+        """Write one label; it is on disk when the answer comes."""
+        number = _number(request, "run")
+        self._book(request)
+        try:
+            label = msgspec.json.decode(await request.read(), type=Label)
+        except msgspec.DecodeError as error:
+            return web.Response(status=400, text=f"not a label: {error}\n")
+        await asyncio.to_thread(self._labels[number].add, label)
+        return _json({"ok": True})
+
+    # Plumbing
+
+    def _book(self, request: web.Request, name: str = "run") -> Book:
+        number = _number(request, name)
+        if not 0 <= number < len(self._books):
+            raise web.HTTPNotFound(reason=f"there is no run {number}")
+        return self._books[number]
+
+    async def _ask(self, book: Book, question: Callable[[], T], *, deadline_s: float = DEADLINE_S) -> T:
+        """Answer on the query thread; a question that takes too long is interrupted, and the next one can be asked."""
+        loop = asyncio.get_running_loop()
+        answer = loop.run_in_executor(self._thread, question)
+        try:
+            return await asyncio.wait_for(asyncio.shield(answer), deadline_s)
+        except TimeoutError:
+            book.interrupt()
+            await asyncio.wait([answer])
+            answer.exception()
+            raise web.HTTPServiceUnavailable(
+                reason=f"it took longer than {deadline_s:g} s and was stopped"
+            ) from None
+        except RollforgeError as error:
+            raise web.HTTPBadRequest(reason=_one_line(str(error))) from error
+
+
+def _overview(book: Book) -> bytes:
+    inputs = run_inputs(book.index, with_texts=False)
+    return msgspec.json.encode(run_figures(book.index, inputs))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:600]
+
+
+def _number(request: web.Request, name: str, default: int = 0) -> int:
+    text = request.query.get(name, str(default))
+    if not text.isdecimal() or len(text) > 12:
+        raise web.HTTPBadRequest(reason=f"{name} must be a whole number")
+    return int(text)
+
+
+def _json(value: Any, **headers: str) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), content_type="application/json", headers=headers)
+
+
+def _asset(name: str) -> web.Response:
+    suffix = name[name.rfind(".") :]
+    if suffix not in PAGE_FILES:
+        raise web.HTTPNotFound(reason="there is no such file")
+    if name == "charts.css":
+        return web.Response(text=chart_style(), content_type="text/css")
+    folder = resources.files("rollforge.view").joinpath("page")
+    if name not in {file.name for file in folder.iterdir()}:
+        raise web.HTTPNotFound(reason="there is no such file")
+    return web.Response(
+        body=folder.joinpath(name).read_bytes(), content_type=PAGE_FILES[suffix], charset="utf-8"
+    )
+
+
+def make_app(books: Sequence[Book], guard: Guard) -> web.Application:
+    """The application; the caller opened the books."""
+    server = Server(books)
+    app = web.Application(middlewares=[guard.check], client_max_size=MOST_BODY)
+    app.add_routes(server.routes())
+    app.on_cleanup.append(server.close)
+    return app
+
+
+async def serve(options: ViewOptions, ready: Callable[[str], None]) -> None:
+    """Serve until cancelled; `ready` gets the address with its token once the port is open."""
+    options.check()
+    books = [Book(path, verifier=options.verifier) for path in options.runs]
+    token = options.token or secrets.token_urlsafe(24)
+    guard = Guard(token, port=options.port, is_loopback=is_loopback(options.host))
+    runner = web.AppRunner(make_app(books, guard), access_log=None)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, options.host, options.port)
+        await site.start()
+        host, port = runner.addresses[0][:2]
+        ready(f"http://{f'[{host}]' if ':' in host else host}:{port}/?token={token}")
+        await asyncio.Event().wait()
+    finally:
+        await runner.cleanup()
