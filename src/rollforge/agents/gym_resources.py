@@ -24,7 +24,7 @@ from rollforge.endpoint import Model
 from rollforge.endpoint.client import Outage
 from rollforge.errors import Failure
 from rollforge.records import JsonObject, Task, Verdict, to_json
-from rollforge.tasks.rows import is_empty_prompt
+from rollforge.tasks import is_empty_prompt
 
 
 class GymResources:

@@ -275,10 +275,10 @@ class CollectOptions(TaskOptions, ServerOptions, VerifierOptions, RolloutOptions
             _check_url(flag, url, "http://host:port")
         if len(given) > 1:
             raise UsageError(f"{' and '.join(given)} contradict each other", hint="give one of them")
-        if self.agent_name is not None and not given:
+        if self.agent_name is not None and not given and self.verifier is None and not self.no_verify:
             raise UsageError(
-                f"--agent-name {self.agent_name} names a NeMo Gym agent, but no server is given",
-                hint="add --gym-head http://localhost:11000 (or --gym-agent URL, --gym-resources URL)",
+                f"--agent-name {self.agent_name} names a NeMo Gym agent, but no server is given, so nothing would judge",
+                hint="add --gym-head http://localhost:11000 (or --gym-agent URL, --gym-resources URL), or a --verifier",
             )
         if given and self.tools:
             raise UsageError(
