@@ -41,7 +41,7 @@ ROWS = [
         "web_guard",
         "store",
     },
-    {"rollouts", "index", "endpoint", "simulate", "experience", "buffer", "conversations"},
+    {"rollouts", "labels", "index", "endpoint", "simulate", "experience", "buffer", "conversations"},
     {"agents", "executors", "verifiers", "checks", "recipes", "exporters", "sinks", "operators"},
     {"steps"},
     {"config", "testing", "reports"},
@@ -66,7 +66,7 @@ SIDE_DOORS = {
     "steps.prepare": {"settings"},
     "steps.profile": {"records", "write"},
     "steps.verify": {"options", "tally"},
-    "store": {"atomic", "digest", "files", "find", "lock", "manifest", "reading"},
+    "store": {"atomic", "digest", "files", "find", "lock", "manifest", "reading", "verifier_failures"},
     "tasks": {"reading"},
     "verifiers.probes": {"report"},
 }

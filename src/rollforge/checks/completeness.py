@@ -39,7 +39,8 @@ def low_coverage(run: Evidence, limits: Limits) -> Iterator[Finding]:
         return
     yield Finding(
         level=level,
-        text=f"{run.judged_n:,} of {run.n:,} rollouts ({found.value:.0%}) are judged; every number about rewards is over those only",
+        text=f"{run.judged_n:,} of {run.n:,} rollouts ({found.value:.0%}) are judged; every number about rewards is over those only"
+        + (f"; {run.about.verifier_failures}" if run.about.verifier_failures else ""),
         value=found.value,
         threshold=limits["min_share"],
         n=run.n,

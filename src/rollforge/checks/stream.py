@@ -1,7 +1,8 @@
 """Detectors of broken verification that watch verdicts as they arrive, at constant cost per rollout.
 
-One signal turns the light yellow; only two independent signals trip it, because tasks sorted by difficulty, a slow disk or a
-cache trigger any single one now and then. A tripped detector marks a window to be judged again; it never drops rollouts.
+A verifier that fails on everything trips at once. Otherwise one signal turns the light yellow and two independent ones trip,
+because tasks sorted by difficulty, a slow disk or a cache trigger any single one now and then. A tripped detector marks a window
+to be judged again; it never drops rollouts.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ CALM = 0.2
 """A fall of the mean reward, or a share of `TIMES`, that counts as calm."""
 REMEMBERED = 8192
 NEIGHBOURS = 400
+FAILURES_AT_FIRST, FAILURES_LATER = 20, 100
+"""Failures in a row that stop a run: before the first verdict, and after it."""
 EVERY = 64
 
 
@@ -58,7 +61,7 @@ class Watch:
 
     __slots__ = (
         "_calm_at", "_calm_seen", "_drop_high", "_drop_low", "_empties", "_empties_rewarded", "_fail_fast", "_fail_slow",
-        "_fast", "_first_at",
+        "_failed_in_a_row", "_fast", "_first_at",
         "_first_seen", "_known", "_last_at", "_latency_n", "_length", "_looked", "_looks_right", "_next_look", "_past", "_repeats",
         "_repeats_differ", "_reward_fast", "_reward_slow", "_slow", "_task_count", "_tasks", "_usual_n", "_value", "judged", "reason",
         "seen", "signals", "tripped",
@@ -90,6 +93,7 @@ class Watch:
         self._known: dict[tuple[int, int], float] = {}
         self._repeats = self._repeats_differ = 0
         self._looked = self._looks_right = 0
+        self._failed_in_a_row = 0
 
     @property
     def light(self) -> Light:
@@ -115,6 +119,7 @@ class Watch:
         """
         self.seen += 1
         self._fail_fast += FAST * (has_failure - self._fail_fast)
+        self._observe_failure(has_failure, at)
         if reward is None:
             if self.seen % EVERY == 0:
                 self._judge()
@@ -180,6 +185,19 @@ class Watch:
         if "rewards" in self.signals:
             self.signals.pop("rewards")
             self.signals.pop("extraction", None)
+
+    def _observe_failure(self, has_failure: bool, at: float) -> None:
+        self._failed_in_a_row = self._failed_in_a_row + 1 if has_failure else 0
+        if not has_failure:
+            return
+        self._last_at = at
+        if self._failed_in_a_row == 1:
+            self._calm_at, self._calm_seen = at, self.seen - 1
+        limit = FAILURES_LATER if self.judged else FAILURES_AT_FIRST
+        if self._failed_in_a_row >= limit and not self.tripped:
+            self.tripped = True
+            self.signals["failures"] = f"the verifier failed on the last {self._failed_in_a_row:,} rollouts"
+            self.reason = "; ".join(self.signals.values())
 
     def _observe_latency(self, logarithm: float, is_still: bool) -> None:
         self._latency_n += 1

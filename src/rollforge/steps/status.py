@@ -11,6 +11,7 @@ from rollforge.errors import UsageError
 from rollforge.store import Ledger, Manifest, RunFiles, is_alive, read_manifest
 from rollforge.store.find import near_run
 from rollforge.store.manifest import RunningReward, State
+from rollforge.store.verifier_failures import verifier_failures
 from rollforge.tasks import TaskFile
 
 FRESH_S = 15.0
@@ -39,6 +40,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     is_stale: bool
     """It should be running, but has not said so for a while."""
     command: list[str]
+    verifier_failures: dict[str, int] = {}
+    """The most frequent failures of the verifier: text and place, as it raised them."""
 
 
 def read_status(run: str | Path) -> Status:
@@ -73,6 +76,7 @@ def read_status(run: str | Path) -> Status:
         updated_s_ago=age,
         is_stale=is_running and age > FRESH_S,
         command=manifest.command,
+        verifier_failures=dict(verifier_failures(files)),
     )
 
 

@@ -70,8 +70,13 @@ def profile(
             print_json(msgspec.to_builtins(found.summary) | {"agents": agent_entries(found.agents)})
         else:
             from rollforge.cli.render.profile import print_profile
+            from rollforge.store.verifier_failures import failures_text, verifier_failures
 
             print_profile(found, [str(files.rollouts) for files in index.runs], reading.where)
+            for files in index.runs:
+                why = failures_text(verifier_failures(files))
+                if why:
+                    say(f"note: {why}")
             for path in found.summary.files.values():
                 say(f"wrote {path}")
         return strict_exit(index, is_strict=reading.strict)

@@ -174,6 +174,10 @@ def _print_end(result: CollectResult, metrics: RunMetrics | None) -> None:
     if result.unjudged:
         judge_later = f"rollforge verify {shlex.quote(result.run)} --failed-only"
         say(f"  unjudged  {result.unjudged:,} (reward null; judge them later: {judge_later})")
+    if result.verifier_failures:
+        from rollforge.store.verifier_failures import failures_text
+
+        say(f"  verifier  {failures_text(list(result.verifier_failures.items()))}")
     if result.suspect is not None:
         _print_suspect(result)
     if result.bad_lines:

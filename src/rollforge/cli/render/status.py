@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rollforge.cli.render.console import say
 from rollforge.cli.render.progress import duration, number
 from rollforge.cli.render.table import put
+from rollforge.store.verifier_failures import failures_text
 
 if TYPE_CHECKING:
     from rollforge.steps.status import Status
@@ -40,6 +41,8 @@ def _lines(status: Status) -> list[str]:
         lines.append(
             "  failed    " + ", ".join(f"{count:,} {kind}" for kind, count in sorted(status.failed.items()))
         )
+    if status.verifier_failures:
+        lines.append(f"  verifier  {failures_text(list(status.verifier_failures.items()))}")
     if status.is_stale:
         say(f"warning: the process has not reported for {duration(status.updated_s_ago)}; it may be stuck")
     if status.state == "interrupted" and status.command:

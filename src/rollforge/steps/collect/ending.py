@@ -48,6 +48,8 @@ class CollectResult(msgspec.Struct, frozen=True, kw_only=True):
     bottleneck: str
     forecast: Forecast | None = None
     bad_lines: int = 0
+    verifier_failures: dict[str, int] = {}
+    """The most frequent failures of the verifier in this session: text and place, as it raised them."""
     notes: list[str] = []
     suspect: SuspectWindow | None = None
     """The window of rollouts whose rewards the detectors of broken verification do not trust; they are kept."""
@@ -76,8 +78,12 @@ def ending_of(reason: Reason, *, unfinished: int, unjudged: int, shortfall: str 
             return reason, Exit.USAGE
 
 
-def message_of(ending: Ending, engine: CollectEngine, shortfall: str = "") -> str:
+def message_of(
+    ending: Ending, engine: CollectEngine, shortfall: str = "", *, is_still_suspect: bool = False
+) -> str:
     """One sentence for the summary; `shortfall` is what an observer could not deliver."""
+    if is_still_suspect:
+        return "verification looked broken before and nothing has changed since, so its verdicts stay suspect"
     match ending:
         case "incomplete" if shortfall:
             return f"finished, but {shortfall}"

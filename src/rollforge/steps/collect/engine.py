@@ -341,6 +341,7 @@ class CollectEngine:
                 started = time.monotonic()
                 verdict = await self._judge.judge(work.group.task, response)
         except Failure as failure:
+            self.live.verifier_failed(failure.message)
             await self._record_failure(work, failure, begun, is_terminal=False)
             verdict = NO_VERDICT
         finally:
@@ -352,7 +353,7 @@ class CollectEngine:
     def _watch_verdict(
         self, task: Task, response: Response, verdict: Verdict, verify_s: float | None
     ) -> None:
-        """Let the detectors see a verdict; two independent signs of broken verification stop the run."""
+        """Let the detectors see a verdict; failures only, or two independent signs of broken verification, stop the run."""
         text = response.text
         self.watch.observe(
             task.index,

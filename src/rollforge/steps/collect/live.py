@@ -17,6 +17,7 @@ from rollforge.records import Response, Verdict
 from rollforge.store.manifest import RunningReward
 from rollforge.verifiers.running.judge import JudgeCounters
 
+FAILURES_KEPT = 5
 CHARACTERS_PER_TOKEN = 4
 """Good enough for servers that report no usage."""
 
@@ -64,6 +65,8 @@ class Live:
         self.fresh = self.judged = self.unjudged = self.given_up = 0
         self.truncated = self.empty = self.tokens = self.bytes = 0
         self.failures: Counter[str] = Counter()
+        self.verifier_failures: Counter[str] = Counter()
+        """The first distinct messages of a failing verifier, and how often each came."""
         self.redrawn_after_timeout = 0
         """Rollouts tried again after a time-out: the new answer may be a shorter one."""
         self.reward = ClusterMean()
@@ -72,6 +75,11 @@ class Live:
         self.model_s = self.verify_s = self.verify_wait_s = 0.0
         self.started = time.monotonic()
         self._window: deque[tuple[float, int, int]] = deque([(self.started, 0, 0)], maxlen=120)
+
+    def verifier_failed(self, message: str) -> None:
+        """Count a failed verdict; the first few distinct messages are kept."""
+        if message in self.verifier_failures or len(self.verifier_failures) < FAILURES_KEPT:
+            self.verifier_failures[message] += 1
 
     def rollout(
         self,

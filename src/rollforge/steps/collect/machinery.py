@@ -16,11 +16,12 @@ from rollforge.agents.base import Agent, Preparation, make_agent
 from rollforge.endpoint import HIGHEST, Client, ClientOptions, ConcurrencyRange, Limiter, Model, ModelOptions
 from rollforge.errors import Failure, RollforgeError, UsageError
 from rollforge.steps.collect.engine import CollectEngine
-from rollforge.steps.collect.live import Live, LiveSnapshot
+from rollforge.steps.collect.live import FAILURES_KEPT, Live, LiveSnapshot
 from rollforge.steps.collect.observer import Observer
 from rollforge.steps.collect.options import CollectOptions, parse_share
 from rollforge.steps.collect.plan import CollectPlan
 from rollforge.store import DurableFile, run_id
+from rollforge.store.verifier_failures import failures_text
 from rollforge.verifiers.base import Verifier
 from rollforge.verifiers.probes import SprinkledProbes
 from rollforge.verifiers.running.cache import VerdictCache
@@ -65,6 +66,9 @@ class Machinery:
             return f"waiting for {down[0].url}"
         if down:
             return f"{len(down)} endpoints down"
+        failed = list(self.engine.live.verifier_failures.most_common(FAILURES_KEPT))
+        if failed and not self.engine.live.judged:
+            return failures_text(failed)
         if self.engine.watch.signals:
             return "; ".join(self.engine.watch.signals.values())
         return "draining" if self.client.is_draining else ""

@@ -46,6 +46,9 @@ from rollforge.tasks import BadRow, PromptTemplate, TaskFile, read_lines, to_tas
 
 logger = logging.getLogger(__name__)
 
+SUSPECT = "suspect"
+"""The manifest's key for the window of rollouts that the detectors do not trust."""
+VERIFIER_SOURCE = "verifier_source"
 GROWING = ("samples", "limit")
 """Keys of the fingerprint that may grow when a run is resumed."""
 
@@ -63,15 +66,23 @@ class BadTaskLine(msgspec.Struct, frozen=True):
     hint: str = ""
 
 
+def _and_more(count: int) -> str:
+    return f"; the same in {count:,} more {'line' if count == 1 else 'lines'}" if count else ""
+
+
 class BadTasks(DataError):
     """The task file has bad lines; `lines` holds them all."""
 
     def __init__(self, lines: list[BadTaskLine]) -> None:
+        faults: dict[tuple[str, str | None], list[BadTaskLine]] = {}
+        for bad in lines:
+            faults.setdefault((bad.what, bad.hint), []).append(bad)
         shown = "\n".join(
-            f"  {bad.file}:{bad.line}: {bad.what}{f' ({bad.hint})' if bad.hint else ''}"
-            for bad in lines[:SHOWN_BAD_LINES]
+            f"  {same[0].file}:{same[0].line}: {what}{f' ({hint})' if hint else ''}{_and_more(len(same) - 1)}"
+            for (what, hint), same in list(faults.items())[:SHOWN_BAD_LINES]
         )
-        more = f"\n  … and {len(lines) - SHOWN_BAD_LINES:,} more" if len(lines) > SHOWN_BAD_LINES else ""
+        left = sum(len(same) for same in list(faults.values())[SHOWN_BAD_LINES:])
+        more = f"\n  … and {left:,} more" if left else ""
         super().__init__(
             f"{len(lines):,} bad {'line' if len(lines) == 1 else 'lines'} in the task file; nothing was sent\n{shown}{more}",
             hint="mend them, or leave them out with --skip-bad; --json lists them all",
@@ -123,7 +134,15 @@ def make_plan(
         digest = _digest(Path(spooled or _existing(options.input, "check -i/--input; `-` reads stdin")))
         fingerprint = _fingerprint(options, digest, verifier_fingerprint) | agent.fingerprint
         if old is not None:
-            refuse_changes({**old.fingerprint, "input": digest}, fingerprint, files)
+            before = {**old.fingerprint, "input": digest}
+            if SUSPECT in old.extra and before.get(VERIFIER_SOURCE) != fingerprint[VERIFIER_SOURCE]:
+                # The run stopped because of its verifier: one that was mended may go on.
+                before[VERIFIER_SOURCE] = fingerprint[VERIFIER_SOURCE]
+                notes.append(
+                    "the verifier has changed since the run stopped; judge what it judged before again: "
+                    f"rollforge verify {options.out} --verifier {options.verifier} --fresh"
+                )
+            refuse_changes(before, fingerprint, files)
         tasks, bad = _materialise(options, files, old, fingerprint, needs, spooled, is_rehearsal, agent=agent)
     finally:
         if spooled:
@@ -234,7 +253,7 @@ def _fingerprint(options: CollectOptions, digest: str, verifier_fingerprint: str
         "logprobs": options.logprobs,
         "skip_bad": options.skip_bad,
         "verifier": verifier_name(options.verifier),
-        "verifier_source": verifier_fingerprint,
+        VERIFIER_SOURCE: verifier_fingerprint,
     }
     return fingerprint | dict(_flat(PARAMS_KEY, options.overrides))
 

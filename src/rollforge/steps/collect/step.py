@@ -18,6 +18,7 @@ import msgspec
 
 from rollforge import __version__
 from rollforge.agents.base import Agent, Preparation
+from rollforge.checks.stream import SuspectWindow
 from rollforge.endpoint.model import LOGPROBS_ABSENT
 from rollforge.errors import Exit, RollforgeError
 from rollforge.steps.collect.ending import CollectResult, ending_of, message_of, raise_fatal
@@ -26,7 +27,7 @@ from rollforge.steps.collect.live import LiveSnapshot, reward_facts
 from rollforge.steps.collect.machinery import Machinery, judge_for, only_model, open_machinery, prepared_agent
 from rollforge.steps.collect.observer import GuardedObserver, Observer
 from rollforge.steps.collect.options import CollectOptions
-from rollforge.steps.collect.plan import CollectPlan, make_plan
+from rollforge.steps.collect.plan import SUSPECT, VERIFIER_SOURCE, CollectPlan, make_plan
 from rollforge.store import RunFiles, RunLock
 from rollforge.store.manifest import State
 from rollforge.verifiers.base import Verifier, load_verifier
@@ -34,6 +35,8 @@ from rollforge.verifiers.probes import ProbeReport
 
 logger = logging.getLogger(__name__)
 
+SUSPECT_VERIFIER = "suspect_verifier"
+"""The manifest's key for the fingerprint of the verifier that gave the suspect verdicts."""
 MANIFEST_EVERY_S = 2.0
 
 
@@ -205,7 +208,8 @@ class Collection:
         manifest.notes = self._all_notes(machinery)
         self._record_oddities(machinery, plan)
         if engine.watch.tripped:
-            manifest.extra["suspect"] = msgspec.to_builtins(engine.watch.window())
+            manifest.extra[SUSPECT] = msgspec.to_builtins(engine.watch.window())
+            manifest.extra[SUSPECT_VERIFIER] = manifest.fingerprint.get(VERIFIER_SOURCE)
 
     def _all_notes(self, machinery: Machinery) -> list[str]:
         """What a user should know: from the start, and what the server's answers were like."""
@@ -244,7 +248,8 @@ class Collection:
         ending, code = ending_of(engine.reason, unfinished=unfinished, unjudged=unjudged, shortfall=shortfall)
         if report is not None:
             plan.manifest.extra["probe"] = report.facts()
-        if report is not None and report.is_broken:
+        is_still_suspect = not engine.watch.tripped and self._is_still_suspect(plan)
+        if is_still_suspect or (report is not None and report.is_broken):
             code = Exit.BROKEN_VERIFICATION
         self._update_manifest(machinery, plan, ending if ending in ("done", "incomplete") else "interrupted")
         with contextlib.suppress(OSError):
@@ -258,7 +263,7 @@ class Collection:
             run=options.out,
             ending=ending,
             exit_code=code,
-            message=message_of(ending, engine, shortfall),
+            message=message_of(ending, engine, shortfall, is_still_suspect=is_still_suspect),
             expected=plan.ledger.expected,
             finished=plan.ledger.finished,
             fresh=live.fresh,
@@ -272,8 +277,24 @@ class Collection:
             forecast=forecast(live, owed=owed, elapsed_s=elapsed) if options.pilot is not None else None,
             bad_lines=plan.manifest.input.bad_lines,
             notes=self._all_notes(machinery),
-            suspect=engine.watch.window() if engine.watch.tripped else None,
+            suspect=engine.watch.window()
+            if engine.watch.tripped
+            else _earlier(plan)
+            if is_still_suspect
+            else None,
+            verifier_failures=dict(live.verifier_failures.most_common(3)),
             probe=report,
+        )
+
+    def _is_still_suspect(self, plan: CollectPlan) -> bool:
+        """Whether an earlier session stopped as broken, and neither verifier nor verdicts have changed since."""
+        extra, verdicts = plan.manifest.extra, plan.files.verdicts
+        return (
+            self._is_judged
+            and self.options.stop_on == "broken"
+            and SUSPECT in extra
+            and extra.get(SUSPECT_VERIFIER) == plan.manifest.fingerprint.get(VERIFIER_SOURCE)
+            and not (verdicts.exists() and verdicts.stat().st_size)
         )
 
     def _bottleneck(self, machinery: Machinery, elapsed_s: float) -> str:
@@ -286,3 +307,11 @@ class Collection:
             verify_slots=self.options.verify_concurrency,
             seconds_per_verdict=machinery.judge.counters.seconds_per_verdict if machinery.judge else None,
         )
+
+
+def _earlier(plan: CollectPlan) -> SuspectWindow | None:
+    """The window that an earlier session marked."""
+    try:
+        return msgspec.convert(plan.manifest.extra[SUSPECT], SuspectWindow, strict=False)
+    except msgspec.ValidationError:
+        return None
