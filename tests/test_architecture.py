@@ -41,7 +41,7 @@ ROWS = [
         "web_guard",
         "store",
     },
-    {"rollouts", "index", "endpoint", "simulate", "experience", "buffer", "conversations"},
+    {"rollouts", "labels", "index", "endpoint", "simulate", "experience", "buffer", "conversations"},
     {"agents", "executors", "verifiers", "checks", "recipes", "exporters", "sinks", "operators"},
     {"steps"},
     {"config", "testing", "reports"},

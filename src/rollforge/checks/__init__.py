@@ -31,6 +31,7 @@ MEMBERS = {
     "failed-probe": "rollforge.checks.opinions:failed_probe",
     "never-probed": "rollforge.checks.opinions:never_probed",
     "unsandboxed": "rollforge.checks.unsandboxed:unsandboxed",
+    "labelled-errors": "rollforge.checks.labelled:labelled_errors",
     "unjudged-clusters": "rollforge.checks.unjudged_clusters:unjudged_clusters",
     "low-coverage": "rollforge.checks.completeness:low_coverage",
     "missing-rollouts": "rollforge.checks.completeness:missing_rollouts",

@@ -27,6 +27,10 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code."""
     try:
+        if argv is None:
+            from rollforge.cli.interrupts import end_on_term
+
+            end_on_term()
         code = run(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
     except RollforgeError as error:

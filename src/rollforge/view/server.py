@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from rollforge.charts import chart_style
 from rollforge.errors import RollforgeError, UsageError
+from rollforge.labels import Label, LabelFile, label_queue
 from rollforge.reports import flips_of, run_inputs
-from rollforge.steps.label import Label, LabelFile, label_queue
 from rollforge.steps.metrics import compare_runs
 from rollforge.steps.report import run_figures
 from rollforge.view.book import Book

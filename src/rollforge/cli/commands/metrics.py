@@ -26,6 +26,7 @@ def metrics(
     threshold: float = 0.5,
     answer_field: str | None = None,
     compat: Literal["nemo-gym", "trinity"] | None = None,
+    labels: Flag = False,
     out: Annotated[Path | None, Parameter(name=["--out", "-o"])] = None,
     reading: Reading = Reading(),  # noqa: B008  (a record of defaults, never changed)
     json: Flag = False,
@@ -47,6 +48,8 @@ def metrics(
         The field that majority@k votes on. Default: `extracted_answer` if there is one, else the whole answer.
     compat
         Print the numbers that another tool would print, under its names (nemo-gym: pass@k in 0–100; trinity: bootstrap best@k).
+    labels
+        Print how good the verifier is by people's labels instead: precision, recall and error rate, from the random queue alone.
     out
         Also write the metrics to this file as JSON.
     json
@@ -60,11 +63,28 @@ def metrics(
             hint="leave out --compat to compare, or --against to see the peer's numbers (of each run in turn)",
         )
     with open_index(run, verifier=reading.verifier, workers=reading.workers) as index:
-        if compat is not None:
+        if labels:
+            _print_labels(index, threshold, out, json=json)
+        elif compat is not None:
             _print_compat(index, compat, reading.where, out)
         else:
             _print_metrics(index, against, threshold, answer_field, out, reading, json=json)
         return strict_exit(index, is_strict=reading.strict)
+
+
+def _print_labels(index: Index, threshold: float, out: Path | None, *, json: bool) -> None:
+    from rollforge.cli.render.labels import print_labels
+    from rollforge.labels import run_rates
+
+    rates = run_rates(index, threshold=threshold)
+    if rates is None:
+        name = index.runs[0].name
+        raise UsageError(f"{name} has no labels", hint=f"label some verdicts: rollforge show {name} --label")
+    _write(rates, out)
+    if json:
+        print_json(rates)
+    else:
+        print_labels(rates)
 
 
 def _print_compat(index: Index, compat: str, where: str | None, out: Path | None) -> None:

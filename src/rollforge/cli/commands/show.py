@@ -11,10 +11,11 @@ from cyclopts import Parameter
 
 from rollforge.cli.commands.reading import check_count, say_doubt, strict_exit
 from rollforge.cli.render.show import print_line, print_rollouts
-from rollforge.cli.values import Flag
+from rollforge.cli.values import Flag, within
 from rollforge.errors import Exit, UsageError
 
 if TYPE_CHECKING:
+    from rollforge.index import Index
     from rollforge.steps.show import Pick, Shown, ShowOptions
 
 EXAMPLE = 'rollforge show runs/first --where "reward = 0 and turns = 1" --sample 3'
@@ -108,11 +109,12 @@ def show(
     *run: Annotated[str, Parameter(name="run")],
     example: str | None = None,
     choice: Choice = Choice(),  # noqa: B008  (a record of defaults, never changed)
+    label: Flag = False,
     raw: Flag = False,
     full: Flag = False,
     verifier: str | None = None,
     strict: Flag = False,
-    workers: int | None = None,
+    workers: Annotated[int | None, within(1, 1024)] = None,
     json: Flag = False,
 ) -> Exit:
     """Print rollouts for reading: prompt, reasoning, tool calls and answer laid out, reward and numbers beside them.
@@ -123,6 +125,9 @@ def show(
         A rollouts file, its folder, or several files (or a glob) read as one run.
     example
         Show what is behind a row of a prepared data set, given as FILE:LINE; needs no run.
+    label
+        Ask about one verdict after another: agree, disagree or unsure. Rollouts are drawn at random by --seed, which is what rates
+        need; with --suspicious, those that look wrong come first.
     raw
         Print the lines as they stand in the file.
     full
@@ -148,12 +153,51 @@ def show(
 
     with open_index(runs, verifier=verifier, workers=workers) as index:
         say_doubt(index)
+        if label:
+            return _label(index, choice)
         if choice.line is not None:
             seen = show_line(index, choice.line)
             if seen.reason is not None or raw:
                 return print_line(seen, raw=raw, json=json)
         print_rollouts(show_rollouts(index, choice.options()), raw=raw, full=full, json=json)
         return strict_exit(index, is_strict=strict)
+
+
+def _label(index: Index, choice: Choice) -> Exit:
+    """Ask a person about verdicts until the queue is empty or the person has had enough."""
+    from rollforge.cli.render.console import say
+    from rollforge.cli.render.labels import ask_labels
+    from rollforge.labels import Label, LabelFile, Opinion, Queue, label_queue
+    from rollforge.steps.show import ShowOptions, show_rollouts
+
+    if len(index.runs) != 1:
+        raise UsageError("labels belong to one run", hint="name one run")
+    file = LabelFile(index.runs[0])
+    done = {(one.task, one.rollout) for one in file.read()}
+    kind: Queue = "suspicious" if choice.suspicious else "random"
+    keys = label_queue(index, kind, seed=choice.seed, done=done, count=choice.limit or 1000)
+    queue = (
+        one for row, _, _ in keys for one in show_rollouts(index, ShowOptions(where=f"row = {row}", limit=1))
+    )
+
+    def keep(one: Shown, opinion: Opinion) -> None:
+        verifier = one.facts.get("verifier")
+        seed = choice.seed if kind == "random" else None
+        file.add(
+            Label(
+                task=one.task,
+                rollout=one.rollout,
+                label=opinion,
+                reward=one.reward,
+                verifier=verifier,
+                queue=kind,
+                seed=seed,
+            )
+        )
+
+    count = ask_labels(queue, keep)
+    say(f"{count:,} labels in {file.path}; what they say: rollforge metrics --labels {index.runs[0].name}")
+    return Exit.DONE
 
 
 def _take_number(words: tuple[str, ...], choice: Choice) -> tuple[list[str], Choice]:

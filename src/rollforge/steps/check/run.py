@@ -14,6 +14,7 @@ from rollforge.checks.evidence import About, Evidence, EvidenceSource, ProbeOutc
 from rollforge.checks.finding import Recipe
 from rollforge.checks.stream import SuspectWindow
 from rollforge.index import Index, open_index
+from rollforge.labels import run_rates
 from rollforge.records import JsonObject
 from rollforge.stats import Floats
 from rollforge.steps.check.other_verdicts import other_rewards
@@ -114,6 +115,7 @@ def index_evidence(index: Index, options: CheckOptions) -> Evidence:
         timeout_s=next((limit for item in known if (limit := _timeout(item)) is not None), None),
         verifier_failures=failures_text([one for files in index.runs for one in verifier_failures(files)]),
         suspect=next((window for item in known if (window := _suspect(item)) is not None), None),
+        labels=run_rates(index),
     )
     source: EvidenceSource = IndexSource(index, options.where)
     return Evidence(source, about, places_limit=options.places_limit)

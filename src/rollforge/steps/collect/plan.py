@@ -66,15 +66,23 @@ class BadTaskLine(msgspec.Struct, frozen=True):
     hint: str = ""
 
 
+def _and_more(count: int) -> str:
+    return f"; the same in {count:,} more {'line' if count == 1 else 'lines'}" if count else ""
+
+
 class BadTasks(DataError):
     """The task file has bad lines; `lines` holds them all."""
 
     def __init__(self, lines: list[BadTaskLine]) -> None:
+        faults: dict[tuple[str, str | None], list[BadTaskLine]] = {}
+        for bad in lines:
+            faults.setdefault((bad.what, bad.hint), []).append(bad)
         shown = "\n".join(
-            f"  {bad.file}:{bad.line}: {bad.what}{f' ({bad.hint})' if bad.hint else ''}"
-            for bad in lines[:SHOWN_BAD_LINES]
+            f"  {same[0].file}:{same[0].line}: {what}{f' ({hint})' if hint else ''}{_and_more(len(same) - 1)}"
+            for (what, hint), same in list(faults.items())[:SHOWN_BAD_LINES]
         )
-        more = f"\n  … and {len(lines) - SHOWN_BAD_LINES:,} more" if len(lines) > SHOWN_BAD_LINES else ""
+        left = sum(len(same) for same in list(faults.values())[SHOWN_BAD_LINES:])
+        more = f"\n  … and {left:,} more" if left else ""
         super().__init__(
             f"{len(lines):,} bad {'line' if len(lines) == 1 else 'lines'} in the task file; nothing was sent\n{shown}{more}",
             hint="mend them, or leave them out with --skip-bad; --json lists them all",

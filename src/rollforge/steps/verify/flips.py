@@ -13,6 +13,7 @@ import msgspec
 
 from rollforge.errors import UsageError
 from rollforge.intervals import ClusterMean
+from rollforge.labels import LabelFile, is_right
 from rollforge.records import JsonObject
 from rollforge.registry import did_you_mean
 from rollforge.rollouts import Own, RolloutReader, TaskFields
@@ -21,6 +22,8 @@ from rollforge.steps.verify.tally import RewardEstimate, estimate_of
 from rollforge.steps.verify.verdicts import RECORDED, Key, VerdictRow, known_verifiers, read_verdicts
 from rollforge.store import RunFiles
 
+LABELS = "labels"
+"""The name under which people are compared with a verifier."""
 PASS = 0.5
 """A reward from here on counts as a pass: 0→1 and 1→0 mean crossing it."""
 EXAMPLES = 3
@@ -107,8 +110,16 @@ def compare(run: str | Path, a: str, b: str, *, tasks: str | Path | None = None)
     first, second = _Side(a), _Side(b)
     keys = _read(files, first, second)
     for side in (first, second):
+        if side.name == LABELS:
+            side.reward_by_key |= _labelled(files)
+    for side in (first, second):
         if not side.reward_by_key:
             known = known_verifiers(files)
+            if side.name == LABELS:
+                raise UsageError(
+                    f"{files.labels}: nobody has labelled a rollout of this run",
+                    hint=f"label some: rollforge show {files.name} --label",
+                )
             if side.name == RECORDED:
                 raise UsageError(
                     f"{files.rollouts}: no rollout has a reward of its own",
@@ -122,6 +133,15 @@ def compare(run: str | Path, a: str, b: str, *, tasks: str | Path | None = None)
     table, flips = _tabulate(first, second, keys)
     table.examples = _examples(files, flips, first, second, TaskFields(files, tasks))
     return table
+
+
+def _labelled(files: RunFiles) -> dict[Key, float]:
+    """What people think each labelled answer deserves: 1 or 0."""
+    return {
+        (one.task, one.rollout): float(opinion)
+        for one in LabelFile(files).newest()
+        if (opinion := is_right(one, PASS)) is not None
+    }
 
 
 def _read(files: RunFiles, first: _Side, second: _Side) -> int:

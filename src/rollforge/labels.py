@@ -150,6 +150,20 @@ class LabelRates(Struct, frozen=True, kw_only=True):
     """Of the rollouts people fail, those that the verifier passes."""
 
 
+def run_rates(index: Index, *, threshold: float = 0.5) -> LabelRates | None:
+    """The rates of a run of one file, from the labels beside it; None when it has no labels."""
+    if len(index.runs) != 1 or not index.runs[0].labels.is_file():
+        return None
+    return label_rates(index, LabelFile(index.runs[0]).newest(), threshold=threshold)
+
+
+def is_right(label: Label, threshold: float = 0.5) -> bool | None:
+    """Whether the person takes the answer for right; None when unsure, or when the label names no reward."""
+    if label.label == "unsure" or label.reward is None:
+        return None
+    return (label.reward >= threshold) == (label.label == "agree")
+
+
 def label_rates(index: Index, labels: Sequence[Label], *, threshold: float = 0.5) -> LabelRates:
     """Precision, recall and error rates of the verdicts that count, from random labels alone."""
     rewards = _rewards(index, labels)

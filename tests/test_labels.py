@@ -1,0 +1,143 @@
+"""Labels: durable, drawn at random, and rates that keep their promises."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rollforge.index import open_index
+from rollforge.labels import FEWEST, Label, LabelFile, label_queue, label_rates, run_rates
+from rollforge.steps.check import check_run
+from rollforge.steps.verify import compare
+from rollforge.store import RunFiles
+from tests.builders import make_rollout, write_rows
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    rows = [
+        make_rollout(task, sample, float((task + sample) % 2)) for task in range(60) for sample in range(4)
+    ]
+    write_rows(tmp_path / "run" / "rollouts.jsonl", rows)
+    return tmp_path / "run"
+
+
+def label(task: int, rollout: int, opinion: str, *, reward: float = 1.0, queue: str = "random") -> Label:
+    return Label(task=task, rollout=rollout, label=opinion, reward=reward, queue=queue, who="me", at=1.0)  # type: ignore[arg-type]
+
+
+def test_the_random_queue_does_not_depend_on_the_order_of_lines(run: Path, tmp_path: Path) -> None:
+    lines = (run / "rollouts.jsonl").read_bytes().splitlines()
+    other = write_rows(tmp_path / "other" / "rollouts.jsonl", list(reversed(lines))).parent
+    with open_index(run) as index, open_index(other) as turned:
+        here = [key[1:] for key in label_queue(index, "random", seed=3, count=50)]
+        assert here == [key[1:] for key in label_queue(turned, "random", seed=3, count=50)]
+        assert here != [key[1:] for key in label_queue(index, "random", seed=4, count=50)]
+        rest = label_queue(index, "random", seed=3, done=set(here[:10]), count=40)
+        assert [key[1:] for key in rest] == here[10:50]
+
+
+def test_rates_come_from_the_random_queue_alone(run: Path) -> None:
+    labels = [
+        label(task, 0, "disagree" if task % 2 else "agree", reward=float(task % 2)) for task in range(40)
+    ]
+    labels += [
+        label(task, 1, "disagree", reward=float((task + 1) % 2), queue="suspicious") for task in range(40)
+    ]
+    with open_index(run) as index:
+        rates = label_rates(index, labels)
+    assert rates.error.value == 0.5
+    assert (rates.random, rates.suspicious) == (40, 40)
+    assert rates.precision.value == 0.0, "every pass in the sample was disagreed with"
+    assert rates.recall.value is None, "nobody passed an answer: there is nothing to recall"
+
+
+def test_a_label_about_another_reward_is_stale(run: Path) -> None:
+    with open_index(run) as index:
+        rates = label_rates(index, [label(0, 0, "agree", reward=0.7)])
+    assert (rates.stale, rates.random) == (1, 0)
+
+
+def test_few_labels_give_no_rate(run: Path) -> None:
+    with open_index(run) as index:
+        rates = label_rates(
+            index, [label(task, 0, "agree", reward=float(task % 2)) for task in range(FEWEST - 1)]
+        )
+    assert rates.error.value is None
+    assert rates.error.n == FEWEST - 1
+
+
+def test_intervals_of_the_error_rate_hold_the_truth_about_as_often_as_they_say(run: Path) -> None:
+    truth, rng, hits = 0.2, np.random.default_rng(5), 0
+    with open_index(run) as index:
+        for _ in range(200):
+            drawn = rng.permutation(240)[:80]
+            opinions = np.where(rng.random(len(drawn)) < truth, "disagree", "agree").tolist()
+            labels = [
+                label(key // 4, key % 4, opinion, reward=float((key // 4 + key % 4) % 2))
+                for key, opinion in zip(drawn.tolist(), opinions, strict=True)
+            ]
+            ci = label_rates(index, labels).error.ci
+            assert ci is not None
+            hits += ci[0] <= truth <= ci[1]
+    assert hits >= 180
+
+
+def test_a_verifier_that_people_contradict_is_a_finding(run: Path) -> None:
+    file = LabelFile(RunFiles(run))
+    for task in range(60):
+        file.add(label(task, 0, "disagree" if task % 2 else "agree", reward=float(task % 2)))
+    found = {finding.id: finding for finding in check_run(run).findings}
+    assert found["labelled-errors"].level == "error"
+    assert found["labelled-errors"].n == 60
+
+
+def test_labels_are_compared_with_a_verifier(run: Path) -> None:
+    file = LabelFile(RunFiles(run))
+    for task in range(10):
+        file.add(label(task, 0, "disagree", reward=float(task % 2)))
+    table = compare(run, "recorded", "labels")
+    assert (table.n, table.up, table.down) == (10, 5, 5)
+
+
+def test_the_newest_label_of_a_person_wins_and_a_torn_line_is_passed_over(run: Path) -> None:
+    file = LabelFile(RunFiles(run))
+    file.add(label(0, 0, "agree"))
+    with file.path.open("ab") as torn:
+        torn.write(b'{"task": 1, "rol')
+    file.add(label(0, 0, "disagree"))
+    assert [one.label for one in file.newest()] == ["disagree"]
+
+
+def test_no_label_is_lost_on_kill(run: Path) -> None:
+    code = (
+        "import sys; from rollforge.labels import *; from rollforge.store import RunFiles\n"
+        "file = LabelFile(RunFiles(sys.argv[1]))\n"
+        "for task in range(10_000):\n"
+        "    file.add(Label(task=task, rollout=0, label='agree')); print(task, flush=True)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(run)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    told = [int(process.stdout.readline()) for _ in range(25)]
+    os.kill(process.pid, signal.SIGKILL)
+    told += [int(line) for line in process.stdout.read().split("\n") if line.strip().isdecimal()]
+    process.wait()
+    kept = {one.task for one in LabelFile(RunFiles(run)).read()}
+    assert set(told) <= kept
+
+
+def test_labelling_in_a_terminal(run: Path) -> None:
+    words = [sys.executable, "-m", "rollforge", "show", str(run), "--label", "--limit", "4"]
+    done = subprocess.run(words, input="a\nx\nd\nu\nq\n", capture_output=True, text=True, check=True)
+    assert [one.label for one in LabelFile(RunFiles(run)).read()] == ["agree", "disagree", "unsure"]
+    assert "rollforge metrics --labels" in done.stderr
+    with open_index(run) as index:
+        rates = run_rates(index)
+    assert rates is not None
+    assert (rates.labels, rates.unsure) == (3, 1)
