@@ -120,7 +120,7 @@ class VerifierOptions:
     stop_on: Literal["broken", "never"] = "broken"
     """broken: stop with exit code 5 on two independent signs of broken verification; never: only mark the rollouts."""
     probe: str | None = None
-    """Test the verifier while collecting, on answers whose verdict is known (gold, empty, swapped), for this share of rollouts (1%); exit 5 if it fails."""  # noqa: E501  (help keeps the line breaks of a field's docstring)
+    """Test the verifier while collecting, on answers whose verdict is known (gold, empty, swapped), for this share of tasks (1%) but at least 60 of them: a verifier that is wrong on 30% of a question is then caught with probability 0.98. Exit 5 if it fails."""  # noqa: E501  (help keeps the line breaks of a field's docstring)
 
 
 @dataclass(frozen=True, kw_only=True)
