@@ -107,7 +107,7 @@ def test_strict_makes_a_bad_line_exit_2(run: Path, capsys: pytest.CaptureFixture
 def test_metrics_against_another_run_and_in_the_peers_words(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "the same" in Called(capsys, "metrics", run, "--against", run).out
+    assert "too few tasks to tell" in Called(capsys, "metrics", run, "--against", run).out
     assert "pass@1/accuracy" in Called(capsys, "metrics", run, "--compat", "nemo-gym").out
     assert "eval/rollouts/reward/best@2" in Called(capsys, "metrics", run, "--compat", "trinity").out
 
@@ -226,7 +226,7 @@ def test_every_reading_command_counts_bad_lines_and_exits_2_under_strict(
         file.write(b"{bad\n" + json.dumps(make_rollout(0, 0)).encode() + b"\n")
     verb, *rest = words
     plain = Called(capsys, verb, run, *rest)
-    assert plain.code == 0 and "1 lines rejected" in plain.err and "1 duplicates" in plain.err
+    assert plain.code == 0 and "1 line rejected" in plain.err and "1 duplicate" in plain.err
     assert "rollouts.jsonl:13: " in plain.err and "rollouts.jsonl:1: " in plain.err
     assert Called(capsys, verb, run, *rest, "--strict").code == 2
 

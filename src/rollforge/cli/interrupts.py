@@ -1,16 +1,33 @@
-"""This module wires signals: the first Ctrl-C drains, the second aborts; SIGTERM drains within a grace period."""
+"""Signals: the first Ctrl-C drains, the second aborts; SIGTERM drains within a grace period, then ends the process."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
+from typing import Never
 
 from rollforge.cli.render.console import say
+from rollforge.errors import Exit
 
 TERM_GRACE_S = 30.0
-"""After SIGTERM, what is in flight may take this long to finish."""
+"""Time that work in flight has to finish after SIGTERM."""
+ABORT_GRACE_S = 5.0
+"""Time to abort after that; then the process ends, whatever still runs."""
+
+
+def end_on_term() -> None:
+    """Let SIGTERM end any command like Ctrl-C: files are closed, children are ended; at the latest after the grace period."""
+
+    def terminate(*_: object) -> Never:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _end_after(TERM_GRACE_S)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, terminate)
 
 
 def wire_signals(*, drain: Callable[[], None], abort: Callable[[], None], what: str = "in flight") -> None:
@@ -31,13 +48,21 @@ def wire_signals(*, drain: Callable[[], None], abort: Callable[[], None], what: 
         say(f"stopping: what is {what} has {TERM_GRACE_S:.0f} s to finish")
         drain()
         loop.call_later(TERM_GRACE_S, abort)
+        _end_after(TERM_GRACE_S + ABORT_GRACE_S)
 
     loop.add_signal_handler(signal.SIGINT, interrupt)
     loop.add_signal_handler(signal.SIGTERM, terminate)
 
 
+def _end_after(seconds: float) -> None:
+    """End the process then, if it still runs: a hung library must not outlive the grace period."""
+    timer = threading.Timer(seconds, os._exit, [int(Exit.INTERRUPTED)])
+    timer.daemon = True
+    timer.start()
+
+
 def resume_command(*, is_after_pilot: bool = False) -> list[str]:
-    """The words that were typed, without --fresh: they resume the work. A pilot that is done is not asked for again."""
+    """Return the typed words without --fresh: they resume the work. After a pilot, without --pilot too."""
     words = [word for word in sys.argv[1:] if word != "--fresh"]
     if is_after_pilot:
         words = [

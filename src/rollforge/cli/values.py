@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import Parameter, validators
 
 from rollforge.config import parse_duration, parse_settings
 
@@ -14,6 +14,14 @@ if TYPE_CHECKING:
 
 Flag = Annotated[bool, Parameter(negative=())]
 """A switch without a `--no-` form."""
+
+
+def within(lowest: float | None = None, highest: float | None = None) -> Parameter:
+    """Bound a number; the parser refuses others and names the flag."""
+    return Parameter(validator=validators.Number(gte=lowest, lte=highest))
+
+
+PORT = within(0, 65_535)
 
 
 def _to_seconds(_: Any, tokens: Sequence[Token]) -> float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,7 +15,7 @@ from rollforge.cli.interrupts import resume_command, wire_signals
 from rollforge.cli.render.console import print_json, say
 from rollforge.cli.render.progress import Progress
 from rollforge.cli.values import SECONDS, SETTINGS, Flag
-from rollforge.errors import Exit, RollforgeError
+from rollforge.errors import Exit, RollforgeError, UsageError
 from rollforge.records import JsonObject
 from rollforge.steps.collect.options import (
     CollectOptions,
@@ -172,11 +174,21 @@ def collect(
         given["verifier"] = None
     options = CollectOptions(input=input, out=out, model=model, fresh=fresh, **given)
     options.check()
+    _refuse_unset_key(options.api_key_env)
     if dry_run:
         return _rehearse(options, json)
     with open_monitor(monitor, out, options.to_config()) as observer:
         return _run(
             options, observer, json=json, progress="none" if json and progress == "auto" else progress
+        )
+
+
+def _refuse_unset_key(name: str) -> None:
+    """Refuse a variable that was typed and is not set; only the default may be absent, for servers without keys."""
+    is_typed = any(word.partition("=")[0] == "--api-key-env" for word in sys.argv)
+    if is_typed and not os.environ.get(name):
+        raise UsageError(
+            f"the environment variable {name} is not set (--api-key-env)", hint=f"export {name}=…"
         )
 
 

@@ -8,6 +8,7 @@ from cyclopts import Parameter
 
 from rollforge.cli.commands.monitoring import SinkFlags, refuse_password
 from rollforge.cli.render.console import out, print_json, say
+from rollforge.cli.values import within
 from rollforge.errors import Exit
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def experiences(
     pipeline: str | None = None,
     out: Annotated[str | None, Parameter(name=["--out", "-o"])] = None,
     buffer: str | None = None,
-    step_size: int = 64,
+    step_size: Annotated[int, within(1)] = 64,
     taskset: str = "",
     model_version: int | None = None,
     per_turn: Annotated[bool, Parameter(negative=())] = False,

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from rollforge.cli.commands.reading import check_count, strict_exit
 from rollforge.cli.render.console import say
 from rollforge.cli.render.query import Format, print_result, write_result
-from rollforge.cli.values import Flag
+from rollforge.cli.values import Flag, within
 from rollforge.errors import Exit, UsageError
 
 EXAMPLE = 'rollforge query runs/first "select reward, count(*) from rollouts group by 1"'
@@ -26,7 +26,7 @@ def query(
     limit: Annotated[int, Parameter(name=["--limit", "-n"])] = 200,
     verifier: str | None = None,
     strict: Flag = False,
-    workers: int | None = None,
+    workers: Annotated[int | None, within(1, 1024)] = None,
     json: Flag = False,
 ) -> Exit:
     """Ask a question in SQL over the tables `rollouts`, `tasks` and `failures`; nothing else can be read or changed.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from rollforge.cli.render.console import say
-from rollforge.cli.values import Flag
+from rollforge.cli.render.numbers import count_of
+from rollforge.cli.values import Flag, within
 from rollforge.errors import Exit, UsageError
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ class Reading:
     """Only rollouts for which this SQL expression over the columns holds: "accuracy >= 0.8 and turns < 5"."""
     strict: Flag = False
     """Exit with code 2 if a line cannot be read or is odd."""
-    workers: int | None = None
+    workers: Annotated[int | None, within(1, 1024)] = None
     """Threads for the first pass over the text, and for writing a profile. Default: one per core for large files."""
 
 
@@ -47,18 +49,19 @@ def strict_exit(index: Index, *, is_strict: bool) -> Exit:
     """Report bad lines, the first ones by place; return exit code 2 under --strict."""
     bad = index.rejects
     if not bad and not index.duplicate_count:
-        return Exit.DONE
-    counted = {
-        "lines rejected": index.rejected_lines,
-        "odd rows": index.noted_lines,
-        "duplicates": index.duplicate_count,
-    }
-    say("note: " + ", ".join(f"{count:,} {what}" for what, count in counted.items() if count))
+        return _exit_of_empty(index) if len(index) == 0 else Exit.DONE
+    counted = (
+        (index.rejected_lines, "line rejected", "lines rejected"),
+        (index.noted_lines, "odd row", "odd rows"),
+        (index.duplicate_count, "duplicate", "duplicates"),
+    )
+    say("note: " + ", ".join(count_of(count, one, many) for count, one, many in counted if count))
     shown = bad[: 20 if is_strict else 3]
     for one in shown:
         say(f"  {one.file}:{one.line}: {one.reason} (offset {one.offset})")
     if bad and len(shown) < index.rejected_lines + index.noted_lines:
-        say("  … more under bad_lines in: rollforge metrics RUN --json")
+        runs = shlex.join(str(files.rollouts) for files in index.runs)
+        say(f"  … more under bad_lines in: rollforge metrics {runs} --json")
     for double in index.duplicates[:3]:
         say(
             f"  {double.file}:{double.line}: a later row is task {double.task}, rollout {double.rollout}, too, and counts"
@@ -67,7 +70,23 @@ def strict_exit(index: Index, *, is_strict: bool) -> Exit:
         say(
             "  rollouts of several files that share task and rollout are one, the last; only prepare pools them"
         )
+    if len(index) == 0:
+        return _exit_of_empty(index)
     if not is_strict or not bad:
         return Exit.DONE
-    say(f"error: {index.rejected_lines + index.noted_lines:,} bad or odd lines, and --strict was given")
+    say(
+        f"error: {count_of(index.rejected_lines + index.noted_lines, 'bad or odd line')}, and --strict was given"
+    )
     return Exit.USAGE
+
+
+def _exit_of_empty(index: Index) -> Exit:
+    """Return the exit code of a run without rollouts: unreadable lines are a mistake, an empty file is incomplete."""
+    names = ", ".join(str(files.rollouts) for files in index.runs)
+    if index.rejected_lines:
+        say(f"error: {names}: no line could be read as a rollout")
+        say(f"  next: rollforge validate {shlex.join(str(files.rollouts) for files in index.runs)}")
+        return Exit.USAGE
+    say(f"error: {names}: no rollouts")
+    say("  next: collect some: rollforge collect --help")
+    return Exit.INCOMPLETE

@@ -8,11 +8,10 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from rollforge.cli.render.console import print_json, say
+from rollforge.cli.values import Flag
 from rollforge.errors import Exit
 
 EXAMPLE = "rollforge report runs/first -o report.html"
-
-Flag = Annotated[bool, Parameter(negative=())]
 
 
 def report(

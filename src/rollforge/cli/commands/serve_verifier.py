@@ -12,6 +12,7 @@ from cyclopts import Parameter
 
 from rollforge.cli.render.console import print_json, say
 from rollforge.cli.render.progress import write_record
+from rollforge.cli.values import PORT
 from rollforge.errors import Exit, UsageError
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def serve_verifier(
     name: str,
     /,
     *,
-    port: int = 8090,
+    port: Annotated[int, PORT] = 8090,
     host: str = "127.0.0.1",
     serving: ServingFlags = ServingFlags(),  # noqa: B008  (frozen)
     json: Annotated[bool, Parameter(negative=())] = False,

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from rollforge.cli.commands.reading import check_count, say_doubt, strict_exit
 from rollforge.cli.render.show import print_line, print_rollouts
-from rollforge.cli.values import Flag
+from rollforge.cli.values import Flag, within
 from rollforge.errors import Exit, UsageError
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def show(
     full: Flag = False,
     verifier: str | None = None,
     strict: Flag = False,
-    workers: int | None = None,
+    workers: Annotated[int | None, within(1, 1024)] = None,
     json: Flag = False,
 ) -> Exit:
     """Print rollouts for reading: prompt, reasoning, tool calls and answer laid out, reward and numbers beside them.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from rollforge.cli.render.console import print_json, say
+from rollforge.cli.values import PORT, within
 from rollforge.errors import Exit, UsageError
 
 if TYPE_CHECKING:
@@ -31,11 +32,11 @@ class Answering:
     """Answer 404 for other model names; the default when --model is given."""
     api_key_env: Annotated[str | None, Parameter(name=("--api-key-env", "--api-key"))] = None
     """Name of the environment variable with the key that requests must bring."""
-    skill: float = 0.5
+    skill: Annotated[float, within(0, 1)] = 0.5
     """Share of the example tasks it tends to solve, 0 to 1."""
-    answer_tokens: float = 60.0
+    answer_tokens: Annotated[float, within(1)] = 60.0
     """Median length of an answer in tokens."""
-    context_tokens: int = 131_072
+    context_tokens: Annotated[int, within(1)] = 131_072
     """Prompt and answer must fit in it, else 400."""
     dialect: Literal["openai", "llama.cpp", "transformers-serve", "vllm"] = "openai"
     """Imitate the habits of a real server."""
@@ -46,15 +47,15 @@ class Answering:
 class Serving:
     """How it is served."""
 
-    latency: float = 0.0
+    latency: Annotated[float, within(0)] = 0.0
     """Median seconds until an answer."""
-    latency_spread: float = 0.3
+    latency_spread: Annotated[float, within(0)] = 0.3
     """Spread of the latency: standard deviation of its logarithm."""
-    tokens_per_second: float = 0.0
+    tokens_per_second: Annotated[float, within(0)] = 0.0
     """Answers take as long as their tokens at this speed; 0 = off."""
-    capacity: int = 0
+    capacity: Annotated[int, within(0)] = 0
     """Requests served at once, others queue; 0 = no bound."""
-    rate_limit: float = 0.0
+    rate_limit: Annotated[float, within(0)] = 0.0
     """Requests per second beyond which it answers 429; 0 = no bound."""
     fault: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = ()
     """KIND=RATE[,option=value…], repeatable. Kinds: 429, 500, 502, 503, 504, hang, drip, torn, content-type, reset, down, empty, truncated, refusal, filtered, overflow, wrong-model, absurd-numbers, endless, large-body, gzip-bomb, headers, nested, bad-utf8, redirect, echo-headers."""  # noqa: E501  (help keeps the line breaks of a field's docstring)
@@ -67,7 +68,7 @@ class Tasks:
 
     write_tasks: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None
     """Write example tasks to this file (`-` for stdout) and exit."""
-    limit: Annotated[int, Parameter(name=("--limit", "-n"))] = 200
+    limit: Annotated[int, Parameter(name=("--limit", "-n")), within(1)] = 200
     """How many example tasks."""
     kind: Literal["math", "mcqa", "tools", "mixed"] = "math"
     """Which example tasks."""
@@ -75,7 +76,7 @@ class Tasks:
 
 def simulate(
     *,
-    port: int = 8000,
+    port: Annotated[int, PORT] = 8000,
     host: str = "127.0.0.1",
     answering: Answering = Answering(),  # noqa: B008  (frozen)
     serving: Serving = Serving(),  # noqa: B008  (frozen)

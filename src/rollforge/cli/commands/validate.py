@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from rollforge.cli.render.console import print_json
 from rollforge.cli.render.validate import print_file
-from rollforge.cli.values import Flag
+from rollforge.cli.values import Flag, within
 from rollforge.errors import Exit
 
 EXAMPLE = "rollforge validate tasks.jsonl --verifier exact"
@@ -23,7 +23,7 @@ def validate(
     prompt_template: Path | None = None,
     fix: Flag = False,
     out: Annotated[Path | None, Parameter(name=["--out", "-o"])] = None,
-    limit: Annotated[int, Parameter(name=["--limit", "-n"])] = 20,
+    limit: Annotated[int, Parameter(name=["--limit", "-n"]), within(0)] = 20,
     json: Flag = False,
 ) -> Exit:
     """Check every row of task files, rollout files and prepared datasets; exit with code 2 if anything is wrong.

@@ -13,7 +13,7 @@ from cyclopts import Group, Parameter
 from rollforge.cli.interrupts import resume_command, wire_signals
 from rollforge.cli.render.console import print_json, say
 from rollforge.cli.render.progress import Progress
-from rollforge.cli.values import SECONDS, SETTINGS, Flag
+from rollforge.cli.values import SECONDS, SETTINGS, Flag, within
 from rollforge.errors import Exit, UsageError
 from rollforge.records import JsonObject
 from rollforge.steps.probe import ProbeOptions
@@ -84,7 +84,7 @@ class InsteadFlags:
     """Test the verifier on answers whose verdict is known (gold, empty, swapped), and stop; exit code 5 if it fails."""
     input: Annotated[str | None, Parameter(name=["--input", "-i"])] = None
     """With --probe: a task file, if there is no run yet."""
-    limit: Annotated[int, Parameter(name=["--limit", "-n"])] = 200
+    limit: Annotated[int, Parameter(name=["--limit", "-n"]), within(1)] = 200
     """With --probe: number of tasks to test on."""
 
 

@@ -1,9 +1,14 @@
-"""This module writes numbers for people: short, aligned, and never rounded into something untrue."""
+"""Numbers for people: short, aligned, and never rounded into something untrue."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isfinite
+
+
+def count_of(count: int, thing: str, things: str | None = None) -> str:
+    """Write a count with its noun: `1 error`, `2,000 errors`."""
+    return f"{count:,} {thing if count == 1 else things or thing + 's'}"
 
 
 def short(value: float | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 import re
@@ -20,6 +21,42 @@ if TYPE_CHECKING:
 Api = Literal["auto", "responses", "chat"]
 
 MOST_SAMPLES = 1_000_000
+MOST_REQUESTS = 100_000
+"""Most requests in flight: each holds a socket."""
+
+DEFAULT_KEY_ENV = "OPENAI_API_KEY"
+
+_BOUNDS: dict[str, tuple[float, float]] = {
+    "samples": (1, MOST_SAMPLES),
+    "limit": (1, math.inf),
+    "attempts": (1, 1_000),
+    "retries": (0, 1_000),
+    "verify_concurrency": (1, 100_000),
+    "max_turns": (1, 10_000),
+    "max_response_bytes": (1024, math.inf),
+    "max_total_tokens": (1, math.inf),
+    "pilot": (1, math.inf),
+}
+"""Option → smallest and largest value."""
+
+_PARAMETER_BOUNDS: dict[str, tuple[float, float]] = {
+    "temperature": (0, 10),
+    "top_p": (0, 1),
+    "max_output_tokens": (1, 100_000_000),
+}
+
+KNOWN_PARAMETERS = frozenset(
+    """background chat_template chat_template_kwargs conversation dimensions echo extra_body frequency_penalty
+    guided_choice guided_decoding_backend guided_grammar guided_json guided_regex ignore_eos include
+    include_stop_str_in_output input instructions length_penalty logit_bias logprobs max_completion_tokens
+    max_output_tokens max_tokens max_tool_calls metadata min_p min_tokens modalities model n parallel_tool_calls prediction
+    presence_penalty previous_response_id priority prompt prompt_cache_key prompt_logprobs reasoning reasoning_effort
+    repetition_penalty response_format return_token_ids return_tokens_as_token_ids safety_identifier seed service_tier
+    skip_special_tokens spaces_between_special_tokens stop stop_token_ids store stream stream_options structured_outputs
+    temperature text thinking tool_choice tools top_k top_logprobs top_p truncate_prompt_tokens truncation typical_p
+    use_beam_search user verbosity""".split()  # noqa: SIM905  (a list of words reads better as one)
+)
+"""Request parameters of the Responses and Chat Completions APIs, and of common servers."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KEY = re.compile(r"(?=.*[a-z])(?=.*[0-9]).{20,}")
@@ -52,7 +89,7 @@ class ServerOptions:
     """Server, such as http://localhost:8000/v1; repeat the flag for replicas."""
     api: Api = "auto"
     """API that the server speaks; auto asks it once."""
-    api_key_env: str = "OPENAI_API_KEY"
+    api_key_env: str = DEFAULT_KEY_ENV
     """Name of the environment variable that holds the API key; never the key itself."""
     overrides: JsonObject = field(default_factory=dict)
     """Request parameter as key.path=value, replacing each row's own; repeatable."""
@@ -83,7 +120,7 @@ class VerifierOptions:
     stop_on: Literal["broken", "never"] = "broken"
     """broken: stop with exit code 5 on two independent signs of broken verification; never: only mark the rollouts."""
     probe: str | None = None
-    """Test the verifier while collecting, on answers whose verdict is known (gold, empty, swapped), for this share of rollouts (1%); exit 5 if it fails."""  # noqa: E501  (help keeps the line breaks of a field's docstring)
+    """Test the verifier while collecting, on answers whose verdict is known (gold, empty, swapped), for this share of tasks (1%) but at least 60 of them: a verifier that is wrong on 30% of a question is then caught with probability 0.98. Exit 5 if it fails."""  # noqa: E501  (help keeps the line breaks of a field's docstring)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +141,8 @@ class RolloutOptions:
     """NeMo Gym resources server for all rows: it provides tools and verdicts; the loop runs here."""
     gym_agent: str | None = None
     """NeMo Gym agent server: its /run makes the rollouts; --model is not needed."""
+    agent_name: str | None = None
+    """NeMo Gym agent for every row, whatever its agent_ref says; with --gym-head."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,31 +208,41 @@ class CollectOptions(TaskOptions, ServerOptions, VerifierOptions, RolloutOptions
         self._check_key()
 
     def _check_numbers(self) -> None:
-        for name, lowest in (
-            ("samples", 1),
-            ("attempts", 1),
-            ("retries", 0),
-            ("verify_concurrency", 1),
-            ("max_turns", 1),
-            ("max_response_bytes", 1024),
-        ):
-            if getattr(self, name) < lowest:
-                raise UsageError(
-                    f"--{name.replace('_', '-')} must be at least {lowest}, not {getattr(self, name)}"
-                )
-        if self.samples > MOST_SAMPLES:
-            raise UsageError(f"-k/--samples must be at most {MOST_SAMPLES:,}, not {self.samples:,}")
-        if self.limit is not None and self.limit < 1:
-            raise UsageError(
-                f"-n/--limit must be at least 1, not {self.limit}", hint="leave it out for all tasks"
-            )
+        for name, (lowest, highest) in _BOUNDS.items():
+            value = getattr(self, name)
+            if value is not None:
+                check_bounds(f"--{name.replace('_', '-')}", value, lowest, highest)
         if not 0 <= self.retry_budget < math.inf:
             raise UsageError(f"--retry-budget must be a share from 0 on, not {self.retry_budget}")
         for key, value in self.overrides.items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise UsageError(f"{key} must be a number, not {value}")
-        if self.pilot is not None and self.pilot < 1:
-            raise UsageError(f"--pilot must be at least 1, not {self.pilot}")
+            self._question_parameter(key)
+        for key, (lowest, highest) in _PARAMETER_BOUNDS.items():
+            value = self.overrides.get(key)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                check_bounds(f"--{key.replace('_', '-')}", value, lowest, highest)
+        self._check_workers()
+        for part in self.concurrency.split("-"):
+            if part.isdecimal():
+                check_bounds("-c/--concurrency", int(part), 0, MOST_REQUESTS)
+
+    def _check_workers(self) -> None:
+        from rollforge.verifiers.running.judge import parse_workers
+
+        parse_workers(self.verify_workers)
+
+    @staticmethod
+    def _question_parameter(name: str) -> None:
+        """Refuse a request parameter that looks like a misspelt one; servers have fields of their own, so others pass."""
+        if name in KNOWN_PARAMETERS:
+            return
+        near = difflib.get_close_matches(name.lower(), KNOWN_PARAMETERS, n=1, cutoff=0.85)
+        if near:
+            raise UsageError(
+                f"-S {name}=… is no request parameter that we know; did you mean {near[0]!r}?",
+                hint=f"write -S {near[0]}=…; a field of your server's own may have any name less alike",
+            )
 
     def _check_key(self) -> None:
         """Refuse a key where its variable's name belongs, without repeating it, and a key that no header can hold."""
@@ -202,6 +251,11 @@ class CollectOptions(TaskOptions, ServerOptions, VerifierOptions, RolloutOptions
             raise UsageError(
                 "--api-key-env is no name of an environment variable",
                 hint="put the key into a variable and give that variable's name, such as OPENAI_API_KEY",
+            )
+        if key is None and self.api_key_env != DEFAULT_KEY_ENV:
+            raise UsageError(
+                f"the environment variable {self.api_key_env} is not set (--api-key-env)",
+                hint=f"export {self.api_key_env}=…, or leave --api-key-env out for a server without keys",
             )
         if key is not None and not key.isprintable():
             raise UsageError(
@@ -221,6 +275,11 @@ class CollectOptions(TaskOptions, ServerOptions, VerifierOptions, RolloutOptions
             _check_url(flag, url, "http://host:port")
         if len(given) > 1:
             raise UsageError(f"{' and '.join(given)} contradict each other", hint="give one of them")
+        if self.agent_name is not None and not given and self.verifier is None and not self.no_verify:
+            raise UsageError(
+                f"--agent-name {self.agent_name} names a NeMo Gym agent, but no server is given, so nothing would judge",
+                hint="add --gym-head http://localhost:11000 (or --gym-agent URL, --gym-resources URL), or a --verifier",
+            )
         if given and self.tools:
             raise UsageError(
                 f"--tools and {next(iter(given))} contradict each other",
@@ -248,6 +307,15 @@ class CollectOptions(TaskOptions, ServerOptions, VerifierOptions, RolloutOptions
         )
         config: JsonObject = msgspec.to_builtins(named)
         return {name: config.pop(name) for name in _MANIFEST_ORDER} | config
+
+
+def check_bounds(flag: str, value: float, lowest: float, highest: float) -> None:
+    """Raise unless the number is within its bounds."""
+    if lowest <= value <= highest:
+        return
+    asked = f"at least {lowest:,}" if highest == math.inf or value < lowest else f"at most {highest:,}"
+    hint = "leave it out for all tasks" if flag == "--limit" and value < lowest else None
+    raise UsageError(f"{flag} must be {asked}, not {value:,}", hint=hint)
 
 
 def _check_url(flag: str, url: str, form: str) -> None:

@@ -1,0 +1,158 @@
+"""Values that cannot be meant are refused before any work, in one sentence that names the flag."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rollforge.cli import run
+from rollforge.errors import Exit, UsageError
+from tests.builders import make_rollout, write_rows
+
+COLLECT = "collect -i tasks.jsonl -o run -m simulated"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setattr(sys, "argv", ["rollforge"])
+    run(["simulate", "--write-tasks", "tasks.jsonl", "-n", "3"])
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (f"{COLLECT} --temperature 70", "--temperature must be at most 10"),
+        (f"{COLLECT} --temperature=-1", "--temperature must be at least 0"),
+        (f"{COLLECT} -S temperature=70", "--temperature must be at most 10"),
+        (f"{COLLECT} --top-p 1.5", "--top-p must be at most 1"),
+        (f"{COLLECT} --max-output-tokens 0", "--max-output-tokens must be at least 1"),
+        (f"{COLLECT} -k 0", "--samples must be at least 1"),
+        (f"{COLLECT} -k 2000000", "--samples must be at most 1,000,000"),
+        (f"{COLLECT} -n 0", "--limit must be at least 1"),
+        (f"{COLLECT} --retries=-1", "--retries must be at least 0"),
+        (f"{COLLECT} --retry-budget inf", "--retry-budget must be"),
+        (f"{COLLECT} --retry-budget nan", "--retry-budget must be"),
+        (f"{COLLECT} --pilot 0", "--pilot must be at least 1"),
+        (f"{COLLECT} --max-total-tokens 0", "--max-total-tokens must be at least 1"),
+        (f"{COLLECT} --verify-concurrency 0", "--verify-concurrency must be at least 1"),
+        (f"{COLLECT} --verify-workers 999999", "--verify-workers 999999: at most"),
+        (f"{COLLECT} -c 99999999", "--concurrency must be at most 100,000"),
+        (f"{COLLECT} -S temprature=1", "did you mean 'temperature'?"),
+        (f"{COLLECT} -S max_output_token=1", "did you mean 'max_output_tokens'?"),
+        (f"{COLLECT} --api-key-env NO_SUCH_KEY", "the environment variable NO_SUCH_KEY is not set"),
+        ("verify run --verifier exact --verify-workers 999999", "--verify-workers 999999: at most"),
+        ("verify run --verifier exact --probe -n 0", "for -n"),
+        ("simulate --port 99999", "--port"),
+        ("simulate --port=-1", "--port"),
+        ("simulate --skill 2", "--skill"),
+        ("simulate --latency=-1", "--latency"),
+        ("serve-verifier exact --port 70000", "--port"),
+        ("metrics run --workers 0", "--workers"),
+        ("query run 'select 1' --workers 0", "--workers"),
+        ("experiences run --step-size 0", "--step-size"),
+        ("eval -i tasks.jsonl -m simulated -k 0", "--samples must be at least 1"),
+        ("eval -i tasks.jsonl -m simulated -n 0", "for -n"),
+    ],
+)
+def test_a_value_out_of_bounds_is_refused_by_the_name_of_its_flag(
+    words: str, complaint: str, folder: Path
+) -> None:
+    with pytest.raises(UsageError, match=complaint.replace("?", r"\?")):
+        run(words.replace("'select 1'", "select_1").split())
+    assert not (folder / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "setting", ["top_k=3", "min_p=0.1", "vllm_xargs.speculate=true", "my_server_field=1"]
+)
+def test_fields_of_a_servers_own_pass(setting: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run([*COLLECT.split(), "-S", setting, "--dry-run"])
+    assert setting.partition("=")[0].partition(".")[0] in capsys.readouterr().out
+
+
+def test_the_default_key_variable_may_be_absent_but_not_when_it_was_typed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert run([*COLLECT.split(), "--dry-run"]) == Exit.DONE
+    words = [*COLLECT.split(), "--api-key-env", "OPENAI_API_KEY", "--dry-run"]
+    monkeypatch.setattr(sys, "argv", ["rollforge", *words])
+    with pytest.raises(UsageError, match="OPENAI_API_KEY is not set"):
+        run(words)
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    assert run(words) == Exit.DONE
+
+
+def test_one_fault_in_many_rows_is_said_once_with_the_count(folder: Path) -> None:
+    rows = [{"responses_create_params": {"input": f"question {number}"}} for number in range(50)]
+    write_rows(folder / "bare.jsonl", rows)
+    with pytest.raises(UsageError) as told:
+        run("collect -i bare.jsonl -o run -m simulated --verifier exact".split())  # noqa: SIM905
+    assert str(told.value).count("expected_answer") == 2  # the fault and its hint
+    assert "the same in 49 more lines" in str(told.value)
+
+
+@pytest.mark.parametrize("command", ["metrics", "profile"])
+def test_a_run_of_which_nothing_can_be_read_is_a_mistake(
+    command: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "rollouts.jsonl").write_text("a,b\n1,2\n")
+    assert run([command, "rollouts.jsonl"]) == Exit.USAGE
+    assert "no line could be read as a rollout" in capsys.readouterr().err
+    (folder / "empty.jsonl").write_text("")
+    assert run([command, "empty.jsonl"]) == Exit.INCOMPLETE
+
+
+def test_exact_reads_the_field_that_its_option_names(folder: Path) -> None:
+    task = {"responses_create_params": {"input": "6 × 7?"}, "answer": "42"}
+    write_rows(folder / "answers.jsonl", [task])
+    words = "collect -i answers.jsonl -o run -m simulated --verifier exact --verifier-set field=answer --progress none"
+    assert run(words.split()) == Exit.DONE
+    assert (
+        run(
+            [
+                "verify",
+                "run",
+                "--verifier",
+                "exact",
+                "-S",
+                "field=answer",
+                "-S",
+                "ignore_case=false",
+                "--progress",
+                "none",
+            ]
+        )
+        == Exit.DONE
+    )
+
+
+BLOCKING = """
+import threading
+
+def blocked(evidence):
+    open("ready", "w").close()  # a pipe: waits until the test reads it
+    threading.Event().wait()
+"""
+
+
+def test_sigterm_ends_a_command_that_would_run_for_ever(folder: Path) -> None:
+    write_rows(folder / "rollouts.jsonl", [make_rollout(task, 0, float(task % 2)) for task in range(4)])
+    (folder / "own.py").write_text(BLOCKING)
+    os.mkfifo(folder / "ready")
+    words = [sys.executable, "-m", "rollforge", "check", "rollouts.jsonl", "--check", "own.py:blocked"]
+    process = subprocess.Popen(words, cwd=folder, stderr=subprocess.PIPE)
+    try:
+        with (folder / "ready").open():
+            process.send_signal(signal.SIGTERM)
+        _, talk = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == Exit.INTERRUPTED, talk
