@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick lint fix golden docs bench torture trainers shape browser mutants locked sbom
+.PHONY: demo test quick lint fix golden docs bench torture trainers shape browser mutants locked sbom fuzz
 
 $(VENV)/.installed: pyproject.toml $(wildcard src/rollforge/_*.[ch] src/rollforge/*/_*.[ch] src/rollforge/*/*/_*.[ch])
 	$(PYTHON) -m venv $(VENV)
@@ -34,7 +34,6 @@ fix: $(VENV)/.dev  ## the same, repairing
 	$(BIN)/ruff check --fix src tests benchmarks scripts examples
 	$(BIN)/ruff format src tests benchmarks scripts examples
 	$(BIN)/python scripts/docs.py
-	$(BIN)/python scripts/wrap.py
 
 golden: $(VENV)/.dev  ## rewrite golden files; review the diff like code
 	ROLLFORGE_GOLDEN=1 $(BIN)/python -m pytest tests/exporters/test_golden.py tests/cli/test_golden.py
@@ -54,6 +53,9 @@ bench: $(VENV)/.dev  ## benchmarks as ratios against a peer or a floor in the sa
 torture: $(VENV)/.dev  ## many random kills of a real process, a cut at every byte, a long search for lines read differently
 	ROLLFORGE_TORTURE=1 $(BIN)/python -m pytest tests/e2e -k torture --timeout 3600
 	ROLLFORGE_TORTURE=1 $(BIN)/python -m pytest tests/properties --timeout 3600
+
+fuzz: $(VENV)/.dev  ## generated and mutated input through the compiled modules, under sanitizers, for a minute
+	$(BIN)/python scripts/fuzz.py --seconds 60
 
 shape: $(VENV)/.dev  ## sizes of modules and functions, for seeing drift
 	$(BIN)/python scripts/shape.py

@@ -1,7 +1,7 @@
-"""This module holds back Ctrl-C while modules are loaded.
+"""Defers Ctrl-C while modules are imported.
 
-An exception that comes in the middle of that may be lost, with the lock of a module never let go of (Python 3.11), or end the
-process where a library does not expect one (msgspec, while it builds a decoder).
+A KeyboardInterrupt during an import may be lost and leave the module's lock held (Python 3.11), or end the process inside a
+library that does not expect one (msgspec, while it builds a decoder).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Ctrl-C interrupts where this ends; a second one at once."""
+    """Raise KeyboardInterrupt when the block ends; a second Ctrl-C interrupts at once."""
     is_ours = threading.current_thread() is threading.main_thread()
     if not is_ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield

@@ -25,7 +25,7 @@ from rollforge.errors import DataError
 from rollforge.index.build import ByteRange, build_parts, read_range
 from rollforge.index.identity import have_own_keys
 from rollforge.index.jsonl import is_compressed, last_line_start
-from rollforge.index.parts import is_intact, part_name
+from rollforge.index.parts import is_intact, make_folder, part_name
 from rollforge.index.schema import Kind
 from rollforge.index.state import (
     VERSION,
@@ -39,6 +39,7 @@ from rollforge.index.state import (
     read_checked,
 )
 from rollforge.store import write_atomically
+from rollforge.store.atomic import open_for_writing, sync_directory
 
 PROBE = 64 << 10
 """Bytes at the head, and before the end of what was indexed, that must be unchanged for the file to count as grown."""
@@ -99,6 +100,7 @@ class IndexCache:
         if base is None or not self._has_grown(base, found):
             base = State(build="", made_of=found, body=Scanned())
         state = self._extended(base, found, workers)
+        sync_directory(self.folder)  # the parts' names before the state that names them
         write_atomically(self.folder / "state.json", encode_checked(state))
         self._sweep(state)
         return HeldIndex(state, self._locked("use.lock", fcntl.LOCK_SH))  # before another builder may sweep
@@ -116,7 +118,7 @@ class IndexCache:
 
     def _locked(self, name: str, how: int) -> IO[bytes]:
         make_folder(self.folder)
-        handle = os.open(self.folder / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        handle = open_for_writing(self.folder / name, os.O_RDWR)
         file = os.fdopen(handle, "rb+", buffering=0)
         try:
             fcntl.flock(file, how)
@@ -222,13 +224,6 @@ def _remove_unnamed(folder: Path, parts: list[PartFile]) -> None:
 
 
 # Where an index may be
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder that others cannot write; raise when the name is taken by a link or a file."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o775)
-    if not stat.S_ISDIR(folder.lstat().st_mode):
-        raise DataError(f"{folder}: not a folder", hint="remove it; the index is made there")
 
 
 def trusted_folder(folder: Path, path: Path) -> Path:

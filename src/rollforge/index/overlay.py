@@ -26,6 +26,7 @@ from rollforge.index.parts import (
     CODED,
     base_sql,
     is_intact,
+    make_folder,
     read_columns,
     read_ints,
     rollout_keys,
@@ -96,7 +97,7 @@ def find_overlay(files: IndexedFiles, runs: Sequence[int], verifier: str | None)
     overlay = read_checked(stored, Overlay)
     if overlay is not None and (overlay.table is None or is_intact(folder, overlay.table)):
         return overlay
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     overlay = _made(files, runs, verifier, folder / f"{digest}.parquet")
     write_atomically(stored, encode_checked(overlay))
     _sweep(folder)

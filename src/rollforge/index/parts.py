@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from rollforge.index.schema import COLUMNS, PLACES, ColumnType, Kind, literal, q
 from rollforge.index.state import IndexedFile, IndexedFiles, PartFile, checksum
 from rollforge.records import ATTEMPT_KEY, FAILURE_KEY, ROLLOUT_KEY, TASK_KEY
 from rollforge.stats import Floats, distinct
+from rollforge.store.atomic import sync_file
 
 SKIPPED = "verification_skipped"
 MASKED = "mask_sample"
@@ -96,6 +98,13 @@ def _without_dictionaries(table: pa.Table) -> pa.Table:
     return table
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder that others cannot write; raise when the name is taken by a link or a file."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o775)
+    if not stat.S_ISDIR(folder.lstat().st_mode):
+        raise DataError(f"{folder}: not a folder", hint="remove it; the index is made there")
+
+
 def write_part(table: pa.Table, path: Path) -> PartFile:
     """Write a part durably. A column without nulls is stored as such, which makes it cheaper to write and read."""
     fields = [
@@ -104,11 +113,11 @@ def write_part(table: pa.Table, path: Path) -> PartFile:
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_arrays(table.columns, schema=pa.schema(fields)), sink, **_WRITING)
     data = memoryview(sink.getvalue())
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
     with os.fdopen(handle, "wb") as file:
         file.write(data)
         file.flush()
-        os.fsync(file.fileno())
+        sync_file(file.fileno())
     return PartFile(path.name, table.num_rows, len(data), checksum(data))
 
 
