@@ -56,6 +56,7 @@ bench: $(VENV)/.dev  ## benchmarks as ratios against a peer or a floor in the sa
 
 torture: $(VENV)/.dev  ## many random kills of a real process, a cut at every byte, a long search for lines read differently
 	ROLLFORGE_TORTURE=1 $(BIN)/python -m pytest tests/e2e -k torture --timeout 3600
+	ROLLFORGE_TORTURE=1 $(BIN)/python -m pytest tests/hostile/test_torn_runs.py tests/hostile/test_fuzz_runs.py --timeout 72000
 	ROLLFORGE_TORTURE=1 $(BIN)/python -m pytest tests/properties --timeout 3600
 
 fuzz: $(VENV)/.dev  ## generated and mutated input through the compiled modules, under sanitizers, for a minute

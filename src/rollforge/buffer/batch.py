@@ -1,4 +1,4 @@
-"""This module holds the buffer's nouns: its options, a claimed batch, and its two errors."""
+"""The buffer's records: options, a claimed batch, and two errors."""
 
 from __future__ import annotations
 

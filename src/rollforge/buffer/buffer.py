@@ -1,6 +1,6 @@
-"""This module is the buffer: append, claim, acknowledge, give back.
+"""The experience buffer: append, claim, acknowledge, give back.
 
-The rule: an experience is waiting, claimed or done, and every change of state is one committed transaction. A
+An experience is waiting, claimed or done, and every change of state is one committed transaction. A
 killed trainer loses nothing (its claims come back) and sees nothing twice (what it acknowledged is done for
 good; an acknowledgement that comes after the lease was lost is refused). A full buffer makes the producer
 wait, or evicts by a stated rule and counts.
@@ -45,6 +45,8 @@ _COUNT = (
 _FREE = "update experiences set state = 0 where id {ids}"
 _USED = "update experiences set uses = uses + 1, state = 2, body = null where uses + 1 >= ? and id {ids}"
 _USED_BEFORE = "update experiences set uses = uses + 1, state = 0 where state = 1 and id {ids}"
+RESTART_PATIENCE_S = 60.0
+"""How long an append waits for a database that went away."""
 _POLL_SECONDS = 0.02
 _LONGEST_POLL_SECONDS = 0.5
 
@@ -83,11 +85,8 @@ class Buffer:
         deadline = None if timeout is None else time.monotonic() + timeout
         added = 0
         while True:
-            with self._database.transaction():
-                rows = self._without_known(rows)
-                taken = self._make_room(len(rows))
-                added += self._insert(rows[:taken])
-            rows = rows[taken:]
+            rows, new = self._append_some(rows)
+            added += new
             if not rows:
                 return added
             if deadline is not None and time.monotonic() >= deadline:
@@ -96,6 +95,24 @@ class Buffer:
                     hint="let the trainer catch up, raise capacity, or open it with on_full='evict-oldest'",
                 )
             time.sleep(_POLL_SECONDS)
+
+    def _append_some(self, rows: list[Row]) -> tuple[list[Row], int]:
+        """Append what there is room for: what is left, and how many were new.
+
+        A server that restarts is waited for. Trying again is safe: what did arrive is known by its id.
+        """
+        given_up_at = time.monotonic() + RESTART_PATIENCE_S
+        while True:
+            try:
+                with self._database.transaction():
+                    unknown = self._without_known(rows)
+                    taken = self._make_room(len(unknown))
+                    new = self._insert(unknown[:taken])
+                return unknown[taken:], new
+            except Exception as error:
+                if not self._database.retryable(error) or time.monotonic() >= given_up_at:
+                    raise
+                time.sleep(_LONGEST_POLL_SECONDS)
 
     def _row(self, experience: Experience) -> Row:
         if math.isnan(experience.priority):

@@ -1,8 +1,8 @@
-"""This module speaks to the two databases a buffer can live in, so that the buffer writes each statement once.
+"""Adapters for the two databases of a buffer, so that each statement is written once.
 
 Statements use `?` for values and `{ids}` for "one of these ids". Every change happens in one transaction that
-no other writer's
-overlaps: SQLite's write lock, or an advisory lock in PostgreSQL.
+no other writer's overlaps: SQLite's write lock, or an advisory lock in PostgreSQL. A PostgreSQL connection that broke
+is opened again at the next transaction.
 """
 
 from __future__ import annotations
@@ -47,6 +47,9 @@ class Database(Protocol):
 
     def many(self, sql: str, values: Sequence[Row]) -> int:
         """Run one statement for many rows and return how many it changed."""
+
+    def retryable(self, error: BaseException) -> bool:
+        """Whether the same transaction may succeed when it is tried again."""
 
     def close(self) -> None:
         """Give the connection back."""
@@ -106,6 +109,9 @@ class SqliteDatabase:
             values = (*values, to_json(list(ids)).decode())
         return self._connection.execute(sql, values)
 
+    def retryable(self, error: BaseException) -> bool:
+        return isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
+
     def many(self, sql: str, values: Sequence[Row]) -> int:
         return self._connection.executemany(sql, values).rowcount if values else 0
 
@@ -127,6 +133,8 @@ class PostgresDatabase:
                 "a PostgreSQL buffer needs a package that is not installed (psycopg)",
                 hint="pip install 'rollforge[postgres]'",
             ) from error
+        self._url = url
+        self._psycopg = psycopg
         try:
             self._connection: Any = psycopg.connect(url, autocommit=True)
         except psycopg.OperationalError as error:
@@ -138,8 +146,18 @@ class PostgresDatabase:
             self._connection.execute("set local client_min_messages = warning")
             self._connection.execute(tables)
 
+    def retryable(self, error: BaseException) -> bool:
+        """Whether the server went away: the transaction did not happen, or did not report back, and can be tried again."""
+        return isinstance(error, self._psycopg.OperationalError)
+
+    def _reconnect(self) -> None:
+        self._connection.close()
+        self._connection = self._psycopg.connect(self._url, autocommit=True)
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
+        if self._connection.closed or self._connection.broken:
+            self._reconnect()
         with self._connection.transaction():
             self._connection.execute("select pg_advisory_xact_lock(%s)", (self.LOCK,))
             yield

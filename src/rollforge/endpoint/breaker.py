@@ -1,6 +1,6 @@
-"""This module decides whether an endpoint may be asked: a circuit breaker, and the budget that all retries share.
+"""A circuit breaker per endpoint, and the retry budget that all requests of a run share.
 
-Neither sleeps nor sends. Time is passed in.
+Neither sleeps nor sends; time is passed in.
 """
 
 from __future__ import annotations

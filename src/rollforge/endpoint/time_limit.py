@@ -1,8 +1,8 @@
-"""This module limits how long each of many awaits may take, with one timer for all of them.
+"""One time limit for many concurrent awaits, with one timer for all of them.
 
-All have the same limit, so they run out in the order they began and only the oldest needs a timer: a timer of its own for every
-request costs as much as parsing the answer. What runs out is cancelled where it stands and raises `TimeoutError`, as with
-`asyncio.timeout`; a cancellation from elsewhere passes through.
+All have the same limit, so they expire in the order they began and only the oldest needs a timer: a timer per request costs as much
+as parsing the answer. An expired await is cancelled and raises `TimeoutError`, as with `asyncio.timeout`; a cancellation from
+elsewhere passes through.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""This module makes experiences from a rollout row.
+"""Experiences from a rollout row.
 
-One per rollout as a rule. Where token ids were captured and every model call continues the one before, the
+Usually one per rollout. Where token ids were captured and every model call continues the one before, the
 tokens of the whole rollout are stitched together, with a mask over what the model wrote (`exact`). Where the
 calls do not continue each other (a template that drops old reasoning, say), stitching would train on tokens
-the model never saw: then one experience per call (`per-call`). Without token ids there is the text (`text`),
-and it says so.
+the model never saw: then one experience per call (`per-call`). Without token ids, or with ids that are no token ids, there is
+the text (`text`). Logprobs that are no finite numbers are left out; a bad number never keeps its rollout out.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -89,13 +90,13 @@ def _whole(row: Mapping[str, Any], response: Response, source: RowSource) -> Exp
         response=response.text,
         reward=_reward(row),
         metrics=metrics,
-        model=response.raw.get("model"),
+        model=str(model) if (model := response.raw.get("model")) is not None else None,
         model_version=source.model_version if version is None else int(version),
         truncated=response.is_truncated if response.finish_reason is not None else None,
         finish_reason=response.finish_reason,
         output_tokens=output_tokens if isinstance(output_tokens, int) else None,
         difficulty=source.difficulty,
-        created=own.get("started"),
+        created=started if isinstance(started := own.get("started"), int | float) else None,
         info={
             key: value for key in ("verifier", "fingerprint", "mode") if (value := own.get(key)) is not None
         },
@@ -104,7 +105,7 @@ def _whole(row: Mapping[str, Any], response: Response, source: RowSource) -> Exp
 
 def _reward(row: Mapping[str, Any]) -> float | None:
     reward = row.get("reward")
-    return float(reward) if isinstance(reward, int | float) else None
+    return float(reward) if isinstance(reward, int | float) and math.isfinite(reward) else None
 
 
 def row_metrics(row: Mapping[str, Any]) -> dict[str, float]:
@@ -122,13 +123,30 @@ def model_calls(output: list[JsonObject]) -> list[TokenCall]:
     for item in output:
         if item.get("type") == "message":
             text += content_text(item.get("content"))
-        generated = item.get("generation_token_ids")
-        if generated:
-            prompt = item.get("prompt_token_ids") or []
-            logprobs = item.get("generation_log_probs") or []
+        generated: Any = item.get("generation_token_ids")
+        prompt: Any = item.get("prompt_token_ids")
+        if generated and _are_token_ids(generated) and _are_token_ids(prompt):
+            logprobs = _finite_logprobs(item.get("generation_log_probs"), len(generated))
             calls.append(TokenCall(prompt, generated, logprobs, text))
             text = ""
     return calls
+
+
+def _are_token_ids(value: object) -> bool:
+    """Whether a value can be stored as token ids: a list of whole numbers of 32 bits, at least one."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(one, int) and not isinstance(one, bool) and 0 <= one < 1 << 31 for one in value)
+    )
+
+
+def _finite_logprobs(value: object, count: int) -> list[float]:
+    """The logprobs of `count` tokens; none at all when one is missing or no finite number."""
+    if not isinstance(value, list) or len(value) != count:
+        return []
+    is_fine = all(isinstance(one, int | float) and math.isfinite(one) for one in value)
+    return [float(one) for one in value] if is_fine else []
 
 
 def continues(calls: list[TokenCall]) -> bool:

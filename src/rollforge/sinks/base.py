@@ -1,6 +1,6 @@
-"""This module says what a sink is, opens the ones a user asked for, and fans metrics out to them.
+"""The sink protocol, and the fan-out of metrics to the sinks a user asked for.
 
-The rule: a sink that cannot start stops the command before any work; one that fails later is warned about
+A sink that cannot start stops the command before any work; one that fails later is warned about
 once and never harms the run. Sinks that talk to something outside the process work in their own thread,
 behind a short queue, so a hanging server slows nothing down; what a full queue had to drop is counted.
 """

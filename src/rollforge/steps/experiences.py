@@ -1,4 +1,4 @@
-"""This module makes experiences from a run: rollouts in, a file or a buffer of experiences out, through a pipeline.
+"""Makes experiences from a run: rollouts in, a file or a buffer of experiences out, through a pipeline.
 
 Tasks go through in steps of `step_size`, whole groups together, in the order of their indices; verdicts given
 later count, as they do in every other command. The same run and options give the same bytes.
@@ -6,11 +6,9 @@ later count, as they do in every other command. The same run and options give th
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,7 @@ from rollforge.index import Index, open_index
 from rollforge.operators.chain import Pipeline, read_pipeline
 from rollforge.records import OWN_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject, from_json, to_json
 from rollforge.sinks.base import SinkOptions, Sinks, open_sinks
-from rollforge.store import RunFiles, read_manifest, run_id
+from rollforge.store import RunFiles, read_manifest, replacing, run_id
 
 _JUDGE = ("verifier", "fingerprint", "mode")
 """Who gave the verdict that counts."""
@@ -172,6 +170,10 @@ def _put(row: JsonObject, fact: dict[str, Any]) -> None:
             row[name] = value
 
 
+class _NotCommitted(Exception):
+    """Ends the replacing of a file without putting the new one in its place."""
+
+
 class _Writer:
     """A file put in its place as a whole, a buffer, both, or nothing."""
 
@@ -180,17 +182,15 @@ class _Writer:
         self._path = (Path(options.out) if options.out else files.experiences) if wants_file else None
         self._place = None if options.dry_run else options.buffer
         self._buffer: Buffer | None = None
-        self._temporary = ""
         self._file: Any = None
+        self._stack = ExitStack()
         self.duplicates = 0
 
     def __enter__(self) -> _Writer:
         if self._place is not None:
             self._buffer = open_buffer(self._place)
         if self._path is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            handle, self._temporary = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.")
-            self._file = os.fdopen(handle, "wb")
+            self._file = self._stack.enter_context(replacing(self._path))
         return self
 
     def write(self, experiences: list[Experience]) -> None:
@@ -203,15 +203,11 @@ class _Writer:
         """Put the file in its place; its path."""
         if self._path is None:
             return None
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        Path(self._temporary).chmod(0o644)
-        Path(self._temporary).replace(self._path)
+        self._stack.close()
         return str(self._path)
 
     def __exit__(self, *_: object) -> None:
         if self._buffer is not None:
             self._buffer.close()
-        if self._file is not None:
-            self._file.close()
-            Path(self._temporary).unlink(missing_ok=True)
+        with suppress(_NotCommitted):  # a file that was not committed leaves the old one in its place
+            self._stack.__exit__(_NotCommitted, _NotCommitted(), None)

@@ -1,15 +1,15 @@
-"""This module names a run's files. It does not open them."""
+"""The names of a run's files. Opens none of them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 ENDINGS = (".gz", ".zst", ".jsonl", ".json", ".parquet")
-"""What is no part of a run's name; packed files have two of them."""
+"""Suffixes that are not part of a run's name; compressed files have two of them."""
 
 
 def file_stem(path: Path) -> str:
-    """The name without what tells the format; a dot inside it stays (`qwen2.5-7b`), as in NeMo Gym."""
+    """The name without its format suffixes; a dot inside it stays (`qwen2.5-7b`), as in NeMo Gym."""
     stem = path.name
     for ending in ENDINGS:
         stem = stem.removesuffix(ending)
@@ -41,7 +41,7 @@ class RunFiles:
 
     @property
     def stem(self) -> str:
-        """What all names of the run's files begin with."""
+        """The common beginning of the run's file names."""
         return file_stem(self.rollouts)
 
     @property
@@ -107,12 +107,12 @@ class RunFiles:
 
     @property
     def metrics(self) -> Path:
-        """Metrics per step: what the jsonl sink appends by default."""
+        """Metrics per step: default output of the jsonl sink."""
         return self._sibling("_metrics.jsonl")
 
     @property
     def experiences(self) -> Path:
-        """What `experiences` makes of the run by default."""
+        """Default output of `experiences`."""
         return self._sibling("_experiences.jsonl")
 
     @property

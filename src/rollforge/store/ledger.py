@@ -1,6 +1,6 @@
-"""This module knows what is owed: (tasks × samples) − finished, by key, whatever order the lines are in.
+"""The ledger of owed rollouts: (tasks × samples) − finished, by key, whatever order the lines are in.
 
-One byte per rollout: a finished million costs a megabyte. It reads a run's keys and nothing else of its rows.
+One byte per rollout: a finished million costs a megabyte. Reads only the keys of a run's rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NULL = msgspec.Raw(b"null")
 
 
 class _Key(msgspec.Struct):
-    """All that resume needs of a row; everything else is skipped over."""
+    """The fields of a row that resume needs; the decoder skips the rest."""
 
     task: int = msgspec.field(name=TASK_KEY)
     rollout: int = msgspec.field(name=ROLLOUT_KEY)
@@ -57,17 +57,17 @@ class Ledger:
         return len(self._states)
 
     def position(self, task_id: int) -> int | None:
-        """Where the task stands in the task file; None for a task that is not in it."""
+        """The task's position in the task file; None for a task that is not in it."""
         if self._sorted_positions is None:
             return task_id if 0 <= task_id < len(self.task_ids) else None
-        place = int(np.searchsorted(self.task_ids, task_id, sorter=self._sorted_positions))
-        if place >= len(self._sorted_positions):
+        rank = int(np.searchsorted(self.task_ids, task_id, sorter=self._sorted_positions))
+        if rank >= len(self._sorted_positions):
             return None
-        found = int(self._sorted_positions[place])
-        return found if self.task_ids[found] == task_id else None
+        position = int(self._sorted_positions[rank])
+        return position if self.task_ids[position] == task_id else None
 
     def read(self, rollouts: Path, failures: Path) -> None:
-        """Mark what a run's files say is finished or has failed."""
+        """Mark finished and failed rollouts from a run's files."""
         self._read_finished(rollouts)
         for key in self._keys(failures):
             slot = self._slot(key.task, key.rollout)
@@ -93,7 +93,7 @@ class Ledger:
                 self.unreadable_lines += bool(line.strip())
 
     def _read_finished(self, path: Path) -> None:
-        """Mark the finished rollouts. Everything is at hand in the loop: dispatch waits for it, a million rows long."""
+        """Mark the finished rollouts. Dispatch waits for this loop, which may see a million rows: it uses locals only."""
         states = self._bytes
         slot_of = self._slot
         finished = unjudged = 0

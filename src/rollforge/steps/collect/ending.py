@@ -1,4 +1,4 @@
-"""This module says how a collection ended: why it stopped, what that means for the exit code, and in which words."""
+"""How a collection ended: the reason, the exit code, and the message."""
 
 from __future__ import annotations
 
@@ -101,10 +101,16 @@ def message_of(
             return "interrupted; everything finished is on disk"
         case "pilot":
             return "the pilot is done; its rollouts count towards the run"
+        case "incomplete" if engine.live.fresh and not engine.live.judged and engine.live.unjudged:
+            return f"finished, but not one rollout of this session has a verdict{_because(engine.last_verdict_failure)}"
         case "incomplete":
             return "finished, but some rollouts failed or could not be judged"
         case _:
             return "done"
+
+
+def _because(reason: str) -> str:
+    return f": {reason[:300]}" if reason else ""
 
 
 def raise_fatal(error: RollforgeError | Failure | None, options: CollectOptions) -> None:

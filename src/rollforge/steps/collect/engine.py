@@ -115,6 +115,7 @@ class CollectEngine:
         self.watch = Watch()
         """The detectors of broken verification; they see nothing when nothing is judged."""
         self.verifying = 0
+        self.last_verdict_failure = ""
         self._plan = plan
         self._options = options
         self._agent = agent
@@ -294,7 +295,7 @@ class CollectEngine:
             work.group.position,
             response,
             verdict,
-            seconds=time.time() - begun,
+            seconds=time.monotonic() - work.started,
             size=len(line),
             prompt_bytes=len(bytes(work.group.params)),
             is_judging=self._judge is not None or trajectory.verifier is not None,
@@ -312,6 +313,7 @@ class CollectEngine:
                 trajectory = await self._agent.run(work.group.task, work.sample)
             self._refused_in_a_row = 0
             if trajectory.is_remote:
+                self.live.is_remote = True
                 now = time.monotonic()
                 self._limiter.succeed(now - work.started, now)
             return trajectory
@@ -385,7 +387,7 @@ class CollectEngine:
         row["response"] = trajectory.response
         own: JsonObject = {
             "started": begun,
-            "seconds": time.time() - begun,
+            "seconds": time.monotonic() - work.started,
             "endpoint": trajectory.endpoint,
             "requests": trajectory.requests,
         }
@@ -432,6 +434,10 @@ class CollectEngine:
 
     async def _record_failure(self, work: Work, failure: Failure, begun: float, *, is_terminal: bool) -> None:
         self.live.failure(failure)
+        if failure.kind == "timeout":
+            self.live.timeout_s += time.monotonic() - work.started
+        if failure.boundary == "verifier":
+            self.last_verdict_failure = failure.message
         row: JsonObject = {
             TASK_KEY: work.group.task.index,
             ROLLOUT_KEY: work.sample,
@@ -444,7 +450,7 @@ class CollectEngine:
             "attempt": work.attempt,
             "status": failure.status,
             "at": begun,
-            "seconds": time.time() - begun,
+            "seconds": time.monotonic() - work.started,
             "requests": failure.requests,
             "agent_ref": {"name": work.group.task.agent or self._agent.name},
             "response": failure.partial,

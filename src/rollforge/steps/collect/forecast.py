@@ -1,6 +1,6 @@
-"""This module says what a pilot means for the whole run, and which part holds the run back.
+"""The forecast of a whole run from a pilot, and the bottleneck of a run.
 
-Intervals come from the pilot's own spread between tasks; a pilot of few tasks gives wide ones, and says so by being wide.
+Intervals come from the spread between the pilot's tasks: few tasks give wide intervals.
 """
 
 from __future__ import annotations
@@ -88,6 +88,8 @@ def bottleneck(
     if busy > BUSY or lag_s > LAGGING_S:
         return f"client: this process is busy {busy:.0%} of the time (loop lag {lag_s * 1000:.0f} ms)"
     waiting = live.verify_s + live.verify_wait_s
+    if live.timeout_s > 0.5 * live.model_s:
+        return f"time-outs: {live.timeout_s / live.model_s:.0%} of the time goes into attempts that ran out of time"
     if live.verify_wait_s > live.model_s or (
         waiting > live.model_s and live.verify_s / elapsed_s > 0.5 * verify_slots
     ):
@@ -95,4 +97,7 @@ def bottleneck(
             f"verifier: {waiting / (waiting + live.model_s):.0%} of a rollout's time is verification "
             f"({live.verify_s / live.fresh if seconds_per_verdict is None else seconds_per_verdict:.2g} s per verdict)"
         )
-    return f"model: {live.model_s / (waiting + live.model_s):.0%} of a rollout's time is spent waiting for the model"
+    share = live.model_s / (waiting + live.model_s)
+    if live.is_remote:
+        return f"agent: {share:.0%} of a rollout's time is spent waiting for the agent server"
+    return f"model: {share:.0%} of a rollout's time is spent waiting for the model"

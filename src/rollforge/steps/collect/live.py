@@ -67,6 +67,10 @@ class Live:
         self.failures: Counter[str] = Counter()
         self.verifier_failures: Counter[str] = Counter()
         """The first distinct messages of a failing verifier, and how often each came."""
+        self.timeout_s = 0.0
+        """Seconds spent in attempts that ended in a time-out."""
+        self.is_remote = False
+        """Rollouts are made by a server of their own, not by calls of the model."""
         self.redrawn_after_timeout = 0
         """Rollouts tried again after a time-out: the new answer may be a shorter one."""
         self.reward = ClusterMean()
