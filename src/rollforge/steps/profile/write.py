@@ -20,10 +20,10 @@ from rollforge.steps.profile.run import Profile
 from rollforge.steps.profile.samples import TaskHistograms, TaskSamples
 from rollforge.store import RunFiles, replacing
 
-SLICE = 2048
+SLICE = 512
 """Tasks at a time: the rows that their samples come from are held that long."""
 
-REST = 8
+REST = 32
 """Slices after which columns that lie in a file are paged out: a hundred columns of so many tasks take 13 MB."""
 
 _RENAMED = {"task": TASK_KEY}
