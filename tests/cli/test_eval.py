@@ -96,6 +96,27 @@ def test_each_task_set_may_have_its_own_verifier(tasksets, tmp_path, capsys):
     assert shown["metrics"]["eval/sums/reward/mean@1"] != 0.25
 
 
+def test_verifier_options_may_be_of_one_task_set():
+    from rollforge.cli.commands.evaluating import EvalFlags, choose_verifier
+    from rollforge.records import Response, Task
+    from rollforge.verifiers.by_taskset import ByTaskset, ByTasksetOptions
+
+    given = {"expected": None, "sums": {"pattern": "[0-9]"}, "products": {"pattern": "none of this"}}
+    flags = EvalFlags(verifier=["regex"], verifier_set=given)
+    name, options = choose_verifier(flags, ["sums", "products"], has_answers=True)
+    assert name.endswith("ByTaskset") and options["options"] == {"expected": None}
+    dispatching = ByTaskset(ByTasksetOptions(**options))
+    rewards = [
+        dispatching.verify(Task({"taskset": one}), Response.from_text("it is 15"))["reward"]
+        for one in ("sums", "products")
+    ]
+    assert rewards == [1.0, 0.0]
+    other = choose_verifier(
+        EvalFlags(verifier=["regex"], verifier_set={"pattern": "x"}), ["sums"], has_answers=True
+    )
+    assert other == ("regex", {"pattern": "x"})
+
+
 @pytest.mark.slow
 def test_numbers_of_a_verifier_with_a_suffix_are_reduced_by_it(tasksets, tmp_path, capsys):
     (tmp_path / "mine.py").write_text(

@@ -427,3 +427,15 @@ def test_few_rewards_are_not_called_broken_verification(tmp_path: Path) -> None:
         next(flag.text for flag in found.flags if flag.id == "identical-rewards") for found in (few, many)
     ]
     assert "broken" not in texts[0] and "broken" in texts[1]
+
+
+@pytest.mark.parametrize("ask", [nemo_gym_metrics, trinity_metrics])
+def test_a_condition_that_nothing_meets_says_so(tmp_path: Path, ask) -> None:  # type: ignore[no-untyped-def]
+    path = run_of(tmp_path / "r.jsonl", [[1.0, 0.0]])
+    found = summarize_run(path, options=MetricsOptions(where="reward > 5"))
+    assert [flag.text for flag in found.flags] == ["no rollout matches --where 'reward > 5'"]
+    with open_index(path) as index:
+        with pytest.raises(UsageError, match="no rollout matches"):
+            ask(index, "reward > 5")
+        with pytest.raises(UsageError, match="no rollout matches"):
+            compare_runs(index, index, where="reward > 5")

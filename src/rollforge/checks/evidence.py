@@ -233,15 +233,15 @@ class Evidence:
     @cached_property
     def scaled_profile(self) -> GroupSummaries:
         """`profile` with rewards scaled to [0, 1]."""
-        low, width = self.range.low, self.range.high - self.range.low
         found = self.profile
+        half_width = self.range.high / 2 - self.range.low / 2
         return GroupSummaries(
             found.n,
-            (found.mean - low) / width,
-            found.std / width,
-            (found.min - low) / width,
-            (found.max - low) / width,
-            (found.median - low) / width,
+            self._scale(found.mean),
+            found.std / 2 / half_width,
+            self._scale(found.min),
+            self._scale(found.max),
+            self._scale(found.median),
         )
 
     def per_group(self, chosen: Bools) -> Ints:
@@ -317,8 +317,12 @@ class Evidence:
     @cached_property
     def scaled(self) -> Floats:
         """Rewards in [0, 1]; NaN where unjudged."""
-        scaled: Floats = (self.reward - self.range.low) / (self.range.high - self.range.low)
-        return np.clip(scaled, 0.0, 1.0)
+        return np.clip(self._scale(self.reward), 0.0, 1.0)
+
+    def _scale(self, values: Floats) -> Floats:
+        """Values scaled to the reward range; in halves, since the width of a huge range overflows."""
+        scaled: Floats = (values / 2 - self.range.low / 2) / (self.range.high / 2 - self.range.low / 2)
+        return scaled
 
     @cached_property
     def success_at(self) -> float:
@@ -330,7 +334,7 @@ class Evidence:
         if self.range.low >= 0:
             return 0.5
         if len(self.levels) == 2:
-            low, high = ((self.levels - self.range.low) / (self.range.high - self.range.low)).tolist()
+            low, high = self._scale(self.levels).tolist()
             return float(low + high) / 2
         return 0.5 + 1e-9
 

@@ -21,7 +21,9 @@ class ByTasksetOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     verifiers: dict[str, str]
     options: JsonObject = {}
-    """The members' own options, the same for all."""
+    """Options of all members."""
+    own_options: dict[str, JsonObject] = {}
+    """Task set → further options of its member."""
     fingerprints: dict[str, str] = {}
     """Digests of the members: with them a changed member changes this verifier's own fingerprint."""
 
@@ -34,12 +36,15 @@ class ByTaskset:
     @staticmethod
     def is_deterministic_with(options: JsonObject) -> bool:
         """When every member is."""
-        members = set(options["verifiers"].values())
-        return all(load_verifier(name, options.get("options")).is_deterministic for name in members)
+        common, own = options.get("options") or {}, options.get("own_options") or {}
+        return all(
+            load_verifier(name, common | own.get(taskset, {})).is_deterministic
+            for taskset, name in options["verifiers"].items()
+        )
 
     def __init__(self, options: ByTasksetOptions) -> None:
         self._live = {
-            taskset: LiveVerifier(load_verifier(name, options.options))
+            taskset: LiveVerifier(load_verifier(name, options.options | options.own_options.get(taskset, {})))
             for taskset, name in options.verifiers.items()
         }
 

@@ -38,7 +38,7 @@ class EvalFlags:
     verifier: list[str] = field(default_factory=list)
     """A verifier for all task sets, or TASKSET=VERIFIER; repeatable. Default: exact, where tasks have expected_answer."""
     verifier_set: Annotated[JsonObject, SETTINGS] = field(default_factory=dict)
-    """Option of the verifier as key=value; repeatable."""
+    """Option of the verifier as key=value, or of one task set's verifier as TASKSET.key=value; repeatable."""
     prompt_template: str | None = None
     """YAML file with `user` and optionally `system`; {field} is replaced by that field of the row."""
     threshold: float = 0.5
@@ -118,12 +118,13 @@ def collect_options(
 
 def choose_verifier(flags: EvalFlags, tasksets: list[str], *, has_answers: bool) -> tuple[str, JsonObject]:
     """Return the run's verifier and its options: one for all task sets, or one that dispatches by task set."""
-    options = flags.verifier_set
+    own = {name: given for name in tasksets if isinstance(given := flags.verifier_set.get(name), dict)}
+    options = {name: value for name, value in flags.verifier_set.items() if name not in own}
     if not flags.verifier:
         if not has_answers:
             raise UsageError("no verifier", hint="name one: --verifier math (see rollforge list verifiers)")
         say("note: no --verifier given; answers are compared with expected_answer by `exact`")
-        return "exact", options
+        return _dispatching(dict.fromkeys(tasksets, "exact"), options, own) if own else ("exact", options)
     by_taskset: dict[str, str] = {}
     common: str | None = None
     for word in flags.verifier:
@@ -136,23 +137,28 @@ def choose_verifier(flags: EvalFlags, tasksets: list[str], *, has_answers: bool)
             )
         else:
             common = word
-    if not by_taskset and common is not None:
+    if not by_taskset and not own and common is not None:
         return common, options
     missing = [name for name in tasksets if name not in by_taskset and common is None]
     if missing:
         raise UsageError(
             f"no verifier for {missing[0]!r}", hint=f"--verifier {missing[0]}=NAME, or one for all"
         )
-    return _dispatching({name: by_taskset.get(name, common or "") for name in tasksets}, options)
+    return _dispatching({name: by_taskset.get(name, common or "") for name in tasksets}, options, own)
 
 
-def _dispatching(verifiers: dict[str, str], options: JsonObject) -> tuple[str, JsonObject]:
+def _dispatching(
+    verifiers: dict[str, str], options: JsonObject, own: dict[str, JsonObject]
+) -> tuple[str, JsonObject]:
     from rollforge.verifiers.base import load_verifier
 
     fingerprints = {
-        name: load_verifier(verifier, options).fingerprint for name, verifier in verifiers.items()
+        name: load_verifier(verifier, options | own.get(name, {})).fingerprint
+        for name, verifier in verifiers.items()
     }
-    table = {"verifiers": verifiers, "options": options, "fingerprints": fingerprints}
+    table: JsonObject = {"verifiers": verifiers, "options": options, "fingerprints": fingerprints}
+    if own:
+        table["own_options"] = own
     return "rollforge.verifiers.by_taskset:ByTaskset", table
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
 
 from rollforge.checks import CHECKS, MEMBERS
 from rollforge.checks.base import Check, as_check
@@ -113,6 +114,7 @@ class CheckOptions(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys((*((self.recipe,) if self.recipe else ()), *self.recipes)))
 
 
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # absurd rewards have no mean, and no warning
 def check_evidence(run: Evidence, options: CheckOptions) -> Report:
     """Ask the checks about evidence that is already gathered."""
     checks = _checks(options)

@@ -50,6 +50,12 @@ class RunComparison(Struct, kw_only=True):
 def compare_runs(first: Index, second: Index, *, where: str | None = None) -> RunComparison:
     """The paired differences (first − second) of every field both runs have."""
     one, two = ByTask(first, where), ByTask(second, where)
+    for rows in (one, two):
+        if where is not None and not len(rows):
+            raise UsageError(
+                f"{rows.index.runs[0].rollouts}: no rollout matches --where {where!r}",
+                hint="ask for others, or leave --where out",
+            )
     shared = _share(one, two)
     if not len(shared.here):
         raise UsageError(

@@ -13,6 +13,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from rollforge import at_k, stats
+from rollforge.errors import UsageError
 from rollforge.index import ByTask, Index, top_level_numbers
 from rollforge.records import ATTEMPT_KEY
 from rollforge.stats import Floats
@@ -33,9 +34,11 @@ class NemoAgent(TypedDict):
     key_metrics: NemoMetrics
 
 
+@np.errstate(over="ignore", invalid="ignore")  # numbers near the largest have no mean
 def nemo_gym_metrics(index: Index, where: str | None = None) -> list[NemoAgent]:
     """One entry per agent, as in `_aggregate_metrics.json`."""
     entries = []
+    _check_some(ByTask(index, where), where)
     for agent in _agents(index, where):
         chosen = "agent IS NULL" if agent is None else "agent = '" + agent.replace("'", "''") + "'"
         rows = ByTask(index, f"{index.checked(where)} and {chosen}" if where else chosen)
@@ -51,6 +54,12 @@ def nemo_gym_metrics(index: Index, where: str | None = None) -> list[NemoAgent]:
         key_metrics = {name: value for name, value in metrics.items() if name.startswith("mean/")}
         entries.append(NemoAgent(agent_ref={"name": agent}, agent_metrics=metrics, key_metrics=key_metrics))
     return entries
+
+
+def _check_some(rows: ByTask, where: str | None) -> None:
+    """Refuse a condition that no rollout meets: an empty result would look like one."""
+    if where is not None and not len(rows):
+        raise UsageError(f"no rollout matches --where {where!r}", hint="ask for others, or leave --where out")
 
 
 def nemo_fields(index: Index) -> dict[str, str]:
@@ -149,11 +158,13 @@ def _nemo_vote(votes: list[tuple[int, float]]) -> float:
     return float(np.mean([score for (_, score), count in pairs.items() if count == most]))
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def trinity_metrics(
     index: Index, where: str | None = None, *, taskset: str | None = None
 ) -> dict[str, float]:
     """`rollout/…` as during training and `eval/<taskset>/…` as in evaluation, over all tasks."""
     rows = ByTask(index, where)
+    _check_some(rows, where)
     name_of_set = taskset or index.runs[0].stem
     found: dict[str, float] = {}
     fields = nemo_fields(index)

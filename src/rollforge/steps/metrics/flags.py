@@ -21,7 +21,8 @@ def find_flags(metrics: RunMetrics) -> list[Flag]:
 def _rewards(metrics: RunMetrics) -> list[tuple[str, str]]:
     counts, reward = metrics.counts, metrics.fields.get("reward")
     if counts.finished == 0:
-        return [("empty-run", "no rollouts")]
+        found = "no rollouts" if metrics.where is None else f"no rollout matches --where {metrics.where!r}"
+        return [("empty-run", found)]
     if reward is None or reward.n == 0 or reward.mean is None or reward.min is None or reward.max is None:
         turns = metrics.facts.get("turns")
         if turns is None or turns.max == 0:
