@@ -1,4 +1,4 @@
-"""This module reads a run's rollouts one at a time, each with the task it answers. It never holds the file.
+"""Reads a run's rollouts one at a time, each with the task it answers. It never holds the file.
 
 Rows of all NeMo Gym generations are understood: rows without indices have the numbers that the index gives them.
 """
@@ -224,7 +224,7 @@ class TaskFields:
         return list(dict.fromkeys(self._ids))
 
     def _scan(self, path: Path) -> None:
-        """Note where every task stands. What cannot be read at random (an archive, Parquet) is unpacked aside first."""
+        """Record the offset of every task. A file without random access (an archive, Parquet) is unpacked to a temporary file first."""
         is_plain = path.suffix == ".jsonl" and path.is_file()
         spool = None if is_plain else tempfile.TemporaryFile()  # noqa: SIM115  (read from as long as this object lives)
         decode = msgspec.json.Decoder(_TaskLine, strict=False).decode
@@ -357,7 +357,7 @@ class TaskFields:
         return self._remembered[rollout.task]
 
     def _scan_prompts(self) -> dict[int, _PromptPlace]:
-        """Where each prompt stands; of two equal rows the first counts."""
+        """The place of each prompt; of two equal rows the first counts."""
         places: dict[int, _PromptPlace] = {}
         if self._file is None:
             return places

@@ -221,7 +221,8 @@ def _may_be_errors(text: bytes, ends: NDArray[np.int64]) -> NDArray[np.bool_]:
     codes = np.zeros(len(ends), dtype=np.int32)
     for place in range(3):
         codes = codes << 8 | letters[np.minimum(begins + place, last)] | _LOWER
-    return _STARTS[np.minimum(np.searchsorted(_STARTS, codes), len(_STARTS) - 1)] == codes
+    found: NDArray[np.bool_] = _STARTS[np.minimum(np.searchsorted(_STARTS, codes), len(_STARTS) - 1)] == codes
+    return found
 
 
 def _int64s(data: bytes) -> NDArray[np.int64]:
