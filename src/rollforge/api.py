@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rollforge.steps.check import Report
     from rollforge.steps.collect import CollectResult
     from rollforge.steps.metrics import RunMetrics
-    from rollforge.steps.prepare import CheckRecord, DatasetManifest
+    from rollforge.steps.prepare import DatasetManifest
     from rollforge.steps.profile import Profile
     from rollforge.steps.status import Status
 
@@ -80,13 +80,14 @@ class Run:
         """Write the dataset of a recipe for a trainer; `options` are those of `rollforge prepare`, such as `min_gap`.
 
         Raises:
-            GateFailed: the checks for this recipe found an error; `ignore=[ID]` or `force=True` goes on all the same.
+            GateFailed: the checks for this recipe found an error; `force=True` goes on all the same.
         """
         from rollforge.steps.prepare import prepare
 
-        force, ignore = bool(options.pop("force", False)), tuple(options.pop("ignore", ()))
+        force = bool(options.pop("force", False))
+        ignore = tuple(options.pop("ignore", ()))
         names = [str(path) for path in self.paths]
-        checked = gate(recipe, names, force=force, ignore=ignore, verifier=options.get("verifier"))
+        checked = gate(recipe, names, ignore=ignore, force=force, verifier=options.get("verifier"))
         return prepare(recipe, self.paths, to=to, out=out, check=checked, **options)
 
     def report(self, out: str | Path, *, texts: Texts = "some", verifier: str | None = None) -> Path:
@@ -141,41 +142,34 @@ def gate(
     recipe: str,
     runs: Sequence[str],
     *,
-    force: bool = False,
     ignore: Sequence[str] = (),
+    force: bool = False,
     verifier: str | None = None,
     stops: bool = True,
-) -> CheckRecord:
-    """Run the checks for a recipe, for the manifest of a dataset; an error stops unless it is ignored or forced.
-
-    Args:
-        ignore: ids of checks whose findings do not stop; the manifest records them.
-    """
-    from rollforge.checks import CHECKS
+) -> JsonObject:
+    """What the checks for a recipe say, for the manifest of a dataset; an error stops unless forced."""
     from rollforge.steps.check import check_run
-    from rollforge.steps.prepare import CheckRecord
 
-    for name in ignore:
-        CHECKS.load(name)  # a misspelt id is refused by name
-    report = check_run(list(runs), recipe=cast("Recipe", recipe), verifier=verifier, only_recipe=True)
+    report = check_run(
+        list(runs), recipe=cast("Recipe", recipe), verifier=verifier, ignore=tuple(ignore), only_recipe=True
+    )
     errors = [finding for finding in report.findings if finding.level == "error"]
-    stopping = [finding for finding in errors if finding.id not in ignore]
-    if stops and stopping and not force:
-        reasons = "".join(f"\n  {finding.id}: {finding.text}" for finding in stopping)
+    if stops and not report.ok and not force:
+        reasons = "".join(f"\n  {finding.id}: {finding.text}" for finding in errors)
         raise GateFailed(
             f"{', '.join(runs)} is not fit for {recipe}{reasons}",
             hint=f"see all of it: rollforge check {shlex.join(runs)} --for {recipe}; "
             "--ignore ID or --force goes on, and the manifest records it",
             exit_code=report.exit_code,
         )
-    return CheckRecord(
-        ran=True,
-        ok=report.ok,
-        errors=[finding.id for finding in errors],
-        warnings=[finding.id for finding in report.findings if finding.level == "warning"],
-        forced=force,
-        ignored=list(dict.fromkeys(ignore)),
-    )
+    return {
+        "ran": True,
+        "ok": report.ok,
+        "errors": [finding.id for finding in errors],
+        "warnings": [finding.id for finding in report.findings if finding.level == "warning"],
+        "forced": force,
+        **({"ignored": list(ignore)} if ignore else {}),
+    }
 
 
 def open_run(path: str | Path | Sequence[str | Path]) -> Run:

@@ -23,8 +23,8 @@ COMMON = (
         "--to",
         "--from",
         "--dry-run",
-        "--force",
         "--ignore",
+        "--force",
         "--json",
         "--where",
         "--min-reward",
@@ -113,8 +113,8 @@ def prepare(
     files: FileFlags = FileFlags(),  # noqa: B008
     from_: Annotated[str | None, Parameter(name="--from")] = None,
     dry_run: Flag = False,
-    force: Flag = False,
     ignore: Annotated[tuple[str, ...], Parameter(negative=(), metavar="ID")] = (),
+    force: Flag = False,
     json: Flag = False,
     progress: Progress = "auto",
 ) -> Exit:
@@ -134,10 +134,10 @@ def prepare(
         A manifest.json: write the same bytes again. Name its runs only if they have moved.
     dry_run
         Count only, also at other thresholds; write nothing.
+    ignore
+        Id of a check that may fail; repeatable. The manifest records it.
     force
         Continue although `rollforge check` found an error; the manifest records it.
-    ignore
-        Id of a check whose error does not stop; the manifest records it. Repeatable.
     json
         Print the manifest on stdout.
     progress
@@ -159,7 +159,7 @@ def prepare(
             options = vars(which) | vars(pairs) | vars(rows) | vars(files)
             job = step.understand(str(recipe), to=str(to), out=out, dry_run=dry_run, **options)
             checked = gate(
-                str(recipe), runs, force=force, ignore=ignore, verifier=which.verifier, stops=not dry_run
+                str(recipe), runs, ignore=ignore, force=force, verifier=which.verifier, stops=not dry_run
             )
             manifest = step.carry_out(job, runs, check=checked, progress=report)
     if json:

@@ -94,13 +94,8 @@ def show_manifest(manifest: DatasetManifest, out: str | None) -> None:
         say(f"look    {flag['text']} ({flag['id']})")
     if manifest.is_forced:
         say("look    made with --force: errors found by `rollforge check` were overruled")
-    if ignored := manifest.check.get("ignored"):
-        fired = [name for name in ignored if name in (manifest.check.get("errors") or [])]
-        for name in ignored:
-            say(
-                f"note    --ignore {name}: "
-                + ("its error was overruled" if name in fired else "it found no error")
-            )
+    for name in manifest.check.get("ignored") or ():
+        say(f"look    --ignore {name}: its findings were overruled, if it had any")
     if manifest.dry_run:
         _outlook(manifest)
         say("nothing was written (--dry-run)")

@@ -191,7 +191,7 @@ class CheckRecord(_Keyed, kw_only=True):
     forced: bool | UnsetType = UNSET
     """Whether `--force` was given."""
     ignored: list[str] | UnsetType = UNSET
-    """Checks whose errors `--ignore` overruled."""
+    """Checks that `--ignore` named; absent if none."""
 
 
 class RunSource(msgspec.Struct, kw_only=True):
