@@ -347,6 +347,27 @@ def test_rollouts_that_went_wrong_are_found(spoil, name: str, level: str, tmp_pa
     assert levels(checked(tmp_path, spoils))[name] == level
 
 
+def test_token_ids_that_the_server_counted_otherwise_are_a_warning(tmp_path: Path) -> None:
+    def miscounts(rows: list[JsonObject], rng: random.Random) -> None:
+        for row in rows:
+            has_ids(row)
+            row["response"]["usage"]["output_tokens"] = 77
+
+    assert levels(checked(tmp_path, miscounts))["token-mismatch"] == "warning"
+
+
+def test_odd_rows_without_output_are_no_agent_that_records_nothing(tmp_path: Path) -> None:
+    def odd(rows: list[JsonObject], rng: random.Random) -> None:
+        for row in rows:
+            row["agent_ref"] = {"name": "solver"}
+        for row in rows[:6]:
+            del row["agent_ref"]
+            row["response"]["output"] = []
+            row["reward"] = 1.0
+
+    assert "unrecorded-answers" not in levels(checked(tmp_path, odd))
+
+
 def test_whole_rollouts_are_healthy(tmp_path: Path) -> None:
     report = checked(tmp_path, lambda rows, rng: [has_ids(row) for row in rows])
     health = {"failed-endings", "hollow-turns", "runaway-answers", "token-mismatch", "unhealthy-tasks"}
