@@ -111,7 +111,7 @@ class _Sites(ast.NodeTransformer):
 
     def _threshold(self, value: ast.expr) -> ast.expr:
         assert isinstance(value, ast.Constant) and isinstance(value.value, int | float)
-        changed = self._plant(value, "threshold", ast.Constant(value.value * 4 if value.value else 1))
+        changed = self._plant(value, "threshold", ast.Constant(value.value * 4))
         assert isinstance(changed, ast.expr)
         return changed
 
@@ -161,12 +161,12 @@ class _Sites(ast.NodeTransformer):
 
 
 def _is_number(value: ast.expr) -> bool:
-    """Whether it is a number that decides something: no flag, no block size, no tolerance for rounding."""
+    """Whether it is a number that decides something: no flag, no start value, no block size, no tolerance for rounding."""
     if not isinstance(value, ast.Constant) or isinstance(value.value, bool | str):
         return False
     number = value.value
     is_block_size = isinstance(number, int) and number >= 256 and number & (number - 1) == 0
-    return isinstance(number, int | float) and not is_block_size and not 0 < abs(number) < 1e-4
+    return isinstance(number, int | float) and not is_block_size and abs(number) >= 1e-4
 
 
 def modules_of(area: str) -> Iterator[Path]:

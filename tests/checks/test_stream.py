@@ -69,6 +69,16 @@ def test_a_verifier_that_fails_is_no_broken_reward() -> None:
     assert watch.light == "yellow" and not watch.tripped
 
 
+def test_a_verifier_that_fails_on_nearly_everything_trips_by_itself() -> None:
+    watch = Watch()
+    for number in range(19):
+        watch.observe(number, None, has_failure=True, at=number)
+    assert not watch.tripped
+    watch.observe(19, None, has_failure=True, at=19.0)
+    assert watch.tripped and "20 of 20" in watch.reason
+    assert watch.window().rollouts == 20
+
+
 @given(st.lists(st.tuples(st.integers(0, 30), st.sampled_from([0.0, 1.0, None])), max_size=300))
 def test_rewards_alone_never_trip_it(verdicts: list[tuple[int, float | None]]) -> None:
     watch = Watch()

@@ -40,7 +40,7 @@ def test_a_verifier_that_raises_on_everything_stops_the_run_and_is_quoted_everyw
     assert first.returncode == 5, first.stderr
     text = "KeyError: 'no such field' (mine.py:2 in verify)"
     assert text in first.stderr
-    assert "the verifier failed on the last 20 rollouts" in first.stderr
+    assert "the verifier failed on 20 of 20 rollouts" in first.stderr
     lines = (tmp_path / "run" / "rollouts.jsonl").read_text().splitlines()
     assert 20 <= len(lines) < 60
     for command in ("status", "profile", "check"):

@@ -33,8 +33,8 @@ CALM = 0.2
 """A fall of the mean reward, or a share of `TIMES`, that counts as calm."""
 REMEMBERED = 8192
 NEIGHBOURS = 400
-FAILURES_AT_FIRST, FAILURES_LATER = 20, 100
-"""Failures in a row that stop a run: before the first verdict, and after it."""
+FEWEST_FAILURES, NEARLY_ALL = 20, 0.95
+"""So many failures, and this share of all verdicts, trip by themselves."""
 EVERY = 64
 
 
@@ -61,7 +61,7 @@ class Watch:
 
     __slots__ = (
         "_calm_at", "_calm_seen", "_drop_high", "_drop_low", "_empties", "_empties_rewarded", "_fail_fast", "_fail_slow",
-        "_failed_in_a_row", "_fast", "_first_at",
+        "_failed", "_fast", "_first_at",
         "_first_seen", "_known", "_last_at", "_latency_n", "_length", "_looked", "_looks_right", "_next_look", "_past", "_repeats",
         "_repeats_differ", "_reward_fast", "_reward_slow", "_slow", "_task_count", "_tasks", "_usual_n", "_value", "judged", "reason",
         "seen", "signals", "tripped",
@@ -93,7 +93,7 @@ class Watch:
         self._known: dict[tuple[int, int], float] = {}
         self._repeats = self._repeats_differ = 0
         self._looked = self._looks_right = 0
-        self._failed_in_a_row = 0
+        self._failed = 0
 
     @property
     def light(self) -> Light:
@@ -187,16 +187,16 @@ class Watch:
             self.signals.pop("extraction", None)
 
     def _observe_failure(self, has_failure: bool, at: float) -> None:
-        self._failed_in_a_row = self._failed_in_a_row + 1 if has_failure else 0
         if not has_failure:
             return
+        self._failed += 1
         self._last_at = at
-        if self._failed_in_a_row == 1:
+        if self._failed == 1:
             self._calm_at, self._calm_seen = at, self.seen - 1
-        limit = FAILURES_LATER if self.judged else FAILURES_AT_FIRST
-        if self._failed_in_a_row >= limit and not self.tripped:
+        is_nearly_all = self._failed >= FEWEST_FAILURES and self._failed >= NEARLY_ALL * self.seen
+        if is_nearly_all and not self.tripped:
             self.tripped = True
-            self.signals["failures"] = f"the verifier failed on the last {self._failed_in_a_row:,} rollouts"
+            self.signals["failures"] = f"the verifier failed on {self._failed:,} of {self.seen:,} rollouts"
             self.reason = "; ".join(self.signals.values())
 
     def _observe_latency(self, logarithm: float, is_still: bool) -> None:

@@ -52,7 +52,7 @@ class CheckFlags:
 def check(
     *runs: str,
     recipe: Annotated[
-        Literal["sft", "dpo", "kto", "rm", "ppo", "grpo"] | None, Parameter(name=["--for"])
+        list[Literal["sft", "dpo", "kto", "rm", "ppo", "grpo"]] | None, Parameter(name=["--for"], negative=())
     ] = None,
     gate: GateFlags = GateFlags(),  # noqa: B008  (frozen)
     checks: CheckFlags = CheckFlags(),  # noqa: B008
@@ -70,7 +70,7 @@ def check(
     runs
         The run: a directory, a rollouts file, or several as one.
     recipe
-        What the data is for: adds that recipe's checks to the gate.
+        What the data is for: adds that recipe's checks to the gate; repeatable.
     json
         Print one JSON object on stdout, with every offending line, and nothing else.
     markdown
@@ -83,7 +83,7 @@ def check(
         raise UsageError("which run?", hint=f"for example: {EXAMPLE}")
     report: Report = check_run(
         list(runs),
-        recipe=recipe,
+        recipes=tuple(recipe or ()),
         fail_on=gate.fail_on,
         ignore=tuple(gate.ignore),
         settings=_settings(checks.set, limits or {}),

@@ -101,7 +101,7 @@ async def open_machinery(
         )
         client.keeps_large_slots = True  # the engine releases them when the row is written
         await agent.start(model)
-        probes = await _start_judge(judge, options, stack, notes)
+        probes = await _start_judge(judge, options, stack, notes, len(plan.tasks))
         rollouts, failures = DurableFile(plan.files.rollouts), DurableFile(plan.files.failures)
         live = Live(expected=plan.ledger.expected, finished=plan.ledger.finished)
         live.given_up = plan.ledger.given_up(options.attempts)
@@ -151,7 +151,7 @@ def judge_for(verifier: Verifier, options: CollectOptions) -> RunningJudge:
 
 
 async def _start_judge(
-    judge: RunningJudge | None, options: CollectOptions, stack: AsyncExitStack, notes: list[str]
+    judge: RunningJudge | None, options: CollectOptions, stack: AsyncExitStack, notes: list[str], tasks: int
 ) -> SprinkledProbes | None:
     if judge is None:
         return None
@@ -159,7 +159,7 @@ async def _start_judge(
     stack.push_async_callback(judge.close)
     if judge.note:
         notes.append(judge.note)
-    return SprinkledProbes(judge, parse_share(options.probe)) if options.probe is not None else None
+    return SprinkledProbes(judge, parse_share(options.probe), tasks) if options.probe is not None else None
 
 
 def _make_client(

@@ -292,7 +292,7 @@ class Verification:
             bottleneck=self._bottleneck(counters),
             failures=dict(self._failures.most_common(5)),
             bad_lines=self._reader.bad,
-            notes=self._notes,
+            notes=[*self._notes, *([self._source.note] if self._source.note else [])],
         )
 
     def _bottleneck(self, counters: JudgeCounters) -> str:

@@ -1,8 +1,13 @@
-"""This module hands out a run's rollouts: those there are, or with `--follow` those that come, until the run has ended."""
+"""A run's rollouts: those on disk, or with `--follow` also those to come, until the collecting process has ended.
+
+The run's lock tells whether a process on this machine still collects; one on another machine counts as dead when its manifest, which
+it rewrites every few seconds, has not changed for `SILENT_SECONDS`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator
 
@@ -14,6 +19,8 @@ from rollforge.store.lock import is_held
 POLL_SECONDS = 0.2
 APPEAR_SECONDS = 120.0
 """How long `--follow` waits for a run that does not exist yet."""
+SILENT_SECONDS = 120.0
+"""How long a collecting process on another machine may leave its manifest unchanged."""
 
 
 class RolloutSource:
@@ -25,6 +32,10 @@ class RolloutSource:
         self._is_stopping = False
         self.is_waiting = False
         """Everything that has been collected was handed out."""
+        self.note: str | None = None
+        """Why following ended, when the collecting process did not say so itself."""
+        self._heard_at = time.monotonic()
+        self._last_heard: tuple[float, int] | None = None
 
     def stop(self) -> None:
         """Hand out no more."""
@@ -49,7 +60,7 @@ class RolloutSource:
         self.is_waiting = False
 
     async def rollouts(self, reader: RolloutReader) -> AsyncIterator[Rollout]:
-        """Every rollout once, in the order of the file."""
+        """Yield every rollout once, in the order of the file."""
         if not self._is_following:
             for whole in reader:
                 yield whole
@@ -65,7 +76,7 @@ class RolloutSource:
                     if rollout is not None:
                         yield rollout
                 if was_ended and not has_new:
-                    return  # the run had ended before the last look, which found nothing more
+                    return  # the last look, after the run's end, found nothing more
                 has_ended = not self._is_collecting()
                 if not has_new and not has_ended:
                     self.is_waiting = True
@@ -81,4 +92,17 @@ class RolloutSource:
             manifest = None
         if manifest is None:
             return is_held(self._files.lock)
-        return manifest.state == "running" and is_alive(self._files, manifest)
+        if manifest.state != "running" or not is_alive(self._files, manifest):
+            return False
+        if manifest.host in ("", None, socket.gethostname()):
+            return True
+        heard, now = (manifest.updated, manifest.finished), time.monotonic()
+        if heard != self._last_heard:
+            self._last_heard, self._heard_at = heard, now
+        if now - self._heard_at < SILENT_SECONDS:
+            return True
+        self.note = (
+            f"the process that collects on {manifest.host} has not reported for {SILENT_SECONDS:g} s: "
+            "it counts as dead; follow again when it runs"
+        )
+        return False
