@@ -63,6 +63,11 @@ class RunFiles:
         return self._sibling("_materialized_inputs.jsonl")
 
     @property
+    def repeat_level_metrics(self) -> Path:
+        """NeMo Gym's statistics per repeat, written on request."""
+        return self._sibling("_repeat_level_metrics.json")
+
+    @property
     def failures(self) -> Path:
         """One line per failed attempt."""
         return self._sibling("_failures.jsonl")

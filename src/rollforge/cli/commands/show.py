@@ -144,7 +144,9 @@ def show(
     choice.check()
     if example is not None:
         _check_alone(choice)
-        return print_rollouts(_behind(example), raw=raw, full=full, json=json)
+        shown = _behind(example)
+        sides = ("chosen", "rejected") if len(shown) == 2 else ()
+        return print_rollouts(shown, raw=raw, full=full, json=json, sides=sides)
     runs, choice = _take_number(run, choice)
     if not runs:
         raise UsageError("no run given", hint="rollforge show RUN, or rollforge show --example FILE:LINE")

@@ -186,6 +186,8 @@ class CheckRecord(_Keyed, kw_only=True):
     warnings: list[str] | UnsetType = UNSET
     forced: bool | UnsetType = UNSET
     """Whether `--force` was given."""
+    ignored: list[str] | UnsetType = UNSET
+    """Checks that `--ignore` named; absent if none."""
 
 
 Threshold = float | str | dict[str, int]
