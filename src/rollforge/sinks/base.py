@@ -21,7 +21,8 @@ import msgspec
 
 from rollforge.errors import RollforgeError, UsageError
 from rollforge.metrics.profiles import rename
-from rollforge.records import JsonObject
+from rollforge.records import JsonObject, from_json, to_json
+from rollforge.redaction import SECRETS
 from rollforge.sinks import SINKS
 
 logger = logging.getLogger(__name__)
@@ -78,6 +79,8 @@ def open_sinks(specs: Sequence[str], options: SinkOptions, *, profile: str = "ro
         UsageError: one of them is unknown or cannot start; those already started are closed again.
     """
     rename({}, profile)
+    SECRETS.learn_words(specs)
+    options = msgspec.structs.replace(options, config=from_json(SECRETS.data(to_json(options.config))))
     started: list[tuple[str, Sink]] = []
     try:
         for spec in dict.fromkeys(specs):
