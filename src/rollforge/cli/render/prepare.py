@@ -86,10 +86,16 @@ def show_manifest(manifest: DatasetManifest, out: str | None) -> None:
     """The funnel, the distribution, the red flags and what to do next."""
     _funnel(manifest)
     _numbers(manifest)
+    for overlap in manifest.decontamination:
+        say(
+            f"note    {overlap.file}: {overlap.prompts:,} evaluation prompts read, {overlap.tasks:,} tasks overlap"
+        )
     for flag in manifest.flags:
         say(f"look    {flag['text']} ({flag['id']})")
     if manifest.is_forced:
         say("look    made with --force: errors found by `rollforge check` were overruled")
+    for name in manifest.check.get("ignored") or ():
+        say(f"look    --ignore {name}: its findings were overruled, if it had any")
     if manifest.dry_run:
         _outlook(manifest)
         say("nothing was written (--dry-run)")
