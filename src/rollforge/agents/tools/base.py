@@ -23,7 +23,7 @@ def function_tool(name: str, description: str, parameters: JsonObject | None) ->
 
 
 class ToolError(Exception):
-    """A failed call that is reported to the model."""
+    """A call failed, and the model gets the message."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
