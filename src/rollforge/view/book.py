@@ -133,6 +133,10 @@ class Book:
         self.index, self._state, self._kept = opened, now, None
         self._orders.clear()
 
+    def another(self) -> Index:
+        """A second handle on the index, for work on another thread."""
+        return open_index(self._path, verifier=self._verifier)
+
     def close(self) -> None:
         """Let go of the files."""
         self.index.close()

@@ -76,6 +76,7 @@ class Server:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rollforge-view")
         self._labels = [LabelFile(book.files) for book in books]
         self._figures: dict[int, tuple[str, bytes]] = {}
+        self._drawing = asyncio.Lock()
 
     def routes(self) -> list[web.RouteDef]:
         """The whole interface."""
@@ -172,13 +173,15 @@ class Server:
         return _json({"total": total, "groups": groups})
 
     async def overview(self, request: web.Request) -> web.Response:
-        """Verdict, findings and charts: the report's own, made once per state of the run."""
-        number = _number(request, "run")
-        book = self._book(request)
-        digest = await self._ask(book, lambda: book.index.digest)
-        if self._figures.get(number, ("", b""))[0] != digest:
-            data = await self._ask(book, lambda: _overview(book), deadline_s=10 * DEADLINE_S)
-            self._figures[number] = digest, data
+        """Verdict, findings and charts: the report's own, made once per state of the run.
+
+        They take seconds for a large run, so they are made beside the query thread, from an index handle of their own.
+        """
+        number, book = _number(request, "run"), self._book(request)
+        state = book.state()
+        async with self._drawing:
+            if self._figures.get(number, ("", b""))[0] != state:
+                self._figures[number] = state, await asyncio.to_thread(_overview, book)
         return web.Response(body=self._figures[number][1], content_type="application/json")
 
     async def compare(self, request: web.Request) -> web.Response:
@@ -299,8 +302,8 @@ class Server:
 
 
 def _overview(book: Book) -> bytes:
-    inputs = run_inputs(book.index, with_texts=False)
-    return msgspec.json.encode(run_figures(book.index, inputs))
+    with book.another() as index:
+        return msgspec.json.encode(run_figures(index, run_inputs(index, with_texts=False)))
 
 
 def _one_line(text: str) -> str:
