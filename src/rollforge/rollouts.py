@@ -1,4 +1,4 @@
-"""This module reads a run's rollouts one at a time, each with the task it answers. It never holds the file.
+"""Streams a run's rollouts, each with its task.
 
 Rows of all NeMo Gym generations are understood: rows without indices have the numbers that the index gives them.
 """

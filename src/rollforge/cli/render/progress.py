@@ -1,4 +1,4 @@
-"""This module shows a collection while it runs: a live panel, plain lines, JSON lines, or nothing.
+"""Progress of a collection: a live panel, plain lines, JSON lines, or nothing.
 
 It draws from its own thread and only reads snapshots, so a slow terminal or a full pipe never holds the run up.
 """

@@ -1,4 +1,4 @@
-"""This module shows a verification: a live line while it runs, its summary, and the flip table of two verifiers."""
+"""Output of `verify`: a live line, the summary, and the flip table of two verifiers."""
 
 from __future__ import annotations
 

@@ -38,8 +38,10 @@ from rollforge.records import (
     Response,
     Task,
     Verdict,
+    from_json,
     to_json,
 )
+from rollforge.redaction import SECRETS
 from rollforge.steps.collect.live import Live
 from rollforge.steps.collect.observer import Observer
 from rollforge.steps.collect.options import Allowance, CollectOptions
@@ -279,6 +281,9 @@ class CollectEngine:
             self._watch_verdict(work.group.task, response, verdict, verify_s)
         row = self._row(work, trajectory, verdict, begun, verify_s)
         line = to_json(row | {"response": response.encoded})
+        clean = SECRETS.data(line)
+        if clean is not line:
+            line, row = clean, from_json(clean)  # the observer sees what is on disk
         if len(line) > ROW_SHARE * self._options.max_response_bytes:
             too_large = f"the row would have {len(line):,} bytes (--max-response-bytes)"
             await self._fail(work, Failure("agent", "oversized", too_large), begun)
