@@ -32,7 +32,11 @@ def main() -> None:
         home = Path(folder)
         make_run(home)
         with sync_playwright() as driver:
-            flags = ["--disable-gpu", "--disable-background-networking", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+            flags = [
+                "--disable-gpu",
+                "--disable-background-networking",
+                *(["--no-sandbox"] if os.geteuid() == 0 else []),
+            ]
             browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=flags)
             page = browser.new_page(viewport=SIZE)
             page.goto((home / "report.html").as_uri())
@@ -46,11 +50,13 @@ def make_run(home: Path) -> None:
     (home / "loose.py").write_text(VERIFIER)
     for words in (
         ["simulate", "--write-tasks", "tasks.jsonl", "-n", "300", "--seed", "1"],
-        ["collect", "-i", "tasks.jsonl", "-o", "run", "-m", "simulated", "--verifier", "loose.py:verify", "-k", "8", "--progress", "none"],
+        "collect -i tasks.jsonl -o run -m simulated --verifier loose.py:verify -k 8 --progress none".split(),
         ["verify", "run", "--verifier", "exact", "--progress", "none"],
         ["report", "run", "-o", "report.html"],
     ):
-        subprocess.run([*ROLLFORGE, *words], cwd=home, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.run(
+            [*ROLLFORGE, *words], cwd=home, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
 
 
 def viewer(page: Page, home: Path) -> None:
