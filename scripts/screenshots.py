@@ -48,15 +48,14 @@ def main() -> None:
 def make_run(home: Path) -> None:
     """A run of 300 tasks × 8, judged twice, and its report."""
     (home / "loose.py").write_text(VERIFIER)
-    for words in (
-        ["simulate", "--write-tasks", "tasks.jsonl", "-n", "300", "--seed", "1"],
-        "collect -i tasks.jsonl -o run -m simulated --verifier loose.py:verify -k 8 --progress none".split(),
-        ["verify", "run", "--verifier", "exact", "--progress", "none"],
-        ["report", "run", "-o", "report.html"],
+    for line in (
+        "simulate --write-tasks tasks.jsonl -n 300 --seed 1",
+        "collect -i tasks.jsonl -o run -m simulated --verifier loose.py:verify -k 8 --progress none",
+        "verify run --verifier exact --progress none",
+        "report run -o report.html",
     ):
-        subprocess.run(
-            [*ROLLFORGE, *words], cwd=home, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        words = [*ROLLFORGE, *line.split()]
+        subprocess.run(words, cwd=home, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def viewer(page: Page, home: Path) -> None:
