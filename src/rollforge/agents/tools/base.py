@@ -23,7 +23,7 @@ def function_tool(name: str, description: str, parameters: JsonObject | None) ->
 
 
 class ToolError(Exception):
-    """A call went wrong in a way the model is told."""
+    """A call failed, and the model gets the message."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)

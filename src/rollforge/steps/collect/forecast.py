@@ -1,4 +1,4 @@
-"""This module says what a pilot means for the whole run, and which part holds the run back.
+"""Forecast of a whole run from its pilot, and its bottleneck.
 
 Intervals come from the pilot's own spread between tasks; a pilot of few tasks gives wide ones, and says so by being wide.
 """
