@@ -1,4 +1,4 @@
-"""Exporters: whose loader reads the data set. One file per member, one line here."""
+"""Exporters: one per trainer whose loader reads the dataset. One file per member, one line here."""
 
 from rollforge.registry import Registry
 

@@ -1,7 +1,7 @@
-"""This module says what an operator is, and what it hands back: experiences, why others were dropped, and its numbers.
+"""Operator: experiences in; experiences, reasons for the dropped ones, and numbers out.
 
-An operator sees the experiences of one step, whole groups together, and keeps the order of what it keeps. It
-never changes an experience in place. What is unjudged (`reward` None) is no zero to any of them.
+An operator sees the experiences of one step, whole groups together, and keeps their order. It never changes an
+experience in place. Unjudged experiences (`reward` None) never count as zero.
 """
 
 from __future__ import annotations
