@@ -1,4 +1,4 @@
-"""This module is the Python door: `rf.collect(...)` and the `Run` it returns. Each method is one command's twin.
+"""The Python API: `rf.collect(...)` and the `Run` it returns. Each method is one command's twin.
 
 It only assembles steps; nothing is computed here and nothing is printed.
 """

@@ -1,4 +1,4 @@
-"""Exporters: one per trainer whose loader reads the dataset. One file per member, one line here."""
+"""Exporters: which trainer reads the dataset. One file per member, one line here."""
 
 from rollforge.registry import Registry
 

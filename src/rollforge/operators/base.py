@@ -1,7 +1,7 @@
-"""Operator: experiences in; experiences, reasons for the dropped ones, and numbers out.
+"""What an operator is, and what it returns: kept experiences, reasons for dropped ones, its metrics.
 
-An operator sees the experiences of one step, whole groups together, and keeps their order. It never changes an
-experience in place. Unjudged experiences (`reward` None) never count as zero.
+An operator sees the experiences of one step, whole groups together, and keeps the order of what it keeps. It
+never changes an experience in place. What is unjudged (`reward` None) is no zero to any of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""This module names a run's files. It does not open them."""
+"""Names of a run's files. It does not open them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module turns the flags about metrics into sinks, and into the observer `collect` reports its steps to."""
+"""Metric flags → sinks, and the observer to which `collect` reports its steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module shows what `check` found: a page for people, an object for machines, a table for a pull request."""
+"""Output of `check`: a page for people, a JSON object, a Markdown table for a pull request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module shows a preparation: progress while it runs, the funnel and the numbers of the result at its end."""
+"""Output of `prepare`: progress while it runs, then the funnel and the numbers of the dataset."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOT_COUNTED = {
     "rejected_lines": "lines are no rollouts and not counted here",
     "overruled_rows": "rows are not counted here: a later one has the same task, rollout and attempt",
 }
-"""What stands in the manifest beside the rollouts → how it is told."""
+"""Counts of the manifest beside the rollouts → their labels."""
 PATIENCE_S = 1.0
 """Work shorter than this shows no progress."""
 
