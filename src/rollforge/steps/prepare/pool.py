@@ -185,6 +185,12 @@ def load_pool(runs: Sequence[str | Path], settings: Settings) -> Pool:
     flags = {
         name: joined[name] for name in (*_FLAGS, "where", "chosen_where", "rejected_where") if name in joined
     }
+    for name in ("chosen_where", "rejected_where"):
+        if name in flags and not flags[name].any():
+            raise UsageError(
+                f"--{name.replace('_', '-')} {getattr(settings, name)!r} holds for no rollout",
+                hint="see the columns: rollforge query RUN 'select * from rollouts limit 1'",
+            )
     candidates = Candidates(
         row=joined["row"],
         group=_groups(joined, run, settings),
