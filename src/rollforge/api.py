@@ -1,4 +1,4 @@
-"""This module is the Python door: `rf.collect(...)` and the `Run` it returns. Each method is one command's twin.
+"""The Python API: `rf.collect(...)` and the `Run` it returns. Each method is one command's twin.
 
 It only assembles steps; nothing is computed here and nothing is printed.
 """
@@ -77,7 +77,7 @@ class Run:
         return check_run(self.paths, recipe=recipe, **options)
 
     def prepare(self, recipe: str, *, to: str, out: str | Path, **options: Any) -> DatasetManifest:
-        """Write the data set of a recipe for a trainer; `options` are those of `rollforge prepare`, such as `min_gap`.
+        """Write the dataset of a recipe for a trainer; `options` are those of `rollforge prepare`, such as `min_gap`.
 
         Raises:
             GateFailed: the checks for this recipe found an error; `force=True` goes on all the same.
@@ -147,7 +147,7 @@ def gate(
     verifier: str | None = None,
     stops: bool = True,
 ) -> JsonObject:
-    """What the checks for a recipe say, for the manifest of a data set; an error stops unless forced."""
+    """What the checks for a recipe say, for the manifest of a dataset; an error stops unless forced."""
     from rollforge.steps.check import check_run
 
     report = check_run(

@@ -1,4 +1,4 @@
-"""This module starts the one event loop a process has: uvloop where it is installed, asyncio's own elsewhere."""
+"""Starts the process's one event loop: uvloop where it is installed, else asyncio's own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GC_THRESHOLD = (50_000, 20, 100)
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end, and return what it returns."""
+    """Run a coroutine to its end and return its result."""
     try:
         import uvloop
     except ImportError:

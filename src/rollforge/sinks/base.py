@@ -37,7 +37,7 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     directory: Path
     """Where local sinks put their files."""
     metrics_file: Path | None = None
-    """Where the jsonl sink writes unless it is told otherwise; None means `metrics.jsonl` in the directory."""
+    """Where the jsonl sink writes by default; None means `metrics.jsonl` in the directory."""
     run: str = "rollforge"
     """The run's name, for sinks that have named runs."""
     config: JsonObject = {}

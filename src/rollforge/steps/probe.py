@@ -1,4 +1,4 @@
-"""This module probes a verifier with the tasks and responses of a run, or with a task file alone, and reports what it found."""
+"""Probes a verifier with the tasks and responses of a run, or with a task file alone."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""This module is what runs inside the sandbox: it executes the answer's code on one test input after the
-other.
+"""Runs inside the sandbox: executes the answer's code on one test input after the other.
 
 It is executed there as source, with `receive`, `send` and `pipes` given, and imports nothing else of
 rollforge. It never sees an expected output: it only hands back what the code printed or returned, so code

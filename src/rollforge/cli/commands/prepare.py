@@ -157,20 +157,11 @@ def prepare(
         else:
             _require(recipe, runs, to)
             options = vars(which) | vars(pairs) | vars(rows) | vars(files)
-            step.refuse_mistakes(str(recipe), to=str(to), out=out, dry_run=dry_run, **options)
+            job = step.understand(str(recipe), to=str(to), out=out, dry_run=dry_run, **options)
             checked = gate(
                 str(recipe), runs, ignore=ignore, force=force, verifier=which.verifier, stops=not dry_run
             )
-            manifest = step.prepare(
-                str(recipe),
-                runs,
-                to=str(to),
-                out=out,
-                dry_run=dry_run,
-                check=checked,
-                progress=report,
-                **options,
-            )
+            manifest = step.carry_out(job, runs, check=checked, progress=report)
     if json:
         print_json(manifest)
     else:

@@ -1,4 +1,4 @@
-"""This module shows a preparation: progress while it runs, the funnel and the numbers of the result at its end."""
+"""Output of `prepare`: progress while it runs, then the funnel and the numbers of the dataset."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOT_COUNTED = {
     "rejected_lines": "lines are no rollouts and not counted here",
     "overruled_rows": "rows are not counted here: a later one has the same task, rollout and attempt",
 }
-"""What stands in the manifest beside the rollouts → how it is told."""
+"""Counts of the manifest beside the rollouts → their labels."""
 PATIENCE_S = 1.0
 """Work shorter than this shows no progress."""
 
@@ -31,7 +31,7 @@ PATIENCE_S = 1.0
 def watcher(
     kind: Literal["auto", "rich", "plain", "json", "none"],
 ) -> Iterator[Callable[[str, int, int], None]]:
-    """A function to report progress to, drawn as asked once the work takes over a second."""
+    """Yield a progress callback; it draws once the work takes over a second."""
     if kind == "auto":
         kind = "rich" if sys.stderr.isatty() else "plain"
     if kind == "rich":
@@ -83,13 +83,19 @@ def _bar() -> Iterator[Callable[[str, int, int], None]]:
 
 
 def show_manifest(manifest: DatasetManifest, out: str | None) -> None:
-    """The funnel, the distribution, the red flags and what to do next."""
+    """Print the funnel, the distribution, the red flags and the next step."""
     _funnel(manifest)
     _numbers(manifest)
+    for overlap in manifest.decontamination:
+        say(
+            f"note    {overlap.file}: {overlap.prompts:,} evaluation prompts read, {overlap.tasks:,} tasks overlap"
+        )
     for flag in manifest.flags:
         say(f"look    {flag['text']} ({flag['id']})")
     if manifest.is_forced:
         say("look    made with --force: errors found by `rollforge check` were overruled")
+    for name in manifest.check.get("ignored") or ():
+        say(f"look    --ignore {name}: its findings were overruled, if it had any")
     if manifest.dry_run:
         _outlook(manifest)
         say("nothing was written (--dry-run)")
@@ -124,7 +130,7 @@ def _funnel(manifest: DatasetManifest) -> None:
 
 
 def _option(reason: str, thresholds: dict[str, Any]) -> str:
-    """The option that decided, and its value: most are defaults, which nobody has typed. Or the one that decides otherwise."""
+    """Name the option that dropped these rollouts, with its value, or the one that would keep them."""
     if reason in _KEPT_BY:
         return f" ({_KEPT_BY[reason]} keeps them)"
     option = _DECIDED_BY.get(reason, "")
@@ -159,7 +165,7 @@ def _numbers(manifest: DatasetManifest) -> None:
 
 
 def _bars(found: dict[str, Any] | None) -> None:
-    """The histogram of rewards, or of gaps for pairs."""
+    """Print the histogram of rewards, or of gaps for pairs."""
     if not found or not sum(found["counts"]):
         return
     for low, high, count in zip(found["edges"], found["edges"][1:], found["counts"], strict=False):

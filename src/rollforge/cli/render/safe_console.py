@@ -1,4 +1,4 @@
-"""This module is the console for people: it shows what models and files say, and obeys none of it.
+"""A rich console that prints text from models and files without obeying its markup or escape sequences.
 
 What is written for programs (JSON, CSV, raw lines) does not pass through it.
 """
@@ -16,10 +16,10 @@ from rollforge.cli.render.escape import visible
 
 
 class PlainConsole(Console):
-    """A console whose texts hold no control characters, and whose reader may leave (`| head`) without changing the exit code."""
+    """Console that escapes control characters and ignores a closed pipe (`| head`)."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """What to write; a text is cleaned before it is laid out, so that its lines keep their width."""
+        """Escape text before layout, so that line widths stay right."""
         if isinstance(renderable, Text):
             renderable = renderable.copy()
             renderable.plain = visible(renderable.plain)
@@ -28,6 +28,6 @@ class PlainConsole(Console):
         return super().render(renderable, options)
 
     def on_broken_pipe(self) -> None:
-        """Go on in silence."""
+        """Discard further output."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())

@@ -78,8 +78,9 @@ def bottleneck(
     commit_s: float,
     verify_slots: int,
     seconds_per_verdict: float | None = None,
+    waits_for: str = "model",
 ) -> str:
-    """One line: what to change to go faster."""
+    """One line: what to change to go faster. `waits_for` makes the rollouts: the model, or an agent server."""
     if elapsed_s <= 0 or not live.fresh:
         return "unknown: nothing was finished"
     busy = cpu_s / elapsed_s

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -42,6 +43,16 @@ class TextColumn:
     def __getitem__(self, position: int) -> str | None:
         code = int(self.codes[position])
         return self.names[code] if code >= 0 else None
+
+
+class EvaluationOverlap(msgspec.Struct):
+    """What decontamination against one file found."""
+
+    file: str
+    prompts: int
+    """Prompts read."""
+    tasks: int
+    """Tasks of the runs whose prompt overlaps one of them."""
 
 
 @dataclass
@@ -73,6 +84,7 @@ class Pool:
     """Lines that are no rollout rows."""
     overruled: int
     """Rows that a later one with the same task, rollout and attempt replaces."""
+    evaluations: list[EvaluationOverlap] = field(default_factory=list)
     _unpacked: dict[int, IO[bytes]] = field(default_factory=dict)
     """Run → its temporary unpacked file."""
 
@@ -173,6 +185,12 @@ def load_pool(runs: Sequence[str | Path], settings: Settings) -> Pool:
     flags = {
         name: joined[name] for name in (*_FLAGS, "where", "chosen_where", "rejected_where") if name in joined
     }
+    for name in ("chosen_where", "rejected_where"):
+        if name in flags and not flags[name].any():
+            raise UsageError(
+                f"--{name.replace('_', '-')} {getattr(settings, name)!r} holds for no rollout",
+                hint="see the columns: rollforge query RUN 'select * from rollouts limit 1'",
+            )
     candidates = Candidates(
         row=joined["row"],
         group=_groups(joined, run, settings),
@@ -257,6 +275,8 @@ def _filled(array: pa.Array, missing: int) -> np.ndarray:
         values = np.frombuffer(array.buffers()[1], dtype=array.type.to_pandas_dtype())
         values = values[array.offset : array.offset + len(array)]
         return np.where(_is_known_here(array), values, missing).astype(np.int64, copy=False)
+    if pa.types.is_null(array.type):  # a run in which no row has the field
+        return np.full(len(array), np.nan)
     values = np.asarray(array.to_numpy(zero_copy_only=False))
     return values.astype(bool) if pa.types.is_boolean(array.type) else values
 

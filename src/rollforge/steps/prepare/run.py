@@ -15,6 +15,7 @@ from rollforge.errors import UsageError
 from rollforge.exporters.base import Exporter, load_exporter, refuse_unsupported
 from rollforge.exporters.examples import KIND_OF_RECIPE
 from rollforge.exporters.form import Form
+from rollforge.index import Index, codes
 from rollforge.recipes import RECIPES
 from rollforge.recipes.base import Ints
 from rollforge.steps.prepare.card import files_by_split, write_card
@@ -27,6 +28,7 @@ from rollforge.steps.prepare.manifest import (
     CheckRecord,
     DatasetManifest,
     FormRecord,
+    RunSource,
     describe_inputs,
     files_beside,
     files_of_runs,
@@ -40,7 +42,7 @@ from rollforge.steps.prepare.settings import Settings, make_settings
 from rollforge.steps.prepare.survey import Survey, survey
 from rollforge.steps.prepare.text_filters import AnswerUse, rule_out_by_text
 from rollforge.steps.prepare.write import Progress, Written, copy_dataset, write_dataset
-from rollforge.store import RunFiles
+from rollforge.store import RunFiles, read_manifest
 from rollforge.store.digest import Digests
 from rollforge.store.find import find_runs
 
@@ -98,7 +100,19 @@ def prepare(
         check: what `rollforge check` found, for the manifest.
         options: fields of `Settings`.
     """
-    job = understand(recipe, to=to, out=out, dry_run=dry_run, **options)
+    return carry_out(
+        understand(recipe, to=to, out=out, dry_run=dry_run, **options), runs, check=check, progress=progress
+    )
+
+
+def carry_out(
+    job: PrepareJob,
+    runs: str | Path | Sequence[str | Path],
+    *,
+    check: CheckRecord | Mapping[str, object] | None = None,
+    progress: Progress = silent,
+) -> DatasetManifest:
+    """Do what `understand` has checked."""
     names = _name_runs([runs] if isinstance(runs, str | Path) else list(runs))
     checked = msgspec.convert(check or {}, CheckRecord, from_attributes=True)
     with closing(load_pool(names, job.settings)) as pool, Digests() as digests:
@@ -126,6 +140,7 @@ def understand(
             f"--balance label is for kto; {recipe} has no labels", hint="balance by difficulty or a column"
         )
     refuse_wrong_shape(recipe, settings, exporter)
+    _refuse_unread(recipe, settings)
     kind = KIND_OF_RECIPE[recipe]
     container = container_of(exporter, settings, kind)
     shaping_of(exporter, settings, kind, container)
@@ -138,11 +153,21 @@ def understand(
     return PrepareJob(recipe, exporter(), settings, form, folder)
 
 
-def refuse_mistakes(
-    recipe: str, *, to: str, out: str | Path | None, dry_run: bool = False, **options: object
-) -> None:
-    """Raise for what cannot be done, before any run is opened."""
-    understand(recipe, to=to, out=out, dry_run=dry_run, **options)
+def _refuse_unread(recipe: str, settings: Settings) -> None:
+    """Raise for an option that names a field, file or condition which nothing would read."""
+    if recipe not in ("dpo", "rm", "kto"):
+        for name in ("chosen_where", "rejected_where"):
+            if getattr(settings, name) is not None:
+                raise UsageError(
+                    f"--{name.replace('_', '-')} is for dpo, rm and kto; {recipe} has no such sides",
+                    hint="--where selects rollouts for every recipe",
+                )
+    if settings.ground_truth is not None and recipe not in ("ppo", "grpo"):
+        raise UsageError(f"--ground-truth is for ppo and grpo; {recipe} rows have none", hint="leave it out")
+    if settings.tokenizer is not None and settings.max_tokens is None:
+        raise UsageError(
+            "--tokenizer is only read with --max-tokens", hint="add --max-tokens 4096, or leave it out"
+        )
 
 
 def _name_runs(given: Sequence[str | Path]) -> list[str]:
@@ -202,7 +227,7 @@ def _make(
         manifest.splits = {name: sum(f.rows for f in files if f.split == name) for name in plan.splits}
         manifest.form.changes, manifest.form.answers = list(form.changes), job.pair_form
         _write_beside(folder.path, job, manifest)
-        folder.settle([file.path for file in files])
+        folder.settle()
     return manifest
 
 
@@ -291,16 +316,38 @@ def _describe(
         seed=job.settings.seed,
         inputs=describe_inputs(runs, files_beside(job.settings)),
         versions=versions(),
+        sources=[_source_of(run, index) for run, index in zip(runs, pool.indexes, strict=True)],
         thresholds=selection.settings,
         counts=count_fates(pool, plan, numbers, lost),
         untidy={},
         form=_form_record(job.exporter, selection.kind, form),
         statistics=statistics,
         splits={},
+        decontamination=pool.evaluations,
         flags=[
             *red_flags(job.recipe, len(numbers), statistics),
             *scale_flags(pool.candidates.reward, selection.settings, options),
         ],
+    )
+
+
+def _source_of(run: str, index: Index) -> RunSource:
+    """Model and verifier of a run, from its manifest and its rows."""
+    config, model = {}, None
+    if (found := read_manifest(RunFiles(run))) is not None:
+        config, model = found.config, found.config.get("model")
+    seen = {
+        name: sorted(codes(index.table([name], may_code=True).column(name))[1])
+        for name in ("model", "verifier", "fingerprint")
+    }
+    asked = [model] if isinstance(model, str) else []
+    options = config.get("verifier_options")
+    return RunSource(
+        run=run,
+        models=list(dict.fromkeys([*asked, *seen["model"]])),
+        verifiers=seen["verifier"] or [name for name in (config.get("verifier"),) if isinstance(name, str)],
+        verifier_options=options if isinstance(options, dict) else {},
+        fingerprints=seen["fingerprint"],
     )
 
 

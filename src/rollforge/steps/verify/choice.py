@@ -1,4 +1,4 @@
-"""This module decides which rollouts of a run are judged: what is owed, and what the user picked out of it."""
+"""Which rollouts of a run to judge: those without a verdict, narrowed by the flags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module knows `rollouts_verdicts.jsonl`: what a verifier has judged there already, and how a verdict becomes a row."""
+"""`rollouts_verdicts.jsonl`: which rollouts a verifier has judged, and the row of a verdict."""
 
 from __future__ import annotations
 

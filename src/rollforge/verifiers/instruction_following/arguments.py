@@ -1,4 +1,4 @@
-"""This module reads an instruction's arguments from the row, and refuses what is missing or makes no sense.
+"""Arguments of an instruction, from the row; refuses missing and meaningless ones.
 
 NeMo Gym's library fills a missing argument with a random one, which makes the reward random. Here it is an
 error of the task: it raises, and the rollout stays unjudged.

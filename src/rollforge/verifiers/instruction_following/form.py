@@ -1,4 +1,4 @@
-"""This module checks instructions about form: paragraphs, sections, marks, quotation, language and case."""
+"""Instructions about form: paragraphs, sections, marks, quotation, language and case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module checks instructions about words: which must or must not be there, how often, and where."""
+"""Instructions about words: required and forbidden ones, their counts and positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module makes up answers whose right verdict is known.
+"""Generates answers whose verdict is known.
 
 It never looks at how a verifier works: a gold answer is written in every form that people ask models for, and one form that
 passes is enough.

@@ -1,4 +1,4 @@
-"""This module keeps what a verifier said to the probes, and judges it when a report is wanted.
+"""A verifier's verdicts on the probes, collected until a report is made.
 
 Nothing is judged before: which reward counts as a pass depends on all rewards seen.
 """

@@ -1,4 +1,4 @@
-"""This module asks a verifier about one task after another, and keeps what it said until a report is wanted.
+"""Probes a verifier task by task and collects its verdicts.
 
 Tasks may be fed all at once or sprinkled into a running collection. No model is called, and no verdict of a probe enters a run.
 """

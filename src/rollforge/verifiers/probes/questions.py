@@ -1,4 +1,4 @@
-"""This module lists what a verifier must know, and how many wrong answers to each question are tolerated."""
+"""The questions that probes ask, and the tolerated error rate of each."""
 
 from __future__ import annotations
 
