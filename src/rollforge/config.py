@@ -25,44 +25,168 @@ GYM_WORDS = {
     "num_samples_in_parallel": "--concurrency",
     "prompt_config": "--prompt-template",
     "policy_model_name": "--model",
+    "model": "--model",
     "policy_base_url": "--base-url",
+    "agent_name": "--agent-name",
 }
 """NeMo Gym key → the flag with the same meaning."""
 
+GYM_SAMPLING = ("temperature", "top_p", "max_output_tokens", "seed")
+"""Keys that some recipes write without `responses_create_params.` before them."""
+
 GYM_WITHOUT_MEANING = (
-    "agent_name",
     "resume_from_cache",
     "config_paths",
     "policy_api_key",
     "disable_aggregation",
+    "num_repeats_add_seed",
+    "interleave_repeats",
+    "disable_health_check",
+    "health_check_workers",
+    "health_check_ignored_checks",
+    "split",
+    "benchmark",
 )
-"""Keys of NeMo Gym command lines that have no effect here: resuming is the default, agents need no server."""
+"""Keys of NeMo Gym command lines that have no effect here: resuming is the default, data is named by its file."""
+
+GYM_COMMAND_FLAGS = {
+    "--agent": "agent_name",
+    "-a": "agent_name",
+    "--input": "input_jsonl_fpath",
+    "-i": "input_jsonl_fpath",
+    "--output": "output_jsonl_fpath",
+    "-o": "output_jsonl_fpath",
+    "--limit": "limit",
+    "--split": "split",
+    "--num-repeats": "num_repeats",
+    "--prompt-config": "prompt_config",
+    "--concurrency": "num_samples_in_parallel",
+    "--model": "model",
+    "-m": "model",
+    "--model-url": "policy_base_url",
+    "--model-api-key": "policy_api_key",
+    "--benchmark": "benchmark",
+    "--config": "config_paths",
+    "-c": "config_paths",
+    **{f"--{name.replace('_', '-')}": name for name in GYM_SAMPLING[:3]},
+}
+"""Flags of `gym eval run` that take a value, and the keys they stand for."""
+
+GYM_COMMAND_SWITCHES = (
+    "--no-serve",
+    "--resume",
+    "--interleave-repeats",
+    "--disable-aggregation",
+    "--no-health-check",
+)
 
 
 _NUMBER = re.compile(r"[+-]?(\d+\.|\.\d+)([eE][+-]?\d+)?")
 """Numbers that people write and JSON does not allow: .5 and 1."""
 
 
+def is_gym_command(words: Sequence[str]) -> bool:
+    """Whether the words are one of NeMo Gym's own commands: `gym eval run …`, or `eval run --no-serve …`."""
+    return list(words[:3]) == ["gym", "eval", "run"] or (
+        list(words[:2]) == ["eval", "run"] and "--no-serve" in words
+    )
+
+
+def translate_gym_command(words: Sequence[str]) -> list[str]:
+    """`collect` with `+key=value` words for the words of `gym eval run`."""
+    rest = list(words[words.index("run") + 1 :])
+    if "--no-serve" not in rest:
+        raise UsageError(
+            "`gym eval run` starts servers, which rollforge does not",
+            hint="start them with `gym env start`, then add --no-serve and --gym-head http://localhost:11000",
+        )
+    translated = ["collect"]
+    while rest:
+        flag, equals, value = rest.pop(0).partition("=")
+        if flag in GYM_COMMAND_SWITCHES:
+            continue
+        if flag in GYM_COMMAND_FLAGS:
+            if not equals and not rest:
+                raise UsageError(f"{flag} has no value", hint=f"write {flag} VALUE")
+            translated.append(f"+{GYM_COMMAND_FLAGS[flag]}={value if equals else rest.pop(0)}")
+        else:
+            translated.append(flag + equals + value)
+    return translated
+
+
 def translate_gym_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Translate `+key=value` words to flags; return notes on the words without effect."""
     flags: list[str] = []
     notes: list[str] = []
+    agent = next(
+        (word.partition("=")[2] for word in words if word.lstrip("+").startswith("agent_name=")), None
+    )
     for word in words:
         key, equals, value = word.lstrip("+").partition("=")
         if not word.startswith("+") or not equals:
             flags.append(word)
+        elif value in ("null", "None", ""):
+            continue  # as if the word were not there
+        elif key == "h":
+            flags.append("--help")
+        elif key == "num_repeats":
+            flags += ["--samples", _repeats(value, agent)]
         elif key in GYM_WORDS:
             flags += [GYM_WORDS[key], value]
-        elif key.startswith("responses_create_params."):
+        elif key == "agent_map":
+            flags += ["--agent-name", _only_agent(value)]
+        elif key == "responses_create_params":
+            for name, setting in _mapping(word, value).items():
+                flags += ["--set", f"{name}={msgspec.json.encode(setting).decode()}"]
+        elif key.startswith("responses_create_params.") or key in GYM_SAMPLING:
             flags += ["--set", f"{key.removeprefix('responses_create_params.')}={value}"]
         elif key in GYM_WITHOUT_MEANING:
-            notes.append(f"+{key} has no meaning here and was left out")
+            remedy = "; name its task file with --input" if key == "benchmark" else ""
+            notes.append(f"+{key} has no meaning here and was left out{remedy}")
         else:
-            known = [*GYM_WORDS, *GYM_WITHOUT_MEANING, "responses_create_params.…"]
+            known = [*GYM_WORDS, *GYM_SAMPLING, *GYM_WITHOUT_MEANING, "responses_create_params.…"]
             raise UsageError(
                 f"+{key} is not understood{did_you_mean(key, known)}", hint="see rollforge collect --help"
             )
     return flags, notes
+
+
+def _mapping(word: str, text: str) -> dict[str, Any]:
+    """A Hydra dict such as `{temperature: 1.0, max_output_tokens: 16384}`, which is YAML."""
+    import yaml
+
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        value = None
+    if not isinstance(value, dict):
+        raise UsageError(f"{word} is not understood", hint="write {key: value, key: value} in quotes")
+    return value
+
+
+def _repeats(text: str, agent: str | None) -> str:
+    """One number of samples; a number per agent is one when it is the same for all, or when the agent is named."""
+    if not text.startswith("{"):
+        return text
+    counts = _mapping(f"+num_repeats={text}", text)
+    named = counts.get(agent, counts.get("_default")) if agent is not None else None
+    chosen = {named} if named is not None else set(counts.values())
+    if len(chosen) != 1:
+        raise UsageError(
+            f"+num_repeats={text}: the number of samples differs by agent",
+            hint="collect each agent's rows on their own: +agent_name=NAME +num_repeats=N",
+        )
+    return str(chosen.pop())
+
+
+def _only_agent(text: str) -> str:
+    agents = _mapping(f"+agent_map={text}", text)
+    if list(agents) != ["_default"]:
+        raise UsageError(
+            f"+agent_map={text}: rows cannot be sent to other agents one by one",
+            hint="write the agents into the rows' agent_ref, or take one for all: --agent-name NAME",
+        )
+    return str(agents["_default"])
 
 
 def parse_settings(words: Sequence[str]) -> JsonObject:

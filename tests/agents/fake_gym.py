@@ -66,6 +66,7 @@ class FakeResources:
         self.calls: list[tuple[str, str]] = []
         """Path and session of every request, in order."""
         self.seeded: dict[str, Row] = {}
+        self.rows: list[Row] = []
         self.counters: dict[str, int] = defaultdict(int)
         self.verified: list[Row] = []
         self.app = web.Application(
@@ -74,7 +75,12 @@ class FakeResources:
         self.app.router.add_get("/", self._alive)
         self.app.router.add_post("/seed_session", self._seed)
         self.app.router.add_post("/verify", self._verify)
+        self.app.router.add_post("/close_session", self._close)
         self.app.router.add_post("/{tool}", self._tool)
+        self.closed: list[str] = []
+        """Sessions that were closed, in order."""
+        self.mcp: Row | None = None
+        """What the seed announces as MCP server."""
 
     async def _alive(self, request: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
@@ -86,7 +92,15 @@ class FakeResources:
             return unprocessable((["body", "initial_count"], "Field required"))
         self.seeded[SESSION.get()] = row
         self.counters[SESSION.get()] = row.get("initial_count", 0)
-        return web.json_response({})
+        self.rows.append(row)
+        return web.json_response({"mcp": self.mcp} if self.mcp else {})
+
+    async def _close(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        assert set(body) == {"resources_session_id", "episode_id"}
+        self.closed.append(SESSION.get())
+        self.seeded.pop(SESSION.get(), None)
+        return web.json_response({"resources_session_id": body["resources_session_id"]})
 
     async def _tool(self, request: web.Request) -> web.Response:
         name, session = request.match_info["tool"], SESSION.get()
@@ -122,6 +136,11 @@ class FakeResources:
                 )
             case "skipped":
                 return web.json_response({**row, "reward": 0.0, "verification_skipped": True})
+            case "masked":
+                return web.json_response({**row, "reward": 0.0, "mask_sample": True})
+            case "masked failure":
+                said = {"mask_sample": True, "failure_kind": "judge_failed", "failure_reason": "no judge"}
+                return web.json_response({**row, "reward": 0.0, **said})
             case "no persist":
                 return web.json_response({**row, "reward": 0.0, "_ng_no_persist": True})
         calls = [item for item in row["response"]["output"] if item["type"] == "function_call"]
@@ -221,3 +240,54 @@ class FakeHead:
 
     async def _yaml(self, request: web.Request) -> web.Response:
         return web.json_response(yaml.safe_dump(self._config))
+
+
+class FakeEnvironment:
+    """A typed environment server: strict episode requests, a result or a failure."""
+
+    def __init__(self, failure: Row | None = None) -> None:
+        self.episodes: list[Row] = []
+        self._failure = failure
+        self.app = web.Application(client_max_size=2**26)
+        self.app.router.add_post("/run", self._run)
+
+    async def _run(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        if set(body) != {"episode_id", "task"}:
+            return unprocessable((["body", "episode_id"], "Field required"))
+        assert set(body["task"]) == {"task_id", "task_input"} and set(body["task"]["task_id"]) == {
+            "taskset",
+            "task_id",
+        }
+        self.episodes.append(body)
+        names = {"episode_id": body["episode_id"], "task_id": body["task"]["task_id"]}
+        if self._failure is not None:
+            return web.json_response({**names, "result": None, "failure": self._failure})
+        _, result = FakeAgent.finished({"responses_create_params": {"input": []}})
+        return web.json_response({**names, "result": result, "failure": None})
+
+
+class FakeGymnasium:
+    """A gymnasium server: guess a number within its hints."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, int] = {}
+        self.app = web.Application(middlewares=[signed_session("Gymnasium___fake")], client_max_size=2**26)
+        self.app.router.add_post("/reset", self._reset)
+        self.app.router.add_post("/step", self._step)
+
+    async def _reset(self, request: web.Request) -> web.Response:
+        self.state[SESSION.get()] = (await request.json())["target"]
+        return web.json_response({"observation": "Guess a number from 1 to 9.", "info": {}})
+
+    async def _step(self, request: web.Request) -> web.Response:
+        row = await request.json()
+        assert not body_problems(row)
+        guess = int(row["response"]["output"][-1]["content"][0]["text"])
+        is_right = guess == self.state[SESSION.get()]
+        step = {
+            "reward": 1.0 if is_right else -0.25,
+            "terminated": is_right,
+            "observation": None if is_right else "No.",
+        }
+        return web.json_response({**step, "truncated": False, "info": {}})

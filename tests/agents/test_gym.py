@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
-from rollforge.errors import Exit, UsageError
+from rollforge.errors import DataError, Exit, UsageError
 from rollforge.simulate import SimulatedServer, SimulateOptions, example_tasks
 from rollforge.store import RunFiles
-from tests.agents.fake_gym import FakeAgent, FakeHead, FakeResources
+from tests.agents.fake_gym import FakeAgent, FakeEnvironment, FakeGymnasium, FakeHead, FakeResources
+from tests.agents.fake_mcp import make_app
 from tests.agents.running import collect, failures, make_task, rollouts
 from tests.agents.scripted_model import Row, ScriptedModel, call, message
 from tests.agents.web import serving
@@ -69,7 +72,7 @@ async def test_the_seed_gets_the_full_row_and_verify_the_row_with_the_response(t
     gym = FakeResources()
     async with serving(ScriptedModel([message("hi")]).app) as model, serving(gym.app) as url:
         await collect(tmp_path, [make_task(uuid="u1", expected_answer="7")], model, gym_resources=url)
-    (seeded,) = gym.seeded.values()
+    (seeded,) = gym.rows
     (verified,) = gym.verified
     assert seeded["uuid"] == verified["uuid"] == "u1" and verified["expected_answer"] == "7"
     assert verified["response"]["output"][0]["type"] == "message"
@@ -271,7 +274,7 @@ def head_config(resources_url: str, agent_url: str = "http://127.0.0.1:9") -> Ro
 
 async def test_the_head_server_leads_every_row_to_its_resources_server(tmp_path: Path) -> None:
     gym = FakeResources()
-    rows = [make_task(agent_ref={"name": name}) for name in ("needles_agent", "other_agent", "nobody")]
+    rows = [make_task(agent_ref={"name": name}) for name in ("needles_agent", "other_agent")]
     async with (
         serving(gym.app) as url,
         serving(FakeHead(head_config(url)).app) as head,
@@ -279,8 +282,38 @@ async def test_the_head_server_leads_every_row_to_its_resources_server(tmp_path:
     ):
         await collect(tmp_path, rows, model, gym_head=head)
     assert sorted(row["agent_ref"]["name"] for row in rollouts(tmp_path)) == ["needles_agent", "other_agent"]
-    (failure,) = failures(tmp_path)
-    assert "knows no agent 'nobody'" in failure["message"] and failure["class"] == "permanent"
+
+
+async def test_an_agent_that_the_head_does_not_know_is_refused_before_the_run(tmp_path: Path) -> None:
+    gym = FakeResources()
+    rows = [make_task(agent_ref={"name": name}) for name in ("needles_agent", "nobody")]
+    async with serving(gym.app) as url, serving(FakeHead(head_config(url)).app) as head:
+        with pytest.raises(DataError, match="knows no agent 'nobody'"):
+            await collect(tmp_path, rows, "http://127.0.0.1:9", gym_head=head)
+        with pytest.raises(UsageError, match="--agent-name nobody: the head server knows no such agent"):
+            await collect(tmp_path, rows, "http://127.0.0.1:9", gym_head=head, agent_name="nobody")
+    assert gym.calls == []
+
+
+async def test_the_agents_name_on_the_command_line_wins_over_the_rows(tmp_path: Path) -> None:
+    gym = FakeResources()
+    rows = [
+        make_task(agent_ref={"name": "other_agent"}),
+        make_task(),
+        make_task(agent_ref={"name": "nobody"}),
+    ]
+    async with (
+        serving(gym.app) as url,
+        serving(FakeHead(head_config(url)).app) as head,
+        serving(ScriptedModel([message("hi")]).app) as model,
+    ):
+        await collect(tmp_path, rows, model, gym_head=head, agent_name="needles_agent")
+    assert [row["agent_ref"] for row in rollouts(tmp_path)] == [{"name": "needles_agent"}] * 3
+
+
+async def test_an_agents_name_without_a_server_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no server is given"):
+        await collect(tmp_path, [make_task()], "http://127.0.0.1:9", agent_name="simple_agent")
 
 
 async def test_the_heads_config_is_never_stored(tmp_path: Path) -> None:
@@ -315,3 +348,142 @@ async def test_a_head_server_that_is_none_is_a_clear_error(tmp_path: Path) -> No
     async with serving(ScriptedModel([message("hi")]).app) as model:
         with pytest.raises(UsageError, match="HTTP 404"):
             await collect(tmp_path, [make_task()], model, gym_head=model)
+
+
+async def test_a_session_is_closed_however_the_rollout_ends(tmp_path: Path) -> None:
+    gym = FakeResources()
+    rows = [with_tool(), with_tool(trouble="verify 500"), with_tool(trouble="seed 422")]
+    async with (
+        serving(ScriptedModel([call("increment", {"by": 1})], 400).app) as model,
+        serving(gym.app) as url,
+    ):
+        await collect(tmp_path, rows, model, gym_resources=url)
+        failed = len(failures(tmp_path))
+    seeded = [session for path, session in gym.calls if path == "/seed_session"]
+    assert failed == 3 and sorted(gym.closed) == sorted(seeded)
+
+
+@pytest.mark.parametrize("trouble", ["masked", "masked failure"])
+async def test_a_masked_sample_is_no_measurement(tmp_path: Path, trouble: str) -> None:
+    gym = FakeResources()
+    async with serving(ScriptedModel([message("hi")]).app) as model, serving(gym.app) as url:
+        await collect(tmp_path, [make_task(trouble=trouble)], model, gym_resources=url)
+    (row,) = rollouts(tmp_path)
+    assert row["reward"] is None
+    assert [failure["message"] for failure in failures(tmp_path)] == (
+        ["judge_failed: no judge"] if trouble == "masked failure" else []
+    )
+
+
+async def test_tools_of_an_mcp_server_that_the_seed_announces_are_offered_and_called(tmp_path: Path) -> None:
+    gym = FakeResources()
+    mcp, sessions, ended = make_app(streams=False)
+    gym.app.add_subapp("/tools/", mcp)
+    gym.mcp = {
+        "server_name": "weather",
+        "url_path": "/tools/mcp",
+        "transport": "http",
+        "headers": {"X-Token": "t"},
+    }
+    model = ScriptedModel([call("increment", {"by": 4})], [message("done")])
+    async with serving(model.app) as model_url, serving(gym.app) as url:
+        await collect(tmp_path, [make_task()], model_url, gym_resources=url)
+    (row,) = rollouts(tmp_path)
+    outputs = [item for item in row["response"]["output"] if item["type"] == "function_call_output"]
+    assert [item["output"] for item in outputs] == ["4"] and row["reward"] == 0.0
+    assert [tool["name"] for tool in model.asked[0]["tools"]] == ["increment", "fail", "die"]
+    assert sessions == {} and len(ended) == 1
+
+
+async def test_a_server_that_restarts_inside_a_session_ends_the_attempt_and_not_with_a_reward(
+    tmp_path: Path,
+) -> None:
+    first, second = FakeResources(), FakeResources()
+    runner = await start(first.app, 0)
+    port = runner.addresses[0][1]
+
+    restarted: list[web.AppRunner] = []
+
+    async def restart() -> None:
+        await runner.cleanup()
+        await asyncio.sleep(1.0)  # a real process takes longer than this to start again
+        restarted.append(await start(second.app, port))
+
+    gate = RestartingModel(restart)
+    async with serving(gate.app) as model:
+        result = await collect(
+            tmp_path,
+            [with_tool(initial_count=5)],
+            model,
+            gym_resources=f"http://127.0.0.1:{port}",
+            attempts=3,
+        )
+    await restarted[0].cleanup()
+    (row,) = rollouts(tmp_path)
+    assert result.exit_code == Exit.DONE
+    assert row["count"] == 6, "the attempt that counts began with a new session"
+    assert second.calls[0][0] == "/seed_session"
+    assert all(failure["class"] == "transient" for failure in failures(tmp_path))
+
+
+async def start(app: web.Application, port: int) -> web.AppRunner:
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    return runner
+
+
+class RestartingModel(ScriptedModel):
+    """Calls a tool, and restarts the resources server before its first answer is out."""
+
+    def __init__(self, restart: Any) -> None:
+        super().__init__([call("increment", {"by": 1})], [message("done")])
+        self._restart = restart
+        self._is_restarted = False
+
+    async def _respond(self, request: web.Request) -> web.Response:
+        if not self._is_restarted:
+            self._is_restarted = True
+            await self._restart()
+        return await super()._respond(request)
+
+
+async def test_a_typed_environment_server_gets_episodes(tmp_path: Path) -> None:
+    environment = FakeEnvironment()
+    typed = {
+        "task_id": {"taskset": "math", "task_id": "7"},
+        "task_input": {"responses_create_params": {"input": []}},
+    }
+    async with serving(environment.app) as url:
+        await collect(tmp_path, [typed, make_task(uuid="u")], None, gym_agent=url, model="")
+    assert [row["reward"] for row in rollouts(tmp_path)] == [1.0, 1.0]
+    by_set = {episode["task"]["task_id"]["taskset"]: episode["task"] for episode in environment.episodes}
+    assert by_set["math"]["task_input"] == typed["task_input"]
+    assert by_set["rollforge"]["task_input"]["uuid"] == "u"
+
+
+async def test_a_typed_failure_is_a_failure_with_its_kind(tmp_path: Path) -> None:
+    said = {"failure_reason": "the sandbox died", "terminal": True, "failure_kind": "sandbox_unavailable"}
+    async with serving(FakeEnvironment(said).app) as url:
+        await collect(tmp_path, [make_task()], None, gym_agent=url, model="", attempts=3)
+    (failure,) = failures(tmp_path)
+    assert "sandbox_unavailable: the sandbox died" in failure["message"] and failure["class"] == "agent"
+
+
+async def test_a_gymnasium_server_is_played_step_by_step(tmp_path: Path) -> None:
+    gym = FakeGymnasium()
+    guesses = iter("137")
+
+    def guess(body: Row) -> list[Row]:
+        return [message(next(guesses))]
+
+    row = {"responses_create_params": {"input": []}, "target": 7}
+    async with serving(ScriptedModel(guess).app) as model, serving(gym.app) as url:
+        await collect(tmp_path, [row], model, gym_resources=url)
+    (made,) = rollouts(tmp_path)
+    assert made["reward"] == 0.5 and made["terminated"] is True
+    texts = [
+        item["content"] if isinstance(item["content"], str) else item["content"][0]["text"]
+        for item in made["response"]["output"]
+    ]
+    assert texts == ["1", "No.", "3", "No.", "7"]

@@ -109,7 +109,7 @@ def test_answers_that_look_like_errors_can_be_kept_and_the_summary_says_how(
     assert rollforge(*words) == 0
     assert "1  error text as answer (--keep-error-text keeps them)" in capsys.readouterr().err
     assert rollforge(*words, "--keep-error-text") == 0
-    assert page in [row["messages"][-1]["content"] for row in read_lines(tmp_path / "data" / "train.jsonl")]
+    assert page in [row["completion"][-1]["content"] for row in read_lines(tmp_path / "data" / "train.jsonl")]
 
 
 def test_from_makes_the_same_bytes_again(run: Path, tmp_path: Path) -> None:

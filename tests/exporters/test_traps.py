@@ -10,6 +10,7 @@ import pyarrow.json as paj
 import pyarrow.parquet as pq
 import pytest
 
+from rollforge.errors import UsageError
 from rollforge.exporters.columns import PROMPT_COLUMNS
 from rollforge.exporters.datasets_loader.arguments import SURE_BYTES, ArgumentsGuard
 from rollforge.steps.prepare import prepare
@@ -53,7 +54,9 @@ def test_plain_chat_data_has_no_null_keys(tmp_path: Path) -> None:
         tmp_path / "run" / "rollouts.jsonl", [make_rollout(0, k, 1.0, text=f"t{k}") for k in range(3)]
     ).parent
     rows = rows_of(run, tmp_path / "data", "sft", "trl")
-    assert all(set(message) == {"role", "content"} for row in rows for message in row["messages"])
+    assert all(
+        set(message) == {"role", "content"} for row in rows for message in row["prompt"] + row["completion"]
+    )
 
 
 def test_numbers_survive_arrow_bit_for_bit(run: Path, tmp_path: Path) -> None:
@@ -419,3 +422,27 @@ def test_the_card_of_plain_chat_data_reads_lines_and_infers_nothing(tmp_path: Pa
     assert "json.loads(line)" in card and "load_dataset(" not in card
     prepare("sft", run, to="chat", out=tmp_path / "data", format="parquet")
     assert "load_dataset('parquet'" in (tmp_path / "data" / "README.md").read_text(encoding="utf-8")
+
+
+def test_single_answers_for_trl_are_prompt_and_completion_and_longer_ones_messages(tmp_path: Path) -> None:
+    plain = [make_rollout(task, 0, 1.0, text=f"t{task}") for task in range(3)]
+    called = with_output(make_rollout(3, 0, 1.0), call(0), result(0), text("done"), tools=[TOOL])
+    single = write_rows(tmp_path / "single" / "rollouts.jsonl", plain).parent
+    mixed = write_rows(tmp_path / "mixed" / "rollouts.jsonl", [*plain, called]).parent
+    for name, run, options, columns in (
+        ("a", single, {}, ["prompt", "completion", "tools"]),
+        ("b", mixed, {}, ["messages", "tools"]),
+        ("c", single, {"layout": "messages"}, ["messages", "tools"]),
+        ("d", mixed, {"layout": "completion", "where": "tool_calls = 0"}, ["prompt", "completion", "tools"]),
+        ("e", single, {"format": "parquet"}, ["prompt", "completion", "tools"]),
+    ):
+        made = prepare("sft", run, to="trl", out=tmp_path / name, **options)  # type: ignore[arg-type]
+        path = tmp_path / name / made.files[0].path
+        rows = pq.read_table(path).to_pylist() if path.suffix == ".parquet" else read_lines(path)
+        assert list(rows[0]) == columns
+        card = (tmp_path / name / "README.md").read_text()
+        assert ("assistant_only_loss=True" in card) == ("messages" in columns)
+    with pytest.raises(UsageError, match="several messages"):
+        prepare("sft", mixed, to="trl", out=tmp_path / "x", layout="completion")
+    with pytest.raises(UsageError, match="has no such rows"):
+        prepare("sft", mixed, to="chat", out=tmp_path / "x", layout="completion")

@@ -90,7 +90,7 @@ def test_a_refusal_is_an_answer(tmp_path: Path) -> None:
     made = prepare(
         "sft", run_of(tmp_path / "run", with_output(make_rollout(), refused)), to="trl", out=tmp_path / "d"
     )
-    assert read_lines(tmp_path / "d" / "train.jsonl")[0]["messages"][-1]["content"] == "I cannot."
+    assert read_lines(tmp_path / "d" / "train.jsonl")[0]["completion"][-1]["content"] == "I cannot."
     assert made.untidy == {"refusal kept as text": 1}
 
 
@@ -253,7 +253,7 @@ def test_every_row_is_one_line_for_every_reader(tmp_path: Path) -> None:
         "sft", run_of(tmp_path / "run", make_rollout(0, 0, 1.0, text=said)), to="trl", out=tmp_path / "data"
     )
     (row,) = (tmp_path / "data" / "train.jsonl").read_text(encoding="utf-8").splitlines()
-    assert json.loads(row)["messages"][-1]["content"] == said
+    assert json.loads(row)["completion"][-1]["content"] == said
 
 
 def test_a_full_disk_is_told_without_a_traceback_and_leaves_nothing(run: Path, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def make(recipe: str, run: Path, **options: Any) -> tuple[DatasetManifest, list[
 
 def test_the_best_of_a_task_is_the_best_that_can_be_written(run: Path) -> None:
     made, rows = make("sft", run, per_task=1)
-    assert [row["messages"][-1]["content"] for row in rows] == [f"answer {task}.1" for task in range(6)]
+    assert [row["completion"][-1]["content"] for row in rows] == [f"answer {task}.1" for task in range(6)]
     counts = dict(made.counts["rollouts"])
     others = counts.pop(LOST, 0) + counts.pop("beyond the best of its task", 0)  # by ties either is met first
     assert counts == {"in": 24, "kept": 6, "below threshold": 12} and others == 6

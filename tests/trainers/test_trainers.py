@@ -214,3 +214,37 @@ def test_the_loader_changes_nothing_whatever_form_was_asked_for(tmp_path: Path) 
             prepare(recipe, run, to=exporter, out=out, min_reward=0.3, **form)
     seen = seen_by("load_datasets.py", tmp_path / "made")
     assert len(seen) == 25 and {name: what for name, what in seen.items() if what != "exact"} == {}
+
+
+def test_every_card_of_trl_runs_as_printed_with_a_template_without_generation_markers(tmp_path: Path) -> None:
+    rows = []
+    for task in range(8):
+        asked = [
+            {"role": "user", "content": f"hello {task}"},
+            {"role": "assistant", "content": "an earlier turn"},
+            {"role": "user", "content": f"2 + {task}?"},
+        ]
+        for k in range(2):
+            rows.append(
+                with_output(make_rollout(task, k, float(k)), text(f"it is {task + 2 * k}"), input=asked)
+            )
+    run = write_rows(tmp_path / "run" / "rollouts.jsonl", rows).parent
+    write_rows(
+        run / "rollouts_tasks.jsonl",
+        [
+            {
+                "_ng_task_index": task,
+                "expected_answer": str(task + 2),
+                "responses_create_params": row["responses_create_params"],
+            }
+            for task, row in enumerate(rows[::2])
+        ],
+    )
+    for recipe in ("sft", "dpo", "kto", "rm", "ppo", "grpo"):
+        prepare(recipe, run, to="trl", out=tmp_path / "made" / f"{recipe}-trl")
+    seen = seen_by("run_card.py", tmp_path / "made")
+    assert {name: found for name, found in seen.items() if found.get("steps") != 1} == {}
+    assert all(
+        "it is" in text and "earlier" not in text and "hello" not in text
+        for text in seen["sft-trl"]["trained"]
+    )

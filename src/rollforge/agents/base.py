@@ -18,7 +18,7 @@ from rollforge.registry import load_target
 
 
 class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What agents can be told. Each reads what concerns it, and refuses what it cannot honour."""
+    """Options for agents. Each reads what concerns it, and refuses what it cannot honour."""
 
     tools: tuple[Any, ...] = ()
     """Where tools come from: `file.py`, `file.py:name`, `mcp:URL`, `mcp-stdio:COMMAND`, a ready name, or Python objects."""
@@ -29,6 +29,8 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     gym_head: str | None = None
     gym_resources: str | None = None
     gym_agent: str | None = None
+    agent_name: str | None = None
+    """NeMo Gym agent for every row, whatever the row names."""
     gym_verify: bool = True
     """Let the resources server judge. Off when another verifier does, or none shall."""
     verify_timeout_s: float = 60.0
@@ -47,7 +49,7 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preparation(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent knows of itself before the first task is read."""
+    """What an agent needs and offers, known before the first task is read."""
 
     tools: list[JsonObject] = []
     """Offered to the model in every task, beside the row's own."""
@@ -59,10 +61,16 @@ class Preparation(msgspec.Struct, frozen=True, kw_only=True):
     """It wants the model that `--model` names. A remote agent asks its own."""
     judges: bool = False
     """Its rollouts come with a verdict."""
+    agents: frozenset[str] | None = None
+    """Names that a row's `agent_ref` may have; None allows all."""
+    agent_name: str | None = None
+    """Replaces the `agent_ref` of every row."""
+    may_lack_prompt: bool = False
+    """It runs rows without a prompt: the environment makes one."""
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent made of a task."""
+    """The outcome of running an agent on a task."""
 
     response: JsonObject
     """Responses-shaped: `output` holds the items of every turn, `usage` the sum over them."""
@@ -79,7 +87,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     verifier: str | None = None
     """Who gave the verdict."""
     verify_seconds: float | None = None
-    """How long the verdict took, where that can be told from the rest."""
+    """How long the verdict took, where it is measured apart."""
 
 
 class NotKept(Exception):
@@ -91,13 +99,13 @@ class Agent(Protocol):
 
     @property
     def name(self) -> str:
-        """Stands in `agent_ref.name` of rows whose task names no agent."""
+        """Used as `agent_ref.name` of rows whose task names no agent."""
 
     async def prepare(self) -> Preparation:
         """Find tools and servers; raises `UsageError` when the agent cannot run here."""
 
     async def start(self, model: Model) -> None:
-        """The model can be asked from now on."""
+        """Take the model; called before the first `run`."""
 
     async def run(self, task: Task, sample: int) -> Trajectory:
         """One rollout; raises `Failure`, and anything else it raises is recorded as a failure of class `agent`."""

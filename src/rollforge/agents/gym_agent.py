@@ -1,18 +1,32 @@
-"""Rollouts made elsewhere: every row is handed to a NeMo Gym agent server's /run, which answers with response and verdict."""
+"""Rollouts made elsewhere: every row goes to a NeMo Gym agent or environment server's /run, which answers with response and verdict.
+
+Agent servers take rows. Environment servers take typed episodes, `{episode_id, task: {task_id, task_input}}`, and answer with a result
+or a failure; a typed task is always sent so, and a plain row when the server asks for an `episode_id`.
+"""
 
 from __future__ import annotations
 
+import uuid
+
 from rollforge.agents.base import AgentOptions, Preparation, Trajectory
-from rollforge.agents.gym_rows import attempt_failure, refuse_unkept, task_row, verdict_of
-from rollforge.agents.gym_server import Session, read_object
+from rollforge.agents.gym_rows import (
+    attempt_failure,
+    episode_of,
+    refuse_unkept,
+    result_of_episode,
+    task_row,
+    verdict_of,
+)
+from rollforge.agents.gym_server import GymAnswer, GymServer, Session, read_object
 from rollforge.agents.gym_servers import GymServers
 from rollforge.endpoint import Model
 from rollforge.errors import Failure
 from rollforge.records import ROLLOUT_KEY, TASK_KEY, JsonObject, Task, Verdict
+from rollforge.tasks import is_typed_task
 
 
 class GymAgent:
-    """Sends the row, keeps what comes back. The agent server asks its own model with its own settings."""
+    """Sends the row, keeps what comes back. The server asks its own model with its own settings."""
 
     name = "gym_agent"
 
@@ -21,26 +35,18 @@ class GymAgent:
         self._servers = GymServers("agent", options)
 
     async def prepare(self) -> Preparation:
-        return Preparation(
-            needs=await self._servers.open(),
+        return await self._servers.prepare(
             asks_model=False,
             judges=self._options.gym_verify,
             fingerprint={"gym_verify": self._options.gym_verify},
         )
 
     async def start(self, model: Model) -> None:
-        """The agent server asks its own model."""
+        """The server asks its own model."""
 
     async def run(self, task: Task, sample: int) -> Trajectory:
         server = self._servers.find(task)
-        answer = await server.post(
-            "/run",
-            {**task_row(task), TASK_KEY: task.index, ROLLOUT_KEY: sample},
-            session=Session(),
-            boundary="agent",
-            timeout_s=self._options.rollout_deadline_s,
-        )
-        result = read_object(answer, "/run", "agent")
+        result = await self._result(server, task, sample)
         refuse_unkept(result)
         failure = attempt_failure(result)
         if failure is not None:
@@ -60,6 +66,23 @@ class GymAgent:
 
     async def close(self) -> None:
         await self._servers.close()
+
+    async def _result(self, server: GymServer, task: Task, sample: int) -> JsonObject:
+        """The server's row, whichever of the two protocols it speaks."""
+        if not (server.is_typed or is_typed_task(task)):
+            body = {**task_row(task), TASK_KEY: task.index, ROLLOUT_KEY: sample}
+            answer = await self._post(server, body)
+            if not (answer.status == 422 and b'"episode_id"' in answer.body):
+                return read_object(answer, "/run", "agent")
+            server.is_typed = True
+        rollout = f"{task.index}-{sample}-{uuid.uuid4().hex[:8]}"
+        answer = await self._post(server, episode_of(task, rollout))
+        return result_of_episode(read_object(answer, "/run", "agent"))
+
+    async def _post(self, server: GymServer, body: JsonObject) -> GymAnswer:
+        return await server.post(
+            "/run", body, session=Session(), boundary="agent", timeout_s=self._options.rollout_deadline_s
+        )
 
     def _verdict(self, result: JsonObject, task: Task) -> tuple[Verdict | None, Failure | None]:
         if not self._options.gym_verify:

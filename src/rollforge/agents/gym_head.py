@@ -18,12 +18,12 @@ from rollforge.records import from_json
 from rollforge.registry import did_you_mean
 from rollforge.store.reading import UNREADABLE
 
-Kind = Literal["responses_api_agents", "resources_servers"]
+Kind = Literal["responses_api_agents", "resources_servers", "environment_servers"]
 _ANYWHERE = frozenset({"0.0.0.0", "::", "[::]", ""})
 
 
 class Directory(msgspec.Struct, frozen=True):
-    """Which agent is where, and which resources server stands behind it."""
+    """Where each agent runs, and the resources server behind it."""
 
     agent_urls: dict[str, str]
     resources_urls: dict[str, str]
@@ -44,7 +44,9 @@ class Directory(msgspec.Struct, frozen=True):
 async def read_directory(head_url: str, http: aiohttp.ClientSession) -> Directory:
     """Ask the head server who is there."""
     url = head_url.rstrip("/") + "/global_config_dict_yaml"
-    hint = "is NeMo Gym running there? `gym env status` tells its head server's address (port 11000 unless told otherwise)"
+    hint = (
+        "is NeMo Gym running there? `gym env status` tells its head server's address (port 11000 by default)"
+    )
     try:
         async with http.get(url, timeout=aiohttp.ClientTimeout(total=30)) as answer:
             body = await answer.read()
@@ -75,11 +77,12 @@ def directory_of(config: dict[str, Any], head_host: str) -> Directory:
     """The agents in a config, and the resources server each of them names."""
     agents: dict[str, str] = {}
     resources: dict[str, str] = {}
+    environments = _environment_urls(config, head_host)
     for name, entry in config.items():
         agent = _implementation(entry, "responses_api_agents")
         if agent is None:
             continue
-        if url := _url(agent, head_host):
+        if url := environments.get(str(name)) or _url(agent, head_host):
             agents[str(name)] = url
         named = agent.get("resources_server")
         server = named.get("name") if isinstance(named, dict) else None
@@ -87,6 +90,18 @@ def directory_of(config: dict[str, Any], head_host: str) -> Directory:
         if found is not None and (url := _url(found, head_host)):
             resources[str(name)] = url
     return Directory(agents, resources)
+
+
+def _environment_urls(config: dict[str, Any], head_host: str) -> dict[str, str]:
+    """Agent → the environment server in front of it; an agent behind several is reached directly."""
+    urls: dict[str, set[str]] = {}
+    for entry in config.values():
+        server = _implementation(entry, "environment_servers")
+        url = _url(server, head_host) if server is not None else None
+        named = server.get("agent_server") if server is not None else None
+        if url is not None and isinstance(named, dict) and isinstance(named.get("name"), str):
+            urls.setdefault(named["name"], set()).add(url)
+    return {agent: next(iter(found)) for agent, found in urls.items() if len(found) == 1}
 
 
 def _implementation(entry: Any, kind: Kind) -> dict[str, Any] | None:

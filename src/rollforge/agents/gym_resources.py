@@ -1,21 +1,30 @@
-"""A loop of model turns here, against a running NeMo Gym resources server: its session, its tools, its verdict."""
+"""A loop of model turns here, against a running NeMo Gym resources server: its session, its tools, its verdict.
+
+Tools are the paths that a row offers, or those of the MCP server that `/seed_session` announces. A server with `/reset` and `/step`
+(gymnasium) is recognised at the first row.
+"""
 
 from __future__ import annotations
 
 import time
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from urllib.parse import quote
 
 from rollforge.agents.base import AgentOptions, Preparation, Trajectory
 from rollforge.agents.gym_rows import refuse_unkept, task_row, verdict_of, verify_body
 from rollforge.agents.gym_server import GymServer, Session, read_object, refuse_errors
 from rollforge.agents.gym_servers import GymServers
+from rollforge.agents.gymnasium import play_episode
 from rollforge.agents.loop import play
-from rollforge.agents.tools.base import ToolError
+from rollforge.agents.tools.base import ToolError, ToolSession
 from rollforge.agents.transcript import tool_names
 from rollforge.endpoint import Model
 from rollforge.endpoint.client import Outage
 from rollforge.errors import Failure
 from rollforge.records import JsonObject, Task, Verdict, to_json
+from rollforge.tasks import is_empty_prompt
 
 
 class GymResources:
@@ -29,8 +38,7 @@ class GymResources:
         self._model: Model | None = None
 
     async def prepare(self) -> Preparation:
-        return Preparation(
-            needs=await self._servers.open(),
+        return await self._servers.prepare(
             judges=self._options.gym_verify,
             fingerprint={"max_turns": self._options.max_turns, "gym_verify": self._options.gym_verify},
         )
@@ -42,24 +50,43 @@ class GymResources:
         assert self._model is not None, "the agent has not been started"
         server = self._servers.find(task)
         session = Session()
-        await self._seed(server, session, task)
-        transcript, response = await play(
-            self._model,
-            task.params,
-            _GymTools(server, session, task, self._options.tool_timeout_s),
-            sample=sample,
-            max_turns=self._options.max_turns,
-            tool_timeout_s=None,  # each request has its own; waiting for a server to come back is not the tool's time
-        )
+        closing = _closing_body(task, sample)
+        try:
+            seeded = None if server.is_gymnasium else await self._seed(server, session, task)
+            if seeded is None:
+                return await self._play_gymnasium(self._model, server, session, task, sample)
+            return await self._play(self._model, server, session, task, sample, seeded)
+        finally:
+            await server.close_session(session, closing)
+
+    async def _play(
+        self, model: Model, server: GymServer, session: Session, task: Task, sample: int, seeded: JsonObject
+    ) -> Trajectory:
+        if is_empty_prompt(task.params.get("input")):
+            raise Failure("agent", "permanent", "the row has no prompt, and the resources server makes none")
+        tools = _PathTools(server, session, task, self._options.tool_timeout_s)
+        async with _with_mcp(server, seeded, tools) as (session_tools, offered):
+            params = {**task.params, "tools": [*(task.params.get("tools") or []), *offered]}
+            transcript, response = await play(
+                model,
+                params if offered else task.params,
+                session_tools,
+                sample=sample,
+                max_turns=self._options.max_turns,
+                # A path's requests have their own limit; waiting for a server to come back is not the tool's time.
+                tool_timeout_s=self._options.tool_timeout_s if offered else None,
+            )
         verdict, problem = None, None
         asked = time.monotonic()
         if self._options.gym_verify:
             try:
                 verdict = await self._verify(server, session, task, response)
             except Outage as outage:
-                # What was generated is kept; the next rollout meets the outage and stops the run.
+                # The response is kept; the next rollout meets the outage and stops the run.
                 problem = Failure("verifier", "verifier", outage.message)
             except Failure as failure:
+                if failure.boundary == "agent":
+                    raise  # the session is lost: no verdict of this attempt would be right
                 problem = failure
         return Trajectory(
             response=response,
@@ -72,10 +99,31 @@ class GymResources:
             verify_seconds=time.monotonic() - asked if self._options.gym_verify else None,
         )
 
+    async def _play_gymnasium(
+        self, model: Model, server: GymServer, session: Session, task: Task, sample: int
+    ) -> Trajectory:
+        episode = await play_episode(
+            model,
+            server,
+            session,
+            task,
+            sample=sample,
+            max_turns=self._options.max_turns,
+            timeout_s=self._options.rollout_deadline_s,
+        )
+        return Trajectory(
+            response=episode.response,
+            endpoint=episode.endpoint,
+            requests=episode.requests,
+            verdict=episode.verdict if self._options.gym_verify else None,
+            verifier=self.name if self._options.gym_verify else None,
+        )
+
     async def close(self) -> None:
         await self._servers.close()
 
-    async def _seed(self, server: GymServer, session: Session, task: Task) -> None:
+    async def _seed(self, server: GymServer, session: Session, task: Task) -> JsonObject | None:
+        """What the server answered to the seed; None when it is a gymnasium server, which has no such path."""
         answer = await server.post(
             "/seed_session",
             task_row(task),
@@ -83,7 +131,13 @@ class GymResources:
             boundary="agent",
             timeout_s=self._options.rollout_deadline_s,
         )
+        if answer.status == 404 and await server.has_path("/step"):
+            server.is_gymnasium = True
+            return None
         refuse_errors(answer, "/seed_session", "agent")
+        return (
+            read_object(answer, "/seed_session", "agent") if answer.body.strip() not in (b"", b"null") else {}
+        )
 
     async def _verify(self, server: GymServer, session: Session, task: Task, response: JsonObject) -> Verdict:
         answer = await server.post(
@@ -98,25 +152,53 @@ class GymResources:
         return verdict_of(result, task)
 
 
-class _GymTools:
+def _closing_body(task: Task, sample: int) -> JsonObject:
+    """Names the session that ends; servers that know it by its cookie ignore the names."""
+    rollout = f"{task.index}-{sample}-{uuid.uuid4().hex[:8]}"
+    return {"resources_session_id": rollout, "episode_id": {"rollout_id": rollout, "attempt": 0}}
+
+
+@asynccontextmanager
+async def _with_mcp(
+    server: GymServer, seeded: JsonObject, tools: _PathTools
+) -> AsyncIterator[tuple[ToolSession, list[JsonObject]]]:
+    """The session's tools, and those to offer beside the row's: an MCP server's, where the seed announced one."""
+    announced = seeded.get("mcp") or seeded.get("resources_tools")
+    if not isinstance(announced, dict):
+        yield tools, []
+        return
+    from rollforge.agents.tools.mcp import open_mcp
+
+    headers = announced.get("headers")
+    url = server.url + str(announced.get("url_path") or "/mcp")
+    session = await open_mcp(url, headers if isinstance(headers, dict) else {})
+    try:
+        schemas = await session.list_tools()
+        offered = [schema for schema in schemas if schema["name"] not in tools.offered]
+        yield _JoinedTools(tools, session, frozenset(schema["name"] for schema in offered)), offered
+    finally:
+        await session.end()
+
+
+class _PathTools:
     """The tools a row offers, at its resources server. Calls of one turn go one by one, as NeMo Gym's own agent sends them."""
 
     is_parallel = False
 
     def __init__(self, server: GymServer, session: Session, task: Task, timeout_s: float) -> None:
+        self.offered = tool_names(task.params)
         self._server = server
         self._session = session
         self._timeout_s = timeout_s
-        self._offered = tool_names(task.params)
 
-    async def call(self, name: str, arguments: JsonObject) -> str:
+    async def call(self, name: str, arguments: Mapping[str, object]) -> str:
         # Only what the row offers: the server's other paths (/verify, /seed_session) are not the model's to call.
-        if name not in self._offered:
+        if name not in self.offered:
             raise ToolError("unknown-tool", to_json({"error": f"There is no tool {name!r}"}).decode())
         try:
             answer = await self._server.post(
                 f"/{quote(name, safe='')}",
-                arguments,
+                dict(arguments),
                 session=self._session,
                 boundary="tool",
                 timeout_s=self._timeout_s,
@@ -130,4 +212,22 @@ class _GymTools:
         return answer.text
 
     async def close(self) -> None:
-        """A resources server has no way to end a session."""
+        """The agent closes the session when the rollout ends."""
+
+
+class _JoinedTools:
+    """The row's own tools and those of an MCP server, in one session."""
+
+    is_parallel = False
+
+    def __init__(self, own: _PathTools, mcp: ToolSession, mcp_names: frozenset[str]) -> None:
+        self._own = own
+        self._mcp = mcp
+        self._mcp_names = mcp_names
+
+    async def call(self, name: str, arguments: JsonObject) -> str:
+        session: ToolSession = self._mcp if name in self._mcp_names else self._own
+        return await session.call(name, arguments)
+
+    async def close(self) -> None:
+        """Both are closed where they were opened."""

@@ -16,6 +16,8 @@ from rollforge.records import (
     OWN_KEY,
     PARAMS_KEY,
     RESERVED_KEYS,
+    ROLLOUT_KEY,
+    TASK_KEY,
     TERMINAL_KEY,
     JsonObject,
     Task,
@@ -31,6 +33,10 @@ _CLASS_OF: dict[str, FailureClass] = {
     "transient": "transient",
     "timeout": "timeout",
     "timeout_exceeded": "timeout",
+    "agent_timeout": "timeout",
+    "transport_timeout": "timeout",
+    "transport_unreachable": "transient",
+    "transport_peer_drop": "transient",
 }
 """Their classes that have a name here; every other one is a failure of class `agent`."""
 
@@ -43,7 +49,7 @@ def task_row(task: Task) -> JsonObject:
 
 
 def verify_body(task: Task, response: JsonObject) -> JsonObject:
-    """What `/verify` is sent: the row and a response that their schema accepts."""
+    """The body of `/verify`: the row and a response that their schema accepts."""
     return {**task_row(task), "response": complete_response(response, task.params)}
 
 
@@ -117,13 +123,16 @@ def verdict_of(result: JsonObject, task: Task) -> Verdict:
     if declared is not None:
         reason = result.get(JUDGE_ERROR_KEY) or result.get("failure_reason")
         raise _declared(result, Failure("verifier", "verifier", f"{declared}: {reason or 'no reason given'}"))
+    if result.get("mask_sample") is True and result.get("failure_kind"):
+        reason = result.get("failure_reason") or "no reason given"
+        raise _declared(result, Failure("verifier", "verifier", f"{result['failure_kind']}: {reason}"))
     kept = {
         key: value
         for key, value in result.items()
         if key not in RESERVED_KEYS and not key.startswith("_ng_") and not _is_echo(key, value, task)
     }
-    if kept.get("verification_skipped") is True:
-        kept["reward"] = None  # what stands there is a number of their configuration
+    if kept.get("verification_skipped") is True or kept.get("mask_sample") is True:
+        kept["reward"] = None  # a number of their configuration, or one that is no measurement
     elif kept.get("reward") is None:
         raise Failure("verifier", "verifier", "the server's verdict has no reward")
     try:
@@ -145,11 +154,43 @@ def attempt_failure(result: JsonObject) -> Failure | None:
     return _declared(result, failure)
 
 
+def episode_of(task: Task, rollout: str) -> JsonObject:
+    """The episode request of a typed environment server; a plain row becomes the input of a task of its own."""
+    row = task_row(task)
+    identity, given = row.get("task_id"), row.get("task_input")
+    if not isinstance(identity, dict):
+        identity = {"taskset": task.agent or "rollforge", "task_id": str(identity or task.index)}
+    if not isinstance(given, dict):
+        given = {key: value for key, value in row.items() if key not in _NOT_TASK_INPUT}
+    return {
+        "episode_id": {"rollout_id": rollout, "attempt": 0},
+        "task": {"task_id": identity, "task_input": given},
+    }
+
+
+_NOT_TASK_INPUT = frozenset({TASK_KEY, ROLLOUT_KEY, "agent_ref", "task_id"})
+
+
+def result_of_episode(answer: JsonObject) -> JsonObject:
+    """The result in an environment server's answer, as an agent server's row would say it."""
+    result, failure = answer.get("result"), answer.get("failure")
+    if isinstance(result, dict):
+        return result
+    if not isinstance(failure, dict):
+        raise Failure("agent", "agent", "/run answered with neither a result nor a failure")
+    return {
+        FAILURE_KEY: failure.get("failure_kind") or "environment_server_failed",
+        "failure_reason": failure.get("failure_reason"),
+        TERMINAL_KEY: failure.get("terminal") is True,
+        "response": failure.get("partial_response"),
+    }
+
+
 def _declared(result: JsonObject, failure: Failure) -> Failure:
     failure.is_terminal = bool(result.get(TERMINAL_KEY))
     return failure
 
 
 def _is_echo(key: str, value: Any, task: Task) -> bool:
-    """A field of the task sent back unchanged: it stands in the tasks file already."""
+    """Whether the field is one of the task's own, sent back unchanged."""
     return key != "reward" and key in task and task[key] == value

@@ -1,16 +1,21 @@
 """HTTP client for one NeMo Gym server, with one session cookie per rollout.
 
 An unreachable server is retried as long as patience lasts, then the run stops (`Outage`). The caller interprets every answer, 500s
-included. A request that reached the server is never sent twice: tools have side effects.
+included. A request that reached the server is never sent twice: tools have side effects. A session does not survive its server:
+when the server was away, the attempt ends and starts again with a new session.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import contextlib
 import time
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 import aiohttp
+import msgspec
 
 from rollforge.endpoint.breaker import Breaker
 from rollforge.endpoint.client import Outage
@@ -21,29 +26,56 @@ from rollforge.store.reading import UNREADABLE
 
 FIRST_PATIENCE_S = 15.0
 """How long to wait for a server that never answered."""
+MAX_ANSWER_BYTES = 64 << 20
+"""Most bytes of one answer, after decompression."""
+WATCH_S = 0.2
+"""Pause before the watcher connects again."""
+CLOSE_S = 10.0
+"""How long a server may take to close a session."""
 
 
 @dataclass(slots=True)
 class Session:
-    """One rollout's session with a server: the cookies it was given last, as they came."""
+    """One rollout's session with a server: the cookies it set last, and the server's life that the session belongs to."""
 
     cookies: dict[str, str] = field(default_factory=dict)
+    outages: int | None = None
+    """The server's count of outages when the session began; None before the first answer."""
+    identity: str | None = None
+    """The session id inside the cookie, where it can be read."""
 
     def headers(self) -> dict[str, str]:
-        """What to send along."""
+        """The headers that continue the session."""
         if not self.cookies:
             return {}
         return {"Cookie": "; ".join(f"{name}={value}" for name, value in self.cookies.items())}
 
-    def keep(self, answer: aiohttp.ClientResponse) -> None:
-        """Remember what the server set; it re-sends the cookie with every answer."""
+    def keep(self, answer: aiohttp.ClientResponse) -> bool:
+        """Keep the cookies that the server set; returns False when it has begun another session."""
         for name, morsel in answer.cookies.items():
             self.cookies[name] = morsel.coded_value
+        identity = next(filter(None, map(_session_id, self.cookies.values())), None)
+        is_same = self.identity is None or identity == self.identity
+        self.identity = identity
+        return is_same
+
+
+class _SignedSession(msgspec.Struct):
+    session_id: str | None = None
+
+
+def _session_id(cookie: str) -> str | None:
+    """The id in a signed session cookie: base64 of JSON before the first dot. The signature is the server's business."""
+    try:
+        data = base64.b64decode(cookie.partition(".")[0] + "==")
+        return msgspec.json.decode(data, type=_SignedSession).session_id
+    except (ValueError, *UNREADABLE):
+        return None
 
 
 @dataclass(frozen=True, slots=True)
 class GymAnswer:
-    """What a server answered."""
+    """A server's answer."""
 
     status: int
     body: bytes
@@ -63,11 +95,53 @@ class GymServer:
 
     def __init__(self, url: str, http: aiohttp.ClientSession, *, patience_s: float) -> None:
         self.url = url.rstrip("/")
+        self.outages = 0
+        """How often the server was found to be away."""
+        self.is_gymnasium = False
+        """It speaks `/reset` and `/step` instead of `/seed_session` and `/verify`."""
+        self.is_typed = False
+        """Its `/run` takes typed episodes instead of rows."""
+        self._missing_paths: set[str] = set()
         self._http = http
         self._patience_s = patience_s
         self._breaker = Breaker()
         self._has_answered = False
         self._last_error = ""
+        self._watching: asyncio.Task[None] | None = None
+
+    async def close(self) -> None:
+        """Stop watching the server."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        """Notice that the server went away also while no request is on its way.
+
+        An idle connection ends with the server's process. Only a refused reconnection counts as an outage: proxies close idle
+        connections too.
+        """
+        parts = urlsplit(self.url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        while True:
+            try:
+                reader, writer = await asyncio.open_connection(parts.hostname, port)
+            except ConnectionRefusedError as error:
+                self.outages += 1
+                self._last_error = f"cannot connect: {error.strerror or error}"
+            except OSError:
+                pass  # no such host, no descriptor left: says nothing about the server
+            else:
+                with contextlib.suppress(OSError):
+                    await reader.read(1)
+                writer.close()
+            await asyncio.sleep(WATCH_S)
+
+    def _start_watching(self) -> None:
+        if (
+            self._watching is None or self._watching.done()
+        ):  # a watcher that died is replaced at the next answer
+            self._watching = asyncio.create_task(self._watch(), name=f"watch {self.url}")
 
     async def post(
         self, path: str, body: JsonObject, *, session: Session, boundary: Boundary, timeout_s: float
@@ -75,14 +149,17 @@ class GymServer:
         """The answer, whatever its status; raises `Failure` of `boundary` when the connection breaks or time is up."""
         data = to_json(body)
         while True:
+            self._check_session(session, path)
             await self._may_ask()
             self._breaker.begin()
             try:
-                answer = await self._send(path, data, session, timeout_s)
+                answer, is_same = await self._send(path, data, session, timeout_s)
             except aiohttp.ClientConnectorError as error:
-                # Nothing was delivered, so asking again is safe.
+                # Nothing was delivered, so asking again is safe; a session, however, is gone with its server.
                 self._last_error = f"cannot connect: {error.os_error.strerror or error.os_error}"
                 self._breaker.fail(time.monotonic(), is_unreachable=True)
+                self.outages += isinstance(error.os_error, ConnectionRefusedError)
+                self._check_session(session, path)
                 await asyncio.sleep(0.2)
             except TimeoutError:
                 self._breaker.succeed()  # slow is not gone
@@ -99,15 +176,55 @@ class GymServer:
             else:
                 self._breaker.succeed()
                 self._has_answered = True
+                self._start_watching()
+                if not is_same:
+                    raise self._lost_session(path)
                 return answer
 
-    async def _send(self, path: str, data: bytes, session: Session, timeout_s: float) -> GymAnswer:
+    async def close_session(
+        self, session: Session, body: JsonObject, *, path: str = "/close_session"
+    ) -> None:
+        """Tell the server that a rollout is over, also when it failed or was cancelled; nothing depends on the answer."""
+        if session.outages is None or path in self._missing_paths:
+            return
+        try:
+            answer, _ = await asyncio.shield(self._send(path, to_json(body), session, CLOSE_S))
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return
+        if answer.status in (404, 405):
+            self._missing_paths.add(path)
+
+    async def has_path(self, path: str) -> bool:
+        """Whether the server has a POST path: it then refuses GET with 405, which changes nothing there."""
+        limit = aiohttp.ClientTimeout(total=CLOSE_S)
+        try:
+            async with self._http.get(self.url + path, timeout=limit, allow_redirects=False) as answer:
+                return answer.status == 405
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return False
+
+    def _check_session(self, session: Session, path: str) -> None:
+        if session.outages is not None and session.outages != self.outages:
+            raise self._lost_session(path)
+
+    def _lost_session(self, path: str) -> Failure:
+        text = f"{self.url}{path}: the server was away since this session began ({self._last_error or 'it restarted'})"
+        # The whole attempt is lost, whoever asked: a verdict of a server that forgot the session would be wrong.
+        return Failure("agent", "transient", f"{text}; the attempt starts again")
+
+    async def _send(
+        self, path: str, data: bytes, session: Session, timeout_s: float
+    ) -> tuple[GymAnswer, bool]:
         headers = {"Content-Type": "application/json", **session.headers()}
         limit = aiohttp.ClientTimeout(total=timeout_s, sock_connect=30)
-        async with self._http.post(self.url + path, data=data, headers=headers, timeout=limit) as answer:
-            body = await answer.read()
-            session.keep(answer)
-            return GymAnswer(answer.status, body)
+        async with self._http.post(
+            self.url + path, data=data, headers=headers, timeout=limit, allow_redirects=False
+        ) as answer:
+            body = await _read(answer)
+            is_same = session.keep(answer)
+            if session.outages is None:
+                session.outages = self.outages
+            return GymAnswer(answer.status, body), is_same
 
     async def _may_ask(self) -> None:
         """Wait while the breaker is open, but not longer than patience lasts."""
@@ -119,6 +236,18 @@ class GymServer:
                     f"{self.url} has not answered for {time.monotonic() - since:.0f} s ({self._last_error})"
                 )
             await asyncio.sleep(min(wait, 0.5))
+
+
+async def _read(answer: aiohttp.ClientResponse) -> bytes:
+    """The body, up to the limit; a longer one is an error of the connection."""
+    pieces: list[bytes] = []
+    received = 0
+    async for piece in answer.content.iter_chunked(1 << 16):
+        received += len(piece)
+        if received > MAX_ANSWER_BYTES:
+            raise aiohttp.ClientPayloadError(f"an answer of more than {MAX_ANSWER_BYTES >> 20} MB")
+        pieces.append(piece)
+    return b"".join(pieces)
 
 
 def open_http() -> aiohttp.ClientSession:

@@ -6,11 +6,12 @@ from typing import Literal
 
 import aiohttp
 
-from rollforge.agents.base import AgentOptions
+from rollforge.agents.base import AgentOptions, Preparation
 from rollforge.agents.gym_head import Directory, read_directory
 from rollforge.agents.gym_server import GymServer, open_http
 from rollforge.errors import UsageError
-from rollforge.records import Task
+from rollforge.records import JsonObject, Task
+from rollforge.registry import did_you_mean
 
 Role = Literal["agent", "resources"]
 
@@ -30,31 +31,57 @@ class GymServers:
         self._http: aiohttp.ClientSession | None = None
         self._servers: dict[str, GymServer] = {}
 
-    async def open(self) -> tuple[str, ...]:
-        """Find the servers; returns the row fields needed to tell them apart."""
+    async def prepare(
+        self, *, fingerprint: JsonObject, asks_model: bool = True, judges: bool = False
+    ) -> Preparation:
+        """Find the servers; refuses an `--agent-name` that the head does not know."""
         self._http = open_http()
-        if self._url:
-            return ()
+        agents: frozenset[str] | None = None
+        needs: tuple[str, ...] = ()
+        name = self._options.agent_name
+        if not self._url:
+            urls = await self._read_head(self._http)
+            agents = frozenset(urls)
+            if name is not None and name not in urls:
+                raise UsageError(
+                    f"--agent-name {name}: the head server knows no such agent{did_you_mean(name, sorted(agents))}",
+                    hint=f"it knows: {', '.join(sorted(agents))}",
+                )
+            needs = ("agent_ref",) if len(urls) > 1 and name is None else ()
+        return Preparation(
+            needs=needs,
+            agents=agents,
+            agent_name=name,
+            may_lack_prompt=True,
+            asks_model=asks_model,
+            judges=judges,
+            fingerprint=fingerprint | ({"agent_name": name} if name else {}),
+        )
+
+    async def _read_head(self, http: aiohttp.ClientSession) -> dict[str, str]:
         head = self._options.gym_head
         assert head is not None, "checked when made"
-        self._directory = await read_directory(head, self._http)
+        self._directory = await read_directory(head, http)
         urls = self._urls(self._directory)
         if not urls:
             wanted = "agent" if self._role == "agent" else "agent with a resources server"
             raise UsageError(f"--gym-head {head} knows no {wanted}")
-        return ("agent_ref",) if len(urls) > 1 else ()
+        return urls
 
     def find(self, task: Task) -> GymServer:
         """The row's server; raises `Failure` when the head does not know the row's agent."""
         url = self._url
         if url is None and self._directory is not None:
-            url = self._directory.find(self._urls(self._directory), task.agent)
+            agent = self._options.agent_name or task.agent
+            url = self._directory.find(self._urls(self._directory), agent)
         assert url is not None and self._http is not None, "the servers have not been opened"
         if url not in self._servers:
             self._servers[url] = GymServer(url, self._http, patience_s=self._options.outage_patience_s)
         return self._servers[url]
 
     async def close(self) -> None:
+        for server in self._servers.values():
+            await server.close()
         if self._http is not None:
             await self._http.close()
 

@@ -59,7 +59,7 @@ def run(words: list[str]) -> object:
             _tune_libraries()
         _print_in_any_locale()
         from rollforge.cli.app import run_app
-    if any(word.startswith("+") for word in words):
+    if any(word.startswith("+") for word in words) or words[:1] in (["gym"], ["eval"]):
         words = _translate_gym_words(words)
     return run_app(words, config_path)
 
@@ -108,8 +108,10 @@ def _take_config(words: list[str]) -> tuple[list[str], str | None]:
 def _translate_gym_words(words: list[str]) -> list[str]:
     """Replace NeMo Gym's `+key=value` words by flags."""
     from rollforge.cli.render.console import say
-    from rollforge.config import translate_gym_words
+    from rollforge.config import is_gym_command, translate_gym_command, translate_gym_words
 
+    if is_gym_command(words):
+        words = translate_gym_command(words)
     flags, notes = translate_gym_words(words)
     for note in notes:
         say(f"note: {note}")

@@ -16,6 +16,7 @@ from rollforge.exporters.base import Exporter
 from rollforge.exporters.columns import Messages, RowColumn, RowTables, conversation, tools
 from rollforge.exporters.contract import PlainMessage, message_problems
 from rollforge.exporters.examples import Demonstration, Kind
+from rollforge.exporters.form import Layout
 from rollforge.exporters.snippets import config, fenced
 from rollforge.exporters.writer import RowWriter
 from rollforge.records import JsonObject
@@ -86,7 +87,9 @@ class AxolotlExporter(Exporter):
             if row.chosen.role != "assistant" or row.rejected.role != "assistant":
                 yield "a side is not the assistant's"
 
-    def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:
+    def snippet(
+        self, recipe: str, kind: Kind, files: Mapping[str, list[str]], layout: Layout = "messages"
+    ) -> str:
         entry: JsonObject = {"type": "chat_template.default" if kind == "pair" else "chat_template"}
         entry["field_messages"] = "messages"
         if kind == "pair":

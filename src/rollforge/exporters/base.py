@@ -16,10 +16,10 @@ from rollforge.conversations.shape import Shaping, Tools
 from rollforge.conversations.tidy import Policies
 from rollforge.errors import UsageError
 from rollforge.exporters import EXPORTERS
-from rollforge.exporters.columns import Messages, RowTables
+from rollforge.exporters.columns import Columns, Messages, RowTables
 from rollforge.exporters.contract import PlainMessage, message_problems, struct
 from rollforge.exporters.examples import Example, Kind, Prompt
-from rollforge.exporters.form import Container, Form
+from rollforge.exporters.form import Container, Form, Layout
 from rollforge.exporters.writer import RowWriter
 from rollforge.records import JsonObject
 
@@ -30,6 +30,8 @@ class Exporter:
     name: ClassVar[str]
     recipes: ClassVar[tuple[str, ...]]
     columns: ClassVar[RowTables] = {}
+    completion_columns: ClassVar[Columns | None] = None
+    """Columns of demonstrations whose answers are all single messages, for trainers that learn the completion alone."""
     shaping: ClassVar[Shaping] = Shaping()
     policies: ClassVar[Policies] = Policies()
     container: ClassVar[Container] = "jsonl"
@@ -68,9 +70,16 @@ class Exporter:
         """Whether the trainer's loader infers types from JSON rows of this kind, and so may change values."""
         return not cls.is_raw
 
+    def table(self, kind: Kind, form: Form) -> Columns:
+        """The columns of rows of this kind in this form."""
+        if kind == "demonstration" and form.layout == "completion" and self.completion_columns is not None:
+            return self.completion_columns
+        return self.columns[kind]
+
     def row(self, example: Example, kind: Kind, write: RowWriter) -> JsonObject:
         """The example as this trainer's row."""
-        return {name: column.value(example, write, name) for name, column in self.columns[kind].items()}
+        table = self.table(kind, write.form)
+        return {name: column.value(example, write, name) for name, column in table.items()}
 
     def line(self, example: Example, kind: Kind, write: RowWriter) -> bytes:
         """The example as one JSONL line, without its newline."""
@@ -84,7 +93,7 @@ class Exporter:
 
     def row_type(self, kind: Kind, form: Form) -> Any:
         """The type of a row when it is read back; anything more or less breaks the contract."""
-        columns = self.columns[kind]
+        columns = self.table(kind, form)
         is_plain = not form.keys and form.shaping.keys == "uniform"
         fields = {
             name: list[PlainMessage] if is_plain and column.type == Messages else column.type
@@ -94,13 +103,16 @@ class Exporter:
 
     def problems(self, kind: Kind, row: Any, shaping: Shaping) -> Iterator[str]:
         """What is wrong with a row that has the right type."""
-        for name, column in self.columns[kind].items():
-            if column.type == Messages:
+        tables = [self.columns[kind], self.completion_columns or {}]
+        for name in (name for table in tables for name, column in table.items() if column.type == Messages):
+            if hasattr(row, name):
                 yield from message_problems(getattr(row, name), shaping, where=name)
         if kind == "pair" and row.chosen == row.rejected:
             yield "chosen equals rejected"
 
-    def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:
+    def snippet(
+        self, recipe: str, kind: Kind, files: Mapping[str, list[str]], layout: Layout = "messages"
+    ) -> str:
         """Lines that load these files in this trainer, as Markdown."""
         raise NotImplementedError
 

@@ -25,6 +25,7 @@ from rollforge.exporters.columns import (
     tools,
 )
 from rollforge.exporters.examples import Kind
+from rollforge.exporters.form import Layout
 from rollforge.exporters.snippets import fenced, load_lines, read_lines
 
 SCORED_NUMBERS = (
@@ -100,7 +101,9 @@ class ChatExporter(Exporter):
     takes_images = True
     takes_groups = True
 
-    def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:
+    def snippet(
+        self, recipe: str, kind: Kind, files: Mapping[str, list[str]], layout: Layout = "messages"
+    ) -> str:
         names = [name for group in files.values() for name in group]
         if any(name.endswith(".parquet") for name in names):
             return fenced("python", [*load_lines(files), "print(data)"])

@@ -10,6 +10,8 @@ import msgspec
 from rollforge.conversations.shape import Shaping
 
 Container = Literal["jsonl", "parquet"]
+Layout = Literal["messages", "completion"]
+"""Columns of a demonstration: one list of messages, or the prompt and the answer apart."""
 
 
 class Form(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,6 +19,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
 
     shaping: Shaping
     container: Container = "jsonl"
+    layout: Layout = "messages"
     keys: Mapping[str, frozenset[str]] = {}
     """RowColumn → the optional keys of its messages. Loaders type columns one by one, so each column has its own keys."""
     front: tuple[int, ...] = ()

@@ -14,7 +14,7 @@ import msgspec
 from rollforge.conversations.shape import Shaping
 from rollforge.exporters.base import Exporter
 from rollforge.exporters.examples import Kind
-from rollforge.exporters.form import Form
+from rollforge.exporters.form import Form, Layout
 from rollforge.exporters.nemo_rl import task_row_problems
 from rollforge.exporters.snippets import fenced, files_of
 from rollforge.records import to_json
@@ -64,6 +64,8 @@ class GymExporter(Exporter):
             if row.reward_gap <= 0:
                 yield "reward_gap is not above zero"
 
-    def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:
+    def snippet(
+        self, recipe: str, kind: Kind, files: Mapping[str, list[str]], layout: Layout = "messages"
+    ) -> str:
         read = f"rows = [json.loads(line) for name in {files_of(files)!r} for line in open(name, encoding='utf-8')]"
         return fenced("python", ["import json", read])

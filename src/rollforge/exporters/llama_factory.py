@@ -18,6 +18,7 @@ from rollforge.conversations.tidy import Policies
 from rollforge.exporters.base import Exporter
 from rollforge.exporters.columns import Columns, RowColumn, RowTables, field
 from rollforge.exporters.examples import Demonstration, Kind, Labelled, Pair
+from rollforge.exporters.form import Layout
 from rollforge.exporters.snippets import config, fenced, files_of
 from rollforge.exporters.writer import RowWriter
 from rollforge.records import JsonObject, to_json
@@ -123,7 +124,9 @@ class LlamaFactoryExporter(Exporter):
             if row.chosen.speaker not in _ANSWERING or row.rejected.speaker not in _ANSWERING:
                 yield "a side is not the assistant's"
 
-    def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:
+    def snippet(
+        self, recipe: str, kind: Kind, files: Mapping[str, list[str]], layout: Layout = "messages"
+    ) -> str:
         wanted = {
             "stage": recipe,
             "dataset_dir": ".",

@@ -19,7 +19,7 @@ from rollforge.exporters.base import Exporter
 from rollforge.exporters.columns import Messages, RowColumn, RowTables, conversation, tools
 from rollforge.exporters.contract import ReadMessage, message_problems
 from rollforge.exporters.examples import Kind, Pair
-from rollforge.exporters.form import Container, Form
+from rollforge.exporters.form import Container, Form, Layout
 from rollforge.exporters.snippets import config, fenced
 from rollforge.exporters.writer import RowWriter
 from rollforge.records import JsonObject
@@ -95,7 +95,9 @@ class NemoRlExporter(Exporter):
             if row.completions[0].completion == row.completions[-1].completion:
                 yield "chosen equals rejected"
 
-    def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:
+    def snippet(
+        self, recipe: str, kind: Kind, files: Mapping[str, list[str]], layout: Layout = "messages"
+    ) -> str:
         entries = {
             split: [
                 {"dataset_name": _DATASETS[kind], "data_path": name, **_MORE.get(kind, {})}

@@ -23,6 +23,7 @@ from rollforge.exporters.columns import (
     prompt,
 )
 from rollforge.exporters.examples import Kind
+from rollforge.exporters.form import Layout
 from rollforge.exporters.snippets import fenced, files_of
 
 _RENAMED = {"ground_truth": "label", "data_source": "datasource"}
@@ -69,7 +70,9 @@ class OpenRlhfExporter(Exporter):
         if len(asked) < 2 and all(message.role == "system" for message in asked):
             yield f"{first} has no message beside the system text"
 
-    def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:
+    def snippet(
+        self, recipe: str, kind: Kind, files: Mapping[str, list[str]], layout: Layout = "messages"
+    ) -> str:
         file = ",".join(files_of(files))
         module, flags = _COMMANDS[kind if recipe != "rm" else "rm"]
         return fenced("sh", [f"python -m openrlhf.cli.{module} {flags.format(file=file)}"])

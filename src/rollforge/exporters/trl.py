@@ -1,5 +1,9 @@
 """TRL: SFT, DPO, KTO and reward-model rows, and prompt sets for GRPO and RLOO, as JSONL.
 
+Demonstrations whose answers are all single messages are `prompt` and `completion`: TRL then trains on the completion alone, with any
+chat template, and not on assistant turns of the prompt. Answers of several messages are `messages`, whose loss mask needs a template
+with generation markers.
+
 No column has a name to which TRL gives another meaning. `tools` is a JSON text, because a list column loses numbers. Arguments are
 objects, which most templates want, until `datasets` would damage one; then all are strings.
 """
@@ -13,6 +17,7 @@ from rollforge.conversations.shape import Shaping
 from rollforge.exporters.base import Exporter
 from rollforge.exporters.columns import (
     PROMPT_COLUMNS,
+    Columns,
     RowTables,
     bare_prompt,
     conversation,
@@ -22,6 +27,7 @@ from rollforge.exporters.columns import (
     tools,
 )
 from rollforge.exporters.examples import Kind
+from rollforge.exporters.form import Layout
 from rollforge.exporters.snippets import fenced, load_lines
 
 
@@ -47,6 +53,11 @@ class TrlExporter(Exporter):
         },
         "prompt": {"prompt": bare_prompt, **PROMPT_COLUMNS},
     }
+    completion_columns: ClassVar[Columns] = {
+        "prompt": prompt,
+        "completion": messages("answer"),
+        "tools": tools,
+    }
     shaping = Shaping(arguments="object", tools="string", reasoning="field", keys="uniform")
     containers = ("jsonl", "parquet")
     pair_form = "step"
@@ -57,21 +68,33 @@ class TrlExporter(Exporter):
         if kind == "pair" and row.margin <= 0:
             yield "margin is not above zero"
 
-    def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:
+    def snippet(
+        self, recipe: str, kind: Kind, files: Mapping[str, list[str]], layout: Layout = "messages"
+    ) -> str:
         trainer, config, extra = _TRAINERS[recipe]
+        if kind == "demonstration" and layout == "completion":
+            extra = ", completion_only_loss=True, max_length=None"
+        samples = trainer in ("GRPOTrainer", "RLOOTrainer")
         lines = [
             *load_lines(files),
             f"from trl import {config}, {trainer}",
             "",
+            *(_REWARD if samples else ()),
             f"trainer = {trainer}(",
             '    model="YOUR_MODEL",',
             f'    args={config}(output_dir="out"{extra}),',
             '    train_dataset=data["train"],',
         ]
-        if trainer == "GRPOTrainer":
-            lines.append("    reward_funcs=your_reward,  # gets ground_truth and every other column by name")
+        if samples:
+            lines.append("    reward_funcs=your_reward,")
         return fenced("python", [*lines, ")", "trainer.train()"])
 
+
+_REWARD = (
+    "def your_reward(completions, ground_truth, **columns):  # replace it by your own; every column comes by its name",
+    '    return [float(truth in answer[-1]["content"]) for answer, truth in zip(completions, ground_truth)]',
+    "",
+)
 
 _TRAINERS = {
     "sft": ("SFTTrainer", "SFTConfig", ", assistant_only_loss=True, max_length=None"),

@@ -16,6 +16,7 @@ from rollforge.exporters.base import Exporter
 from rollforge.exporters.columns import PROMPT_COLUMNS, RowColumn, RowTables, conversation, field, nested
 from rollforge.exporters.contract import PlainMessage
 from rollforge.exporters.examples import Kind
+from rollforge.exporters.form import Layout
 from rollforge.exporters.snippets import config, fenced, files_of
 from rollforge.records import JsonObject
 
@@ -95,7 +96,9 @@ class VerlExporter(Exporter):
         if kind == "demonstration" and all(message.role != "assistant" for message in row.messages):
             yield "messages have nothing to train on"
 
-    def snippet(self, recipe: str, kind: Kind, files: Mapping[str, list[str]]) -> str:
+    def snippet(
+        self, recipe: str, kind: Kind, files: Mapping[str, list[str]], layout: Layout = "messages"
+    ) -> str:
         train, validation = files_of(files), files_of(files, "validation")
         if kind == "pair":
             return fenced(

@@ -16,6 +16,17 @@ def file_stem(path: Path) -> str:
     return stem
 
 
+def _holds_our_verdicts(path: Path) -> bool:
+    """Whether a verdicts file is ours, or none of anybody's yet: NeMo Gym's lines have `findings` and no `verifier`."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(1 << 16)
+    except OSError:
+        return True
+    first = head.lstrip().partition(b"\n")[0]
+    return not (b'"findings"' in first and b'"rollout_id"' in first and b'"verifier"' not in first)
+
+
 class RunFiles:
     """The paths of one run: a rollouts file and its siblings, all sharing its stem.
 
@@ -26,6 +37,7 @@ class RunFiles:
         path = Path(run)
         is_file = path.is_file() or (not path.is_dir() and path.suffix in {".jsonl", ".json", ".gz", ".zst"})
         self.rollouts = path if is_file else path / "rollouts.jsonl"
+        self._verdicts: Path | None = None
 
     @property
     def stem(self) -> str:
@@ -57,8 +69,14 @@ class RunFiles:
 
     @property
     def verdicts(self) -> Path:
-        """Later verdicts; the newest per (rollout, verifier) wins."""
-        return self._sibling("_verdicts.jsonl")
+        """Later verdicts; the newest per (rollout, verifier) wins.
+
+        NeMo Gym's health check writes a file of the same name beside a `rollout.jsonl`: ours is then called otherwise.
+        """
+        if self._verdicts is None:
+            path = self._sibling("_verdicts.jsonl")
+            self._verdicts = path if _holds_our_verdicts(path) else self._sibling("_rf_verdicts.jsonl")
+        return self._verdicts
 
     @property
     def manifest(self) -> Path:

@@ -2,7 +2,15 @@
 
 from rollforge.tasks.file import TaskFile
 from rollforge.tasks.reading import read_lines
-from rollforge.tasks.rows import BadRow, check_params, is_typed_task, task_row, to_task_row, unwrap_typed_task
+from rollforge.tasks.rows import (
+    BadRow,
+    check_params,
+    is_empty_prompt,
+    is_typed_task,
+    task_row,
+    to_task_row,
+    unwrap_typed_task,
+)
 from rollforge.tasks.template import PromptTemplate
 
 __all__ = [
@@ -10,6 +18,7 @@ __all__ = [
     "PromptTemplate",
     "TaskFile",
     "check_params",
+    "is_empty_prompt",
     "is_typed_task",
     "read_lines",
     "task_row",

@@ -84,7 +84,7 @@ class McpTools:
 
     async def start(self) -> None:
         try:
-            session = await self._first_session()
+            session = await self.first_session()
         except (Failure, ToolError) as error:
             raise UsageError(
                 f"--tools {self.name}: {error}", hint="is it an MCP server, and does it run?"
@@ -115,7 +115,7 @@ class McpTools:
         if self._shared is not None:
             await self._shared.end()
 
-    async def _first_session(self) -> McpSession:
+    async def first_session(self) -> McpSession:
         """A session by the handshake that every server before 2026-07-28 knows, else by the newer way."""
         try:
             return await self._new_session()
@@ -140,6 +140,11 @@ class McpTools:
             await session.end()
             raise
         return session
+
+
+async def open_mcp(url: str, headers: Mapping[str, str]) -> McpSession:
+    """A session of its own with the server at a URL; the caller ends it."""
+    return await McpTools(f"mcp:{url}", "mcp", url, headers).first_session()
 
 
 class McpSession:

@@ -141,6 +141,8 @@ class RolloutOptions:
     """NeMo Gym resources server for all rows: it provides tools and verdicts; the loop runs here."""
     gym_agent: str | None = None
     """NeMo Gym agent server: its /run makes the rollouts; --model is not needed."""
+    agent_name: str | None = None
+    """NeMo Gym agent for every row, whatever its agent_ref says; with --gym-head."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,6 +275,11 @@ class CollectOptions(TaskOptions, ServerOptions, VerifierOptions, RolloutOptions
             _check_url(flag, url, "http://host:port")
         if len(given) > 1:
             raise UsageError(f"{' and '.join(given)} contradict each other", hint="give one of them")
+        if self.agent_name is not None and not given and self.verifier is None and not self.no_verify:
+            raise UsageError(
+                f"--agent-name {self.agent_name} names a NeMo Gym agent, but no server is given, so nothing would judge",
+                hint="add --gym-head http://localhost:11000 (or --gym-agent URL, --gym-resources URL), or a --verifier",
+            )
         if given and self.tools:
             raise UsageError(
                 f"--tools and {next(iter(given))} contradict each other",

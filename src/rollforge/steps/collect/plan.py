@@ -28,6 +28,7 @@ from rollforge.agents.base import Preparation
 from rollforge.agents.transcript import tool_names
 from rollforge.errors import DataError, ResumeRefused, UsageError
 from rollforge.records import OWN_KEY, PARAMS_KEY, TASK_KEY, JsonObject, from_json, to_json
+from rollforge.registry import did_you_mean
 from rollforge.steps.collect.options import CollectOptions, verifier_name
 from rollforge.store import (
     UNREADABLE,
@@ -397,7 +398,16 @@ class _TaskWriter:
         return chosen
 
     def _write(self, line: bytes, ordinal: int, number: int) -> None:
-        row = to_task_row(line, overrides=self._options.overrides, template=self._template, needs=self._needs)
+        row = to_task_row(
+            line,
+            overrides=self._options.overrides,
+            template=self._template,
+            needs=self._needs,
+            may_lack_prompt=self._agent.may_lack_prompt,
+        )
+        if self._agent.agent_name is not None:
+            row["agent_ref"] = {"name": self._agent.agent_name}
+        check_agent(row, self._agent.agents)
         for field in self._agent.needs:
             if row.get(field) is None:
                 raise BadRow(f"the agent needs the field {field!r}", hint=f"add {field!r} to the row")
@@ -444,6 +454,18 @@ class _TaskWriter:
 
     def task_file(self, path: Path) -> TaskFile:
         return TaskFile(path, np.frombuffer(self._offsets, np.int64), np.frombuffer(self.ids, np.int64))
+
+
+def check_agent(row: JsonObject, known: frozenset[str] | None) -> None:
+    """Raise `BadRow` for a row that names an agent which nobody runs."""
+    ref = row.get("agent_ref")
+    name = ref.get("name") if isinstance(ref, dict) else None
+    if known is not None and isinstance(name, str) and name not in known:
+        raise BadRow(
+            f"the head server knows no agent {name!r}{did_you_mean(name, sorted(known))}",
+            hint=f"it knows: {', '.join(sorted(known))}; --agent-name NAME takes one for all rows",
+            path="agent_ref.name",
+        )
 
 
 def offer_tools(params: JsonObject, tools: list[JsonObject]) -> None:

@@ -58,7 +58,7 @@ def write_card(manifest: DatasetManifest, exporter: Exporter) -> str:
         f"{manifest.counts.rollouts['in']:,} rollouts; how, to the last option and digest, is in `manifest.json`, and "
         "`rollforge prepare --from manifest.json` makes the same bytes again.",
         "## Load it",
-        exporter.snippet(manifest.recipe, kind, files),
+        exporter.snippet(manifest.recipe, kind, files, manifest.form.layout or "messages"),
         "## What is in it",
         _table(("split", "rows"), manifest.splits),
         _table(("rollouts", "count"), manifest.counts.rollouts),

@@ -16,7 +16,7 @@ from rollforge.conversations.tidy import Policies, Policy
 from rollforge.errors import UsageError
 from rollforge.exporters.base import Exporter
 from rollforge.exporters.examples import Kind
-from rollforge.exporters.form import Container, Form
+from rollforge.exporters.form import Container, Form, Layout
 from rollforge.steps.prepare.settings import Settings
 
 _SHAPING = ("arguments", "tools", "reasoning", "keys")
@@ -35,8 +35,9 @@ class AskedForm(NamedTuple):
 def asked_form(exporter: type[Exporter], settings: Settings, kind: Kind, container: Container) -> AskedForm:
     """The exporter's form with the user's changes; with `--template`, the template picks what is still open."""
     shaping = shaping_of(exporter, settings, kind, container)
+    layout = layout_of(exporter, settings, kind)
     if settings.template is None:
-        return AskedForm(Form(shaping=shaping, container=container))
+        return AskedForm(Form(shaping=shaping, container=container, layout=layout))
     if exporter.is_raw or exporter.name == "llama-factory":
         raise UsageError(f"--template does not apply to {exporter.name}: it renders no messages of ours")
     template = load_template(settings.template)
@@ -44,7 +45,7 @@ def asked_form(exporter: type[Exporter], settings: Settings, kind: Kind, contain
     if container == "parquet" and shaping.arguments != "text":
         fixed |= {"keys": "uniform", "arguments": fixed.get("arguments", "string")}
     shaping, fallback, shows_tools = pick_shaping(template, shaping, fixed)
-    form = Form(shaping=shaping, container=container)
+    form = Form(shaping=shaping, container=container, layout=layout)
     return AskedForm(form, fallback, Prover(template, shows_tools=shows_tools))
 
 
@@ -56,6 +57,17 @@ def container_of(exporter: type[Exporter], settings: Settings, kind: Kind) -> Co
     if settings.format not in known:
         raise UsageError(f"{exporter.name} reads {' or '.join(known)}, not {settings.format}")
     return settings.format
+
+
+def layout_of(exporter: type[Exporter], settings: Settings, kind: Kind) -> Layout:
+    """The layout to begin with; `auto` begins with the prompt and the answer apart where the exporter has it."""
+    has_choice = kind == "demonstration" and exporter.completion_columns is not None
+    if settings.layout == "completion" and not has_choice:
+        raise UsageError(
+            f"--layout completion: {exporter.name} has no such rows for this recipe",
+            hint="it is for sft rows of trl; leave --layout out",
+        )
+    return "completion" if has_choice and settings.layout != "messages" else "messages"
 
 
 def shaping_of(exporter: type[Exporter], settings: Settings, kind: Kind, container: Container) -> Shaping:

@@ -17,6 +17,7 @@ from msgspec import UNSET, UnsetType
 from rollforge import __version__
 from rollforge.conversations.template import template_file
 from rollforge.errors import DataError, UsageError
+from rollforge.exporters.form import Layout
 from rollforge.registry import refuse_unknown
 from rollforge.steps.prepare.settings import SETTING_NAMES, Settings
 from rollforge.store import RunFiles
@@ -161,6 +162,8 @@ class FormRecord(_Keyed, kw_only=True):
     tools: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
     keys: str | UnsetType = UNSET
+    layout: Layout | UnsetType = UNSET
+    """Of demonstrations: `messages`, or `completion` for the prompt and the answer apart."""
     changes: list[str] | UnsetType = UNSET
     """What differs from the form that was asked for, and why."""
     answers: str | UnsetType = UNSET

@@ -310,4 +310,6 @@ def _form_record(exporter: Exporter, kind: str, form: Form) -> FormRecord:
     record = FormRecord(container=form.container, copied=False, **msgspec.to_builtins(form.shaping))
     if kind == "prompt" and not exporter.has_task_rows:
         record.tools = exporter.prompt_tools
+    if kind == "demonstration" and exporter.completion_columns is not None:
+        record.layout = form.layout
     return record

@@ -103,6 +103,8 @@ class RowSettings:
     """Whole answers, or the first message in which they differ."""
     images: Literal["refuse", "pass"] = "refuse"
     """Images: refuse the rollout, or pass their address on (chat)."""
+    layout: Literal["auto", "messages", "completion"] = "auto"
+    """sft for trl: prompt and completion apart, or one list of messages; auto takes the first if every answer is one message."""
     untidy: Literal["auto", "keep", "cut", "refuse"] = "auto"
     """Rollouts without a proper end: keep, cut back to the last whole turn, or refuse."""
     template: str | None = None

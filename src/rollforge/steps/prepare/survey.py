@@ -21,7 +21,7 @@ from rollforge.exporters.base import Exporter
 from rollforge.exporters.datasets_loader import arguments as loader
 from rollforge.exporters.datasets_loader.late import first_late
 from rollforge.exporters.datasets_loader.watch import LoaderWatch
-from rollforge.exporters.examples import Kind
+from rollforge.exporters.examples import Demonstration, Example, Kind
 from rollforge.exporters.form import Form
 from rollforge.exporters.writer import RowWriter
 from rollforge.recipes.base import Ints
@@ -59,6 +59,10 @@ def survey(
     kind = plan.selection.kind
     parts = [numbers for _, _, numbers in plan.files(settings.shards)]
     seen = watch_rows((read(part) for part in parts), exporter, kind, asked, len(plan.split))
+    if seen.has_long_answers:
+        _refuse_long_answers(settings)
+        as_messages = msgspec.structs.replace(asked.form, layout="messages")
+        return survey(read, plan, exporter, settings, asked._replace(form=as_messages), prompts)
     if seen.times is not None:
         return survey(
             read, plan, exporter, settings, _as_parquet(seen.times, exporter, settings, kind), prompts
@@ -80,6 +84,8 @@ class RowsSeen:
     lost: dict[int, str]
     times: str | None
     """A place where every text of a file looks like a time."""
+    has_long_answers: bool
+    """The layout is `completion`, but some answer is no single message; the pass ended there."""
     uses: list[frozenset[str]]
     codes: Ints
     """Per example, its place in `uses`: the optional values that its row has."""
@@ -98,6 +104,8 @@ def watch_rows(
     codes, sizes = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
     for file in files:
         for number, example in file:
+            if asked.form.layout == "completion" and _is_long(example):
+                return RowsSeen(asked.form, {}, None, True, [], codes, sizes)
             try:
                 if isinstance(example, Inexpressible):
                     raise example
@@ -115,7 +123,20 @@ def watch_rows(
     uses = [_uses_in(use, watch.form) for use in code_by_use]
     written = np.delete(codes, list(lost))
     form = msgspec.structs.replace(watch.form, keys=_keys(uses[code] for code in np.unique(written)))
-    return RowsSeen(form, lost, watch.times, uses, codes, sizes)
+    return RowsSeen(form, lost, watch.times, False, uses, codes, sizes)
+
+
+def _is_long(example: Example | Inexpressible) -> bool:
+    """Whether a demonstration needs one list of messages: tool results in a completion would be trained on."""
+    return isinstance(example, Demonstration) and (len(example.answer) != 1 or not example.prompt)
+
+
+def _refuse_long_answers(settings: Settings) -> None:
+    if settings.layout == "completion":
+        raise UsageError(
+            "--layout completion: some answers are several messages, and the trainer would learn tool results",
+            hint="leave --layout out, or select single answers: --where 'turns = 1'",
+        )
 
 
 def _uses_in(use: frozenset[str], form: Form) -> frozenset[str]:

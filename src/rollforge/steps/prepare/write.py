@@ -171,7 +171,7 @@ class _ParquetSink:
         from rollforge.exporters.arrow import arrow_schema
 
         self._path, self._exporter, self._kind, self._write = path, exporter, kind, RowWriter(form)
-        self._schema = arrow_schema(exporter.columns[kind], form.keys)
+        self._schema = arrow_schema(exporter.table(kind, form), form.keys)
         self._rows: list[JsonObject] = []
         self._writer: Any = None
 
