@@ -34,7 +34,6 @@ fix: $(VENV)/.dev  ## the same, repairing
 	$(BIN)/ruff check --fix src tests benchmarks scripts examples
 	$(BIN)/ruff format src tests benchmarks scripts examples
 	$(BIN)/python scripts/docs.py
-	$(BIN)/python scripts/wrap.py
 
 golden: $(VENV)/.dev  ## rewrite golden files; review the diff like code
 	ROLLFORGE_GOLDEN=1 $(BIN)/python -m pytest tests/exporters/test_golden.py tests/cli/test_golden.py

@@ -1,4 +1,4 @@
-"""Regenerates what the docs repeat of the code: --help pages, family tables, the README tree. `--check` only compares."""
+"""Regenerates what the docs repeat of the code: --help pages, family tables, the README tree; wraps prose. `--check` only compares."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from rich.console import Console
+from wrap import PAGES, wrap
 
 from rollforge.cli.app import COMMANDS, build_app
 
@@ -100,7 +101,10 @@ def pages() -> dict[Path, str]:
 def main() -> int:
     is_check = "--check" in sys.argv[1:]
     stale = []
-    for path, text in pages().items():
+    made = pages()
+    for path in (path for path in PAGES if path.exists()):
+        made[path] = wrap(made.get(path, path.read_text()))
+    for path, text in made.items():
         if path.exists() and path.read_text() == text:
             continue
         stale.append(path.relative_to(ROOT))

@@ -24,10 +24,14 @@ _FIXED = re.compile(r"^ *(\||#|<!--|>|---$|$)")
 _MARKER = re.compile(r" (?=([-*+#>|]|\d+[.)]|<!--)(\s|$))")
 """A space that must not become a line break: what follows would read as the start of a list, heading or table."""
 
+_CODE = re.compile(r"`[^`]{1,40}`")
+"""Short code stays on one line."""
+
 
 def fill(text: str, first: str, rest: str) -> list[str]:
     """The words in lines of at most `WIDTH`, the first one after `first`, the others after `rest`."""
     glued = _MARKER.sub("\x00", " ".join(text.split()))
+    glued = _CODE.sub(lambda match: match.group().replace(" ", "\x00"), glued)
     lines = textwrap.wrap(
         glued,
         WIDTH,

@@ -6,6 +6,7 @@ For people who read a rollout. Nothing is hidden: what has no known shape is sho
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -24,13 +25,18 @@ class Turn(Struct, frozen=True):
     title: str = ""
 
 
+_HALF = re.compile("[\ud800-\udfff]")
+"""Half of a surrogate pair, which UTF-8 cannot hold."""
+
+
 def read_row(line: bytes) -> JsonObject:
-    """Decode a row; NaN becomes null and half characters are replaced, so that any line a model produced can be read."""
+    """Decode a row; NaN becomes null and half a surrogate pair `⟨U+D800⟩`, so that any line a model produced can be read."""
     try:
         row: JsonObject = msgspec.json.decode(line)
     except UNREADABLE:
         value = json.loads(line, parse_constant=lambda _: None)
-        row = msgspec.json.decode(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+        text = _HALF.sub(lambda half: f"⟨U+{ord(half[0]):04X}⟩", json.dumps(value, ensure_ascii=False))
+        row = msgspec.json.decode(text.encode("utf-8"))
     return row
 
 

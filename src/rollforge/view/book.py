@@ -277,7 +277,7 @@ class Book:
                 name: visible(value) if isinstance(value, str) else value for name, value in facts.items()
             },
             why=self._why(row),
-            turns=[_head(turn) for turn in turns_of(decoded)],
+            turns=[head_of(turn) for turn in turns_of(decoded)],
             task={
                 visible(str(name)): _short(value)
                 for name, value in fields.items()
@@ -366,7 +366,8 @@ def _load(path: Path) -> NDArray[np.int32]:
     return np.load(path, allow_pickle=False)  # type: ignore[no-any-return]
 
 
-def _head(turn: Turn) -> TurnHead:
+def head_of(turn: Turn) -> TurnHead:
+    """A turn with its first piece of text."""
     return TurnHead(
         kind=turn.kind, title=visible(turn.title), text=visible(turn.text[:PIECE]), chars=len(turn.text)
     )

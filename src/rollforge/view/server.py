@@ -19,8 +19,11 @@ from rollforge.errors import RollforgeError, UsageError
 from rollforge.labels import Label, LabelFile, label_queue
 from rollforge.reports import flips_of, run_inputs
 from rollforge.steps.metrics import compare_runs
-from rollforge.steps.report import run_figures
+from rollforge.steps.report import is_dataset, run_figures
+from rollforge.steps.status import read_status
+from rollforge.steps.verify import flip_keys
 from rollforge.view.book import Book
+from rollforge.view.dataset import DatasetBook, manifest_facts
 from rollforge.view.guard import Guard
 
 DEADLINE_S = 20.0
@@ -28,6 +31,7 @@ DEADLINE_S = 20.0
 
 PAGE_FILES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 MOST_BODY = 64 << 10
+MOST_FLIPS = 500
 
 T = TypeVar("T")
 
@@ -66,7 +70,7 @@ def is_loopback(host: str) -> bool:
 class Server:
     """The handlers; one per viewer."""
 
-    def __init__(self, books: Sequence[Book], datasets: Sequence[str] = ()) -> None:
+    def __init__(self, books: Sequence[Book], datasets: Sequence[DatasetBook] = ()) -> None:
         self._books = list(books)
         self._datasets = list(datasets)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rollforge-view")
@@ -88,6 +92,10 @@ class Server:
             web.get("/api/groups", self.groups),
             web.get("/api/overview", self.overview),
             web.get("/api/compare", self.compare),
+            web.get("/api/flips", self.flips),
+            web.get("/api/dataset", self.dataset),
+            web.get("/api/dataset-row", self.dataset_row),
+            web.get("/api/status", self.status),
             web.get("/api/labels", self.labels),
             web.get("/api/queue", self.queue),
             web.get("/api/live", self.live),
@@ -118,7 +126,7 @@ class Server:
             {"name": book.name, "rollouts": len(book.index), "columns": await self._ask(book, book.columns)}
             for book in self._books
         ]
-        return _json({"runs": found, "datasets": self._datasets})
+        return _json({"runs": found, "datasets": [manifest_facts(one) for one in self._datasets]})
 
     async def rollouts(self, request: web.Request) -> web.Response:
         """Part of a list."""
@@ -187,6 +195,40 @@ class Server:
             {"flips": await self._ask(book, lambda: flips_of(book.files), deadline_s=10 * DEADLINE_S)}
         )
 
+    async def flips(self, request: web.Request) -> web.Response:
+        """Rollouts on which two verifiers differ, as rows to read."""
+        book = self._book(request)
+        a, b, kind = (request.query.get(name, "") for name in ("a", "b", "kind"))
+        return _json(
+            {"keys": await self._ask(book, lambda: flip_keys(book.files.rollouts, a, b, kind)[:MOST_FLIPS])}
+        )
+
+    async def dataset(self, request: web.Request) -> web.Response:
+        """Rows of a dataset."""
+        found, start, count = (
+            self._dataset(request),
+            _number(request, "start"),
+            _number(request, "count", 100),
+        )
+        total, rows = await self._ask(None, lambda: found.page(start, count))
+        return _json({"total": total, "rows": rows})
+
+    async def dataset_row(self, request: web.Request) -> web.Response:
+        """One row, with the rollouts behind it and their siblings."""
+        found, place = self._dataset(request), _number(request, "row")
+        return _json(await self._ask(None, lambda: found.open(place, self._books)))
+
+    def _dataset(self, request: web.Request) -> DatasetBook:
+        number = _number(request, "dataset")
+        if not 0 <= number < len(self._datasets):
+            raise web.HTTPNotFound(reason=f"there is no dataset {number}")
+        return self._datasets[number]
+
+    async def status(self, request: web.Request) -> web.Response:
+        """How far a run is."""
+        book = self._book(request)
+        return _json(await asyncio.to_thread(read_status, book.files.rollouts))
+
     async def live(self, request: web.Request) -> web.Response:
         """A small answer that changes when the run does; what was appended is taken in first."""
         book = self._book(request)
@@ -236,14 +278,17 @@ class Server:
             raise web.HTTPNotFound(reason=f"there is no run {number}")
         return self._books[number]
 
-    async def _ask(self, book: Book, question: Callable[[], T], *, deadline_s: float = DEADLINE_S) -> T:
+    async def _ask(
+        self, book: Book | None, question: Callable[[], T], *, deadline_s: float = DEADLINE_S
+    ) -> T:
         """Answer on the query thread; a question that takes too long is interrupted, and the next one can be asked."""
         loop = asyncio.get_running_loop()
         answer = loop.run_in_executor(self._thread, question)
         try:
             return await asyncio.wait_for(asyncio.shield(answer), deadline_s)
         except TimeoutError:
-            book.interrupt()
+            if book is not None:
+                book.interrupt()
             await asyncio.wait([answer])
             answer.exception()
             raise web.HTTPServiceUnavailable(
@@ -287,9 +332,9 @@ def _asset(name: str) -> web.Response:
     )
 
 
-def make_app(books: Sequence[Book], guard: Guard) -> web.Application:
+def make_app(books: Sequence[Book], guard: Guard, datasets: Sequence[DatasetBook] = ()) -> web.Application:
     """The application; the caller opened the books."""
-    server = Server(books)
+    server = Server(books, datasets)
     app = web.Application(middlewares=[guard.check], client_max_size=MOST_BODY)
     app.add_routes(server.routes())
     app.on_cleanup.append(server.close)
@@ -299,10 +344,11 @@ def make_app(books: Sequence[Book], guard: Guard) -> web.Application:
 async def serve(options: ViewOptions, ready: Callable[[str], None]) -> None:
     """Serve until cancelled; `ready` gets the address with its token once the port is open."""
     options.check()
-    books = [Book(path, verifier=options.verifier) for path in options.runs]
+    books = [Book(path, verifier=options.verifier) for path in options.runs if not is_dataset(path)]
+    datasets = [DatasetBook(path) for path in options.runs if is_dataset(path)]
     token = options.token or secrets.token_urlsafe(24)
     guard = Guard(token, port=options.port, is_loopback=is_loopback(options.host))
-    runner = web.AppRunner(make_app(books, guard), access_log=None)
+    runner = web.AppRunner(make_app(books, guard, datasets), access_log=None)
     await runner.setup()
     try:
         site = web.TCPSite(runner, options.host, options.port)

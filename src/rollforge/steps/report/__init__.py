@@ -1,7 +1,13 @@
 """Reports: one self-contained HTML file about a run, several runs, a dataset or an evaluation."""
 
 from rollforge.steps.report.compare_page import SideInputs, report_comparison
-from rollforge.steps.report.dataset_page import is_dataset, report_dataset
+from rollforge.steps.report.dataset_page import (
+    dataset_turns,
+    is_dataset,
+    jsonl_rows,
+    parquet_rows,
+    report_dataset,
+)
 from rollforge.steps.report.evaluation_page import report_evaluation
 from rollforge.steps.report.inputs import (
     BenchFacts,
@@ -31,8 +37,11 @@ __all__ = [
     "ProfileFacts",
     "RunInputs",
     "SideInputs",
+    "dataset_turns",
     "facts_of",
     "is_dataset",
+    "jsonl_rows",
+    "parquet_rows",
     "report_comparison",
     "report_dataset",
     "report_evaluation",

@@ -220,7 +220,7 @@ def _examples(folder: Path, manifest: ManifestFacts) -> Html:
         head = tag("p", tag("b", f"{one.file}:{one.line}"), f" — {behind}" if behind else "")
         where = f"{folder / one.file}:{one.line}"
         body = [
-            turns(_turns(one.row), EXAMPLE_BYTES),
+            turns(dataset_turns(one.row), EXAMPLE_BYTES),
             tag("p", "trace it: ", command(f"rollforge show --example {where}")),
         ]
         summary = tag("summary", f"{one.file}, line {one.line:,}")
@@ -230,7 +230,7 @@ def _examples(folder: Path, manifest: ManifestFacts) -> Html:
     return join(parts) if parts else tag("p", "The dataset has no rows.")
 
 
-def _turns(row: Any) -> list[Turn]:
+def dataset_turns(row: Any) -> list[Turn]:
     """A dataset row as turns; what is no conversation is shown as JSON."""
     if not isinstance(row, dict):
         return [Turn("other", str(row))]
@@ -259,14 +259,14 @@ def _rows(folder: Path, manifest: ManifestFacts) -> Iterator[ExampleRow]:
         path = folder / file.path
         if not path.is_file():
             continue
-        read = _parquet_rows if path.suffix == ".parquet" else _jsonl_rows
+        read = parquet_rows if path.suffix == ".parquet" else jsonl_rows
         count = min(each, file.rows)
         lines = [1 + place * file.rows // count for place in range(count)]
         for line, row in read(path, lines):
             yield ExampleRow(file=file.path, line=line, row=row)
 
 
-def _jsonl_rows(path: Path, lines: Sequence[int]) -> Iterator[tuple[int, Any]]:
+def jsonl_rows(path: Path, lines: Sequence[int]) -> Iterator[tuple[int, Any]]:
     wanted, last = set(lines), max(lines)
     with path.open("rb") as file:
         for number_, data in enumerate(file, 1):
@@ -276,7 +276,7 @@ def _jsonl_rows(path: Path, lines: Sequence[int]) -> Iterator[tuple[int, Any]]:
                 return
 
 
-def _parquet_rows(path: Path, lines: Sequence[int]) -> Iterator[tuple[int, Any]]:
+def parquet_rows(path: Path, lines: Sequence[int]) -> Iterator[tuple[int, Any]]:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:

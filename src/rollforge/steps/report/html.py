@@ -53,4 +53,4 @@ def table(headers: Iterable[str], rows: Iterable[Iterable[str]], *, numeric: boo
         tag("tr", *(tag("td", cell, css=css if place else None) for place, cell in enumerate(row)))
         for row in rows
     ]
-    return tag("div", tag("table", tag("thead", head), tag("tbody", *body)), css="scroll")
+    return tag("div", tag("table", tag("thead", head), tag("tbody", *body)), css="scroll", tabindex="0")

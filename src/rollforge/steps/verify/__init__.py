@@ -9,7 +9,7 @@ flips     two verifiers compared
 """
 
 from rollforge.steps.verify.engine import Verification, VerifySnapshot
-from rollforge.steps.verify.flips import FlipTable, compare
+from rollforge.steps.verify.flips import FlipTable, compare, flip_keys
 from rollforge.steps.verify.options import VerifyOptions
 from rollforge.steps.verify.tally import VerifySummary
 from rollforge.steps.verify.verdicts import known_verifiers, use_verifier
@@ -21,6 +21,7 @@ __all__ = [
     "VerifySnapshot",
     "VerifySummary",
     "compare",
+    "flip_keys",
     "known_verifiers",
     "use_verifier",
 ]

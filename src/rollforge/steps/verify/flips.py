@@ -135,6 +135,15 @@ def compare(run: str | Path, a: str, b: str, *, tasks: str | Path | None = None)
     return table
 
 
+def flip_keys(run: str | Path, a: str, b: str, kind: str) -> list[Key]:
+    """The rollouts on which two verifiers differ in one way, as (task, rollout), ascending."""
+    files = RunFiles(run)
+    first, second = _Side(a), _Side(b)
+    keys = _read(files, first, second)
+    _, flips = _tabulate(first, second, keys)
+    return sorted(key for key, flip in flips.items() if flip == kind)
+
+
 def _labelled(files: RunFiles) -> dict[Key, float]:
     """What people think each labelled answer deserves: 1 or 0."""
     return {

@@ -5,7 +5,7 @@ import { el, say, show } from "./dom.js";
 import * as pages from "./pages.js";
 import { go, link, read } from "./state.js";
 
-const PAGES = ["overview", "rollouts", "suspicious", "groups", "findings", "compare", "label"];
+const PAGES = ["overview", "rollouts", "suspicious", "groups", "findings", "compare", "dataset", "label", "live"];
 const KEYS = [
   ["j / k", "next / previous"],
   ["J / K", "next / previous sibling"],
@@ -14,11 +14,11 @@ const KEYS = [
   [".", "raw line / turns"],
   ["f", "fold or unfold"],
   ["a / d / u", "agree / disagree / unsure"],
-  ["1 … 7", PAGES.join(", ")],
+  ["1 … 9", PAGES.join(", ")],
   ["?", "this help"],
 ];
 
-let known = { runs: [] };
+let known = { runs: [], datasets: [] };
 let open = {};
 
 async function render() {
@@ -113,6 +113,7 @@ async function watch() {
       if (found && known.runs[run].state !== undefined && found.state !== known.runs[run].state) {
         say(`${known.runs[run].name} has grown: ${found.rollouts.toLocaleString("en")} rollouts`);
         open.list?.reset();
+        open.refresh?.();
       }
       if (found) known.runs[run].state = found.state;
     }

@@ -26,12 +26,12 @@ export function figure(one) {
 export function table(headers, rows) {
   return el(
     "div",
-    { class: "scroll" },
+    { class: "scroll", tabindex: 0 },
     el(
       "table",
       {},
       el("thead", {}, el("tr", {}, headers.map((text) => el("th", { scope: "col" }, text)))),
-      el("tbody", {}, rows.map((row) => el("tr", {}, row.map((text) => el("td", {}, String(text)))))),
+      el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell) => el("td", {}, cell instanceof Node ? cell : String(cell)))))),
     ),
   );
 }
@@ -41,7 +41,7 @@ export function scene(one, name) {
   const ids = [`${name}-t`, `${name}-d`];
   return svg(
     "svg",
-    { viewBox: `0 0 ${one.width} ${one.height}`, role: "img", "aria-labelledby": ids.join(" ") },
+    { viewBox: `0 0 ${one.width} ${one.height}`, role: one.marks.some((mark) => mark.where) ? "group" : "img", "aria-labelledby": ids.join(" ") },
     svg("title", { id: ids[0] }, one.title),
     svg("desc", { id: ids[1] }, one.description),
     one.marks.map(mark),

@@ -5,7 +5,7 @@ import { figure, table } from "./charts.js";
 import { diff } from "./diff.js";
 import { el, number, reward, say, show } from "./dom.js";
 import { List } from "./list.js";
-import { Reader } from "./reader.js";
+import { Reader, pieces } from "./reader.js";
 import { go, link, read } from "./state.js";
 
 const WORDS = { ready: "✓ ready", "not yet": "… not yet", no: "✗ no" };
@@ -71,7 +71,7 @@ export async function rollouts(main, state, { runs }) {
     go({ where: filter.value, sort: order.value, columns: shown.value, row: "" });
   } }, filter, order, shown, el("button", {}, "apply"), el("datalist", { id: "names" }, all.map((name) => el("option", { value: name }))));
   const command = el("code", {});
-  const titles = el("div", { class: "row titles", role: "row" });
+  const titles = el("div", { class: "row titles" });
   split(main, list, reader, form, el("p", { class: "soft" }, command), titles);
   try {
     const first = await list.reset();
@@ -164,7 +164,7 @@ export async function compare(main, state, { runs }) {
   const parts = [];
   const { flips } = await ask("compare", { run });
   parts.push(el("h2", {}, "Verifiers"), flips.length
-    ? table(["A", "B", "both judged", "agree", "A fails, B passes", "A passes, B fails"], flips.map((one) => [one.a, one.b, one.n, one.agree, one.up, one.down]))
+    ? table(["A", "B", "both judged", "agree", "A fails, B passes", "A passes, B fails"], flips.map((one) => [one.a, one.b, one.n, one.agree, flip(run, one, "0→1", one.up), flip(run, one, "1→0", one.down)]))
     : el("p", { class: "soft" }, "One verifier judged this run."));
   for (let other = 0; other < runs.length; other += 1) {
     if (other === run) continue;
@@ -178,6 +178,68 @@ export async function compare(main, state, { runs }) {
   if (runs.length === 1) parts.push(el("p", { class: "soft" }, "To compare runs, open both: rollforge view A B"));
   show(main, parts);
   return {};
+}
+
+/** A count of flips that opens the rollouts behind it. */
+function flip(run, one, kind, count) {
+  if (!count) return "0";
+  return el("button", { onclick: async () => {
+    const { keys } = await ask("flips", { run, a: one.a, b: one.b, kind });
+    go({ page: "rollouts", where: keys.map(([task, sample]) => `(task = ${task} AND rollout = ${sample})`).join(" OR ") });
+  } }, `${count} – read them`);
+}
+
+/** Rows of a dataset: their rollouts, and what became of the siblings. */
+export async function dataset(main, state, { runs, datasets }) {
+  if (!datasets.length) {
+    show(main, el("p", {}, "No dataset is open. Open one beside its run: ", el("code", {}, "rollforge view RUN DATASET")));
+    return {};
+  }
+  const number_ = Number(state.dataset || 0);
+  const one = datasets[number_];
+  const side = el("article", { class: "reader", "aria-label": "row", tabindex: -1 });
+  const fates = Object.entries(one.counts.rollouts || {}).map(([name, count]) => [name, number(count)]);
+  const open = async (row) => {
+    const found = await ask("dataset-row", { dataset: number_, row: row.place });
+    show(
+      side,
+      el("h2", {}, `${row.file}, line ${row.line}`),
+      found.row.origins.map((origin, place) => el("p", {}, found.row.origins.length > 1 ? (place ? "rejected: " : "chosen: ") : "from: ", `${origin.run}, task ${origin.task}, sample ${origin.rollout} `, reward(origin.reward))),
+      found.turns.map((turn) => {
+        const body = el("div", { class: "text" });
+        pieces(body, turn.text);
+        return el("details", { class: "turn", open: true }, el("summary", {}, `${turn.kind} ${turn.title}`), body);
+      }),
+      found.siblings.length ? [el("h3", {}, "Samples of the same task"), el("ul", {}, found.siblings.map((sample) => el("li", {}, el("a", { href: link({ run: sample.run, page: "rollouts", where: `task = ${found.row.origins[0].task}`, row: sample.row }) }, `sample ${sample.rollout}`), " ", reward(sample.reward), " ", sample.used_in.length ? `in rows ${sample.used_in.join(", ")}` : "in no row")))] : el("p", { class: "soft" }, runs.length ? "Its run is not open here." : ""),
+    );
+  };
+  const list = new List({
+    label: "rows of the dataset",
+    fetchPage: (start, count) => ask("dataset", { dataset: number_, start, count }),
+    draw: (row) => [el("span", { class: "cell", role: "gridcell" }, `${row.file}:${row.line}`), row.origins.map((origin) => el("span", { class: "cell", role: "gridcell" }, `task ${origin.task}/${origin.rollout} `, reward(origin.reward)))],
+    choose: (row) => open(row).catch((error) => say(error.message)),
+  });
+  split(main, list, { node: side }, el("p", {}, el("strong", {}, `${one.recipe} for ${one.to} `), one.name), el("details", {}, el("summary", {}, "what became of the rollouts"), table(["fate", "rollouts"], fates)));
+  const { total } = await list.reset();
+  say(`${total.toLocaleString("en")} rows`);
+  return { list };
+}
+
+/** A run that is being collected: progress and its newest rollouts, refreshed while the page is open. */
+export async function live(main, state) {
+  const run = Number(state.run || 0);
+  const facts = el("div", {});
+  const newest = el("div", {});
+  show(main, facts, el("h2", {}, "Newest rollouts"), newest);
+  const draw = async () => {
+    const found = await ask("status", { run });
+    const rows = Object.entries(found).filter(([, value]) => value !== null && typeof value !== "object").map(([name, value]) => [name, typeof value === "number" ? number(value) : String(value)]);
+    show(facts, table(["", ""], rows));
+    const page = await ask("rollouts", { run, sort: "started desc", columns: "task,rollout,reward,answer_chars,seconds", count: 20 });
+    show(newest, table(page.columns, page.rows.map(([, ...values]) => values.map((value) => (value === null ? "unjudged" : number(value))))));
+  };
+  await draw();
+  return { refresh: draw };
 }
 
 /** Label rollouts: a queue, the reader, and three keys. */
