@@ -1,4 +1,4 @@
-"""This module is the loop of verification: read rollouts, judge them, append verdicts.
+"""The loop of verification: read rollouts, judge them, append verdicts.
 
 Memory is bounded by what is in flight, not by the run. Nothing a verdict does can end the verification; what ends it early is a
 user's interrupt or a disk that cannot be written, and then the same command resumes with what is on disk.
@@ -81,6 +81,7 @@ class Verification:
             memory_mb=options.memory_mb,
             cache=cache,
             sharing="always",
+            output=options.output,
         )
 
     def stop(self) -> None:
@@ -99,7 +100,7 @@ class Verification:
             lane.cancel()
 
     def snapshot(self) -> VerifySnapshot:
-        """The state of things now."""
+        """Progress so far."""
         counters = self.judge.counters
         if counters.workers:
             self._busy_looks += 1

@@ -1,4 +1,4 @@
-"""This module knows `rollouts_verdicts.jsonl`: what a verifier has judged there already, and how a verdict becomes a row."""
+"""Reads and writes `rollouts_verdicts.jsonl`."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from rollforge.verifiers.running.judge import RunningJudge
 
 Key = tuple[int, int]
 RECORDED = "recorded"
-"""What stands for the rewards in the rollouts file, whoever gave them."""
+"""The name of the rewards in the rollouts file, whichever verifier gave them."""
 
 ROW_KEYS = ("verifier", "fingerprint", "mode", "at", "seconds", "shared", "error")
 
 
 class VerdictRow(msgspec.Struct, frozen=True):
-    """A line of the verdicts file, as far as other lines depend on it."""
+    """The fields of a verdicts line that we read back."""
 
     verifier: str
     fingerprint: str | None = None
@@ -147,7 +147,7 @@ class FailureFile:
         if not self._lines:
             return
         if not is_held(self._files.lock):
-            mend_tail(self._files.failures)  # nobody is in the middle of a line now
+            mend_tail(self._files.failures)  # no other process is writing now
         data = b"\n".join([*self._lines, b""])
         self._lines.clear()
         handle = os.open(self._files.failures, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -1,4 +1,4 @@
-"""This module reads an instruction's arguments from the row, and refuses what is missing or makes no sense.
+"""Reads an instruction's arguments from the row, and refuses missing or senseless ones.
 
 NeMo Gym's library fills a missing argument with a random one, which makes the reward random. Here it is an
 error of the task: it raises, and the rollout stays unjudged.
@@ -17,7 +17,7 @@ RELATIONS = ("less than", "at least")
 
 
 def text_of(arguments: Arguments, name: str) -> str:
-    """A text that is not empty; a list stands for its first member."""
+    """A text that is not empty; of a list, its first member."""
     value = _given(arguments, name)
     if isinstance(value, list) and value:
         value = value[0]

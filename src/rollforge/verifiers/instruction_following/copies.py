@@ -1,4 +1,4 @@
-"""This module checks instructions to repeat a text: whole, in part, several times, or slightly changed."""
+"""Instructions to repeat a text: whole, in part, several times, or slightly changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module checks instructions about words: which must or must not be there, how often, and where."""
+"""Instructions about words: which must or must not occur, how often, and where."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module turns what a verifier said into rates with intervals, and into a judgement with its reason.
+"""Rates with intervals, and the judgement whether a verifier is broken.
 
 A verifier is judged broken only when a rate's whole interval lies beyond its limit; a few bad answers of a small sample are shown,
 not judged.
