@@ -1,7 +1,7 @@
 """Memory and cost as a run grows: peak memory and CPU per rollout at concurrency 1,000, and a plan over a very long task file.
 
 Each size runs in a process of its own against the fast server, eight samples a task. The peak for a run too long to make here is
-told by the slope between the sizes that were made; `--million` makes a million rollouts for real, with short answers.
+extrapolated from the slope between the sizes that were made; `--million` makes a million rollouts for real, with short answers.
 """
 
 from __future__ import annotations

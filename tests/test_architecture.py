@@ -39,6 +39,7 @@ ROWS = [
         "charts",
         "visible",
         "web_guard",
+        "redaction",
         "store",
     },
     {"rollouts", "labels", "index", "endpoint", "simulate", "experience", "buffer", "conversations"},

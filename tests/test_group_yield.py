@@ -134,3 +134,14 @@ def test_under_a_wide_tolerance_the_yield_is_that_of_all_choices(tmp_path: Path)
         assert value == pytest.approx(np.mean([max(one) - min(one) > 0.25 for one in choices]))
     assert summary.no_signal.share == pytest.approx(1 - (found[6] or 0))
     assert summary.group_yield[-1].value == pytest.approx(1, abs=0.02)
+
+
+def test_an_extrapolation_keeps_its_value() -> None:
+    """Exact up to the four samples there are; beyond them the fit with mass at 0 and 1 decides, so its constants show here."""
+    tasks = {(4, 0): 30, (0, 4): 50, (2, 2): 10, (1, 3): 15, (3, 1): 5}
+    assert group_yields(tasks, [2, 4, 8, 64], are_two=True) == [
+        pytest.approx(0.151515, abs=1e-5),
+        pytest.approx(0.272727, abs=1e-5),
+        pytest.approx(0.375422, abs=1e-3),
+        pytest.approx(0.561579, abs=1e-3),
+    ]

@@ -1,4 +1,4 @@
-"""This module is the Python door: `rf.collect(...)` and the `Run` it returns. Each method is one command's twin.
+"""The Python API: `rf.collect(...)` and the `Run` it returns. Each method is one command's twin.
 
 It only assembles steps; nothing is computed here and nothing is printed.
 """
@@ -77,7 +77,7 @@ class Run:
         return check_run(self.paths, recipe=recipe, **options)
 
     def prepare(self, recipe: str, *, to: str, out: str | Path, **options: Any) -> DatasetManifest:
-        """Write the data set of a recipe for a trainer; `options` are those of `rollforge prepare`, such as `min_gap`.
+        """Write the dataset of a recipe for a trainer; `options` are those of `rollforge prepare`, such as `min_gap`.
 
         Raises:
             GateFailed: the checks for this recipe found an error; `force=True` goes on all the same.
@@ -85,8 +85,9 @@ class Run:
         from rollforge.steps.prepare import prepare
 
         force = bool(options.pop("force", False))
+        ignore = tuple(options.pop("ignore", ()))
         names = [str(path) for path in self.paths]
-        checked = gate(recipe, names, force=force, verifier=options.get("verifier"))
+        checked = gate(recipe, names, ignore=ignore, force=force, verifier=options.get("verifier"))
         return prepare(recipe, self.paths, to=to, out=out, check=checked, **options)
 
     def report(self, out: str | Path, *, texts: Texts = "some", verifier: str | None = None) -> Path:
@@ -138,18 +139,27 @@ def collect(
 
 
 def gate(
-    recipe: str, runs: Sequence[str], *, force: bool = False, verifier: str | None = None, stops: bool = True
+    recipe: str,
+    runs: Sequence[str],
+    *,
+    ignore: Sequence[str] = (),
+    force: bool = False,
+    verifier: str | None = None,
+    stops: bool = True,
 ) -> JsonObject:
-    """What the checks for a recipe say, for the manifest of a data set; an error stops unless forced."""
+    """What the checks for a recipe say, for the manifest of a dataset; an error stops unless forced."""
     from rollforge.steps.check import check_run
 
-    report = check_run(list(runs), recipe=cast("Recipe", recipe), verifier=verifier, only_recipe=True)
+    report = check_run(
+        list(runs), recipe=cast("Recipe", recipe), verifier=verifier, ignore=tuple(ignore), only_recipe=True
+    )
     errors = [finding for finding in report.findings if finding.level == "error"]
     if stops and not report.ok and not force:
         reasons = "".join(f"\n  {finding.id}: {finding.text}" for finding in errors)
         raise GateFailed(
             f"{', '.join(runs)} is not fit for {recipe}{reasons}",
-            hint=f"see all of it: rollforge check {shlex.join(runs)} --for {recipe}; --force goes on, and the manifest records it",
+            hint=f"see all of it: rollforge check {shlex.join(runs)} --for {recipe}; "
+            "--ignore ID or --force goes on, and the manifest records it",
             exit_code=report.exit_code,
         )
     return {
@@ -158,6 +168,7 @@ def gate(
         "errors": [finding.id for finding in errors],
         "warnings": [finding.id for finding in report.findings if finding.level == "warning"],
         "forced": force,
+        **({"ignored": list(ignore)} if ignore else {}),
     }
 
 

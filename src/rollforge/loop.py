@@ -1,4 +1,4 @@
-"""This module starts the one event loop a process has: uvloop where it is installed, asyncio's own elsewhere."""
+"""Starts the process's one event loop: uvloop where it is installed, else asyncio's own."""
 
 from __future__ import annotations
 

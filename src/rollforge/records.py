@@ -1,4 +1,4 @@
-"""This module holds the nouns: task, response, verdict, and the rows they become on disk.
+"""Records: task, response, verdict, and their rows on disk.
 
 A record never reads a file, a clock or a socket. Rows follow NeMo Gym's names so that files move both ways; what is
 rollforge's own lives under the single nested key `_rf`, where other tools do not mistake it for a metric.

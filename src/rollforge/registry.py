@@ -1,4 +1,4 @@
-"""This module finds the members of a family by name without importing the others.
+"""Finds the members of a family by name, and imports only those that are used.
 
 A family is a table of name → "module:attribute". Looking a name up imports that one module; a wrong name suggests the
 nearest right ones; installed packages add members through entry points named `rollforge.<family>`.

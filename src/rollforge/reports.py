@@ -1,6 +1,6 @@
 """Reports assembled: run the steps whose results a report shows, and hand them over.
 
-The report step draws; it does not compute metrics or checks. This module decides what kind of thing each path is (a run, a
+The report step draws; it does not compute metrics or checks. The code here decides what kind of thing each path is (a run, a
 dataset, an evaluation) and writes the file.
 """
 

@@ -1,4 +1,4 @@
-"""This module reads a run's rollouts one at a time, each with the task it answers. It never holds the file.
+"""Streams a run's rollouts, each with its task.
 
 Rows of all NeMo Gym generations are understood: rows without indices have the numbers that the index gives them.
 """
@@ -9,16 +9,27 @@ import tempfile
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 import numpy as np
 
 from rollforge.errors import UsageError
-from rollforge.records import OWN_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject, Response, Task, to_json
+from rollforge.records import (
+    FAILURE_KEY,
+    OWN_KEY,
+    PARAMS_KEY,
+    ROLLOUT_KEY,
+    TASK_KEY,
+    JsonObject,
+    Response,
+    Task,
+    to_json,
+)
 from rollforge.store import RunFiles
 from rollforge.store.reading import UNREADABLE
 from rollforge.tasks import BadRow, read_lines, to_task_row
+from rollforge.typed_rows import classic_line
 
 if TYPE_CHECKING:
     from rollforge.index import LineKeys
@@ -46,6 +57,16 @@ class _Line(msgspec.Struct):
     response: JsonObject | None = None
     reward: float | None = None
     own: Own | None = msgspec.field(name=OWN_KEY, default=None)
+    mask_sample: Any = None
+    verification_skipped: Any = None
+    failure: Any = msgspec.field(name=FAILURE_KEY, default=None)
+
+    def measured(self) -> float | None:
+        """The reward, unless the row says that it is no measurement, as in the index."""
+        is_measured = (
+            self.mask_sample is not True and self.verification_skipped is not True and not self.failure
+        )
+        return self.reward if is_measured else None
 
 
 class _TaskLine(msgspec.Struct):
@@ -61,7 +82,7 @@ class Rollout(msgspec.Struct, frozen=True):
     rollout: int
     response: Response
     reward: float | None
-    """What the row itself says."""
+    """What the row itself says; None when it says that its reward is no measurement."""
     own: Own
     line: bytes
     is_numbered: bool = True
@@ -91,6 +112,7 @@ class RolloutReader:
 
     def parse(self, number: int, line: bytes) -> Rollout | None:
         """The rollout in a line; None, and a note, when there is none."""
+        line = classic_line(line)
         try:
             row = self._decode(line)
         except UNREADABLE as error:
@@ -104,7 +126,7 @@ class RolloutReader:
             self._reject(number, "not a rollout: the index has no row of it")
             return None
         is_numbered = bytes(row.task) not in (b"", b"null")
-        return Rollout(*key, Response(row.response), row.reward, row.own or Own(), line, is_numbered)
+        return Rollout(*key, Response(row.response), row.measured(), row.own or Own(), line, is_numbered)
 
     def _key_of(self, number: int) -> tuple[int, int] | None:
         """What the index knows the row in this line by; the index is read once, and again when the file has grown."""
@@ -224,7 +246,7 @@ class TaskFields:
         return list(dict.fromkeys(self._ids))
 
     def _scan(self, path: Path) -> None:
-        """Note where every task stands. What cannot be read at random (an archive, Parquet) is unpacked aside first."""
+        """Record the offset of every task. What has no random access (an archive, Parquet) is unpacked to a temporary file."""
         is_plain = path.suffix == ".jsonl" and path.is_file()
         spool = None if is_plain else tempfile.TemporaryFile()  # noqa: SIM115  (read from as long as this object lives)
         decode = msgspec.json.Decoder(_TaskLine, strict=False).decode
@@ -357,7 +379,7 @@ class TaskFields:
         return self._remembered[rollout.task]
 
     def _scan_prompts(self) -> dict[int, _PromptPlace]:
-        """Where each prompt stands; of two equal rows the first counts."""
+        """The place of each prompt; of two equal rows the first counts."""
         places: dict[int, _PromptPlace] = {}
         if self._file is None:
             return places

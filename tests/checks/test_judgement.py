@@ -347,6 +347,27 @@ def test_rollouts_that_went_wrong_are_found(spoil, name: str, level: str, tmp_pa
     assert levels(checked(tmp_path, spoils))[name] == level
 
 
+def test_token_ids_that_the_server_counted_otherwise_are_a_warning(tmp_path: Path) -> None:
+    def miscounts(rows: list[JsonObject], rng: random.Random) -> None:
+        for row in rows:
+            has_ids(row)
+            row["response"]["usage"]["output_tokens"] = 77
+
+    assert levels(checked(tmp_path, miscounts))["token-mismatch"] == "warning"
+
+
+def test_odd_rows_without_output_are_no_agent_that_records_nothing(tmp_path: Path) -> None:
+    def odd(rows: list[JsonObject], rng: random.Random) -> None:
+        for row in rows:
+            row["agent_ref"] = {"name": "solver"}
+        for row in rows[:6]:
+            del row["agent_ref"]
+            row["response"]["output"] = []
+            row["reward"] = 1.0
+
+    assert "unrecorded-answers" not in levels(checked(tmp_path, odd))
+
+
 def test_whole_rollouts_are_healthy(tmp_path: Path) -> None:
     report = checked(tmp_path, lambda rows, rng: [has_ids(row) for row in rows])
     health = {"failed-endings", "hollow-turns", "runaway-answers", "token-mismatch", "unhealthy-tasks"}
@@ -418,7 +439,24 @@ def test_tasks_that_all_have_a_pair_are_not_called_tasks_without(tmp_path: Path)
 
     report = checked(tmp_path, mixed, tasks=3, samples=4)
     assert report.recipes["dpo"].verdict == "not yet"
-    assert (
-        "all 3 tasks have a pair" in report.recipes["dpo"].reason
-        and "0 of 3" not in report.recipes["dpo"].reason
-    )
+    assert "only 6 of the 100 pairs wanted" in report.recipes["dpo"].reason
+
+
+# Options
+
+
+def test_the_default_limits_are_those_on_record() -> None:
+    """Limits are part of the JSON and decide exit codes: a changed one is a change that users notice."""
+    from rollforge.checks import MEMBERS
+    from rollforge.registry import load_target
+
+    known = msgspec.json.decode((Path(__file__).parent / "limits.json").read_bytes())
+    assert {name: dict(load_target(target).options) for name, target in MEMBERS.items()} == known
+
+
+def test_the_table_of_findings_is_sorted_by_level_then_area(tmp_path: Path) -> None:
+    report = checked(tmp_path, truncated, tasks=150)
+    rank = {"error": 0, "warning": 1, "note": 2}
+    area = {"verification": 0, "collection": 1, "confounds": 2, "distribution": 3, "recipe": 4}
+    keys = [(rank[item.level], area[item.area]) for item in report.findings]
+    assert keys == sorted(keys) and len(set(keys)) > 2

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rollforge.cli import main
+from rollforge.cli import main, run
+from rollforge.cli.render import console
 from rollforge.testing import Shape, healthy_run, sick_run
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "cli"
@@ -22,8 +23,8 @@ COMMANDS = {
     "check": "check run --for grpo",
     "check-sick": "check sick",
     "check-markdown": "check sick --markdown",
-    "verify": "verify run --verifier exact --verify-workers 0 --progress none",
-    "verify-diff": "verify run --diff exact recorded",
+    "verify": "verify unjudged --verifier exact --verify-workers 0 --progress none",
+    "verify-diff": "verify judged --diff exact recorded",
     "verify-probe": "verify run --verifier exact --probe -n 12 --verify-workers 0",
     "prepare": "prepare dpo run -o data --to trl --force --progress none",
     "prepare-dry-run": "prepare sft run --to chat --dry-run --force",
@@ -40,7 +41,7 @@ COMMANDS = {
     "help-all-collect": "collect --help-all",
     "error": "check run --for gpro",
 }
-"""Golden file → the words; in this order, because some read what an earlier one wrote."""
+"""Golden file → the words; each reads files of its own, or files that no other writes."""
 
 VOLATILE = (
     (re.compile(r"\d[\d,.]* (s|ms|µs)\b"), "<time>"),
@@ -54,7 +55,20 @@ VOLATILE = (
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("golden")
     shape = Shape(tasks=12, samples=4, unjudged=0.02, failed=0.0)
-    healthy_run(shape, seed=7).write(place / "run")
+    for name in ("run", "unjudged", "judged"):
+        healthy_run(shape, seed=7).write(place / name)
+    run(
+        [
+            "verify",
+            str(place / "judged"),
+            "--verifier",
+            "exact",
+            "--verify-workers",
+            "0",
+            "--progress",
+            "none",
+        ]
+    )
     sick_run("always-zero", seed=7, shape=shape).write(place / "sick")
     (place / "bad.jsonl").write_text('{"responses_create_params": {"input": "hi"}}\n{"input": 3}\n{\n')
     return place
@@ -65,6 +79,8 @@ def test_output_is_as_recorded(
     name: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
+    console.out.cache_clear()  # a console takes its width when it is made
+    console.err.cache_clear()
     monkeypatch.setenv("COLUMNS", WIDTH)
     monkeypatch.setenv("TERM", "dumb")
     with pytest.raises(SystemExit) as ended:

@@ -178,3 +178,24 @@ def test_the_summary_names_the_threshold_that_nobody_typed(
     words = ("prepare", "sft", run, "-o", tmp_path / "data", "--to", "trl", "--progress", "none", "--force")
     assert rollforge(*words) == 0
     assert "below threshold (--min-reward 0.95)" in capsys.readouterr().err
+
+
+def test_ignore_overrules_one_check_and_the_manifest_records_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        make_rollout(task, sample, 0.0, text=f"{task} {sample}") for task in range(40) for sample in range(4)
+    ]
+    run = write_rows(tmp_path / "run" / "rollouts.jsonl", rows).parent
+    words = ("prepare", "ppo", run, "-o", tmp_path / "data", "--to", "chat")
+    assert rollforge(*words) != 0
+    shown = capsys.readouterr().err.splitlines()
+    errors = [line.split(":")[0].strip() for line in shown if line.startswith("  ppo-")]
+    assert errors
+    ignored = [word for name in errors for word in ("--ignore", name)]
+    assert rollforge(*words, *ignored, "--ignore", "bad-lines") == 0
+    told = capsys.readouterr().err
+    assert f"--ignore {errors[0]}: its findings were overruled" in told
+    saved = json.loads((tmp_path / "data" / "manifest.json").read_text())["check"]
+    assert saved["ignored"] == [*errors, "bad-lines"]
+    assert rollforge(*words, "--ignore", "ppo-succes-rate") == 2

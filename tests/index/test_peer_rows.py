@@ -9,6 +9,7 @@ import pytest
 
 from rollforge.index import line_keys, open_index
 from rollforge.records import Response
+from rollforge.rollouts import RolloutReader
 from rollforge.steps.metrics import summarize_run
 from rollforge.steps.profile import profile_run
 from rollforge.store import RunFiles
@@ -104,6 +105,23 @@ def test_a_typed_rollout_has_the_trajectory_of_its_policy(tmp_path: Path) -> Non
     classic = json.loads(line)
     assert Response(classic["response"]).text == "firstsecond"
     assert classic["responses_create_params"]["input"] == [hello]
+
+
+def test_who_reads_the_text_sees_what_the_index_sees(tmp_path: Path) -> None:
+    rows = [
+        make_rollout(0, 0, 0.0, mask_sample=True),
+        make_rollout(0, 1, 0.0, verification_skipped=True),
+        make_rollout(0, 2, 0.0, _ng_failure_class="judge"),
+        make_rollout(0, 3, 0.5, mask_sample=False),
+        {"reward": 1.0, "invocations": [invocation("assistant", [message("hello", "user")], "first")]}
+        | {"_ng_task_index": 1, "_ng_rollout_index": 0},
+    ]
+    path = write_rows(tmp_path / "rollouts.jsonl", rows)
+    reader = RolloutReader(path)
+    found = list(reader)
+    with open_index(path) as index:
+        assert [rollout.reward for rollout in found] == index.table(["reward"]).column(0).to_pylist()
+    assert found[-1].response.text == "first" and not reader.bad
 
 
 @pytest.mark.parametrize("wrapper", ["resolved_row", "task_input"])

@@ -1,4 +1,4 @@
-"""This module holds the buffer's nouns: its options, a claimed batch, and its two errors."""
+"""Records of the buffer: its options, a claimed batch, its two errors."""
 
 from __future__ import annotations
 

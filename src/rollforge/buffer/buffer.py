@@ -1,4 +1,4 @@
-"""This module is the buffer: append, claim, acknowledge, give back.
+"""The experience buffer: append, claim, acknowledge, give back.
 
 The rule: an experience is waiting, claimed or done, and every change of state is one committed transaction. A
 killed trainer loses nothing (its claims come back) and sees nothing twice (what it acknowledged is done for

@@ -1,4 +1,4 @@
-"""This module speaks to the two databases a buffer can live in, so that the buffer writes each statement once.
+"""SQLite and PostgreSQL behind one interface, so that the buffer states each SQL statement once.
 
 Statements use `?` for values and `{ids}` for "one of these ids". Every change happens in one transaction that
 no other writer's

@@ -1,4 +1,4 @@
-"""This module serves one batch from several buffers in given shares: expert data beside fresh rollouts, say.
+"""One batch from several buffers in given shares, for example expert data beside fresh rollouts.
 
 Shares that do not divide are paid out over time: each draw owes every buffer its share, and the most owed
 come first, so after many batches the shares are exact. The state is a dict of counts that a trainer keeps in

@@ -1,4 +1,4 @@
-"""This module names a claimant so that others on its machine can tell whether it still lives.
+"""Identity of a claimant: other processes on its machine can check whether it is alive.
 
 The name holds host, process number and when the process started: a later process with the same number is
 another one. On systems without /proc nobody is ever taken for dead; leases run out instead.

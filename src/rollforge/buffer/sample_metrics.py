@@ -1,4 +1,4 @@
-"""This module describes what a trainer was given: the `sample/*` metrics of one batch.
+"""The `sample/*` metrics of one batch.
 
 A number is absent when no experience of the batch knows it; counts say over how many it is.
 """

@@ -1,4 +1,4 @@
-"""This module chooses which waiting experiences a trainer gets next.
+"""Samplers: which waiting experiences a trainer gets next.
 
 A sampler is a pure function of what waits, the seed and how many draws came before, so a resumed trainer
 continues the same sequence and the same seed gives the same batches. It sees columns, never bodies.

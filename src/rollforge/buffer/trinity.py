@@ -1,4 +1,4 @@
-"""This module writes buffers Trinity-RFT (0.6 and later) reads, and reads those it wrote. Only SQLite files.
+"""Reads and writes the SQLite buffers of Trinity-RFT (0.6 and later).
 
 Trinity keeps two tables, `{name}` with the columns it filters by and `{name}_blob` with the experience: a
 frame ("TRXP", version, two lengths), a pickle of plain dicts, then a safetensors block with the arrays. The

@@ -27,6 +27,7 @@ MEMBERS = {
     "missed-answers": "rollforge.checks.missed:missed_answers",
     "contradicting-metric": "rollforge.checks.consistency:contradicting_metric",
     "mixed-verifiers": "rollforge.checks.consistency:mixed_verifiers",
+    "chosen-lengths": "rollforge.checks.chosen_lengths:chosen_lengths",
     "verifiers-disagree": "rollforge.checks.opinions:verifiers_disagree",
     "failed-probe": "rollforge.checks.opinions:failed_probe",
     "never-probed": "rollforge.checks.opinions:never_probed",

@@ -122,7 +122,7 @@ def duplicate_rollouts(run: Evidence, limits: Limits) -> Iterator[Finding]:
         n=run.n + count,
         interval=found.interval,
         where=list(run.about.duplicate_places[: run.places_limit]),
-        next="find out which program appended to the file twice; a resumed rollforge collect never does",
+        next="find out which program appended to the file twice; a resumed `rollforge collect` never does",
     )
 
 

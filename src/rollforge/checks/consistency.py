@@ -143,11 +143,20 @@ def mixed_verifiers(run: Evidence, limits: Limits) -> Iterator[Finding]:
         is_by_agent = what != "verifier mode" and has_one_each(run.agent, column, run.judged)
         if len(counts) < 2 or is_by_agent:
             continue
+        is_by_task = what != "verifier mode" and _has_one_per_task(run, column)
+        if is_by_task and what != "verifier version":
+            continue  # task families with verifiers of their own: no task was judged by two
+        if (
+            is_by_task
+            and has_one_each(column, run.verifier, run.judged)
+            and len(run.verifier.counts(run.judged)) > 1
+        ):
+            continue
         total = sum(counts.values())
         minor = total - max(counts.values())
         found = share(minor, total)
         yield Finding(
-            level="error" if found.low > limits["max_share"] else "warning",
+            level="error" if found.low > limits["max_share"] and not is_by_task else "warning",
             text=f"rewards come from {len(counts)} {what}s: {about_text(counts)}; they are not comparable",
             value=found.value,
             threshold=limits["max_share"],
@@ -157,6 +166,12 @@ def mixed_verifiers(run: Evidence, limits: Limits) -> Iterator[Finding]:
             next=f"judge all with one, and let its verdicts count: {run.verify('--fresh')}",
         )
         return
+
+
+def _has_one_per_task(run: Evidence, column: TextCodes) -> bool:
+    """Whether no task has two values of the column among its judged rollouts."""
+    pairs = np.unique(np.stack([run.task_id[run.judged], column.codes[run.judged]]), axis=1)
+    return bool(len(np.unique(pairs[0])) == pairs.shape[1])
 
 
 def _said(run: Evidence) -> Iterator[tuple[str, TextCodes]]:

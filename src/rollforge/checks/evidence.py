@@ -47,6 +47,9 @@ TOGETHER = 8
 UNRECORDED = 0.9
 """An agent with at least this share of empty answers records none."""
 
+LEAST_UNRECORDED = 5
+"""Rollouts of an agent from which that can be said, unless the run has no others."""
+
 SOME_WHOLE = 0.2
 """If at least this share of tasks has the largest group size, that size counts as the number asked for."""
 
@@ -261,6 +264,9 @@ class Evidence:
         )
         rewarded = np.bincount(agent[self.is_empty & self.judged & self.succeeded], minlength=len(counts))
         silent = (counts >= 2) & (empty >= UNRECORDED * counts) & (rewarded > 0)
+        silent &= (counts >= LEAST_UNRECORDED) | (counts == self.n)
+        if self.agent.names:
+            silent[0] = False  # rows that name no agent, among others that do, are odd lines
         found: Bools = silent[agent] & self.is_empty
         return found
 

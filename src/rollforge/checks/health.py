@@ -102,29 +102,32 @@ def is_loop(answer: str) -> bool:
     return False
 
 
-@check("token-mismatch", "collection", warn_share=0.0, max_share=0.01)
+@check("token-mismatch", "collection", warn_share=0.0, max_share=0.01, max_counted=0.1)
 def token_mismatch(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Recorded token ids and log-probabilities, or the server's own count, do not add up."""
     drawn = run.spread[run.has_token_ids[run.spread]]
     if not len(drawn):
         return
-    is_bad = np.asarray(
-        [_is_mismatch(line) for line in run.source.read(run.row[drawn].tolist())], dtype=np.bool_
-    )
-    text = "have as many token ids as neither log-probabilities nor the server's count: training would misalign them"
-    yield from _found(
-        run, drawn, is_bad, limits, text, "mend the server or the agent that records them", most="error"
-    )
+    kinds = [_mismatch(line) for line in run.source.read(run.row[drawn].tolist())]
+    is_misaligned = np.asarray([kind == "logprobs" for kind in kinds], dtype=np.bool_)
+    is_miscounted = np.asarray([kind == "usage" for kind in kinds], dtype=np.bool_)
+    advice = "mend the server or the agent that records them"
+    text = "have more or fewer log-probabilities than token ids: training would pair them wrongly"
+    yield from _found(run, drawn, is_misaligned, limits, text, advice, most="error")
+    # The server's count may include tokens that belong to no item, so this alone proves nothing.
+    if float(is_miscounted.mean()) > limits["max_counted"]:
+        text = "have more or fewer token ids than the server counted"
+        yield from _found(run, drawn, is_miscounted, limits, text, advice)
 
 
-def _is_mismatch(line: bytes) -> bool:
-    """Whether any item has fewer or more log-probabilities than token ids, or the sum differs from a single call's usage."""
+def _mismatch(line: bytes) -> str:
+    """`logprobs` when an item has another number of them than of token ids, `usage` when a single call's count differs, else empty."""
     try:
         response = _decode(line).get("response")
     except UNREADABLE:
-        return False
+        return ""
     if not isinstance(response, dict) or not isinstance(response.get("output"), list):
-        return False
+        return ""
     items = [item for item in response["output"] if isinstance(item, dict)]
     ids = [
         item["generation_token_ids"] for item in items if isinstance(item.get("generation_token_ids"), list)
@@ -137,11 +140,12 @@ def _is_mismatch(line: bytes) -> bool:
             and logprobs
             and len(tokens) != len(logprobs)
         ):
-            return True
+            return "logprobs"
     usage = response.get("usage")
     counted = usage.get("output_tokens") if isinstance(usage, dict) else None
     # Servers may count the closing token or not, and several calls may share one usage.
-    return len(ids) == 1 and isinstance(counted, int) and counted > 0 and abs(counted - len(ids[0])) > 2
+    is_other = len(ids) == 1 and isinstance(counted, int) and counted > 0 and abs(counted - len(ids[0])) > 2
+    return "usage" if is_other else ""
 
 
 @check("unhealthy-tasks", "collection", min_samples=4, warn_share=0.02, max_share=0.2)

@@ -100,9 +100,7 @@ def thin_pairs(run: Evidence, limits: Limits) -> Iterator[Finding]:
     yield Finding(
         level=level,
         needs_more=few,
-        text=f"{_pairs_text(run.groups, with_pair, len(usable.gaps), gap)}{easier}"
-        + (f"; {limits['min_pairs']:,.0f} are wanted" if few else "")
-        + run.range.note,
+        text=_pairs_text(run.groups, with_pair, len(usable.gaps), limits) + easier + run.range.note,
         value=float(len(usable.gaps)),
         threshold=limits["min_pairs"],
         n=run.groups,
@@ -112,11 +110,13 @@ def thin_pairs(run: Evidence, limits: Limits) -> Iterator[Finding]:
     )
 
 
-def _pairs_text(tasks: int, with_pair: int, pairs: int, gap: float) -> str:
+def _pairs_text(tasks: int, with_pair: int, pairs: int, limits: Limits) -> str:
+    gap, wanted = limits["min_gap"], limits["min_pairs"]
     if with_pair == tasks:
-        return f"all {tasks:,} tasks have a pair with gap >= {gap:g}, {pairs:,} pairs in all"
-    without = f"{tasks - with_pair:,} of {tasks:,} tasks have no pair with gap >= {gap:g}"
-    return f"{without}; the others give {pairs:,} pairs" if with_pair else without
+        return f"only {pairs:,} of the {wanted:,.0f} pairs wanted with gap >= {gap:g}, though all {tasks:,} tasks have one"
+    text = f"{tasks - with_pair:,} of {tasks:,} tasks have no pair with gap >= {gap:g}"
+    text += f"; the others give {pairs:,} pairs" if with_pair else ""
+    return text + (f"; {wanted:,.0f} are wanted" if pairs < wanted else "")
 
 
 @check("one-sided", "recipe", recipes=("dpo", "rm", "kto"), high=0.7, low=0.5, min_share=0.2)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import errno
 import gc
-import io
 import os
 import sys
 from collections.abc import Sequence
 
 from rollforge.errors import Exit, RollforgeError
 from rollforge.interrupts import held_back
+from rollforge.redaction import SECRETS, guard_output
 
 RUN_OTHERS_CODE = frozenset({"collect", "verify", "eval", "bench", "serve-verifier", "check", "demo"})
 """Commands that run a user's functions: their process keeps Python's and the libraries' own settings."""
@@ -26,6 +26,9 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code."""
+    guard_output()
+    SECRETS.learn_words(sys.argv[1:] if argv is None else argv)
+    SECRETS.learn_environment()
     try:
         if argv is None:
             from rollforge.cli.interrupts import end_on_term
@@ -91,8 +94,9 @@ def _tune_libraries() -> None:
 
 def _print_in_any_locale() -> None:
     """Let a terminal without UTF-8 show `?` for what it lacks; JSON, CSV and files are always UTF-8."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="replace")
 
 
 def _take_config(words: list[str]) -> tuple[list[str], str | None]:

@@ -1,4 +1,4 @@
-"""This module decides whether an endpoint may be asked: a circuit breaker, and the budget that all retries share.
+"""Circuit breaker per endpoint, and the budget that all retries share.
 
 Neither sleeps nor sends. Time is passed in.
 """

@@ -1,4 +1,4 @@
-"""This module limits how long each of many awaits may take, with one timer for all of them.
+"""Time limits for many concurrent awaits, with one timer for all of them.
 
 All have the same limit, so they run out in the order they began and only the oldest needs a timer: a timer of its own for every
 request costs as much as parsing the answer. What runs out is cancelled where it stands and raises `TimeoutError`, as with

@@ -1,4 +1,4 @@
-"""This module holds the experience: what a trainer learns from one rollout, or from one model call of it.
+"""The experience record: what a trainer learns from one rollout, or from one of its model calls.
 
 Text is always there; token ids, mask and logprobs where the server gave them, and `fidelity` says which it
 is. Experiences are stored as MessagePack with arrays as typed bytes: no pickle, nothing that runs when read.

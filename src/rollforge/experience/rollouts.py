@@ -1,4 +1,4 @@
-"""This module makes experiences from a rollout row.
+"""Rollout row → experiences.
 
 One per rollout as a rule. Where token ids were captured and every model call continues the one before, the
 tokens of the whole rollout are stitched together, with a mask over what the model wrote (`exact`). Where the

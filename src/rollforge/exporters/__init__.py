@@ -1,4 +1,4 @@
-"""Exporters: whose loader reads the data set. One file per member, one line here."""
+"""Exporters: which trainer reads the dataset. One file per member, one line here."""
 
 from rollforge.registry import Registry
 

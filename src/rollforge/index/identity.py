@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from rollforge.index.arrow import ints
+from rollforge.index.arrow import ints, is_known
 from rollforge.index.state import KeySpan
 
 Ints = NDArray[np.int64]
@@ -157,7 +157,7 @@ def _ints(table: pa.Table, name: str) -> Ints:
 
 
 def _known(table: pa.Table, name: str) -> Bools:
-    return np.asarray(table.column(name).is_valid(), dtype=np.bool_)
+    return is_known(table.column(name))
 
 
 class _TaskNumbers(NamedTuple):

@@ -36,8 +36,12 @@ MAX_LOOKED_AT = 4 * LONG_HEAD
 
 _HAS_RESPONSE, _HAS_REFUSAL, _HAS_TOKEN_IDS = 1, 2, 4
 _NO_PROMPT = -1
-_STARTS = tuple(start.encode() for start in LONG_STARTS)
-_FIRST = frozenset(bytes([byte]) for start in _STARTS for byte in start[:1] + start[:1].upper())
+_LOWER = 0x20
+"""The bit that makes an ASCII letter small."""
+_STARTS = np.array(
+    sorted({int.from_bytes(bytes(byte | _LOWER for byte in start[:3].encode())) for start in LONG_STARTS}),
+    dtype=np.int32,
+)
 
 
 def is_available() -> bool:
@@ -104,22 +108,16 @@ class NativeRows:
         lines, left = self._rows.take(block, first_line, offset)
         answers, answer_ends, characters, prompts, prompt_ends = self._rows.drain()
         if self._kind == "rollouts":
-            self._look_at(_pieces(answers, answer_ends), _int32s(characters))
-        self._prompts += [self._hashes.get(params) for params in _pieces(prompts, prompt_ends)]
+            self._look_at(answers, _int64s(answer_ends), _int32s(characters))
+        self._prompts += [self._hashes.get(params) for params in _pieces(prompts, _int64s(prompt_ends))]
         numbers = memoryview(left).cast("q").tolist()
         return lines, list(map(LineLeft, numbers[::3], numbers[1::3], numbers[2::3]))
 
-    def _look_at(self, answers: list[bytes], characters: NDArray[np.int32]) -> None:
+    def _look_at(self, text: bytes, ends: NDArray[np.int64], characters: NDArray[np.int32]) -> None:
         """Hash and classify answers."""
-        first = len(self._answer_hashes)
+        first, answers = len(self._answer_hashes), _pieces(text, ends)
         self._answer_hashes += text_hashes(answers)
-        short = np.flatnonzero(characters <= SHORT).tolist()
-        long = [
-            place
-            for place, answer in enumerate(answers)
-            if answer[:1] in _FIRST and answer[:4].lower().startswith(_STARTS)
-        ]
-        for place in {*short, *long}:
+        for place in np.flatnonzero((characters <= SHORT) | _may_be_errors(text, ends)).tolist():
             kind = answer_kind(answers[place][:MAX_LOOKED_AT].decode(errors="ignore"))
             if any(kind):
                 self._kinds.append((first + place, *kind))
@@ -208,10 +206,23 @@ def _note(notes: NotedLines, raw: dict[str, bytes], row: int, text: str) -> None
     notes.setdefault((line, offset), []).append(text)
 
 
-def _pieces(data: bytes, ends: bytes) -> list[bytes]:
+def _pieces(data: bytes, ends: NDArray[np.int64]) -> list[bytes]:
     """Texts that follow each other, each up to its end."""
-    stops = memoryview(ends).cast("q").tolist()
+    stops = ends.tolist()
     return [data[start:stop] for start, stop in zip([0, *stops], stops, strict=False)]
+
+
+def _may_be_errors(text: bytes, ends: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which answers begin with the first three letters of a long error message; many at once, because nearly none does."""
+    if not text:
+        return np.zeros(len(ends), dtype=np.bool_)
+    letters, last = np.frombuffer(text, np.uint8), len(text) - 1
+    begins = np.append(0, ends[:-1])
+    codes = np.zeros(len(ends), dtype=np.int32)
+    for place in range(3):
+        codes = codes << 8 | letters[np.minimum(begins + place, last)] | _LOWER
+    found: NDArray[np.bool_] = _STARTS[np.minimum(np.searchsorted(_STARTS, codes), len(_STARTS) - 1)] == codes
+    return found
 
 
 def _int64s(data: bytes) -> NDArray[np.int64]:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from rollforge.errors import DataError
-from rollforge.index.arrow import ARROW_TYPES, arrow_array, arrow_floats, floats
+from rollforge.index.arrow import ARROW_TYPES, arrow_array, arrow_floats, flags, floats, ints, is_known
 from rollforge.index.schema import COLUMNS, PLACES, ColumnType, Kind, literal, quoted, stored_name
 from rollforge.index.state import IndexedFile, IndexedFiles, PartFile, checksum
 from rollforge.records import ATTEMPT_KEY, FAILURE_KEY, ROLLOUT_KEY, TASK_KEY
@@ -78,7 +78,7 @@ def _measured(reward: Floats, numbers: Mapping[str, Floats], texts: Mapping[str,
         if name in numbers:
             reward = np.where(numbers[name] == 1, np.nan, reward)
     if FAILURE_KEY in texts:
-        has_failed = np.asarray(texts[FAILURE_KEY].is_valid(), dtype=np.bool_)
+        has_failed = is_known(pa.chunked_array([texts[FAILURE_KEY]]))
         reward = np.where(has_failed, np.nan, reward)
     return reward
 
@@ -268,7 +268,7 @@ def task_places(files: Sequence[IndexedFile], renamed: Mapping[int, Mapping[int,
         mine = np.flatnonzero(numbers == number)
         values[mine] = [named.get(task, task) for task in values[mine].tolist()]
     tasks, first, place = np.unique(values, return_index=True, return_inverse=True)
-    is_named = found.column("is_named").to_numpy()
+    is_named = flags(found.column("is_named"))
     return TaskPlaces(tasks, first, np.bincount(place[is_named], minlength=len(tasks)))
 
 
@@ -277,12 +277,11 @@ def task_keys(files: Sequence[IndexedFile]) -> pa.Table:
     found = read_ints(files, "task", "prompt_hash")
     sizes = [file.state.count("rows") for file in files]
     positions = np.concatenate([np.zeros(0, dtype=np.int64), *(np.arange(size) for size in sizes)])
-    is_named = found.column("task").is_valid().to_numpy()
-    tasks = np.where(is_named, found.column("task").fill_null(-1).to_numpy(), positions)
+    is_named = is_known(found.column("task"))
+    tasks = np.where(is_named, ints(found.column("task"), -1), positions)
     numbers = np.repeat(np.array([file.file_no for file in files], dtype=np.int64), sizes)
-    return pa.table(
-        {"file_no": numbers, "task": tasks, "is_named": is_named, "prompt_hash": found.column("prompt_hash")}
-    )
+    columns = {"file_no": arrow_array(numbers), "task": arrow_array(tasks), "is_named": arrow_array(is_named)}
+    return pa.table(columns | {"prompt_hash": found.column("prompt_hash")})
 
 
 def rollout_keys(files: Sequence[IndexedFile]) -> pa.Table:

@@ -1,4 +1,4 @@
-"""This module says what an operator is, and what it hands back: experiences, why others were dropped, and its numbers.
+"""What an operator is, and what it returns: kept experiences, reasons for dropped ones, its metrics.
 
 An operator sees the experiences of one step, whole groups together, and keeps the order of what it keeps. It
 never changes an experience in place. What is unjudged (`reward` None) is no zero to any of them.

@@ -1,4 +1,4 @@
-"""This module chains operators and keeps each one's ledger under its own name.
+"""A pipeline of operators, with the counts of each under its own name.
 
 `experience_pipeline/{operator}/in`, `out`, `dropped/{reason}` and the operator's own numbers;
 `time/experience_pipeline/{operator}` in seconds. Every operator has a name of its own, so that nothing

@@ -1,4 +1,4 @@
-"""This module says what a sink is, opens the ones a user asked for, and fans metrics out to them.
+"""What a sink is; opens the requested sinks and fans metrics out to them.
 
 The rule: a sink that cannot start stops the command before any work; one that fails later is warned about
 once and never harms the run. Sinks that talk to something outside the process work in their own thread,
@@ -21,7 +21,8 @@ import msgspec
 
 from rollforge.errors import RollforgeError, UsageError
 from rollforge.metrics.profiles import rename
-from rollforge.records import JsonObject
+from rollforge.records import JsonObject, from_json, to_json
+from rollforge.redaction import SECRETS
 from rollforge.sinks import SINKS
 
 logger = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     directory: Path
     """Where local sinks put their files."""
     metrics_file: Path | None = None
-    """Where the jsonl sink writes unless it is told otherwise; None means `metrics.jsonl` in the directory."""
+    """Where the jsonl sink writes by default; None means `metrics.jsonl` in the directory."""
     run: str = "rollforge"
     """The run's name, for sinks that have named runs."""
     config: JsonObject = {}
@@ -78,6 +79,8 @@ def open_sinks(specs: Sequence[str], options: SinkOptions, *, profile: str = "ro
         UsageError: one of them is unknown or cannot start; those already started are closed again.
     """
     rename({}, profile)
+    SECRETS.learn_words(specs)
+    options = msgspec.structs.replace(options, config=from_json(SECRETS.data(to_json(options.config))))
     started: list[tuple[str, Sink]] = []
     try:
         for spec in dict.fromkeys(specs):

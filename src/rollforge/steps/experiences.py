@@ -1,4 +1,4 @@
-"""This module makes experiences from a run: rollouts in, a file or a buffer of experiences out, through a pipeline.
+"""The step `experiences`: a run → experiences in a file or a buffer, through a pipeline of operators.
 
 Tasks go through in steps of `step_size`, whole groups together, in the order of their indices; verdicts given
 later count, as they do in every other command. The same run and options give the same bytes.

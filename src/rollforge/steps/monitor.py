@@ -1,4 +1,4 @@
-"""This module watches a run while it is collected and reports it step by step: metrics to sinks, experiences to a buffer.
+"""Reports a running collection step by step: metrics to sinks, experiences to a buffer.
 
 A step is `step_size` tasks, in the order of dispatch; it is reported when the last of them is settled. What belongs to a step is
 decided by the task alone, so a resumed run reports the steps it still owes, and again those that have grown, with the rollouts of

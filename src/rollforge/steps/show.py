@@ -1,4 +1,4 @@
-"""This module picks rollouts to read and lays each out as turns: who said what, which tool was called, what came back.
+"""The step `show`: selects rollouts and arranges each as turns, tool calls and results.
 
 It prints nothing; `cli/show.py` does. A line that is no row can still be seen, by its number.
 """

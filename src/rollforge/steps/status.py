@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def read_status(run: str | Path) -> Status:
     if manifest is None:
         raise UsageError(
             f"{files.manifest}: no such file{near_run(run)}",
-            hint="is this a run collected by rollforge? Else: rollforge metrics",
+            hint=f"status reads runs that rollforge collected; for other files: rollforge metrics {shlex.quote(str(run))}",
         )
     is_running = manifest.state == "running" and is_alive(files, manifest)
     age = time.time() - manifest.updated

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rollforge.errors import UsageError
+from rollforge.redaction import SECRETS
 
 logger = logging.getLogger(__name__)
 
@@ -48,9 +49,9 @@ def replacing(path: Path, *, syncs: bool = True) -> Iterator[BinaryIO]:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a small file as a whole."""
+    """Replace a small file as a whole; secrets in it are masked."""
     with replacing(path) as file:
-        file.write(data)
+        file.write(SECRETS.data(data))
 
 
 def new_file(folder: Path, *, prefix: str) -> BinaryIO:

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from rollforge.errors import IncompleteError
+from rollforge.redaction import SECRETS
 from rollforge.store.atomic import make_directory, open_for_writing, sync_directory, sync_file
 from rollforge.store.tail import mend_tail
 
@@ -66,11 +67,15 @@ class DurableFile:
         self._committer = asyncio.create_task(self._commit_until_closed())
 
     def append(self, line: bytes) -> asyncio.Future[None]:
-        """Queue one line (without its newline). The future is done when the line is on disk, or raises why it is not."""
+        """Queue one line (without its newline); secrets in it are masked.
+
+        The future is done when the line is on disk, or raises why it is not.
+        """
         if self._error:
             raise self._error
         if self._acknowledged is None:
             self._acknowledged = asyncio.get_running_loop().create_future()
+        line = SECRETS.data(line)
         self._lines.append(line)
         self._backlog += len(line) + 1
         if self._backlog > BACKLOG_BYTES:

@@ -1,4 +1,4 @@
-"""This module names a run's files. It does not open them."""
+"""Names of a run's files. It does not open them."""
 
 from __future__ import annotations
 
@@ -61,6 +61,11 @@ class RunFiles:
     def materialized_inputs(self) -> Path:
         """NeMo Gym's own tasks as sent, one line per rollout."""
         return self._sibling("_materialized_inputs.jsonl")
+
+    @property
+    def repeat_level_metrics(self) -> Path:
+        """NeMo Gym's statistics per repeat, written on request."""
+        return self._sibling("_repeat_level_metrics.json")
 
     @property
     def failures(self) -> Path:

@@ -12,7 +12,8 @@ from rollforge.store.files import RunFiles, file_stem
 
 ENDINGS = (".jsonl", ".json", ".jsonl.gz", ".jsonl.zst")
 SIBLINGS = (
-    "_tasks", "_failures", "_verdicts", "_materialized_inputs", "_reward_profiling", "_run", "_agent_metrics",
+    "_tasks", "_failures", "_verdicts", "_rf_verdicts", "_repeat_level_metrics",
+    "_materialized_inputs", "_reward_profiling", "_run", "_agent_metrics",
     "_aggregate_metrics", "_metrics", "_experiences", "_eval", ".rejects",
 )  # fmt: skip
 """Endings of files beside a rollouts file, which a glob over a folder matches too."""

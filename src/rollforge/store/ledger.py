@@ -1,4 +1,4 @@
-"""This module knows what is owed: (tasks × samples) − finished, by key, whatever order the lines are in.
+"""Ledger of missing rollouts: (tasks × samples) − finished, by key, in any order of lines.
 
 One byte per rollout: a finished million costs a megabyte. It reads a run's keys and nothing else of its rows.
 """

@@ -1,4 +1,4 @@
-"""The program inside the sandbox: executes the answer's code on one test input after the other.
+"""Runs inside the sandbox: executes the answer's code on one test input after the other.
 
 It runs there as source, with `receive`, `send` and `pipes` given, and imports nothing else of rollforge. It never sees an expected
 output: it only sends back what the code printed or returned, so code that takes it over gains nothing.

@@ -6,8 +6,9 @@ import asyncio
 import ipaddress
 import secrets
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from importlib import resources
+from multiprocessing import get_context
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,6 +17,7 @@ from msgspec import Struct
 
 from rollforge.charts import chart_style
 from rollforge.errors import RollforgeError, UsageError
+from rollforge.index import open_index
 from rollforge.labels import Label, LabelFile, label_queue
 from rollforge.reports import flips_of, run_inputs
 from rollforge.steps.metrics import compare_runs
@@ -76,6 +78,7 @@ class Server:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rollforge-view")
         self._labels = [LabelFile(book.files) for book in books]
         self._figures: dict[int, tuple[str, bytes]] = {}
+        self._drawing = asyncio.Lock()
 
     def routes(self) -> list[web.RouteDef]:
         """The whole interface."""
@@ -172,13 +175,15 @@ class Server:
         return _json({"total": total, "groups": groups})
 
     async def overview(self, request: web.Request) -> web.Response:
-        """Verdict, findings and charts: the report's own, made once per state of the run."""
-        number = _number(request, "run")
-        book = self._book(request)
-        digest = await self._ask(book, lambda: book.index.digest)
-        if self._figures.get(number, ("", b""))[0] != digest:
-            data = await self._ask(book, lambda: _overview(book), deadline_s=10 * DEADLINE_S)
-            self._figures[number] = digest, data
+        """Verdict, findings and charts: the report's own, made once per state of the run.
+
+        They take seconds and hundreds of megabytes for a large run, so a process of their own makes them and ends.
+        """
+        number, book = _number(request, "run"), self._book(request)
+        state = book.state()
+        async with self._drawing:
+            if self._figures.get(number, ("", b""))[0] != state:
+                self._figures[number] = state, await self._draw(book)
         return web.Response(body=self._figures[number][1], content_type="application/json")
 
     async def compare(self, request: web.Request) -> web.Response:
@@ -272,6 +277,12 @@ class Server:
 
     # Plumbing
 
+    async def _draw(self, book: Book) -> bytes:
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            return await asyncio.get_running_loop().run_in_executor(
+                pool, draw_overview, book.path, book.verifier
+            )
+
     def _book(self, request: web.Request, name: str = "run") -> Book:
         number = _number(request, name)
         if not 0 <= number < len(self._books):
@@ -298,9 +309,10 @@ class Server:
             raise web.HTTPBadRequest(reason=_one_line(str(error))) from error
 
 
-def _overview(book: Book) -> bytes:
-    inputs = run_inputs(book.index, with_texts=False)
-    return msgspec.json.encode(run_figures(book.index, inputs))
+def draw_overview(path: str, verifier: str | None) -> bytes:
+    """The charts and findings of a run as JSON."""
+    with open_index(path, verifier=verifier) as index:
+        return msgspec.json.encode(run_figures(index, run_inputs(index, with_texts=False, verifier=verifier)))
 
 
 def _one_line(text: str) -> str:

@@ -1,7 +1,7 @@
 """MCP over streamable HTTP: the official `mcp` package's transport with our limits, and the reason it failed.
 
 The package reports an HTTP error as a JSON-RPC error with a text of its own. A response hook keeps the status, so that a
-lost session (404) is told apart from an error that a tool returned.
+lost session (404) is distinguished from an error that a tool returned.
 """
 
 from __future__ import annotations

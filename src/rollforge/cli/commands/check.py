@@ -1,4 +1,4 @@
-"""`rollforge check`: is this data fit to train on, and can its rewards be trusted?"""
+"""`rollforge check`: whether rewards can be trusted and the data is fit to train on."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 from rollforge.cli.render.console import print_json
+from rollforge.cli.values import Flag
 from rollforge.errors import Exit, UsageError
 
 if TYPE_CHECKING:
@@ -25,9 +26,9 @@ class GateFlags:
     """What makes the gate fail."""
 
     fail_on: Annotated[Literal["error", "warning", "never"], Parameter(group=_GATE)] = "error"
-    """The level from which the exit code is not 0."""
+    """Lowest level that makes the exit code nonzero."""
     ignore: Annotated[list[str], Parameter(group=_GATE, negative=())] = field(default_factory=list)
-    """Id of a check to leave out; repeatable."""
+    """Id of a check to skip; repeatable."""
 
 
 @Parameter(name="*")
@@ -42,35 +43,35 @@ class CheckFlags:
     check: Annotated[list[str], Parameter(group=_CHECKS, negative=())] = field(default_factory=list)
     """A check of your own, as file.py:function or module:function; repeatable."""
     reward_range: Annotated[tuple[float, float] | None, Parameter(group=_CHECKS, negative=())] = None
-    """Lowest and highest reward the verifier can give; else it is taken from the rewards."""
+    """Lowest and highest reward that the verifier can give; by default the range of the rewards."""
     verifier: Annotated[str | None, Parameter(group=_CHECKS)] = None
-    """Whose verdicts to check, when the run has several."""
+    """Verifier whose verdicts to check, if the run has several."""
     where: Annotated[str | None, Parameter(group=_CHECKS)] = None
     """Only rollouts for which this SQL expression over the columns holds: "agent = 'math'"."""
 
 
 def check(
     *runs: str,
-    recipe: Annotated[
-        Literal["sft", "dpo", "kto", "rm", "ppo", "grpo"] | None, Parameter(name=["--for"])
-    ] = None,
+    recipes: Annotated[
+        tuple[Literal["sft", "dpo", "kto", "rm", "ppo", "grpo"], ...], Parameter(name="--for", negative=())
+    ] = (),
     gate: GateFlags = GateFlags(),  # noqa: B008  (frozen)
     checks: CheckFlags = CheckFlags(),  # noqa: B008
     limits: Annotated[dict[str, dict[str, float]] | None, Parameter(show=False)] = None,
-    json: Annotated[bool, Parameter(negative=())] = False,
-    markdown: Annotated[bool, Parameter(negative=())] = False,
+    json: Flag = False,
+    markdown: Flag = False,
 ) -> Exit:
     """Tell whether a run's rewards can be trusted and its data is fit to train on.
 
     Exit code 0: no error. 3: too incomplete to say. 4: the gate fails. 5: verification itself is judged broken.
-    Limits may also stand in a file given with --config, as [check.limits.ID].
+    Limits can also come from a file (--config FILE, table [check.limits.ID]).
 
     Parameters
     ----------
     runs
         The run: a directory, a rollouts file, or several as one.
-    recipe
-        What the data is for: adds that recipe's checks to the gate.
+    recipes
+        Purpose of the data: adds that recipe's checks to the gate; repeatable.
     json
         Print one JSON object on stdout, with every offending line, and nothing else.
     markdown
@@ -83,7 +84,7 @@ def check(
         raise UsageError("which run?", hint=f"for example: {EXAMPLE}")
     report: Report = check_run(
         list(runs),
-        recipe=recipe,
+        recipes=recipes,
         fail_on=gate.fail_on,
         ignore=tuple(gate.ignore),
         settings=_settings(checks.set, limits or {}),
@@ -103,7 +104,7 @@ def check(
 
 
 def _settings(words: list[str], from_file: dict[str, dict[str, float]]) -> dict[str, dict[str, Any]]:
-    """Option values by check id; what was typed wins over the file."""
+    """Return option values by check id; flags win over the file."""
     from rollforge.config import parse_settings
 
     settings: dict[str, dict[str, Any]] = {id: dict(values) for id, values in from_file.items()}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import msgspec
-from cyclopts import Parameter
 
-from rollforge.cli.render.console import out, print_json
+from rollforge.cli.render.console import print_json
+from rollforge.cli.values import Flag
 from rollforge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,9 +36,7 @@ class Member(msgspec.Struct, frozen=True):
     """Task fields it reads (verifiers)."""
 
 
-def list_members(
-    family: str | None = None, /, *, json: Annotated[bool, Parameter(negative=())] = False
-) -> None:
+def list_members(family: str | None = None, /, *, json: Flag = False) -> None:
     """List the members of a family, with one line on each.
 
     Parameters
@@ -55,21 +53,24 @@ def list_members(
     if json:
         print_json({"family": family, "members": members})
         return
-    from rich.table import Table
+    from rollforge.cli.render.table import Grid, TableColumn
 
     has_needs = any(member.needs for member in members)
-    table = Table("name", *(["needs"] if has_needs else []), "what it does", box=None, pad_edge=False)
+    names = ["name", *(["needs"] if has_needs else []), "what it does"]
+    table = Grid(*(TableColumn(name) for name in names))
     for member in members:
-        table.add_row(member.name, *([", ".join(member.needs)] if has_needs else []), member.summary)
-    out().print(table)
+        table.add(member.name, *([", ".join(member.needs)] if has_needs else []), member.summary)
+    table.put()
 
 
 def _list_families(*, json: bool) -> None:
+    from rollforge.cli.render.table import put
+
     if json:
         print_json({"families": family_names()})
         return
     for name in family_names():
-        out().print(name)
+        put(name)
 
 
 def family_names() -> list[str]:

@@ -1,4 +1,4 @@
-"""This module turns the flags about metrics into sinks, and into the observer `collect` reports its steps to."""
+"""Metric flags → sinks, and the observer to which `collect` reports its steps."""
 
 from __future__ import annotations
 
@@ -102,9 +102,12 @@ def open_monitor(
 
 def refuse_password(place: str | None) -> None:
     """A password on the command line would end up in the run's manifest and in shell histories."""
-    from urllib.parse import urlsplit
+    from urllib.parse import parse_qsl, urlsplit
 
-    if place is not None and "://" in place and urlsplit(place).password:
+    if place is None or "://" not in place:
+        return
+    parts = urlsplit(place)
+    if parts.password or any(key == "password" for key, _ in parse_qsl(parts.query)):
         raise UsageError(
             "--buffer: the URL holds a password, which would be written into the run's files",
             hint="leave it out and set PGPASSWORD, or use ~/.pgpass",

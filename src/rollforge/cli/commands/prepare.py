@@ -11,7 +11,6 @@ from rollforge.cli.render.console import print_json
 from rollforge.cli.render.progress import Progress
 from rollforge.cli.values import Flag
 from rollforge.errors import Exit, UsageError
-from rollforge.records import JsonObject
 from rollforge.steps.prepare.settings import FileSettings, PairSettings, RowSettings, SelectionSettings
 
 if TYPE_CHECKING:
@@ -19,7 +18,18 @@ if TYPE_CHECKING:
 
 EXAMPLE = "rollforge prepare dpo runs/first -o data/dpo --to trl --min-gap 0.3"
 COMMON = (
-    *("--out", "--to", "--from", "--dry-run", "--force", "--json", "--where", "--min-reward", "--per-task"),
+    *(
+        "--out",
+        "--to",
+        "--from",
+        "--dry-run",
+        "--ignore",
+        "--force",
+        "--json",
+        "--where",
+        "--min-reward",
+        "--per-task",
+    ),
     *(
         "--band",
         "--dedupe",
@@ -103,6 +113,7 @@ def prepare(
     files: FileFlags = FileFlags(),  # noqa: B008
     from_: Annotated[str | None, Parameter(name="--from")] = None,
     dry_run: Flag = False,
+    ignore: Annotated[tuple[str, ...], Parameter(negative=(), metavar="ID")] = (),
     force: Flag = False,
     json: Flag = False,
     progress: Progress = "auto",
@@ -123,6 +134,8 @@ def prepare(
         A manifest.json: write the same bytes again. Name its runs only if they have moved.
     dry_run
         Count only, also at other thresholds; write nothing.
+    ignore
+        Id of a check that may fail; repeatable. The manifest records it.
     force
         Continue although `rollforge check` found an error; the manifest records it.
     json
@@ -130,6 +143,7 @@ def prepare(
     progress
         How to show progress.
     """
+    from rollforge.api import gate
     from rollforge.cli.render.prepare import show_manifest, watcher
     from rollforge.steps import prepare as step
 
@@ -143,18 +157,11 @@ def prepare(
         else:
             _require(recipe, runs, to)
             options = vars(which) | vars(pairs) | vars(rows) | vars(files)
-            step.refuse_mistakes(str(recipe), to=str(to), out=out, dry_run=dry_run, **options)
-            checked = _checked(str(recipe), runs, force=force, is_dry=dry_run, verifier=which.verifier)
-            manifest = step.prepare(
-                str(recipe),
-                runs,
-                to=str(to),
-                out=out,
-                dry_run=dry_run,
-                check=checked,
-                progress=report,
-                **options,
+            job = step.understand(str(recipe), to=str(to), out=out, dry_run=dry_run, **options)
+            checked = gate(
+                str(recipe), runs, ignore=ignore, force=force, verifier=which.verifier, stops=not dry_run
             )
+            manifest = step.carry_out(job, runs, check=checked, progress=report)
     if json:
         print_json(manifest)
     else:
@@ -174,15 +181,6 @@ def _refuse_beside_from(
             "--from takes recipe, exporter and options from the manifest; others cannot be given beside it",
             hint="only where the runs are now: rollforge prepare --from MANIFEST RUN… -o DIR",
         )
-
-
-def _checked(
-    recipe: str, runs: Sequence[str], *, force: bool, is_dry: bool, verifier: str | None
-) -> JsonObject:
-    """Run `rollforge check --for RECIPE`; a failed check does not stop a dry run."""
-    from rollforge.api import gate
-
-    return gate(recipe, runs, force=force, verifier=verifier, stops=not is_dry)
 
 
 def _require(recipe: str | None, runs: tuple[str, ...], to: str | None) -> None:

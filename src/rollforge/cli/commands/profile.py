@@ -23,6 +23,7 @@ def profile(
     tolerance: float = 1e-9,
     rollout_infos: Flag = False,
     parquet: Flag = False,
+    gym_files: Flag = False,
     look: int = 5,
     out: Annotated[Path | None, Parameter(name=["--out", "-o"])] = None,
     reading: Reading = Reading(),  # noqa: B008  (a record of defaults, never changed)
@@ -45,6 +46,8 @@ def profile(
         Write every rollout's own numbers into its task's row.
     parquet
         Also write the per-task profile as Parquet.
+    gym_files
+        Also write `STEM_materialized_inputs.jsonl` and `STEM_repeat_level_metrics.json`, which NeMo Gym's own commands read.
     look
         How many tasks to name per reason to look.
     out
@@ -66,6 +69,10 @@ def profile(
         found.summary.files = write_profile(
             found, index, out=out, rollout_infos=rollout_infos, parquet=parquet, where=reading.where
         )
+        if gym_files:
+            from rollforge.steps.profile import write_gym_files
+
+            found.summary.files |= write_gym_files(index, out=out, where=reading.where)
         if json:
             print_json(msgspec.to_builtins(found.summary) | {"agents": agent_entries(found.agents)})
         else:

@@ -124,7 +124,7 @@ def show(
     run
         A rollouts file, its folder, or several files (or a glob) read as one run.
     example
-        Show what is behind a row of a prepared data set, given as FILE:LINE; needs no run.
+        Show the rollouts behind a row of a prepared dataset, given as FILE:LINE; needs no run.
     label
         Ask about one verdict after another: agree, disagree or unsure. Rollouts are drawn at random by --seed, which is what rates
         need; with --suspicious, those that look wrong come first.
@@ -144,7 +144,9 @@ def show(
     choice.check()
     if example is not None:
         _check_alone(choice)
-        return print_rollouts(_behind(example), raw=raw, full=full, json=json)
+        shown = _behind(example)
+        sides = ("chosen", "rejected") if len(shown) == 2 else ()
+        return print_rollouts(shown, raw=raw, full=full, json=json, sides=sides)
     runs, choice = _take_number(run, choice)
     if not runs:
         raise UsageError("no run given", hint="rollforge show RUN, or rollforge show --example FILE:LINE")
@@ -213,13 +215,13 @@ def _take_number(words: tuple[str, ...], choice: Choice) -> tuple[list[str], Cho
 
 
 def _check_alone(choice: Choice) -> None:
-    """A row of a data set says which rollouts are behind it: there is nothing left to choose."""
+    """A row of a dataset names its rollouts: other selections are refused."""
     for name in sorted(choice.given()):
         raise UsageError(f"--example and --{name} exclude each other", hint="leave one of them out")
 
 
 def _behind(example: str) -> list[Shown]:
-    """The rollouts behind a row of a prepared data set: one, or the chosen and the rejected."""
+    """The rollouts behind a row of a prepared dataset: one, or the chosen and the rejected."""
     from rollforge.index import open_index
     from rollforge.steps.prepare import trace
     from rollforge.steps.show import ShowOptions, show_rollouts
@@ -229,7 +231,7 @@ def _behind(example: str) -> list[Shown]:
         with open_index(origin.run, verifier=origin.verifier) as index:
             if origin.source_line is not None:
                 chosen = ShowOptions(where=f"line = {origin.source_line}")
-            else:  # a data set made before lines were kept
+            else:  # a dataset made before lines were kept
                 tasks = () if origin.task is None else (origin.task,)
                 chosen = ShowOptions(tasks=tasks, rollout=origin.rollout)
             shown += show_rollouts(index, chosen)

@@ -1,4 +1,4 @@
-"""This module shows what `check` found: a page for people, an object for machines, a table for a pull request."""
+"""Output of `check`: a page for people, a JSON object, a Markdown table for a pull request."""
 
 from __future__ import annotations
 
@@ -124,13 +124,15 @@ def markdown_text(report: Report) -> str:
     lines = [f"### rollforge check `{report.run}`: {_closing(report).partition('          ')[0]}", ""]
     if report.where is not None:
         lines += [f"only rollouts where `{report.where}`", ""]
-    lines += ["| level | id | finding | next |", "| --- | --- | --- | --- |"]
-    lines += [
-        f"| {item.level} | `{item.id}` | {_cell(item.text)} | {_cell(item.next)} |"
-        for item in report.findings
-        if item.level != "note"
-    ]
-    lines += ["", "| recipe | verdict | main reason |", "| --- | --- | --- |"]
+    # Notes are left out beside errors and warnings; alone, they are what was found.
+    shown = [item for item in report.findings if item.level != "note"] or report.findings
+    if shown:
+        lines += ["| level | id | finding | next |", "| --- | --- | --- | --- |"]
+        lines += [
+            f"| {item.level} | `{item.id}` | {_cell(item.text)} | {_cell(item.next)} |" for item in shown
+        ]
+        lines += [""]
+    lines += ["| recipe | verdict | main reason |", "| --- | --- | --- |"]
     lines += [f"| {name} | {item.verdict} | {_cell(item.reason)} |" for name, item in report.recipes.items()]
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""This module says what `collect` is about to do, and what it did."""
+"""Output of `collect`: the plan before it starts, the summary at its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module prints: data to stdout, talk to stderr."""
+"""Printing: data to stdout, messages to stderr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module shows what models and files say, and obeys none of it: an escape sequence could clear the reader's terminal."""
+"""Escapes control characters in text from models and files: an escape sequence could clear the reader's terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module lays out a run's metrics for the terminal."""
+"""Layout of a run's metrics for the terminal."""
 
 from __future__ import annotations
 

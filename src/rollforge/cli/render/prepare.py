@@ -1,4 +1,4 @@
-"""This module shows a preparation: progress while it runs, the funnel and the numbers of the result at its end."""
+"""Output of `prepare`: progress while it runs, then the funnel and the numbers of the dataset."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOT_COUNTED = {
     "rejected_lines": "lines are no rollouts and not counted here",
     "overruled_rows": "rows are not counted here: a later one has the same task, rollout and attempt",
 }
-"""What stands in the manifest beside the rollouts → how it is told."""
+"""Counts of the manifest beside the rollouts → their labels."""
 PATIENCE_S = 1.0
 """Work shorter than this shows no progress."""
 
@@ -86,10 +86,16 @@ def show_manifest(manifest: DatasetManifest, out: str | None) -> None:
     """The funnel, the distribution, the red flags and what to do next."""
     _funnel(manifest)
     _numbers(manifest)
+    for overlap in manifest.decontamination:
+        say(
+            f"note    {overlap.file}: {overlap.prompts:,} evaluation prompts read, {overlap.tasks:,} tasks overlap"
+        )
     for flag in manifest.flags:
         say(f"look    {flag['text']} ({flag['id']})")
     if manifest.is_forced:
         say("look    made with --force: errors found by `rollforge check` were overruled")
+    for name in manifest.check.get("ignored") or ():
+        say(f"look    --ignore {name}: its findings were overruled, if it had any")
     if manifest.dry_run:
         _outlook(manifest)
         say("nothing was written (--dry-run)")

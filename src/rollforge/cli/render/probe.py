@@ -1,4 +1,4 @@
-"""This module prints what probes found: a page a person understands, or one JSON object."""
+"""Output of probes: a page for people, or one JSON object."""
 
 from __future__ import annotations
 

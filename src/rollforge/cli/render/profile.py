@@ -1,4 +1,4 @@
-"""This module lays out a profile for the terminal: how hard the tasks are, what they can teach, which ones to look at."""
+"""Layout of a profile for the terminal: difficulty, learning signal, tasks that deserve a look."""
 
 from __future__ import annotations
 

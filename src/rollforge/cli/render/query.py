@@ -1,4 +1,4 @@
-"""This module prints the result of a query, or writes it to a file, as a table, CSV, JSON or Parquet.
+"""Result of a query as a table, CSV, JSON or Parquet, on stdout or in a file.
 
 No value is a reason to stop: what Python or Arrow cannot express (a date in the year 290000, infinity) stands there as the text
 that DuckDB writes. Two columns never share a name in what a program reads.
@@ -58,7 +58,7 @@ def _encoded(result: pa.Table, chosen: Format) -> memoryview | bytes:
 
 
 def _with_own_names(result: pa.Table) -> pa.Table:
-    """The result with every column under a name of its own: a repeated `task` becomes `task_1`, and the user is told."""
+    """The result with every column under a name of its own: a repeated `task` becomes `task_1`, and stderr says so."""
     taken, names = set(result.column_names), []
     for place, name in enumerate(result.column_names):
         number, own = 0, name

@@ -1,4 +1,4 @@
-"""This module is the console for people: it shows what models and files say, and obeys none of it.
+"""A rich console that prints text from models and files without obeying its markup or escape sequences.
 
 What is written for programs (JSON, CSV, raw lines) does not pass through it.
 """

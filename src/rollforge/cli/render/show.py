@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rollforge.cli.render.console import out, print_json
@@ -22,7 +23,10 @@ STYLES = {
 }  # fmt: skip
 
 
-def print_rollouts(shown: list[Shown], *, raw: bool, full: bool, json: bool) -> Exit:
+def print_rollouts(
+    shown: list[Shown], *, raw: bool, full: bool, json: bool, sides: Sequence[str] = ()
+) -> Exit:
+    """Print rollouts; `sides` says what each is in a pair, such as chosen and rejected."""
     if json:
         from rollforge.steps.show import as_json
 
@@ -37,8 +41,8 @@ def print_rollouts(shown: list[Shown], *, raw: bool, full: bool, json: bool) -> 
             hint="ask for less; what there is: rollforge metrics RUN, or profile RUN for its tasks",
         )
     else:
-        for one in shown:
-            _print_rollout(one, full=full)
+        for position, one in enumerate(shown):
+            _print_rollout(one, full=full, side=sides[position] if sides else "")
     return Exit.DONE
 
 
@@ -65,12 +69,12 @@ def print_line(seen: SeenLine, *, raw: bool, json: bool) -> Exit:
     return Exit.DONE
 
 
-def _print_rollout(shown: Shown, *, full: bool) -> None:
+def _print_rollout(shown: Shown, *, full: bool, side: str = "") -> None:
     from rich.text import Text
 
     console = out()
     reward = "unjudged" if shown.reward is None else f"reward {shown.reward:g}"
-    title = f"task {shown.task} · rollout {shown.rollout} · {reward}"
+    title = f"{f'{side} · ' if side else ''}task {shown.task} · rollout {shown.rollout} · {reward}"
     console.rule(Text(title, style="bold"), align="left", characters="─")
     place = f"{shown.file}:{shown.line}"
     console.print(Text(f"{place}{f' · {shown.agent}' if shown.agent else ''}", style="dim"))

@@ -1,4 +1,4 @@
-"""This module prints plain reports: lines and tables of a few columns, bold or dim on a terminal, never wrapped in a pipe.
+"""Plain reports: lines and tables of a few columns, bold or dim on a terminal, never wrapped in a pipe.
 
 It is for commands that are done in half a second: loading what draws live tables would take a tenth of that.
 """

@@ -1,4 +1,4 @@
-"""This module shows a verification: a live line while it runs, its summary, and the flip table of two verifiers."""
+"""Output of `verify`: a live line, the summary, and the flip table of two verifiers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rollforge.cli.render.console import err, out, say
-from rollforge.cli.render.progress import Progress, duration, number, write_record
+from rollforge.cli.render.progress import Progress, duration, number, short_time, write_record
 from rollforge.errors import Exit
 from rollforge.records import JsonObject
 
@@ -74,15 +74,6 @@ def snapshot_text(now: VerifySnapshot) -> str:
     if now.is_waiting:
         parts.append("waiting for rollouts")
     return "verifying · " + " · ".join(parts)
-
-
-def short_time(seconds: float) -> str:
-    """A short time for people: 12 µs, 3.4 ms, 1.2 s."""
-    if seconds < 1e-3:
-        return f"{seconds * 1e6:.0f} µs"
-    if seconds < 1:
-        return f"{seconds * 1e3:.2g} ms"
-    return duration(seconds)
 
 
 def summary_record(summary: VerifySummary, code: Exit) -> JsonObject:

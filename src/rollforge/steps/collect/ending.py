@@ -1,4 +1,4 @@
-"""This module says how a collection ended: why it stopped, what that means for the exit code, and in which words."""
+"""How a collection ended: the reason, the exit code, the message."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ import msgspec
 
 from rollforge.errors import UsageError
 from rollforge.records import JsonObject
+from rollforge.redaction import is_secret_name
 
 if TYPE_CHECKING:
     from rollforge.agents.base import AgentOptions
@@ -196,6 +197,7 @@ class CollectOptions(TaskOptions, ServerOptions, VerifierOptions, RolloutOptions
         """Refuse what cannot work, before anything is touched."""
         self._check_numbers()
         self._check_agent()
+        _refuse_secret_settings(self.overrides)
         if "model" in self.overrides:
             raise UsageError("-S model=… names no model", hint="give -m/--model NAME")
         if not self.model and self.asks_model:
@@ -309,6 +311,18 @@ class CollectOptions(TaskOptions, ServerOptions, VerifierOptions, RolloutOptions
         )
         config: JsonObject = msgspec.to_builtins(named)
         return {name: config.pop(name) for name in _MANIFEST_ORDER} | config
+
+
+def _refuse_secret_settings(overrides: JsonObject, path: str = "") -> None:
+    """Refuse a key where it would be written into every task and row; the message does not repeat it."""
+    for name, value in overrides.items():
+        if isinstance(value, dict):
+            _refuse_secret_settings(value, f"{path}{name}.")
+        elif isinstance(value, str) and is_secret_name(name):
+            raise UsageError(
+                f"-S {path}{name}=… looks like a secret, and would be written into every row",
+                hint="put the key into a variable and name it with --api-key-env",
+            )
 
 
 def check_bounds(flag: str, value: float, lowest: float, highest: float) -> None:

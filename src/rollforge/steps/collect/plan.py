@@ -28,6 +28,7 @@ from rollforge.agents.base import Preparation
 from rollforge.agents.transcript import tool_names
 from rollforge.errors import DataError, ResumeRefused, UsageError
 from rollforge.records import OWN_KEY, PARAMS_KEY, TASK_KEY, JsonObject, from_json, to_json
+from rollforge.redaction import SECRETS
 from rollforge.registry import did_you_mean
 from rollforge.steps.collect.options import CollectOptions, verifier_name
 from rollforge.store import (
@@ -134,6 +135,7 @@ def make_plan(
     try:
         digest = _digest(Path(spooled or _existing(options.input, "check -i/--input; `-` reads stdin")))
         fingerprint = _fingerprint(options, digest, verifier_fingerprint) | agent.fingerprint
+        fingerprint = from_json(SECRETS.data(to_json(fingerprint)))  # as the manifest holds it
         if old is not None:
             before = {**old.fingerprint, "input": digest}
             if SUSPECT in old.extra and before.get(VERIFIER_SOURCE) != fingerprint[VERIFIER_SOURCE]:
@@ -414,7 +416,7 @@ class _TaskWriter:
         if self._agent.tools:
             offer_tools(row[PARAMS_KEY], self._agent.tools)
         row[TASK_KEY] = index = self._task_id(row, ordinal, number)
-        data = to_json(row) + b"\n"
+        data = SECRETS.data(to_json(row)) + b"\n"
         self._file.write(data)
         self.ids.append(index)
         self._lines.append(number)

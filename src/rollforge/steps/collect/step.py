@@ -21,6 +21,8 @@ from rollforge.agents.base import Agent, Preparation
 from rollforge.checks.stream import SuspectWindow
 from rollforge.endpoint.model import LOGPROBS_ABSENT
 from rollforge.errors import Exit, RollforgeError
+from rollforge.records import JsonObject
+from rollforge.redaction import SECRETS
 from rollforge.steps.collect.ending import CollectResult, ending_of, message_of, raise_fatal
 from rollforge.steps.collect.forecast import bottleneck, forecast
 from rollforge.steps.collect.live import LiveSnapshot, reward_facts
@@ -40,6 +42,11 @@ SUSPECT_VERIFIER = "suspect_verifier"
 MANIFEST_EVERY_S = 2.0
 
 
+def _named_variables(options: JsonObject) -> list[str]:
+    """Environment variables that a verifier's options name (`api_key_env`)."""
+    return [value for key, value in options.items() if key.endswith("_env") and isinstance(value, str)]
+
+
 class Collection:
     """One call of `collect`."""
 
@@ -52,6 +59,9 @@ class Collection:
         observer: Observer | None = None,
     ) -> None:
         options.check()
+        SECRETS.learn_environment(options.api_key_env, *_named_variables(options.verifier_options))
+        SECRETS.learn_from(options.to_config())
+        SECRETS.learn_words(command or [])
         self.options = options
         self.plan: CollectPlan | None = None
         self.notes: list[str] = []
@@ -306,6 +316,7 @@ class Collection:
             commit_s=machinery.rollouts.commit_s,
             verify_slots=self.options.verify_concurrency,
             seconds_per_verdict=machinery.judge.counters.seconds_per_verdict if machinery.judge else None,
+            waits_for="model" if self.options.asks_model else "agent server",
         )
 
 

@@ -8,7 +8,7 @@ how it was made.
 from rollforge.steps.prepare.lineage import Lineage, Origin, trace
 from rollforge.steps.prepare.manifest import CheckRecord, DatasetManifest, read_manifest
 from rollforge.steps.prepare.rebuild import prepare_again
-from rollforge.steps.prepare.run import prepare, refuse_mistakes
+from rollforge.steps.prepare.run import carry_out, prepare, understand
 from rollforge.steps.prepare.settings import Settings
 
 __all__ = [
@@ -17,9 +17,10 @@ __all__ = [
     "Lineage",
     "Origin",
     "Settings",
+    "carry_out",
     "prepare",
     "prepare_again",
     "read_manifest",
-    "refuse_mistakes",
     "trace",
+    "understand",
 ]

@@ -129,6 +129,7 @@ def describe(pool: Pool, selection: Selection, numbers: Ints) -> DatasetStatisti
                 share_gap_below=_share(~reaches(gap, 0.1)),
                 chosen_reward=summary(candidates.reward[chosen]),
                 rejected_reward=summary(candidates.reward[rejected]),
+                pool_chars=summary(candidates.chars[~np.isnan(candidates.reward)]),
                 chosen_chars=summary(candidates.chars[chosen]),
                 rejected_chars=summary(candidates.chars[rejected]),
                 share_chosen_longer=_share(candidates.chars[chosen] > candidates.chars[rejected]),
@@ -147,6 +148,7 @@ def describe(pool: Pool, selection: Selection, numbers: Ints) -> DatasetStatisti
         tasks=tasks,
         reward=summary(candidates.reward[picks]),
         chars=summary(candidates.chars[picks]),
+        pool_chars=summary(candidates.chars[~np.isnan(candidates.reward)]),
         histogram=histogram(candidates.reward[picks]),
         exact_duplicates=_repeats(candidates.group[picks], candidates.answer[picks]),
     )

@@ -19,6 +19,8 @@ from rollforge.conversations.template import template_file
 from rollforge.errors import DataError, UsageError
 from rollforge.exporters.form import Layout
 from rollforge.registry import refuse_unknown
+from rollforge.steps.prepare.evaluation_prompts import evaluation_files
+from rollforge.steps.prepare.pool import EvaluationOverlap
 from rollforge.steps.prepare.settings import SETTING_NAMES, Settings
 from rollforge.store import RunFiles
 from rollforge.store.digest import digest_of
@@ -127,6 +129,8 @@ class DatasetStatistics(_Keyed, kw_only=True):
     gap: _Summary = UNSET
     reward: _Summary = UNSET
     chars: _Summary = UNSET
+    pool_chars: _Summary = UNSET
+    """Lengths of all judged answers, beside those of the chosen ones."""
     mean_reward: _Summary = UNSET
     std_reward: _Summary = UNSET
     pass_rate: _Summary = UNSET
@@ -186,6 +190,20 @@ class CheckRecord(_Keyed, kw_only=True):
     warnings: list[str] | UnsetType = UNSET
     forced: bool | UnsetType = UNSET
     """Whether `--force` was given."""
+    ignored: list[str] | UnsetType = UNSET
+    """Checks that `--ignore` named; absent if none."""
+
+
+class RunSource(msgspec.Struct, kw_only=True):
+    """Where the rollouts of a run come from, as far as its manifest and its rows say."""
+
+    run: str
+    models: list[str] = []
+    """The model asked for, then the names that its answers carried."""
+    verifiers: list[str] = []
+    verifier_options: dict[str, Any] = {}
+    fingerprints: list[str] = []
+    """Digests of the verifiers, as the verdicts carry them."""
 
 
 Threshold = float | str | dict[str, int]
@@ -202,6 +220,8 @@ class DatasetManifest(msgspec.Struct, kw_only=True):
     seed: int
     inputs: list[Input]
     versions: dict[str, str]
+    sources: list[RunSource] = []
+    """Model, verifier, its options and fingerprint of each run, so that a reward need not be configured twice."""
     thresholds: dict[str, Threshold]
     """Values that decided, given or taken from the data."""
     counts: DatasetCounts
@@ -213,6 +233,8 @@ class DatasetManifest(msgspec.Struct, kw_only=True):
     files: list[FileRecord] = []
     flags: list[RedFlag] = []
     check: CheckRecord = msgspec.field(default_factory=CheckRecord)
+    decontamination: list[EvaluationOverlap] = []
+    """Per evaluation file the prompts read and the tasks that overlap one of them."""
     dry_run: bool = False
     outlook: list[dict[str, float]] = []
     """Counts at other thresholds; a dry run shows them."""
@@ -252,7 +274,7 @@ def read_manifest(path: str | Path) -> DatasetManifest:
 
 def files_beside(settings: Settings) -> list[Path]:
     """Files other than the runs' that decide the result: evaluation prompts, chat template, tokenizer."""
-    found = [Path(path) for path in settings.decontaminate]
+    found = evaluation_files(settings.decontaminate)
     found += [template_file(settings.template)] if settings.template is not None else []
     return found + ([tokenizer_file(settings.tokenizer)] if settings.tokenizer is not None else [])
 

@@ -7,15 +7,9 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
-import msgspec
 import numpy as np
-
-from rollforge.errors import UsageError
-from rollforge.records import JsonObject, Task, content_text
-from rollforge.store.reading import UNREADABLE
 
 _WORD = re.compile(r"\w+")
 _SIZE = 64
@@ -103,37 +97,3 @@ class Grams:
             for size, known in self._short.items()
             if len(found) >= size
         )
-
-
-def evaluation_grams(paths: Sequence[Path], size: int) -> Grams:
-    """The word sequences of evaluation files: task rows, rows with a prompt, question or text, or plain lines."""
-    known = Grams(size)
-    for path in paths:
-        if not path.is_file():
-            raise UsageError(f"--decontaminate {path}: no such file")
-        for text in _prompts(path):
-            known.add(text)
-    return known
-
-
-def _prompts(path: Path) -> Iterator[str]:
-    with path.open("rb") as file:
-        for line in file:
-            try:
-                row = msgspec.json.decode(line) if line.lstrip().startswith(b"{") else None
-            except UNREADABLE:
-                row = None
-            yield _prompt_of(row) if isinstance(row, dict) else line.decode("utf-8", "replace")
-
-
-def _prompt_of(row: JsonObject) -> str:
-    if isinstance(row.get("responses_create_params"), dict):
-        return Task(row).prompt
-    for key in ("prompt", "question", "problem", "input", "text", "messages"):
-        value = row.get(key)
-        if isinstance(value, str):
-            return value
-        if isinstance(value, list):
-            users = [item for item in value if isinstance(item, dict) and item.get("role") == "user"]
-            return content_text(users[-1].get("content")) if users else ""
-    return ""

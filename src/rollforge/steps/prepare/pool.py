@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -42,6 +43,16 @@ class TextColumn:
     def __getitem__(self, position: int) -> str | None:
         code = int(self.codes[position])
         return self.names[code] if code >= 0 else None
+
+
+class EvaluationOverlap(msgspec.Struct):
+    """What decontamination against one file found."""
+
+    file: str
+    prompts: int
+    """Prompts read."""
+    tasks: int
+    """Tasks of the runs whose prompt overlaps one of them."""
 
 
 @dataclass
@@ -73,6 +84,7 @@ class Pool:
     """Lines that are no rollout rows."""
     overruled: int
     """Rows that a later one with the same task, rollout and attempt replaces."""
+    evaluations: list[EvaluationOverlap] = field(default_factory=list)
     _unpacked: dict[int, IO[bytes]] = field(default_factory=dict)
     """Run → its temporary unpacked file."""
 

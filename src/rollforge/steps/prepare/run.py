@@ -15,6 +15,7 @@ from rollforge.errors import UsageError
 from rollforge.exporters.base import Exporter, load_exporter, refuse_unsupported
 from rollforge.exporters.examples import KIND_OF_RECIPE
 from rollforge.exporters.form import Form
+from rollforge.index import Index, codes
 from rollforge.recipes import RECIPES
 from rollforge.recipes.base import Ints
 from rollforge.steps.prepare.card import files_by_split, write_card
@@ -27,6 +28,7 @@ from rollforge.steps.prepare.manifest import (
     CheckRecord,
     DatasetManifest,
     FormRecord,
+    RunSource,
     describe_inputs,
     files_beside,
     files_of_runs,
@@ -40,7 +42,7 @@ from rollforge.steps.prepare.settings import Settings, make_settings
 from rollforge.steps.prepare.survey import Survey, survey
 from rollforge.steps.prepare.text_filters import AnswerUse, rule_out_by_text
 from rollforge.steps.prepare.write import Progress, Written, copy_dataset, write_dataset
-from rollforge.store import RunFiles
+from rollforge.store import RunFiles, read_manifest
 from rollforge.store.digest import Digests
 from rollforge.store.find import find_runs
 
@@ -98,7 +100,19 @@ def prepare(
         check: what `rollforge check` found, for the manifest.
         options: fields of `Settings`.
     """
-    job = understand(recipe, to=to, out=out, dry_run=dry_run, **options)
+    return carry_out(
+        understand(recipe, to=to, out=out, dry_run=dry_run, **options), runs, check=check, progress=progress
+    )
+
+
+def carry_out(
+    job: PrepareJob,
+    runs: str | Path | Sequence[str | Path],
+    *,
+    check: CheckRecord | Mapping[str, object] | None = None,
+    progress: Progress = silent,
+) -> DatasetManifest:
+    """Do what `understand` has checked."""
     names = _name_runs([runs] if isinstance(runs, str | Path) else list(runs))
     checked = msgspec.convert(check or {}, CheckRecord, from_attributes=True)
     with closing(load_pool(names, job.settings)) as pool, Digests() as digests:
@@ -136,13 +150,6 @@ def understand(
     form = asked_form(exporter, settings, kind, container)
     folder = None if dry_run or out is None else Path(out)
     return PrepareJob(recipe, exporter(), settings, form, folder)
-
-
-def refuse_mistakes(
-    recipe: str, *, to: str, out: str | Path | None, dry_run: bool = False, **options: object
-) -> None:
-    """Raise for what cannot be done, before any run is opened."""
-    understand(recipe, to=to, out=out, dry_run=dry_run, **options)
 
 
 def _name_runs(given: Sequence[str | Path]) -> list[str]:
@@ -291,16 +298,38 @@ def _describe(
         seed=job.settings.seed,
         inputs=describe_inputs(runs, files_beside(job.settings)),
         versions=versions(),
+        sources=[_source_of(run, index) for run, index in zip(runs, pool.indexes, strict=True)],
         thresholds=selection.settings,
         counts=count_fates(pool, plan, numbers, lost),
         untidy={},
         form=_form_record(job.exporter, selection.kind, form),
         statistics=statistics,
         splits={},
+        decontamination=pool.evaluations,
         flags=[
             *red_flags(job.recipe, len(numbers), statistics),
             *scale_flags(pool.candidates.reward, selection.settings, options),
         ],
+    )
+
+
+def _source_of(run: str, index: Index) -> RunSource:
+    """Model and verifier of a run, from its manifest and its rows."""
+    config, model = {}, None
+    if (found := read_manifest(RunFiles(run))) is not None:
+        config, model = found.config, found.config.get("model")
+    seen = {
+        name: sorted(codes(index.table([name], may_code=True).column(name))[1])
+        for name in ("model", "verifier", "fingerprint")
+    }
+    asked = [model] if isinstance(model, str) else []
+    options = config.get("verifier_options")
+    return RunSource(
+        run=run,
+        models=list(dict.fromkeys([*asked, *seen["model"]])),
+        verifiers=seen["verifier"] or [name for name in (config.get("verifier"),) if isinstance(name, str)],
+        verifier_options=options if isinstance(options, dict) else {},
+        fingerprints=seen["fingerprint"],
     )
 
 

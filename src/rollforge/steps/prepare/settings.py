@@ -46,7 +46,7 @@ class SelectionSettings:
     keep_error_text: bool = False
     """Keep answers that look like error messages, such as HTML pages."""
     decontaminate: tuple[str, ...] = ()
-    """File of evaluation prompts; tasks that share a word sequence with it are dropped. Repeatable."""
+    """Evaluation prompts: a task file, a run or a bench folder. Tasks that share a word sequence are dropped. Repeatable."""
     ngram: int = 13
     """Words in a shared sequence, for --decontaminate."""
     apart: bool = False

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from hashlib import sha256
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -18,9 +17,10 @@ from rollforge.conversations.messages import ChatMessage, Conversation, Inexpres
 from rollforge.conversations.reader import ConversationReader
 from rollforge.errors import UsageError
 from rollforge.recipes.base import Ints, Mask, screen
+from rollforge.steps.prepare.evaluation_prompts import evaluation_files, read_prompts
 from rollforge.steps.prepare.manifest import tokenizer_file
-from rollforge.steps.prepare.overlap import Grams, SignatureIndex, evaluation_grams, signature, similarity
-from rollforge.steps.prepare.pool import Pool
+from rollforge.steps.prepare.overlap import Grams, SignatureIndex, signature, similarity
+from rollforge.steps.prepare.pool import EvaluationOverlap, Pool
 from rollforge.steps.prepare.settings import Settings
 from rollforge.steps.prepare.write import Progress
 
@@ -44,8 +44,7 @@ def rule_out_by_text(pool: Pool, settings: Settings, progress: Progress, answers
     if settings.dedupe_prompts != "none":
         unusable["duplicate prompt"] = _repeated_prompts(pool, settings, progress)
     if settings.decontaminate:
-        grams = evaluation_grams([Path(path) for path in settings.decontaminate], settings.ngram)
-        unusable["prompt overlaps an evaluation"] = _contaminated(pool, grams, progress)
+        unusable["prompt overlaps an evaluation"] = _contaminated(pool, settings, progress)
     pool.candidates = replace(pool.candidates, unusable=unusable)
     if len(settings.split) > 1:
         pool.prompt = _normalised_prompts(pool, progress)
@@ -143,11 +142,25 @@ def _answers_with_calls(pool: Pool, settings: Settings, progress: Progress) -> I
     return answer
 
 
-def _contaminated(pool: Pool, grams: Grams, progress: Progress) -> Mask:
+def _contaminated(pool: Pool, settings: Settings, progress: Progress) -> Mask:
+    """Rollouts whose prompt shares a word sequence with an evaluation prompt; the pool notes how many each file has."""
     first, codes = _first_of_each_prompt(pool)
+    texts = {
+        position: prompt_text(conversation)
+        for position, conversation in _conversations(pool, np.sort(first), progress, "decontaminate")
+    }
     overlaps = np.zeros(len(first), dtype=bool)
-    for position, conversation in _conversations(pool, np.sort(first), progress, "decontaminate"):
-        overlaps[codes[position]] = grams.overlaps(prompt_text(conversation))
+    for path in evaluation_files(settings.decontaminate):
+        prompts = read_prompts(path)
+        grams = Grams(settings.ngram)
+        for text in prompts:
+            grams.add(text)
+        here = np.zeros(len(first), dtype=bool)
+        for position, text in texts.items():
+            here[codes[position]] = grams.overlaps(text)
+        tasks = len(np.unique(pool.candidates.group[here[codes]]))
+        pool.evaluations.append(EvaluationOverlap(str(path), len(prompts), tasks))
+        overlaps |= here
     return np.asarray(overlaps[codes])
 
 

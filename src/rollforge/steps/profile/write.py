@@ -86,15 +86,14 @@ def _slices(
         part = {name: _values(column.slice(first, SLICE)) for name, column in whole.items()}
         tasks = whole["task"].slice(first, SLICE).to_numpy()
         columns = [values for name, values in part.items() if name not in _LEFT_OUT]
-        rows = [
-            # NaN is the one value that is not itself.
-            {
-                name: value
-                for name, value in zip(names, values, strict=True)
-                if value is not None and value == value
-            }
-            for values in zip(*columns, strict=True)
+        rows: list[JsonObject] = [
+            dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)
         ]
+        for name, values in zip(names, columns, strict=True):
+            if None in values:
+                for row in rows:
+                    if row[name] is None:
+                        del row[name]
         beside = zip(
             part["pass_rate_low"],
             part["pass_rate_high"],
@@ -103,7 +102,7 @@ def _slices(
             strict=True,
         )
         for row, (low, high, histogram, sample) in zip(rows, beside, strict=True):
-            if low is not None and low == low:
+            if low is not None:
                 row["pass_rate_ci"] = [low, high]
             if histogram is not None:
                 row["histogram/reward"] = histogram
@@ -119,13 +118,15 @@ def _one_array(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """The values of a column; None, or NaN for a number, where they are null or not finite."""
-    if pa.types.is_floating(column.type):
-        numbers = column.to_numpy(zero_copy_only=False)
-        values: list[Any] = np.where(np.isfinite(numbers), numbers, np.nan).tolist()
-        return values
-    found: list[Any] = column.to_pylist()
-    return found
+    """The values of a column; None where they are null or not finite."""
+    if not pa.types.is_floating(column.type):
+        found: list[Any] = column.to_pylist()
+        return found
+    numbers = column.to_numpy(zero_copy_only=False)
+    values: list[Any] = numbers.tolist()
+    for place in np.flatnonzero(~np.isfinite(numbers)).tolist():
+        values[place] = None
+    return values
 
 
 def _rollout_infos(index: Index, where: str | None) -> dict[int, list[JsonObject]]:

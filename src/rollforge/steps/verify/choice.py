@@ -1,4 +1,4 @@
-"""Which rollouts of a run are judged: those without a verdict, among those that the user picked."""
+"""Which rollouts of a run to judge: those without a verdict, narrowed by the flags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop of verification: read rollouts, judge them, append verdicts.
+"""The loop of `verify`: read rollouts, judge them, append verdicts.
 
 Memory is bounded by what is in flight, not by the run. Nothing a verdict does can end the verification; what ends it early is a
 user's interrupt or a disk that cannot be written, and then the same command resumes with what is on disk.

@@ -1,4 +1,4 @@
-"""Compares two verifiers on the same rollouts: where they agree, which way they flip, by how much.
+"""Compares two verifiers on the same rollouts: agreement, flips, paired difference.
 
 A verifier is named as in the verdicts file; `NAME@fast` or `NAME@1f0c` picks one mode or fingerprint of it, and `recorded` is the
 reward that the rollouts file itself holds.

@@ -1,4 +1,4 @@
-"""Reads and writes `rollouts_verdicts.jsonl`."""
+"""`rollouts_verdicts.jsonl`: which rollouts a verifier has judged, and the row of a verdict."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from rollforge.records import (
     from_json,
     to_json,
 )
+from rollforge.redaction import SECRETS
 from rollforge.registry import did_you_mean
 from rollforge.rollouts import Rollout
 from rollforge.store import RunFiles, mend_tail, write_atomically
@@ -147,8 +148,8 @@ class FailureFile:
         if not self._lines:
             return
         if not is_held(self._files.lock):
-            mend_tail(self._files.failures)  # no other process is writing now
-        data = b"\n".join([*self._lines, b""])
+            mend_tail(self._files.failures)  # nobody is in the middle of a line now
+        data = SECRETS.data(b"\n".join([*self._lines, b""]))
         self._lines.clear()
         handle = os.open(self._files.failures, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:

@@ -1,4 +1,4 @@
-"""Reads an instruction's arguments from the row, and refuses missing or senseless ones.
+"""Arguments of an instruction, from the row; refuses missing and meaningless ones.
 
 NeMo Gym's library fills a missing argument with a random one, which makes the reward random. Here it is an
 error of the task: it raises, and the rollout stays unjudged.

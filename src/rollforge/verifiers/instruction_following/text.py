@@ -1,4 +1,4 @@
-"""Cuts text into words and sentences as the instruction checkers count them.
+"""Splits text into words and sentences as the instruction checkers count them.
 
 There are two splitters into sentences, because the checkers use two: `split_sentences` is a chain of
 substitutions in which every `.`, `?` and `!` ends a sentence unless a rule protects it, and `punkt_sentences`

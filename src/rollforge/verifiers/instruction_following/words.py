@@ -1,4 +1,4 @@
-"""Instructions about words: which must or must not occur, how often, and where."""
+"""Instructions about words: required and forbidden ones, their counts and positions."""
 
 from __future__ import annotations
 

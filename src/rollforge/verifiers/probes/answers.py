@@ -1,4 +1,4 @@
-"""Made-up answers whose right verdict is known.
+"""Generates answers whose verdict is known.
 
 They do not depend on how a verifier works: a gold answer is written in every form that people ask models for, and one form that
 passes is enough.

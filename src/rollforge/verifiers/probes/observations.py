@@ -1,4 +1,4 @@
-"""A verifier's answers to the probes, and the report about them.
+"""A verifier's verdicts on the probes, collected until a report is made.
 
 Nothing is judged before the report: which reward counts as a pass depends on all rewards seen.
 """

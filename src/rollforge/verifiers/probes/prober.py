@@ -1,4 +1,4 @@
-"""Asks a verifier the probe questions about one task after another.
+"""Probes a verifier task by task and collects its verdicts.
 
 Tasks may come all at once or during a running collection. No model is called, and no verdict of a probe enters a run.
 """

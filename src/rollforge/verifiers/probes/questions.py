@@ -1,4 +1,4 @@
-"""The probe questions: what every verifier must get right, and the tolerated share of wrong answers."""
+"""The questions that probes ask, and the tolerated error rate of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rates with intervals, and the judgement whether a verifier is broken.
+"""Verdicts on probes → error rates with intervals, and a judgement with its reason.
 
 A verifier is judged broken only when a rate's whole interval lies beyond its limit; a few bad answers of a small sample are shown,
 not judged.

@@ -1,0 +1,87 @@
+"""Evaluation prompts for `--decontaminate`: from task files of any container, run folders and bench folders.
+
+A file without prompts is refused: decontamination that reads nothing would let held-out data leak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from rollforge.errors import UsageError
+from rollforge.records import PARAMS_KEY, JsonObject, Task, content_text
+from rollforge.store import RunFiles
+from rollforge.store.reading import UNREADABLE
+from rollforge.tasks import is_typed_task, read_lines, unwrap_typed_task
+
+_PROMPT_KEYS = ("prompt", "question", "problem", "input", "text", "messages")
+
+
+def evaluation_files(paths: Sequence[str]) -> list[Path]:
+    """The files behind `--decontaminate`: a folder stands for the tasks of the runs in it."""
+    found: list[Path] = []
+    for name in paths:
+        path = Path(name)
+        if path.is_dir():
+            inner = sorted(child for child in path.iterdir() if child.is_dir())
+            files = [file for folder in (path, *inner) for file in _run_prompts(folder)]
+            if not files:
+                raise UsageError(
+                    f"--decontaminate {path}: a folder without a run",
+                    hint="give a task file, a run, or a folder of bench",
+                )
+            found += files
+        elif path.is_file():
+            found.append(path)
+        else:
+            raise UsageError(f"--decontaminate {path}: no such file")
+    return list(dict.fromkeys(found))
+
+
+def _run_prompts(folder: Path) -> list[Path]:
+    """The task files of the runs in a folder, or their rollouts where a run has no task file."""
+    tasks = sorted(folder.glob("*_tasks.jsonl*"))
+    rollouts = RunFiles(folder).rollouts
+    return tasks or ([rollouts] if rollouts.is_file() else [])
+
+
+def read_prompts(path: Path) -> list[str]:
+    """The prompts in a file; raises when it has none."""
+    prompts = [text for text in _prompts(path) if text.strip()]
+    if not prompts:
+        raise UsageError(
+            f"--decontaminate {path}: no prompt in it",
+            hint=f"rows need responses_create_params or one of {', '.join(_PROMPT_KEYS)}; or give plain lines of text",
+        )
+    return prompts
+
+
+def _prompts(path: Path) -> Iterator[str]:
+    for _, line in read_lines(path):
+        row = None
+        if line.lstrip().startswith(b"{"):
+            try:
+                row = msgspec.json.decode(line)
+            except UNREADABLE:
+                continue
+        yield _prompt_of(row) if isinstance(row, dict) else line.decode("utf-8", "replace")
+
+
+def _prompt_of(row: JsonObject) -> str:
+    """The text of the last user message; of a row whose prompt a template makes, its longest text."""
+    if is_typed_task(row):
+        row = unwrap_typed_task(row)
+    if isinstance(params := row.get(PARAMS_KEY), dict) and params.get("input"):
+        return Task(row).prompt
+    for key in _PROMPT_KEYS:
+        value = row.get(key)
+        if isinstance(value, str) and value.strip():
+            return value
+        if isinstance(value, list):
+            users = [item for item in value if isinstance(item, dict) and item.get("role") == "user"]
+            if users:
+                return content_text(users[-1].get("content"))
+    texts = [value for value in row.values() if isinstance(value, str)]
+    return max(texts, key=len, default="")

@@ -1,0 +1,77 @@
+"""What commands say about sides, purposes and pipes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rollforge.cli import run
+from rollforge.errors import Exit, GateFailed
+from rollforge.testing import Shape, healthy_run, sick_run
+
+SHAPE = Shape(tasks=12, samples=4, unjudged=0.0, failed=0.0)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_show_example_says_which_side_is_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    healthy_run(SHAPE, seed=7).write("run")
+    run("prepare dpo run -o data --to trl --force --progress none".split())  # noqa: SIM905
+    capsys.readouterr()
+    run(["show", "--example", "data/train.jsonl:1"])
+    shown = capsys.readouterr().out
+    assert shown.index("chosen · task") < shown.index("rejected · task")
+
+
+def test_prepare_ignores_the_checks_it_is_told_to_and_records_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sick_run("error-texts", seed=7).write("run")
+    with pytest.raises(GateFailed) as stopped:
+        run("prepare ppo run -o data --to trl --progress none".split())  # noqa: SIM905
+    assert "--ignore ID" in (stopped.value.hint or "")
+    named = [line.strip().partition(":")[0] for line in str(stopped.value).splitlines()[1:]]
+    words = [word for id in named for word in ("--ignore", id)]
+    capsys.readouterr()
+    assert run(["prepare", "ppo", "run", "-o", "data", "--to", "trl", "--json", *words]) == Exit.DONE
+    assert json.loads(capsys.readouterr().out)["check"]["ignored"] == named
+
+
+def test_check_takes_several_purposes(capsys: pytest.CaptureFixture[str]) -> None:
+    healthy_run(SHAPE, seed=7).write("run")
+    run("check run --for sft --for dpo --json".split())  # noqa: SIM905
+    assert json.loads(capsys.readouterr().out)["asked"] == ["sft", "dpo"]
+
+
+def test_markdown_of_a_run_with_notes_only_names_the_notes(capsys: pytest.CaptureFixture[str]) -> None:
+    healthy_run(SHAPE, seed=7).write("run")
+    run(["check", "run", "--markdown"])
+    text = capsys.readouterr().out
+    assert "| error |" not in text and "| warning |" not in text
+    assert "| note | `volume` |" in text
+
+
+def test_a_list_in_a_pipe_has_one_line_per_member(capsys: pytest.CaptureFixture[str]) -> None:
+    from rollforge.verifiers import VERIFIERS
+
+    run(["list", "verifiers"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == VERIFIERS.names()
+    assert not any("…" in line for line in lines)
+
+
+def test_status_shows_control_characters_and_obeys_none(capsys: pytest.CaptureFixture[str]) -> None:
+    healthy_run(SHAPE, seed=7).write("run")
+    manifest = json.loads(Path("run/rollouts_run.json").read_text())
+    manifest["state"] = "interrupted"
+    manifest["command"] = ["rollforge", "collect", "\x1b[2Jboo"]
+    Path("run/rollouts_run.json").write_text(json.dumps(manifest))
+    run(["status", "run"])
+    printed = capsys.readouterr()
+    assert "\x1b" not in printed.out + printed.err
+    assert "boo" in printed.out

@@ -1,0 +1,170 @@
+"""No way of giving a key to rollforge leaves it in a run's files, on stdout or stderr, or in a sink.
+
+Each way has a secret of its own, so one command tries many. Everything that was written or printed is searched for all of them.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rollforge.redaction import Redactor
+from rollforge.simulate import SimulatedProcess, SimulateOptions, example_tasks
+
+TRIED: list[str] = []
+
+
+def secret(way: str) -> str:
+    """A secret for one way, of a shape that no rule about shapes knows."""
+    TRIED.append(way)
+    return f"LEAK{len(TRIED)}q7Zr{len(TRIED)}xW9v"
+
+
+def run(
+    folder: Path, *words: str, env: dict[str, str] | None = None, verb: str = "collect"
+) -> subprocess.CompletedProcess[str]:
+    tasks = folder / "tasks.jsonl"
+    if not tasks.exists():
+        tasks.write_text("".join(json.dumps(row) + "\n" for row in example_tasks(4, 0, "math")))
+    begin = [verb, "-i", "tasks.jsonl", "-o", "run", "-m", "simulated"] if verb == "collect" else [verb]
+    return subprocess.run(
+        [sys.executable, "-m", "rollforge", *begin, *words],
+        cwd=folder, env={**os.environ, **(env or {})}, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+
+
+def assert_no_leak(folder: Path, done: subprocess.CompletedProcess[str], *secrets: str) -> None:
+    places = {"stdout": done.stdout.encode(), "stderr": done.stderr.encode()}
+    places |= {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name not in ("config.toml", "verifier.py")
+    }
+    for value in secrets:
+        spellings = {
+            value,
+            base64.b64encode(value.encode()).decode(),
+            base64.b64encode(f"user:{value}".encode()).decode(),
+        }
+        leaks = [name for name, data in places.items() if any(one.encode() in data for one in spellings)]
+        assert not leaks, f"{value} is in {leaks}"
+
+
+def test_keys_in_the_environment_and_echoed_by_the_server(tmp_path: Path) -> None:
+    """1–6: the key of --api-key-env, echoed in error bodies with several statuses, on stderr, in failures and in the manifest."""
+    for status in ("401", "400", "500", "422", "403"):
+        key = secret(f"Authorization header echoed in a {status}")
+        folder = tmp_path / status
+        folder.mkdir()
+        with SimulatedProcess(SimulateOptions(faults=(f"echo-headers=1.0,status={status}",))) as server:
+            done = run(
+                folder, "--base-url", server.base_url, "--api-key-env", "MY_KEY", "--attempts", "1", "--retries", "0",
+                "--json", env={"MY_KEY": key},
+            )  # fmt: skip
+        assert done.returncode != 0
+        assert_no_leak(folder, done, key)
+    key = secret("key of --api-key-env in a healthy run")
+    done = run(tmp_path, "--api-key-env", "MY_KEY", "--verifier", "exact", env={"MY_KEY": key})
+    assert done.returncode == 0, done.stderr
+    assert_no_leak(tmp_path, done, key)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("-S", "api_key={}"),
+        ("-S", "extra_body.api_key={}"),
+        ("-S", "metadata.token={}"),
+        ("-S", "headers.Authorization={}"),
+        ("--set", "password={}"),
+        ("--api-key-env", "sk-{}abcdefghijklmnop"),
+        ("--base-url", "http://user:{}@127.0.0.1:9/v1"),
+        ("--base-url", "http://127.0.0.1:9/v1?api_key={}"),
+        ("--base-url", "http://{}@127.0.0.1:9/v1"),
+        ("--gym-agent", "http://user:{}@127.0.0.1:9"),
+        ("--gym-resources", "http://127.0.0.1:9?token={}"),
+        ("--verifier", "judge", "--verifier-set", "api_key={}"),
+        ("--verifier", "judge", "--verifier-set", "base_url=http://user:{}@127.0.0.1:9/v1"),
+        ("--step-size", "2", "--buffer", "postgresql://user:{}@127.0.0.1:9/db"),
+        ("--step-size", "2", "--buffer", "postgresql://127.0.0.1:9/db?password={}"),
+        ("--step-size", "2", "--sink", "mlflow=http://user:{}@127.0.0.1:9"),
+        ("--step-size", "2", "--sink", "otel=http://127.0.0.1:9?token={}"),
+        ("--tools", "mcp:http://user:{}@127.0.0.1:9/mcp"),
+        ("--tools", "mcp:http://127.0.0.1:9/mcp?token={}"),
+        ("--input", "https://user:{}@127.0.0.1:9/tasks.jsonl"),
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_keys_typed_where_they_do_not_belong(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """7–26: refused, or used and masked; never repeated."""
+    key = secret(" ".join(words))
+    begin = [word.format(key) for word in words]
+    done = run(tmp_path, *begin, "--json")
+    assert_no_leak(tmp_path, done, key)
+    assert "Traceback" not in done.stderr
+
+
+def test_keys_that_are_used_and_masked(tmp_path: Path) -> None:
+    """27–33: NeMo Gym's word, config file, a verifier's own option, and what a verifier returns and raises."""
+    gym, own, config = secret("+policy_api_key="), secret("a verifier's option"), secret("config file")
+    named = secret("a variable that a verifier's option names")
+    (tmp_path / "verifier.py").write_text(
+        "import os\n"
+        "def verify(task, response, access_token='', endpoint='', key_env=''):\n"
+        "    if task.index == 1:\n"
+        "        raise ValueError(f'cannot reach {endpoint} with {access_token}')\n"
+        "    return {'reward': 1.0, 'note': f'{access_token} {endpoint} {os.environ.get(key_env)}'}\n"
+    )
+    (tmp_path / "config.toml").write_text(
+        "[collect]\nverifier = 'verifier.py:verify'\n"
+        f"verifier_set = ['access_token={own}', 'endpoint=http://x.example/?token={config}', 'key_env=NAMED_KEY']\n"
+    )
+    done = run(
+        tmp_path, f"+policy_api_key={gym}", "--config", "config.toml", "--json", "--verify-workers", "0",
+        env={"NAMED_KEY": named, "ROLLFORGE_COLLECT_OUTAGE_PATIENCE": "5s"},
+    )  # fmt: skip
+    rows = (tmp_path / "run" / "rollouts.jsonl").read_text()
+    assert "***" in rows, done.stderr
+    assert_no_leak(tmp_path, done, gym, own, config, named)
+    again = run(
+        tmp_path, f"+policy_api_key={gym}", "--config", "config.toml", "--json", env={"NAMED_KEY": named}
+    )
+    assert again.returncode in (0, 3), "masked settings do not keep a run from being resumed"
+    assert_no_leak(tmp_path, again, gym, own, config, named)
+
+
+def test_every_reading_command_stays_clean(tmp_path: Path) -> None:
+    key = secret("key echoed as an answer, then read by status, show and profile")
+    (tmp_path / "tasks.jsonl").write_text(
+        json.dumps({"prompt": f"repeat {key}", "expected_answer": "1"}) + "\n"
+    )
+    done = run(tmp_path, "--verifier", "exact", "--api-key-env", "MY_KEY", env={"MY_KEY": key})
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "tasks.jsonl").unlink()
+    for verb in ("status", "show", "profile", "metrics"):
+        shown = run(tmp_path, "run", verb=verb)
+        assert_no_leak(tmp_path, shown, key)
+
+
+def test_words_that_are_no_secrets_are_left_alone() -> None:
+    redactor = Redactor()
+    redactor.learn_words(
+        ["--sort", "reward", "-S", "max_tokens=123456", "--api-key-env", "OPENAI_API_KEY", "--seed=7"]
+    )
+    redactor.learn_from(
+        {"api_key": "EMPTY", "token": "simulated", "max_output_tokens": 5, "model": "qwen2.5-7b"}
+    )
+    text = "EMPTY simulated OPENAI_API_KEY qwen2.5-7b 123456"
+    assert redactor.text(text) == text
+    assert redactor.data(text.encode()) == text.encode()
+
+
+def test_at_least_the_known_ways_were_tried() -> None:
+    if len(TRIED) > 5:  # with the tests above, in one process
+        print(f"{len(TRIED)} ways of giving a secret were tried")
