@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick lint fix golden docs bench torture trainers real shape browser mutants locked sbom fuzz
+.PHONY: demo test quick lint fix golden docs bench torture trainers real shape browser mutants locked lock sbom fuzz screenshots
 
 $(VENV)/.installed: pyproject.toml $(wildcard src/rollforge/_*.[ch] src/rollforge/*/_*.[ch] src/rollforge/*/*/_*.[ch])
 	$(PYTHON) -m venv $(VENV)
@@ -43,6 +43,9 @@ docs: $(VENV)/.dev  ## regenerate --help pages, family tables and the README tre
 
 trainers:  ## the trainers' own loaders in an environment of their own; tests/trainers uses it where it is
 	PYTHON=$(PYTHON) bash scripts/trainers.sh
+
+screenshots: $(VENV)/.dev  ## pictures of the report and the viewer for README and docs; needs Chromium
+	$(BIN)/python scripts/screenshots.py
 
 browser:  ## axe-core for the accessibility tests of pages; needs npm
 	npm install --silent --no-audit --no-fund --prefix .browser axe-core@4

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rollforge.cli import main, run
+from rollforge.cli.render import console
 from rollforge.testing import Shape, healthy_run, sick_run
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "cli"
@@ -78,6 +79,8 @@ def test_output_is_as_recorded(
     name: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
+    console.out.cache_clear()  # a console takes its width when it is made
+    console.err.cache_clear()
     monkeypatch.setenv("COLUMNS", WIDTH)
     monkeypatch.setenv("TERM", "dumb")
     with pytest.raises(SystemExit) as ended:

@@ -186,7 +186,22 @@ def result_of_episode(answer: JsonObject) -> JsonObject:
     }
 
 
+def failure_kind(failure: Failure) -> str:
+    """NeMo Gym's name for a failure of ours, out of its shared vocabulary."""
+    if failure.peer_kind is not None:
+        return failure.peer_kind
+    if failure.boundary == "verifier":
+        return "verifier_error"
+    if failure.kind == "timeout":
+        return "agent_timeout" if failure.boundary == "agent" else "transport_timeout"
+    if failure.kind in ("transient", "unavailable"):
+        return "transport_unreachable" if failure.status is None else "agent_request_failed"
+    return "agent_request_failed" if failure.boundary == "model" else "agent_run_error"
+
+
 def _declared(result: JsonObject, failure: Failure) -> Failure:
+    kind = result.get("failure_kind") or failure_class(result)
+    failure.peer_kind = str(kind) if kind else None
     failure.is_terminal = bool(result.get(TERMINAL_KEY))
     return failure
 

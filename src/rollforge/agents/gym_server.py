@@ -209,8 +209,10 @@ class GymServer:
 
     def _lost_session(self, path: str) -> Failure:
         text = f"{self.url}{path}: the server was away since this session began ({self._last_error or 'it restarted'})"
-        # The whole attempt is lost, whoever asked: a verdict of a server that forgot the session would be wrong.
-        return Failure("agent", "transient", f"{text}; the attempt starts again")
+        # The whole attempt is lost: a verdict of a server that forgot the session would be wrong.
+        failure = Failure("agent", "transient", f"{text}; the attempt starts again")
+        failure.peer_kind = "session_lost"
+        return failure
 
     async def _send(
         self, path: str, data: bytes, session: Session, timeout_s: float

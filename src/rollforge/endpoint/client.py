@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -145,6 +146,8 @@ class Client:
         self.options = options
         self.endpoints = [Endpoint(url) for url in options.base_urls]
         self.budget = RetryBudget(options.retry_budget)
+        self.retry_causes: Counter[str] = Counter()
+        """Class of failure → retries that it led to."""
         self.has_answered = False
         self.is_draining = False
         """Waiting for a dead endpoint makes no sense any more: what waits stays owed."""
@@ -233,6 +236,7 @@ class Client:
                     raise
                 if not failure.is_retryable or tries > self.options.retries or not self.budget.take():
                     raise
+                self.retry_causes[failure.kind] += 1
                 pause = asyncio.sleep(self._backoff_s(tries, failure))
                 # Others have the place meanwhile, lest requests that always fail take all of them.
                 if self._limiter is not None and not keeps_place and failure.kind != "rate-limited":

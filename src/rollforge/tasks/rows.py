@@ -35,7 +35,7 @@ def to_task_row(
     needs: Sequence[str] = (),
     may_lack_prompt: bool = False,
 ) -> JsonObject:
-    """The task row a line stands for. With `may_lack_prompt`, an agent or environment makes the prompt."""
+    """Parse a line into a task row. With `may_lack_prompt`, an agent or environment makes the prompt."""
     row = task_row(_parse(line), template=template, overrides=overrides, may_lack_prompt=may_lack_prompt)
     for field in needs:
         if not has_field(row, field):

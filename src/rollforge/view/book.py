@@ -106,7 +106,7 @@ class Book:
     """A run that is open for reading."""
 
     def __init__(self, path: str, *, verifier: str | None = None) -> None:
-        self._path, self._verifier = path, verifier
+        self.path, self.verifier = path, verifier
         self._orders: OrderedDict[tuple[str, str], Rows] = OrderedDict()
         self._kept: NDArray[np.int32] | None = None
         self.index: Index = open_index(path, verifier=verifier)
@@ -128,14 +128,10 @@ class Book:
         now = self.state()
         if now == self._state:
             return
-        opened = open_index(self._path, verifier=self._verifier)
+        opened = open_index(self.path, verifier=self.verifier)
         self.index.close()
         self.index, self._state, self._kept = opened, now, None
         self._orders.clear()
-
-    def another(self) -> Index:
-        """A second handle on the index, for work on another thread."""
-        return open_index(self._path, verifier=self._verifier)
 
     def close(self) -> None:
         """Let go of the files."""

@@ -6,8 +6,9 @@ import asyncio
 import ipaddress
 import secrets
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from importlib import resources
+from multiprocessing import get_context
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,6 +17,7 @@ from msgspec import Struct
 
 from rollforge.charts import chart_style
 from rollforge.errors import RollforgeError, UsageError
+from rollforge.index import open_index
 from rollforge.labels import Label, LabelFile, label_queue
 from rollforge.reports import flips_of, run_inputs
 from rollforge.steps.metrics import compare_runs
@@ -175,13 +177,13 @@ class Server:
     async def overview(self, request: web.Request) -> web.Response:
         """Verdict, findings and charts: the report's own, made once per state of the run.
 
-        They take seconds for a large run, so they are made beside the query thread, from an index handle of their own.
+        They take seconds and hundreds of megabytes for a large run, so a process of their own makes them and ends.
         """
         number, book = _number(request, "run"), self._book(request)
         state = book.state()
         async with self._drawing:
             if self._figures.get(number, ("", b""))[0] != state:
-                self._figures[number] = state, await asyncio.to_thread(_overview, book)
+                self._figures[number] = state, await self._draw(book)
         return web.Response(body=self._figures[number][1], content_type="application/json")
 
     async def compare(self, request: web.Request) -> web.Response:
@@ -275,6 +277,12 @@ class Server:
 
     # Plumbing
 
+    async def _draw(self, book: Book) -> bytes:
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            return await asyncio.get_running_loop().run_in_executor(
+                pool, draw_overview, book.path, book.verifier
+            )
+
     def _book(self, request: web.Request, name: str = "run") -> Book:
         number = _number(request, name)
         if not 0 <= number < len(self._books):
@@ -301,9 +309,10 @@ class Server:
             raise web.HTTPBadRequest(reason=_one_line(str(error))) from error
 
 
-def _overview(book: Book) -> bytes:
-    with book.another() as index:
-        return msgspec.json.encode(run_figures(index, run_inputs(index, with_texts=False)))
+def draw_overview(path: str, verifier: str | None) -> bytes:
+    """The charts and findings of a run as JSON."""
+    with open_index(path, verifier=verifier) as index:
+        return msgspec.json.encode(run_figures(index, run_inputs(index, with_texts=False, verifier=verifier)))
 
 
 def _one_line(text: str) -> str:

@@ -52,7 +52,7 @@ class Toolset(Protocol):
 
     @property
     def name(self) -> str:
-        """As the user gave it."""
+        """The spec that the user gave."""
 
     @property
     def schemas(self) -> list[JsonObject]:
@@ -63,7 +63,7 @@ class Toolset(Protocol):
         """Digest of what the tools are and, where it can be read, of their source."""
 
     async def start(self) -> None:
-        """Make ready; raises `UsageError` when the tools cannot be had."""
+        """Prepare the tools; raises `UsageError` when they are not available."""
 
     async def open(self, task: Task) -> ToolSession:
         """A session for one rollout of `task`."""

@@ -187,7 +187,7 @@ class McpSession:
                 await self._shall_end.wait()
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # noqa: BLE001  (kept for whoever waits for this session)
+        except BaseException as error:  # noqa: BLE001  (raised again in every call that waits for this session)
             self._error = _single(error)
         finally:
             self.is_broken = True

@@ -1,6 +1,6 @@
 """Progress of a collection: a live panel, plain lines, JSON lines, or nothing.
 
-It draws from its own thread and only reads snapshots, so a slow terminal or a full pipe never holds the run up.
+The display has its own thread and only reads snapshots: a slow terminal or a full pipe never blocks the run.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import msgspec
 
 from rollforge.cli.render.console import err
+from rollforge.cli.render.escape import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -81,45 +82,108 @@ class _Panel:
 
         try:
             snapshot = self._look()
-            return draw_panel(snapshot) if snapshot else Text("reading tasks …")
+            return draw_panel(snapshot, err().width) if snapshot else Text("reading tasks …")
         except Exception as error:  # noqa: BLE001  (an exception here would end the drawing thread unseen)
             return Text(f"the display failed: {type(error).__name__}: {error} (the run goes on)")
 
 
-def draw_panel(now: LiveSnapshot) -> RenderableType:
-    """The live panel for one snapshot."""
+LABEL = 10
+"""Columns of the labels at the left of the panel."""
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def draw_panel(now: LiveSnapshot, width: int = 80) -> RenderableType:
+    """Draw one snapshot as wide as the terminal; a line that is too long is wrapped between its parts."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
+    counts = f"{now.finished:,}/{now.expected:,}  {now.finished / max(now.expected, 1):.1%}  eta {duration(now.eta_s)}"
     bar = Table.grid(padding=(0, 1), expand=False)
-    bar.add_row(
-        "collecting",
-        ProgressBar(total=max(now.expected, 1), completed=now.finished, width=30),
-        f"{now.finished:,}/{now.expected:,}",
-        f"{now.finished / max(now.expected, 1):.1%}",
-        f"eta {duration(now.eta_s)}",
-    )
-    lines = [
-        f"speed     {number(now.rate)} rollouts/s · {number(now.tokens_per_s)} tokens/s · {duration(now.elapsed_s)} so far",
-        f"reward    {reward_text(now)}{light_text(now)}",
-        f"requests  {now.in_flight} in flight, limit {now.limit} · {now.retries:,} retries",
+    bar_width = max(10, width - LABEL - len(counts) - 3)
+    total, done = max(now.expected, 1), now.finished
+    bar.add_row("collecting", ProgressBar(total=total, completed=done, width=bar_width), counts)
+    return Group(bar, *(Text(line, no_wrap=True, overflow="ellipsis") for line in panel_lines(now, width)))
+
+
+def panel_lines(now: LiveSnapshot, width: int) -> list[str]:
+    """Write the lines below the bar: label, then parts."""
+    rows = [
+        ("model", [now.model, now.server] if now.model else []),
+        (
+            "speed",
+            [
+                f"{number(now.rate)} rollouts/s",
+                f"{number(now.tokens_per_s)} tokens/s",
+                f"{duration(now.elapsed_s)} so far",
+                *([f"{now.finished - now.fresh:,} from before"] if now.finished > now.fresh else []),
+            ],
+        ),
+        ("reward", reward_parts(now)),
+        ("verdicts", [health_text(now)] if now.judging is not None or now.judged else []),
+        ("requests", [f"{now.in_flight} in flight", f"limit {now.limit}", retries_text(now)]),
+        ("verifying", judging_text(now).split(" · ") if now.judging is not None else []),
+        (
+            "slowest",
+            [f"{now.stragglers} over a minute", f"oldest {duration(now.slowest_s)}"]
+            if now.slowest_s > 10
+            else [],
+        ),
+        ("trouble", [trouble_text(now)] if trouble_text(now) else []),
+        ("now", [now.notice] if now.notice else []),
     ]
-    if now.judging is not None:
-        lines.append(f"verifying {judging_text(now)}")
-    if now.slowest_s > 10:
-        lines.append(f"slowest   {now.stragglers} over a minute, oldest {duration(now.slowest_s)}")
-    trouble = trouble_text(now)
-    if trouble:
-        lines.append(f"trouble   {trouble}")
-    if now.notice:
-        lines.append(f"now       {now.notice}")
-    return Group(bar, *(Text(line, no_wrap=True, overflow="ellipsis") for line in lines))
+    return [line for label, parts in rows if parts for line in _wrapped_row(label, parts, width)]
+
+
+def _wrapped_row(label: str, parts: list[str], width: int) -> list[str]:
+    lines = [f"{label:<{LABEL}}{parts[0]}"]
+    for part in parts[1:]:
+        if len(lines[-1]) + 3 + len(part) <= width:
+            lines[-1] += f" · {part}"
+        else:
+            lines.append(f"{'':<{LABEL}}{part}")
+    return lines
+
+
+def reward_parts(now: LiveSnapshot) -> list[str]:
+    """Write the mean and its interval, what it is over, a small histogram and the trend."""
+    parts = [reward_text(now)]
+    if now.finished > now.fresh and now.reward is not None:
+        parts.append("since this start only")
+    if now.reward_histogram:
+        most = max(now.reward_histogram)
+        bars = "".join(
+            BARS[min(7, count * 8 // (most + 1))] if count else " " for count in now.reward_histogram
+        )
+        parts.append(f"low {bars} high")
+    if now.reward_recent is not None and now.reward is not None:
+        change = now.reward_recent - now.reward
+        # Two standard errors of a hundred rewards of 0 and 1.
+        trend = "steady" if abs(change) < 0.1 else "rising" if change > 0 else "falling"
+        parts.append(f"{trend} (last 100: {now.reward_recent:.3f})")
+    return parts
+
+
+def health_text(now: LiveSnapshot) -> str:
+    """Say in words whether the verdicts can be trusted so far."""
+    if now.light == "red":
+        return "BROKEN: two independent signs; see below"
+    if now.light == "yellow":
+        return "odd: one sign of broken verification; see below"
+    return f"nothing odd in {now.judged:,} verdicts" if now.judged else "none yet"
+
+
+def retries_text(now: LiveSnapshot) -> str:
+    """Write the retries with their causes, the most frequent first."""
+    causes = sorted(now.retry_causes.items(), key=lambda item: -item[1])
+    return f"{now.retries:,} retries" + (
+        f" ({', '.join(f'{count:,} {kind}' for kind, count in causes[:4])})" if causes else ""
+    )
 
 
 class _Lines:
-    """One line at sensible steps: quickly at first, then every few per cent or every minute."""
+    """Prints a line after 2 s, then at growing intervals of up to a minute."""
 
     def __init__(
         self,
@@ -164,7 +228,7 @@ class _Lines:
 
     @staticmethod
     def _guarded(show: Callable[[], None], known: str = "") -> str:
-        """Run one piece of the display; its first failure is said on stderr, and the next piece is tried all the same."""
+        """Run one piece of the display; report its first failure on stderr and go on."""
         try:
             show()
         except Exception as error:  # noqa: BLE001  (an exception here would end the drawing thread unseen)
@@ -189,7 +253,7 @@ def _write_line(now: LiveSnapshot) -> None:
         *([f"verifying {judging_text(now)}"] if now.judging is not None and now.judging.queued else []),
         *([now.notice] if now.notice else []),
     ]
-    print(" · ".join(parts), file=sys.stderr, flush=True)
+    print(visible(" · ".join(parts)), file=sys.stderr, flush=True)
 
 
 def _write_record(now: LiveSnapshot) -> None:
@@ -197,13 +261,13 @@ def _write_record(now: LiveSnapshot) -> None:
 
 
 def write_record(record: object) -> None:
-    """One JSON object on a line of stdout."""
+    """Write one JSON object as a line of stdout."""
     sys.stdout.buffer.write(msgspec.json.encode(record) + b"\n")
     sys.stdout.buffer.flush()
 
 
 def reward_text(now: LiveSnapshot) -> str:
-    """Mean ± interval, and over what."""
+    """Write mean ± half-width, and the share of rollouts judged."""
     if now.reward is None:
         return "none yet"
     width = f" ± {now.reward_half_width:.3f}" if now.reward_half_width is not None else ""
@@ -211,28 +275,28 @@ def reward_text(now: LiveSnapshot) -> str:
 
 
 def light_text(now: LiveSnapshot) -> str:
-    """A word on whether the verdicts can be trusted; empty while nothing is odd."""
+    """Warn if verdicts look broken; empty while nothing is odd."""
     return {"yellow": " · verification: odd (yellow)", "red": " · verification: BROKEN (red)"}.get(
         now.light, ""
     )
 
 
 def judging_text(now: LiveSnapshot) -> str:
-    """What verification is at: with a growing queue and all workers busy, it is what the run waits for."""
+    """Write queue, workers and speed of verification; a growing queue means that it is the bottleneck."""
     judging = now.judging
     assert judging is not None
     parts = [f"{now.verifying} at once", f"{judging.queued:,} queued"]
     if judging.workers:
         parts.append(f"{judging.busy} of {judging.workers} workers busy")
     if judging.seconds_per_verdict is not None:
-        parts.append(f"{number(judging.seconds_per_verdict)} s per verdict")
+        parts.append(f"{short_time(judging.seconds_per_verdict)} per verdict")
     if judging.hit_rate:
         parts.append(f"{judging.hit_rate:.0%} shared")
     return " · ".join(parts)
 
 
 def trouble_text(now: LiveSnapshot) -> str:
-    """Failures by class, and what else is not as it should be; empty when all is well."""
+    """Write failures by class, truncated and empty answers; empty if there are none."""
     parts = [f"{count:,} {kind}" for kind, count in sorted(now.failures.items(), key=lambda item: -item[1])]
     if now.given_up:
         parts.append(f"{now.given_up:,} given up")
@@ -244,7 +308,7 @@ def trouble_text(now: LiveSnapshot) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A length of time for people: 4.2 s, 3m 12s, 2h 05m, 3d 4h."""
+    """Write a length of time: 4.2 s, 3m 12s, 2h 05m, 3d 4h."""
     if seconds is None:
         return "?"
     if seconds < 60:
@@ -257,8 +321,15 @@ def duration(seconds: float | None) -> str:
     return f"{whole // 86400}d {whole % 86400 // 3600}h"
 
 
+def short_time(seconds: float) -> str:
+    """Write a short time in its own unit: 79 µs, 3.2 ms, 0.9 s."""
+    if seconds < 0.001:
+        return f"{seconds * 1e6:.0f} µs"
+    return f"{seconds * 1e3:.3g} ms" if seconds < 0.1 else duration(seconds)
+
+
 def number(value: float | None) -> str:
-    """A rate for people."""
+    """Write a rate with two or three significant digits."""
     if value is None:
         return "?"
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2g}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rollforge.cli.render.console import err, out, say
-from rollforge.cli.render.progress import Progress, duration, number, write_record
+from rollforge.cli.render.progress import Progress, duration, number, short_time, write_record
 from rollforge.errors import Exit
 from rollforge.records import JsonObject
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class LiveLine:
-    """Shows snapshots from a thread of its own, so that a slow terminal never holds verification up."""
+    """Shows snapshots from its own thread: a slow terminal never blocks verification."""
 
     def __init__(self, kind: Progress, look: Callable[[], VerifySnapshot]) -> None:
         self._kind = ("rich" if sys.stderr.isatty() else "plain") if kind == "auto" else kind
@@ -58,7 +58,7 @@ class LiveLine:
 
 
 def snapshot_text(now: VerifySnapshot) -> str:
-    """One line: how far, how fast, what waits where."""
+    """Write progress, speed and queues in one line."""
     counters = now.counters
     parts = [f"{now.done + now.already:,} judged", f"{number(now.rate)}/s"]
     if now.mean is not None:
@@ -76,17 +76,8 @@ def snapshot_text(now: VerifySnapshot) -> str:
     return "verifying · " + " · ".join(parts)
 
 
-def short_time(seconds: float) -> str:
-    """A short time for people: 12 µs, 3.4 ms, 1.2 s."""
-    if seconds < 1e-3:
-        return f"{seconds * 1e6:.0f} µs"
-    if seconds < 1:
-        return f"{seconds * 1e3:.2g} ms"
-    return duration(seconds)
-
-
 def summary_record(summary: VerifySummary, code: Exit) -> JsonObject:
-    """The summary as its JSON object."""
+    """Convert the summary to its JSON object."""
     record: JsonObject = msgspec.to_builtins(summary)
     record["counts"] = {
         name: record.pop(name)
@@ -101,7 +92,7 @@ def summary_record(summary: VerifySummary, code: Exit) -> JsonObject:
 
 
 def print_summary(summary: VerifySummary, options: VerifyOptions, *, resume: str) -> None:
-    """What a person wants to know when verification ends."""
+    """Print the result of a verification, and the next step."""
     mode = f", {summary.mode}" if summary.mode else ""
     show = out().print
     show(f"{summary.run}: {summary.verifier} ({summary.fingerprint}{mode})", markup=False)
@@ -154,7 +145,7 @@ def _calls_text(summary: VerifySummary) -> str:
 
 
 def estimate_text(estimate: RewardEstimate) -> str:
-    """Mean, interval, and what it is over."""
+    """Write mean, interval and counts."""
     if estimate.mean is None:
         return "none"
     interval = f" [{estimate.ci[0]:.3f}, {estimate.ci[1]:.3f}]" if estimate.ci else ""
@@ -162,7 +153,7 @@ def estimate_text(estimate: RewardEstimate) -> str:
 
 
 def flip_record(table: FlipTable) -> JsonObject:
-    """The flip table as its JSON object."""
+    """Convert the flip table to its JSON object."""
     record: JsonObject = msgspec.to_builtins(table)
     record["flips"] = {"0->1": record.pop("up"), "1->0": record.pop("down"), "changed": record.pop("changed")}
     for example in record["examples"]:
@@ -171,7 +162,7 @@ def flip_record(table: FlipTable) -> JsonObject:
 
 
 def print_flips(table: FlipTable) -> None:
-    """The flip table, means, and examples of each flip."""
+    """Print the flip table, means, and examples of each flip."""
     show = out().print
     show(f"A = {table.a}   B = {table.b}   over {table.n:,} rollouts that both judged", markup=False)
     for name, count in (
@@ -202,6 +193,6 @@ def print_flips(table: FlipTable) -> None:
 
 
 def one_line(text: str, width: int = 160) -> str:
-    """The end of a text on one line, where answers usually stand."""
+    """Return the end of a text, which usually holds the answer, on one line."""
     flat = " ".join(text.split())
     return flat if len(flat) <= width else "…" + flat[-width:]

@@ -19,6 +19,7 @@ from typing import Literal
 import msgspec
 
 from rollforge.agents.base import Agent, NotKept, Trajectory, cut_short
+from rollforge.agents.gym_rows import failure_kind
 from rollforge.checks.samples import concludes, expected_answer
 from rollforge.checks.stream import Watch
 from rollforge.endpoint import LargeSlots, Limiter
@@ -116,7 +117,7 @@ class CollectEngine:
         """The detectors of broken verification; they see nothing when nothing is judged."""
         self.verifying = 0
         self._plan = plan
-        self._options = options
+        self.options = options
         self._agent = agent
         self._judge = judge
         self._limiter = limiter
@@ -182,7 +183,7 @@ class CollectEngine:
 
     def _resident_limit(self) -> int:
         """Rollouts held at once: those being generated, and a bounded queue of those being judged."""
-        return self._limiter.limit + self._options.verify_concurrency + 64
+        return self._limiter.limit + self.options.verify_concurrency + 64
 
     def _start(self, work: Work) -> None:
         work.started = time.monotonic()
@@ -209,7 +210,7 @@ class CollectEngine:
         for position in self._plan.order:
             if self._is_spent():
                 return
-            samples = self._plan.ledger.owed_samples(int(position), self._options.attempts)
+            samples = self._plan.ledger.owed_samples(int(position), self.options.attempts)
             if not samples:
                 continue
             task = self._plan.tasks.read(int(position))
@@ -219,7 +220,7 @@ class CollectEngine:
                 yield Work(group, sample, self._plan.ledger.attempts(group.position, sample))
 
     def _is_spent(self) -> bool:
-        options, live = self._options, self.live
+        options, live = self.options, self.live
         if options.deadline_s is not None and time.monotonic() - live.started >= options.deadline_s:
             self.stop("deadline")
         elif options.max_total_tokens is not None and live.tokens >= options.max_total_tokens:
@@ -284,7 +285,7 @@ class CollectEngine:
         clean = SECRETS.data(line)
         if clean is not line:
             line, row = clean, from_json(clean)  # the observer sees what is on disk
-        if len(line) > ROW_SHARE * self._options.max_response_bytes:
+        if len(line) > ROW_SHARE * self.options.max_response_bytes:
             too_large = f"the row would have {len(line):,} bytes (--max-response-bytes)"
             await self._fail(work, Failure("agent", "oversized", too_large), begun)
             return
@@ -370,7 +371,7 @@ class CollectEngine:
             at=time.time(),
             looks_right=lambda: _ends_as_expected(task, text),
         )
-        if self.watch.tripped and self._options.stop_on == "broken":
+        if self.watch.tripped and self.options.stop_on == "broken":
             self.stop("broken")
 
     def _row(
@@ -413,7 +414,7 @@ class CollectEngine:
                 return
             self._refused_in_a_row += 1
             failure.kind = "permanent"  # the key and the model are right: others were answered
-        attempts_left = self._options.attempts - work.attempt - 1
+        attempts_left = self.options.attempts - work.attempt - 1
         is_terminal = not failure.is_retryable
         await self._record_failure(work, failure, begun, is_terminal=is_terminal)
         self._plan.ledger.fail(work.group.position, work.sample, is_terminal=is_terminal)
@@ -441,6 +442,8 @@ class CollectEngine:
             "class": failure.kind,
             "boundary": failure.boundary,
             "message": failure.message[:2000],
+            "failure_kind": failure_kind(failure),
+            "failure_reason": failure.message[:2000],
             "attempt": work.attempt,
             "status": failure.status,
             "at": begun,

@@ -18,6 +18,8 @@ from rollforge.store.manifest import RunningReward
 from rollforge.verifiers.running.judge import JudgeCounters
 
 FAILURES_KEPT = 5
+RECENT_REWARDS = 2000
+"""Rewards that the live histogram and trend are over."""
 CHARACTERS_PER_TOKEN = 4
 """Good enough for servers that report no usage."""
 
@@ -49,6 +51,14 @@ class LiveSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     slowest_s: float
     stragglers: int
     retries: int
+    retry_causes: dict[str, int] = {}
+    """Class of failure → retries that it led to."""
+    reward_histogram: tuple[int, ...] = ()
+    """Recent rewards in equal bins between their lowest and highest."""
+    reward_recent: float | None = None
+    """Mean of the last hundred rewards; None before there are two hundred."""
+    model: str = ""
+    server: str = ""
     notice: str = ""
     light: str = "green"
     """Can the verdicts be trusted: green, yellow (one odd sign), red (two independent ones)."""
@@ -70,6 +80,7 @@ class Live:
         self.redrawn_after_timeout = 0
         """Rollouts tried again after a time-out: the new answer may be a shorter one."""
         self.reward = ClusterMean()
+        self._recent_rewards: deque[float] = deque(maxlen=RECENT_REWARDS)
         self.tokens_per_rollout = ClusterMean()
         self.seconds_per_rollout = ClusterMean()
         self.model_s = self.verify_s = self.verify_wait_s = 0.0
@@ -108,12 +119,17 @@ class Live:
         if verdict.reward is not None:
             self.judged += 1
             self.reward.add(task, verdict.reward)
+            self._recent_rewards.append(verdict.reward)
         elif is_judging:
             self.unjudged += 1
 
     def failure(self, failure: Failure) -> None:
         """One attempt failed."""
         self.failures[failure.kind] += 1
+
+    def _recent_mean(self) -> float | None:
+        rewards = list(self._recent_rewards)
+        return sum(rewards[-100:]) / 100 if len(rewards) >= 200 else None
 
     def settle(self, task: int) -> None:
         """Every sample of the task is finished or given up."""
@@ -146,6 +162,9 @@ class Live:
         slowest_s: float,
         stragglers: int,
         retries: int,
+        retry_causes: dict[str, int],
+        model: str,
+        server: str,
         notice: str,
         light: str,
         judging: JudgeCounters | None = None,
@@ -174,10 +193,26 @@ class Live:
             slowest_s=slowest_s,
             stragglers=stragglers,
             retries=retries,
+            retry_causes=retry_causes,
+            reward_histogram=_histogram(list(self._recent_rewards)),
+            reward_recent=self._recent_mean(),
+            model=model,
+            server=server,
             notice=notice,
             light=light,
             judging=judging,
         )
+
+
+def _histogram(values: list[float], bins: int = 8) -> tuple[int, ...]:
+    """Count values in equal bins between the lowest and the highest; empty without two distinct values."""
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    if not low < high:
+        return ()
+    counts = [0] * bins
+    for value in values:
+        counts[min(int((value - low) / (high - low) * bins), bins - 1)] += 1
+    return tuple(counts)
 
 
 def reward_facts(live: Live) -> RunningReward | None:

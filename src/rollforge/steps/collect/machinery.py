@@ -53,6 +53,9 @@ class Machinery:
             slowest_s=ages[0] if ages else 0.0,
             stragglers=sum(age > 60 for age in ages),
             retries=self.client.budget.spent,
+            retry_causes=dict(self.client.retry_causes),
+            model=self.engine.options.model,
+            server=", ".join(point.url for point in self.client.endpoints),
             notice=self._notice(),
             light=self.engine.watch.light,
             judging=self.judge.counters if self.judge is not None else None,
@@ -145,6 +148,7 @@ def judge_for(verifier: Verifier, options: CollectOptions) -> RunningJudge:
         workers=parse_workers(options.verify_workers),
         timeout=options.verify_timeout_s,
         cache=VerdictCache(options.verify_cache) if options.verify_cache else None,
+        output=options.verifier_output,
         # One answer per task has no equals, but for those of earlier runs.
         sharing="auto" if options.samples > 1 or options.verify_cache else "never",
     )

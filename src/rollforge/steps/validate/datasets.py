@@ -29,7 +29,7 @@ SIDES = (
 
 
 def check_dataset(row: JsonObject) -> Iterator[RowFault]:
-    """Everything wrong with a row that is for a trainer."""
+    """All faults of a trainer's row."""
     is_context = isinstance(row.get("chosen"), dict)  # each side is one message, and answers the messages
     for key in ("messages", "conversations"):
         if key in row:
@@ -86,7 +86,7 @@ _PAIR = "give two different answers to one prompt, or leave the row out"
 
 
 def _check_ranked(completions: object) -> Iterator[RowFault]:
-    """Two answers to one context, told apart by their rank."""
+    """Two answers to one context, ordered by rank."""
     sides = [side for side in completions if isinstance(side, dict)] if isinstance(completions, list) else []
     if len(sides) != 2:
         yield RowFault("completions", "expected two, each with a rank and a completion", _PAIR)

@@ -89,7 +89,7 @@ class _File:
         self._warnings: list[LineFault] = []
         self._bad_lines: set[int] = set()
         self._reasons: dict[int, list[str]] = {}
-        """What is wrong with a line in itself, which leaves it out of the clean copy."""
+        """Faults by line, for lines that the clean copy leaves out."""
         self._same_rows = Repeats()
         self._same_rollouts = Repeats(stays="last")
         self._lines_by_claim: dict[FileKind, array[int]] = {}
@@ -97,7 +97,7 @@ class _File:
         self._metrics = FileMetrics()
 
     def add(self, line: int, fault: RowFault, *, is_repeat: bool = False) -> None:
-        """Take note of a fault; a line that only repeats another may still be the one that stays."""
+        """Record a fault. A line that only repeats another may still be the one that stays."""
         problem = LineFault(line=line, path=fault.path, text=fault.text, hint=fault.hint, level=fault.level)
         if fault.level == "warning":
             if len(self._warnings) < LISTED:
@@ -110,7 +110,7 @@ class _File:
         self._list(problem)
 
     def _list(self, problem: LineFault) -> None:
-        """Keep the first problems, and later ones only of a kind not told yet: a common fault must not hide a rare one."""
+        """Keep the first problems, and later ones only of a new kind: a common fault must not hide a rare one."""
         if len(self._bad) >= LISTED + LISTED_KINDS:
             return
         kind = _DIGITS.sub("#", f"{problem.path}: {problem.text}")
@@ -234,7 +234,7 @@ class _File:
 
 
 def _digest(row: JsonObject) -> bytes:
-    """The same for rows that say the same, whatever the task's number and the order of their keys.
+    """Hash of a row's content, independent of the task's number and the order of keys.
 
     The number of the rollout counts: NeMo Gym's materialized inputs have a line for each.
     """
@@ -243,7 +243,7 @@ def _digest(row: JsonObject) -> bytes:
 
 
 def _find_shared_prompts(checks: list[_File]) -> None:
-    """A prompt that stands in two files: what is trained on must not be what is tested on."""
+    """Find prompts that are in two files: test data must not be training data."""
     seen: dict[Hashable, tuple[_File, int]] = {}
     for check in checks:
         for asked, line in check.prompts.first_by_key.items():

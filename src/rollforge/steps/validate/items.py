@@ -171,7 +171,7 @@ def _check_parts(parts: list[object], path: str, odd: Level) -> Iterator[RowFaul
 
 
 _TEXT_OF = {"input_text": "text", "output_text": "text", "refusal": "refusal"}
-"""Parts that are a text, and where it stands."""
+"""Text parts, and the key of their text."""
 
 
 def _check_part(part: JsonObject, path: str) -> Iterator[RowFault]:
@@ -204,7 +204,7 @@ def _check_speaker(parts: list[object], path: str, role: str, odd: Level) -> Ite
 
 
 def _check_calls(items: list[object], path: str) -> Iterator[RowFault]:
-    """Every tool output answers a call that stands before it."""
+    """Every tool output must answer an earlier call."""
     called: set[str] = set()
     for number, item in enumerate(items):
         call_id = item.get("call_id") if isinstance(item, dict) else None

@@ -16,7 +16,7 @@ _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _NAMED = ("$defs", "definitions", "patternProperties")
 _SINGLE = ("items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else")
 _PARTS = ("anyOf", "oneOf", "allOf", "not", "if", "then", "else")
-"""Schemas of the same value as the one they stand in."""
+"""Keywords whose subschemas apply to the same value."""
 
 
 _SCHEMA = 'like {"type": "object", "properties": {"city": {"type": "string"}}}'

@@ -26,7 +26,7 @@ def is_one_split(path: Path, other: Path) -> bool:
 
 
 def prompt_of(row: JsonObject) -> int | None:
-    """The hash of what is asked, the same in whatever form it is asked; None when nothing is."""
+    """Canonical hash of the prompt, equal across formats; None without a prompt."""
     params = row.get(PARAMS_KEY)
     if isinstance(params, dict):
         instructions = params.get("instructions")
@@ -39,7 +39,7 @@ def prompt_of(row: JsonObject) -> int | None:
 
 
 def _asked(row: JsonObject) -> object:
-    """The part of a dataset's row that stands before the answer."""
+    """The part of a dataset row before the answer."""
     if isinstance(row.get("messages"), list):
         return split_messages(row["messages"])[0]
     if isinstance(row.get("conversations"), list):

@@ -55,7 +55,7 @@ def check_tools(tools: object, path: str) -> Iterator[RowFault]:
 
 
 def check_chat_tools(tools: list[object], path: str) -> Iterator[RowFault]:
-    """Tool definitions of a dataset: name and parameters stand under `function`, or alone, as LLaMA-Factory has them."""
+    """Tool definitions of a dataset: name and parameters are under `function`, or at the top level as in LLaMA-Factory."""
     names: set[str] = set()
     for number, tool in enumerate(tools):
         place = f"{path}[{number}]"

@@ -1,0 +1,84 @@
+"""Takes the pictures of the report and the viewer that README and docs show, from a seeded run in a real browser.
+
+Needs Chromium and playwright. Writes PNG files into docs/pictures.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+
+PICTURES = Path(__file__).resolve().parent.parent / "docs" / "pictures"
+SIZE = {"width": 1240, "height": 800}
+ROLLFORGE = [sys.executable, "-m", "rollforge"]
+
+VERIFIER = '''def verify(task, response):
+    """Counts an answer as right when it names the number, wherever it stands."""
+    return float(str(task["expected_answer"]) in response.text)
+'''
+
+
+def main() -> None:
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        make_run(home)
+        with sync_playwright() as driver:
+            flags = [
+                "--disable-gpu",
+                "--disable-background-networking",
+                *(["--no-sandbox"] if os.geteuid() == 0 else []),
+            ]
+            browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=flags)
+            page = browser.new_page(viewport=SIZE)
+            page.goto((home / "report.html").as_uri())
+            page.screenshot(path=PICTURES / "report.png")
+            viewer(page, home)
+            browser.close()
+
+
+def make_run(home: Path) -> None:
+    """A run of 300 tasks × 8, judged twice, and its report."""
+    (home / "loose.py").write_text(VERIFIER)
+    for line in (
+        "simulate --write-tasks tasks.jsonl -n 300 --seed 1",
+        "collect -i tasks.jsonl -o run -m simulated --verifier loose.py:verify -k 8 --progress none",
+        "verify run --verifier exact --progress none",
+        "report run -o report.html",
+    ):
+        words = [*ROLLFORGE, *line.split()]
+        subprocess.run(words, cwd=home, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def viewer(page: Page, home: Path) -> None:
+    """Every page of the viewer that the docs show."""
+    words = [*ROLLFORGE, "view", "run", "--json", "--no-browser"]
+    process = subprocess.Popen(words, cwd=home, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        text = ""
+        while not text.rstrip().endswith("}"):
+            text += process.stdout.readline()
+        page.goto(json.loads(text)["address"])
+        page.wait_for_selector(".verdict")
+        for key, name in (("2", "rollouts"), ("3", "suspicious"), ("4", "groups")):
+            page.keyboard.press(key)
+            page.wait_for_selector(".row .cell, .rows p")
+            page.keyboard.press("j")
+            page.wait_for_timeout(1500)
+            page.screenshot(path=PICTURES / f"view-{name}.png")
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(20)
+
+
+if __name__ == "__main__":
+    main()
