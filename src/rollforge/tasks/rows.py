@@ -46,19 +46,19 @@ def to_task_row(
 
 
 def task_row(
-    row: JsonObject,
+    row: Mapping[str, object],
     *,
     template: PromptTemplate | None = None,
     overrides: Mapping[str, Any] | None = None,
     may_lack_prompt: bool = False,
 ) -> JsonObject:
     """The task row of a parsed line: what `collect` sends and `validate` checks. Raises `BadRow`."""
-    row = unwrap_typed_task(row)
-    params = _params_of(row, template, may_lack_prompt=may_lack_prompt)
+    unwrapped = unwrap_typed_task(row)
+    params = _params_of(unwrapped, template, may_lack_prompt=may_lack_prompt)
     if overrides:
         merge_deep(params, overrides)
     check_params(params, may_lack_prompt=may_lack_prompt)
-    return {**row, PARAMS_KEY: params}
+    return {**unwrapped, PARAMS_KEY: params}
 
 
 def is_typed_task(row: Mapping[str, Any]) -> bool:
@@ -69,12 +69,11 @@ def is_typed_task(row: Mapping[str, Any]) -> bool:
 _TYPED_INPUTS = ("task_input", "resolved_row")
 
 
-def unwrap_typed_task(row: JsonObject) -> JsonObject:
+def unwrap_typed_task(row: Mapping[str, object]) -> JsonObject:
     """A typed task with the fields of its input at the top level, where verifiers look; any other row as it is."""
     if not is_typed_task(row):
         return dict(row)
-    key = next(key for key in _TYPED_INPUTS if isinstance(row.get(key), dict))
-    fields = row[key]
+    fields = next(value for key in _TYPED_INPUTS if isinstance(value := row.get(key), dict))
     data = fields.get("task_data")
     return {**(data if isinstance(data, dict) else {}), **fields, **row}
 
