@@ -91,7 +91,9 @@ def _parse(line: bytes) -> JsonObject:
     return row
 
 
-def _params_of(row: JsonObject, template: PromptTemplate | None, *, may_lack_prompt: bool) -> JsonObject:
+def _params_of(
+    row: Mapping[str, object], template: PromptTemplate | None, *, may_lack_prompt: bool
+) -> JsonObject:
     params = row.get(PARAMS_KEY, {})
     if not isinstance(params, dict):
         raise BadRow(f"{PARAMS_KEY} is a {type(params).__name__}, not an object", path=PARAMS_KEY)
@@ -110,12 +112,13 @@ def _params_of(row: JsonObject, template: PromptTemplate | None, *, may_lack_pro
     elif "input" not in params:
         has_own = any(row.get(key) for key in ("messages", "prompt"))
         params["input"] = [] if may_lack_prompt and not has_own else _plain_input(row)
-    if "tools" not in params and isinstance(row.get("tools"), list):
-        params["tools"] = [flat_tool(tool) for tool in row["tools"]]
+    tools = row.get("tools")
+    if "tools" not in params and isinstance(tools, list):
+        params["tools"] = [flat_tool(tool) for tool in tools]
     return params
 
 
-def _plain_input(row: JsonObject) -> list[JsonObject]:
+def _plain_input(row: Mapping[str, object]) -> list[JsonObject]:
     """Input items of a plain row: `prompt` (text or messages) or `messages`."""
     for key in ("messages", "prompt"):
         value = row.get(key)
@@ -193,7 +196,7 @@ def flat_tool(tool: Any) -> Any:
     return tool
 
 
-def check_params(params: JsonObject, *, may_lack_prompt: bool = False) -> None:
+def check_params(params: Mapping[str, object], *, may_lack_prompt: bool = False) -> None:
     """Raise `BadRow` unless the params can be sent."""
     if params.get("stream"):
         raise BadRow(
