@@ -53,6 +53,7 @@ class JudgeFlags(RunningOptions):
 
     options: Annotated[JsonObject, SETTINGS, Parameter(name=["--set", "-S", "--verifier-set"])]
     cache: str | None
+    output: Annotated[str | None, Parameter(name="--verifier-output")]
     workers: Annotated[
         Workers,
         Parameter(
