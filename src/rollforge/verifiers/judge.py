@@ -65,6 +65,11 @@ class RubricJudge:
         self._endpoint = JudgeEndpoint(self._options)
         self._rubric = _text(self._options.rubric)
 
+    @staticmethod
+    def needs_with(options: JsonObject) -> tuple[str, ...]:
+        """Require a rubric in every row unless the options have one: a judge without rubric is refused before any call."""
+        return () if options.get("rubric") else ("rubric",)
+
     async def verify(self, task: Task, response: Response) -> JsonObject:
         rubric = self._rubric or task.get("rubric")
         if not rubric:
