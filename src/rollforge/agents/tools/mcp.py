@@ -187,7 +187,7 @@ class McpSession:
                 await self._shall_end.wait()
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # noqa: BLE001  (kept for whoever waits for this session)
+        except BaseException as error:  # noqa: BLE001  (raised again in every call that waits for this session)
             self._error = _single(error)
         finally:
             self.is_broken = True
@@ -207,8 +207,8 @@ class McpSession:
             if not cursor:
                 return schemas
 
-    async def call(self, name: str, arguments: JsonObject) -> str:
-        params = types.CallToolRequestParams(name=name, arguments=arguments)
+    async def call(self, name: str, arguments: Mapping[str, object]) -> str:
+        params = types.CallToolRequestParams(name=name, arguments=dict(arguments))
         result = await self._ask(types.CallToolRequest(params=params), types.CallToolResult)
         text = _text_of(result)
         if result.is_error:

@@ -22,7 +22,7 @@ _MARKS = {"ok": "ok", "broken": "BROKEN", "unclear": "unclear", "not asked": "â€
 
 
 def report_record(report: ProbeReport) -> JsonObject:
-    """The report as its JSON object."""
+    """Convert the report to its JSON object."""
     record: JsonObject = msgspec.to_builtins(report)
     record["ok"] = not report.is_broken
     record["exit_code"] = int(Exit.BROKEN_VERIFICATION if report.is_broken else Exit.DONE)
@@ -31,7 +31,7 @@ def report_record(report: ProbeReport) -> JsonObject:
 
 
 def print_report(report: ProbeReport) -> None:
-    """Questions, how often the verifier was wrong, examples, and the judgement."""
+    """Print questions, error rates, examples and the judgement."""
     show = out().print
     mode = f", {report.mode}" if report.mode else ""
     show(
