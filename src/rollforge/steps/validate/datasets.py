@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from rollforge.records import PARAMS_KEY, JsonObject
+from rollforge.records import PARAMS_KEY
 from rollforge.steps.validate.chats import check_chat
 from rollforge.steps.validate.records import RowFault, is_json, kind_of, shown
 from rollforge.steps.validate.rollouts import check_rollout
@@ -28,7 +28,7 @@ SIDES = (
 """What is a text or a list of messages."""
 
 
-def check_dataset(row: JsonObject) -> Iterator[RowFault]:
+def check_dataset(row: Mapping[str, object]) -> Iterator[RowFault]:
     """All faults of a trainer's row."""
     is_context = isinstance(row.get("chosen"), dict)  # each side is one message, and answers the messages
     for key in ("messages", "conversations"):
