@@ -134,13 +134,12 @@ def verify(
     if short.fast:
         given["mode"] = "fast"
     if other.probe:
-        del given["cache"]
-        return _probe(
-            ProbeOptions(
-                run=run, input=other.input or choice.tasks, verifier=verifier, limit=other.limit, **given
-            ),
-            json=json,
+        # A probe writes nothing, so the options about cached verdicts and kept output do not apply to it.
+        given = {name: value for name, value in given.items() if name in ProbeOptions.__struct_fields__}
+        options = ProbeOptions(
+            run=run, input=other.input or choice.tasks, verifier=verifier, limit=other.limit, **given
         )
+        return _probe(options, json=json)
     assert run is not None
     return _judge(
         VerifyOptions(run=run, verifier=verifier, **vars(choice), **given),
