@@ -134,7 +134,7 @@ def verify(
     if short.fast:
         given["mode"] = "fast"
     if other.probe:
-        del given["cache"]
+        del given["cache"], given["output"]  # a probe writes no verdicts
         return _probe(
             ProbeOptions(
                 run=run, input=other.input or choice.tasks, verifier=verifier, limit=other.limit, **given
