@@ -174,8 +174,8 @@ async def _with_mcp(
     session = await open_mcp(url, headers if isinstance(headers, dict) else {})
     try:
         schemas = await session.list_tools()
-        offered = [schema for schema in schemas if schema["name"] not in tools.offered]
-        yield _JoinedTools(tools, session, frozenset(schema["name"] for schema in offered)), offered
+        offered = [schema for schema in schemas if str(schema["name"]) not in tools.offered]
+        yield _JoinedTools(tools, session, frozenset(str(schema["name"]) for schema in offered)), offered
     finally:
         await session.end()
 

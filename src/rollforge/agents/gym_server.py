@@ -21,7 +21,7 @@ from rollforge.endpoint.breaker import Breaker
 from rollforge.endpoint.client import Outage
 from rollforge.endpoint.faults import message_of
 from rollforge.errors import Boundary, Failure, FailureClass
-from rollforge.records import JsonObject, from_json, to_json
+from rollforge.records import JsonFields, from_json, to_json
 from rollforge.store.reading import UNREADABLE
 
 FIRST_PATIENCE_S = 15.0
@@ -144,7 +144,7 @@ class GymServer:
             self._watching = asyncio.create_task(self._watch(), name=f"watch {self.url}")
 
     async def post(
-        self, path: str, body: JsonObject, *, session: Session, boundary: Boundary, timeout_s: float
+        self, path: str, body: JsonFields, *, session: Session, boundary: Boundary, timeout_s: float
     ) -> GymAnswer:
         """The answer, whatever its status; raises `Failure` of `boundary` when the connection breaks or time is up."""
         data = to_json(body)
@@ -182,7 +182,7 @@ class GymServer:
                 return answer
 
     async def close_session(
-        self, session: Session, body: JsonObject, *, path: str = "/close_session"
+        self, session: Session, body: JsonFields, *, path: str = "/close_session"
     ) -> None:
         """Tell the server that a rollout is over, also when it failed or was cancelled; nothing depends on the answer."""
         if session.outages is None or path in self._missing_paths:
@@ -265,7 +265,7 @@ def refuse_errors(answer: GymAnswer, what: str, boundary: Boundary) -> None:
         raise Failure(boundary, kind, f"{what}: {answer.message}", status=answer.status)
 
 
-def read_object(answer: GymAnswer, what: str, boundary: Boundary) -> JsonObject:
+def read_object(answer: GymAnswer, what: str, boundary: Boundary) -> JsonFields:
     """The JSON object in a 200 answer; anything else is a `Failure`."""
     refuse_errors(answer, what, boundary)
     otherwise: FailureClass = "verifier" if boundary == "verifier" else "agent"

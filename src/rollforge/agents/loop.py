@@ -14,18 +14,18 @@ from rollforge.agents.tools.base import ToolSession
 from rollforge.agents.transcript import Transcript
 from rollforge.endpoint import Model
 from rollforge.errors import Failure
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields
 
 
 async def play(
     model: Model,
-    params: JsonObject,
+    params: JsonFields,
     session: ToolSession,
     *,
     sample: int,
     max_turns: int,
     tool_timeout_s: float | None,
-) -> tuple[Transcript, JsonObject]:
+) -> tuple[Transcript, JsonFields]:
     """Play one rollout to its end: the turns, and the response they make together."""
     transcript = Transcript(params)
     try:

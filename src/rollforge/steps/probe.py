@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.records import JsonObject, Response, Task, from_json, has_field, to_json
+from rollforge.records import JsonFields, Response, Task, from_json, has_field, to_json
 from rollforge.rollouts import RolloutReader, TaskFields
 from rollforge.store import RunFiles, write_atomically
 from rollforge.store.lock import is_held
@@ -27,7 +27,7 @@ class ProbeOptions(msgspec.Struct, frozen=True, kw_only=True):
     run: str | Path | None = None
     input: str | Path | None = None
     """A task file; beside a run, it is where the tasks' fields are taken from."""
-    options: JsonObject = {}
+    options: JsonFields = {}
     mode: Mode | None = None
     limit: int = 200
     """Tasks to ask about, spread over the file."""

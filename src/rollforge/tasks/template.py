@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields
 from rollforge.registry import did_you_mean
 
 
@@ -39,7 +39,7 @@ class PromptTemplate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             _check_placeholders(text, path)
         return template
 
-    def items(self, row: JsonObject) -> list[JsonObject]:
+    def items(self, row: JsonFields) -> list[JsonFields]:
         """The input items for one row.
 
         Raises:

@@ -59,9 +59,9 @@ def main() -> None:
             send(run_apart(compiled, namespace, open_stdin(test), may_kill))
 
 
-def prelude_namespace(prelude: list[tuple[str, str | None]]) -> dict[str, Any]:
+def prelude_namespace(prelude: list[tuple[str, str | None]]) -> dict[str, object]:
     """What a program may use without importing it: (module, name), or (module, None) for the module."""
-    namespace: dict[str, Any] = {}
+    namespace: dict[str, object] = {}
     for module_name, name in prelude:
         module = __import__(module_name)
         if name is None:
@@ -85,7 +85,7 @@ def compile_program(code: str) -> CodeType:
         return compile(ast.fix_missing_locations(tree), "<answer>", "exec", dont_inherit=True)
 
 
-def new_module(name: str, namespace: dict[str, Any]) -> ModuleType:
+def new_module(name: str, namespace: dict[str, object]) -> ModuleType:
     module = type(sys)(name)
     module.__dict__.update(namespace)
     sys.modules[name] = module
@@ -102,7 +102,7 @@ def open_stdin(text: bytes) -> int:
     return stdin
 
 
-def run_apart(compiled: CodeType, namespace: dict[str, Any], stdin: int, may_kill: bool) -> bytes:
+def run_apart(compiled: CodeType, namespace: dict[str, object], stdin: int, may_kill: bool) -> bytes:
     """Run the program in a process of its own, since more tests follow and each shall find things untouched."""
     pid = os.fork()
     if pid == 0:
@@ -127,14 +127,14 @@ def run_apart(compiled: CodeType, namespace: dict[str, Any], stdin: int, may_kil
     return b"O" if code == 0 else b"E"
 
 
-def run_here(compiled: CodeType, namespace: dict[str, Any], stdin: int) -> None:
+def run_here(compiled: CodeType, namespace: dict[str, object], stdin: int) -> None:
     """Run the program in this very process, which ends with it: a fork costs as much as a third of the start."""
     error = be_program(compiled, namespace, stdin)
     send(b"O" if error is None else b"E" + describe(error))
     os._exit(error is not None)
 
 
-def be_program(compiled: CodeType, namespace: dict[str, Any], stdin: int) -> BaseException | None:
+def be_program(compiled: CodeType, namespace: dict[str, object], stdin: int) -> BaseException | None:
     """Be the program, and end as an interpreter would: threads joined, exit functions run, output flushed."""
     try:
         os.dup2(stdin, 0)
@@ -153,7 +153,7 @@ def be_program(compiled: CodeType, namespace: dict[str, Any], stdin: int) -> Bas
     return None
 
 
-def find_function(code: str, name: str, namespace: dict[str, Any]) -> Any:
+def find_function(code: str, name: str, namespace: dict[str, object]) -> Any:
     """The function to call: a method of a `Solution`, where the code has one, else a name of the module."""
     module = new_module("answer", namespace)
     exec(compile(code, "<answer>", "exec", dont_inherit=True), module.__dict__)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from rollforge.records import JsonObject, Task
+from rollforge.records import JsonFields, Task
 
 
-def function_tool(name: str, description: str, parameters: JsonObject | None) -> JsonObject:
+def function_tool(name: str, description: str, parameters: JsonFields | None) -> JsonFields:
     """A tool as the Responses API offers it."""
     return {
         "type": "function",
@@ -40,7 +40,7 @@ class ToolSession(Protocol):
     def is_parallel(self) -> bool:
         """Calls of one turn may run at the same time."""
 
-    async def call(self, name: str, arguments: JsonObject) -> str:
+    async def call(self, name: str, arguments: JsonFields) -> str:
         """What the tool answers; raises `ToolError` for the model, or `Failure` for a server that is gone."""
 
     async def close(self) -> None:
@@ -55,7 +55,7 @@ class Toolset(Protocol):
         """As the user gave it."""
 
     @property
-    def schemas(self) -> list[JsonObject]:
+    def schemas(self) -> list[JsonFields]:
         """One Responses-style function tool each; known once started."""
 
     @property

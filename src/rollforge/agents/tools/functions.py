@@ -20,7 +20,7 @@ from rollforge.agents.tools.base import ToolSession
 from rollforge.agents.tools.schema import FunctionTool
 from rollforge.agents.tools.threads import call_in_thread
 from rollforge.errors import UsageError
-from rollforge.records import JsonObject, Task, to_json
+from rollforge.records import JsonFields, Task, to_json
 
 CLOSE_S = 10.0
 """How long a run waits at its end for state that is still being released."""
@@ -41,7 +41,7 @@ class FunctionTools:
         self._threads = asyncio.Semaphore(MAX_THREADS)
 
     @property
-    def schemas(self) -> list[JsonObject]:
+    def schemas(self) -> list[JsonFields]:
         return [tool.schema for tool in self._tools.values()]
 
     async def start(self) -> None:
@@ -70,7 +70,7 @@ class ClassTools:
         self._threads = asyncio.Semaphore(MAX_THREADS)
 
     @property
-    def schemas(self) -> list[JsonObject]:
+    def schemas(self) -> list[JsonFields]:
         return [tool.schema for tool in self._tools.values()]
 
     async def start(self) -> None:
@@ -112,7 +112,7 @@ class _FunctionSession:
 
     is_parallel = True
 
-    async def call(self, name: str, arguments: JsonObject) -> str:
+    async def call(self, name: str, arguments: JsonFields) -> str:
         tool = self._tools[name]
         args, keywords = tool.bind(arguments)
         function = self._function(tool)
@@ -185,7 +185,7 @@ def _plain(value: Any) -> Any:
     return to_list() if callable(to_list) else str(value)
 
 
-def _fingerprint(sources: Sequence[Any], schemas: list[JsonObject]) -> str:
+def _fingerprint(sources: Sequence[Any], schemas: list[JsonFields]) -> str:
     """Digest of the files the tools stand in and of what they look like to the model."""
     digest = hashlib.sha256(to_json(schemas))
     files = set()

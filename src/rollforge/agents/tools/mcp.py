@@ -31,7 +31,7 @@ from rollforge.agents.tools.base import ToolError, ToolSession, function_tool
 from rollforge.agents.tools.mcp_http import HttpConnection
 from rollforge.agents.tools.mcp_stdio import StdioConnection
 from rollforge.errors import Failure, UsageError
-from rollforge.records import JsonObject, Task, to_json
+from rollforge.records import JsonFields, Task, to_json
 
 OPEN_S = 60.0
 """How long a server may take to start and shake hands."""
@@ -60,7 +60,7 @@ class McpTools:
 
     def __init__(self, name: str, kind: str, target: str, headers: Mapping[str, str] | None = None) -> None:
         self.name = name
-        self.schemas: list[JsonObject] = []
+        self.schemas: list[JsonFields] = []
         self._is_shared = kind.endswith("-shared")
         self._is_stdio = kind.startswith("mcp-stdio")
         self._target = target
@@ -192,9 +192,9 @@ class McpSession:
         finally:
             self.is_broken = True
 
-    async def list_tools(self) -> list[JsonObject]:
+    async def list_tools(self) -> list[JsonFields]:
         """Schemas of all tools, page by page."""
-        schemas: list[JsonObject] = []
+        schemas: list[JsonFields] = []
         cursor: str | None = None
         while True:
             params = types.PaginatedRequestParams(cursor=cursor)
@@ -207,7 +207,7 @@ class McpSession:
             if not cursor:
                 return schemas
 
-    async def call(self, name: str, arguments: JsonObject) -> str:
+    async def call(self, name: str, arguments: JsonFields) -> str:
         params = types.CallToolRequestParams(name=name, arguments=arguments)
         result = await self._ask(types.CallToolRequest(params=params), types.CallToolResult)
         text = _text_of(result)

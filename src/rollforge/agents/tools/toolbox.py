@@ -32,7 +32,7 @@ class Toolbox:
         for toolset in self._toolsets:
             await toolset.start()
             for schema in toolset.schemas:
-                name = schema["name"]
+                name = str(schema["name"])
                 other = self._set_by_tool.get(name)
                 if other is not None:
                     raise UsageError(

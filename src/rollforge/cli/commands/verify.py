@@ -15,7 +15,7 @@ from rollforge.cli.render.console import print_json, say
 from rollforge.cli.render.progress import Progress
 from rollforge.cli.values import SECONDS, SETTINGS, Flag, within
 from rollforge.errors import Exit, UsageError
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields
 from rollforge.steps.probe import ProbeOptions
 from rollforge.steps.verify.options import ChoiceOptions, RunningOptions, VerifyOptions
 from rollforge.verifiers.running.judge import Workers, parse_workers
@@ -48,7 +48,7 @@ class ChoiceFlags(ChoiceOptions):
 class JudgeFlags(RunningOptions):
     """Spelling of the flags about the verifier."""
 
-    options: Annotated[JsonObject, SETTINGS, Parameter(name=["--set", "-S", "--verifier-set"])]
+    options: Annotated[JsonFields, SETTINGS, Parameter(name=["--set", "-S", "--verifier-set"])]
     cache: str | None
     workers: Annotated[
         Workers,

@@ -8,7 +8,7 @@ import msgspec
 
 from rollforge.cli.render.console import out
 from rollforge.cli.render.table import wrapped
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields
 
 if TYPE_CHECKING:
     from rollforge.checks.finding import Finding
@@ -26,9 +26,9 @@ _INDENT = " " * 34
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
 
-def report_record(report: Report) -> JsonObject:
+def report_record(report: Report) -> JsonFields:
     """The report as its JSON object."""
-    record: JsonObject = msgspec.to_builtins(report)
+    record: JsonFields = msgspec.to_builtins(report)
     record["exit_code"] = int(report.exit_code)
     return record
 

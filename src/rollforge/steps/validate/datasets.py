@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from rollforge.records import PARAMS_KEY, JsonObject
+from rollforge.records import PARAMS_KEY, JsonFields
 from rollforge.steps.validate.chats import check_chat
 from rollforge.steps.validate.records import RowFault, is_json, kind_of, shown
 from rollforge.steps.validate.rollouts import check_rollout
@@ -28,7 +28,7 @@ SIDES = (
 """What is a text or a list of messages."""
 
 
-def check_dataset(row: JsonObject) -> Iterator[RowFault]:
+def check_dataset(row: JsonFields) -> Iterator[RowFault]:
     """Everything wrong with a row that is for a trainer."""
     is_context = isinstance(row.get("chosen"), dict)  # each side is one message, and answers the messages
     for key in ("messages", "conversations"):

@@ -6,7 +6,7 @@ import json
 from math import isfinite, sqrt
 from sys import float_info
 
-from rollforge.records import PARAMS_KEY, JsonObject
+from rollforge.records import PARAMS_KEY, JsonFields
 
 MAX_DISTINCT = 1_000_000
 
@@ -27,7 +27,7 @@ class Running:
         self._mean += gap / self.n
         self._squares += gap * (value - self._mean)
 
-    def record(self) -> JsonObject:
+    def record(self) -> JsonFields:
         if not self.n:
             return {"n": 0, "mean": None, "min": None, "max": None, "std": None}
         is_known = self.n > 1 and isfinite(self._squares)  # the squares of huge numbers are beyond a float
@@ -47,7 +47,7 @@ class Distinct:
         if len(self._seen) < MAX_DISTINCT:
             self._seen.add(hash(value))
 
-    def record(self) -> JsonObject:
+    def record(self) -> JsonFields:
         return {"total_count": self.n, "unique_count": len(self._seen)}
 
 
@@ -60,7 +60,7 @@ class FileMetrics:
         self._numbers: dict[str, Running] = {}
         self._texts: dict[str, Distinct] = {}
 
-    def add(self, row: JsonObject) -> None:
+    def add(self, row: JsonFields) -> None:
         """Count one good row."""
         self._examples += 1
         params = _params_of(row)
@@ -86,7 +86,7 @@ class FileMetrics:
             elif isinstance(one, str):
                 self._texts.setdefault(name, Distinct()).add(one)
 
-    def record(self) -> JsonObject:
+    def record(self) -> JsonFields:
         """The metrics; words are white-space separated words of the parameters written as JSON, a proxy for tokens."""
         fields = {name: running.record() for name, running in self._numbers.items()}
         fields |= {name: distinct.record() for name, distinct in self._texts.items() if name not in fields}
@@ -102,7 +102,7 @@ _ANSWERED = ("completion", "completions", "chosen", "rejected", "output", "text"
 """Where a row for a trainer has its text, of which the first kind holds the user's turns."""
 
 
-def _params_of(row: JsonObject) -> JsonObject | None:
+def _params_of(row: JsonFields) -> JsonFields | None:
     """The request: the row's own, or that of the rollout inside it."""
     for holder in (row, row.get("rollout"), row.get("chosen")):
         params = holder.get(PARAMS_KEY) if isinstance(holder, dict) else None
