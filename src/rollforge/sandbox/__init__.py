@@ -23,7 +23,7 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 

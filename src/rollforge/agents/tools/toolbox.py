@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 from rollforge.agents.tools.base import ToolError, ToolSession, Toolset
 from rollforge.errors import Failure, UsageError
-from rollforge.records import JsonObject, Task, to_json
+from rollforge.records import JsonFields, Task, to_json
 from rollforge.registry import did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ class Toolbox:
     def __init__(self, toolsets: Sequence[Toolset]) -> None:
         self._toolsets = list(toolsets)
         self._set_by_tool: dict[str, Toolset] = {}
-        self.schemas: list[JsonObject] = []
+        self.schemas: list[JsonFields] = []
 
     async def start(self) -> None:
         """Make every source ready; two tools of one name are refused."""
@@ -74,7 +74,7 @@ class RolloutSessions:
 
     is_parallel = True
 
-    async def call(self, name: str, arguments: JsonObject) -> str:
+    async def call(self, name: str, arguments: JsonFields) -> str:
         toolset = self._set_by_tool.get(name)
         if toolset is None:
             known = sorted(self._set_by_tool)

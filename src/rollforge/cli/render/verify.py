@@ -13,7 +13,7 @@ import msgspec
 from rollforge.cli.render.console import err, out, say
 from rollforge.cli.render.progress import Progress, duration, number, short_time, write_record
 from rollforge.errors import Exit
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields, JsonObject
 
 if TYPE_CHECKING:
     from rollforge.steps.verify import FlipTable, VerifyOptions, VerifySnapshot, VerifySummary
@@ -76,9 +76,9 @@ def snapshot_text(now: VerifySnapshot) -> str:
     return "verifying · " + " · ".join(parts)
 
 
-def summary_record(summary: VerifySummary, code: Exit) -> JsonObject:
+def summary_record(summary: VerifySummary, code: Exit) -> JsonFields:
     """The summary as its JSON object."""
-    record: JsonObject = msgspec.to_builtins(summary)
+    record: JsonFields = msgspec.to_builtins(summary)
     record["counts"] = {
         name: record.pop(name)
         for name in ("rollouts", "judged", "unjudged", "failed", "owed", "already", "rejected_lines")
