@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick lint fix golden docs bench torture trainers real shape browser mutants locked sbom fuzz screenshots
+.PHONY: demo test quick lint fix golden docs bench torture trainers real shape browser mutants locked lock sbom fuzz screenshots
 
 $(VENV)/.installed: pyproject.toml $(wildcard src/rollforge/_*.[ch] src/rollforge/*/_*.[ch] src/rollforge/*/*/_*.[ch])
 	$(PYTHON) -m venv $(VENV)

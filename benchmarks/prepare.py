@@ -1,7 +1,7 @@
 """Prepare against the plain scripts people copy from the docs, which load everything and convert nothing.
 
 CPU seconds and peak memory of each part, in a process of its own, as ratios within one run. The limits: from a built index, sft and
-dpo with conversion at most 1/5 of the script's CPU and a raw copy 1/15; from text with conversion 1/2.5; memory always at most 1/20.
+dpo with conversion at most 1/4 of the script's CPU and a raw copy 1/12; memory at most 1/20.
 
     python -m benchmarks.prepare --tasks 6250 --samples 16
 """
@@ -70,7 +70,7 @@ def command_of(words: tuple[str, ...], folder: Path) -> list[str]:
 
 
 class Way(NamedTuple):
-    """One way of making a data set."""
+    """One way of making a dataset."""
 
     words: tuple[str, ...]
     limit: str = ""
@@ -78,10 +78,10 @@ class Way(NamedTuple):
 
 
 SCRIPTS = {f"script {recipe}": Way(("script", recipe)) for recipe in ("sft", "dpo")}
-OURS = {"sft → trl, from text": Way(("ours", "sft", "trl"), "1/2.5", is_from_text=True)} | {
+OURS = {"sft → trl, from text": Way(("ours", "sft", "trl"), "", is_from_text=True)} | {
     f"{recipe} → {exporter}, from the index": Way(("ours", recipe, exporter), limit)
     for recipe, exporter, limit in (
-        ("sft", "trl", "1/5"), ("dpo", "trl", "1/5"), ("sft", "chat", "1/5"), ("sft", "gym", "1/15"), ("dpo", "gym", "1/15"),
+        ("sft", "trl", "1/4"), ("dpo", "trl", "1/4"), ("sft", "chat", "1/4"), ("sft", "gym", "1/12"), ("dpo", "gym", "1/12"),
     )
 }  # fmt: skip
 

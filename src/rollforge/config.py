@@ -196,13 +196,13 @@ def parse_settings(words: Sequence[str]) -> JsonObject:
         path, equals, text = word.partition("=")
         if not equals or not path or any(not part for part in path.split(".")):
             raise UsageError(f"-S {word!r} is not understood", hint="write -S key=value or -S key.path=value")
-        place = settings
+        target = settings
         *parents, last = path.removeprefix("responses_create_params.").split(".")
         for part in parents:
-            place = place.setdefault(part, {})
-            if not isinstance(place, dict):
+            target = target.setdefault(part, {})
+            if not isinstance(target, dict):
                 raise UsageError(f"-S {word!r}: {part!r} was already given a plain value")
-        place[last] = _value(text)
+        target[last] = _value(text)
     return settings
 
 

@@ -140,6 +140,8 @@ class Failure(Exception):
         """What had been generated before it failed, Responses-shaped, if anything."""
         self.is_terminal = False
         """The other side says that no further attempt can help."""
+        self.peer_kind: str | None = None
+        """The other side's own name for what happened (NeMo Gym's `failure_kind`)."""
 
     def __reduce__(self) -> tuple[type[Failure], tuple[str, str, str]]:
         return (type(self), (self.boundary, self.kind, self.message))

@@ -14,7 +14,7 @@ GC_THRESHOLD = (50_000, 20, 100)
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end, and return what it returns."""
+    """Run a coroutine to its end and return its result."""
     try:
         import uvloop
     except ImportError:

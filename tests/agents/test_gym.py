@@ -423,7 +423,9 @@ async def test_a_server_that_restarts_inside_a_session_ends_the_attempt_and_not_
     assert result.exit_code == Exit.DONE
     assert row["count"] == 6, "the attempt that counts began with a new session"
     assert second.calls[0][0] == "/seed_session"
-    assert all(failure["class"] == "transient" for failure in failures(tmp_path))
+    assert {(failure["class"], failure["failure_kind"]) for failure in failures(tmp_path)} == {
+        ("transient", "session_lost")
+    }
 
 
 async def start(app: web.Application, port: int) -> web.AppRunner:
@@ -455,7 +457,8 @@ async def test_a_typed_environment_server_gets_episodes(tmp_path: Path) -> None:
         "task_input": {"responses_create_params": {"input": []}},
     }
     async with serving(environment.app) as url:
-        await collect(tmp_path, [typed, make_task(uuid="u")], None, gym_agent=url, model="")
+        result = await collect(tmp_path, [typed, make_task(uuid="u")], None, gym_agent=url, model="")
+    assert "the model" not in result.bottleneck
     assert [row["reward"] for row in rollouts(tmp_path)] == [1.0, 1.0]
     by_set = {episode["task"]["task_id"]["taskset"]: episode["task"] for episode in environment.episodes}
     assert by_set["math"]["task_input"] == typed["task_input"]
@@ -468,6 +471,9 @@ async def test_a_typed_failure_is_a_failure_with_its_kind(tmp_path: Path) -> Non
         await collect(tmp_path, [make_task()], None, gym_agent=url, model="", attempts=3)
     (failure,) = failures(tmp_path)
     assert "sandbox_unavailable: the sandbox died" in failure["message"] and failure["class"] == "agent"
+    assert (
+        failure["failure_kind"] == "sandbox_unavailable" and "the sandbox died" in failure["failure_reason"]
+    )
 
 
 async def test_a_gymnasium_server_is_played_step_by_step(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -94,7 +95,8 @@ def rewards(run: Path) -> list[float | None]:
 
 
 @needs_bubblewrap
-def test_no_cheat_is_rewarded_under_bubblewrap(tmp_path: Path) -> None:
+def test_no_cheat_is_rewarded_under_bubblewrap(tmp_path: Path, tried: Callable[[int], None]) -> None:
+    tried(len(CHEATS))
     home = tmp_path / "home"
     home.mkdir()
     (home / "notes.txt").write_text(SECRET)
@@ -119,7 +121,10 @@ def test_without_bubblewrap_nothing_runs(tmp_path: Path, mode: tuple[str, ...]) 
 
 
 @needs_closed_files
-def test_no_cheat_is_rewarded_with_the_sandbox_off_where_the_kernel_can_help(tmp_path: Path) -> None:
+def test_no_cheat_is_rewarded_with_the_sandbox_off_where_the_kernel_can_help(
+    tmp_path: Path, tried: Callable[[int], None]
+) -> None:
+    tried(len(CHEATS))
     home = tmp_path / "home"
     home.mkdir()
     (home / "notes.txt").write_text(SECRET)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -140,7 +139,7 @@ def test_a_run_killed_and_resumed_owes_exactly_what_is_missing(tmp_path: Path, s
     assert done.returncode in (0, 5), done.stderr
     keys = [(row["_ng_task_index"], row["_ng_rollout_index"]) for row in rows_of(tmp_path)]
     assert sorted(keys) == [(task, sample) for task in range(6) for sample in range(2)]
-    assert keys[: len(before)] == before and os.getpid()
+    assert keys[: len(before)] == before
 
 
 def test_an_interrupted_run_ends_resumable(tmp_path: Path, server: RealServer) -> None:
@@ -150,9 +149,10 @@ def test_an_interrupted_run_ends_resumable(tmp_path: Path, server: RealServer) -
     deadline = time.monotonic() + 200
     while not rows_of(tmp_path) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)  # another process writes the file
-    process.send_signal(signal.SIGINT)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=120)
+    while process.poll() is None and time.monotonic() < deadline:
+        process.send_signal(signal.SIGINT)  # the first drains, the second aborts
+        time.sleep(1.0)  # two signals sent at once may arrive as one
+    _, said = process.communicate(timeout=60)
     assert process.returncode in (0, 3, 130), said
     manifest = json.loads((tmp_path / "run" / "rollouts_run.json").read_text())
     assert manifest["state"] in ("interrupted", "done")

@@ -538,3 +538,10 @@ def test_every_option_is_in_the_manifest_given_or_not(run: Path, tmp_path: Path)
     prepare("sft", run, to="chat", out=tmp_path / "data", min_reward=0.5)
     saved = json.loads((tmp_path / "data" / "manifest.json").read_bytes())["options"]
     assert set(saved) == set(SETTING_NAMES) and saved["min_reward"] == 0.5 and saved["ngram"] == 13
+
+
+@pytest.mark.parametrize("recipe", ["dpo", "grpo", "sft"])
+def test_a_file_in_which_no_row_has_a_reward_is_refused_with_the_reason(recipe: str, tmp_path: Path) -> None:
+    small_run(tmp_path / "run", [{"id": number, "text": "hello"} for number in range(5)])
+    with pytest.raises(UsageError, match="5 unjudged"):
+        prepare(recipe, tmp_path / "run", to="chat", out=tmp_path / "data")

@@ -55,8 +55,8 @@ def test_good_tasks_pass(tmp_path: Path) -> None:
     report = validate_files([write_rows(tmp_path / "t.jsonl", GOOD)])
     assert report.ok and report.files[0].kind == "tasks" and report.files[0].rows == 4
     metrics = report.files[0].metrics
-    assert metrics["examples"] == 4 and metrics["tools"]["max"] == 1 and metrics["turns"]["mean"] == 1
-    assert metrics["temperature"]["n"] == 1 and metrics["words"]["min"] > 0
+    assert metrics.examples == 4 and metrics.tools.max == 1 and metrics.turns.mean == 1
+    assert metrics.temperature.n == 1 and (metrics.words.min or 0) > 0
 
 
 @pytest.mark.parametrize(
@@ -723,8 +723,8 @@ def test_turns_tools_and_words_are_counted_in_every_form(
 ) -> None:
     report = validate_files([write_rows(tmp_path / "d.jsonl", [row])])
     metrics = report.files[0].metrics
-    assert report.ok and (metrics["turns"]["mean"], metrics["tools"]["mean"]) == (turns, tools)
-    assert metrics["words"]["mean"] > 3
+    assert report.ok and (metrics.turns.mean, metrics.tools.mean) == (turns, tools)
+    assert (metrics.words.mean or 0) > 3
 
 
 def test_a_common_fault_does_not_hide_a_rare_one(tmp_path: Path) -> None:

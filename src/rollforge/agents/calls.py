@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 
 from rollforge.agents.tools.base import ToolError, ToolSession
 from rollforge.agents.tools.limits import MAX_RESULT_BYTES
 from rollforge.errors import Failure
-from rollforge.records import OWN_KEY, JsonFields, from_json, to_json
+from rollforge.records import OWN_KEY, JsonObject, from_json, to_json
 from rollforge.store.reading import UNREADABLE
 
 
 async def answer_calls(
-    calls: list[JsonFields], session: ToolSession, timeout_s: float | None
-) -> list[JsonFields]:
+    calls: list[JsonObject], session: ToolSession, timeout_s: float | None
+) -> list[JsonObject]:
     """One `function_call_output` item per call, in call order. Without `timeout_s`, the session applies its own limit."""
     if len(calls) == 1 or not session.is_parallel:
         return [await answer_call(call, session, timeout_s) for call in calls]
@@ -32,7 +33,9 @@ async def answer_calls(
     return [task.result() for task in tasks]
 
 
-async def answer_call(call: JsonFields, session: ToolSession, timeout_s: float | None) -> JsonFields:
+async def answer_call(
+    call: Mapping[str, object], session: ToolSession, timeout_s: float | None
+) -> JsonObject:
     """The output item for one call."""
     started = time.monotonic()
     name = str(call.get("name") or "")
@@ -55,7 +58,7 @@ async def answer_call(call: JsonFields, session: ToolSession, timeout_s: float |
 
 
 async def _call_in_time(
-    session: ToolSession, name: str, arguments: JsonFields, timeout_s: float | None
+    session: ToolSession, name: str, arguments: Mapping[str, object], timeout_s: float | None
 ) -> str:
     try:
         async with asyncio.timeout(timeout_s) as limit:
@@ -70,7 +73,7 @@ async def _call_in_time(
         raise tool_error(type(error).__name__, f"{type(error).__name__}: {error}") from error
 
 
-def parse_arguments(text: object) -> JsonFields:
+def parse_arguments(text: object) -> JsonObject:
     """The arguments of a call; no text at all means an empty object."""
     if isinstance(text, dict):
         return text

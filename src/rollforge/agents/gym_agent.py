@@ -7,6 +7,7 @@ or a failure; a typed task is always sent so, and a plain row when the server as
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 
 from rollforge.agents.base import AgentOptions, Preparation, Trajectory
 from rollforge.agents.gym_rows import (
@@ -21,7 +22,7 @@ from rollforge.agents.gym_server import GymAnswer, GymServer, Session, read_obje
 from rollforge.agents.gym_servers import GymServers
 from rollforge.endpoint import Model
 from rollforge.errors import Failure
-from rollforge.records import ROLLOUT_KEY, TASK_KEY, JsonFields, Task, Verdict
+from rollforge.records import ROLLOUT_KEY, TASK_KEY, JsonObject, Task, Verdict
 from rollforge.tasks import is_typed_task
 
 
@@ -67,7 +68,7 @@ class GymAgent:
     async def close(self) -> None:
         await self._servers.close()
 
-    async def _result(self, server: GymServer, task: Task, sample: int) -> JsonFields:
+    async def _result(self, server: GymServer, task: Task, sample: int) -> JsonObject:
         """The server's row, whichever of the two protocols it speaks."""
         if not (server.is_typed or is_typed_task(task)):
             body = {**task_row(task), TASK_KEY: task.index, ROLLOUT_KEY: sample}
@@ -79,12 +80,12 @@ class GymAgent:
         answer = await self._post(server, episode_of(task, rollout))
         return result_of_episode(read_object(answer, "/run", "agent"))
 
-    async def _post(self, server: GymServer, body: JsonFields) -> GymAnswer:
+    async def _post(self, server: GymServer, body: Mapping[str, object]) -> GymAnswer:
         return await server.post(
             "/run", body, session=Session(), boundary="agent", timeout_s=self._options.rollout_deadline_s
         )
 
-    def _verdict(self, result: JsonFields, task: Task) -> tuple[Verdict | None, Failure | None]:
+    def _verdict(self, result: Mapping[str, object], task: Task) -> tuple[Verdict | None, Failure | None]:
         if not self._options.gym_verify:
             return None, None
         try:

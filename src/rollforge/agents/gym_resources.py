@@ -23,7 +23,7 @@ from rollforge.agents.transcript import tool_names
 from rollforge.endpoint import Model
 from rollforge.endpoint.client import Outage
 from rollforge.errors import Failure
-from rollforge.records import JsonFields, Task, Verdict, to_json
+from rollforge.records import JsonObject, Task, Verdict, to_json
 from rollforge.tasks import is_empty_prompt
 
 
@@ -60,7 +60,13 @@ class GymResources:
             await server.close_session(session, closing)
 
     async def _play(
-        self, model: Model, server: GymServer, session: Session, task: Task, sample: int, seeded: JsonFields
+        self,
+        model: Model,
+        server: GymServer,
+        session: Session,
+        task: Task,
+        sample: int,
+        seeded: Mapping[str, object],
     ) -> Trajectory:
         if is_empty_prompt(task.params.get("input")):
             raise Failure("agent", "permanent", "the row has no prompt, and the resources server makes none")
@@ -122,7 +128,7 @@ class GymResources:
     async def close(self) -> None:
         await self._servers.close()
 
-    async def _seed(self, server: GymServer, session: Session, task: Task) -> JsonFields | None:
+    async def _seed(self, server: GymServer, session: Session, task: Task) -> JsonObject | None:
         """What the server answered to the seed; None when it is a gymnasium server, which has no such path."""
         answer = await server.post(
             "/seed_session",
@@ -139,7 +145,9 @@ class GymResources:
             read_object(answer, "/seed_session", "agent") if answer.body.strip() not in (b"", b"null") else {}
         )
 
-    async def _verify(self, server: GymServer, session: Session, task: Task, response: JsonFields) -> Verdict:
+    async def _verify(
+        self, server: GymServer, session: Session, task: Task, response: Mapping[str, object]
+    ) -> Verdict:
         answer = await server.post(
             "/verify",
             verify_body(task, response),
@@ -152,7 +160,7 @@ class GymResources:
         return verdict_of(result, task)
 
 
-def _closing_body(task: Task, sample: int) -> JsonFields:
+def _closing_body(task: Task, sample: int) -> JsonObject:
     """Names the session that ends; servers that know it by its cookie ignore the names."""
     rollout = f"{task.index}-{sample}-{uuid.uuid4().hex[:8]}"
     return {"resources_session_id": rollout, "episode_id": {"rollout_id": rollout, "attempt": 0}}
@@ -160,8 +168,8 @@ def _closing_body(task: Task, sample: int) -> JsonFields:
 
 @asynccontextmanager
 async def _with_mcp(
-    server: GymServer, seeded: JsonFields, tools: _PathTools
-) -> AsyncIterator[tuple[ToolSession, list[JsonFields]]]:
+    server: GymServer, seeded: Mapping[str, object], tools: _PathTools
+) -> AsyncIterator[tuple[ToolSession, list[JsonObject]]]:
     """The session's tools, and those to offer beside the row's: an MCP server's, where the seed announced one."""
     announced = seeded.get("mcp") or seeded.get("resources_tools")
     if not isinstance(announced, dict):
@@ -174,8 +182,8 @@ async def _with_mcp(
     session = await open_mcp(url, headers if isinstance(headers, dict) else {})
     try:
         schemas = await session.list_tools()
-        offered = [schema for schema in schemas if str(schema["name"]) not in tools.offered]
-        yield _JoinedTools(tools, session, frozenset(str(schema["name"]) for schema in offered)), offered
+        offered = [schema for schema in schemas if schema["name"] not in tools.offered]
+        yield _JoinedTools(tools, session, frozenset(schema["name"] for schema in offered)), offered
     finally:
         await session.end()
 
@@ -225,7 +233,7 @@ class _JoinedTools:
         self._mcp = mcp
         self._mcp_names = mcp_names
 
-    async def call(self, name: str, arguments: JsonFields) -> str:
+    async def call(self, name: str, arguments: Mapping[str, object]) -> str:
         session: ToolSession = self._mcp if name in self._mcp_names else self._own
         return await session.call(name, arguments)
 

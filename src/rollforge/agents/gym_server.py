@@ -11,6 +11,7 @@ import asyncio
 import base64
 import contextlib
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -21,7 +22,7 @@ from rollforge.endpoint.breaker import Breaker
 from rollforge.endpoint.client import Outage
 from rollforge.endpoint.faults import message_of
 from rollforge.errors import Boundary, Failure, FailureClass
-from rollforge.records import JsonFields, from_json, to_json
+from rollforge.records import JsonObject, from_json, to_json
 from rollforge.store.reading import UNREADABLE
 
 FIRST_PATIENCE_S = 15.0
@@ -144,7 +145,7 @@ class GymServer:
             self._watching = asyncio.create_task(self._watch(), name=f"watch {self.url}")
 
     async def post(
-        self, path: str, body: JsonFields, *, session: Session, boundary: Boundary, timeout_s: float
+        self, path: str, body: Mapping[str, object], *, session: Session, boundary: Boundary, timeout_s: float
     ) -> GymAnswer:
         """The answer, whatever its status; raises `Failure` of `boundary` when the connection breaks or time is up."""
         data = to_json(body)
@@ -182,7 +183,7 @@ class GymServer:
                 return answer
 
     async def close_session(
-        self, session: Session, body: JsonFields, *, path: str = "/close_session"
+        self, session: Session, body: Mapping[str, object], *, path: str = "/close_session"
     ) -> None:
         """Tell the server that a rollout is over, also when it failed or was cancelled; nothing depends on the answer."""
         if session.outages is None or path in self._missing_paths:
@@ -209,8 +210,10 @@ class GymServer:
 
     def _lost_session(self, path: str) -> Failure:
         text = f"{self.url}{path}: the server was away since this session began ({self._last_error or 'it restarted'})"
-        # The whole attempt is lost, whoever asked: a verdict of a server that forgot the session would be wrong.
-        return Failure("agent", "transient", f"{text}; the attempt starts again")
+        # The whole attempt is lost: a verdict of a server that forgot the session would be wrong.
+        failure = Failure("agent", "transient", f"{text}; the attempt starts again")
+        failure.peer_kind = "session_lost"
+        return failure
 
     async def _send(
         self, path: str, data: bytes, session: Session, timeout_s: float
@@ -265,7 +268,7 @@ def refuse_errors(answer: GymAnswer, what: str, boundary: Boundary) -> None:
         raise Failure(boundary, kind, f"{what}: {answer.message}", status=answer.status)
 
 
-def read_object(answer: GymAnswer, what: str, boundary: Boundary) -> JsonFields:
+def read_object(answer: GymAnswer, what: str, boundary: Boundary) -> JsonObject:
     """The JSON object in a 200 answer; anything else is a `Failure`."""
     refuse_errors(answer, what, boundary)
     otherwise: FailureClass = "verifier" if boundary == "verifier" else "agent"

@@ -7,6 +7,7 @@ half-way raises a `Failure` that carries the turns so far.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from rollforge.agents.base import PARTIAL
 from rollforge.agents.calls import answer_calls
@@ -14,18 +15,18 @@ from rollforge.agents.tools.base import ToolSession
 from rollforge.agents.transcript import Transcript
 from rollforge.endpoint import Model
 from rollforge.errors import Failure
-from rollforge.records import JsonFields
+from rollforge.records import JsonObject
 
 
 async def play(
     model: Model,
-    params: JsonFields,
+    params: Mapping[str, object],
     session: ToolSession,
     *,
     sample: int,
     max_turns: int,
     tool_timeout_s: float | None,
-) -> tuple[Transcript, JsonFields]:
+) -> tuple[Transcript, JsonObject]:
     """Play one rollout to its end: the turns, and the response they make together."""
     transcript = Transcript(params)
     try:

@@ -159,8 +159,14 @@ class _Signal(NamedTuple):
 
 
 def _second_signal(run: Evidence, missed: Missed) -> _Signal:
-    """Independent evidence on disk: the verifier's own fields, other verifiers' verdicts, a probe."""
-    signals = [_by_extraction(missed), _by_metric(run, missed), _by_others(run, missed), _by_probe(run)]
+    """Independent evidence on disk: the verifier's own fields, other verifiers' verdicts, a probe, what `collect` saw."""
+    signals = [
+        _by_extraction(missed),
+        _by_metric(run, missed),
+        _by_others(run, missed),
+        _by_probe(run),
+        _by_watch(run),
+    ]
     supports = "; ".join(signal.supports for signal in signals if signal.supports)
     refutes = "; ".join(signal.refutes for signal in signals if signal.refutes)
     return _Signal(supports, "" if supports else refutes)
@@ -261,3 +267,11 @@ def _by_probe(run: Evidence) -> _Signal:
         if probe and probe.is_broken
         else _Signal()
     )
+
+
+def _by_watch(run: Evidence) -> _Signal:
+    """Whether the detectors of `collect`, which look at rewards over time, tripped."""
+    window = run.about.suspect
+    if window is None:
+        return _Signal()
+    return _Signal(supports=f"collect itself marked {window.rollouts:,} rollouts as suspect")

@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
-# It starts at a digit because that is quick to find in a long prompt; what may stand before it is looked at after.
+# Starts at a digit, which is quick to find in a long prompt; `_BEFORE` then looks at the characters before it.
 _EXPRESSION = re.compile(r"\d[\d\s()+\-−–*×x·/÷]*\d\s*\)*")
 _BEFORE = re.compile(r"(?:\(\s*)*-?$")
 _REACH = 12
@@ -21,7 +21,7 @@ _LONGEST = 160
 
 
 class Solution(NamedTuple):
-    """What an expression is worth, the steps that lead there, and the effort they took."""
+    """The value of an expression, the steps to it, and their effort."""
 
     value: str
     steps: tuple[str, ...]
@@ -31,7 +31,7 @@ class Solution(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def work_out(expression: str) -> Solution | None:
-    """The solution of the expression, or None when it is not one (or divides by zero)."""
+    """The solution, or None when the text is not an expression or divides by zero."""
     if len(expression) > _LONGEST:
         return None
     try:

@@ -44,7 +44,7 @@ class Tool(msgspec.Struct, frozen=True):
     name: str
     parameters: JsonFields
     text: str
-    """As it stands in the prompt."""
+    """The definition as the model reads it in the prompt."""
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):

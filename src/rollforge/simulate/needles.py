@@ -89,13 +89,13 @@ def pose_needles(chance: Chance) -> Needles:
 
 
 def read_needles(text: str) -> Needles | None:
-    """The tool task a prompt poses, if it does."""
+    """The tool task in a prompt, if there is one."""
     found = _PATTERN.search(text)
     return Needles(found["label"], tuple(found["words"].split(", "))) if found else None
 
 
 def value_of(word: str) -> int:
-    """What the look-up tool answers for a word."""
+    """The value of a word, as the look-up tool returns it."""
     return sum(map(ord, word))
 
 

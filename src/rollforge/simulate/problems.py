@@ -24,7 +24,7 @@ class Exercise(NamedTuple):
     text: str
     answer: str
     steps: tuple[str, ...]
-    """How one gets there; each may end in `= result`."""
+    """Steps to the answer; each may end in `= result`."""
     difficulty: float
     """0 (anyone) to 1 (hardly anyone)."""
     options: tuple[tuple[str, str], ...] = ()
@@ -48,7 +48,7 @@ class Story(NamedTuple):
         return re.compile("".join(made))
 
     def landmark(self) -> str:
-        """Its longest piece without numbers: quick to look for before the pattern is tried."""
+        """Its longest piece without numbers: a quick test before the pattern is tried."""
         return max(re.split(r"\{\w+\}", self.text), key=len)
 
     def solve(self, numbers: dict[str, str]) -> Solution | None:
@@ -144,7 +144,7 @@ def pose_choice(chance: Chance) -> Exercise:
 
 @lru_cache(maxsize=256)
 def read_problem(text: str) -> Exercise | None:
-    """The problem a prompt poses, or None when the model does not know its kind."""
+    """The problem in a prompt, or None when its kind is unknown."""
     options = read_options(text)
     if options:
         return _read_choice(text, options)

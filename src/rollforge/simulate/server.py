@@ -37,7 +37,7 @@ class SimulatedServer:
         self.options = options or SimulateOptions()
         self.options.check()
         self.service = Service(self.options)
-        # The name may stand for two addresses, which would take two different free ports.
+        # The name may resolve to two addresses, which would take two different free ports.
         self.host = "127.0.0.1" if self.options.host == "localhost" else self.options.host
         self.port = self.options.port
         self._listener: asyncio.Server | None = None
@@ -292,7 +292,7 @@ class _Connection(asyncio.Protocol):
         if task.cancelled():
             return
         if (error := task.exception()) is not None:
-            # Our own mistake: the client sees a closed connection instead of waiting for ever.
+            # Our own mistake: the client sees a closed connection instead of waiting forever.
             logger.error("a reply was not delivered: %s: %s", type(error).__name__, error, exc_info=error)
             self.drop()
             return

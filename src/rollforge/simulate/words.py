@@ -64,7 +64,7 @@ _REPLIES = (
 
 
 def working(problem: Exercise, answer: str, chance: Chance, tokens: float, *, boxed: bool = True) -> str:
-    """An answer of about that many tokens which states `answer`, in a box unless told otherwise."""
+    """An answer of about `tokens` tokens that states `answer`, by default in a box."""
     steps = list(problem.steps)
     if answer != problem.answer and not problem.options:
         steps[-1] = f"{steps[-1].rpartition(' = ')[0]} = {answer}"

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.records import JsonFields, Response, Task, from_json, has_field, to_json
+from rollforge.records import JsonObject, Response, Task, from_json, has_field, to_json
 from rollforge.rollouts import RolloutReader, TaskFields
 from rollforge.store import RunFiles, write_atomically
 from rollforge.store.lock import is_held
@@ -21,13 +21,13 @@ AT_ONCE = 32
 
 
 class ProbeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to probe with."""
+    """Verifier and material of a probe."""
 
     verifier: str | VerifierFunction
     run: str | Path | None = None
     input: str | Path | None = None
-    """A task file; beside a run, it is where the tasks' fields are taken from."""
-    options: JsonFields = {}
+    """A task file; with a run, the source of the tasks' fields."""
+    options: JsonObject = {}
     mode: Mode | None = None
     limit: int = 200
     """Tasks to ask about, spread over the file."""
@@ -37,7 +37,7 @@ class ProbeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def probe(options: ProbeOptions) -> ProbeReport:
-    """Ask the verifier what it must know."""
+    """Ask the verifier the probe questions."""
     verifier = load_verifier(options.verifier, options.options, options.mode)
     if verifier.is_group:
         raise UsageError(

@@ -65,7 +65,7 @@ class Shown(Struct, kw_only=True):
     task_fields: JsonObject
     turns: list[Turn]
     raw: msgspec.Raw
-    """The line as it stands."""
+    """The line as the file has it."""
 
 
 def show_rollouts(index: Index, options: ShowOptions) -> list[Shown]:
@@ -95,7 +95,7 @@ def _select(index: Index, options: ShowOptions) -> Any:
         f"{weight} * CAST(coalesce({test}, false) AS INT)" for weight, test in SUSPICION.values()
     )
     tests = ", ".join(
-        f"coalesce({test}, false) AS why_{place}" for place, (_, test) in enumerate(SUSPICION.values())
+        f"coalesce({test}, false) AS why_{number}" for number, (_, test) in enumerate(SUSPICION.values())
     )
     source = (
         "SELECT *, reward IS NOT NULL AND answer_hash IS NOT NULL AND (max(reward) OVER same > min(reward) OVER same) "
@@ -142,14 +142,14 @@ def _lay_out(index: Index, facts: JsonObject, line: bytes, task_fields: JsonObje
         file=facts["file"], line=facts["line"], row=facts["row"], task=facts["task"], rollout=facts["rollout"],
         agent=facts["agent"], reward=facts["reward"], numbers=numbers,
         facts={name: facts[name] for name in (*_FACTS, *index.texts) if facts.get(name) not in (None, False)},
-        why=[reason for place, reason in enumerate(SUSPICION) if facts[f"why_{place}"]],
+        why=[reason for number, reason in enumerate(SUSPICION) if facts[f"why_{number}"]],
         task_fields={key: value for key, value in task_fields.items() if key not in (PARAMS_KEY, "agent_ref")},
         turns=turns_of(read_row(line)), raw=msgspec.Raw(line),
     )  # fmt: skip
 
 
 def as_json(shown: Shown) -> Shown:
-    """The same for JSON: a line that is none stands there as a text."""
+    """Make a rollout encodable: a line that is not JSON becomes a text."""
     try:
         msgspec.json.decode(shown.raw)
     except UNREADABLE:

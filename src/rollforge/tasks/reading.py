@@ -1,6 +1,6 @@
 """Streams the lines of a task file: JSONL, gzip, zstd, Parquet or stdin. It never holds the file.
 
-It does not look inside a line. A Parquet row becomes the JSON line it stands for.
+It does not look inside a line. A Parquet row becomes a JSON line.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _zstd(file: BinaryIO) -> BinaryIO:
 
 
 def _guarded(file: Iterable[bytes], path: Path) -> Iterator[bytes]:
-    """The same lines, with a damaged archive reported as such."""
+    """Pass lines through; report a damaged archive as such."""
     try:
         yield from file
     except Exception as error:

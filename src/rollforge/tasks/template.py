@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.records import JsonFields
+from rollforge.records import JsonObject
 from rollforge.registry import did_you_mean
 
 
@@ -39,7 +40,7 @@ class PromptTemplate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             _check_placeholders(text, path)
         return template
 
-    def items(self, row: JsonFields) -> list[JsonFields]:
+    def items(self, row: Mapping[str, object]) -> list[JsonObject]:
         """The input items for one row.
 
         Raises:

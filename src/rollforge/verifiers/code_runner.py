@@ -1,8 +1,7 @@
 """Runs inside the sandbox: executes the answer's code on one test input after the other.
 
-It is executed there as source, with `receive`, `send` and `pipes` given, and imports nothing else of
-rollforge. It never sees an expected output: it only hands back what the code printed or returned, so code
-that takes it over gains nothing.
+It runs there as source, with `receive`, `send` and `pipes` given, and imports nothing else of rollforge. It never sees an expected
+output: it only sends back what the code printed or returned, so code that takes it over gains nothing.
 
 Messages back: `B` the sandbox is up · `R` ready · `O` the program ended · `V`+JSON a call's value ·
 `W`+text a value that is no JSON · `E`+text an error. What a program prints goes straight to the standard
@@ -59,9 +58,9 @@ def main() -> None:
             send(run_apart(compiled, namespace, open_stdin(test), may_kill))
 
 
-def prelude_namespace(prelude: list[tuple[str, str | None]]) -> dict[str, object]:
+def prelude_namespace(prelude: list[tuple[str, str | None]]) -> dict[str, Any]:
     """What a program may use without importing it: (module, name), or (module, None) for the module."""
-    namespace: dict[str, object] = {}
+    namespace: dict[str, Any] = {}
     for module_name, name in prelude:
         module = __import__(module_name)
         if name is None:
@@ -85,7 +84,7 @@ def compile_program(code: str) -> CodeType:
         return compile(ast.fix_missing_locations(tree), "<answer>", "exec", dont_inherit=True)
 
 
-def new_module(name: str, namespace: dict[str, object]) -> ModuleType:
+def new_module(name: str, namespace: dict[str, Any]) -> ModuleType:
     module = type(sys)(name)
     module.__dict__.update(namespace)
     sys.modules[name] = module
@@ -102,8 +101,8 @@ def open_stdin(text: bytes) -> int:
     return stdin
 
 
-def run_apart(compiled: CodeType, namespace: dict[str, object], stdin: int, may_kill: bool) -> bytes:
-    """Run the program in a process of its own, since more tests follow and each shall find things untouched."""
+def run_apart(compiled: CodeType, namespace: dict[str, Any], stdin: int, may_kill: bool) -> bytes:
+    """Run the program in a process of its own, so that the next test starts from a clean state."""
     pid = os.fork()
     if pid == 0:
         for pipe in pipes:
@@ -116,7 +115,7 @@ def run_apart(compiled: CodeType, namespace: dict[str, object], stdin: int, may_
     status = os.waitpid(pid, 0)[1]
     if may_kill:
         try:
-            os.kill(-1, 9)  # what the program left behind, so that it cannot speak into the next test
+            os.kill(-1, 9)  # processes that the program left behind: they could print into the next test
             while os.waitpid(-1, 0)[0]:
                 pass
         except OSError:
@@ -127,14 +126,14 @@ def run_apart(compiled: CodeType, namespace: dict[str, object], stdin: int, may_
     return b"O" if code == 0 else b"E"
 
 
-def run_here(compiled: CodeType, namespace: dict[str, object], stdin: int) -> None:
-    """Run the program in this very process, which ends with it: a fork costs as much as a third of the start."""
+def run_here(compiled: CodeType, namespace: dict[str, Any], stdin: int) -> None:
+    """Run the program in this very process, which ends with it: a fork would cost a third of the start-up time."""
     error = be_program(compiled, namespace, stdin)
     send(b"O" if error is None else b"E" + describe(error))
     os._exit(error is not None)
 
 
-def be_program(compiled: CodeType, namespace: dict[str, object], stdin: int) -> BaseException | None:
+def be_program(compiled: CodeType, namespace: dict[str, Any], stdin: int) -> BaseException | None:
     """Be the program, and end as an interpreter would: threads joined, exit functions run, output flushed."""
     try:
         os.dup2(stdin, 0)
@@ -153,7 +152,7 @@ def be_program(compiled: CodeType, namespace: dict[str, object], stdin: int) -> 
     return None
 
 
-def find_function(code: str, name: str, namespace: dict[str, object]) -> Any:
+def find_function(code: str, name: str, namespace: dict[str, Any]) -> Any:
     """The function to call: a method of a `Solution`, where the code has one, else a name of the module."""
     module = new_module("answer", namespace)
     exec(compile(code, "<answer>", "exec", dont_inherit=True), module.__dict__)

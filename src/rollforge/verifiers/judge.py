@@ -147,5 +147,5 @@ def _text(rubric: str | None) -> str | None:
         return Path(rubric[1:]).expanduser().read_text(encoding="utf-8").strip()
     except OSError as error:
         raise UsageError(
-            f"{rubric[1:]}: {error.strerror}", hint="after @ stands the rubric's file"
+            f"{rubric[1:]}: {error.strerror}", hint="the file of the rubric follows @"
         ) from error

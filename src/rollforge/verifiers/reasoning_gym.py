@@ -1,7 +1,7 @@
 """Rewards answers to reasoning-gym's generated tasks, by each task family's own scorer.
 
-A row carries its family's name and entry under `verifier_metadata.reasoning_gym`, as `tasks(name, count, seed)` writes it. Judged is
-what stands in the last `<answer>` tags, or the last `\\boxed{}`, or else the whole text.
+A row carries its family's name and entry under `verifier_metadata.reasoning_gym`, as `tasks(name, count, seed)` writes it. The answer
+is the content of the last `<answer>` tags, or of the last `\\boxed{}`, or else the whole text.
 
 A scorer that raises is a failure to judge. Some families' scorers give part of the reward for nonsense, and one gives all of it for
 any text; the probes of `rollforge verify --probe` show it. Extra: `reasoning-gym`.

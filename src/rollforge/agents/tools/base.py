@@ -6,12 +6,13 @@ ends.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
-from rollforge.records import JsonFields, Task
+from rollforge.records import JsonObject, Task
 
 
-def function_tool(name: str, description: str, parameters: JsonFields | None) -> JsonFields:
+def function_tool(name: str, description: str, parameters: Mapping[str, object] | None) -> JsonObject:
     """A tool as the Responses API offers it."""
     return {
         "type": "function",
@@ -40,7 +41,7 @@ class ToolSession(Protocol):
     def is_parallel(self) -> bool:
         """Calls of one turn may run at the same time."""
 
-    async def call(self, name: str, arguments: JsonFields) -> str:
+    async def call(self, name: str, arguments: Mapping[str, object]) -> str:
         """What the tool answers; raises `ToolError` for the model, or `Failure` for a server that is gone."""
 
     async def close(self) -> None:
@@ -52,10 +53,10 @@ class Toolset(Protocol):
 
     @property
     def name(self) -> str:
-        """As the user gave it."""
+        """The spec that the user gave."""
 
     @property
-    def schemas(self) -> list[JsonFields]:
+    def schemas(self) -> list[JsonObject]:
         """One Responses-style function tool each; known once started."""
 
     @property
@@ -63,7 +64,7 @@ class Toolset(Protocol):
         """Digest of what the tools are and, where it can be read, of their source."""
 
     async def start(self) -> None:
-        """Make ready; raises `UsageError` when the tools cannot be had."""
+        """Prepare the tools; raises `UsageError` when they are not available."""
 
     async def open(self, task: Task) -> ToolSession:
         """A session for one rollout of `task`."""

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import hashlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from rollforge.agents.tools.base import ToolSession
 from rollforge.agents.tools.schema import FunctionTool
 from rollforge.agents.tools.threads import call_in_thread
 from rollforge.errors import UsageError
-from rollforge.records import JsonFields, Task, to_json
+from rollforge.records import JsonObject, Task, to_json
 
 CLOSE_S = 10.0
 """How long a run waits at its end for state that is still being released."""
@@ -41,7 +41,7 @@ class FunctionTools:
         self._threads = asyncio.Semaphore(MAX_THREADS)
 
     @property
-    def schemas(self) -> list[JsonFields]:
+    def schemas(self) -> list[JsonObject]:
         return [tool.schema for tool in self._tools.values()]
 
     async def start(self) -> None:
@@ -70,7 +70,7 @@ class ClassTools:
         self._threads = asyncio.Semaphore(MAX_THREADS)
 
     @property
-    def schemas(self) -> list[JsonFields]:
+    def schemas(self) -> list[JsonObject]:
         return [tool.schema for tool in self._tools.values()]
 
     async def start(self) -> None:
@@ -94,7 +94,7 @@ class ClassTools:
             await asyncio.wait(self._late, timeout=CLOSE_S)
 
     async def _made(self, make: Callable[[], Any]) -> Any:
-        """An instance; when nobody waits for it any more, it is released as soon as it is there."""
+        """A new instance. If the caller is cancelled meanwhile, the instance is released as soon as it exists."""
         making = asyncio.ensure_future(call_in_thread(make))
         try:
             return await asyncio.shield(making)
@@ -112,7 +112,7 @@ class _FunctionSession:
 
     is_parallel = True
 
-    async def call(self, name: str, arguments: JsonFields) -> str:
+    async def call(self, name: str, arguments: Mapping[str, object]) -> str:
         tool = self._tools[name]
         args, keywords = tool.bind(arguments)
         function = self._function(tool)
@@ -145,7 +145,7 @@ class _InstanceSession(_FunctionSession):
 
 
 async def _release_late(making: asyncio.Future[Any]) -> None:
-    with contextlib.suppress(Exception):  # nobody is left to be told
+    with contextlib.suppress(Exception):  # no caller is left to report to
         await _run_hook(await making, ("close", "teardown"))
 
 
@@ -171,7 +171,7 @@ def _public_methods(factory: type[Any]) -> dict[str, Callable[..., Any]]:
 
 
 def as_text(value: Any) -> str:
-    """What a tool returned, as the model reads it: text as it is, everything else as JSON."""
+    """A tool's return value for the model: text as it is, everything else as JSON."""
     if isinstance(value, str):
         return value
     try:
@@ -185,8 +185,8 @@ def _plain(value: Any) -> Any:
     return to_list() if callable(to_list) else str(value)
 
 
-def _fingerprint(sources: Sequence[Any], schemas: list[JsonFields]) -> str:
-    """Digest of the files the tools stand in and of what they look like to the model."""
+def _fingerprint(sources: Sequence[Any], schemas: list[JsonObject]) -> str:
+    """Digest of the tools' source files and of their schemas."""
     digest = hashlib.sha256(to_json(schemas))
     files = set()
     for source in sources:

@@ -31,7 +31,7 @@ from rollforge.agents.tools.base import ToolError, ToolSession, function_tool
 from rollforge.agents.tools.mcp_http import HttpConnection
 from rollforge.agents.tools.mcp_stdio import StdioConnection
 from rollforge.errors import Failure, UsageError
-from rollforge.records import JsonFields, Task, to_json
+from rollforge.records import JsonObject, Task, to_json
 
 OPEN_S = 60.0
 """How long a server may take to start and shake hands."""
@@ -60,7 +60,7 @@ class McpTools:
 
     def __init__(self, name: str, kind: str, target: str, headers: Mapping[str, str] | None = None) -> None:
         self.name = name
-        self.schemas: list[JsonFields] = []
+        self.schemas: list[JsonObject] = []
         self._is_shared = kind.endswith("-shared")
         self._is_stdio = kind.startswith("mcp-stdio")
         self._target = target
@@ -187,14 +187,14 @@ class McpSession:
                 await self._shall_end.wait()
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # noqa: BLE001  (kept for whoever waits for this session)
+        except BaseException as error:  # noqa: BLE001  (raised again in every call that waits for this session)
             self._error = _single(error)
         finally:
             self.is_broken = True
 
-    async def list_tools(self) -> list[JsonFields]:
+    async def list_tools(self) -> list[JsonObject]:
         """Schemas of all tools, page by page."""
-        schemas: list[JsonFields] = []
+        schemas: list[JsonObject] = []
         cursor: str | None = None
         while True:
             params = types.PaginatedRequestParams(cursor=cursor)
@@ -207,8 +207,8 @@ class McpSession:
             if not cursor:
                 return schemas
 
-    async def call(self, name: str, arguments: JsonFields) -> str:
-        params = types.CallToolRequestParams(name=name, arguments=arguments)
+    async def call(self, name: str, arguments: Mapping[str, object]) -> str:
+        params = types.CallToolRequestParams(name=name, arguments=dict(arguments))
         result = await self._ask(types.CallToolRequest(params=params), types.CallToolResult)
         text = _text_of(result)
         if result.is_error:

@@ -6,7 +6,7 @@ One msgspec type, built from the annotations, gives both the JSON schema and the
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import docstring_parser
@@ -14,7 +14,7 @@ import msgspec
 
 from rollforge.agents.tools.base import ToolError, function_tool
 from rollforge.errors import UsageError
-from rollforge.records import JsonFields, to_json
+from rollforge.records import JsonObject, to_json
 
 
 class DocstringTexts(NamedTuple):
@@ -57,7 +57,7 @@ class FunctionTool:
         self._arguments = _arguments_type(self.name, self._parameters, self._hints)
         self.schema = self._schema()
 
-    def bind(self, arguments: JsonFields) -> tuple[list[Any], dict[str, object]]:
+    def bind(self, arguments: Mapping[str, object]) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments for the function; raises `ToolError` when they do not fit the types."""
         try:
             values = msgspec.convert(arguments, self._arguments)
@@ -65,7 +65,7 @@ class FunctionTool:
             text = f"Invalid arguments for {self.name}: {error}"
             raise ToolError("bad-arguments", to_json({"error": text}).decode()) from error
         args: list[Any] = []
-        keywords: dict[str, object] = {}
+        keywords: dict[str, Any] = {}
         for parameter in self._parameters:
             if parameter.kind is parameter.POSITIONAL_ONLY:
                 args.append(
@@ -75,7 +75,7 @@ class FunctionTool:
                 keywords[parameter.name] = getattr(values, parameter.name)
         return args, keywords
 
-    def _schema(self) -> JsonFields:
+    def _schema(self) -> JsonObject:
         docstring = read_docstring(self.function)
         try:
             whole = msgspec.json.schema(self._arguments)
@@ -116,7 +116,7 @@ def _parameters(name: str, function: Callable[..., Any]) -> list[inspect.Paramet
     return parameters
 
 
-def _hints(name: str, function: Callable[..., Any]) -> dict[str, object]:
+def _hints(name: str, function: Callable[..., Any]) -> dict[str, Any]:
     target = function if inspect.isroutine(function) else getattr(type(function), "__call__", function)  # noqa: B004
     try:
         return get_type_hints(target, include_extras=True)
@@ -127,7 +127,7 @@ def _hints(name: str, function: Callable[..., Any]) -> dict[str, object]:
 
 
 def _arguments_type(
-    name: str, parameters: list[inspect.Parameter], hints: dict[str, object]
+    name: str, parameters: list[inspect.Parameter], hints: dict[str, Any]
 ) -> type[msgspec.Struct]:
     fields: list[Any] = []
     for parameter in parameters:

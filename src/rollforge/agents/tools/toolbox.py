@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from rollforge.agents.tools.base import ToolError, ToolSession, Toolset
 from rollforge.errors import Failure, UsageError
-from rollforge.records import JsonFields, Task, to_json
+from rollforge.records import JsonObject, Task, to_json
 from rollforge.registry import did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -25,14 +25,14 @@ class Toolbox:
     def __init__(self, toolsets: Sequence[Toolset]) -> None:
         self._toolsets = list(toolsets)
         self._set_by_tool: dict[str, Toolset] = {}
-        self.schemas: list[JsonFields] = []
+        self.schemas: list[JsonObject] = []
 
     async def start(self) -> None:
-        """Make every source ready; two tools of one name are refused."""
+        """Start every source; two tools of one name are refused."""
         for toolset in self._toolsets:
             await toolset.start()
             for schema in toolset.schemas:
-                name = str(schema["name"])
+                name = schema["name"]
                 other = self._set_by_tool.get(name)
                 if other is not None:
                     raise UsageError(
@@ -48,7 +48,7 @@ class Toolbox:
 
     @asynccontextmanager
     async def opened(self, task: Task) -> AsyncIterator[ToolSession]:
-        """The tools for one rollout; whatever state they hold is released at the end, however it ends."""
+        """The tools for one rollout; their state is released however the rollout ends."""
         sessions = RolloutSessions(self._set_by_tool, task)
         try:
             yield sessions
@@ -74,7 +74,7 @@ class RolloutSessions:
 
     is_parallel = True
 
-    async def call(self, name: str, arguments: JsonFields) -> str:
+    async def call(self, name: str, arguments: Mapping[str, object]) -> str:
         toolset = self._set_by_tool.get(name)
         if toolset is None:
             known = sorted(self._set_by_tool)
@@ -101,7 +101,7 @@ class RolloutSessions:
             return found
 
     async def close(self) -> None:
-        """Release all; one that fails to is named in the log and does not stop the others."""
+        """Release all sessions; one that fails is logged and does not stop the others."""
         for name, session in self._session_by_set.items():
             try:
                 async with asyncio.timeout(CLOSE_S):

@@ -23,7 +23,7 @@ _CHECKS = Group("The checks", sort_key=2)
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class GateFlags:
-    """What makes the gate fail."""
+    """When the gate fails."""
 
     fail_on: Annotated[Literal["error", "warning", "never"], Parameter(group=_GATE)] = "error"
     """Lowest level that makes the exit code nonzero."""

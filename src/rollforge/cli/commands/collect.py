@@ -97,7 +97,7 @@ class VerifierFlags(VerifierOptions):
 @Parameter(name="*", group=_VERIFIER, negative=())
 @dataclass(frozen=True, kw_only=True)
 class JudgingFlags:
-    """Flags that stand for an option of the verifier."""
+    """Flags that set an option of the verifier."""
 
     sandbox: Literal["auto", "require", "off"] | None = None
     """For a verifier that runs programs: auto and require need bubblewrap or refuse, off runs them with limits only."""

@@ -108,5 +108,5 @@ def _print(result: ExperiencesResult) -> None:
     )
     if result.duplicates:
         say(f"  {result.duplicates:,} were in the buffer already")
-    for place in filter(None, (result.out, result.buffer)):
-        say(f"  → {place}")
+    for target in filter(None, (result.out, result.buffer)):
+        say(f"  → {target}")

@@ -29,7 +29,7 @@ class SinkFlags:
     sink: Annotated[list[str], Parameter(negative=(), group=_METRICS)] = field(default_factory=list)
     """jsonl (default), console, tensorboard, wandb, mlflow, prometheus or otel; NAME=TARGET; repeatable."""
     metric_names: Annotated[str, Parameter(group=_METRICS)] = "rollforge"
-    """Names the metrics are written under: rollforge, trinity-0.6 or verl."""
+    """Naming scheme of the metrics: rollforge, trinity-0.6 or verl."""
 
 
 @Parameter(name="*")
@@ -38,13 +38,13 @@ class MonitorFlags(SinkFlags):
     """What is reported while a run is collected."""
 
     step_size: Annotated[int | None, Parameter(group=_METRICS)] = None
-    """Report rollout/ and time/ metrics for every so many tasks while running."""
+    """Tasks per step: report rollout/ and time/ metrics after each step."""
     pipeline: Annotated[str | None, Parameter(group=_METRICS)] = None
-    """TOML file of operators that the experiences of each step go through, on their way to --buffer."""
+    """TOML file of operators to apply to the experiences of each step before --buffer."""
     buffer: Annotated[str | None, Parameter(group=_METRICS)] = None
     """Append the experiences of each step to the buffer at this path or postgresql:// URL."""
     model_version: Annotated[int | None, Parameter(group=_METRICS)] = None
-    """Version of the policy, kept on every experience."""
+    """Version of the policy, recorded on every experience."""
 
 
 def start_sinks(flags: SinkFlags, files: RunFiles, config: JsonFields) -> Sinks:
@@ -67,7 +67,7 @@ def _run_name(files: RunFiles) -> str:
 def open_monitor(
     flags: MonitorFlags, out: str, config: JsonFields
 ) -> AbstractContextManager[StepMonitor | None]:
-    """The observer these flags ask for, or None; leaving the context closes its sinks and its buffer."""
+    """Open the observer that these flags ask for, or None; leaving the context closes its sinks and buffer."""
     from contextlib import contextmanager
 
     wants_stream = flags.pipeline is not None or flags.buffer is not None
@@ -100,13 +100,13 @@ def open_monitor(
     return opened()
 
 
-def refuse_password(place: str | None) -> None:
-    """A password on the command line would end up in the run's manifest and in shell histories."""
+def refuse_password(url: str | None) -> None:
+    """Refuse a password on the command line: it would reach the run's manifest and shell histories."""
     from urllib.parse import parse_qsl, urlsplit
 
-    if place is None or "://" not in place:
+    if url is None or "://" not in url:
         return
-    parts = urlsplit(place)
+    parts = urlsplit(url)
     if parts.password or any(key == "password" for key, _ in parse_qsl(parts.query)):
         raise UsageError(
             "--buffer: the URL holds a password, which would be written into the run's files",

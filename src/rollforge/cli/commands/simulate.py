@@ -27,17 +27,17 @@ class Answering:
     seed: int = 0
     """Another seed gives other answers (and, with --write-tasks, other tasks)."""
     model: Annotated[tuple[str, ...], Parameter(name=("--model", "-m"), negative=(), show_default=False)] = ()
-    """A name to serve; repeatable. Without one it is called `simulated` and answers to every name."""
+    """Model name to serve; repeatable. By default `simulated`, and every name is accepted."""
     strict_model: bool | None = None
     """Answer 404 for other model names; the default when --model is given."""
     api_key_env: Annotated[str | None, Parameter(name=("--api-key-env", "--api-key"))] = None
-    """Name of the environment variable with the key that requests must bring."""
+    """Name of the environment variable with the key that requests must send."""
     skill: Annotated[float, within(0, 1)] = 0.5
     """Share of the example tasks it tends to solve, 0 to 1."""
     answer_tokens: Annotated[float, within(1)] = 60.0
     """Median length of an answer in tokens."""
     context_tokens: Annotated[int, within(1)] = 131_072
-    """Prompt and answer must fit in it, else 400."""
+    """Context length in tokens; a longer prompt and answer get 400."""
     dialect: Literal["openai", "llama.cpp", "transformers-serve", "vllm"] = "openai"
     """Imitate the habits of a real server."""
 
@@ -206,7 +206,7 @@ def _report(stats: Stats, json: bool) -> None:
 
 
 def _print_line(record: object) -> None:
-    """One record per line: a script reads the first one while the server goes on."""
+    """Write one record per line: a script reads the first while the server runs."""
     import sys
 
     from rollforge.records import to_json

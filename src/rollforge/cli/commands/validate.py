@@ -1,4 +1,4 @@
-"""`rollforge validate`: task files, rollout files and datasets, every bad line with its place."""
+"""`rollforge validate`: task files, rollout files and datasets, every bad line by number."""
 
 from __future__ import annotations
 

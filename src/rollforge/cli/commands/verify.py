@@ -50,6 +50,7 @@ class JudgeFlags(RunningOptions):
 
     options: Annotated[JsonFields, SETTINGS, Parameter(name=["--set", "-S", "--verifier-set"])]
     cache: str | None
+    output: Annotated[str | None, Parameter(name="--verifier-output")]
     workers: Annotated[
         Workers,
         Parameter(
@@ -63,7 +64,7 @@ class JudgeFlags(RunningOptions):
 @Parameter(name="*", group=_HOW, negative=())
 @dataclass(frozen=True, kw_only=True)
 class ShortFlags:
-    """Flags that stand for an option of the verifier."""
+    """Flags that set an option of the verifier."""
 
     fast: bool = False
     """Short for --mode fast."""
@@ -170,7 +171,7 @@ def _judge(options: VerifyOptions, *, json: bool, progress: Progress) -> Exit:
 
 
 async def _drive(verification: Verification) -> VerifySummary:
-    """Run with signals wired."""
+    """Run the verification with signal handlers."""
     wire_signals(drain=verification.stop, abort=verification.abort, what="being judged")
     try:
         return await verification.run()

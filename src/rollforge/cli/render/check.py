@@ -8,7 +8,7 @@ import msgspec
 
 from rollforge.cli.render.console import out
 from rollforge.cli.render.table import wrapped
-from rollforge.records import JsonFields
+from rollforge.records import JsonObject
 
 if TYPE_CHECKING:
     from rollforge.checks.finding import Finding
@@ -22,25 +22,25 @@ _HEADINGS = {
     "recipe": "Is it fit for {recipe}?",
 }
 _INDENT = " " * 34
-"""What a finding says stands to the right of its level and its id."""
+"""Indent of a finding's text, which is right of its level and id."""
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
 
-def report_record(report: Report) -> JsonFields:
-    """The report as its JSON object."""
-    record: JsonFields = msgspec.to_builtins(report)
+def report_record(report: Report) -> JsonObject:
+    """Convert the report to its JSON object."""
+    record: JsonObject = msgspec.to_builtins(report)
     record["exit_code"] = int(report.exit_code)
     return record
 
 
 def print_report(report: Report) -> None:
-    """One page: verification, collection, distribution, then a line per recipe."""
+    """Print one page: verification, collection, distribution, then a line per recipe."""
     show = out().print
     counts = report.counts
     mean = counts.reward.mean if counts.reward else None
-    told = f", mean reward {mean:.3f}" if mean is not None else ""
+    reward = f", mean reward {mean:.3f}" if mean is not None else ""
     show(
-        f"{report.run}: {counts.rollouts:,} rollouts of {counts.tasks:,} tasks, {counts.judged:,} judged{told}",
+        f"{report.run}: {counts.rollouts:,} rollouts of {counts.tasks:,} tasks, {counts.judged:,} judged{reward}",
         markup=False,
     )
     if report.where is not None:
@@ -77,8 +77,8 @@ def _print_finding(finding: Finding) -> None:
     line = Text("  ")
     line.append(f"{finding.level:<8}", style=_STYLES[finding.level])
     line.append(f" {finding.id:<22} ")
-    told, *more = wrapped(finding.text, len(_INDENT))
-    out().print(line.append(told))
+    first, *more = wrapped(finding.text, len(_INDENT))
+    out().print(line.append(first))
     for continued in more:
         out().print(f"{_INDENT}{continued}", markup=False)
     if finding.where and finding.level != "note":
@@ -90,7 +90,7 @@ def _print_finding(finding: Finding) -> None:
 
 
 def _brief(text: str, most: int = 110) -> str:
-    """The first clause of a sentence that stands in full above."""
+    """Shorten a reason to its first clause; the finding above has the whole sentence."""
     clause = text.partition(";")[0]
     return clause if len(clause) <= most else clause[: most - 1] + "…"
 
@@ -120,7 +120,7 @@ def _closing(report: Report) -> str:
 
 
 def markdown_text(report: Report) -> str:
-    """The report as a Markdown table."""
+    """Render the report as Markdown tables."""
     lines = [f"### rollforge check `{report.run}`: {_closing(report).partition('          ')[0]}", ""]
     if report.where is not None:
         lines += [f"only rollouts where `{report.where}`", ""]

@@ -28,7 +28,7 @@ CHARACTERS_PER_TOKEN = 4
 
 
 def print_launch(collection: Collection, *, is_stream: bool, is_quiet: bool) -> None:
-    """What begins now; the first record of `--progress json`."""
+    """Say what begins now; write the first record of `--progress json`."""
     plan, options = collection.plan, collection.options
     assert plan is not None
     facts = _plan_facts(plan, options)
@@ -100,9 +100,9 @@ def print_plan(options: CollectOptions, *, json: bool) -> None:
 
 
 def _estimated_tokens(plan: CollectPlan, options: CollectOptions) -> JsonObject:
-    """Characters of the prompts over four; answers at most as long as they are allowed to be."""
+    """Estimate tokens: four characters each for prompts, the allowed maximum for answers."""
     characters = sum(
-        len(msgspec.json.encode(plan.tasks.read(place).params)) for place in range(len(plan.tasks))
+        len(msgspec.json.encode(plan.tasks.read(position).params)) for position in range(len(plan.tasks))
     )
     owed = plan.owed(options.attempts)
     per_prompt = characters / max(len(plan.tasks), 1) / CHARACTERS_PER_TOKEN
@@ -120,7 +120,7 @@ def _output_text(tokens: int | None) -> str:
 def finish_collect(
     result: CollectResult, *, command: str, json: bool, write: Callable[[object], None] | None
 ) -> Exit:
-    """Say how it ended, what the numbers are, what is on disk and what to do next."""
+    """Print the ending, the metrics, the files and the next step; return the exit code."""
     metrics = _final_metrics(result)
     record = msgspec.to_builtins(result) | {
         "metrics": msgspec.to_builtins(metrics),
@@ -138,7 +138,7 @@ def finish_collect(
 
 
 def _final_metrics(result: CollectResult) -> RunMetrics | None:
-    """The numbers of record, from the files, written beside them; None when nothing was finished."""
+    """Compute the metrics from the files and write them beside the run; None without rollouts."""
     if not result.finished:
         return None
     from rollforge.steps.metrics import RunMetrics, summarize_run
@@ -204,7 +204,7 @@ def _print_files(result: CollectResult) -> None:
 
 
 def _print_suspect(result: CollectResult) -> None:
-    """Which rewards not to trust, and how to judge them again once the verifier is mended."""
+    """Print which rewards not to trust, and how to judge them again."""
     assert result.suspect is not None
     from rollforge.checks.stream import suspect_condition
     from rollforge.store import RunFiles, read_manifest

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @cache
 def out() -> Console:
-    """Where results for people go."""
+    """Return the console for results, on stdout."""
     from rollforge.cli.render.safe_console import PlainConsole
 
     return PlainConsole(highlight=False, soft_wrap=True, emoji=False)
@@ -25,14 +25,14 @@ def out() -> Console:
 
 @cache
 def err() -> Console:
-    """Where talk goes: progress, notes, errors."""
+    """Return the console for progress, notes and errors, on stderr."""
     from rollforge.cli.render.safe_console import PlainConsole
 
     return PlainConsole(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 def help_console() -> Console:
-    """Where help goes, in lines of the terminal's width."""
+    """Return the console for help, which wraps at the terminal's width."""
     from rollforge.cli.render.safe_console import PlainConsole
 
     return PlainConsole()
@@ -43,14 +43,14 @@ encode_json = msgspec.json.Encoder(decimal_format="number").encode
 
 
 def print_json(value: object) -> None:
-    """One JSON object on stdout, and nothing else."""
+    """Print one JSON object on stdout, and nothing else."""
     data = msgspec.json.format(encode_json(value), indent=2)
     sys.stdout.buffer.write(data + b"\n")
     sys.stdout.buffer.flush()
 
 
 def say(text: str) -> None:
-    """One line of talk; above the live display, where there is one."""
+    """Print one line on stderr, above a live display."""
     if "rich.console" in sys.modules:
         err().print(text, markup=False)
     else:
@@ -58,7 +58,7 @@ def say(text: str) -> None:
 
 
 def report_error(error: RollforgeError) -> None:
-    """What is wrong, and what to do next; no traceback for a user's mistake."""
+    """Print what is wrong and what to do next; no traceback."""
     say(f"error: {error}")
     if error.hint:
         say(f"  next: {error.hint}")

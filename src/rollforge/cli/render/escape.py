@@ -11,10 +11,10 @@ _ENDS = {0x09: 0x2409, 0x0A: 0x240A}
 
 
 def visible(text: str) -> str:
-    """The text with a sign in place of every control character, and of those that turn its direction; lines stay lines."""
+    """Replace control and bidirectional characters by visible signs; keep line breaks and tabs."""
     return text if text.isprintable() else text.translate(_SIGNS)
 
 
 def in_one_line(text: str) -> str:
-    """The same without tabs and ends of lines, for a cell of a table."""
+    """Replace line breaks and tabs too, for a cell of a table."""
     return text if text.isprintable() else text.translate(_SIGNS).translate(_ENDS)

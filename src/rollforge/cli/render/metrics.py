@@ -29,7 +29,7 @@ SHORTEST_NAME = 17
 
 
 def print_run_metrics(metrics: RunMetrics) -> None:
-    """The whole summary: what it is over, the fields, success, at k, histogram, flags."""
+    """Print counts, fields, success, at k, histogram and flags."""
     put(metrics.run, "bold")
     put(counts_line(metrics))
     if metrics.where is not None:
@@ -56,7 +56,7 @@ def print_run_metrics(metrics: RunMetrics) -> None:
 
 
 def counts_line(metrics: RunMetrics) -> str:
-    """What the numbers are over, in one line."""
+    """Write the counts that the numbers are over, in one line."""
     counts = metrics.counts
     of = f" of {counts.expected:,}" if counts.expected is not None else ""
     parts = [f"{counts.finished:,}{of} rollouts of {counts.tasks:,} tasks", f"{counts.judged:,} judged"]
@@ -76,7 +76,7 @@ def counts_line(metrics: RunMetrics) -> str:
 
 
 def _fields(fields: dict[str, Field]) -> Grid:
-    """As many columns as the terminal holds: the mean and what it is over come first, the rest is in --json."""
+    """Make the table of fields, with as many columns as the terminal holds; --json has all."""
     width = terminal_width()
     is_wide = width is None or width >= WIDE
     names = ["mean", "95 % interval", "std", "min", *(["median"] if is_wide else []), "max", "n"]
@@ -99,7 +99,7 @@ def _grid(first: str, numbers: Sequence[str]) -> Grid:
 
 
 def _by_field(headings: Sequence[str], row_by_name: dict[str, list[str]]) -> Grid:
-    """Numbers by field; only names are shortened, to what the numbers leave of the terminal's width."""
+    """Make a table by field; names are clipped to the width that the numbers leave."""
     table, width = _grid("field", headings), terminal_width()
     taken = sum(
         len(GAP) + max(map(len, column)) for column in zip(headings, *row_by_name.values(), strict=True)
@@ -150,20 +150,20 @@ def _histogram(metrics: RunMetrics) -> Grid:
     edges, counts = metrics.histogram.edges, metrics.histogram.counts
     table = Grid(TableColumn("reward"), TableColumn("rollouts", is_right=True), TableColumn(""))
     last, most, whole = len(counts) - 1, max(counts), sum(counts)
-    place = 0
-    while place <= last:
-        empty = next((later for later in range(place, last + 1) if counts[later]), last + 1) - place
-        end = place + empty if empty > 2 else place + 1  # a long empty stretch is one row
+    position = 0
+    while position <= last:
+        empty = next((later for later in range(position, last + 1) if counts[later]), last + 1) - position
+        end = position + empty if empty > 2 else position + 1  # a long empty stretch is one row
         closing = "]" if end == last + 1 else ")"
-        count = sum(counts[place:end])
+        count = sum(counts[position:end])
         drawn = f"{bar(count, most)} {percent(count / whole)}" if count else ""
-        table.add(f"[{edges[place]:.3g}, {edges[end]:.3g}{closing}", f"{count:,}", drawn)
-        place = end
+        table.add(f"[{edges[position]:.3g}, {edges[end]:.3g}{closing}", f"{count:,}", drawn)
+        position = end
     return table
 
 
 def print_comparison(comparison: RunComparison) -> None:
-    """The differences, task by task, and what they say."""
+    """Print the paired differences and the verdict."""
     put()
     put(f"against {comparison.against}", "bold")
     put(

@@ -12,7 +12,7 @@ def count_of(count: int, thing: str, things: str | None = None) -> str:
 
 
 def short(value: float | None) -> str:
-    """A number in a few characters; a dash for missing."""
+    """Write a number in a few characters; a dash for None."""
     if value is None:
         return "–"
     if not isfinite(value):
@@ -31,7 +31,7 @@ def short(value: float | None) -> str:
 
 
 def mean_text(value: float | None) -> str:
-    """A mean: always with decimals, so that 1 is only written for what is exactly 1."""
+    """Write a mean with decimals."""
     if value is None:
         return "–"
     if value == 0 or abs(value) >= 100:
@@ -43,12 +43,12 @@ def mean_text(value: float | None) -> str:
 
 
 def interval(ci: Sequence[float] | None) -> str:
-    """An interval, or a dash when there is none."""
+    """Write an interval; a dash for None."""
     return "–" if ci is None else f"{mean_text(ci[0])} … {mean_text(ci[1])}"
 
 
 def percent(share: float | None) -> str:
-    """A share in per cent: 100 % only for all of it, 0 % only for none."""
+    """Write a share in per cent; 100 % and 0 % only for exact values."""
     if share is None:
         return "–"
     if share in (0, 1):
@@ -60,12 +60,12 @@ def percent(share: float | None) -> str:
 
 
 def percent_interval(ci: Sequence[float] | None) -> str:
-    """An interval of shares in per cent."""
+    """Write an interval of shares in per cent."""
     return "–" if ci is None else f"{ci[0] * 100:.1f} … {ci[1] * 100:.1f} %"
 
 
 def bar(part: float, whole: float, width: int = 30) -> str:
-    """A bar whose full width is `whole`; something is drawn for anything above nothing."""
+    """Draw a bar whose full width is `whole`; any positive part is visible."""
     if whole <= 0 or part <= 0:
         return ""
     eighths = max(1, round(part / whole * width * 8))
@@ -73,12 +73,12 @@ def bar(part: float, whole: float, width: int = 30) -> str:
 
 
 def signed(ci: Sequence[float] | None) -> str:
-    """An interval of differences, with signs."""
+    """Write an interval of differences, with signs."""
     return "–" if ci is None else f"{ci[0]:+.3f} … {ci[1]:+.3f}"
 
 
 def clipped(name: str, width: int) -> str:
-    """A long name with its middle left out: both ends tell names apart."""
+    """Clip the middle of a long name: both ends distinguish names."""
     if len(name) <= width:
         return name
     head = (width - 1) // 2

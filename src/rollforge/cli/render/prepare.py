@@ -31,7 +31,7 @@ PATIENCE_S = 1.0
 def watcher(
     kind: Literal["auto", "rich", "plain", "json", "none"],
 ) -> Iterator[Callable[[str, int, int], None]]:
-    """A function to report progress to, drawn as asked once the work takes over a second."""
+    """Yield a progress callback; it draws once the work takes over a second."""
     if kind == "auto":
         kind = "rich" if sys.stderr.isatty() else "plain"
     if kind == "rich":
@@ -83,7 +83,7 @@ def _bar() -> Iterator[Callable[[str, int, int], None]]:
 
 
 def show_manifest(manifest: DatasetManifest, out: str | None) -> None:
-    """The funnel, the distribution, the red flags and what to do next."""
+    """Print the funnel, the distribution, the red flags and the next step."""
     _funnel(manifest)
     _numbers(manifest)
     for overlap in manifest.decontamination:
@@ -130,7 +130,7 @@ def _funnel(manifest: DatasetManifest) -> None:
 
 
 def _option(reason: str, thresholds: dict[str, Any]) -> str:
-    """The option that decided, and its value: most are defaults, which nobody has typed. Or the one that decides otherwise."""
+    """Name the option that dropped these rollouts, with its value, or the one that would keep them."""
     if reason in _KEPT_BY:
         return f" ({_KEPT_BY[reason]} keeps them)"
     option = _DECIDED_BY.get(reason, "")
@@ -165,7 +165,7 @@ def _numbers(manifest: DatasetManifest) -> None:
 
 
 def _bars(found: dict[str, Any] | None) -> None:
-    """The histogram of rewards, or of gaps for pairs."""
+    """Print the histogram of rewards, or of gaps for pairs."""
     if not found or not sum(found["counts"]):
         return
     for low, high, count in zip(found["edges"], found["edges"][1:], found["counts"], strict=False):

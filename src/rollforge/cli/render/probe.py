@@ -9,7 +9,7 @@ import msgspec
 from rollforge.cli.render.console import out, say
 from rollforge.cli.render.verify import one_line
 from rollforge.errors import Exit
-from rollforge.records import JsonFields
+from rollforge.records import JsonObject
 
 if TYPE_CHECKING:
     from rollforge.verifiers.probes import Probe, ProbeReport
@@ -21,9 +21,9 @@ UNSURE = 0.15
 _MARKS = {"ok": "ok", "broken": "BROKEN", "unclear": "unclear", "not asked": "–"}
 
 
-def report_record(report: ProbeReport) -> JsonFields:
-    """The report as its JSON object."""
-    record: JsonFields = msgspec.to_builtins(report)
+def report_record(report: ProbeReport) -> JsonObject:
+    """Convert the report to its JSON object."""
+    record: JsonObject = msgspec.to_builtins(report)
     record["ok"] = not report.is_broken
     record["exit_code"] = int(Exit.BROKEN_VERIFICATION if report.is_broken else Exit.DONE)
     record["reasons"] = report.reasons
@@ -31,7 +31,7 @@ def report_record(report: ProbeReport) -> JsonFields:
 
 
 def print_report(report: ProbeReport) -> None:
-    """Questions, how often the verifier was wrong, examples, and the judgement."""
+    """Print questions, error rates, examples and the judgement."""
     show = out().print
     mode = f", {report.mode}" if report.mode else ""
     show(

@@ -29,7 +29,7 @@ REASONS = {
 
 
 def print_profile(profile: Profile, files: Sequence[str], where: str | None = None) -> None:
-    """The whole summary, of a run read from these files, under this condition."""
+    """Print the summary of a run read from these files, under this condition."""
     summary = profile.summary
     put(summary.run, "bold")
     put(_counts(summary))
@@ -86,18 +86,18 @@ def _print_signal(summary: ProfileSummary) -> None:
             f"no learning signal: {signal.tasks:,} of {signal.of:,} groups ({percent(signal.share)}) have equal rewards"
         )
     else:
-        put("no learning signal can be told: no task has two judged rollouts")
+        put("learning signal unknown: no task has two judged rollouts")
     if summary.group_yield:
-        told = GAP.join(
+        shares = GAP.join(
             f"k={y.k}: {percent(y.value)}{'' if y.is_exact else '*'}" for y in summary.group_yield
         )
         heading = "groups with signal at   "
-        first, *more = wrapped(told, len(heading))
+        first, *more = wrapped(shares, len(heading))
         put(heading + first)
         for line in more:
             put(" " * len(heading) + line)
         if not all(y.is_exact for y in summary.group_yield):
-            put("  * an estimate: more samples than some tasks have, told from how all tasks vary", "dim")
+            put("  * extrapolated beyond the samples taken (beta-binomial fit over all tasks)", "dim")
     variance = summary.variance
     if variance.intraclass is not None:
         put(

@@ -183,7 +183,7 @@ def retries_text(now: LiveSnapshot) -> str:
 
 
 class _Lines:
-    """One line at sensible steps: quickly at first, then every few per cent or every minute."""
+    """Prints a line after 2 s, then at growing intervals of up to a minute."""
 
     def __init__(
         self,
@@ -228,7 +228,7 @@ class _Lines:
 
     @staticmethod
     def _guarded(show: Callable[[], None], known: str = "") -> str:
-        """Run one piece of the display; its first failure is said on stderr, and the next piece is tried all the same."""
+        """Run one piece of the display; report its first failure on stderr and go on."""
         try:
             show()
         except Exception as error:  # noqa: BLE001  (an exception here would end the drawing thread unseen)
@@ -261,13 +261,13 @@ def _write_record(now: LiveSnapshot) -> None:
 
 
 def write_record(record: object) -> None:
-    """One JSON object on a line of stdout."""
+    """Write one JSON object as a line of stdout."""
     sys.stdout.buffer.write(msgspec.json.encode(record) + b"\n")
     sys.stdout.buffer.flush()
 
 
 def reward_text(now: LiveSnapshot) -> str:
-    """Mean ± interval, and over what."""
+    """Write mean ± half-width, and the share of rollouts judged."""
     if now.reward is None:
         return "none yet"
     width = f" ± {now.reward_half_width:.3f}" if now.reward_half_width is not None else ""
@@ -275,14 +275,14 @@ def reward_text(now: LiveSnapshot) -> str:
 
 
 def light_text(now: LiveSnapshot) -> str:
-    """A word on whether the verdicts can be trusted; empty while nothing is odd."""
+    """Warn if verdicts look broken; empty while nothing is odd."""
     return {"yellow": " · verification: odd (yellow)", "red": " · verification: BROKEN (red)"}.get(
         now.light, ""
     )
 
 
 def judging_text(now: LiveSnapshot) -> str:
-    """What verification is at: with a growing queue and all workers busy, it is what the run waits for."""
+    """Write queue, workers and speed of verification; a growing queue means that it is the bottleneck."""
     judging = now.judging
     assert judging is not None
     parts = [f"{now.verifying} at once", f"{judging.queued:,} queued"]
@@ -296,7 +296,7 @@ def judging_text(now: LiveSnapshot) -> str:
 
 
 def trouble_text(now: LiveSnapshot) -> str:
-    """Failures by class, and what else is not as it should be; empty when all is well."""
+    """Write failures by class, truncated and empty answers; empty if there are none."""
     parts = [f"{count:,} {kind}" for kind, count in sorted(now.failures.items(), key=lambda item: -item[1])]
     if now.given_up:
         parts.append(f"{now.given_up:,} given up")
@@ -308,7 +308,7 @@ def trouble_text(now: LiveSnapshot) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A length of time for people: 4.2 s, 3m 12s, 2h 05m, 3d 4h."""
+    """Write a length of time: 4.2 s, 3m 12s, 2h 05m, 3d 4h."""
     if seconds is None:
         return "?"
     if seconds < 60:
@@ -329,7 +329,7 @@ def short_time(seconds: float) -> str:
 
 
 def number(value: float | None) -> str:
-    """A rate for people."""
+    """Write a rate with two or three significant digits."""
     if value is None:
         return "?"
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2g}"

@@ -1,6 +1,6 @@
 """Result of a query as a table, CSV, JSON or Parquet, on stdout or in a file.
 
-No value is a reason to stop: what Python or Arrow cannot express (a date in the year 290000, infinity) stands there as the text
+No value stops the output: a value that Python or Arrow cannot express (a date in the year 290000, infinity) is written as the text
 that DuckDB writes. Two columns never share a name in what a program reads.
 """
 
@@ -23,7 +23,7 @@ Format = Literal["table", "csv", "json", "parquet"]
 
 
 def print_result(result: pa.Table, chosen: Format, limit: int) -> None:
-    """The result on stdout."""
+    """Print the result on stdout."""
     if chosen == "table":
         _print_table(result, limit)
         return
@@ -36,14 +36,14 @@ def print_result(result: pa.Table, chosen: Format, limit: int) -> None:
 
 
 def write_result(result: pa.Table, path: Path, chosen: Format) -> None:
-    """The result as a file, in a folder that is made when it is not there; one that cannot be written leaves the old file."""
+    """Write the result to a file, creating its folder; a failure keeps the old file."""
     data = _encoded(_with_own_names(result), chosen)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     except OSError as error:
         raise UsageError(
-            f"{path}: {error.strerror or error}", hint="write to a place that is there and writable: --out"
+            f"{path}: {error.strerror or error}", hint="write to a folder that exists and is writable: --out"
         ) from error
 
 
@@ -58,11 +58,11 @@ def _encoded(result: pa.Table, chosen: Format) -> memoryview | bytes:
 
 
 def _with_own_names(result: pa.Table) -> pa.Table:
-    """The result with every column under a name of its own: a repeated `task` becomes `task_1`, and stderr says so."""
+    """Rename repeated columns: a second `task` becomes `task_1`, and stderr says so."""
     taken, names = set(result.column_names), []
-    for place, name in enumerate(result.column_names):
+    for position, name in enumerate(result.column_names):
         number, own = 0, name
-        if name in result.column_names[:place]:
+        if name in result.column_names[:position]:
             while own in taken:
                 number += 1
                 own = f"{name}_{number}"
@@ -73,7 +73,7 @@ def _with_own_names(result: pa.Table) -> pa.Table:
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
-    """The values for Python; those that it has no value for as texts."""
+    """Convert a column to Python values; a value that Python cannot express becomes text."""
     try:
         return column.to_pylist()  # type: ignore[no-any-return]
     except (OverflowError, ValueError):
@@ -88,7 +88,7 @@ def _value(value: pa.Scalar, text: str | None) -> Any:
 
 
 def _texts(column: pa.ChunkedArray) -> list[str | None]:
-    """The values as DuckDB writes them."""
+    """Convert a column to the texts that DuckDB writes."""
     import duckdb
     import pyarrow as pa
 
@@ -118,19 +118,19 @@ def _dump(result: pa.Table, file: object, chosen: Format) -> None:
 
 
 def _flat(result: pa.Table) -> pa.Table:
-    """The result with whatever CSV cannot hold as texts: lists, records and the like as JSON."""
+    """Convert columns that CSV cannot hold to text: lists and records as JSON."""
     import pyarrow as pa
 
     kinds = pa.types
-    for place, field in enumerate(result.schema):
-        column = result.column(place)
+    for position, field in enumerate(result.schema):
+        column = result.column(position)
         if kinds.is_nested(field.type) or kinds.is_interval(field.type) or kinds.is_binary(field.type):
             texts = [None if value is None else encode_json(value).decode() for value in _values(column)]
         elif isinstance(field.type, pa.BaseExtensionType) or not _is_in_range(column):
             texts = _texts(column)
         else:
             continue
-        result = result.set_column(place, field.name, pa.array(texts, pa.string()))
+        result = result.set_column(position, field.name, pa.array(texts, pa.string()))
     return result
 
 
@@ -167,7 +167,7 @@ def _print_table(result: pa.Table, limit: int) -> None:
 
 
 def _put_records(names: list[str], rows: list[list[str]]) -> None:
-    """One line per value, for rows that are wider than the terminal: a squeezed table hides what it holds."""
+    """Print one line per value, for rows wider than the terminal."""
     size = max(map(cells_of, names))
     for number, row in enumerate(rows, 1):
         put(f"row {number}", "dim")

@@ -16,10 +16,10 @@ from rollforge.cli.render.escape import visible
 
 
 class PlainConsole(Console):
-    """A console whose texts hold no control characters, and whose reader may leave (`| head`) without changing the exit code."""
+    """Console that escapes control characters and ignores a closed pipe (`| head`)."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """What to write; a text is cleaned before it is laid out, so that its lines keep their width."""
+        """Escape text before layout, so that line widths stay right."""
         if isinstance(renderable, Text):
             renderable = renderable.copy()
             renderable.plain = visible(renderable.plain)
@@ -28,6 +28,6 @@ class PlainConsole(Console):
         return super().render(renderable, options)
 
     def on_broken_pipe(self) -> None:
-        """Go on in silence."""
+        """Discard further output."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())

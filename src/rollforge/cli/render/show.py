@@ -76,8 +76,8 @@ def _print_rollout(shown: Shown, *, full: bool, side: str = "") -> None:
     reward = "unjudged" if shown.reward is None else f"reward {shown.reward:g}"
     title = f"{f'{side} · ' if side else ''}task {shown.task} · rollout {shown.rollout} · {reward}"
     console.rule(Text(title, style="bold"), align="left", characters="─")
-    place = f"{shown.file}:{shown.line}"
-    console.print(Text(f"{place}{f' · {shown.agent}' if shown.agent else ''}", style="dim"))
+    source = f"{shown.file}:{shown.line}"
+    console.print(Text(f"{source}{f' · {shown.agent}' if shown.agent else ''}", style="dim"))
     if shown.numbers:
         _print_list([f"{name} {short(value)}" for name, value in shown.numbers.items()])
     if shown.facts:
@@ -97,7 +97,7 @@ def _print_rollout(shown: Shown, *, full: bool, side: str = "") -> None:
 
 
 def _print_list(items: list[str], style: str = "") -> None:
-    """The items side by side, none of them broken by the end of the terminal's line."""
+    """Print items side by side, wrapping between them."""
     from rich.text import Text
 
     for line in wrapped(GAP.join(items), 0):
@@ -119,7 +119,7 @@ def _print_turn(turn: Turn, *, full: bool) -> None:
 
 
 def _folded(text: str, full: bool, lines: int) -> str:
-    """Head and tail of a long text; what is left out is counted."""
+    """Fold a long text to head and tail, with a count of the rest."""
     text = text.strip("\n")
     budget = lines * 100
     parts = text.split("\n")

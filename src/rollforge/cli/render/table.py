@@ -23,7 +23,7 @@ _CODES = {"plain": "", "bold": "\x1b[1m", "dim": "\x1b[2m", "warning": "\x1b[33m
 
 
 def put(text: str = "", style: Style = "plain") -> None:
-    """One line on stdout."""
+    """Print one line on stdout, escaped."""
     _write(_styled(in_one_line(text), style))
 
 
@@ -36,14 +36,14 @@ class TableColumn(NamedTuple):
 
 
 class Grid:
-    """A table without lines; a text too long for the terminal is wrapped in the last column."""
+    """Table without rules; the last column wraps at the terminal's width."""
 
     def __init__(self, *columns: TableColumn) -> None:
         self._columns = columns
         self._rows: list[Sequence[str]] = []
 
     def add(self, *cells: str) -> None:
-        """One more row."""
+        """Add a row."""
         self._rows.append([in_one_line(text) for text in cells])
 
     def put(self) -> None:
@@ -73,14 +73,14 @@ def _write(line: str) -> None:
 
 
 def cells_of(text: str) -> int:
-    """Columns that the text takes on a terminal."""
+    """Return the display width of a text."""
     if text.isascii():
         return len(text)
     return sum(0 if combining(one) else 1 + (east_asian_width(one) in "WF") for one in text)
 
 
 def wrapped(text: str, before: int) -> list[str]:
-    """The text in lines that fit beside what stands before it, broken between its items where it is a list of some."""
+    """Wrap a text to the terminal's width less `before` columns; a list is broken between its items."""
     room = (terminal_width() or 0) - before
     if room < NARROWEST:
         return [text]
@@ -95,7 +95,7 @@ def wrapped(text: str, before: int) -> list[str]:
 
 
 def terminal_width() -> int | None:
-    """Columns of the terminal; None where there is none."""
+    """Return the terminal's width; None without a terminal."""
     try:
         return os.get_terminal_size(sys.stdout.fileno()).columns or None
     except (OSError, ValueError):

@@ -33,11 +33,11 @@ def print_file(report: FileReport, limit: int) -> None:
     for group in _grouped(report.warnings)[: max(3, limit // 4)]:
         _print_group(report.path, group)
     metrics = report.metrics
-    parts = [_count(metrics["examples"], "example")]
+    parts = [_count(metrics.examples, "example")]
     for name in ("tools", "turns", "words", "temperature"):
-        block = metrics[name]
-        if block["n"]:
-            parts.append(f"{name} {short(block['mean'])} ({short(block['min'])}–{short(block['max'])})")
+        block = getattr(metrics, name)
+        if block.n:
+            parts.append(f"{name} {short(block.mean)} ({short(block.min)}–{short(block.max)})")
     console.print(Text("  " + " · ".join(parts), style="dim"))
     if report.fixed is not None:
         console.print(Text(f"  wrote {report.fixed} and {report.rejects}"))

@@ -13,7 +13,7 @@ import msgspec
 from rollforge.cli.render.console import err, out, say
 from rollforge.cli.render.progress import Progress, duration, number, short_time, write_record
 from rollforge.errors import Exit
-from rollforge.records import JsonFields, JsonObject
+from rollforge.records import JsonObject
 
 if TYPE_CHECKING:
     from rollforge.steps.verify import FlipTable, VerifyOptions, VerifySnapshot, VerifySummary
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class LiveLine:
-    """Shows snapshots from a thread of its own, so that a slow terminal never holds verification up."""
+    """Shows snapshots from its own thread: a slow terminal never blocks verification."""
 
     def __init__(self, kind: Progress, look: Callable[[], VerifySnapshot]) -> None:
         self._kind = ("rich" if sys.stderr.isatty() else "plain") if kind == "auto" else kind
@@ -58,7 +58,7 @@ class LiveLine:
 
 
 def snapshot_text(now: VerifySnapshot) -> str:
-    """One line: how far, how fast, what waits where."""
+    """Write progress, speed and queues in one line."""
     counters = now.counters
     parts = [f"{now.done + now.already:,} judged", f"{number(now.rate)}/s"]
     if now.mean is not None:
@@ -76,9 +76,9 @@ def snapshot_text(now: VerifySnapshot) -> str:
     return "verifying · " + " · ".join(parts)
 
 
-def summary_record(summary: VerifySummary, code: Exit) -> JsonFields:
-    """The summary as its JSON object."""
-    record: JsonFields = msgspec.to_builtins(summary)
+def summary_record(summary: VerifySummary, code: Exit) -> JsonObject:
+    """Convert the summary to its JSON object."""
+    record: JsonObject = msgspec.to_builtins(summary)
     record["counts"] = {
         name: record.pop(name)
         for name in ("rollouts", "judged", "unjudged", "failed", "owed", "already", "rejected_lines")
@@ -92,7 +92,7 @@ def summary_record(summary: VerifySummary, code: Exit) -> JsonFields:
 
 
 def print_summary(summary: VerifySummary, options: VerifyOptions, *, resume: str) -> None:
-    """What a person wants to know when verification ends."""
+    """Print the result of a verification, and the next step."""
     mode = f", {summary.mode}" if summary.mode else ""
     show = out().print
     show(f"{summary.run}: {summary.verifier} ({summary.fingerprint}{mode})", markup=False)
@@ -145,7 +145,7 @@ def _calls_text(summary: VerifySummary) -> str:
 
 
 def estimate_text(estimate: RewardEstimate) -> str:
-    """Mean, interval, and what it is over."""
+    """Write mean, interval and counts."""
     if estimate.mean is None:
         return "none"
     interval = f" [{estimate.ci[0]:.3f}, {estimate.ci[1]:.3f}]" if estimate.ci else ""
@@ -153,7 +153,7 @@ def estimate_text(estimate: RewardEstimate) -> str:
 
 
 def flip_record(table: FlipTable) -> JsonObject:
-    """The flip table as its JSON object."""
+    """Convert the flip table to its JSON object."""
     record: JsonObject = msgspec.to_builtins(table)
     record["flips"] = {"0->1": record.pop("up"), "1->0": record.pop("down"), "changed": record.pop("changed")}
     for example in record["examples"]:
@@ -162,7 +162,7 @@ def flip_record(table: FlipTable) -> JsonObject:
 
 
 def print_flips(table: FlipTable) -> None:
-    """The flip table, means, and examples of each flip."""
+    """Print the flip table, means, and examples of each flip."""
     show = out().print
     show(f"A = {table.a}   B = {table.b}   over {table.n:,} rollouts that both judged", markup=False)
     for name, count in (
@@ -193,6 +193,6 @@ def print_flips(table: FlipTable) -> None:
 
 
 def one_line(text: str, width: int = 160) -> str:
-    """The end of a text on one line, where answers usually stand."""
+    """Return the end of a text, which usually holds the answer, on one line."""
     flat = " ".join(text.split())
     return flat if len(flat) <= width else "…" + flat[-width:]

@@ -19,6 +19,7 @@ from typing import Literal
 import msgspec
 
 from rollforge.agents.base import Agent, NotKept, Trajectory, cut_short
+from rollforge.agents.gym_rows import failure_kind
 from rollforge.checks.samples import concludes, expected_answer
 from rollforge.checks.stream import Watch
 from rollforge.endpoint import LargeSlots, Limiter
@@ -441,6 +442,8 @@ class CollectEngine:
             "class": failure.kind,
             "boundary": failure.boundary,
             "message": failure.message[:2000],
+            "failure_kind": failure_kind(failure),
+            "failure_reason": failure.message[:2000],
             "attempt": work.attempt,
             "status": failure.status,
             "at": begun,

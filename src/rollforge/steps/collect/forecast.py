@@ -78,8 +78,9 @@ def bottleneck(
     commit_s: float,
     verify_slots: int,
     seconds_per_verdict: float | None = None,
+    waits_for: str = "model",
 ) -> str:
-    """One line: what to change to go faster."""
+    """One line: what to change to go faster. `waits_for` makes the rollouts: the model, or an agent server."""
     if elapsed_s <= 0 or not live.fresh:
         return "unknown: nothing was finished"
     busy = cpu_s / elapsed_s
@@ -95,4 +96,5 @@ def bottleneck(
             f"verifier: {waiting / (waiting + live.model_s):.0%} of a rollout's time is verification "
             f"({live.verify_s / live.fresh if seconds_per_verdict is None else seconds_per_verdict:.2g} s per verdict)"
         )
-    return f"model: {live.model_s / (waiting + live.model_s):.0%} of a rollout's time is spent waiting for the model"
+    share = live.model_s / (waiting + live.model_s)
+    return f"{waits_for}: {share:.0%} of a rollout's time is spent waiting for the {waits_for}"

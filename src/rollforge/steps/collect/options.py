@@ -116,6 +116,8 @@ class VerifierOptions:
     """Longest time for one verdict."""
     verify_mode: Literal["fast", "precise"] | None = None
     """Mode, for a verifier that has two."""
+    verifier_output: str | None = None
+    """File that gets what the verifier prints in its worker processes; by default prints are dropped."""
     verify_cache: str | None = None
     """Directory that keeps verdicts across runs."""
     stop_on: Literal["broken", "never"] = "broken"

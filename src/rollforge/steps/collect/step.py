@@ -316,6 +316,7 @@ class Collection:
             commit_s=machinery.rollouts.commit_s,
             verify_slots=self.options.verify_concurrency,
             seconds_per_verdict=machinery.judge.counters.seconds_per_verdict if machinery.judge else None,
+            waits_for="model" if self.options.asks_model else "agent server",
         )
 
 

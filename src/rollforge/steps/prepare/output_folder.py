@@ -19,6 +19,7 @@ from rollforge.errors import RollforgeError, UsageError
 from rollforge.steps.prepare import lineage
 from rollforge.steps.prepare.manifest import NAME, read_manifest
 from rollforge.store import RunFiles
+from rollforge.store.atomic import make_directory, sync_directory, sync_file
 
 BESIDE = (NAME, "README.md", lineage.NAME, "dataset_info.json")
 """Files beside the data."""
@@ -40,7 +41,7 @@ class OutputFolder:
         self._old = self._target.with_name(f".{self._target.name}.old-{os.getpid()}")
 
     def __enter__(self) -> OutputFolder:
-        self._target.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(self._target.parent)
         self._sweep()
         if self._target.is_file():
             raise UsageError(f"{self._target} is a file; prepare writes a folder")
@@ -52,17 +53,20 @@ class OutputFolder:
     def __exit__(self, *_: object) -> None:
         self._sweep()
 
-    def settle(self, data_files: list[str]) -> None:
+    def settle(self) -> None:
         """Give the folder its final name."""
-        for name in data_files:
-            with (self.path / name).open("rb") as file:
-                os.fsync(file.fileno())
+        for file in self.path.iterdir():
+            with file.open("rb") as opened:
+                sync_file(opened.fileno())
+        sync_directory(self.path)
         if self._target.exists():
             shutil.copymode(self._target, self.path)
             if _exchange(self.path, self._target):
+                sync_directory(self._target.parent)
                 return  # the old dataset is now the hidden folder, which goes when the context ends
             self._target.rename(self._old)
         self.path.rename(self._target)
+        sync_directory(self._target.parent)
 
     def _sweep(self) -> None:
         """Put back an earlier dataset that nothing has replaced; remove what this and killed preparations left."""
@@ -76,7 +80,9 @@ class OutputFolder:
         """Hidden folders of this preparation, and of those that have ended."""
         start = f".{self._target.name}.{what}-"
         return [
-            path for path in self._target.parent.iterdir() if path.name.startswith(start) and _is_left(path)
+            path
+            for path in self._target.parent.iterdir()
+            if path.name.startswith(start) and not path.is_symlink() and _is_left(path)
         ]
 
 

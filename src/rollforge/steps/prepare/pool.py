@@ -185,6 +185,12 @@ def load_pool(runs: Sequence[str | Path], settings: Settings) -> Pool:
     flags = {
         name: joined[name] for name in (*_FLAGS, "where", "chosen_where", "rejected_where") if name in joined
     }
+    for name in ("chosen_where", "rejected_where"):
+        if name in flags and not flags[name].any():
+            raise UsageError(
+                f"--{name.replace('_', '-')} {getattr(settings, name)!r} holds for no rollout",
+                hint="see the columns: rollforge query RUN 'select * from rollouts limit 1'",
+            )
     candidates = Candidates(
         row=joined["row"],
         group=_groups(joined, run, settings),
@@ -269,6 +275,8 @@ def _filled(array: pa.Array, missing: int) -> np.ndarray:
         values = np.frombuffer(array.buffers()[1], dtype=array.type.to_pandas_dtype())
         values = values[array.offset : array.offset + len(array)]
         return np.where(_is_known_here(array), values, missing).astype(np.int64, copy=False)
+    if pa.types.is_null(array.type):  # a run in which no row has the field
+        return np.full(len(array), np.nan)
     values = np.asarray(array.to_numpy(zero_copy_only=False))
     return values.astype(bool) if pa.types.is_boolean(array.type) else values
 

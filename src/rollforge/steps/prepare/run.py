@@ -140,6 +140,7 @@ def understand(
             f"--balance label is for kto; {recipe} has no labels", hint="balance by difficulty or a column"
         )
     refuse_wrong_shape(recipe, settings, exporter)
+    _refuse_unread(recipe, settings)
     kind = KIND_OF_RECIPE[recipe]
     container = container_of(exporter, settings, kind)
     shaping_of(exporter, settings, kind, container)
@@ -150,6 +151,23 @@ def understand(
     form = asked_form(exporter, settings, kind, container)
     folder = None if dry_run or out is None else Path(out)
     return PrepareJob(recipe, exporter(), settings, form, folder)
+
+
+def _refuse_unread(recipe: str, settings: Settings) -> None:
+    """Raise for an option that names a field, file or condition which nothing would read."""
+    if recipe not in ("dpo", "rm", "kto"):
+        for name in ("chosen_where", "rejected_where"):
+            if getattr(settings, name) is not None:
+                raise UsageError(
+                    f"--{name.replace('_', '-')} is for dpo, rm and kto; {recipe} has no such sides",
+                    hint="--where selects rollouts for every recipe",
+                )
+    if settings.ground_truth is not None and recipe not in ("ppo", "grpo"):
+        raise UsageError(f"--ground-truth is for ppo and grpo; {recipe} rows have none", hint="leave it out")
+    if settings.tokenizer is not None and settings.max_tokens is None:
+        raise UsageError(
+            "--tokenizer is only read with --max-tokens", hint="add --max-tokens 4096, or leave it out"
+        )
 
 
 def _name_runs(given: Sequence[str | Path]) -> list[str]:
@@ -209,7 +227,7 @@ def _make(
         manifest.splits = {name: sum(f.rows for f in files if f.split == name) for name in plan.splits}
         manifest.form.changes, manifest.form.answers = list(form.changes), job.pair_form
         _write_beside(folder.path, job, manifest)
-        folder.settle([file.path for file in files])
+        folder.settle()
     return manifest
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from rollforge.records import JsonFields
 from rollforge.registry import did_you_mean
 from rollforge.steps.validate.records import RowFault, is_json, kind_of, shown
 
@@ -31,7 +30,7 @@ def check_chat(messages: object, path: str, *, must_answer: bool) -> Iterator[Ro
         return
     last = messages[-1]
     if must_answer and isinstance(last, dict) and last.get("role") not in ("assistant", None):
-        is_result = last.get("role") == "tool"  # untidy, but most trainers train what stands before it
+        is_result = last.get("role") == "tool"  # untidy, but most trainers use the messages before it
         yield RowFault(
             f"{path}[{len(messages) - 1}].role",
             f"the last message is the {last.get('role')}'s, not the assistant's",
@@ -40,7 +39,7 @@ def check_chat(messages: object, path: str, *, must_answer: bool) -> Iterator[Ro
         )
 
 
-def _check_message(message: JsonFields, path: str, *, has_calls: bool) -> Iterator[RowFault]:
+def _check_message(message: Mapping[str, object], path: str, *, has_calls: bool) -> Iterator[RowFault]:
     """One message; `has_calls` tells whether any of its conversation makes a call, or all are written as text."""
     role = message.get("role", message.get("from"))
     if role not in CHAT_ROLES and "from" not in message:
@@ -97,7 +96,7 @@ _CALL = 'a call is {"type": "function", "function": {"name": â€¦, "arguments": â
 
 
 def _check_turns(messages: list[object], path: str, *, must_answer: bool) -> Iterator[RowFault]:
-    """Turns alternate, beginning with the one who asks; a system message may stand before them."""
+    """Turns alternate, beginning with the one who asks; a system message may come first."""
     speakers = [message.get("from") if isinstance(message, dict) else None for message in messages]
     first = 1 if speakers[0] == "system" else 0
     is_answering = path in _ANSWERS and speakers[first:] != [] and speakers[first] in ANSWERING

@@ -48,7 +48,7 @@ def refuse_overwriting(paths: Sequence[Path], out: str | None) -> None:
 
 
 def write_clean(path: Path, copies: Copies, reasons: Mapping[int, Sequence[str]]) -> None:
-    """Copy the lines without reasons as they stand, the others with their reasons."""
+    """Copy good lines unchanged, the others with their reasons."""
     copies.clean.parent.mkdir(parents=True, exist_ok=True)
     with copies.clean.open("wb") as good, copies.rejects.open("wb") as bad:
         for number, data in lines_of(path):

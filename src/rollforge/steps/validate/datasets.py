@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from rollforge.records import PARAMS_KEY, JsonFields
+from rollforge.records import PARAMS_KEY
 from rollforge.steps.validate.chats import check_chat
 from rollforge.steps.validate.records import RowFault, is_json, kind_of, shown
 from rollforge.steps.validate.rollouts import check_rollout
@@ -28,8 +28,8 @@ SIDES = (
 """What is a text or a list of messages."""
 
 
-def check_dataset(row: JsonFields) -> Iterator[RowFault]:
-    """Everything wrong with a row that is for a trainer."""
+def check_dataset(row: Mapping[str, object]) -> Iterator[RowFault]:
+    """All faults of a trainer's row."""
     is_context = isinstance(row.get("chosen"), dict)  # each side is one message, and answers the messages
     for key in ("messages", "conversations"):
         if key in row:
@@ -86,7 +86,7 @@ _PAIR = "give two different answers to one prompt, or leave the row out"
 
 
 def _check_ranked(completions: object) -> Iterator[RowFault]:
-    """Two answers to one context, told apart by their rank."""
+    """Two answers to one context, ordered by rank."""
     sides = [side for side in completions if isinstance(side, dict)] if isinstance(completions, list) else []
     if len(sides) != 2:
         yield RowFault("completions", "expected two, each with a rank and a completion", _PAIR)

@@ -3,12 +3,43 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from math import isfinite, sqrt
 from sys import float_info
 
-from rollforge.records import PARAMS_KEY, JsonFields
+from msgspec import Struct
+
+from rollforge.records import PARAMS_KEY, JsonObject
 
 MAX_DISTINCT = 1_000_000
+
+
+class NumberSummary(Struct, frozen=True, kw_only=True):
+    """Summary of a number over the rows that have it."""
+
+    n: int
+    mean: float | None = None
+    min: float | None = None
+    max: float | None = None
+    std: float | None = None
+
+
+class TextSummary(Struct, frozen=True, kw_only=True):
+    """How many texts a field has, and how many different ones."""
+
+    total_count: int
+    unique_count: int
+
+
+class FileSummary(Struct, frozen=True, kw_only=True):
+    """Counts over a file; words are white-space separated words of the parameters written as JSON, a proxy for tokens."""
+
+    examples: int
+    tools: NumberSummary
+    turns: NumberSummary
+    words: NumberSummary
+    temperature: NumberSummary
+    fields: dict[str, NumberSummary | TextSummary]
 
 
 class Running:
@@ -27,12 +58,12 @@ class Running:
         self._mean += gap / self.n
         self._squares += gap * (value - self._mean)
 
-    def record(self) -> JsonFields:
+    def record(self) -> NumberSummary:
         if not self.n:
-            return {"n": 0, "mean": None, "min": None, "max": None, "std": None}
+            return NumberSummary(n=0)
         is_known = self.n > 1 and isfinite(self._squares)  # the squares of huge numbers are beyond a float
         std = sqrt(self._squares / (self.n - 1)) if is_known else None
-        return {"n": self.n, "mean": self._mean, "min": self._min, "max": self._max, "std": std}
+        return NumberSummary(n=self.n, mean=self._mean, min=self._min, max=self._max, std=std)
 
 
 class Distinct:
@@ -47,8 +78,8 @@ class Distinct:
         if len(self._seen) < MAX_DISTINCT:
             self._seen.add(hash(value))
 
-    def record(self) -> JsonFields:
-        return {"total_count": self.n, "unique_count": len(self._seen)}
+    def record(self) -> TextSummary:
+        return TextSummary(total_count=self.n, unique_count=len(self._seen))
 
 
 class FileMetrics:
@@ -60,7 +91,7 @@ class FileMetrics:
         self._numbers: dict[str, Running] = {}
         self._texts: dict[str, Distinct] = {}
 
-    def add(self, row: JsonFields) -> None:
+    def add(self, row: Mapping[str, object]) -> None:
         """Count one good row."""
         self._examples += 1
         params = _params_of(row)
@@ -86,15 +117,15 @@ class FileMetrics:
             elif isinstance(one, str):
                 self._texts.setdefault(name, Distinct()).add(one)
 
-    def record(self) -> JsonFields:
-        """The metrics; words are white-space separated words of the parameters written as JSON, a proxy for tokens."""
-        fields = {name: running.record() for name, running in self._numbers.items()}
-        fields |= {name: distinct.record() for name, distinct in self._texts.items() if name not in fields}
-        return {
-            "examples": self._examples,
-            **{name: running.record() for name, running in self._known.items()},
-            "fields": fields,
+    def record(self) -> FileSummary:
+        """The metrics of all rows added so far."""
+        fields: dict[str, NumberSummary | TextSummary] = {
+            name: running.record() for name, running in self._numbers.items()
         }
+        for name, distinct in self._texts.items():
+            fields.setdefault(name, distinct.record())
+        known = {name: running.record() for name, running in self._known.items()}
+        return FileSummary(examples=self._examples, fields=fields, **known)
 
 
 _ASKED = ("input", "messages", "conversations", "context", "prompt", "instruction")
@@ -102,7 +133,7 @@ _ANSWERED = ("completion", "completions", "chosen", "rejected", "output", "text"
 """Where a row for a trainer has its text, of which the first kind holds the user's turns."""
 
 
-def _params_of(row: JsonFields) -> JsonFields | None:
+def _params_of(row: Mapping[str, object]) -> JsonObject | None:
     """The request: the row's own, or that of the rollout inside it."""
     for holder in (row, row.get("rollout"), row.get("chosen")):
         params = holder.get(PARAMS_KEY) if isinstance(holder, dict) else None

@@ -8,14 +8,14 @@ from __future__ import annotations
 import hashlib
 import re
 from array import array
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
 from rollforge.errors import UsageError
-from rollforge.records import FAILURE_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, JsonFields
+from rollforge.records import FAILURE_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY
 from rollforge.steps.validate.clean import copies_of, refuse_overwriting, write_clean
 from rollforge.steps.validate.file_metrics import FileMetrics
 from rollforge.steps.validate.prompts import is_one_split, prompt_of
@@ -89,7 +89,7 @@ class _File:
         self._warnings: list[LineFault] = []
         self._bad_lines: set[int] = set()
         self._reasons: dict[int, list[str]] = {}
-        """What is wrong with a line in itself, which leaves it out of the clean copy."""
+        """Faults by line, for lines that the clean copy leaves out."""
         self._same_rows = Repeats()
         self._same_rollouts = Repeats(stays="last")
         self._lines_by_claim: dict[FileKind, array[int]] = {}
@@ -97,7 +97,7 @@ class _File:
         self._metrics = FileMetrics()
 
     def add(self, line: int, fault: RowFault, *, is_repeat: bool = False) -> None:
-        """Take note of a fault; a line that only repeats another may still be the one that stays."""
+        """Record a fault. A line that only repeats another may still be the one that stays."""
         problem = LineFault(line=line, path=fault.path, text=fault.text, hint=fault.hint, level=fault.level)
         if fault.level == "warning":
             if len(self._warnings) < LISTED:
@@ -110,7 +110,7 @@ class _File:
         self._list(problem)
 
     def _list(self, problem: LineFault) -> None:
-        """Keep the first problems, and later ones only of a kind not told yet: a common fault must not hide a rare one."""
+        """Keep the first problems, and later ones only of a new kind: a common fault must not hide a rare one."""
         if len(self._bad) >= LISTED + LISTED_KINDS:
             return
         kind = _DIGITS.sub("#", f"{problem.path}: {problem.text}")
@@ -145,7 +145,7 @@ class _File:
         claims = self._lines_by_claim
         return max(claims, key=lambda kind: len(claims[kind]), default="empty")
 
-    def _check(self, line: int, row: JsonFields) -> None:
+    def _check(self, line: int, row: Mapping[str, object]) -> None:
         claimed = kind_of_row(row)
         if claimed is not None:
             self._lines_by_claim.setdefault(claimed, array("L")).append(line)
@@ -157,7 +157,7 @@ class _File:
         if self.errors == before:
             self._metrics.add(row)
 
-    def _check_duplicate(self, line: int, row: JsonFields, claimed: FileKind | None) -> None:
+    def _check_duplicate(self, line: int, row: Mapping[str, object], claimed: FileKind | None) -> None:
         task, rollout = row.get(TASK_KEY), row.get(ROLLOUT_KEY)
         if claimed == "rollouts":
             if isinstance(task, int) and isinstance(rollout, int) and FAILURE_KEY not in row:
@@ -180,7 +180,7 @@ class _File:
                 RowFault(PARAMS_KEY + ".input", text, "keep one of them, unless both are meant", "warning"),
             )
 
-    def _note_kinds(self, line: int, row: JsonFields) -> None:
+    def _note_kinds(self, line: int, row: Mapping[str, object]) -> None:
         for name, value in row.items():
             if value is None or name in (PARAMS_KEY, "response"):
                 continue
@@ -233,8 +233,8 @@ class _File:
         report.fixed, report.rejects = str(copies.clean), str(copies.rejects)
 
 
-def _digest(row: JsonFields) -> bytes:
-    """The same for rows that say the same, whatever the task's number and the order of their keys.
+def _digest(row: Mapping[str, object]) -> bytes:
+    """Hash of a row's content, independent of the task's number and the order of keys.
 
     The number of the rollout counts: NeMo Gym's materialized inputs have a line for each.
     """
@@ -243,7 +243,7 @@ def _digest(row: JsonFields) -> bytes:
 
 
 def _find_shared_prompts(checks: list[_File]) -> None:
-    """A prompt that stands in two files: what is trained on must not be what is tested on."""
+    """Find prompts that are in two files: test data must not be training data."""
     seen: dict[Hashable, tuple[_File, int]] = {}
     for check in checks:
         for asked, line in check.prompts.first_by_key.items():

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from rollforge.records import JsonObject
+from rollforge.steps.validate.file_metrics import FileSummary
 
 FileKind = Literal["tasks", "rollouts", "dataset", "empty"]
 Level = Literal["error", "warning"]
@@ -46,7 +46,7 @@ class FileReport(Struct, kw_only=True):
     errors: int
     bad_lines: int
     warnings: list[LineFault]
-    metrics: JsonObject
+    metrics: FileSummary
     fixed: str | None = None
     rejects: str | None = None
 

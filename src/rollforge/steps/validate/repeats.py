@@ -7,7 +7,7 @@ from typing import Literal
 
 
 class Repeats:
-    """Lines by what they have in common; only of what repeats, more than one line is kept."""
+    """Lines grouped by a key; only repeated keys take memory per line."""
 
     def __init__(self, stays: Literal["first", "last"] = "first") -> None:
         self.first_by_key: dict[Hashable, int] = {}
@@ -27,7 +27,7 @@ class Repeats:
         return [self.first_by_key[key], *self._later_by_key.get(key, ())]
 
     def left_out(self, bad: Container[int]) -> Iterator[tuple[int, int]]:
-        """Every good line that another good one stands for, and that other: the bad ones are out anyway."""
+        """Good lines to leave out, each with the good line that replaces it."""
         for key in self._later_by_key:
             good = [line for line in self.lines(key) if line not in bad]
             if good:

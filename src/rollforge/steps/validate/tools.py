@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from rollforge.records import JsonFields
 from rollforge.registry import did_you_mean
 from rollforge.steps.validate.json_schemas import check_schema
 from rollforge.steps.validate.records import RowFault, kind_of, shown
@@ -55,7 +54,7 @@ def check_tools(tools: object, path: str) -> Iterator[RowFault]:
 
 
 def check_chat_tools(tools: list[object], path: str) -> Iterator[RowFault]:
-    """Tool definitions of a dataset: name and parameters stand under `function`, or alone, as LLaMA-Factory has them."""
+    """Tool definitions of a dataset: name and parameters are under `function`, or at the top level as in LLaMA-Factory."""
     names: set[str] = set()
     for number, tool in enumerate(tools):
         place = f"{path}[{number}]"
@@ -90,7 +89,7 @@ def _check_name(name: object, path: str, names: set[str]) -> Iterator[RowFault]:
         names.add(name)
 
 
-def _check_tool(tool: JsonFields, path: str) -> Iterator[RowFault]:
+def _check_tool(tool: Mapping[str, object], path: str) -> Iterator[RowFault]:
     if "strict" not in tool:
         yield RowFault(f"{path}.strict", "missing: NeMo Gym requires it", "add strict: true or false")
     elif not isinstance(tool["strict"], bool | None):

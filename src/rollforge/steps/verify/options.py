@@ -41,6 +41,8 @@ class RunningOptions:
     """Option of the verifier as key=value; repeatable."""
     cache: str | Path | None = None
     """Directory that keeps verdicts across runs."""
+    output: str | Path | None = None
+    """File that gets what the verifier prints in its worker processes; by default prints are dropped."""
     workers: Workers = "auto"
     """Worker processes for a synchronous verifier; auto uses idle cores, 0 runs it in this process without protection."""
     timeout: float = 60.0

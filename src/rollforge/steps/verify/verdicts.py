@@ -31,13 +31,13 @@ from rollforge.verifiers.running.judge import RunningJudge
 
 Key = tuple[int, int]
 RECORDED = "recorded"
-"""What stands for the rewards in the rollouts file, whoever gave them."""
+"""The name of the rewards in the rollouts file, whichever verifier gave them."""
 
 ROW_KEYS = ("verifier", "fingerprint", "mode", "at", "seconds", "shared", "error")
 
 
 class VerdictRow(msgspec.Struct, frozen=True):
-    """A line of the verdicts file, as far as other lines depend on it."""
+    """The fields of a verdicts line that we read back."""
 
     verifier: str
     fingerprint: str | None = None
