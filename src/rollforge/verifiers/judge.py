@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rollforge.errors import Failure, UsageError
-from rollforge.records import JsonFields, Response, Task
+from rollforge.records import JsonObject, Response, Task
 from rollforge.verifiers.judge_model import JudgeCost, JudgeEndpoint, JudgeOptions, as_data, fenced, new_nonce
 
 needs = ()
@@ -65,7 +65,12 @@ class RubricJudge:
         self._endpoint = JudgeEndpoint(self._options)
         self._rubric = _text(self._options.rubric)
 
-    async def verify(self, task: Task, response: Response) -> JsonFields:
+    @staticmethod
+    def needs_with(options: JsonObject) -> tuple[str, ...]:
+        """Require a rubric in every row unless the options have one: a judge without rubric is refused before any call."""
+        return () if options.get("rubric") else ("rubric",)
+
+    async def verify(self, task: Task, response: Response) -> JsonObject:
         rubric = self._rubric or task.get("rubric")
         if not rubric:
             raise ValueError("neither the options nor the task have a rubric")
@@ -133,7 +138,7 @@ class RubricJudge:
         return float(score), str(value.get("reason") or "")
 
 
-def _once(pairs: list[tuple[str, Any]]) -> JsonFields:
+def _once(pairs: list[tuple[str, Any]]) -> JsonObject:
     """The object, unless a key is there twice: an unescaped quote in the reason can add a second score."""
     if len({key for key, _ in pairs}) != len(pairs):
         raise ValueError("the block names a key twice")

@@ -12,6 +12,7 @@ from cyclopts import Group, Parameter
 
 from rollforge.cli.interrupts import resume_command, wire_signals
 from rollforge.cli.render.console import print_json, say
+from rollforge.cli.render.numbers import count_of
 from rollforge.cli.render.progress import Progress
 from rollforge.cli.values import SECONDS, SETTINGS, Flag, within
 from rollforge.errors import Exit, UsageError
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     from rollforge.steps.verify import Verification, VerifySummary
 
+PROBE_CALLS = 23
+"""Calls of a verifier per probed task: every question, the right answer in several forms."""
 EXAMPLE = "rollforge verify runs/first --verifier exact"
 
 _HOW = Group("How it runs", sort_key=2)
@@ -214,6 +217,11 @@ def _probe(options: ProbeOptions, *, json: bool) -> Exit:
     from rollforge.loop import run_async
     from rollforge.steps.probe import probe
 
+    if "base_url" in options.options:
+        say(
+            f"note: the probe makes about {options.limit * PROBE_CALLS:,} calls to the judge model "
+            f"({count_of(options.limit, 'task')} × {PROBE_CALLS}); fewer with -n"
+        )
     report = run_async(probe(options))
     if json:
         print_json(report_record(report))

@@ -119,7 +119,10 @@ class ExampleSource:
         selection = self._plan.selection
         prompt, answer, tools = conversation.prompt, conversation.answer, conversation.tools
         if selection.kind == "demonstration":
-            return Demonstration(prompt, answer, tools, reward)
+            position = int(selection.picks[number])
+            pool = self._pool
+            task, sample, agent = pool.task_id(position), int(pool.sample[position]), pool.agents[position]
+            return Demonstration(prompt, answer, tools, reward, task, sample, agent)
         if conversation.asks_nothing:
             raise Inexpressible("empty prompt")
         if selection.kind == "labelled":
