@@ -37,7 +37,8 @@ class Transcript:
 
     def add_answer(self, answer: ModelAnswer) -> list[JsonObject]:
         """Keep a turn; returns its function calls."""
-        items = [item for item in answer.response.get("output") or [] if isinstance(item, dict)]
+        output = answer.response.get("output")
+        items = [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
         self.turns += 1
         self.requests += answer.requests
         self.endpoint = answer.endpoint

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.records import JsonObject, Response, Task, from_json
+from rollforge.records import JsonFields, Response, Task, from_json
 from rollforge.registry import did_you_mean
 from rollforge.verifiers.exact import last_boxed
 
@@ -34,7 +34,7 @@ class ReasoningGym:
     def __init__(self) -> None:
         _library()
 
-    def verify(self, task: Task, response: Response) -> JsonObject:
+    def verify(self, task: Task, response: Response) -> JsonFields:
         source = (task.get("verifier_metadata") or {}).get("reasoning_gym")
         if not isinstance(source, dict) or "name" not in source or "entry" not in source:
             raise ValueError("the task has no verifier_metadata.reasoning_gym with name and entry")
@@ -45,7 +45,7 @@ class ReasoningGym:
         return {"reward": score, "extracted_answer": answer[:1000]}
 
 
-def tasks(name: str, count: int, seed: int = 0, **config: Any) -> Iterator[JsonObject]:
+def tasks(name: str, count: int, seed: int = 0, **config: Any) -> Iterator[JsonFields]:
     """Task rows of one family: `count` of them, always the same for a seed.
 
     Args:

@@ -16,7 +16,7 @@ from rollforge.cli.render.numbers import count_of
 from rollforge.cli.render.progress import Progress
 from rollforge.cli.values import SECONDS, SETTINGS, Flag, within
 from rollforge.errors import Exit, UsageError
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields
 from rollforge.steps.probe import ProbeOptions
 from rollforge.steps.verify.options import ChoiceOptions, RunningOptions, VerifyOptions
 from rollforge.verifiers.running.judge import Workers, parse_workers
@@ -51,7 +51,7 @@ class ChoiceFlags(ChoiceOptions):
 class JudgeFlags(RunningOptions):
     """Spelling of the flags about the verifier."""
 
-    options: Annotated[JsonObject, SETTINGS, Parameter(name=["--set", "-S", "--verifier-set"])]
+    options: Annotated[JsonFields, SETTINGS, Parameter(name=["--set", "-S", "--verifier-set"])]
     cache: str | None
     output: Annotated[str | None, Parameter(name="--verifier-output")]
     workers: Annotated[

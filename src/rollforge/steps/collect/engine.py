@@ -35,7 +35,7 @@ from rollforge.records import (
     ROLLOUT_KEY,
     TASK_KEY,
     TERMINAL_KEY,
-    JsonObject,
+    JsonFields,
     Response,
     Task,
     Verdict,
@@ -376,15 +376,15 @@ class CollectEngine:
 
     def _row(
         self, work: Work, trajectory: Trajectory, verdict: Verdict, begun: float, verify_s: float | None
-    ) -> JsonObject:
-        row: JsonObject = {TASK_KEY: work.group.task.index, ROLLOUT_KEY: work.sample}
+    ) -> JsonFields:
+        row: JsonFields = {TASK_KEY: work.group.task.index, ROLLOUT_KEY: work.sample}
         if work.attempt:
             row[ATTEMPT_KEY] = work.attempt
         row["agent_ref"] = {"name": work.group.task.agent or self._agent.name}
         row |= verdict.to_fields()
         row[PARAMS_KEY] = work.group.params
         row["response"] = trajectory.response
-        own: JsonObject = {
+        own: JsonFields = {
             "started": begun,
             "seconds": time.time() - begun,
             "endpoint": trajectory.endpoint,
@@ -433,7 +433,7 @@ class CollectEngine:
 
     async def _record_failure(self, work: Work, failure: Failure, begun: float, *, is_terminal: bool) -> None:
         self.live.failure(failure)
-        row: JsonObject = {
+        row: JsonFields = {
             TASK_KEY: work.group.task.index,
             ROLLOUT_KEY: work.sample,
             ATTEMPT_KEY: work.attempt,

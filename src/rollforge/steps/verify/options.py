@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields
 from rollforge.verifiers.base import Mode, VerifierFunction
 from rollforge.verifiers.running.judge import Workers
 
@@ -37,7 +37,7 @@ class RunningOptions:
 
     mode: Mode | None = None
     """Mode of a verifier that has two; its default is precise."""
-    options: JsonObject = field(default_factory=dict)
+    options: JsonFields = field(default_factory=dict)
     """Option of the verifier as key=value; repeatable."""
     cache: str | Path | None = None
     """Directory that keeps verdicts across runs."""

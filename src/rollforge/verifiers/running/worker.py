@@ -27,7 +27,7 @@ from typing import Any, Literal, Never
 import msgspec
 
 from rollforge.errors import RollforgeError
-from rollforge.records import JsonObject, Response, Task
+from rollforge.records import JsonFields, Response, Task
 from rollforge.verifiers import answer_limit
 from rollforge.verifiers.base import Mode, Verifier, load_verifier
 from rollforge.verifiers.running.calling import LiveVerifier, failure_message
@@ -57,7 +57,7 @@ class WorkerSetup(msgspec.Struct, frozen=True, kw_only=True):
     """The first frame that a fresh interpreter gets: the verifier to load, and what to become."""
 
     spec: str
-    options: JsonObject
+    options: JsonFields
     mode: Mode | None
     cwd: str
     memory_mb: int
