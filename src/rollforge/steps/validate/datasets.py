@@ -14,11 +14,11 @@ from rollforge.steps.validate.tools import check_chat_tools
 
 DATASET_KEYS = (
     "messages", "conversations", "prompt", "completion", "chosen", "rejected", "chosen_response", "completions", "input", "rollout",
-    "instruction", "text",
+    "instruction", "text", "steps",
 )  # fmt: skip
 
 ANSWERS = (
-    "messages", "conversations", "completion", "chosen", "rejected", "completions", "output", "rollout", "text",
+    "messages", "conversations", "completion", "chosen", "rejected", "completions", "output", "rollout", "text", "steps",
 )  # fmt: skip
 """A row with none of these only asks: it is as good a task as it is a row of a prompt set."""
 
@@ -38,6 +38,8 @@ def check_dataset(row: Mapping[str, object]) -> Iterator[RowFault]:
         may_be_empty = key == "input" and "instruction" in row
         if key in row and not may_be_empty:
             yield from _check_side(row[key], key)
+    if "steps" in row:
+        yield from _check_steps(row["steps"])
     if "completions" in row:
         yield from _check_ranked(row["completions"])
     if "chosen" in row and row["chosen"] == row.get("rejected"):
@@ -50,6 +52,22 @@ def check_dataset(row: Mapping[str, object]) -> Iterator[RowFault]:
             "label", f"expected true or false, got {shown(row['label'])}", "true for a good answer"
         )
     yield from _check_tools(row.get("tools"))
+
+
+def _check_steps(steps: object) -> Iterator[RowFault]:
+    """The steps of an ATIF trajectory: numbered from 1, each with a source and a message."""
+    hint = 'steps are [{"step_id": 1, "source": "user", "message": "…"}, …]'
+    if not isinstance(steps, list) or not steps:
+        yield RowFault("steps", f"expected a list of steps, got {kind_of(steps)}", hint)
+        return
+    for number, step in enumerate(steps, 1):
+        where = f"steps[{number - 1}]"
+        if not isinstance(step, dict):
+            yield RowFault(where, f"expected an object, got {kind_of(step)}", hint)
+        elif step.get("step_id") != number:
+            yield RowFault(f"{where}.step_id", f"expected {number}, got {shown(step.get('step_id'))}", hint)
+        elif step.get("source") not in ("system", "user", "agent") or "message" not in step:
+            yield RowFault(where, "expected a source (system, user or agent) and a message", hint)
 
 
 def _check_tools(tools: object) -> Iterator[RowFault]:
