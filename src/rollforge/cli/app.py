@@ -90,7 +90,7 @@ COMMANDS = {
     ),
     "test-verifier": Verb(
         "test_verifier:test_verifier",
-        "Test a verifier on the cases beside it: full, zero, malformed, determinism.",
+        "Test a verifier on the cases beside it: full reward, zero reward, malformed rows, determinism.",
     ),
     "init": Verb("init:init", "Write a starter file and a test that runs; files that exist are left alone."),
     "serve-verifier": Verb(

@@ -134,7 +134,7 @@ def verify(
     if short.fast:
         given["mode"] = "fast"
     if other.probe:
-        del given["cache"], given["output"]  # a probe writes no verdicts
+        given = {name: value for name, value in given.items() if name in ProbeOptions.__struct_fields__}
         return _probe(
             ProbeOptions(
                 run=run, input=other.input or choice.tasks, verifier=verifier, limit=other.limit, **given
