@@ -95,7 +95,8 @@ def test_blocks_run_as_printed(page: Path, ground: Path, server: str, tmp_path: 
         if name := block.marks.get("file"):
             (folder / name).write_text(text)
         for words in block.commands:
-            if words[0] == "collect" and (own := words[words.index("-o") + 1]) not in collected:
+            own = words[words.index("-o") + 1] if "-o" in words else ""
+            if words[0] == "collect" and own and own not in collected:
                 collected.add(own)
                 shutil.rmtree(folder / own, ignore_errors=True)
             rollforge(folder, *(word.replace(SERVER, server) for word in words), codes=block.exit_codes)
@@ -183,6 +184,11 @@ PROMISED = {
     "rollforge.buffer.trinity:read_trinity",
     "rollforge.buffer.trinity:write_trinity",
     "rollforge.buffer:open_buffer",
+    "rollforge.conversations.shape:Shaping",
+    "rollforge.exporters.base:Exporter",
+    "rollforge.exporters.columns:conversation",
+    "rollforge.exporters.columns:field",
+    "rollforge.exporters.columns:tools",
     "rollforge.metrics:StepFold",
     "rollforge.metrics:TrainerBatch",
     "rollforge.metrics:trainer_metrics",

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollforge.group_yield import ANY_RATE, Pattern, fit, group_yields
+from rollforge.group_yield import ANY_RATE, Chain, Pattern, _matching, fit, group_yields
 from rollforge.steps.profile import ProfileOptions, profile_run
 from tests.builders import make_rollout, write_rows
 
@@ -145,3 +145,25 @@ def test_an_extrapolation_keeps_its_value() -> None:
         pytest.approx(0.375422, abs=1e-3),
         pytest.approx(0.561579, abs=1e-3),
     ]
+
+
+def test_samples_match_those_within_reach_on_both_sides() -> None:
+    found = list(_matching(Chain((1, 1, 0))))
+    assert [same for same, _ in found] == [1, 2, 1]
+    assert [share for _, share in found] == pytest.approx([1 / 3] * 3)
+
+
+def test_tasks_that_are_never_solved_are_believed_in_as_the_samples_insist() -> None:
+    beliefs = []
+    for scale in (1, 4, 16):
+        draws = [
+            (8, 0, 30 * scale),
+            (8, 2, 10 * scale),
+            (8, 4, 12 * scale),
+            (8, 6, 10 * scale),
+            (8, 8, 6 * scale),
+        ]
+        beliefs.append(fit(draws, ANY_RATE).belief)
+    assert beliefs == sorted(beliefs)
+    # At a log likelihood ratio of 3 both are believed alike: one run of 68 tasks says more than that, sixteen settle it.
+    assert 0.5 < beliefs[0] < 0.99 and beliefs[2] > 0.999

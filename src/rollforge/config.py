@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields, JsonObject
 from rollforge.registry import did_you_mean
 from rollforge.store.reading import UNREADABLE
 
@@ -151,7 +151,7 @@ def translate_gym_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return flags, notes
 
 
-def _mapping(word: str, text: str) -> dict[str, Any]:
+def _mapping(word: str, text: str) -> dict[str, object]:
     """A Hydra dict such as `{temperature: 1.0, max_output_tokens: 16384}`, which is YAML."""
     import yaml
 
@@ -213,7 +213,7 @@ def _value(text: str) -> Any:
         return float(text) if _NUMBER.fullmatch(text) else text
 
 
-def settings_words(settings: JsonObject, path: str = "") -> list[str]:
+def settings_words(settings: JsonFields, path: str = "") -> list[str]:
     """Write a nested object as `key.path=value` words: the inverse of `parse_settings`."""
     words: list[str] = []
     for key, value in settings.items():
@@ -224,7 +224,7 @@ def settings_words(settings: JsonObject, path: str = "") -> list[str]:
     return words
 
 
-def read_config(path: str, *, tables: list[str], options: Collection[str] = ()) -> JsonObject:
+def read_config(path: str, *, tables: list[str], options: Collection[str] = ()) -> JsonFields:
     """Read a config file: TOML, YAML or JSON by its ending, with one table per command.
 
     A resolved config as `--dry-run` prints it has no tables: it is returned as the table of the empty name.

@@ -13,6 +13,9 @@ from typing import Any
 
 import msgspec
 
+JsonFields = dict[str, object]
+"""A JSON object whose values nobody has checked yet: a value must be narrowed before it is used."""
+
 JsonObject = dict[str, Any]
 """A JSON object as the outside world has it; the one place where `Any` enters."""
 

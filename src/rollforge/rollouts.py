@@ -21,7 +21,7 @@ from rollforge.records import (
     PARAMS_KEY,
     ROLLOUT_KEY,
     TASK_KEY,
-    JsonObject,
+    JsonFields,
     Response,
     Task,
     to_json,
@@ -54,7 +54,7 @@ class _Line(msgspec.Struct):
 
     task: msgspec.Raw = msgspec.field(name=TASK_KEY, default=msgspec.Raw())
     rollout: msgspec.Raw = msgspec.field(name=ROLLOUT_KEY, default=msgspec.Raw())
-    response: JsonObject | None = None
+    response: JsonFields | None = None
     reward: float | None = None
     own: Own | None = msgspec.field(name=OWN_KEY, default=None)
     mask_sample: Any = None
@@ -196,7 +196,7 @@ def _prompt_of(line: bytes) -> int | None:
     return _asked(row) if isinstance(row, dict) else None
 
 
-def _asked(row: JsonObject) -> int | None:
+def _asked(row: JsonFields) -> int | None:
     """The canonical hash of a row's prompt."""
     from rollforge.index import prompt_hash
 
@@ -344,7 +344,7 @@ class TaskFields:
                 asked = _prompt_of(rollout.line)
                 self.other_prompts += asked is not None and _asked(task) not in (None, asked)
             return task
-        row: JsonObject = msgspec.json.decode(rollout.line)
+        row: JsonFields = msgspec.json.decode(rollout.line)
         fields = {key: value for key, value in row.items() if key not in NOT_TASK_FIELDS}
         fields.setdefault(PARAMS_KEY, {"input": ""})
         return Task(fields, rollout.task)

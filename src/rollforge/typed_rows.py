@@ -82,7 +82,7 @@ def classic_line(line: bytes) -> bytes:
     found = from_invocations(row.pop(INVOCATIONS_KEY, None))
     if found is None:
         return line
-    return msgspec.json.encode({PARAMS_KEY: found[0], "response": found[1], **row})
+    return msgspec.json.encode({**row, PARAMS_KEY: found[0], "response": found[1]})
 
 
 def task_id(value: object) -> str | None:

@@ -64,8 +64,9 @@ def test_a_metric_that_calls_the_missed_answers_right_makes_it_an_error(tmp_path
     assert levels(report)["missed-answers"] == "error" and report.exit_code == 5
 
 
-@pytest.mark.parametrize(("agrees", "level"), [(False, "error"), (True, "note")])
-def test_another_verifier_on_disk_decides(agrees: bool, level: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("every", "level"), [(1, "error"), (2, "error"), (0, "note")])
+def test_another_verifier_on_disk_decides(every: int, level: str, tmp_path: Path) -> None:
+    """It rewards all of the missed answers, half of them, or none."""
     rows = rows_of()
     was_right = [row["reward"] for row in rows]
     right_answers_lose(rows, random.Random(7))
@@ -75,14 +76,14 @@ def test_another_verifier_on_disk_decides(agrees: bool, level: str, tmp_path: Pa
             "_ng_task_index": row["_ng_task_index"],
             "_ng_rollout_index": row["_ng_rollout_index"],
             "verifier": "math",
-            "reward": row["reward"] if agrees else right,
+            "reward": right if every and row["_ng_rollout_index"] % every == 0 else row["reward"],
         }
         for row, right in zip(rows, was_right, strict=True)
     ]
     write(tmp_path, [{"not": "ours"}, *verdicts], "rollouts_verdicts.jsonl")
     report = check_run(path)
     assert levels(report)["missed-answers"] == level
-    assert ("verifiers-disagree" in levels(report)) == (not agrees)
+    assert ("verifiers-disagree" in levels(report)) == bool(every)
     assert levels(report).get("verifiers-disagree", "warning") == "warning"
 
 

@@ -134,6 +134,24 @@ def test_exact_reads_the_field_that_its_option_names(folder: Path) -> None:
     )
 
 
+JUDGE = "--verifier judge --verifier-set model=m --verifier-set base_url=http://127.0.0.1:9/v1"
+
+
+def test_a_judge_without_rubric_is_refused_before_any_call(folder: Path) -> None:
+    with pytest.raises(UsageError, match="the field 'rubric'"):
+        run(f"{COLLECT} {JUDGE}".split())
+    assert not (folder / "run" / "rollouts.jsonl").exists()
+    assert run(f"{COLLECT} {JUDGE} --verifier-set rubric=fair --dry-run".split()) == Exit.DONE
+
+
+def test_a_probe_of_a_judge_says_how_many_calls_it_makes(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "verify -i tasks.jsonl --probe -n 1 --verifier judge -S model=m -S base_url=http://127.0.0.1:9/v1 -S rubric=fair"
+    run([*words.split(), "--verify-timeout", "1s"])
+    assert "about 23 calls to the judge model (1 task × 23)" in capsys.readouterr().err
+
+
 BLOCKING = """
 import threading
 

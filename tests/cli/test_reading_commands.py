@@ -249,7 +249,7 @@ def test_show_prints_and_lays_out_a_row_that_is_not_quite_json(
     with (run / "rollouts.jsonl").open("ab") as file:
         file.write(line.encode() + b"\n")
     assert Called(capsys, "show", run, "--task", 9, "--raw").out == line + "\n"
-    assert "half ? a character" in Called(capsys, "show", run, "--task", 9).out
+    assert "half ⟨U+D800⟩ a character" in Called(capsys, "show", run, "--task", 9).out
     shown = Called(capsys, "show", run, "--task", 9, "--json").json["rollouts"]
     assert isinstance(shown, list) and shown[0]["raw"] == line
 

@@ -17,6 +17,7 @@ from rollforge.recipes import RECIPES
 from rollforge.steps.prepare import prepare
 
 COLUMNS: dict[str, dict[str, list[str]]] = {
+    "atif": {"sft": ["schema_version", "session_id", "agent", "steps", "extra"]},
     "axolotl": {"sft": ["messages", "tools"], "dpo": ["messages", "chosen", "rejected"]},
     "chat": {
         "sft": ["messages", "tools", "reward"],

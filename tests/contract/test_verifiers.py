@@ -111,7 +111,7 @@ async def test_a_judge_nobody_answers_for_is_a_failure(name: str) -> None:
     live = LiveVerifier(verifier)
     await live.start()
     with pytest.raises(Failure):
-        await live.judge(row_of(name), [Response({"output": []})])
+        await live.judge(row_of(name), [Response.from_text("an answer")])
     await live.close()
 
 

@@ -84,6 +84,7 @@ def test_a_typed_rollout_has_the_trajectory_of_its_policy(tmp_path: Path) -> Non
     hello, more = message("hello", "user"), message("more", "user")
     typed = {
         "reward": 1.0,
+        "response": None,
         "_ng_task_index": 4,
         "_ng_rollout_index": 0,
         "_ng_task_id": {"taskset": "s", "task_id": "t-1"},

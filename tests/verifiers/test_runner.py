@@ -400,7 +400,10 @@ async def test_a_cancelled_judgement_cancels_its_verifier_and_is_no_failure() ->
         "from fp_package.inner import LIMIT\ndef verify(task, response, k=1):\n    return LIMIT\n",
     ],
 )
-def test_the_fingerprint_follows_the_file_its_neighbours_and_the_options(tmp_path: Path, source: str) -> None:
+def test_the_fingerprint_follows_the_file_its_neighbours_and_the_options(
+    tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))  # loading a file adds its folder
     write(tmp_path / "fp_neighbour.py", "LIMIT = 1\n")
     write(
         tmp_path / "fp_between.py",

@@ -370,6 +370,29 @@ def test_workers_die_with_their_parent_even_in_an_endless_loop(tmp_path: Path, h
     assert not [pid for pid in pids if is_running(pid)]
 
 
+@pytest.mark.parametrize("is_importable", [True, False])
+async def test_what_a_verifier_prints_is_kept_on_request(tmp_path: Path, is_importable: bool) -> None:
+    source = (
+        "import os, sys\n"
+        "def verify(task, response):\n"
+        "    print('saw', response.text)\n    print('oops', file=sys.stderr)\n    os.write(1, b'raw\\n')\n    return 1\n"
+    )
+    (tmp_path / "noisy.py").write_text(source)
+    found: Any = f"{tmp_path / 'noisy.py'}:verify"
+    if not is_importable:
+        space: dict[str, Any] = {}
+        exec(source, space)
+        found = space["verify"]
+    output = tmp_path / "printed.txt"
+    judge = make_judge(load_verifier(found), workers=1, timeout=30, output=output)
+    await judge.start()
+    try:
+        assert isinstance(await outcome(judge, "good"), Verdict)
+    finally:
+        await judge.close()
+    assert sorted(output.read_text().splitlines()) == ["oops", "raw", "saw good"]
+
+
 def is_running(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

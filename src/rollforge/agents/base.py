@@ -13,7 +13,7 @@ import msgspec
 from rollforge.agents import AGENTS
 from rollforge.endpoint import Model
 from rollforge.errors import Failure, UsageError
-from rollforge.records import JsonObject, Task, Verdict
+from rollforge.records import JsonFields, Task, Verdict
 from rollforge.registry import load_target
 
 
@@ -51,11 +51,11 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
 class Preparation(msgspec.Struct, frozen=True, kw_only=True):
     """What an agent needs and offers, known before the first task is read."""
 
-    tools: list[JsonObject] = []
+    tools: list[JsonFields] = []
     """Offered to the model in every task, beside the row's own."""
     needs: tuple[str, ...] = ()
     """Task fields without which it cannot run."""
-    fingerprint: JsonObject = {}
+    fingerprint: JsonFields = {}
     """What must not change when a run is resumed."""
     asks_model: bool = True
     """It wants the model that `--model` names. A remote agent asks its own."""
@@ -72,7 +72,7 @@ class Preparation(msgspec.Struct, frozen=True, kw_only=True):
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of running an agent on a task."""
 
-    response: JsonObject
+    response: JsonFields
     """Responses-shaped: `output` holds the items of every turn, `usage` the sum over them."""
     endpoint: str = ""
     api: str = ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 
 from rollforge.agents.tools.base import ToolError, ToolSession
 from rollforge.agents.tools.limits import MAX_RESULT_BYTES
@@ -32,7 +33,9 @@ async def answer_calls(
     return [task.result() for task in tasks]
 
 
-async def answer_call(call: JsonObject, session: ToolSession, timeout_s: float | None) -> JsonObject:
+async def answer_call(
+    call: Mapping[str, object], session: ToolSession, timeout_s: float | None
+) -> JsonObject:
     """The output item for one call."""
     started = time.monotonic()
     name = str(call.get("name") or "")
@@ -55,7 +58,7 @@ async def answer_call(call: JsonObject, session: ToolSession, timeout_s: float |
 
 
 async def _call_in_time(
-    session: ToolSession, name: str, arguments: JsonObject, timeout_s: float | None
+    session: ToolSession, name: str, arguments: Mapping[str, object], timeout_s: float | None
 ) -> str:
     try:
         async with asyncio.timeout(timeout_s) as limit:

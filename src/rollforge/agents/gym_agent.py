@@ -7,6 +7,7 @@ or a failure; a typed task is always sent so, and a plain row when the server as
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 
 from rollforge.agents.base import AgentOptions, Preparation, Trajectory
 from rollforge.agents.gym_rows import (
@@ -79,12 +80,12 @@ class GymAgent:
         answer = await self._post(server, episode_of(task, rollout))
         return result_of_episode(read_object(answer, "/run", "agent"))
 
-    async def _post(self, server: GymServer, body: JsonObject) -> GymAnswer:
+    async def _post(self, server: GymServer, body: Mapping[str, object]) -> GymAnswer:
         return await server.post(
             "/run", body, session=Session(), boundary="agent", timeout_s=self._options.rollout_deadline_s
         )
 
-    def _verdict(self, result: JsonObject, task: Task) -> tuple[Verdict | None, Failure | None]:
+    def _verdict(self, result: Mapping[str, object], task: Task) -> tuple[Verdict | None, Failure | None]:
         if not self._options.gym_verify:
             return None, None
         try:

@@ -61,7 +61,7 @@ async def read_directory(head_url: str, http: aiohttp.ClientSession) -> Director
     return directory_of(_parse(body, head_url), urlsplit(head_url).hostname or "127.0.0.1")
 
 
-def _parse(body: bytes, head_url: str) -> dict[str, Any]:
+def _parse(body: bytes, head_url: str) -> dict[str, object]:
     """The config: YAML inside a JSON string. Errors quote none of it."""
     try:
         text = from_json(body)
@@ -73,7 +73,7 @@ def _parse(body: bytes, head_url: str) -> dict[str, Any]:
     return config
 
 
-def directory_of(config: dict[str, Any], head_host: str) -> Directory:
+def directory_of(config: dict[str, object], head_host: str) -> Directory:
     """The agents in a config, and the resources server each of them names."""
     agents: dict[str, str] = {}
     resources: dict[str, str] = {}
@@ -92,7 +92,7 @@ def directory_of(config: dict[str, Any], head_host: str) -> Directory:
     return Directory(agents, resources)
 
 
-def _environment_urls(config: dict[str, Any], head_host: str) -> dict[str, str]:
+def _environment_urls(config: dict[str, object], head_host: str) -> dict[str, str]:
     """Agent → the environment server in front of it; an agent behind several is reached directly."""
     urls: dict[str, set[str]] = {}
     for entry in config.values():
@@ -104,7 +104,7 @@ def _environment_urls(config: dict[str, Any], head_host: str) -> dict[str, str]:
     return {agent: next(iter(found)) for agent, found in urls.items() if len(found) == 1}
 
 
-def _implementation(entry: Any, kind: Kind) -> dict[str, Any] | None:
+def _implementation(entry: Any, kind: Kind) -> dict[str, object] | None:
     """A server's own settings: `{name: {kind: {implementation: settings}}}`."""
     family = entry.get(kind) if isinstance(entry, dict) else None
     if not isinstance(family, dict):
@@ -112,7 +112,7 @@ def _implementation(entry: Any, kind: Kind) -> dict[str, Any] | None:
     return next((settings for settings in family.values() if isinstance(settings, dict)), None)
 
 
-def _url(settings: dict[str, Any], head_host: str) -> str | None:
+def _url(settings: dict[str, object], head_host: str) -> str | None:
     host, port = str(settings.get("host") or ""), settings.get("port")
     if not isinstance(port, int):
         return None

@@ -60,7 +60,13 @@ class GymResources:
             await server.close_session(session, closing)
 
     async def _play(
-        self, model: Model, server: GymServer, session: Session, task: Task, sample: int, seeded: JsonObject
+        self,
+        model: Model,
+        server: GymServer,
+        session: Session,
+        task: Task,
+        sample: int,
+        seeded: Mapping[str, object],
     ) -> Trajectory:
         if is_empty_prompt(task.params.get("input")):
             raise Failure("agent", "permanent", "the row has no prompt, and the resources server makes none")
@@ -139,7 +145,9 @@ class GymResources:
             read_object(answer, "/seed_session", "agent") if answer.body.strip() not in (b"", b"null") else {}
         )
 
-    async def _verify(self, server: GymServer, session: Session, task: Task, response: JsonObject) -> Verdict:
+    async def _verify(
+        self, server: GymServer, session: Session, task: Task, response: Mapping[str, object]
+    ) -> Verdict:
         answer = await server.post(
             "/verify",
             verify_body(task, response),
@@ -160,7 +168,7 @@ def _closing_body(task: Task, sample: int) -> JsonObject:
 
 @asynccontextmanager
 async def _with_mcp(
-    server: GymServer, seeded: JsonObject, tools: _PathTools
+    server: GymServer, seeded: Mapping[str, object], tools: _PathTools
 ) -> AsyncIterator[tuple[ToolSession, list[JsonObject]]]:
     """The session's tools, and those to offer beside the row's: an MCP server's, where the seed announced one."""
     announced = seeded.get("mcp") or seeded.get("resources_tools")
@@ -225,7 +233,7 @@ class _JoinedTools:
         self._mcp = mcp
         self._mcp_names = mcp_names
 
-    async def call(self, name: str, arguments: JsonObject) -> str:
+    async def call(self, name: str, arguments: Mapping[str, object]) -> str:
         session: ToolSession = self._mcp if name in self._mcp_names else self._own
         return await session.call(name, arguments)
 

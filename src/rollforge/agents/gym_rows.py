@@ -6,10 +6,11 @@ Their failure keys count: a failed judge is never a reward, whatever number is b
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rollforge.agents.base import NotKept
-from rollforge.agents.transcript import input_items
+from rollforge.agents.transcript import input_items, objects_in
 from rollforge.errors import Failure, FailureClass
 from rollforge.records import (
     FAILURE_KEY,
@@ -48,12 +49,12 @@ def task_row(task: Task) -> JsonObject:
     return row
 
 
-def verify_body(task: Task, response: JsonObject) -> JsonObject:
+def verify_body(task: Task, response: Mapping[str, object]) -> JsonObject:
     """The body of `/verify`: the row and a response that their schema accepts."""
     return {**task_row(task), "response": complete_response(response, task.params)}
 
 
-def complete_response(response: JsonObject, params: JsonObject) -> JsonObject:
+def complete_response(response: Mapping[str, object], params: Mapping[str, object]) -> JsonObject:
     """The response with every field their schema requires, and none that it refuses."""
     whole: JsonObject = {
         "id": "",
@@ -71,18 +72,22 @@ def complete_response(response: JsonObject, params: JsonObject) -> JsonObject:
     details = response.get("incomplete_details")
     if not isinstance(details, dict) or details.get("reason") not in _KNOWN_REASONS:
         whole["incomplete_details"] = None
-    whole["output"] = [_complete_item(item, place) for place, item in enumerate(response.get("output") or [])]
+    whole["output"] = [
+        _complete_item(item, place) for place, item in enumerate(objects_in(response.get("output")))
+    ]
     whole["usage"] = _complete_usage(response.get("usage"))
     return whole
 
 
-def _complete_item(item: JsonObject, place: int) -> JsonObject:
+def _complete_item(item: Mapping[str, object], place: int) -> JsonObject:
     whole = {"type": "message" if "role" in item else "reasoning", **item}
     whole.pop(OWN_KEY, None)
     if whole["type"] == "message":
         whole = {"id": f"msg_{place}", "role": "assistant", "status": "completed", **whole}
         content = whole.get("content")
-        parts = [{"type": "output_text", "text": content}] if isinstance(content, str) else content or []
+        parts = (
+            [{"type": "output_text", "text": content}] if isinstance(content, str) else objects_in(content)
+        )
         whole["content"] = [
             {"annotations": [], **part} if part.get("type") == "output_text" else part for part in parts
         ]
@@ -104,20 +109,20 @@ def _complete_usage(usage: Any) -> JsonObject | None:
     }
 
 
-def failure_class(result: JsonObject) -> str | None:
+def failure_class(result: Mapping[str, object]) -> str | None:
     """The failure that a row declares, if it does."""
     if result.get(FAILURE_KEY):
         return str(result[FAILURE_KEY])
     return JUDGE_FAILED if result.get(JUDGE_FAILED) is True else None
 
 
-def refuse_unkept(result: JsonObject) -> None:
+def refuse_unkept(result: Mapping[str, object]) -> None:
     """Raise `NotKept` for a row that its server wants written nowhere."""
     if result.get(NO_PERSIST_KEY):
         raise NotKept(failure_class(result) or "the server asked not to keep this rollout")
 
 
-def verdict_of(result: JsonObject, task: Task) -> Verdict:
+def verdict_of(result: Mapping[str, object], task: Task) -> Verdict:
     """The verdict in a `/verify` answer, without reward where it was skipped; raises `Failure` of class `verifier` when it failed."""
     declared = failure_class(result)
     if declared is not None:
@@ -141,7 +146,7 @@ def verdict_of(result: JsonObject, task: Task) -> Verdict:
         raise Failure("verifier", "verifier", f"the server's verdict cannot be used: {error}") from error
 
 
-def attempt_failure(result: JsonObject) -> Failure | None:
+def attempt_failure(result: Mapping[str, object]) -> Failure | None:
     """The failure of the whole attempt that an agent server's row declares; a failed judge is none, for the response is there."""
     declared = failure_class(result)
     if declared is None or (declared == JUDGE_FAILED and isinstance(result.get("response"), dict)):
@@ -171,7 +176,7 @@ def episode_of(task: Task, rollout: str) -> JsonObject:
 _NOT_TASK_INPUT = frozenset({TASK_KEY, ROLLOUT_KEY, "agent_ref", "task_id"})
 
 
-def result_of_episode(answer: JsonObject) -> JsonObject:
+def result_of_episode(answer: Mapping[str, object]) -> JsonObject:
     """The result in an environment server's answer, as an agent server's row would say it."""
     result, failure = answer.get("result"), answer.get("failure")
     if isinstance(result, dict):
@@ -199,7 +204,7 @@ def failure_kind(failure: Failure) -> str:
     return "agent_request_failed" if failure.boundary == "model" else "agent_run_error"
 
 
-def _declared(result: JsonObject, failure: Failure) -> Failure:
+def _declared(result: Mapping[str, object], failure: Failure) -> Failure:
     kind = result.get("failure_kind") or failure_class(result)
     failure.peer_kind = str(kind) if kind else None
     failure.is_terminal = bool(result.get(TERMINAL_KEY))

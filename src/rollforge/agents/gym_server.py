@@ -11,6 +11,7 @@ import asyncio
 import base64
 import contextlib
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -144,7 +145,7 @@ class GymServer:
             self._watching = asyncio.create_task(self._watch(), name=f"watch {self.url}")
 
     async def post(
-        self, path: str, body: JsonObject, *, session: Session, boundary: Boundary, timeout_s: float
+        self, path: str, body: Mapping[str, object], *, session: Session, boundary: Boundary, timeout_s: float
     ) -> GymAnswer:
         """The answer, whatever its status; raises `Failure` of `boundary` when the connection breaks or time is up."""
         data = to_json(body)
@@ -182,7 +183,7 @@ class GymServer:
                 return answer
 
     async def close_session(
-        self, session: Session, body: JsonObject, *, path: str = "/close_session"
+        self, session: Session, body: Mapping[str, object], *, path: str = "/close_session"
     ) -> None:
         """Tell the server that a rollout is over, also when it failed or was cancelled; nothing depends on the answer."""
         if session.outages is None or path in self._missing_paths:

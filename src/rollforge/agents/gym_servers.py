@@ -10,7 +10,7 @@ from rollforge.agents.base import AgentOptions, Preparation
 from rollforge.agents.gym_head import Directory, read_directory
 from rollforge.agents.gym_server import GymServer, open_http
 from rollforge.errors import UsageError
-from rollforge.records import JsonObject, Task
+from rollforge.records import JsonFields, Task
 from rollforge.registry import did_you_mean
 
 Role = Literal["agent", "resources"]
@@ -32,7 +32,7 @@ class GymServers:
         self._servers: dict[str, GymServer] = {}
 
     async def prepare(
-        self, *, fingerprint: JsonObject, asks_model: bool = True, judges: bool = False
+        self, *, fingerprint: JsonFields, asks_model: bool = True, judges: bool = False
     ) -> Preparation:
         """Find the servers; refuses an `--agent-name` that the head does not know."""
         self._http = open_http()

@@ -6,11 +6,13 @@ rollout's reward is their sum. A rollout at the turn limit is truncated, not fai
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from rollforge.agents.gym_rows import complete_response, task_row
 from rollforge.agents.gym_server import GymServer, Session, read_object
-from rollforge.agents.transcript import Transcript
+from rollforge.agents.transcript import Transcript, input_items
 from rollforge.endpoint import Model
 from rollforge.errors import Failure
 from rollforge.records import JsonObject, Task, Verdict
@@ -70,14 +72,13 @@ async def _play(
     server: GymServer,
     session: Session,
     task: Task,
-    row: JsonObject,
+    row: Mapping[str, object],
     reset: _Step,
     sample: int,
     max_turns: int,
     timeout_s: float,
 ) -> GymnasiumEpisode:
-    params = {**row["responses_create_params"]}
-    params["input"] = [*params["input"], *_observed(reset)]
+    params = {**task.params, "input": [*input_items(task.params.get("input")), *_observed(reset)]}
     if not params["input"]:
         raise Failure("agent", "permanent", "neither the row nor /reset gives a prompt")
     transcript = Transcript(params)
@@ -124,7 +125,9 @@ def _observed(step: _Step) -> list[JsonObject]:
     return [{"role": "user", "content": step.observation, "type": "message"}]
 
 
-async def _ask(server: GymServer, session: Session, path: str, body: JsonObject, timeout_s: float) -> _Step:
+async def _ask(
+    server: GymServer, session: Session, path: str, body: Mapping[str, object], timeout_s: float
+) -> _Step:
     answer = await server.post(path, body, session=session, boundary="agent", timeout_s=timeout_s)
     value = read_object(answer, path, "agent")
     try:

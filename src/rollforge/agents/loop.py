@@ -7,6 +7,7 @@ half-way raises a `Failure` that carries the turns so far.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from rollforge.agents.base import PARTIAL
 from rollforge.agents.calls import answer_calls
@@ -19,7 +20,7 @@ from rollforge.records import JsonObject
 
 async def play(
     model: Model,
-    params: JsonObject,
+    params: Mapping[str, object],
     session: ToolSession,
     *,
     sample: int,

@@ -6,6 +6,7 @@ refuses or ignores.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rollforge.endpoint.model import ModelAnswer
@@ -19,7 +20,7 @@ TOKEN_KEYS = frozenset({"prompt_token_ids", "generation_token_ids", "generation_
 class Transcript:
     """One rollout so far."""
 
-    def __init__(self, params: JsonObject) -> None:
+    def __init__(self, params: Mapping[str, object]) -> None:
         self.output: list[JsonObject] = []
         self.turns = 0
         self.requests = 0
@@ -36,7 +37,8 @@ class Transcript:
 
     def add_answer(self, answer: ModelAnswer) -> list[JsonObject]:
         """Keep a turn; returns its function calls."""
-        items = [item for item in answer.response.get("output") or [] if isinstance(item, dict)]
+        output = answer.response.get("output")
+        items = [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
         self.turns += 1
         self.requests += answer.requests
         self.endpoint = answer.endpoint
@@ -87,22 +89,28 @@ def input_items(value: Any) -> list[JsonObject]:
     return list(value or [])
 
 
-def tool_names(params: JsonObject) -> set[str]:
+def objects_in(value: object) -> list[JsonObject]:
+    """The objects in a JSON list; anything else in it, or another value, is left out."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def tool_names(params: Mapping[str, object]) -> set[str]:
     """The functions a task offers, whether written the Responses way or nested the chat way."""
-    tools = [tool for tool in params.get("tools") or [] if isinstance(tool, dict)]
+    tools = objects_in(params.get("tools"))
     inner = [tool["function"] if isinstance(tool.get("function"), dict) else tool for tool in tools]
     return {str(tool["name"]) for tool in inner if tool.get("name")}
 
 
-def sendable(item: JsonObject) -> JsonObject:
+def sendable(item: Mapping[str, object]) -> JsonObject:
     """The item as a model server accepts it back."""
     kept = {key: value for key, value in item.items() if key not in TOKEN_KEYS and key != OWN_KEY}
-    if item.get("type") == "message" and isinstance(item.get("content"), list):
+    content = item.get("content")
+    if item.get("type") == "message" and isinstance(content, list):
         kept["content"] = [
             {key: value for key, value in part.items() if key != "logprobs"}
             if isinstance(part, dict)
             else part
-            for part in item["content"]
+            for part in content
         ]
     return kept
 

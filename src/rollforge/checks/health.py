@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,7 +14,7 @@ from rollforge.checks.finding import Finding, Level, settle_text, share
 from rollforge.stats import Ints
 from rollforge.store.reading import UNREADABLE
 
-_decode = msgspec.json.Decoder(dict[str, Any]).decode
+_decode = msgspec.json.Decoder(dict[str, object]).decode
 
 TAIL = 1200
 """Characters at the end of an answer in which repetition is looked for."""

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypedDict, cast
 
 import msgspec
 
-from rollforge.records import OWN_KEY, PARAMS_KEY, JsonObject, Response, Task, content_text, from_json
+from rollforge.records import OWN_KEY, PARAMS_KEY, JsonFields, Response, Task, content_text, from_json
 from rollforge.stats import LARGEST
 from rollforge.store.reading import UNREADABLE
 
@@ -36,7 +36,7 @@ class TextSource(Protocol):
     """A source of lines and task rows."""
 
     def read(self, rows: Sequence[int]) -> Iterator[bytes]: ...
-    def task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, JsonObject]]: ...
+    def task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, JsonFields]]: ...
 
 
 class _Part(TypedDict, total=False):
@@ -68,7 +68,7 @@ class _Response(TypedDict, total=False):
     usage: Any
 
 
-_LOOKED_AT: dict[str, Any] = {PARAMS_KEY: _Params | None, "response": _Response | None}
+_LOOKED_AT: dict[str, object] = {PARAMS_KEY: _Params | None, "response": _Response | None}
 _LOOKED_AT |= dict.fromkeys((*METADATA, *EXPECTED, *EXTRACTED, "reward", OWN_KEY), Any)
 """The fields that are decoded: hardly half of a row."""
 
@@ -81,11 +81,11 @@ _NULL = msgspec.Raw(b"null")
 class SampledText:
     """The text of one rollout."""
 
-    def __init__(self, row: JsonObject, task: JsonObject) -> None:
+    def __init__(self, row: JsonFields, task: JsonFields) -> None:
         self._row, self._task = row, task
 
     @cached_property
-    def _params(self) -> JsonObject:
+    def _params(self) -> JsonFields:
         params = self._row.get(PARAMS_KEY)
         return params if isinstance(params, dict) else {}
 
@@ -202,7 +202,7 @@ class Texts:
 
     def __init__(self, source: TextSource) -> None:
         self._source = source
-        self._fields_by_task: dict[int, JsonObject] = {}
+        self._fields_by_task: dict[int, JsonFields] = {}
 
     def read(self, rows: Sequence[int], tasks: Sequence[int]) -> list[SampledText]:
         """The text of these rows, whose tasks are given beside them."""
@@ -231,7 +231,7 @@ def _known_fields(line: bytes) -> Iterator[str]:
     yield from (name for name, value in row.items() if value != _NULL)
 
 
-def _sample(line: bytes, task: JsonObject) -> SampledText:
+def _sample(line: bytes, task: JsonFields) -> SampledText:
     try:
         row = _read_row(line)
     except UNREADABLE:
@@ -247,7 +247,7 @@ def _read_row(line: bytes) -> Any:
         return from_json(line)
 
 
-def _with_flat_output(response: JsonObject) -> JsonObject:
+def _with_flat_output(response: JsonFields) -> JsonFields:
     """The response with one list of items: some agents record a list per turn."""
     output = response.get("output")
     if not isinstance(output, list) or not any(isinstance(item, list) for item in output):

@@ -88,6 +88,10 @@ COMMANDS = {
     "simulate": Verb(
         "simulate:simulate", "Serve a simulated, seeded, OpenAI-compatible model on loopback; no key, no GPU."
     ),
+    "test-verifier": Verb(
+        "test_verifier:test_verifier",
+        "Test a verifier on the cases beside it: full reward, zero reward, malformed rows, determinism.",
+    ),
     "init": Verb("init:init", "Write a starter file and a test that runs; files that exist are left alone."),
     "serve-verifier": Verb(
         "serve_verifier:serve_verifier",

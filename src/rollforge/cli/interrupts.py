@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import sys
@@ -32,6 +31,8 @@ def end_on_term() -> None:
 
 def wire_signals(*, drain: Callable[[], None], abort: Callable[[], None], what: str = "in flight") -> None:
     """Handle signals in the running event loop from now on."""
+    import asyncio  # with ssl it costs most commands a tenth of their start; they never get here
+
     loop = asyncio.get_running_loop()
     presses = 0
 

@@ -28,7 +28,7 @@ def _to_seconds(_: Any, tokens: Sequence[Token]) -> float:
     return parse_duration(tokens[0].value)
 
 
-def _to_settings(_: Any, tokens: Sequence[Token]) -> dict[str, Any]:
+def _to_settings(_: Any, tokens: Sequence[Token]) -> dict[str, object]:
     return parse_settings([token.value for token in tokens])
 
 

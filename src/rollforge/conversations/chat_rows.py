@@ -12,7 +12,7 @@ import msgspec
 
 from rollforge.conversations.items import ContentPart, ImagePolicy, chat_tools, text_of
 from rollforge.conversations.messages import ChatMessage, Conversation, FunctionCall, Inexpressible, is_text
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields
 from rollforge.store.reading import UNREADABLE
 
 _NULL = msgspec.Raw(b"null")
@@ -78,7 +78,7 @@ def read_chat_row(row: ChatRow, images: ImagePolicy = "refuse") -> Conversation:
     return Conversation(prompt, answer, tools, frozenset(marks))
 
 
-def without_answer(row: JsonObject) -> JsonObject:
+def without_answer(row: JsonFields) -> JsonFields:
     """The row without its answer: a prompt set does not need the answer to be readable."""
     asked = {name: value for name, value in row.items() if name != "completion"}
     if isinstance(messages := row.get("messages"), list):

@@ -28,7 +28,7 @@ from rollforge.conversations.shape import (
     tools_in_system,
 )
 from rollforge.errors import UsageError
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields, JsonObject
 
 _PROBE = [
     ChatMessage("user", "probe question"),
@@ -55,7 +55,7 @@ class Template:
         self.name = name
         self._template = _environment().from_string(_GENERATION.sub("", source))
 
-    def render(self, messages: list[JsonObject], tools: list[Any] | None = None) -> str:
+    def render(self, messages: list[JsonFields], tools: list[Any] | None = None) -> str:
         """Render the conversation as the trainer would show it to the model.
 
         Raises:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import msgspec
 
 _SEPARATORS = [
-    (b"\xa8", "\u2028".encode(), b"\\u2028"),
-    (b"\xa9", "\u2029".encode(), b"\\u2029"),
-    (b"\x85", "\x85".encode(), b"\\u0085"),
+    ("\u2028".encode(), b"\\u2028"),
+    ("\u2029".encode(), b"\\u2029"),
+    ("\x85".encode(), b"\\u0085"),
 ]
-"""Last byte, encoding and escape of each separator; searching for one byte first is many times faster than for three."""
+"""Encoding and escape of each separator."""
 
 
 def on_one_line(line: bytes) -> bytes:
     """Escape the Unicode line separators in a JSON line: some readers split lines at them. They occur inside strings only."""
-    for last, encoded, escape in _SEPARATORS:
-        if last in line and encoded in line:
+    for encoded, escape in _SEPARATORS:
+        # Search for single bytes first: that is many times faster than a search for several.
+        if encoded[:1] in line and encoded[-1:] in line and encoded in line:
             line = line.replace(encoded, escape)
     return line
 

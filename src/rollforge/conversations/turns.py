@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from rollforge.records import PARAMS_KEY, JsonObject, content_text
+from rollforge.records import PARAMS_KEY, JsonFields, JsonObject, content_text
 from rollforge.store.reading import UNREADABLE
 
 
@@ -29,10 +29,10 @@ _HALF = re.compile("[\ud800-\udfff]")
 """Half of a surrogate pair, which UTF-8 cannot hold."""
 
 
-def read_row(line: bytes) -> JsonObject:
+def read_row(line: bytes) -> JsonFields:
     """Decode a row; NaN becomes null and half a surrogate pair `⟨U+D800⟩`, so that any line a model produced can be read."""
     try:
-        row: JsonObject = msgspec.json.decode(line)
+        row: JsonFields = msgspec.json.decode(line)
     except UNREADABLE:
         value = json.loads(line, parse_constant=lambda _: None)
         text = _HALF.sub(lambda half: f"⟨U+{ord(half[0]):04X}⟩", json.dumps(value, ensure_ascii=False))
@@ -69,7 +69,7 @@ def _items(items: object, default: Literal["user", "assistant"] = "user") -> Ite
             yield Turn("other", _pretty(item), "not an item")
 
 
-def _item(item: JsonObject, default: str) -> Iterator[Turn]:
+def _item(item: JsonFields, default: str) -> Iterator[Turn]:
     kind = item.get("type") or "message"
     if kind == "message":
         yield from _chat_turns({"role": default, **item})
@@ -132,7 +132,7 @@ def _said(content: object) -> str:
     return "\n".join([text, *others] if text else others)
 
 
-def _has_text(part: JsonObject) -> bool:
+def _has_text(part: JsonFields) -> bool:
     return isinstance(part.get("text"), str) or bool(part.get("refusal"))
 
 

@@ -19,7 +19,7 @@ from rollforge.endpoint.chat import from_chat, needs_responses, to_chat_body
 from rollforge.endpoint.client import Client, NotJson
 from rollforge.endpoint.faults import failure_from_error
 from rollforge.errors import Failure
-from rollforge.records import JsonObject, Response, from_json, to_json
+from rollforge.records import JsonFields, JsonObject, Response, from_json, to_json
 from rollforge.store.reading import UNREADABLE
 
 Api = Literal["auto", "responses", "chat"]
@@ -56,7 +56,7 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
 class ModelAnswer(msgspec.Struct, frozen=True):
     """A response with what it took to get it."""
 
-    response: JsonObject
+    response: JsonFields
     endpoint: str
     requests: int
     api: str = ""
@@ -78,7 +78,7 @@ class Model:
         self._lacks_responses = False
         self._finding_out = asyncio.Lock()
 
-    async def respond(self, params: JsonObject, sample: int = 0) -> ModelAnswer:
+    async def respond(self, params: JsonFields, sample: int = 0) -> ModelAnswer:
         """The model's response to `params`, Responses-shaped; raises `Failure`."""
         headers = {SAMPLE_HEADER: str(sample)} if self.options.names_samples else None
         if self.api == "auto":
@@ -87,12 +87,12 @@ class Model:
                     return await self._find_out(params, headers)
         return await self._ask(self._api_for(params), params, headers)
 
-    def _api_for(self, params: JsonObject) -> Api:
+    def _api_for(self, params: JsonFields) -> Api:
         """The API that was found; a row that chat cannot express goes to the other one, if the server has it."""
         is_free = self.options.api == "auto" and self.api == "chat" and not self._lacks_responses
         return "responses" if is_free and needs_responses(params) else self.api
 
-    async def _find_out(self, params: JsonObject, headers: dict[str, str] | None) -> ModelAnswer:
+    async def _find_out(self, params: JsonFields, headers: dict[str, str] | None) -> ModelAnswer:
         """Ask over one API, and over the other if the server does not know the first; keep the one that answers."""
         order: tuple[Api, Api] = ("responses", "chat") if needs_responses(params) else ("chat", "responses")
         failures: list[Failure] = []
@@ -111,7 +111,7 @@ class Model:
         raise min(failures, key=lambda failure: failure.status is None)
 
     async def _ask(
-        self, api: Api, params: JsonObject, headers: dict[str, str] | None, *, is_probe: bool = False
+        self, api: Api, params: JsonFields, headers: dict[str, str] | None, *, is_probe: bool = False
     ) -> ModelAnswer:
         path = "/responses" if api == "responses" else "/chat/completions"
         while True:
@@ -160,7 +160,7 @@ class Model:
         body["model"] = self.options.name
         return body
 
-    def _learn(self, failure: Failure, body: JsonObject) -> bool:
+    def _learn(self, failure: Failure, body: JsonFields) -> bool:
         """Whether the refusal names an optional field of this body; the next body does without it."""
         if failure.status not in (400, 422):
             return False
@@ -172,10 +172,10 @@ class Model:
                 return True
         return False
 
-    def _read_chat(self, body: bytes) -> JsonObject:
+    def _read_chat(self, body: bytes) -> JsonFields:
         return _unfiltered(from_chat(self._read_object(body)))
 
-    def _read_response(self, body: bytes) -> JsonObject:
+    def _read_response(self, body: bytes) -> JsonFields:
         """A Responses object that holds an answer; an error or an answer still to come, with status 200, is a failure."""
         response = self._read_object(body)
         status = response.get("status")
@@ -187,7 +187,7 @@ class Model:
             raise Failure("model", "transient", f"the server gave no answer: the response is {status}")
         return _unfiltered(response)
 
-    def _read_object(self, body: bytes) -> JsonObject:
+    def _read_object(self, body: bytes) -> JsonFields:
         try:
             value = from_json(body)
         except UNREADABLE:
@@ -211,7 +211,7 @@ def _read_leniently(body: bytes) -> object:
         raise Failure("model", "transient", f"torn JSON from the server: {error}") from error
 
 
-def _unfiltered(response: JsonObject) -> JsonObject:
+def _unfiltered(response: JsonFields) -> JsonFields:
     """The response, unless a content filter left nothing of it."""
     details = response.get("incomplete_details")
     if (

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollforge.errors import DataError
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields
 from rollforge.store.reading import UNREADABLE
 
 Fidelity = Literal["exact", "per-call", "text"]
@@ -45,7 +45,7 @@ class Experience(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The rollout this belongs to; several experiences share it when it was split by turn."""
     turn: int = 0
     taskset: str = ""
-    messages: list[JsonObject] = []
+    messages: list[JsonFields] = []
     """The prompt as sent: Responses items or chat messages."""
     response: str = ""
     """The answer text; never reasoning, never tool output."""
@@ -76,7 +76,7 @@ class Experience(msgspec.Struct, kw_only=True, omit_defaults=True):
     created: float | None = None
     uses: int = 0
     """How often a trainer has taken it before this time."""
-    info: JsonObject = {}
+    info: JsonFields = {}
 
     @property
     def response_length(self) -> int | None:
@@ -125,9 +125,9 @@ def from_bytes(data: bytes) -> Experience:
         raise DataError(f"not an experience: {error}") from error
 
 
-def to_row(experience: Experience) -> JsonObject:
+def to_row(experience: Experience) -> JsonFields:
     """The experience as a JSON row: arrays as lists, absent fields left out."""
-    row: JsonObject = msgspec.structs.asdict(experience)
+    row: JsonFields = msgspec.structs.asdict(experience)
     return {key: _plain(value) for key, value in row.items() if value not in _ABSENT}
 
 

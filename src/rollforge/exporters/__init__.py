@@ -5,6 +5,7 @@ from rollforge.registry import Registry
 EXPORTERS = Registry(
     "exporters",
     {
+        "atif": "rollforge.exporters.atif:AtifExporter",
         "axolotl": "rollforge.exporters.axolotl:AxolotlExporter",
         "chat": "rollforge.exporters.chat:ChatExporter",
         "gym": "rollforge.exporters.gym:GymExporter",

@@ -19,7 +19,7 @@ from rollforge.exporters.examples import Demonstration, Kind
 from rollforge.exporters.form import Layout
 from rollforge.exporters.snippets import config, fenced
 from rollforge.exporters.writer import RowWriter
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields
 
 _TEXT = Shaping(arguments="text", tools="system", reasoning="think", keys="uniform")
 
@@ -90,7 +90,7 @@ class AxolotlExporter(Exporter):
     def snippet(
         self, recipe: str, kind: Kind, files: Mapping[str, list[str]], layout: Layout = "messages"
     ) -> str:
-        entry: JsonObject = {"type": "chat_template.default" if kind == "pair" else "chat_template"}
+        entry: JsonFields = {"type": "chat_template.default" if kind == "pair" else "chat_template"}
         entry["field_messages"] = "messages"
         if kind == "pair":
             entry |= {"field_chosen": "chosen", "field_rejected": "rejected"}
@@ -100,7 +100,7 @@ class AxolotlExporter(Exporter):
                 "field_thinking": "reasoning_content",
                 "roles_to_train": ["assistant"],
             }
-        wanted: JsonObject = {"rl": "dpo"} if kind == "pair" else {}
+        wanted: JsonFields = {"rl": "dpo"} if kind == "pair" else {}
         for key, split in (("datasets", "train"), ("test_datasets", "validation")):
             if split in files:
                 wanted[key] = [

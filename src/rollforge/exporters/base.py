@@ -21,7 +21,7 @@ from rollforge.exporters.contract import PlainMessage, message_problems, struct
 from rollforge.exporters.examples import Example, Kind, Prompt
 from rollforge.exporters.form import Container, Form, Layout
 from rollforge.exporters.writer import RowWriter
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields
 
 
 class Exporter:
@@ -76,7 +76,7 @@ class Exporter:
             return self.completion_columns
         return self.columns[kind]
 
-    def row(self, example: Example, kind: Kind, write: RowWriter) -> JsonObject:
+    def row(self, example: Example, kind: Kind, write: RowWriter) -> JsonFields:
         """The example as this trainer's row."""
         table = self.table(kind, write.form)
         return {name: column.value(example, write, name) for name, column in table.items()}

@@ -29,6 +29,9 @@ class Demonstration(msgspec.Struct, gc=False):
     answer: list[ChatMessage]
     tools: bytes | None
     reward: float | None = None
+    task: str = ""
+    rollout: int = 0
+    agent: str | None = None
 
 
 class Pair(msgspec.Struct, gc=False):

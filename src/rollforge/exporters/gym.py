@@ -50,7 +50,7 @@ class GymExporter(Exporter):
         return b'{"rollout":', b',"label":' + to_json(value) + b"}\n"
 
     def row_type(self, kind: Kind, form: Form) -> Any:
-        types: dict[str, Any] = {"pair": _PairRow, "labelled": _LabelledRow, "prompt": dict[str, Any]}
+        types: dict[str, object] = {"pair": _PairRow, "labelled": _LabelledRow, "prompt": dict[str, object]}
         return types.get(kind, _Rollout)
 
     def problems(self, kind: Kind, row: Any, shaping: Shaping) -> Iterator[str]:

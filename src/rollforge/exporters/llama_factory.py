@@ -21,7 +21,7 @@ from rollforge.exporters.examples import Demonstration, Kind, Labelled, Pair
 from rollforge.exporters.form import Layout
 from rollforge.exporters.snippets import config, fenced, files_of
 from rollforge.exporters.writer import RowWriter
-from rollforge.records import JsonObject, to_json
+from rollforge.records import JsonFields, to_json
 
 _ASKING = ("human", "observation")
 _ANSWERING = ("gpt", "function_call")
@@ -35,7 +35,7 @@ class ShareGptTurn(msgspec.Struct, forbid_unknown_fields=True, rename={"speaker"
     value: str
 
 
-def _turns(example: Demonstration | Labelled | Pair, write: RowWriter, column: str) -> list[JsonObject]:
+def _turns(example: Demonstration | Labelled | Pair, write: RowWriter, column: str) -> list[JsonFields]:
     """The turns without the leading system text: all of them, or those of the prompt for a pair."""
     is_open = isinstance(example, Pair)
     messages = example.prompt if isinstance(example, Pair) else example.prompt + example.answer
@@ -57,7 +57,7 @@ def _system(example: Demonstration | Labelled | Pair, write: RowWriter, column: 
     return prompt[0].content if prompt and prompt[0].role == "system" else ""
 
 
-def _turn(message: ChatMessage, shaping: Shaping) -> JsonObject:
+def _turn(message: ChatMessage, shaping: Shaping) -> JsonFields:
     if message.role == "system":
         raise Inexpressible("system message inside the conversation")
     if message.calls and not message.content:
@@ -142,10 +142,10 @@ class LlamaFactoryExporter(Exporter):
             columns |= {"chosen": "chosen", "rejected": "rejected"}
         if kind == "labelled":
             columns["kto_tag"] = "label"
-        entries: JsonObject = {}
+        entries: JsonFields = {}
         for split, names in files.items():
             for entry_name, name in zip(_entry_names(split, names), names, strict=True):
-                entry: JsonObject = {"file_name": name, "formatting": "sharegpt", "columns": columns}
+                entry: JsonFields = {"file_name": name, "formatting": "sharegpt", "columns": columns}
                 if kind == "pair":
                     entry["ranking"] = True
                 entries[entry_name] = entry

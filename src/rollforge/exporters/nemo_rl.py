@@ -22,7 +22,7 @@ from rollforge.exporters.examples import Kind, Pair
 from rollforge.exporters.form import Container, Form, Layout
 from rollforge.exporters.snippets import config, fenced
 from rollforge.exporters.writer import RowWriter
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields
 
 
 class _Completion(msgspec.Struct, forbid_unknown_fields=True):
@@ -30,7 +30,7 @@ class _Completion(msgspec.Struct, forbid_unknown_fields=True):
     completion: list[ReadMessage]
 
 
-def _completions(example: Pair, write: RowWriter, column: str) -> list[JsonObject]:
+def _completions(example: Pair, write: RowWriter, column: str) -> list[JsonFields]:
     """Both sides by rank; their messages share the keys of one column."""
     return [
         {"rank": rank, "completion": write.messages(side, "completion")}
@@ -77,7 +77,7 @@ class NemoRlExporter(Exporter):
         return kind == "pair"
 
     def row_type(self, kind: Kind, form: Form) -> Any:
-        return dict[str, Any] if kind == "prompt" else super().row_type(kind, form)
+        return dict[str, object] if kind == "prompt" else super().row_type(kind, form)
 
     def problems(self, kind: Kind, row: Any, shaping: Shaping) -> Iterator[str]:
         if kind == "prompt":
@@ -117,12 +117,12 @@ class NemoRlExporter(Exporter):
 
 
 _DATASETS = {"demonstration": "openai_format", "pair": "PreferenceDataset", "prompt": "NemoGymDataset"}
-_MORE: dict[str, JsonObject] = {
+_MORE: dict[str, JsonFields] = {
     "demonstration": {"chat_key": "messages", "tool_key": "tools", "use_preserving_dataset": True}
 }
 
 
-def task_row_problems(row: JsonObject) -> Iterator[str]:
+def task_row_problems(row: JsonFields) -> Iterator[str]:
     """Reasons why NeMo Gym would refuse the row as a task."""
     params = row.get("responses_create_params")
     if not isinstance(params, dict) or not params.get("input"):

@@ -18,7 +18,7 @@ from rollforge.exporters.contract import PlainMessage
 from rollforge.exporters.examples import Kind
 from rollforge.exporters.form import Layout
 from rollforge.exporters.snippets import config, fenced, files_of
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields, JsonObject
 
 
 def _side(name: str) -> RowColumn:
@@ -109,7 +109,7 @@ class VerlExporter(Exporter):
                     '                 chosen_key="chosen", rejected_key="rejected")',
                 ],
             )
-        wanted: JsonObject = {"train_files": train, "val_files": validation}
+        wanted: JsonFields = {"train_files": train, "val_files": validation}
         if kind == "demonstration":
             wanted |= {"messages_key": "messages", "truncation": "right", "ignore_input_ids_mismatch": True}
             return _command("sft_trainer", {"data": wanted})

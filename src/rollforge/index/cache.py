@@ -247,7 +247,7 @@ def _is_trusted(folder: Path, path: Path) -> bool:
 
 def _private_folder() -> Path:
     """A folder that only this user can read and write: in the user's cache, else among the temporary files."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    cache = os.environ.get("XDG_CACHE_HOME") or f"{os.path.expanduser('~')}/.cache"  # noqa: PTH111  (never raises)
     for folder in (
         Path(cache) / "rollforge" / "index",
         Path(tempfile.gettempdir()) / f"rollforge-index-{os.getuid()}",
@@ -255,7 +255,7 @@ def _private_folder() -> Path:
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             found = folder.lstat()
-        except (OSError, RuntimeError):
+        except OSError:
             continue
         is_private = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
         if is_private and os.access(folder, os.W_OK):

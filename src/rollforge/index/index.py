@@ -30,7 +30,7 @@ from rollforge.index.schema import Kind, literal, quoted
 from rollforge.index.state import BadLineAt, IndexedFiles
 from rollforge.index.user_sql import TABLES, check_sort, check_where, fetch, lock_down, run_select
 from rollforge.index.views_sql import Views
-from rollforge.records import TASK_KEY, JsonObject
+from rollforge.records import TASK_KEY, JsonFields
 from rollforge.stats import Floats, Ints, distinct, first_places
 from rollforge.store import RunFiles, read_json
 from rollforge.store.find import find_runs, tasks_file
@@ -395,11 +395,11 @@ class Index:
         if "_base" in self.__dict__:
             self._base.interrupt()
 
-    def verdicts_of(self, task: int, rollout: int) -> list[JsonObject]:
+    def verdicts_of(self, task: int, rollout: int) -> list[JsonFields]:
         """Later verdicts on one rollout, oldest first: verifier, reward and every number they gave."""
         if not self._files.count("verdicts"):
             return []
-        found: list[JsonObject] = fetch(
+        found: list[JsonFields] = fetch(
             self._connection.cursor(),
             f"SELECT * FROM base_verdicts WHERE task = {int(task)} AND rollout = {int(rollout)} ORDER BY row",
         ).to_pylist()
@@ -434,10 +434,10 @@ class Index:
     def _spans_by_kind(self) -> dict[Kind, tuple[Ints, Ints]]:
         return {}
 
-    def task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, JsonObject]]:
+    def task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, JsonFields]]:
         """The task rows as sent, for those of `tasks` that the run has a row for."""
         for task, line in self.raw_task_rows(tasks):
-            row: JsonObject = msgspec.json.decode(line)
+            row: JsonFields = msgspec.json.decode(line)
             row[TASK_KEY] = task
             yield task, row
 

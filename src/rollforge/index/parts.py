@@ -11,7 +11,7 @@ import stat
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -43,7 +43,7 @@ CODED = pa.dictionary(pa.int32(), pa.string())
 
 _SQL_TYPES: dict[ColumnType, str] = {"int": "BIGINT", "float": "DOUBLE", "bool": "BOOLEAN", "text": "VARCHAR"}
 _NAME = re.compile(r"(\d+)-(\d+)-\w+\.parquet")
-_WRITING: dict[str, Any] = {
+_WRITING: dict[str, object] = {
     "compression": "lz4",
     "use_dictionary": ["agent", "model", "finish_reason", "verifier", "fingerprint", "mode"],
     "write_statistics": ["task", "rollout"],  # queries may skip parts by task, hardly by anything else

@@ -92,7 +92,7 @@ def read_rollout(line: bytes) -> ReadRow:
 
 def _unwrap_rollout(values: dict[str, Raw]) -> None:
     """Give a typed rollout, whose trajectory is in `invocations`, the shape of a classic one."""
-    if INVOCATIONS_KEY in values and values.get("response", b"null") == b"null":
+    if INVOCATIONS_KEY in values and bytes(values.get("response", b"null")) == b"null":
         found = from_invocations(_decoded_any(values[INVOCATIONS_KEY]))
         if found is not None:
             values[PARAMS_KEY], values["response"] = (Raw(msgspec.json.encode(value)) for value in found)

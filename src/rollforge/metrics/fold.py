@@ -20,7 +20,7 @@ from rollforge.errors import UsageError
 from rollforge.metrics.columns import StepTable, fold_steps
 from rollforge.metrics.moments import Moments, exact_sum, plain_number
 from rollforge.metrics.names import build_name, shown_metric, split_suffix
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields, JsonObject
 
 __all__ = ["Policy", "StepFold", "StepTable", "fold_experiences", "fold_steps"]
 
@@ -174,7 +174,7 @@ class StepFold:
             f"{category}/failed_run_count": sum(task.failed for task in tasks),
         }
 
-    def to_json(self) -> JsonObject:
+    def to_json(self) -> JsonFields:
         """The whole state, exactly, as JSON; task keys must be JSON values."""
         return {
             "tasks": [

@@ -22,7 +22,7 @@ from rollforge.errors import DataError, UsageError
 from rollforge.experience import Experience
 from rollforge.operators import OPERATORS
 from rollforge.operators.base import Operator, Outcome, spread
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields
 from rollforge.registry import load_target
 
 OWN_NAMES = frozenset({"total", "input_count", "experience_count", "input_reward", "output_reward"})
@@ -38,7 +38,7 @@ class OperatorLedger(msgspec.Struct, kw_only=True):
     dropped: Counter[str] = msgspec.field(default_factory=Counter)
     seconds: float = 0.0
 
-    def to_row(self) -> JsonObject:
+    def to_row(self) -> JsonFields:
         return {
             "operator": self.name,
             "in": self.seen,
@@ -137,7 +137,7 @@ def pipeline_from_config(entries: Sequence[Mapping[str, Any]]) -> Pipeline:
     return Pipeline([_operator(dict(entry), place) for place, entry in enumerate(entries, start=1)])
 
 
-def _operator(entry: dict[str, Any], place: int) -> tuple[str, Operator]:
+def _operator(entry: dict[str, object], place: int) -> tuple[str, Operator]:
     use = entry.pop("use", None)
     if not isinstance(use, str):
         raise UsageError(

@@ -124,7 +124,7 @@ class Selection:
     """How many rollouts met each fate; `kept` are those in the result."""
     values: dict[str, NDArray[Any]] = field(default_factory=dict)
     """Further numbers, one per example."""
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, float | str | dict[str, int]] = field(default_factory=dict)
     """Thresholds that the data decided."""
     members: Mask | None = None
     """Where an example stands for a whole group: the rollouts that are kept with it."""

@@ -23,7 +23,7 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -163,7 +163,7 @@ class Sandbox:
         scratch: str | None,
         filter_file: int | None,
     ) -> list[str]:
-        settings: dict[str, Any] = {
+        settings: dict[str, object] = {
             "pipes": (to_read, to_write),
             "uid": uid,
             "limits": _rlimits(limits, counts_processes=self._counts_processes),

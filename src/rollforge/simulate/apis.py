@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields
 from rollforge.simulate.conversation import Ask
 from rollforge.simulate.reading import read_chat, read_responses
 from rollforge.simulate.writing import Answered, write_chat, write_responses
@@ -14,8 +14,8 @@ from rollforge.simulate.writing import Answered, write_chat, write_responses
 class Api(NamedTuple):
     """One API: how its requests are read and its answers written."""
 
-    read: Callable[[JsonObject], Ask]
-    write: Callable[[Ask, str, Sequence[Answered]], JsonObject]
+    read: Callable[[JsonFields], Ask]
+    write: Callable[[Ask, str, Sequence[Answered]], JsonFields]
 
 
 APIS = {

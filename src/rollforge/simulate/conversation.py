@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields
 from rollforge.simulate.chance import digest
 
 
@@ -42,7 +42,7 @@ class Tool(msgspec.Struct, frozen=True):
     """A function the model may call."""
 
     name: str
-    parameters: JsonObject
+    parameters: JsonFields
     text: str
     """The definition as the model reads it in the prompt."""
 
@@ -65,7 +65,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     wants_logprobs: bool = False
     top_logprobs: int = 0
     wants_token_ids: bool = False
-    body: JsonObject = msgspec.field(default_factory=dict)
+    body: JsonFields = msgspec.field(default_factory=dict)
     """The request as sent, for what a response repeats."""
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields, JsonObject
 from rollforge.simulate.chance import Chance
 
 LOOK_UP = "get_synonym_value"
@@ -28,7 +28,7 @@ SYNONYMS = (
     ("Old", "Aged", "Ancient", "Antique", "Elderly"),
 )
 
-TOOLS: list[JsonObject] = [
+TOOLS: list[JsonFields] = [
     {
         "type": "function",
         "name": LOOK_UP,

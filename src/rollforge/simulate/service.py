@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from rollforge.records import JsonObject, from_json, to_json
+from rollforge.records import JsonFields, from_json, to_json
 from rollforge.simulate import tokens
 from rollforge.simulate.apis import APIS, Api
 from rollforge.simulate.chance import Chance, digest
@@ -306,7 +306,7 @@ _REWRITTEN: dict[str, Callable[[Fault, HttpReply], HttpReply]] = {
 """Faults that change the bytes of a reply before it is sent."""
 
 
-def _json_body(data: bytes) -> JsonObject:
+def _json_body(data: bytes) -> JsonFields:
     try:
         value = from_json(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -316,7 +316,7 @@ def _json_body(data: bytes) -> JsonObject:
     return value
 
 
-def _read(api: Api, body: JsonObject) -> Ask:
+def _read(api: Api, body: JsonFields) -> Ask:
     try:
         return api.read(body)
     except (TypeError, AttributeError, KeyError, ValueError) as error:
@@ -338,7 +338,7 @@ def _json(status: int, value: object) -> HttpReply:
     return HttpReply(status, to_json(value))
 
 
-def _object(body: bytes) -> JsonObject:
+def _object(body: bytes) -> JsonFields:
     try:
         value = from_json(body)
     except UNREADABLE:

@@ -9,7 +9,7 @@ import re
 from functools import lru_cache
 from zlib import crc32
 
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields
 from rollforge.simulate.chance import Chance
 from rollforge.simulate.conversation import Ask, SimulatedCall, SimulatedTurn
 
@@ -107,7 +107,7 @@ def limit(turn: SimulatedTurn, max_tokens: int | None) -> SimulatedTurn:
     )
 
 
-def logprobs(text: str, top: int, chance: Chance) -> list[JsonObject]:
+def logprobs(text: str, top: int, chance: Chance) -> list[JsonFields]:
     """A log-probability per token with `top` alternatives; likelier tokens first, as both APIs list them."""
     entries = []
     for piece in split(text):
@@ -118,5 +118,5 @@ def logprobs(text: str, top: int, chance: Chance) -> list[JsonObject]:
     return entries
 
 
-def _entry(piece: str, value: float) -> JsonObject:
+def _entry(piece: str, value: float) -> JsonFields:
     return {"token": piece, "logprob": round(value, 6), "bytes": list(piece.encode("utf-8", "replace"))}

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields
 from rollforge.simulate import tokens
 from rollforge.simulate.chance import Chance
 from rollforge.simulate.conversation import Ask, SimulatedTurn, ToolOutput
@@ -24,7 +24,7 @@ class Answered(NamedTuple):
     """Names the answer: equal for equal (seed, prompt, sample)."""
 
 
-def write_responses(ask: Ask, model: str, answers: Sequence[Answered]) -> JsonObject:
+def write_responses(ask: Ask, model: str, answers: Sequence[Answered]) -> JsonFields:
     """A `response` object; the Responses API has one answer per request."""
     turn, key = answers[0]
     is_cut = turn.finish in ("length", "content_filter")
@@ -59,10 +59,10 @@ def write_responses(ask: Ask, model: str, answers: Sequence[Answered]) -> JsonOb
     }
 
 
-def write_chat(ask: Ask, model: str, answers: Sequence[Answered]) -> JsonObject:
+def write_chat(ask: Ask, model: str, answers: Sequence[Answered]) -> JsonFields:
     """A `chat.completion` object with one choice per answer."""
     prompt, generated = tokens.count_prompt(ask), [tokens.count_turn(turn) for turn, _ in answers]
-    completion: JsonObject = {
+    completion: JsonFields = {
         "id": f"chatcmpl-{answers[0].key:016x}",
         "object": "chat.completion",
         "created": int(time.time()),
@@ -95,10 +95,10 @@ _ABSURD: dict[str, object] = {
 """What broken servers report as a token count; some of it is not JSON."""
 
 
-def make_numbers_absurd(body: JsonObject, kind: str) -> JsonObject:
+def make_numbers_absurd(body: JsonFields, kind: str) -> JsonFields:
     """The answer with its times and token counts replaced by nonsense of one kind."""
     nonsense = _ABSURD[kind]
-    times: JsonObject = {key: nonsense for key in ("created", "created_at") if key in body}
+    times: JsonFields = {key: nonsense for key in ("created", "created_at") if key in body}
     return {**body, **times, "usage": _all_replaced(body["usage"], nonsense)}
 
 
@@ -108,8 +108,8 @@ def _all_replaced(value: object, nonsense: object) -> object:
     return nonsense
 
 
-def _output_items(ask: Ask, turn: SimulatedTurn, key: int, status: str) -> list[JsonObject]:
-    items: list[JsonObject] = []
+def _output_items(ask: Ask, turn: SimulatedTurn, key: int, status: str) -> list[JsonFields]:
+    items: list[JsonFields] = []
     if turn.reasoning:
         summary = [{"type": "summary_text", "text": turn.reasoning}]
         items.append(
@@ -118,7 +118,7 @@ def _output_items(ask: Ask, turn: SimulatedTurn, key: int, status: str) -> list[
     if turn.refusal is not None:
         items.append(_message(key, status, {"type": "refusal", "refusal": turn.refusal}))
     elif turn.text or not turn.calls:
-        part: JsonObject = {"type": "output_text", "text": turn.text, "annotations": []}
+        part: JsonFields = {"type": "output_text", "text": turn.text, "annotations": []}
         part["logprobs"] = _logprobs(ask, turn.text, key) if ask.wants_logprobs else []
         items.append(_message(key, status, part))
     for number, call in enumerate(turn.calls):
@@ -137,7 +137,7 @@ def _output_items(ask: Ask, turn: SimulatedTurn, key: int, status: str) -> list[
     return items
 
 
-def _message(key: int, status: str, part: JsonObject) -> JsonObject:
+def _message(key: int, status: str, part: JsonFields) -> JsonFields:
     return {
         "type": "message",
         "id": f"msg_{key:016x}",
@@ -147,7 +147,7 @@ def _message(key: int, status: str, part: JsonObject) -> JsonObject:
     }
 
 
-def _token_fields(ask: Ask, turn: SimulatedTurn, key: int) -> JsonObject:
+def _token_fields(ask: Ask, turn: SimulatedTurn, key: int) -> JsonFields:
     """The three fields that NeMo Gym keeps on the last item of a model call."""
     ids = tokens.turn_ids(turn)
     chance = Chance("token logprobs", key)
@@ -158,9 +158,9 @@ def _token_fields(ask: Ask, turn: SimulatedTurn, key: int) -> JsonObject:
     }
 
 
-def _choice(ask: Ask, number: int, answered: Answered) -> JsonObject:
+def _choice(ask: Ask, number: int, answered: Answered) -> JsonFields:
     turn, key = answered
-    message: JsonObject = {"role": "assistant", "content": turn.text or (None if turn.calls else "")}
+    message: JsonFields = {"role": "assistant", "content": turn.text or (None if turn.calls else "")}
     message["refusal"] = turn.refusal
     if turn.refusal is not None:
         message["content"] = None
@@ -175,7 +175,7 @@ def _choice(ask: Ask, number: int, answered: Answered) -> JsonObject:
             }
             for call in turn.calls
         ]
-    choice: JsonObject = {"index": number, "message": message, "finish_reason": turn.finish, "logprobs": None}
+    choice: JsonFields = {"index": number, "message": message, "finish_reason": turn.finish, "logprobs": None}
     if ask.wants_logprobs:
         # A server that gives token ids gives a logprob for each of them, reasoning and calls included.
         texts = tokens.generated_texts(turn) if ask.wants_token_ids else [turn.text]
@@ -186,11 +186,11 @@ def _choice(ask: Ask, number: int, answered: Answered) -> JsonObject:
     return choice
 
 
-def _logprobs(ask: Ask, text: str, key: int) -> list[JsonObject]:
+def _logprobs(ask: Ask, text: str, key: int) -> list[JsonFields]:
     return tokens.logprobs(text, ask.top_logprobs, Chance("logprobs", key))
 
 
-def _responses_usage(ask: Ask, turn: SimulatedTurn) -> JsonObject:
+def _responses_usage(ask: Ask, turn: SimulatedTurn) -> JsonFields:
     prompt, generated = tokens.count_prompt(ask), tokens.count_turn(turn)
     return {
         "input_tokens": prompt,

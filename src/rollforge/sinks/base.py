@@ -21,7 +21,7 @@ import msgspec
 
 from rollforge.errors import RollforgeError, UsageError
 from rollforge.metrics.profiles import rename
-from rollforge.records import JsonObject, from_json, to_json
+from rollforge.records import JsonFields, from_json, to_json
 from rollforge.redaction import SECRETS
 from rollforge.sinks import SINKS
 
@@ -40,7 +40,7 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Where the jsonl sink writes by default; None means `metrics.jsonl` in the directory."""
     run: str = "rollforge"
     """The run's name, for sinks that have named runs."""
-    config: JsonObject = {}
+    config: JsonFields = {}
     """The resolved config, for sinks that keep one beside the numbers; it holds no secrets."""
     target: str | None = None
     """What stood behind `NAME=` in `--sink`: a path, an address, a project."""

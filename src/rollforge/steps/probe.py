@@ -21,12 +21,12 @@ AT_ONCE = 32
 
 
 class ProbeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to probe with."""
+    """Verifier and material of a probe."""
 
     verifier: str | VerifierFunction
     run: str | Path | None = None
     input: str | Path | None = None
-    """A task file; beside a run, it is where the tasks' fields are taken from."""
+    """A task file; with a run, the source of the tasks' fields."""
     options: JsonObject = {}
     mode: Mode | None = None
     limit: int = 200
@@ -37,7 +37,7 @@ class ProbeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def probe(options: ProbeOptions) -> ProbeReport:
-    """Ask the verifier what it must know."""
+    """Ask the verifier the probe questions."""
     verifier = load_verifier(options.verifier, options.options, options.mode)
     if verifier.is_group:
         raise UsageError(

@@ -46,19 +46,19 @@ def to_task_row(
 
 
 def task_row(
-    row: JsonObject,
+    row: Mapping[str, object],
     *,
     template: PromptTemplate | None = None,
     overrides: Mapping[str, Any] | None = None,
     may_lack_prompt: bool = False,
 ) -> JsonObject:
     """The task row of a parsed line: what `collect` sends and `validate` checks. Raises `BadRow`."""
-    row = unwrap_typed_task(row)
-    params = _params_of(row, template, may_lack_prompt=may_lack_prompt)
+    unwrapped = unwrap_typed_task(row)
+    params = _params_of(unwrapped, template, may_lack_prompt=may_lack_prompt)
     if overrides:
         merge_deep(params, overrides)
     check_params(params, may_lack_prompt=may_lack_prompt)
-    return {**row, PARAMS_KEY: params}
+    return {**unwrapped, PARAMS_KEY: params}
 
 
 def is_typed_task(row: Mapping[str, Any]) -> bool:
@@ -69,12 +69,11 @@ def is_typed_task(row: Mapping[str, Any]) -> bool:
 _TYPED_INPUTS = ("task_input", "resolved_row")
 
 
-def unwrap_typed_task(row: JsonObject) -> JsonObject:
+def unwrap_typed_task(row: Mapping[str, object]) -> JsonObject:
     """A typed task with the fields of its input at the top level, where verifiers look; any other row as it is."""
     if not is_typed_task(row):
         return dict(row)
-    key = next(key for key in _TYPED_INPUTS if isinstance(row.get(key), dict))
-    fields = row[key]
+    fields = next(value for key in _TYPED_INPUTS if isinstance(value := row.get(key), dict))
     data = fields.get("task_data")
     return {**(data if isinstance(data, dict) else {}), **fields, **row}
 
@@ -92,7 +91,9 @@ def _parse(line: bytes) -> JsonObject:
     return row
 
 
-def _params_of(row: JsonObject, template: PromptTemplate | None, *, may_lack_prompt: bool) -> JsonObject:
+def _params_of(
+    row: Mapping[str, object], template: PromptTemplate | None, *, may_lack_prompt: bool
+) -> JsonObject:
     params = row.get(PARAMS_KEY, {})
     if not isinstance(params, dict):
         raise BadRow(f"{PARAMS_KEY} is a {type(params).__name__}, not an object", path=PARAMS_KEY)
@@ -111,12 +112,13 @@ def _params_of(row: JsonObject, template: PromptTemplate | None, *, may_lack_pro
     elif "input" not in params:
         has_own = any(row.get(key) for key in ("messages", "prompt"))
         params["input"] = [] if may_lack_prompt and not has_own else _plain_input(row)
-    if "tools" not in params and isinstance(row.get("tools"), list):
-        params["tools"] = [flat_tool(tool) for tool in row["tools"]]
+    tools = row.get("tools")
+    if "tools" not in params and isinstance(tools, list):
+        params["tools"] = [flat_tool(tool) for tool in tools]
     return params
 
 
-def _plain_input(row: JsonObject) -> list[JsonObject]:
+def _plain_input(row: Mapping[str, object]) -> list[JsonObject]:
     """Input items of a plain row: `prompt` (text or messages) or `messages`."""
     for key in ("messages", "prompt"):
         value = row.get(key)
@@ -194,7 +196,7 @@ def flat_tool(tool: Any) -> Any:
     return tool
 
 
-def check_params(params: JsonObject, *, may_lack_prompt: bool = False) -> None:
+def check_params(params: Mapping[str, object], *, may_lack_prompt: bool = False) -> None:
     """Raise `BadRow` unless the params can be sent."""
     if params.get("stream"):
         raise BadRow(

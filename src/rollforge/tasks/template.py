@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -39,7 +40,7 @@ class PromptTemplate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             _check_placeholders(text, path)
         return template
 
-    def items(self, row: JsonObject) -> list[JsonObject]:
+    def items(self, row: Mapping[str, object]) -> list[JsonObject]:
         """The input items for one row.
 
         Raises:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from rollforge.checks.evidence import About, Evidence
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields
 from rollforge.testing.rows import (
     COPY,
     ECHO,
@@ -89,7 +89,7 @@ class MadeRun(RunData):
         for row in rows:
             yield msgspec.json.encode(row_of(self, row))
 
-    def task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, JsonObject]]:
+    def task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, JsonFields]]:
         if self.shape.form == "collected":
             yield from ((task, task_of(self, task)) for task in tasks)
 

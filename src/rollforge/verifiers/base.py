@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.records import JsonObject, Response, Task, Verdict
+from rollforge.records import JsonFields, Response, Task, Verdict
 from rollforge.registry import did_you_mean, load_target
 from rollforge.verifiers import VERIFIERS
 from rollforge.verifiers.fingerprint import fingerprint_of
@@ -57,7 +57,7 @@ class Verifier(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: str
     needs: tuple[str, ...] = ()
     """Task fields it reads; a task file without them is refused before the first model call."""
-    options: JsonObject = {}
+    options: JsonFields = {}
     mode: Mode | None = None
     """None for a verifier with a single mode."""
     is_group: bool = False
@@ -103,7 +103,7 @@ class Verifier(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_verifier(
-    spec: str | VerifierFunction, options: JsonObject | None = None, mode: Mode | None = None
+    spec: str | VerifierFunction, options: JsonFields | None = None, mode: Mode | None = None
 ) -> Verifier:
     """Load `spec`: a built-in verifier's name, `file.py:name`, `module:name`, or a function or class.
 
@@ -181,19 +181,19 @@ def _module_hook(function: VerifierFunction, name: str) -> Callable[..., Any] | 
     return hook if callable(hook) else None
 
 
-def _with_options(function: VerifierFunction, name: str, options: JsonObject, default: Any) -> Any:
+def _with_options(function: VerifierFunction, name: str, options: JsonFields, default: Any) -> Any:
     """The answer of a hook that takes the options; `default` when the verifier has no such hook."""
     hook = _hook(function, name)
     return hook(options) if hook else default
 
 
-def _needs(function: VerifierFunction, options: JsonObject) -> tuple[str, ...]:
+def _needs(function: VerifierFunction, options: JsonFields) -> tuple[str, ...]:
     """The task fields it reads; with `needs_with(options)` they depend on the options."""
     declared = _with_options(function, "needs_with", options, None)
     return tuple(_attribute(function, "needs", ()) if declared is None else declared)
 
 
-def _is_deterministic(function: VerifierFunction, options: JsonObject) -> bool:
+def _is_deterministic(function: VerifierFunction, options: JsonFields) -> bool:
     declared = _with_options(function, "is_deterministic_with", options, None)
     return bool(_attribute(function, "is_deterministic", True) if declared is None else declared)
 

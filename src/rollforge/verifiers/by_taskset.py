@@ -1,4 +1,4 @@
-"""Judges each task by the verifier of its task set: for evaluations that mix several.
+"""Judges each task by the verifier of its task set, for evaluations that mix several.
 
 Needs `taskset` in the task row and a table of task set → verifier in its options; made by `rollforge eval`, not for use by name.
 """
@@ -35,7 +35,7 @@ class ByTaskset:
 
     @staticmethod
     def is_deterministic_with(options: JsonObject) -> bool:
-        """When every member is."""
+        """Whether every member is."""
         common, own = options.get("options") or {}, options.get("own_options") or {}
         return all(
             load_verifier(name, common | own.get(taskset, {})).is_deterministic

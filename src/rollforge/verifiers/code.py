@@ -196,14 +196,14 @@ class Code:
 
 
 def extract_code(text: str) -> str:
-    """What stands between the last two lines that contain a code fence; nothing if there are fewer."""
+    """The text between the last two lines with a code fence; empty if there are fewer."""
     lines = text.split("\n")
     fences = [number for number, line in enumerate(lines) if "```" in line]
     return "\n".join(lines[fences[-2] + 1 : fences[-1]]) if len(fences) >= 2 else ""
 
 
 def has_format_violation(response: Response) -> bool:
-    """Whether thinking got into the answer, or the thinking contains a tag more than once."""
+    """Whether think tags are in the answer, or the reasoning has one more than once."""
     tags = ("<think>", "</think>")
     if any(tag in response.text for tag in tags):
         return True

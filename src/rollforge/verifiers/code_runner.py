@@ -1,8 +1,7 @@
 """Runs inside the sandbox: executes the answer's code on one test input after the other.
 
-It is executed there as source, with `receive`, `send` and `pipes` given, and imports nothing else of
-rollforge. It never sees an expected output: it only hands back what the code printed or returned, so code
-that takes it over gains nothing.
+It runs there as source, with `receive`, `send` and `pipes` given, and imports nothing else of rollforge. It never sees an expected
+output: it only sends back what the code printed or returned, so code that takes it over gains nothing.
 
 Messages back: `B` the sandbox is up · `R` ready · `O` the program ended · `V`+JSON a call's value ·
 `W`+text a value that is no JSON · `E`+text an error. What a program prints goes straight to the standard
@@ -103,7 +102,7 @@ def open_stdin(text: bytes) -> int:
 
 
 def run_apart(compiled: CodeType, namespace: dict[str, Any], stdin: int, may_kill: bool) -> bytes:
-    """Run the program in a process of its own, since more tests follow and each shall find things untouched."""
+    """Run the program in a process of its own, so that the next test starts from a clean state."""
     pid = os.fork()
     if pid == 0:
         for pipe in pipes:
@@ -116,7 +115,7 @@ def run_apart(compiled: CodeType, namespace: dict[str, Any], stdin: int, may_kil
     status = os.waitpid(pid, 0)[1]
     if may_kill:
         try:
-            os.kill(-1, 9)  # what the program left behind, so that it cannot speak into the next test
+            os.kill(-1, 9)  # processes that the program left behind: they could print into the next test
             while os.waitpid(-1, 0)[0]:
                 pass
         except OSError:
@@ -128,7 +127,7 @@ def run_apart(compiled: CodeType, namespace: dict[str, Any], stdin: int, may_kil
 
 
 def run_here(compiled: CodeType, namespace: dict[str, Any], stdin: int) -> None:
-    """Run the program in this very process, which ends with it: a fork costs as much as a third of the start."""
+    """Run the program in this very process, which ends with it: a fork would cost a third of the start-up time."""
     error = be_program(compiled, namespace, stdin)
     send(b"O" if error is None else b"E" + describe(error))
     os._exit(error is not None)

@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from rollforge.errors import Failure
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields
 from rollforge.verifiers.judge_model import JudgeCost, JudgeModel, as_data, fenced, new_nonce
 from rollforge.verifiers.look_alikes import looks_like, taken_apart
 
@@ -84,7 +84,7 @@ class PairVerdict(msgspec.Struct, frozen=True):
     label: str
     reply: str
 
-    def to_fields(self) -> JsonObject:
+    def to_fields(self) -> JsonFields:
         """The fields kept in the row: NeMo Gym's `verdict_label` and the reply, without the whole request."""
         return {"verdict_label": self.label, "text": self.reply[-LONGEST_KEPT:]}
 

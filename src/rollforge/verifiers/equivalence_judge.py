@@ -14,7 +14,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rollforge.errors import UsageError
-from rollforge.records import JsonObject, Response, Task
+from rollforge.records import JsonFields, Response, Task
 from rollforge.verifiers.answer_limit import TIMED_OUT
 from rollforge.verifiers.equivalence import DIFFERENT, EQUAL, EquivalenceJudge, Labels, PairVerdict, Reading
 from rollforge.verifiers.extraction import Extractor
@@ -79,7 +79,7 @@ class EquivalenceVerifier:
             reading=_reading(self._options),
         )
 
-    async def verify(self, task: Task, response: Response) -> JsonObject:
+    async def verify(self, task: Task, response: Response) -> JsonFields:
         expected = expected_answer(task)
         whole = answer_text(response)
         if not whole:
@@ -131,7 +131,7 @@ def _reading(options: EquivalenceOptions) -> Reading:
     return "last" if options.plain_labels else "nonced"
 
 
-def _zero(expected: str, reason: str) -> JsonObject:
+def _zero(expected: str, reason: str) -> JsonFields:
     """The verdict on an answer that no judge needs to see."""
     return {
         "reward": 0.0,
@@ -197,7 +197,7 @@ def _joined(content: object) -> str | None:
 
 def _verdict(
     reward: float, expected: str, candidate: str, comparisons: list[PairVerdict], cost: JudgeCost
-) -> JsonObject:
+) -> JsonFields:
     return {
         "reward": reward,
         "expected_answer": expected,

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from rollforge.records import JsonObject, Response, Task
+from rollforge.records import JsonFields, Response, Task
 
 needs = ("expected_answer",)
 
@@ -39,14 +39,14 @@ class Exact:
     is_cheap = True
 
     @staticmethod
-    def needs_with(options: JsonObject) -> tuple[str, ...]:
+    def needs_with(options: JsonFields) -> tuple[str, ...]:
         """The field that holds the expected answer."""
         return (str(options.get("field", "expected_answer")),)
 
     def __init__(self, options: ExactOptions | None = None) -> None:
         self._options = options or ExactOptions()
 
-    def verify(self, task: Task, response: Response) -> JsonObject:
+    def verify(self, task: Task, response: Response) -> JsonFields:
         expected = task.get(self._options.field)
         texts = expected if isinstance(expected, list) else [expected]
         accepted = [self._normal(str(text)) for text in texts if text is not None]
@@ -91,6 +91,6 @@ def last_boxed(text: str) -> str | None:
 _with_defaults = Exact()
 
 
-def verify(task: Task, response: Response) -> JsonObject:
+def verify(task: Task, response: Response) -> JsonFields:
     """The verdict with default options, for use as a plain function."""
     return _with_defaults.verify(task, response)

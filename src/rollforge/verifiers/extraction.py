@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from rollforge.records import JsonObject, Response, Task
+from rollforge.records import JsonFields, Response, Task
 from rollforge.verifiers.answer_limit import AnswerTooSlow, answer_limit
 from rollforge.verifiers.base import load_verifier
 from rollforge.verifiers.running.pool import PoolOnDemand, WorkerPool
@@ -43,7 +43,7 @@ class Extractor:
         await self._pool.close()
 
 
-def search(task: Task, response: Response) -> JsonObject:
+def search(task: Task, response: Response) -> JsonFields:
     """One search, in the shape of a verdict."""
     try:
         with answer_limit():

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.records import JsonObject, Response, Task
+from rollforge.records import JsonFields, Response, Task
 from rollforge.verifiers.answer_limit import ANSWER_SECONDS, TIMED_OUT, AnswerTooSlow, answer_limit
 
 needs = ()
@@ -30,7 +30,7 @@ SCHEMA_FIELDS = ("schema", "json_schema", "schema_str")
 class JsonSchemaOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where the schema is and what is read as the answer."""
 
-    schema: JsonObject | None = None
+    schema: JsonFields | None = None
     """The schema for every row; None takes the row's own."""
     find: bool = False
     """When the whole text is no JSON, judge the last fenced block, or else from the first bracket on."""
@@ -53,7 +53,7 @@ class JsonSchema:
                 hint="pip install 'rollforge[json-schema]'",
             ) from error
 
-    def verify(self, task: Task, response: Response) -> JsonObject:
+    def verify(self, task: Task, response: Response) -> JsonFields:
         validator = _validator(json.dumps(self._schema(task), sort_keys=True))
         try:
             value = self._value(response.text)

@@ -65,6 +65,11 @@ class RubricJudge:
         self._endpoint = JudgeEndpoint(self._options)
         self._rubric = _text(self._options.rubric)
 
+    @staticmethod
+    def needs_with(options: JsonObject) -> tuple[str, ...]:
+        """Require a rubric in every row unless the options have one: a judge without rubric is refused before any call."""
+        return () if options.get("rubric") else ("rubric",)
+
     async def verify(self, task: Task, response: Response) -> JsonObject:
         rubric = self._rubric or task.get("rubric")
         if not rubric:
@@ -147,5 +152,5 @@ def _text(rubric: str | None) -> str | None:
         return Path(rubric[1:]).expanduser().read_text(encoding="utf-8").strip()
     except OSError as error:
         raise UsageError(
-            f"{rubric[1:]}: {error.strerror}", hint="after @ stands the rubric's file"
+            f"{rubric[1:]}: {error.strerror}", hint="the file of the rubric follows @"
         ) from error

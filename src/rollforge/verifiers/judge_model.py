@@ -22,7 +22,7 @@ import msgspec
 from rollforge.endpoint.client import Client, ClientOptions
 from rollforge.endpoint.model import Api, Model, ModelOptions
 from rollforge.errors import Failure, UsageError
-from rollforge.records import JsonObject, Response
+from rollforge.records import JsonFields, Response
 
 Messages = Sequence[Mapping[str, str]]
 
@@ -53,7 +53,7 @@ class JudgeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """How often the judge is asked again whose reply held no verdict."""
     concurrency: int = 64
     """How many requests may be under way at once."""
-    body: JsonObject = {}
+    body: JsonFields = {}
     """Further keys of the request, sent as they are."""
 
 
@@ -116,7 +116,7 @@ class JudgeEndpoint:
             await self._client.__aexit__(None, None, None)
         self._client = self._model = None
 
-    def _params(self, messages: Messages) -> JsonObject:
+    def _params(self, messages: Messages) -> JsonFields:
         return {
             "input": [{**message, "type": "message"} for message in messages],
             "temperature": self._options.temperature,

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.records import JsonObject, Response, Task
+from rollforge.records import JsonFields, Response, Task
 from rollforge.verifiers.answer_limit import ANSWER_SECONDS, TIMED_OUT, AnswerTooSlow, answer_limit
 from rollforge.verifiers.equivalence import EquivalenceJudge
 from rollforge.verifiers.equivalence_judge import read_template
@@ -51,7 +51,7 @@ class Math:
     options_type = MathOptions
 
     @staticmethod
-    def is_deterministic_with(options: JsonObject) -> bool:
+    def is_deterministic_with(options: JsonFields) -> bool:
         """A judge may change its mind."""
         return options.get("judge") is None
 
@@ -64,14 +64,14 @@ class Math:
             )  # refuses a judge without model or address before the first rollout
         self._template = read_template(self._options.judge_template)
 
-    def verify(self, task: Task, response: Response) -> JsonObject:
+    def verify(self, task: Task, response: Response) -> JsonFields:
         expected = task.get("expected_answer")
         if expected is None:
             raise ValueError("the task has no expected_answer")
         golds = self._golds(str(expected))
         text = response.text
         boxed = last_boxed(text)
-        wrong: JsonObject = {"reward": 0.0, "library_reward": 0.0, "extracted_answer": None}
+        wrong: JsonFields = {"reward": 0.0, "library_reward": 0.0, "extracted_answer": None}
         if self._options.gym != "0.5" and not (boxed or "").strip():
             return wrong
         try:
@@ -96,7 +96,7 @@ class Math:
                 raise
             return []
 
-    async def _appeal(self, question: str, expected: str, answer: str) -> JsonObject:
+    async def _appeal(self, question: str, expected: str, answer: str) -> JsonFields:
         """Ask in both orders, since a judge may favour a position; the second only after a first yes."""
         assert self._options.judge is not None
         endpoint = JudgeEndpoint(self._options.judge)
@@ -120,7 +120,7 @@ class Math:
         }
 
 
-def _awaited(coroutine: Coroutine[Any, Any, JsonObject]) -> JsonObject:
+def _awaited(coroutine: Coroutine[Any, Any, JsonFields]) -> JsonFields:
     """Run the coroutine: in this thread, or in another one where an event loop already runs here."""
     try:
         asyncio.get_running_loop()

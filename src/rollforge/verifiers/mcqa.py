@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from rollforge.records import JsonObject, Response, Task
+from rollforge.records import JsonFields, Response, Task
 from rollforge.verifiers.answer_limit import ANSWER_SECONDS, TIMED_OUT, AnswerTooSlow, answer_limit
 from rollforge.verifiers.exact import last_boxed
 from rollforge.verifiers.gym_version import NEWEST, GymVersion
@@ -73,7 +73,7 @@ class Mcqa:
     def __init__(self, options: McqaOptions | None = None) -> None:
         self._options = options or McqaOptions()
 
-    def verify(self, task: Task, response: Response) -> JsonObject:
+    def verify(self, task: Task, response: Response) -> JsonFields:
         gold = str(task.get("expected_answer") or "").strip().upper()
         if not gold:
             raise ValueError("the task has no expected_answer")

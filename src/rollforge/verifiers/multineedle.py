@@ -14,14 +14,14 @@ from typing import Any
 
 import msgspec
 
-from rollforge.records import JsonObject, Response, Task
+from rollforge.records import JsonFields, Response, Task
 from rollforge.store.reading import UNREADABLE
 
 needs = ("expected_synonym_values",)
 is_cheap = True
 
 
-def get_synonym_value(synonym: str) -> JsonObject:
+def get_synonym_value(synonym: str) -> JsonFields:
     """Get the value of a synonym.
 
     Parameters
@@ -32,7 +32,7 @@ def get_synonym_value(synonym: str) -> JsonObject:
     return {"synonym_value": sum(map(ord, synonym))}
 
 
-def extract_synonym_values(synonym_values: list[int]) -> JsonObject:
+def extract_synonym_values(synonym_values: list[int]) -> JsonFields:
     """Hand in the values of all synonyms, in the order in which the synonyms appear.
 
     Parameters
@@ -47,7 +47,7 @@ TOOLS = (get_synonym_value, extract_synonym_values)
 """The tools of the environment, by their own names."""
 
 
-def verify(task: Task, response: Response) -> JsonObject:
+def verify(task: Task, response: Response) -> JsonFields:
     """Reward 1.0 when the values handed in equal the expected ones, order included."""
     expected = task.get("expected_synonym_values")
     if not isinstance(expected, list) or not expected:
@@ -69,7 +69,7 @@ def verify(task: Task, response: Response) -> JsonObject:
     }
 
 
-def gold(task: Task) -> JsonObject | None:
+def gold(task: Task) -> JsonFields | None:
     """The right answer for the probes: the call that hands in every expected value."""
     values = task.get("expected_synonym_values")
     if not isinstance(values, list) or not values:

@@ -1,7 +1,7 @@
 """Rewards answers to reasoning-gym's generated tasks, by each task family's own scorer.
 
-A row carries its family's name and entry under `verifier_metadata.reasoning_gym`, as `tasks(name, count, seed)` writes it. Judged is
-what stands in the last `<answer>` tags, or the last `\\boxed{}`, or else the whole text.
+A row carries its family's name and entry under `verifier_metadata.reasoning_gym`, as `tasks(name, count, seed)` writes it. The answer
+is the content of the last `<answer>` tags, or of the last `\\boxed{}`, or else the whole text.
 
 A scorer that raises is a failure to judge. Some families' scorers give part of the reward for nonsense, and one gives all of it for
 any text; the probes of `rollforge verify --probe` show it. Extra: `reasoning-gym`.
@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.records import JsonObject, Response, Task, from_json
+from rollforge.records import JsonFields, Response, Task, from_json
 from rollforge.registry import did_you_mean
 from rollforge.verifiers.exact import last_boxed
 
@@ -34,7 +34,7 @@ class ReasoningGym:
     def __init__(self) -> None:
         _library()
 
-    def verify(self, task: Task, response: Response) -> JsonObject:
+    def verify(self, task: Task, response: Response) -> JsonFields:
         source = (task.get("verifier_metadata") or {}).get("reasoning_gym")
         if not isinstance(source, dict) or "name" not in source or "entry" not in source:
             raise ValueError("the task has no verifier_metadata.reasoning_gym with name and entry")
@@ -45,7 +45,7 @@ class ReasoningGym:
         return {"reward": score, "extracted_answer": answer[:1000]}
 
 
-def tasks(name: str, count: int, seed: int = 0, **config: Any) -> Iterator[JsonObject]:
+def tasks(name: str, count: int, seed: int = 0, **config: Any) -> Iterator[JsonFields]:
     """Task rows of one family: `count` of them, always the same for a seed.
 
     Args:

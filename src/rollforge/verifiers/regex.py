@@ -17,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.records import JsonObject, Response, Task
+from rollforge.records import JsonFields, Response, Task
 from rollforge.verifiers.answer_limit import ANSWER_SECONDS, TIMED_OUT, AnswerTooSlow, answer_limit
 
 needs = ()
@@ -57,7 +57,7 @@ class Regex:
             except (re.error, IndexError) as error:
                 raise UsageError(f"the pattern {self._options.pattern!r} does not work: {error}") from error
 
-    def verify(self, task: Task, response: Response) -> JsonObject:
+    def verify(self, task: Task, response: Response) -> JsonFields:
         pattern = self._options.pattern if self._options.pattern is not None else task.get("pattern")
         if not isinstance(pattern, str):
             raise ValueError("neither the options nor the task have a pattern")

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from rollforge.conversations.turns import Turn, read_row, turns_of
 from rollforge.errors import UsageError
 from rollforge.index import Index, open_index
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields
 from rollforge.steps.show import SUSPICION
 from rollforge.store import RunFiles
 from rollforge.visible import visible
@@ -74,13 +74,13 @@ class Opened(Struct, frozen=True, kw_only=True):
     """One rollout for the reader."""
 
     row: int
-    facts: JsonObject
+    facts: JsonFields
     why: Sequence[str]
     """What is suspicious about it."""
     turns: Sequence[TurnHead]
-    task: JsonObject
+    task: JsonFields
     """The task's own fields."""
-    verdicts: Sequence[JsonObject]
+    verdicts: Sequence[JsonFields]
     siblings: Sequence[Sequence[Any]]
     """(row, sample, reward) of the rollouts of the same task."""
     raw_bytes: int
@@ -310,7 +310,7 @@ class Book:
         bits = int(found[0, 2]) if len(found) else 0
         return [reason for place, reason in enumerate(SUSPICION) if bits >> place & 1]
 
-    def _verdicts(self, task: int, rollout: int) -> list[JsonObject]:
+    def _verdicts(self, task: int, rollout: int) -> list[JsonFields]:
         """What each verifier said, newest last; numbers and short texts only."""
         found = self.index.verdicts_of(task, rollout)
         return [
@@ -320,7 +320,7 @@ class Book:
 
     # Groups
 
-    def groups(self, sort: str, start: int, count: int) -> tuple[int, list[JsonObject]]:
+    def groups(self, sort: str, start: int, count: int) -> tuple[int, list[JsonFields]]:
         """Tasks with their samples' rewards: (how many, a stretch of them)."""
         by = {
             "hardest": "mean, task",
@@ -390,7 +390,7 @@ def _short(value: Any) -> Any:
     return visible(text if len(text) <= 4096 else f"{text[:4096]}… ({len(text):,} characters)")
 
 
-def _tokens(row: JsonObject) -> list[list[Any]]:
+def _tokens(row: JsonFields) -> list[list[Any]]:
     """The sampled tokens with their logprobs, where the rollout kept them."""
     response = row.get("response")
     found: list[list[Any]] = []

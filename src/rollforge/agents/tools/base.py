@@ -6,12 +6,13 @@ ends.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from rollforge.records import JsonObject, Task
 
 
-def function_tool(name: str, description: str, parameters: JsonObject | None) -> JsonObject:
+def function_tool(name: str, description: str, parameters: Mapping[str, object] | None) -> JsonObject:
     """A tool as the Responses API offers it."""
     return {
         "type": "function",
@@ -40,7 +41,7 @@ class ToolSession(Protocol):
     def is_parallel(self) -> bool:
         """Calls of one turn may run at the same time."""
 
-    async def call(self, name: str, arguments: JsonObject) -> str:
+    async def call(self, name: str, arguments: Mapping[str, object]) -> str:
         """What the tool answers; raises `ToolError` for the model, or `Failure` for a server that is gone."""
 
     async def close(self) -> None:

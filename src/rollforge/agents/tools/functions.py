@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import hashlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +112,7 @@ class _FunctionSession:
 
     is_parallel = True
 
-    async def call(self, name: str, arguments: JsonObject) -> str:
+    async def call(self, name: str, arguments: Mapping[str, object]) -> str:
         tool = self._tools[name]
         args, keywords = tool.bind(arguments)
         function = self._function(tool)

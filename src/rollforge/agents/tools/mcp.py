@@ -207,8 +207,8 @@ class McpSession:
             if not cursor:
                 return schemas
 
-    async def call(self, name: str, arguments: JsonObject) -> str:
-        params = types.CallToolRequestParams(name=name, arguments=arguments)
+    async def call(self, name: str, arguments: Mapping[str, object]) -> str:
+        params = types.CallToolRequestParams(name=name, arguments=dict(arguments))
         result = await self._ask(types.CallToolRequest(params=params), types.CallToolResult)
         text = _text_of(result)
         if result.is_error:

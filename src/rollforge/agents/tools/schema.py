@@ -6,7 +6,7 @@ One msgspec type, built from the annotations, gives both the JSON schema and the
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import docstring_parser
@@ -57,7 +57,7 @@ class FunctionTool:
         self._arguments = _arguments_type(self.name, self._parameters, self._hints)
         self.schema = self._schema()
 
-    def bind(self, arguments: JsonObject) -> tuple[list[Any], dict[str, Any]]:
+    def bind(self, arguments: Mapping[str, object]) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments for the function; raises `ToolError` when they do not fit the types."""
         try:
             values = msgspec.convert(arguments, self._arguments)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from rollforge.agents.tools.base import ToolError, ToolSession, Toolset
@@ -74,7 +74,7 @@ class RolloutSessions:
 
     is_parallel = True
 
-    async def call(self, name: str, arguments: JsonObject) -> str:
+    async def call(self, name: str, arguments: Mapping[str, object]) -> str:
         toolset = self._set_by_tool.get(name)
         if toolset is None:
             known = sorted(self._set_by_tool)

@@ -24,7 +24,7 @@ from rollforge.cli.render.console import print_json, say
 from rollforge.cli.render.progress import Progress
 from rollforge.cli.values import Flag
 from rollforge.errors import Exit, UsageError
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields
 
 if TYPE_CHECKING:
     from rollforge.steps.collect import CollectOptions
@@ -162,7 +162,7 @@ def parse_contestants(words: list[str]) -> list[Contestant]:
     return contestants
 
 
-def _record(contestants: list[Contestant], results: dict[str, Evaluation]) -> JsonObject:
+def _record(contestants: list[Contestant], results: dict[str, Evaluation]) -> JsonFields:
     models = {}
     for contestant in contestants:
         models[contestant.label] = msgspec.to_builtins(results[contestant.label])
@@ -171,7 +171,7 @@ def _record(contestants: list[Contestant], results: dict[str, Evaluation]) -> Js
     return {"models": models}
 
 
-def _write(folder: Path, record: JsonObject) -> None:
+def _write(folder: Path, record: JsonFields) -> None:
     from rollforge.store import write_atomically
 
     data = msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"

@@ -16,7 +16,7 @@ from rollforge.cli.render.console import print_json, say
 from rollforge.cli.render.progress import Progress
 from rollforge.cli.values import SECONDS, SETTINGS, Flag
 from rollforge.errors import Exit, RollforgeError, UsageError
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields
 from rollforge.steps.collect.options import (
     CollectOptions,
     PaceOptions,
@@ -63,7 +63,7 @@ class ModelFlags(ServerOptions):
     """Spelling of the flags about the model."""
 
     base_urls: Annotated[tuple[str, ...], Parameter(name="--base-url", metavar="URL", show_default=False)]
-    overrides: Annotated[JsonObject, SETTINGS, Parameter(name=["--set", "-S"])]
+    overrides: Annotated[JsonFields, SETTINGS, Parameter(name=["--set", "-S"])]
 
 
 @Parameter(name="*", group=_MODEL)
@@ -78,7 +78,7 @@ class SamplingFlags:
     max_output_tokens: int | None = None
     """Longest answer in tokens, replacing the rows' own."""
 
-    def overrides(self) -> JsonObject:
+    def overrides(self) -> JsonFields:
         """Return the parameters that were given."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
@@ -88,7 +88,7 @@ class VerifierFlags(VerifierOptions):
     """Spelling of the flags about verification."""
 
     verifier: str | None
-    verifier_options: Annotated[JsonObject, SETTINGS, Parameter(name="--verifier-set")]
+    verifier_options: Annotated[JsonFields, SETTINGS, Parameter(name="--verifier-set")]
     verify_timeout_s: Annotated[float, SECONDS, Parameter(name="--verify-timeout")]
     verify_mode: Annotated[Literal["fast", "precise"] | None, Parameter(show=False)]
     verify_cache: Annotated[str | None, Parameter(name="--cache")]

@@ -22,7 +22,7 @@ from rollforge.cli.render.console import print_json, say
 from rollforge.cli.render.progress import Progress
 from rollforge.cli.values import Flag
 from rollforge.errors import Exit
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields
 
 if TYPE_CHECKING:
     from rollforge.steps.evaluation import Evaluation
@@ -93,19 +93,19 @@ def evaluate(
     return code
 
 
-def _record(result: Evaluation) -> JsonObject:
-    record: JsonObject = msgspec.to_builtins(result)
+def _record(result: Evaluation) -> JsonFields:
+    record: JsonFields = msgspec.to_builtins(result)
     del record["task_means"]
     return record
 
 
-def _write(files: RunFiles, record: JsonObject) -> None:
+def _write(files: RunFiles, record: JsonFields) -> None:
     from rollforge.store import write_atomically
 
     write_atomically(files.evaluation, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
 
 
-def _print(result: Evaluation, record: JsonObject, *, json: bool) -> None:
+def _print(result: Evaluation, record: JsonFields, *, json: bool) -> None:
     if json:
         print_json(record)
         return

@@ -14,7 +14,7 @@ from rollforge.cli.interrupts import resume_command, wire_signals
 from rollforge.cli.render.console import say
 from rollforge.cli.values import SETTINGS, within
 from rollforge.errors import Exit, IncompleteError, UsageError
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields
 from rollforge.steps.collect.options import CollectOptions
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class EvalFlags:
     """Take only this many tasks of each set."""
     verifier: list[str] = field(default_factory=list)
     """A verifier for all task sets, or TASKSET=VERIFIER; repeatable. Default: exact, where tasks have expected_answer."""
-    verifier_set: Annotated[JsonObject, SETTINGS] = field(default_factory=dict)
+    verifier_set: Annotated[JsonFields, SETTINGS] = field(default_factory=dict)
     """Option of the verifier as key=value, or of one task set's verifier as TASKSET.key=value; repeatable."""
     prompt_template: str | None = None
     """YAML file with `user` and optionally `system`; {field} is replaced by that field of the row."""
@@ -116,7 +116,7 @@ def collect_options(
     )
 
 
-def choose_verifier(flags: EvalFlags, tasksets: list[str], *, has_answers: bool) -> tuple[str, JsonObject]:
+def choose_verifier(flags: EvalFlags, tasksets: list[str], *, has_answers: bool) -> tuple[str, JsonFields]:
     """Return the run's verifier and its options: one for all task sets, or one that dispatches by task set."""
     own = {name: given for name in tasksets if isinstance(given := flags.verifier_set.get(name), dict)}
     options = {name: value for name, value in flags.verifier_set.items() if name not in own}
@@ -148,15 +148,15 @@ def choose_verifier(flags: EvalFlags, tasksets: list[str], *, has_answers: bool)
 
 
 def _dispatching(
-    verifiers: dict[str, str], options: JsonObject, own: dict[str, JsonObject]
-) -> tuple[str, JsonObject]:
+    verifiers: dict[str, str], options: JsonFields, own: dict[str, JsonFields]
+) -> tuple[str, JsonFields]:
     from rollforge.verifiers.base import load_verifier
 
     fingerprints = {
         name: load_verifier(verifier, options | own.get(name, {})).fingerprint
         for name, verifier in verifiers.items()
     }
-    table: JsonObject = {"verifiers": verifiers, "options": options, "fingerprints": fingerprints}
+    table: JsonFields = {"verifiers": verifiers, "options": options, "fingerprints": fingerprints}
     if own:
         table["own_options"] = own
     return "rollforge.verifiers.by_taskset:ByTaskset", table

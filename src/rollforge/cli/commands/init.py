@@ -10,12 +10,14 @@ from cyclopts import Parameter
 
 from rollforge.cli.render.console import print_json, say
 from rollforge.errors import Exit, UsageError
+from rollforge.records import JsonObject, to_json
 
 EXAMPLE = "rollforge init verifier my_verifier"
 
 VERIFIER = '''"""Rewards an answer whose last number is the expected one.
 
 Try it:   pytest test_{name}.py
+Test it:  rollforge test-verifier {name}.py:verify
 Ask it:   rollforge verify RUN --verifier {name}.py:verify --probe
 Use it:   rollforge verify RUN --verifier {name}.py:verify
 """
@@ -65,6 +67,29 @@ def test_reward(answer, reward):
 '''
 
 
+TASK = {"responses_create_params": {"input": "What is 6 × 7?"}, "expected_answer": "42"}
+CASES: list[JsonObject] = [
+    {"name": "the right number", "kind": "full_reward", "task": TASK, "answer": "6 × 7 = 42"},
+    {"name": "another number", "kind": "zero_reward", "task": TASK, "answer": "Not 42 but 43"},
+    {"name": "an empty answer", "kind": "zero_reward", "task": TASK, "answer": ""},
+    {
+        "name": "a row without a number",
+        "kind": "malformed",
+        "task": TASK | {"expected_answer": "forty-two"},
+        "answer": "42",
+        "expected_error": "could not convert",
+    },
+    {
+        "name": "the same every time",
+        "kind": "determinism",
+        "task": TASK,
+        "answer": "42",
+        "expected_reward": 1.0,
+    },
+]
+"""Cases for `rollforge test-verifier`."""
+
+
 def init(
     kind: Literal["verifier"],
     name: str,
@@ -80,7 +105,7 @@ def init(
     kind
         What to write.
     name
-        Its name, which is the file's: NAME.py and test_NAME.py.
+        Its name, which is the file's: NAME.py, test_NAME.py and NAME_cases.jsonl.
     out
         Directory to write them into.
     json
@@ -95,6 +120,7 @@ def init(
     texts = {
         directory / f"{name}.py": VERIFIER.format(name=name),
         directory / f"test_{name}.py": VERIFIER_TEST.format(name=name),
+        directory / f"{name}_cases.jsonl": "".join(f"{to_json(case).decode()}\n" for case in CASES),
     }
     for path in texts:
         if path.exists():
@@ -102,10 +128,11 @@ def init(
     directory.mkdir(parents=True, exist_ok=True)
     for path, text in texts.items():
         path.write_text(text, encoding="utf-8")
-    module, test = texts
+    module, test, cases = texts
     if json:
         print_json({"kind": kind, "files": [str(path) for path in texts]})
     else:
-        say(f"wrote {module} and {test}")
+        say(f"wrote {module}, {test} and {cases}")
         say(f"  next: pytest {test}")
+        say(f"        rollforge test-verifier {module}:verify")
     return Exit.DONE

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-    from rollforge.records import JsonObject
+    from rollforge.records import JsonFields
     from rollforge.sinks.base import Sinks
     from rollforge.steps.monitor import ExperienceStream, StepMonitor
     from rollforge.store import RunFiles
@@ -47,7 +47,7 @@ class MonitorFlags(SinkFlags):
     """Version of the policy, recorded on every experience."""
 
 
-def start_sinks(flags: SinkFlags, files: RunFiles, config: JsonObject) -> Sinks:
+def start_sinks(flags: SinkFlags, files: RunFiles, config: JsonFields) -> Sinks:
     """The sinks asked for, started; one that cannot start stops the command here.
 
     The run's own metrics file is always kept: it tells a resumed run which steps are reported.
@@ -65,7 +65,7 @@ def _run_name(files: RunFiles) -> str:
 
 
 def open_monitor(
-    flags: MonitorFlags, out: str, config: JsonObject
+    flags: MonitorFlags, out: str, config: JsonFields
 ) -> AbstractContextManager[StepMonitor | None]:
     """Open the observer that these flags ask for, or None; leaving the context closes its sinks and buffer."""
     from contextlib import contextmanager

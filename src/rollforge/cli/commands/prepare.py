@@ -129,7 +129,7 @@ def prepare(
     out
         Folder of the dataset; it appears only after everything is written and checked.
     to
-        Exporter: trl, verl, openrlhf, nemo-rl, llama-factory, axolotl, chat or gym.
+        Exporter: trl, verl, openrlhf, nemo-rl, llama-factory, axolotl, chat, gym or atif.
     from_
         A manifest.json: write the same bytes again. Name its runs only if they have moved.
     dry_run

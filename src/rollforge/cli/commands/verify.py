@@ -12,10 +12,11 @@ from cyclopts import Group, Parameter
 
 from rollforge.cli.interrupts import resume_command, wire_signals
 from rollforge.cli.render.console import print_json, say
+from rollforge.cli.render.numbers import count_of
 from rollforge.cli.render.progress import Progress
 from rollforge.cli.values import SECONDS, SETTINGS, Flag, within
 from rollforge.errors import Exit, UsageError
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields
 from rollforge.steps.probe import ProbeOptions
 from rollforge.steps.verify.options import ChoiceOptions, RunningOptions, VerifyOptions
 from rollforge.verifiers.running.judge import Workers, parse_workers
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     from rollforge.steps.verify import Verification, VerifySummary
 
+PROBE_CALLS = 23
+"""Calls of a verifier per probed task: every question, the right answer in several forms."""
 EXAMPLE = "rollforge verify runs/first --verifier exact"
 
 _HOW = Group("How it runs", sort_key=2)
@@ -48,8 +51,9 @@ class ChoiceFlags(ChoiceOptions):
 class JudgeFlags(RunningOptions):
     """Spelling of the flags about the verifier."""
 
-    options: Annotated[JsonObject, SETTINGS, Parameter(name=["--set", "-S", "--verifier-set"])]
+    options: Annotated[JsonFields, SETTINGS, Parameter(name=["--set", "-S", "--verifier-set"])]
     cache: str | None
+    output: Annotated[str | None, Parameter(name="--verifier-output")]
     workers: Annotated[
         Workers,
         Parameter(
@@ -130,7 +134,7 @@ def verify(
     if short.fast:
         given["mode"] = "fast"
     if other.probe:
-        del given["cache"]
+        given = {name: value for name, value in given.items() if name in ProbeOptions.__struct_fields__}
         return _probe(
             ProbeOptions(
                 run=run, input=other.input or choice.tasks, verifier=verifier, limit=other.limit, **given
@@ -213,6 +217,11 @@ def _probe(options: ProbeOptions, *, json: bool) -> Exit:
     from rollforge.loop import run_async
     from rollforge.steps.probe import probe
 
+    if "base_url" in options.options:
+        say(
+            f"note: the probe makes about {options.limit * PROBE_CALLS:,} calls to the judge model "
+            f"({count_of(options.limit, 'task')} × {PROBE_CALLS}); fewer with -n"
+        )
     report = run_async(probe(options))
     if json:
         print_json(report_record(report))

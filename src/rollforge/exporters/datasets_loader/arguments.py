@@ -86,7 +86,7 @@ class ArgumentsGuard:
             self._harmless.add(outline)
         return damage
 
-    def _first_of_its_kind(self, value: dict[str, Any], position: int) -> str | None:
+    def _first_of_its_kind(self, value: dict[str, object], position: int) -> str | None:
         places = list(_places(value))
         for _, kind, item in places:
             if kind == "str" and looks_like_time(item):
@@ -115,7 +115,7 @@ class ArgumentsGuard:
         return None
 
 
-def _flat_outline(value: dict[str, Any]) -> Hashable | None:
+def _flat_outline(value: dict[str, object]) -> Hashable | None:
     """Keys and types of a flat object whose values no loader changes; None for any other object."""
     if not value or not all(map(_is_harmless, value.values())):
         return None

@@ -35,7 +35,7 @@ from rollforge.records import (
     ROLLOUT_KEY,
     TASK_KEY,
     TERMINAL_KEY,
-    JsonObject,
+    JsonFields,
     Response,
     Task,
     Verdict,
@@ -378,15 +378,15 @@ class CollectEngine:
 
     def _row(
         self, work: Work, trajectory: Trajectory, verdict: Verdict, begun: float, verify_s: float | None
-    ) -> JsonObject:
-        row: JsonObject = {TASK_KEY: work.group.task.index, ROLLOUT_KEY: work.sample}
+    ) -> JsonFields:
+        row: JsonFields = {TASK_KEY: work.group.task.index, ROLLOUT_KEY: work.sample}
         if work.attempt:
             row[ATTEMPT_KEY] = work.attempt
         row["agent_ref"] = {"name": work.group.task.agent or self._agent.name}
         row |= verdict.to_fields()
         row[PARAMS_KEY] = work.group.params
         row["response"] = trajectory.response
-        own: JsonObject = {
+        own: JsonFields = {
             "started": begun,
             "seconds": time.monotonic() - work.started,
             "endpoint": trajectory.endpoint,
@@ -439,7 +439,7 @@ class CollectEngine:
             self.live.timeout_s += time.monotonic() - work.started
         if failure.boundary == "verifier":
             self.last_verdict_failure = failure.message
-        row: JsonObject = {
+        row: JsonFields = {
             TASK_KEY: work.group.task.index,
             ROLLOUT_KEY: work.sample,
             ATTEMPT_KEY: work.attempt,

@@ -148,6 +148,7 @@ def judge_for(verifier: Verifier, options: CollectOptions) -> RunningJudge:
         workers=parse_workers(options.verify_workers),
         timeout=options.verify_timeout_s,
         cache=VerdictCache(options.verify_cache) if options.verify_cache else None,
+        output=options.verifier_output,
         # One answer per task has no equals, but for those of earlier runs.
         sharing="auto" if options.samples > 1 or options.verify_cache else "never",
     )

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields
 from rollforge.redaction import is_secret_name
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class ServerOptions:
     """API that the server speaks; auto asks it once."""
     api_key_env: str = DEFAULT_KEY_ENV
     """Name of the environment variable that holds the API key; never the key itself."""
-    overrides: JsonObject = field(default_factory=dict)
+    overrides: JsonFields = field(default_factory=dict)
     """Request parameter as key.path=value, replacing each row's own; repeatable."""
     logprobs: bool = False
     """Keep logprobs, and token ids where the server returns them."""
@@ -104,7 +104,7 @@ class VerifierOptions:
 
     verifier: Any = None
     """Name of a built-in verifier, file.py:function or module:function."""
-    verifier_options: JsonObject = field(default_factory=dict)
+    verifier_options: JsonFields = field(default_factory=dict)
     """Option of the verifier as key=value; repeatable."""
     no_verify: bool = False
     """Collect only; judge later with `rollforge verify`."""
@@ -116,6 +116,8 @@ class VerifierOptions:
     """Longest time for one verdict."""
     verify_mode: Literal["fast", "precise"] | None = None
     """Mode, for a verifier that has two."""
+    verifier_output: str | None = None
+    """File that gets what the verifier prints in its worker processes; by default prints are dropped."""
     verify_cache: str | None = None
     """Directory that keeps verdicts across runs."""
     stop_on: Literal["broken", "never"] = "broken"
@@ -300,18 +302,18 @@ class CollectOptions(TaskOptions, ServerOptions, VerifierOptions, RolloutOptions
         shared = {name: getattr(self, name) for name in AgentOptions.__struct_fields__ if hasattr(self, name)}
         return AgentOptions(gym_verify=self.verifier is None and not self.no_verify, **shared)
 
-    def to_config(self) -> JsonObject:
+    def to_config(self) -> JsonFields:
         """Every option, as saved in the manifest."""
         from rollforge.agents.tools.loading import tools_name
 
         named = replace(
             self, verifier=verifier_name(self.verifier), tools=tuple(tools_name(spec) for spec in self.tools)
         )
-        config: JsonObject = msgspec.to_builtins(named)
+        config: JsonFields = msgspec.to_builtins(named)
         return {name: config.pop(name) for name in _MANIFEST_ORDER} | config
 
 
-def _refuse_secret_settings(overrides: JsonObject, path: str = "") -> None:
+def _refuse_secret_settings(overrides: JsonFields, path: str = "") -> None:
     """Refuse a key where it would be written into every task and row; the message does not repeat it."""
     for name, value in overrides.items():
         if isinstance(value, dict):

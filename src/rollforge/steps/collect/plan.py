@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from rollforge.agents.base import Preparation
 from rollforge.agents.transcript import tool_names
 from rollforge.errors import DataError, ResumeRefused, UsageError
-from rollforge.records import OWN_KEY, PARAMS_KEY, TASK_KEY, JsonObject, from_json, to_json
+from rollforge.records import OWN_KEY, PARAMS_KEY, TASK_KEY, JsonFields, JsonObject, from_json, to_json
 from rollforge.redaction import SECRETS
 from rollforge.registry import did_you_mean
 from rollforge.steps.collect.options import CollectOptions, verifier_name
@@ -241,11 +241,11 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "…"
 
 
-def _fingerprint(options: CollectOptions, digest: str, verifier_fingerprint: str | None) -> JsonObject:
+def _fingerprint(options: CollectOptions, digest: str, verifier_fingerprint: str | None) -> JsonFields:
     template = None
     if options.prompt_template:
         template = Path(_existing(options.prompt_template, "check --prompt-template")).read_bytes()
-    fingerprint: JsonObject = {
+    fingerprint: JsonFields = {
         "input": digest,
         "model": options.model,
         "step": options.step,
@@ -297,7 +297,7 @@ def _materialise(
     options: CollectOptions,
     files: RunFiles,
     old: Manifest | None,
-    fingerprint: JsonObject,
+    fingerprint: JsonFields,
     needs: tuple[str, ...],
     spooled: str | None,
     is_rehearsal: bool,
@@ -339,7 +339,7 @@ def _write_tasks(
 
 
 def _refuse_rewritten(
-    files: RunFiles, old: Manifest | None, fingerprint: JsonObject, new_tasks: BinaryIO
+    files: RunFiles, old: Manifest | None, fingerprint: JsonFields, new_tasks: BinaryIO
 ) -> None:
     """Refuse another task file, unless the tasks sent so far are the beginning of the new ones: then it has only grown."""
     if old is None or old.fingerprint.get("input") == fingerprint["input"]:
@@ -423,7 +423,7 @@ class _TaskWriter:
         self._offsets.append(self._offset)
         self._offset += len(data)
 
-    def _task_id(self, row: JsonObject, ordinal: int, number: int) -> int:
+    def _task_id(self, row: JsonFields, ordinal: int, number: int) -> int:
         """The caller's own `_ng_task_index`, or the row's place in the file."""
         stamp = row.get(TASK_KEY)
         if self.ids and (stamp is not None) != self._is_stamped:
@@ -458,7 +458,7 @@ class _TaskWriter:
         return TaskFile(path, np.frombuffer(self._offsets, np.int64), np.frombuffer(self.ids, np.int64))
 
 
-def check_agent(row: JsonObject, known: frozenset[str] | None) -> None:
+def check_agent(row: JsonFields, known: frozenset[str] | None) -> None:
     """Raise `BadRow` for a row that names an agent which nobody runs."""
     ref = row.get("agent_ref")
     name = ref.get("name") if isinstance(ref, dict) else None

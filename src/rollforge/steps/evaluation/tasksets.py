@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from rollforge.errors import DataError, UsageError
-from rollforge.records import TASK_KEY, JsonObject, from_json, to_json
+from rollforge.records import TASK_KEY, JsonFields, from_json, to_json
 from rollforge.store.atomic import write_atomically
 from rollforge.store.reading import UNREADABLE
 from rollforge.tasks import read_lines
@@ -72,7 +72,7 @@ def join_tasksets(tasksets: Sequence[Taskset], target: Path, *, limit: int | Non
     return JoinedTasksets(counts, has_answers)
 
 
-def _rows(taskset: Taskset, limit: int | None) -> Iterator[JsonObject]:
+def _rows(taskset: Taskset, limit: int | None) -> Iterator[JsonFields]:
     if not Path(taskset.path).is_file():
         raise UsageError(f"{taskset.path}: no such file", hint="check -i/--input")
     given = 0

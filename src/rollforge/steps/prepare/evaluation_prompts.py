@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.records import PARAMS_KEY, JsonObject, Task, content_text
+from rollforge.records import PARAMS_KEY, JsonFields, Task, content_text
 from rollforge.store import RunFiles
 from rollforge.store.reading import UNREADABLE
 from rollforge.tasks import is_typed_task, read_lines, unwrap_typed_task
@@ -69,7 +69,7 @@ def _prompts(path: Path) -> Iterator[str]:
         yield _prompt_of(row) if isinstance(row, dict) else line.decode("utf-8", "replace")
 
 
-def _prompt_of(row: JsonObject) -> str:
+def _prompt_of(row: JsonFields) -> str:
     """The text of the last user message; of a row whose prompt a template makes, its longest text."""
     if is_typed_task(row):
         row = unwrap_typed_task(row)

@@ -21,7 +21,7 @@ from rollforge.errors import UsageError
 from rollforge.exporters.base import Exporter
 from rollforge.exporters.examples import Demonstration, Example, Labelled, Pair, Prompt, Scored
 from rollforge.recipes.base import Ints
-from rollforge.records import PARAMS_KEY, JsonObject, from_json, to_json
+from rollforge.records import PARAMS_KEY, JsonFields, from_json, to_json
 from rollforge.steps.prepare.pair_sides import make_sides
 from rollforge.steps.prepare.plan import DatasetPlan
 from rollforge.steps.prepare.pool import Pool
@@ -119,7 +119,10 @@ class ExampleSource:
         selection = self._plan.selection
         prompt, answer, tools = conversation.prompt, conversation.answer, conversation.tools
         if selection.kind == "demonstration":
-            return Demonstration(prompt, answer, tools, reward)
+            position = int(selection.picks[number])
+            pool = self._pool
+            task, sample, agent = pool.task_id(position), int(pool.sample[position]), pool.agents[position]
+            return Demonstration(prompt, answer, tools, reward, task, sample, agent)
         if conversation.asks_nothing:
             raise Inexpressible("empty prompt")
         if selection.kind == "labelled":
@@ -169,7 +172,7 @@ class ExampleSource:
             except Inexpressible as error:
                 yield number, error
 
-    def _prompt(self, number: int, position: int, row: JsonObject) -> Prompt:
+    def _prompt(self, number: int, position: int, row: JsonFields) -> Prompt:
         plan = self._plan
         if self._exporter.has_task_rows:
             conversation = Conversation([], [])  # the task row is written as it is
@@ -194,7 +197,7 @@ class ExampleSource:
             fields=to_json(row),
         )
 
-    def _read_prompt(self, row: JsonObject) -> Conversation:
+    def _read_prompt(self, row: JsonFields) -> Conversation:
         """The prompt of a task row, or of a rollout in chat form."""
         if isinstance(row.get(PARAMS_KEY), dict):
             asked = self._reader.read_prompt(to_json(row[PARAMS_KEY]))
@@ -209,9 +212,9 @@ class ExampleSource:
         return asked
 
 
-def _task_rows(pool: Pool, positions: Ints) -> list[JsonObject]:
+def _task_rows(pool: Pool, positions: Ints) -> list[JsonFields]:
     """The task rows as sent, or the task's part of a rollout where the run has no task file."""
-    known: dict[tuple[int, int], JsonObject] = {}
+    known: dict[tuple[int, int], JsonFields] = {}
     for run in np.unique(pool.run[positions]):
         tasks = [int(pool.task[p]) for p in positions if pool.run[p] == run and pool.task[p] >= 0]
         known |= {(int(run), task): row for task, row in pool.indexes[run].task_rows(sorted(set(tasks)))}
@@ -233,7 +236,7 @@ def _task_rows(pool: Pool, positions: Ints) -> list[JsonObject]:
     return rows
 
 
-def ground_truth(row: JsonObject, field: str | None) -> str | None:
+def ground_truth(row: JsonFields, field: str | None) -> str | None:
     """The reference answer of a task as text: JSON if it is not a text."""
     for name in (field,) if field else GROUND_TRUTHS:
         value = row.get(name)

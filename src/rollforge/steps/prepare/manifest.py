@@ -201,7 +201,7 @@ class RunSource(msgspec.Struct, kw_only=True):
     models: list[str] = []
     """The model asked for, then the names that its answers carried."""
     verifiers: list[str] = []
-    verifier_options: dict[str, Any] = {}
+    verifier_options: dict[str, object] = {}
     fingerprints: list[str] = []
     """Digests of the verifiers, as the verdicts carry them."""
 

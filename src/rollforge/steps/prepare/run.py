@@ -317,7 +317,7 @@ def _describe(
         inputs=describe_inputs(runs, files_beside(job.settings)),
         versions=versions(),
         sources=[_source_of(run, index) for run, index in zip(runs, pool.indexes, strict=True)],
-        thresholds=selection.settings,
+        thresholds=dict(selection.settings),
         counts=count_fates(pool, plan, numbers, lost),
         untidy={},
         form=_form_record(job.exporter, selection.kind, form),

@@ -22,7 +22,7 @@ from rollforge.exporters.base import Exporter
 from rollforge.exporters.examples import Example, Kind
 from rollforge.exporters.form import Form
 from rollforge.exporters.writer import RowWriter
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields
 from rollforge.steps.prepare.copying import copy_rows
 from rollforge.steps.prepare.plan import DatasetPlan
 from rollforge.steps.prepare.pool import Pool
@@ -172,7 +172,7 @@ class _ParquetSink:
 
         self._path, self._exporter, self._kind, self._write = path, exporter, kind, RowWriter(form)
         self._schema = arrow_schema(exporter.table(kind, form), form.keys)
-        self._rows: list[JsonObject] = []
+        self._rows: list[JsonFields] = []
         self._writer: Any = None
 
     def __enter__(self) -> _ParquetSink:
@@ -199,7 +199,7 @@ class _ParquetSink:
         self._rows = []
 
 
-def _without_raw(row: JsonObject) -> JsonObject:
+def _without_raw(row: JsonFields) -> JsonFields:
     """Decode token arrays, which are JSON text until here; Parquet takes numbers."""
     for name, value in row.items():
         if isinstance(value, list) and value and isinstance(value[0], msgspec.Raw):

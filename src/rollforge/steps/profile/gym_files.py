@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from rollforge import stats
 from rollforge.index import Index, ints
 from rollforge.intervals import t_quantile
-from rollforge.records import OWN_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject, to_json
+from rollforge.records import OWN_KEY, ROLLOUT_KEY, TASK_KEY, JsonFields, to_json
 from rollforge.rollouts import RolloutReader, TaskFields
 from rollforge.store import RunFiles, replacing
 
 
 class _AgentOfRow(msgspec.Struct):
-    agent_ref: JsonObject | None = None
+    agent_ref: JsonFields | None = None
 
 
 def write_gym_files(index: Index, *, out: Path | None = None, where: str | None = None) -> dict[str, str]:
@@ -54,14 +54,14 @@ def write_materialized_inputs(files: RunFiles, target: Path) -> Path:
     return target
 
 
-def repeat_level_metrics(index: Index, where: str | None = None) -> list[JsonObject]:
+def repeat_level_metrics(index: Index, where: str | None = None) -> list[JsonFields]:
     """Statistics over all tasks for each rollout index of an agent that has at least two."""
     names = ["reward", *(name for name in index.numbers if name != "reward")]
     table = index.table(["task", "rollout", "agent"], where)
     columns = index.floats(names, where)
     task, rollout = ints(table["task"]), ints(table["rollout"])
     agent = np.array([str(name) for name in table["agent"].to_pylist()])
-    entries: list[JsonObject] = []
+    entries: list[JsonFields] = []
     for name in sorted(set(agent.tolist())):
         is_own = agent == name
         repeats = np.unique(rollout[is_own])
@@ -69,7 +69,7 @@ def repeat_level_metrics(index: Index, where: str | None = None) -> list[JsonObj
         for repeat in repeats if len(repeats) > 1 else []:
             chosen = is_own & (rollout == repeat)
             present = len(np.unique(task[chosen]))
-            entry: JsonObject = {
+            entry: JsonFields = {
                 "agent_ref": {"name": name},
                 ROLLOUT_KEY: int(repeat),
                 "sample_count": present,

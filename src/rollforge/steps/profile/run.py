@@ -182,7 +182,10 @@ def _with_absent_tasks(rows: ByTask, table: pa.Table) -> pa.Table:
     absent = np.setdiff1d(places.tasks, rows.tasks) if places is not None else np.zeros(0, dtype=np.int64)
     if not len(absent):
         return table
-    nothing: dict[str, Any] = {"task": absent, **_counts(rows, absent, np.zeros(len(absent), dtype=np.int64))}
+    nothing: dict[str, object] = {
+        "task": absent,
+        **_counts(rows, absent, np.zeros(len(absent), dtype=np.int64)),
+    }
     nothing |= {name: np.zeros(len(absent), dtype=np.int64) for name in ("num_judged", "num_solved")}
     return pa.concat_tables([table, pa.table(nothing)], promote_options="default").sort_by("task")
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rollforge.index import ByTask, Index, top_level_numbers
-from rollforge.records import ROLLOUT_KEY, TASK_KEY, JsonObject
+from rollforge.records import ROLLOUT_KEY, TASK_KEY, JsonFields, JsonObject
 from rollforge.steps.profile.run import Profile
 from rollforge.steps.profile.samples import TaskHistograms, TaskSamples
 from rollforge.store import RunFiles, replacing
@@ -63,7 +63,7 @@ def write_profile(
     return written
 
 
-def agent_entries(agents: pa.Table) -> list[JsonObject]:
+def agent_entries(agents: pa.Table) -> list[JsonFields]:
     """One entry per agent, without undefined values."""
     entries = []
     for row in agents.to_pylist():
@@ -129,11 +129,11 @@ def _values(column: pa.Array) -> list[Any]:
     return values
 
 
-def _rollout_infos(index: Index, where: str | None) -> dict[int, list[JsonObject]]:
+def _rollout_infos(index: Index, where: str | None) -> dict[int, list[JsonFields]]:
     """Every rollout's own numbers, by task."""
     names = {column: index.name_by_column[column] for column in top_level_numbers(index)}
     table = index.table(["task", "rollout", *names], where, order_by="task, rollout")
-    infos: dict[int, list[JsonObject]] = {}
+    infos: dict[int, list[JsonFields]] = {}
     for row in table.to_pylist():
         task, rollout = row.pop("task"), row.pop("rollout")
         numbers = {names[column]: value for column, value in row.items() if value is not None}

@@ -255,11 +255,11 @@ class ManifestFacts(Struct, kw_only=True):
     to: str
     kind: str
     seed: int
-    options: dict[str, Any]
+    options: dict[str, object]
     inputs: list[InputFacts]
     versions: dict[str, str]
-    counts: dict[str, Any]
-    statistics: dict[str, Any]
+    counts: dict[str, object]
+    statistics: dict[str, object]
     splits: dict[str, int]
     files: list[FileFacts] = []
     flags: list[FlagFacts] = []

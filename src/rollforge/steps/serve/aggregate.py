@@ -14,7 +14,7 @@ import numpy as np
 
 from rollforge import stats
 from rollforge.intervals import t_quantile
-from rollforge.records import FAILURE_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject
+from rollforge.records import FAILURE_KEY, ROLLOUT_KEY, TASK_KEY, JsonFields
 
 VERDICT_FIELDS_KEY = "_rf_verdict_fields"
 """Names of the fields that the verdict added to the row; our `/verify` writes it, their collector passes it on."""
@@ -24,11 +24,11 @@ MASK_KEY = "mask_sample"
 NumberRow = dict[str, float]
 
 
-def aggregate(rows: list[JsonObject]) -> JsonObject:
+def aggregate(rows: list[JsonFields]) -> JsonFields:
     """The answer to `/aggregate_metrics`."""
     judged = [row for row in rows if not row.get(FAILURE_KEY) and not row.get(MASK_KEY)]
     masked = len(rows) - len(judged)
-    group_by_task: dict[int, list[JsonObject]] = {}
+    group_by_task: dict[int, list[JsonFields]] = {}
     for row in judged:
         group_by_task.setdefault(_index(row, TASK_KEY), []).append(row)
     metrics = _statistics([_numbers(row) for row in judged])
@@ -42,7 +42,7 @@ def aggregate(rows: list[JsonObject]) -> JsonObject:
     }
 
 
-def _group(task: int, rows: list[JsonObject]) -> JsonObject:
+def _group(task: int, rows: list[JsonFields]) -> JsonFields:
     rows = sorted(rows, key=lambda row: _index(row, ROLLOUT_KEY))
     infos = [
         {
@@ -65,10 +65,10 @@ def _group(task: int, rows: list[JsonObject]) -> JsonObject:
     }
 
 
-def _repeats(rows: list[JsonObject]) -> list[JsonObject]:
+def _repeats(rows: list[JsonFields]) -> list[JsonFields]:
     """Statistics over all tasks for each rollout index of an agent, where there are at least two."""
-    found: list[JsonObject] = []
-    by_agent: dict[str, list[JsonObject]] = {}
+    found: list[JsonFields] = []
+    by_agent: dict[str, list[JsonFields]] = {}
     for row in rows:
         by_agent.setdefault(_agent(row), []).append(row)
     for agent, own in sorted(by_agent.items()):
@@ -89,17 +89,17 @@ def _repeats(rows: list[JsonObject]) -> list[JsonObject]:
     return found
 
 
-def _agent(row: JsonObject) -> str:
+def _agent(row: JsonFields) -> str:
     reference = row.get("agent_ref")
     return str(reference.get("name") or "") if isinstance(reference, dict) else ""
 
 
-def _index(row: JsonObject, key: str) -> int:
+def _index(row: JsonFields, key: str) -> int:
     value = row.get(key)
     return value if isinstance(value, int) else 0
 
 
-def _numbers(row: JsonObject) -> NumberRow:
+def _numbers(row: JsonFields) -> NumberRow:
     """The verdict's numbers, then those of the usage. A row without a list of verdict fields counts with all its numbers."""
     response = row.get("response")
     usage = response.get("usage") if isinstance(response, dict) else None
@@ -117,8 +117,8 @@ def _finite(items: Iterable[tuple[str, object]]) -> NumberRow:
     }
 
 
-def _statistics(rows: list[NumberRow], *, is_repeat: bool = False) -> JsonObject:
-    found: JsonObject = {}
+def _statistics(rows: list[NumberRow], *, is_repeat: bool = False) -> JsonFields:
+    found: JsonFields = {}
     for name in dict.fromkeys(name for row in rows for name in row):
         values = np.array([row[name] for row in rows if name in row])
         summary = stats.summarize(values)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rollforge.records import PARAMS_KEY, TASK_KEY, JsonObject, Response, Task, from_json
+from rollforge.records import PARAMS_KEY, TASK_KEY, JsonFields, JsonObject, Response, Task, from_json
 from rollforge.store.reading import UNREADABLE
 
 
 class Unprocessable(Exception):
     """The body does not fit: HTTP 422 with a `detail` list, one entry per problem."""
 
-    def __init__(self, problems: list[JsonObject]) -> None:
+    def __init__(self, problems: list[JsonFields]) -> None:
         super().__init__("; ".join(f"{problem['loc']}: {problem['msg']}" for problem in problems))
         self.detail = problems
 
 
-def read_body(data: bytes) -> JsonObject:
+def read_body(data: bytes) -> JsonFields:
     """The JSON object in a request."""
     try:
         value = from_json(data)
@@ -41,7 +41,7 @@ def read_verify(body: JsonObject, needs: Sequence[str]) -> tuple[Task, Response]
     return Task(row, index if isinstance(index, int) else 0), Response(body["response"])
 
 
-def read_verdicts(body: JsonObject) -> list[JsonObject]:
+def read_verdicts(body: JsonFields) -> list[JsonFields]:
     """The rows in an `/aggregate_metrics` body."""
     rows = body.get("verify_responses")
     if not isinstance(rows, list):
@@ -56,7 +56,7 @@ def read_verdicts(body: JsonObject) -> list[JsonObject]:
     return rows
 
 
-def _params_problems(body: JsonObject) -> list[JsonObject]:
+def _params_problems(body: JsonFields) -> list[JsonFields]:
     params = body.get(PARAMS_KEY)
     if not isinstance(params, dict):
         return [_problem("missing", ["body", PARAMS_KEY], "Field required")]
@@ -65,7 +65,7 @@ def _params_problems(body: JsonObject) -> list[JsonObject]:
     return []
 
 
-def _response_problems(body: JsonObject) -> list[JsonObject]:
+def _response_problems(body: JsonFields) -> list[JsonFields]:
     response = body.get("response")
     if not isinstance(response, dict):
         return [_problem("missing", ["body", "response"], "Field required")]
@@ -80,7 +80,7 @@ def _response_problems(body: JsonObject) -> list[JsonObject]:
     ]
 
 
-def _has(body: JsonObject, field: str) -> bool:
+def _has(body: JsonFields, field: str) -> bool:
     value: Any = body
     if body.get(field) is not None:
         return True
@@ -89,5 +89,5 @@ def _has(body: JsonObject, field: str) -> bool:
     return value is not None
 
 
-def _problem(kind: str, place: list[str | int], text: str) -> JsonObject:
+def _problem(kind: str, place: list[str | int], text: str) -> JsonFields:
     return {"type": kind, "loc": place, "msg": text}

@@ -15,7 +15,7 @@ from typing import Self
 from aiohttp import web
 
 from rollforge.errors import Failure, UsageError
-from rollforge.records import FAILURE_KEY, TERMINAL_KEY, JsonObject, to_json
+from rollforge.records import FAILURE_KEY, TERMINAL_KEY, JsonFields, to_json
 from rollforge.steps.serve.aggregate import MASK_KEY, VERDICT_FIELDS_KEY, aggregate
 from rollforge.steps.serve.requests import Unprocessable, read_body, read_verdicts, read_verify
 from rollforge.steps.serve.sessions import Sessions
@@ -156,9 +156,9 @@ class VerifierServer:
         fields = verdict.to_fields()
         return _json({**body, **fields, VERDICT_FIELDS_KEY: list(fields)})
 
-    def _no_verdict(self, body: JsonObject, reason: str, *, is_terminal: bool = False) -> web.Response:
+    def _no_verdict(self, body: JsonFields, reason: str, *, is_terminal: bool = False) -> web.Response:
         self.served["failed"] += 1
-        failed: JsonObject = {
+        failed: JsonFields = {
             "reward": 0.0,
             MASK_KEY: True,
             "failure_kind": JUDGE_FAILED,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from rollforge.records import JsonObject
 from rollforge.registry import did_you_mean
 from rollforge.steps.validate.records import RowFault, is_json, kind_of, shown
 
@@ -40,7 +39,7 @@ def check_chat(messages: object, path: str, *, must_answer: bool) -> Iterator[Ro
         )
 
 
-def _check_message(message: JsonObject, path: str, *, has_calls: bool) -> Iterator[RowFault]:
+def _check_message(message: Mapping[str, object], path: str, *, has_calls: bool) -> Iterator[RowFault]:
     """One message; `has_calls` tells whether any of its conversation makes a call, or all are written as text."""
     role = message.get("role", message.get("from"))
     if role not in CHAT_ROLES and "from" not in message:

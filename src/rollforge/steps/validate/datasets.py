@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from rollforge.records import PARAMS_KEY, JsonObject
+from rollforge.records import PARAMS_KEY
 from rollforge.steps.validate.chats import check_chat
 from rollforge.steps.validate.records import RowFault, is_json, kind_of, shown
 from rollforge.steps.validate.rollouts import check_rollout
@@ -14,11 +14,11 @@ from rollforge.steps.validate.tools import check_chat_tools
 
 DATASET_KEYS = (
     "messages", "conversations", "prompt", "completion", "chosen", "rejected", "chosen_response", "completions", "input", "rollout",
-    "instruction", "text",
+    "instruction", "text", "steps",
 )  # fmt: skip
 
 ANSWERS = (
-    "messages", "conversations", "completion", "chosen", "rejected", "completions", "output", "rollout", "text",
+    "messages", "conversations", "completion", "chosen", "rejected", "completions", "output", "rollout", "text", "steps",
 )  # fmt: skip
 """A row with none of these only asks: it is as good a task as it is a row of a prompt set."""
 
@@ -28,7 +28,7 @@ SIDES = (
 """What is a text or a list of messages."""
 
 
-def check_dataset(row: JsonObject) -> Iterator[RowFault]:
+def check_dataset(row: Mapping[str, object]) -> Iterator[RowFault]:
     """All faults of a trainer's row."""
     is_context = isinstance(row.get("chosen"), dict)  # each side is one message, and answers the messages
     for key in ("messages", "conversations"):
@@ -38,6 +38,8 @@ def check_dataset(row: JsonObject) -> Iterator[RowFault]:
         may_be_empty = key == "input" and "instruction" in row
         if key in row and not may_be_empty:
             yield from _check_side(row[key], key)
+    if "steps" in row:
+        yield from _check_steps(row["steps"])
     if "completions" in row:
         yield from _check_ranked(row["completions"])
     if "chosen" in row and row["chosen"] == row.get("rejected"):
@@ -50,6 +52,22 @@ def check_dataset(row: JsonObject) -> Iterator[RowFault]:
             "label", f"expected true or false, got {shown(row['label'])}", "true for a good answer"
         )
     yield from _check_tools(row.get("tools"))
+
+
+def _check_steps(steps: object) -> Iterator[RowFault]:
+    """The steps of an ATIF trajectory: numbered from 1, each with a source and a message."""
+    hint = 'steps are [{"step_id": 1, "source": "user", "message": "…"}, …]'
+    if not isinstance(steps, list) or not steps:
+        yield RowFault("steps", f"expected a list of steps, got {kind_of(steps)}", hint)
+        return
+    for number, step in enumerate(steps, 1):
+        where = f"steps[{number - 1}]"
+        if not isinstance(step, dict):
+            yield RowFault(where, f"expected an object, got {kind_of(step)}", hint)
+        elif step.get("step_id") != number:
+            yield RowFault(f"{where}.step_id", f"expected {number}, got {shown(step.get('step_id'))}", hint)
+        elif step.get("source") not in ("system", "user", "agent") or "message" not in step:
+            yield RowFault(where, "expected a source (system, user or agent) and a message", hint)
 
 
 def _check_tools(tools: object) -> Iterator[RowFault]:

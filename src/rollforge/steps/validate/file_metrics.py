@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from math import isfinite, sqrt
 from sys import float_info
 
@@ -90,7 +91,7 @@ class FileMetrics:
         self._numbers: dict[str, Running] = {}
         self._texts: dict[str, Distinct] = {}
 
-    def add(self, row: JsonObject) -> None:
+    def add(self, row: Mapping[str, object]) -> None:
         """Count one good row."""
         self._examples += 1
         params = _params_of(row)
@@ -132,7 +133,7 @@ _ANSWERED = ("completion", "completions", "chosen", "rejected", "output", "text"
 """Where a row for a trainer has its text, of which the first kind holds the user's turns."""
 
 
-def _params_of(row: JsonObject) -> JsonObject | None:
+def _params_of(row: Mapping[str, object]) -> JsonObject | None:
     """The request: the row's own, or that of the rollout inside it."""
     for holder in (row, row.get("rollout"), row.get("chosen")):
         params = holder.get(PARAMS_KEY) if isinstance(holder, dict) else None

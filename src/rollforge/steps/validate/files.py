@@ -8,14 +8,14 @@ from __future__ import annotations
 import hashlib
 import re
 from array import array
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
 from rollforge.errors import UsageError
-from rollforge.records import FAILURE_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject
+from rollforge.records import FAILURE_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY
 from rollforge.steps.validate.clean import copies_of, refuse_overwriting, write_clean
 from rollforge.steps.validate.file_metrics import FileMetrics
 from rollforge.steps.validate.prompts import is_one_split, prompt_of
@@ -145,7 +145,7 @@ class _File:
         claims = self._lines_by_claim
         return max(claims, key=lambda kind: len(claims[kind]), default="empty")
 
-    def _check(self, line: int, row: JsonObject) -> None:
+    def _check(self, line: int, row: Mapping[str, object]) -> None:
         claimed = kind_of_row(row)
         if claimed is not None:
             self._lines_by_claim.setdefault(claimed, array("L")).append(line)
@@ -157,7 +157,7 @@ class _File:
         if self.errors == before:
             self._metrics.add(row)
 
-    def _check_duplicate(self, line: int, row: JsonObject, claimed: FileKind | None) -> None:
+    def _check_duplicate(self, line: int, row: Mapping[str, object], claimed: FileKind | None) -> None:
         task, rollout = row.get(TASK_KEY), row.get(ROLLOUT_KEY)
         if claimed == "rollouts":
             if isinstance(task, int) and isinstance(rollout, int) and FAILURE_KEY not in row:
@@ -180,7 +180,7 @@ class _File:
                 RowFault(PARAMS_KEY + ".input", text, "keep one of them, unless both are meant", "warning"),
             )
 
-    def _note_kinds(self, line: int, row: JsonObject) -> None:
+    def _note_kinds(self, line: int, row: Mapping[str, object]) -> None:
         for name, value in row.items():
             if value is None or name in (PARAMS_KEY, "response"):
                 continue
@@ -233,7 +233,7 @@ class _File:
         report.fixed, report.rejects = str(copies.clean), str(copies.rejects)
 
 
-def _digest(row: JsonObject) -> bytes:
+def _digest(row: Mapping[str, object]) -> bytes:
     """Hash of a row's content, independent of the task's number and the order of keys.
 
     The number of the rollout counts: NeMo Gym's materialized inputs have a line for each.

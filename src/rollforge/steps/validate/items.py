@@ -6,9 +6,8 @@ or `{}` passes there as an `mcp_list_tools` item, and is sent as one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from rollforge.records import JsonObject
 from rollforge.registry import did_you_mean
 from rollforge.steps.validate.records import Level, RowFault, is_json, kind_of, shown
 
@@ -81,7 +80,7 @@ def check_item(item: object, path: str, *, odd: Level = "error") -> Iterator[Row
         )
 
 
-def _check_call(item: JsonObject, path: str, odd: Level) -> Iterator[RowFault]:
+def _check_call(item: Mapping[str, object], path: str, odd: Level) -> Iterator[RowFault]:
     yield from _need(item, path, {"call_id": str, "name": str, "arguments": str})
     arguments = item.get("arguments")
     if isinstance(arguments, str) and not is_json(arguments):
@@ -100,7 +99,7 @@ def _check_output(output: object, path: str) -> Iterator[RowFault]:
         )
 
 
-def _check_reasoning(item: JsonObject, path: str) -> Iterator[RowFault]:
+def _check_reasoning(item: Mapping[str, object], path: str) -> Iterator[RowFault]:
     summary = item.get("summary")
     if not isinstance(summary, list):
         got = "missing" if summary is None else f"got {kind_of(summary)}"
@@ -112,7 +111,7 @@ def _check_reasoning(item: JsonObject, path: str) -> Iterator[RowFault]:
             yield RowFault(f"{path}.summary[{number}]", f"expected a summary text, got {shown(part)}", hint)
 
 
-def _check_listing(item: JsonObject, path: str) -> Iterator[RowFault]:
+def _check_listing(item: Mapping[str, object], path: str) -> Iterator[RowFault]:
     """The tools of an MCP server. As any item passes for one in NeMo Gym, it has to show that it is meant as one."""
     yield from _need(item, path, {"server_label": str})
     if not isinstance(item.get("tools"), list):
@@ -120,7 +119,7 @@ def _check_listing(item: JsonObject, path: str) -> Iterator[RowFault]:
         yield RowFault(f"{path}.tools", f"expected the list of the server's tools, {got}", "for none: []")
 
 
-def _check_message(item: JsonObject, path: str, odd: Level) -> Iterator[RowFault]:
+def _check_message(item: Mapping[str, object], path: str, odd: Level) -> Iterator[RowFault]:
     role = item.get("role")
     if role == "tool":
         yield RowFault(
@@ -174,7 +173,7 @@ _TEXT_OF = {"input_text": "text", "output_text": "text", "refusal": "refusal"}
 """Text parts, and the key of their text."""
 
 
-def _check_part(part: JsonObject, path: str) -> Iterator[RowFault]:
+def _check_part(part: Mapping[str, object], path: str) -> Iterator[RowFault]:
     kind = part.get("type")
     if kind is None:
         yield RowFault(f"{path}.type", "missing: expected a part type", _HOLE)
@@ -222,7 +221,7 @@ def _check_calls(items: list[object], path: str) -> Iterator[RowFault]:
             )
 
 
-def _need(item: JsonObject, path: str, fields: dict[str, type]) -> Iterator[RowFault]:
+def _need(item: Mapping[str, object], path: str, fields: dict[str, type]) -> Iterator[RowFault]:
     for name, kind in fields.items():
         if not isinstance(item.get(name), kind):
             got = "missing" if item.get(name) is None else f"got {kind_of(item[name])}"

@@ -5,7 +5,7 @@ It does not check a schema against its meta-schema; it finds what makes a tool i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from rollforge.records import JsonObject
 from rollforge.registry import did_you_mean
@@ -44,13 +44,13 @@ def check_schema(
     yield from _check_inner(schema, path)
 
 
-def _given(schema: JsonObject, key: str, default: object) -> object:
+def _given(schema: Mapping[str, object], key: str, default: object) -> object:
     """The value of a key; null is none, which Parquet writes where only other schemas have the key."""
     value = schema.get(key)
     return default if value is None else value
 
 
-def _check_type(schema: JsonObject, path: str, *, is_top: bool) -> Iterator[RowFault]:
+def _check_type(schema: Mapping[str, object], path: str, *, is_top: bool) -> Iterator[RowFault]:
     kind = schema.get("type")
     if is_top and kind != "object":
         yield RowFault(f"{path}.type", f"expected 'object', got {shown(kind)}", _SCHEMA)
@@ -62,7 +62,9 @@ def _check_type(schema: JsonObject, path: str, *, is_top: bool) -> Iterator[RowF
             )
 
 
-def _check_required(schema: JsonObject, properties: JsonObject | None, path: str) -> Iterator[RowFault]:
+def _check_required(
+    schema: Mapping[str, object], properties: JsonObject | None, path: str
+) -> Iterator[RowFault]:
     required = _given(schema, "required", [])
     if not isinstance(required, list):
         yield RowFault(f"{path}.required", f"expected a list of names, got {kind_of(required)}", _REQUIRED)
@@ -81,7 +83,7 @@ def _check_required(schema: JsonObject, properties: JsonObject | None, path: str
             )
 
 
-def _check_inner(schema: JsonObject, path: str) -> Iterator[RowFault]:
+def _check_inner(schema: Mapping[str, object], path: str) -> Iterator[RowFault]:
     """The schemas inside this one; `true` and `false` are schemas too."""
     for key in _LISTS:
         choices = schema.get(key)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rollforge.records import JsonObject
 from rollforge.registry import did_you_mean
 from rollforge.steps.validate.items import check_input
 from rollforge.steps.validate.records import RowFault, kind_of, shown
@@ -62,7 +61,7 @@ _RANGES: dict[str, tuple[Any, float, float, str]] = {
 }
 
 
-def _check_numbers(params: JsonObject, path: str) -> Iterator[RowFault]:
+def _check_numbers(params: Mapping[str, object], path: str) -> Iterator[RowFault]:
     for name, (kind, low, high, expected) in _RANGES.items():
         value: Any = params.get(name)
         if value is None:
@@ -85,7 +84,7 @@ _EXAMPLES = {
 }
 
 
-def _check_kinds(params: JsonObject, path: str) -> Iterator[RowFault]:
+def _check_kinds(params: Mapping[str, object], path: str) -> Iterator[RowFault]:
     for name, (kind, expected) in _KINDS.items():
         value = params.get(name)
         if value is not None and not isinstance(value, kind):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from rollforge.index import prompt_hash, split_messages
-from rollforge.records import PARAMS_KEY, JsonObject
+from rollforge.records import PARAMS_KEY
 
 _SHARD = re.compile(r"-\d{5}-of-\d{5}(?=\.|$)")
 _ROLE_BY_SPEAKER = {
@@ -25,7 +25,7 @@ def is_one_split(path: Path, other: Path) -> bool:
     return places[0] != places[1] and len(common) == 1
 
 
-def prompt_of(row: JsonObject) -> int | None:
+def prompt_of(row: Mapping[str, object]) -> int | None:
     """Canonical hash of the prompt, equal across formats; None without a prompt."""
     params = row.get(PARAMS_KEY)
     if isinstance(params, dict):
@@ -38,7 +38,7 @@ def prompt_of(row: JsonObject) -> int | None:
     return prompt_hash(_asked(row))
 
 
-def _asked(row: JsonObject) -> object:
+def _asked(row: Mapping[str, object]) -> object:
     """The part of a dataset row before the answer."""
     if isinstance(row.get("messages"), list):
         return split_messages(row["messages"])[0]
@@ -53,11 +53,13 @@ def _asked(row: JsonObject) -> object:
     return row.get("input")
 
 
-def _chat_of(row: JsonObject) -> list[Any]:
+def _chat_of(row: Mapping[str, object]) -> list[object]:
     """Turns (`from`, `value`) as messages, with the system text before them."""
-    system = row.get("system")
-    first = [{"role": "system", "content": system}] if isinstance(system, str) and system else []
-    return first + [_message(turn) for turn in row["conversations"]]
+    system, turns = row.get("system"), row["conversations"]
+    first: list[object] = (
+        [{"role": "system", "content": system}] if isinstance(system, str) and system else []
+    )
+    return first + [_message(turn) for turn in (turns if isinstance(turns, list) else [])]
 
 
 def _message(turn: object) -> object:

@@ -12,7 +12,7 @@ import msgspec
 
 from rollforge.errors import DataError
 from rollforge.index import UnreadableLine, read_lines, split_line
-from rollforge.records import PARAMS_KEY, JsonObject
+from rollforge.records import PARAMS_KEY, JsonFields
 from rollforge.steps.validate.records import RowFault
 from rollforge.tasks.reading import PARQUET, other_format, without_nulls
 
@@ -35,7 +35,7 @@ def _is_parquet(path: Path) -> bool:
         return path.suffix == ".parquet" or file.read(len(PARQUET)) == PARQUET
 
 
-def _parquet_rows(path: Path) -> Iterator[tuple[int, JsonObject]]:
+def _parquet_rows(path: Path) -> Iterator[tuple[int, JsonFields]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -64,7 +64,7 @@ def foreign_format(path: Path) -> RowFault | None:
     return RowFault("", f"this is {other.what}", other.remedy) if other is not None else None
 
 
-def read_rows(path: Path) -> Iterator[tuple[int, JsonObject | None, RowFault | None]]:
+def read_rows(path: Path) -> Iterator[tuple[int, JsonFields | None, RowFault | None]]:
     """Line number, the row (None when the line is none) and what is wrong with the line itself."""
     if _is_parquet(path):
         for number, row in _parquet_rows(path):
@@ -79,7 +79,7 @@ def read_rows(path: Path) -> Iterator[tuple[int, JsonObject | None, RowFault | N
         yield number, read, RowFault("", "; ".join(reasons), hint) if reasons else None
 
 
-def _read_line(data: bytes) -> tuple[JsonObject | None, list[str]]:
+def _read_line(data: bytes) -> tuple[JsonFields | None, list[str]]:
     """The row, unless the line cannot be one, and what is wrong with the line."""
     try:
         data.decode()
@@ -107,7 +107,7 @@ class _OddLine:
         """NaN and its like, which are taken as missing."""
         self.faults: list[str] = []
         """What makes that the line is no row."""
-        self.row: JsonObject | None = None
+        self.row: JsonFields | None = None
         text = data.decode("utf-8-sig")
         if len(text.encode()) != len(data):
             self._fault("a byte order mark before the row: save the file as UTF-8 without it")

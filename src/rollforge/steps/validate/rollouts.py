@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from rollforge.records import FAILURE_KEY, JsonObject
+from rollforge.records import FAILURE_KEY
 from rollforge.steps.validate.items import check_item
 from rollforge.steps.validate.records import RowFault, kind_of
 
@@ -15,7 +15,7 @@ _RESPONSE = 'a response has {"output": [items]}; an attempt without one belongs 
 _TOKENS = "take them from one call of the model, or leave all three out"
 
 
-def check_rollout(row: JsonObject) -> Iterator[RowFault]:
+def check_rollout(row: Mapping[str, object]) -> Iterator[RowFault]:
     """Everything wrong with the outcome of a rollout."""
     if "response" not in row and "invocations" in row:
         return  # a trajectory of several agents; NeMo Gym's environment server checks its own
@@ -58,7 +58,7 @@ def _items(output: list[object], path: str) -> Iterator[tuple[str, object]]:
             yield place, item
 
 
-def _check_tokens(item: JsonObject, path: str) -> Iterator[RowFault]:
+def _check_tokens(item: Mapping[str, object], path: str) -> Iterator[RowFault]:
     """Token ids come all three together, and as many log probabilities as tokens."""
     there = [name for name in TOKEN_FIELDS if item.get(name) is not None]
     if there and len(there) < len(TOKEN_FIELDS):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from sys import float_info
 
-from rollforge.records import ATTEMPT_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject, has_field
+from rollforge.records import ATTEMPT_KEY, PARAMS_KEY, ROLLOUT_KEY, TASK_KEY, has_field
 from rollforge.steps.validate.datasets import ANSWERS, DATASET_KEYS, check_dataset
 from rollforge.steps.validate.items import MADE_ELSEWHERE
 from rollforge.steps.validate.params import check_params
@@ -14,7 +14,7 @@ from rollforge.steps.validate.rollouts import check_rollout
 from rollforge.tasks import BadRow, PromptTemplate, is_typed_task, task_row, unwrap_typed_task
 
 
-def kind_of_row(row: JsonObject) -> FileKind | None:
+def kind_of_row(row: Mapping[str, object]) -> FileKind | None:
     """What the row claims to be; None when it claims nothing."""
     if PARAMS_KEY in row:
         return "rollouts" if "response" in row else "tasks"
@@ -28,7 +28,7 @@ def kind_of_row(row: JsonObject) -> FileKind | None:
 
 
 def check_row(
-    row: JsonObject, needs: Sequence[str], template: PromptTemplate | None = None
+    row: Mapping[str, object], needs: Sequence[str], template: PromptTemplate | None = None
 ) -> Iterator[RowFault]:
     """Everything wrong with one row as what it claims to be."""
     claimed = kind_of_row(row)
@@ -63,7 +63,7 @@ def check_row(
     yield from _check_needs(row, needs)
 
 
-def _check_as_task(row: JsonObject) -> Iterator[RowFault]:
+def _check_as_task(row: Mapping[str, object]) -> Iterator[RowFault]:
     """What `collect` would refuse, found by the code it reads tasks with."""
     try:
         task_row(row, may_lack_prompt=True)
@@ -71,7 +71,9 @@ def _check_as_task(row: JsonObject) -> Iterator[RowFault]:
         yield RowFault(error.path, str(error), error.hint)
 
 
-def _check_filled(row: JsonObject, needs: Sequence[str], template: PromptTemplate) -> Iterator[RowFault]:
+def _check_filled(
+    row: Mapping[str, object], needs: Sequence[str], template: PromptTemplate
+) -> Iterator[RowFault]:
     """A row whose prompt the template makes."""
     try:
         filled = task_row(row, template=template)
@@ -84,7 +86,7 @@ def _check_filled(row: JsonObject, needs: Sequence[str], template: PromptTemplat
     yield from _check_needs(row, needs)
 
 
-def _check_needs(row: JsonObject, needs: Sequence[str]) -> Iterator[RowFault]:
+def _check_needs(row: Mapping[str, object], needs: Sequence[str]) -> Iterator[RowFault]:
     """What the verifier reads, found as `verify` finds it."""
     for need in needs:
         if not has_field(row, need):
@@ -94,7 +96,7 @@ def _check_needs(row: JsonObject, needs: Sequence[str]) -> Iterator[RowFault]:
             yield RowFault(name, f"missing: the verifier needs it{alternatives}", hint)
 
 
-def _check_indices(row: JsonObject) -> Iterator[RowFault]:
+def _check_indices(row: Mapping[str, object]) -> Iterator[RowFault]:
     for key in (TASK_KEY, ROLLOUT_KEY, ATTEMPT_KEY):
         value = row.get(key)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
@@ -106,7 +108,7 @@ def _check_indices(row: JsonObject) -> Iterator[RowFault]:
         yield RowFault("agent_ref", "expected an object with a name", 'write {"name": "…"}')
 
 
-def _check_sizes(row: JsonObject) -> Iterator[RowFault]:
+def _check_sizes(row: Mapping[str, object]) -> Iterator[RowFault]:
     """A whole number that no float holds reads as infinite, or stops the reader."""
     for name, value in row.items():
         if isinstance(value, int) and abs(value) > float_info.max:

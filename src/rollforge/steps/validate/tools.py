@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from rollforge.records import JsonObject
 from rollforge.registry import did_you_mean
 from rollforge.steps.validate.json_schemas import check_schema
 from rollforge.steps.validate.records import RowFault, kind_of, shown
@@ -90,7 +89,7 @@ def _check_name(name: object, path: str, names: set[str]) -> Iterator[RowFault]:
         names.add(name)
 
 
-def _check_tool(tool: JsonObject, path: str) -> Iterator[RowFault]:
+def _check_tool(tool: Mapping[str, object], path: str) -> Iterator[RowFault]:
     if "strict" not in tool:
         yield RowFault(f"{path}.strict", "missing: NeMo Gym requires it", "add strict: true or false")
     elif not isinstance(tool["strict"], bool | None):

@@ -1,8 +1,8 @@
 """Verify: a run and a verifier in, verdicts on disk. `Verification` is the step; the modules beside it are its parts.
 
-source    rollouts as they are, or as they come
+source    rollouts on disk, or as they arrive
 choice    which of them are judged
-verdicts  what earlier verification left, and the rows that this one adds
+verdicts  earlier verdicts, and the rows that this verification adds
 engine    the loop: read, judge, append
 tally     the summary
 flips     two verifiers compared

@@ -18,7 +18,7 @@ from rollforge.verifiers.running.judge import RunningJudge
 
 
 class Chooser:
-    """Says of each rollout whether to judge it."""
+    """Decides for each rollout whether to judge it."""
 
     def __init__(self, options: VerifyOptions, files: RunFiles, judge: RunningJudge) -> None:
         self._options = options
@@ -36,7 +36,7 @@ class Chooser:
         self.already = self.already_judged = self.already_unjudged = 0
 
     def read(self, rewards: ClusterMean) -> None:
-        """Learn what earlier verification left; its rewards count in `rewards` when their rollouts come by."""
+        """Read earlier verdicts; their rewards count in `rewards` when their rollouts are read."""
         self._rewards = rewards
         for row, _ in read_verdicts(self._files.verdicts):
             if row.verifier != self._judge.name:
@@ -63,7 +63,7 @@ class Chooser:
             self._reward_by_number[number_of(key)] = reward
 
     def is_wanted(self, rollout: Rollout) -> bool:
-        """Whether to judge it now. What was judged before is counted, not judged."""
+        """Whether to judge it now; a rollout judged before is only counted."""
         if not self._is_picked(rollout):
             return False
         if rollout.key in self._done:
@@ -113,7 +113,7 @@ class Chooser:
         return self._largest_hash is None or hash_of(key) <= self._largest_hash
 
     def _hash_of_sample(self, count: int) -> int | None:
-        """The hash below which exactly `count` rollouts of the run lie; None when it has no more than those."""
+        """The hash up to which exactly `count` rollouts of the run lie; None when it has no more."""
         keys = KeySet()
         smallest: list[int] = []
         for rollout in RolloutReader(self._files.rollouts):
@@ -145,7 +145,7 @@ def number_of(key: Key) -> int:
 
 
 def hash_of(key: Key) -> int:
-    """A number below 2**64 that says nothing about the rollout, and is the same every time."""
+    """A stable pseudo-random number below 2**64."""
     data = b"%d:%d" % key
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
 

@@ -81,6 +81,7 @@ class Verification:
             memory_mb=options.memory_mb,
             cache=cache,
             sharing="always",
+            output=options.output,
         )
 
     def stop(self) -> None:
@@ -99,7 +100,7 @@ class Verification:
             lane.cancel()
 
     def snapshot(self) -> VerifySnapshot:
-        """The state of things now."""
+        """Progress so far."""
         counters = self.judge.counters
         if counters.workers:
             self._busy_looks += 1

@@ -14,7 +14,7 @@ import msgspec
 from rollforge.errors import UsageError
 from rollforge.intervals import ClusterMean
 from rollforge.labels import LabelFile, is_right
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields
 from rollforge.registry import did_you_mean
 from rollforge.rollouts import Own, RolloutReader, TaskFields
 from rollforge.steps.verify.choice import hash_of
@@ -44,8 +44,8 @@ class FlipExample(msgspec.Struct, frozen=True):
     expected: str | None
     answer: str
     """The end of the answer."""
-    details_a: JsonObject
-    details_b: JsonObject
+    details_a: JsonFields
+    details_b: JsonFields
 
 
 class FlipTable(msgspec.Struct, kw_only=True):
@@ -241,10 +241,10 @@ def _examples(
 
 def _details(
     files: RunFiles, chosen: dict[Key, Flip], first: _Side, second: _Side
-) -> dict[tuple[Key, str], JsonObject]:
+) -> dict[tuple[Key, str], JsonFields]:
     """What each verifier said besides the reward."""
     left_out = {"verifier", "fingerprint", "at", "seconds", "shared", "error", "reward"}
-    found: dict[tuple[Key, str], JsonObject] = {}
+    found: dict[tuple[Key, str], JsonFields] = {}
     for row, line in read_verdicts(files.verdicts):
         if row.key not in chosen:
             continue

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.records import JsonObject
+from rollforge.records import JsonFields
 from rollforge.verifiers.base import Mode, VerifierFunction
 from rollforge.verifiers.running.judge import Workers
 
@@ -37,10 +37,12 @@ class RunningOptions:
 
     mode: Mode | None = None
     """Mode of a verifier that has two; its default is precise."""
-    options: JsonObject = field(default_factory=dict)
+    options: JsonFields = field(default_factory=dict)
     """Option of the verifier as key=value; repeatable."""
     cache: str | Path | None = None
     """Directory that keeps verdicts across runs."""
+    output: str | Path | None = None
+    """File that gets what the verifier prints in its worker processes; by default prints are dropped."""
     workers: Workers = "auto"
     """Worker processes for a synchronous verifier; auto uses idle cores, 0 runs it in this process without protection."""
     timeout: float = 60.0

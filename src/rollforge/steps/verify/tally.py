@@ -29,7 +29,7 @@ def estimate_of(rewards: ClusterMean) -> RewardEstimate:
 
 
 class VerifySummary(msgspec.Struct, kw_only=True):
-    """What one verification did, and where the run stands with this verifier now."""
+    """The outcome of one verification, and the run's state with this verifier."""
 
     run: str
     verifier: str

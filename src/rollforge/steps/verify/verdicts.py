@@ -16,7 +16,7 @@ from rollforge.records import (
     ROLLOUT_KEY,
     TASK_KEY,
     TERMINAL_KEY,
-    JsonObject,
+    JsonFields,
     Verdict,
     from_json,
     to_json,
@@ -31,13 +31,13 @@ from rollforge.verifiers.running.judge import RunningJudge
 
 Key = tuple[int, int]
 RECORDED = "recorded"
-"""What stands for the rewards in the rollouts file, whoever gave them."""
+"""The name of the rewards in the rollouts file, whichever verifier gave them."""
 
 ROW_KEYS = ("verifier", "fingerprint", "mode", "at", "seconds", "shared", "error")
 
 
 class VerdictRow(msgspec.Struct, frozen=True):
-    """A line of the verdicts file, as far as other lines depend on it."""
+    """The fields of a verdicts line that we read back."""
 
     verifier: str
     fingerprint: str | None = None
@@ -94,7 +94,7 @@ def verdict_line(rollout: Rollout, judge: RunningJudge, verdict: Verdict, **abou
     fields = {
         f"verdict.{name}" if name in ROW_KEYS else name: value for name, value in verdict.to_fields().items()
     }
-    row: JsonObject = {
+    row: JsonFields = {
         TASK_KEY: rollout.task,
         ROLLOUT_KEY: rollout.rollout,
         "verifier": judge.name,
@@ -175,7 +175,7 @@ def use_verifier(run: str | Path, name: str) -> Path:
             f"no verdict in this run is by {name!r}{did_you_mean(name, known)}",
             hint=f"judged by: {', '.join(known) or 'nobody'}; first run: rollforge verify {run} --verifier {name}",
         )
-    manifest: JsonObject = {"rollforge": __version__, "state": "done"}
+    manifest: JsonFields = {"rollforge": __version__, "state": "done"}
     if files.manifest.exists():
         manifest = from_json(files.manifest.read_bytes())
     manifest["verdict_of_record"] = None if name == RECORDED else name

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from rollforge.errors import UsageError
-from rollforge.records import JsonObject, Response, Task
+from rollforge.records import JsonFields, Response, Task
 from rollforge.registry import did_you_mean
 from rollforge.verifiers.instruction_following import copies, form, words
 from rollforge.verifiers.instruction_following.arguments import Arguments, Checker
@@ -38,7 +38,7 @@ class InstructionFollowing:
                 hint="pip install 'rollforge[ifeval]'",
             ) from error
 
-    def verify(self, task: Task, response: Response) -> JsonObject:
+    def verify(self, task: Task, response: Response) -> JsonFields:
         instructions = _field(task, "instruction_id_list")
         arguments = _field(task, "kwargs")
         if not isinstance(instructions, list) or not isinstance(arguments, list):

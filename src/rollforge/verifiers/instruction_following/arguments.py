@@ -17,7 +17,7 @@ RELATIONS = ("less than", "at least")
 
 
 def text_of(arguments: Arguments, name: str) -> str:
-    """A text that is not empty; a list stands for its first member."""
+    """A text that is not empty; of a list, its first member."""
     value = _given(arguments, name)
     if isinstance(value, list) and value:
         value = value[0]

@@ -23,7 +23,7 @@ def number_sentences(text: str, arguments: Arguments) -> bool:
 
 
 def _paragraphs(parts: list[str]) -> int | None:
-    """How many parts are not empty; None when an empty one stands between others."""
+    """The number of non-empty parts; None when an empty one is between others."""
     if any(not part.strip() for part in parts[1:-1]):
         return None
     return sum(bool(part.strip()) for part in parts)

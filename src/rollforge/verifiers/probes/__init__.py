@@ -1,11 +1,11 @@
-"""Probes: questions whose right verdict is known without labels. They tell a broken verifier before its rewards are trained on.
+"""Probes: questions whose right verdict is known without labels. They find a broken verifier before its rewards are trained on.
 
-questions     what a verifier must know
-answers       made-up answers: the gold one in every usual form, empty ones, refusals, odd ones, changed spacing
+questions     what every verifier must get right
+answers       made-up answers: gold in every usual form, empty, refusals, gibberish, changed spacing
 prober        asks about one task after another
-observations  what the verifier said
-sprinkle      the same in the background of a running collection
-report        rates with intervals, what they mean, and whether the verifier is judged broken
+observations  the verifier's answers
+sprinkle      probes in the background of a running collection
+report        rates with intervals, and whether the verifier is judged broken
 """
 
 from rollforge.verifiers.probes.prober import Prober

@@ -1,6 +1,6 @@
 """Generates answers whose verdict is known.
 
-It never looks at how a verifier works: a gold answer is written in every form that people ask models for, and one form that
+They do not depend on how a verifier works: a gold answer is written in every form that people ask models for, and one form that
 passes is enough.
 """
 
@@ -26,7 +26,7 @@ GOLD_FIELDS = (
     "label",
     "solution",
 )
-"""Where rows keep the right answer, most usual first."""
+"""Row fields with the right answer, most usual first."""
 
 EMPTY = ("", " \n\t\n ")
 REFUSALS = (
@@ -60,7 +60,7 @@ def gold_of(task: Task, hook: Callable[[Task], Any] | None = None) -> list[Any]:
     """
     value = None
     if hook is not None:
-        with contextlib.suppress(Exception):  # a user's function of that name may be another thing altogether
+        with contextlib.suppress(Exception):  # a user's function of that name may mean something else
             value = hook(task)
     if value is None:
         value = next((task[name] for name in GOLD_FIELDS if task.get(name) not in (None, "", [])), None)
@@ -73,7 +73,7 @@ def gold_of(task: Task, hook: Callable[[Task], Any] | None = None) -> list[Any]:
 
 
 def gold_text(gold: list[Any]) -> str:
-    """The right answers for people to read."""
+    """The right answers as readable text."""
     return " or ".join(str(item) for item in gold)
 
 
@@ -94,7 +94,7 @@ FORMS: dict[str, str] = {
     "code block": "```python\n{}\n```",
     "json": '{{"answer": {}}}',
 }
-"""How answers are usually asked for."""
+"""The usual forms of an answer."""
 
 
 EXPLICIT_FORMS = (
@@ -107,7 +107,7 @@ EXPLICIT_FORMS = (
     "sentence",
     "plain",
 )
-"""Forms that say clearly which words are the answer, clearest first."""
+"""Forms that mark the answer clearly, clearest first."""
 
 
 def renderings(task: Task, gold: list[Any]) -> Iterator[tuple[str, Response]]:
@@ -143,7 +143,7 @@ def _letters(task: Task, gold: str) -> list[str]:
 
 
 def respaced(response: Response) -> list[tuple[str, Response]]:
-    """The response with its spacing or wrapping changed in ways that carry no meaning."""
+    """The response with meaningless changes of spacing or wrapping."""
     text = response.last_text
     if not text.strip():
         return []

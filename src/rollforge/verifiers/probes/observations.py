@@ -1,6 +1,6 @@
 """A verifier's verdicts on the probes, collected until a report is made.
 
-Nothing is judged before: which reward counts as a pass depends on all rewards seen.
+Nothing is judged before the report: which reward counts as a pass depends on all rewards seen.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Observations:
         self.tasks = 0
         self.calls = 0
         self.is_hanging = False
-        """It ran out of time so often in a row that it was asked no more."""
+        """It ran out of time so often in a row that probing stopped."""
         self._lowest, self._highest = math.inf, -math.inf
 
     def saw(self, reward: float) -> None:
-        """Learn the verifier's range from a reward it gave."""
+        """Widen the observed range by a reward."""
         self._lowest, self._highest = min(self._lowest, reward), max(self._highest, reward)
 
     @property
@@ -52,7 +52,7 @@ class Observations:
 
     @property
     def threshold(self) -> float:
-        """The middle of the verifier's range: declared, else as seen; of the usual one when only one reward was seen."""
+        """The middle of the verifier's range: declared, else observed; of [0, 1] when only one reward was seen."""
         low, high = self._judge.verifier.reward_range or (self._lowest, self._highest)
         if low >= high:
             low, high = min(low, 0.0), max(high, 1.0)
@@ -73,14 +73,14 @@ class Observations:
         return not passes if kind == "false negative" else passes
 
     def chance(self) -> float:
-        """How often the right answers of two tasks are equal: what guessing without reading the task earns."""
+        """The probability that two tasks have the same right answer: what guessing without reading the task earns."""
         total = sum(self.golds.values())
         if total < 2:
             return 0.0
         return sum(count * (count - 1) for count in self.golds.values()) / (total * (total - 1))
 
     def report(self) -> ProbeReport:
-        """What has been learnt so far."""
+        """The findings so far."""
         probes = [self._probe(name) for name in QUESTIONS]
         form = self.forms.most_common(1)
         return ProbeReport(
@@ -163,7 +163,7 @@ def _example(said: Said) -> ProbeExample:
 
 
 def _pooled(probes: list[Probe], kind: Kind) -> Rate:
-    """All questions of a kind together; what chance explains is not taken off."""
+    """The pooled rate of all questions of a kind; chance is not subtracted."""
     of_kind = [probe for probe in probes if probe.kind == kind]
     bad, n = sum(probe.bad for probe in of_kind), sum(probe.n for probe in of_kind)
     return Rate(bad / n, wilson(bad, n), n) if n else Rate(None, None, 0)

@@ -1,6 +1,6 @@
 """Probes a verifier task by task and collects its verdicts.
 
-Tasks may be fed all at once or sprinkled into a running collection. No model is called, and no verdict of a probe enters a run.
+Tasks may come all at once or during a running collection. No model is called, and no verdict of a probe enters a run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PARTNERS = 32
 LEARNING = 3
 EXCERPT = 200
 PATIENCE = 5
-"""After so many calls in a row that ran out of time, a verifier is asked no more."""
+"""Probing stops after so many calls in a row that ran out of time."""
 
 
 class _Partner(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ class _Partner(msgspec.Struct, frozen=True):
 
 
 class _Hanging(Exception):
-    """The verifier runs out of time whatever it is asked."""
+    """The verifier runs out of time on every question."""
 
 
 class Prober:
@@ -63,7 +63,7 @@ class Prober:
         """Calls in a row that ran out of time."""
 
     def report(self) -> ProbeReport:
-        """What has been learnt so far."""
+        """The findings so far."""
         return self._seen.report()
 
     async def ask(self, task: Task, response: Response | None = None) -> None:
@@ -171,7 +171,7 @@ class Prober:
         failures: list[Said],
         note: str = "",
     ) -> None:
-        """Keep the best reward that a wrong answer got; a failure to judge is no reward."""
+        """Record the best reward of the wrong answers; a failure to judge is no reward."""
         said: list[Said] = []
         for response in responses:
             reward = await self._called(task, response, failures)
@@ -183,7 +183,7 @@ class Prober:
             )
 
     def _partner(self, task: Task, gold: list[Any]) -> _Partner | None:
-        """Another task whose right answer is another one; a different one each time, so that no task speaks for many."""
+        """Another task with another right answer; a different one each time, so that no task is used for many."""
         partners = list(self._partners)
         turn = self._seen.tasks * 7 % max(len(partners), 1)
         for other in partners[turn:] + partners[:turn]:
@@ -223,7 +223,7 @@ class Prober:
                 return
 
     async def _ask_again(self, task: Task, answers: list[Response], failures: list[Said]) -> None:
-        """The same answers once more, and with other spacing: one observation each, the worst of all answers."""
+        """Repeat the answers, also with other spacing: one observation each, the worst of all answers."""
         repeated: list[Said] = []
         changed: list[Said] = []
         for answer in answers:

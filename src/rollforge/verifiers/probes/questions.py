@@ -8,7 +8,7 @@ from rollforge.verifiers.probes.report import Kind
 
 
 class Question(msgspec.Struct, frozen=True):
-    """Something whose right verdict is known without a label."""
+    """A question whose right verdict is known without a label."""
 
     text: str
     kind: Kind
@@ -32,7 +32,7 @@ QUESTIONS = {
     "twice": Question("Does the same call twice give the same reward?", "flip", 0.05),
     "errors": Question("Does it judge without failing?", "error", 0.05),
 }
-"""What a verifier must know, and the share of wrong answers that is tolerated."""
+"""Questions by name, each with the tolerated share of wrong answers."""
 
 UNSTEADY_LIMIT = 0.20
 """For a verifier that declares itself not deterministic, the same call may differ this often."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from rollforge.records import JsonObject, Response, Task
+from rollforge.records import JsonFields, Response, Task
 
 _TASK_LEFT_OUT = frozenset(
     {"_ng_task_index", "_ng_rollout_index", "_ng_attempt_index", "_ng_rollout_id", "_rf"}
@@ -80,7 +80,7 @@ def _plain_item(item: Any, ordinal_by_call: dict[str, int]) -> Any:
         short = _short_message(item)
         if short is not None:
             return short
-    plain: JsonObject = {
+    plain: JsonFields = {
         key: value for key, value in item.items() if key not in _ITEM_LEFT_OUT and value is not None
     }
     if "call_id" in plain:
@@ -94,7 +94,7 @@ def _plain_item(item: Any, ordinal_by_call: dict[str, int]) -> Any:
     return plain
 
 
-def _short_message(item: JsonObject) -> list[Any] | None:
+def _short_message(item: JsonFields) -> list[Any] | None:
     """Fast path for a message of plain text parts: a list, which no other item becomes."""
     content = item.get("content")
     if not isinstance(content, list):

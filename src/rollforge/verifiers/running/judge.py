@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from pathlib import Path
 from typing import Literal, Protocol
 
 import msgspec
@@ -279,6 +280,7 @@ def make_judge(
     memory_mb: int = 4096,
     cache: VerdictStore | None = None,
     sharing: Sharing = "auto",
+    output: str | Path | None = None,
 ) -> RunningJudge:
     """The verifier, ready to run in the event loop or in workers.
 
@@ -287,6 +289,7 @@ def make_judge(
         timeout: Seconds one verdict may take.
         memory_mb: What one worker may take on top of what the loaded verifier needs; 0 sets no limit.
         cache: Verdicts of earlier runs; not used for a verifier that is not deterministic.
+        output: File that gets what the verifier prints in its workers; None drops it.
         sharing: Whether equal answers to one task share a call; `auto` does so where the lookup is cheaper than a call.
     """
     if memory_mb < 0:
@@ -297,6 +300,6 @@ def make_judge(
     if workers != 0 and not is_inline:
         from rollforge.verifiers.running.pool import MixedEngine, WorkerPool
 
-        pool = WorkerPool(verifier, workers=workers, timeout=timeout, memory_mb=memory_mb)
+        pool = WorkerPool(verifier, workers=workers, timeout=timeout, memory_mb=memory_mb, output=output)
         engine = pool if verifier.is_cheap_for is None else MixedEngine(loop, pool, verifier.is_cheap_for)
     return RunningJudge(verifier, engine, cache, sharing=sharing)

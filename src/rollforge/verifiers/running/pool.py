@@ -54,14 +54,23 @@ _encode = msgspec.json.Encoder().encode
 class WorkerPool:
     """Runs one verifier in processes."""
 
-    def __init__(self, verifier: Verifier, *, workers: int | str, timeout: float, memory_mb: int) -> None:
+    def __init__(
+        self,
+        verifier: Verifier,
+        *,
+        workers: int | str,
+        timeout: float,
+        memory_mb: int,
+        output: str | Path | None = None,
+    ) -> None:
         self._verifier = verifier
         self._timeout = timeout
         self._memory_mb = memory_mb
         self._is_auto = workers == "auto"
         self._wanted = 1 if self._is_auto else int(workers)
         self._most = usable_cores() * AUTO_PER_CORE if self._is_auto else int(workers)
-        self._spawner = Spawner(verifier, memory_mb)
+        self._output = _open_output(output)
+        self._spawner = Spawner(verifier, memory_mb, self._output)
         self._workers: list[WorkerLine] = []
         self._starting = 0
         self._queue: deque[Job] = deque()
@@ -236,7 +245,7 @@ class WorkerPool:
             if self._is_closing or self._spawner is not lost:
                 return
             await lost.close()
-            fresh = Spawner(self._verifier, self._memory_mb)
+            fresh = Spawner(self._verifier, self._memory_mb, self._output)
             try:
                 await fresh.start()
             except BaseException:
@@ -332,6 +341,9 @@ class WorkerPool:
         self._fail_jobs_of(list(self._burying), STOPPED)
         self._fail_waiting(STOPPED)
         await self._spawner.close()
+        if self._output is not None:
+            os.close(self._output)
+            self._output = None
 
     async def _await_end(self, worker: WorkerLine) -> None:
         self._fail_jobs_of([worker], STOPPED)
@@ -342,6 +354,17 @@ class WorkerPool:
         with contextlib.suppress(RollforgeError, OSError):
             await burial
         worker.handle.release()
+
+
+def _open_output(path: str | Path | None) -> int | None:
+    if path is None:
+        return None
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise UsageError(
+            f"{path}: {error.strerror}", hint="--verifier-output names a file for what the verifier prints"
+        ) from error
 
 
 _KILLED_FROM_OUTSIDE = (None, -signal.SIGKILL, -signal.SIGTERM)

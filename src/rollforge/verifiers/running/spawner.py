@@ -106,7 +106,13 @@ class WorkerHandle:
 class Spawner:
     """Starts workers of one verifier."""
 
-    def __init__(self, verifier: Verifier, memory_mb: int) -> None:
+    def __init__(self, verifier: Verifier, memory_mb: int, output: int | None = None) -> None:
+        """Prepare to start workers.
+
+        Args:
+            output: Open file for what the verifier prints; None drops it.
+        """
+        self._output = output
         self._verifier = verifier
         self._memory_mb = memory_mb
         self._spec = importable_spec(verifier)
@@ -177,7 +183,7 @@ class Spawner:
 
     def _interpreter(self, line: socket.socket, report: int | None) -> subprocess.Popen[bytes]:
         path = msgspec.json.encode([entry for entry in sys.path if isinstance(entry, str)]).decode()
-        fds = [line.fileno()] + ([report] if report is not None else [])
+        fds = [fd for fd in (line.fileno(), report, self._output) if fd is not None]
         return subprocess.Popen(
             # -P: the working directory is not importable; the parent's own path is sent along.
             [sys.executable, "-P", "-c", _BOOT, path, str(line.fileno())],
@@ -201,6 +207,7 @@ class Spawner:
             memory_mb=self._memory_mb,
             role=role,
             report=report,
+            output=self._output,
         )
 
     def _fork(self, line: socket.socket, ours: socket.socket) -> int:
@@ -209,7 +216,7 @@ class Spawner:
             pid = os.fork()
         if pid == 0:
             ours.close()
-            run_forked(line, self._verifier, self._memory_mb)
+            run_forked(line, self._verifier, self._memory_mb, self._output)
         return pid
 
     async def _ask(self, request: bytes, fds: list[int]) -> int:

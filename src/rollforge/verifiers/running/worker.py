@@ -27,7 +27,7 @@ from typing import Any, Literal, Never
 import msgspec
 
 from rollforge.errors import RollforgeError
-from rollforge.records import JsonObject, Response, Task
+from rollforge.records import JsonFields, Response, Task
 from rollforge.verifiers import answer_limit
 from rollforge.verifiers.base import Mode, Verifier, load_verifier
 from rollforge.verifiers.running.calling import LiveVerifier, failure_message
@@ -57,12 +57,14 @@ class WorkerSetup(msgspec.Struct, frozen=True, kw_only=True):
     """The first frame that a fresh interpreter gets: the verifier to load, and what to become."""
 
     spec: str
-    options: JsonObject
+    options: JsonFields
     mode: Mode | None
     cwd: str
     memory_mb: int
     role: Role
     report: int | None
+    output: int | None = None
+    """The open file that gets what the verifier prints; None drops it."""
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -90,7 +92,7 @@ def main(fd: int) -> Never:
     control = socket.socket(fileno=fd)
     setup = msgspec.convert(next(_frames(control)), WorkerSetup)
     os.chdir(setup.cwd)
-    with _quiet():
+    with _redirected(setup.output):
         try:
             verifier = load_verifier(setup.spec, setup.options, setup.mode)
         except Exception as error:  # noqa: BLE001  (importing a user's file may raise anything; the parent reports it)
@@ -225,15 +227,22 @@ def _frames(sock: socket.socket) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Point standard input, output and error at /dev/null: a verifier's prints must not reach the user's data or display."""
+def _redirected(output: int | None) -> Iterator[None]:
+    """Close standard input, and send standard output and error to `output`, or drop them.
+
+    A verifier's prints must not reach the user's data or display.
+    """
     with Path(os.devnull).open("r+b") as nowhere:
-        for fd in (0, 1, 2):
-            os.dup2(nowhere.fileno(), fd)
+        os.dup2(nowhere.fileno(), 0)
+        for fd in (1, 2):
+            os.dup2(nowhere.fileno() if output is None else output, fd)
+    # New objects: in a forked copy the parent's may write elsewhere. By lines: a worker ends without flushing.
+    sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
     yield
 
 
-def run_forked(control: socket.socket, verifier: Verifier, memory_mb: int) -> Never:
+def run_forked(control: socket.socket, verifier: Verifier, memory_mb: int, output: int | None) -> Never:
     """Become a template in a forked copy of the parent: for functions that no fresh interpreter can import."""
     try:
         gc.freeze()  # never collect the parent's objects here: their file descriptors mean other files now
@@ -241,10 +250,10 @@ def run_forked(control: socket.socket, verifier: Verifier, memory_mb: int) -> Ne
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
-        own = control.fileno()
-        os.closerange(3, own)
-        os.closerange(own + 1, min(max(resource.getrlimit(resource.RLIMIT_NOFILE)[0], own + 2), 1 << 20))
-        with _quiet():
+        with _redirected(output):
+            own = control.fileno()
+            os.closerange(3, own)
+            os.closerange(own + 1, min(max(resource.getrlimit(resource.RLIMIT_NOFILE)[0], own + 2), 1 << 20))
             run_template(control, verifier, memory_mb)
     finally:
         os._exit(1)
