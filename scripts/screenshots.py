@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -76,7 +75,7 @@ def viewer(page: Page, home: Path) -> None:
             page.wait_for_timeout(1500)
             page.screenshot(path=PICTURES / f"view-{name}.png")
     finally:
-        process.send_signal(signal.SIGINT)
+        process.terminate()
         process.wait(20)
 
 

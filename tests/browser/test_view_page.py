@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -44,7 +43,7 @@ def serve() -> Iterator[Serve]:
 
     yield start
     for process in started:
-        process.send_signal(signal.SIGINT)
+        process.terminate()
         process.wait(20)
 
 

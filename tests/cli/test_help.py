@@ -16,7 +16,7 @@ from rollforge.cli.app import COMMANDS, build_app, load_command
 from rollforge.errors import UsageError
 from tests.builders import make_rollout, write_rows
 
-SERVERS = {"simulate", "serve-verifier"}
+SERVERS = {"simulate", "serve-verifier", "view"}
 
 
 @pytest.mark.parametrize("verb", COMMANDS)
