@@ -15,6 +15,9 @@ from pathlib import Path
 BAGS = re.compile(r"\bJsonObject\b|\bdict\[str, Any\]")
 """Spellings of "a dictionary of anything"."""
 
+UNCHECKED = re.compile(r"\bJsonFields\b|\bdict\[str, object\]")
+"""Spellings of "a dictionary whose values must be narrowed before use": typed, yet no record."""
+
 BANNED = ("This module", "data set", " is told", "is had")
 """Phrases that `tests/test_words.py` refuses."""
 
@@ -29,6 +32,8 @@ class Shape:
     undocumented: int = 0
     bags: dict[str, int] = field(default_factory=dict)
     """Mentions of JsonObject and dict[str, Any] by module; imports are not mentions."""
+    unchecked: int = 0
+    """Mentions of JsonFields and dict[str, object]."""
     broad_excepts: int = 0
     openings: int = 0
     """Modules whose docstring opens with "This module"."""
@@ -49,6 +54,7 @@ def measure(package: Path) -> Shape:
         shape.undocumented += bool(text.strip()) and docstring is None
         shape.openings += (docstring or "").startswith("This module")
         shape.bags[name] = len(BAGS.findall(_without_imports(text, parsed)))
+        shape.unchecked += len(UNCHECKED.findall(_without_imports(text, parsed)))
         for phrase in BANNED:
             shape.phrases[phrase] += text.count(phrase)
         for node in ast.walk(parsed):
@@ -95,6 +101,9 @@ def main() -> None:
     print(f"JsonObject and dict[str, Any]: {bags}, {bags / thousands:.1f} per 1,000 lines; most in:")
     for name, count in sorted(shape.bags.items(), key=lambda item: -item[1])[:8]:
         print(f"  {count:5d}  {name}")
+    print(
+        f"JsonFields and dict[str, object]: {shape.unchecked}, {shape.unchecked / thousands:.1f} per 1,000 lines"
+    )
     print(f"broad excepts: {shape.broad_excepts}, {shape.broad_excepts / thousands:.2f} per 1,000 lines")
     print(f"modules that open with 'This module': {shape.openings}")
     print("banned phrases: " + ", ".join(f"{phrase.strip()!r} {shape.phrases[phrase]}" for phrase in BANNED))

@@ -10,10 +10,8 @@ from simulated_client import answer_text, ask, chat, send
 from rollforge.errors import UsageError
 from rollforge.records import Response, Task
 from rollforge.simulate import SimulatedServer, SimulateOptions
-from rollforge.verifiers.equivalence_judge import EquivalenceVerifier
-from rollforge.verifiers.equivalence_judge import Options as EquivalenceOptions
-from rollforge.verifiers.judge import Options as JudgeOptions
-from rollforge.verifiers.judge import RubricJudge
+from rollforge.verifiers.equivalence_judge import EquivalenceOptions, EquivalenceVerifier
+from rollforge.verifiers.judge import RubricJudge, RubricJudgeOptions
 
 QUESTION = "What is 47 × 83 + 12? Put the final answer in \\boxed{}."
 
@@ -127,7 +125,7 @@ async def test_the_simulated_model_judges(answer, reward):
     async with SimulatedServer() as server:
         where = {"model": "simulated", "base_url": server.base_url}
         same = EquivalenceVerifier(EquivalenceOptions(**where))
-        graded = RubricJudge(JudgeOptions(rubric="right or wrong", **where))
+        graded = RubricJudge(RubricJudgeOptions(rubric="right or wrong", **where))
         verdicts = [await same.verify(task, response), await graded.verify(task, response)]
         await same.close()
         await graded.close()

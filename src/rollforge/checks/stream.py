@@ -134,7 +134,7 @@ class Watch:
             self._begin_stretch(task, reward, at)
         self._last_at = at
         is_still = self._task_count >= LEAST_TASKS
-        if verify_seconds is not None:
+        if verify_seconds is not None and math.isfinite(verify_seconds):
             self._observe_latency(math.log(verify_seconds + 1e-6), is_still)
         self._reward_fast += FAST * (reward - self._reward_fast)
         if not is_still:
@@ -150,7 +150,7 @@ class Watch:
         if is_empty:
             self._empties += 1
             self._empties_rewarded += reward > (self._drop_low + self._drop_high) / 2
-        if answer_hash is not None:
+        if answer_hash is not None and not is_empty:  # agents that record no text give many equal "answers"
             self._observe_answer((task, answer_hash), reward)
         if self._task_count >= self._next_look or self.judged % EVERY == 0:
             self._judge()

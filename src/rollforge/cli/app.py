@@ -88,11 +88,11 @@ COMMANDS = {
     "simulate": Verb(
         "simulate:simulate", "Serve a simulated, seeded, OpenAI-compatible model on loopback; no key, no GPU."
     ),
+    "init": Verb("init:init", "Write a starter file and a test that runs; files that exist are left alone."),
     "test-verifier": Verb(
         "test_verifier:test_verifier",
         "Test a verifier on the cases beside it: full reward, zero reward, malformed rows, determinism.",
     ),
-    "init": Verb("init:init", "Write a starter file and a test that runs; files that exist are left alone."),
     "serve-verifier": Verb(
         "serve_verifier:serve_verifier",
         "Serve a verifier as a NeMo Gym resources server: /seed_session, /verify, /aggregate_metrics, /reverify_mode.",

@@ -141,8 +141,9 @@ class NativeRows:
         if self._kind == "rollouts":
             _add_nested(found, nested)
         for key, name in KEY_COLUMNS.items():
-            if key in found and name in columns:
-                columns[name] = _key_column(key, found[key], raw, notes)
+            if key in found:
+                values = _key_column(key, found[key], raw, notes)
+                columns |= {name: values} if name in columns else {}
         return part_table(
             columns, found, {name: _text_column(count, *parts) for name, *parts in texts}
         ), notes

@@ -282,6 +282,10 @@ def _upside_down(run: MadeRun, rng: Rng) -> None:
 @_defect("two-versions", "mixed-verifiers")
 def _two_versions(run: MadeRun, rng: Rng) -> None:
     late = _after(run, rng.uniform(0.3, 0.9))
+    first = int(np.argmax(late))
+    late[np.argmax(run.columns["task"] == run.columns["task"][first])] = (
+        False  # the change falls into a group
+    )
     run.columns["fingerprint"] = np.where(late, "9e77d001", run.columns["fingerprint"])
 
 

@@ -265,7 +265,9 @@ class CollectEngine:
             self._large.release()
 
     async def _make_rollout(self, work: Work) -> None:
-        begun = time.time()
+        begun = time.time() - (
+            time.monotonic() - work.started
+        )  # the clock time at which `seconds` began to count
         try:
             trajectory = await self._generate(work)
         except Outage as outage:
