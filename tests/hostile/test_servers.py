@@ -66,9 +66,10 @@ def collect(folder: Path, fault: str, *more: str) -> tuple[subprocess.CompletedP
     tasks.write_text("".join(json.dumps(row) + "\n" for row in example_tasks(6, 0, "math")))
     words = ["collect", "-i", "tasks.jsonl", "-o", "run", "-m", "simulated", "--verifier", "exact", "-c", "6"]
     program = (
-        "import resource, sys, atexit\n"
-        "peak = lambda: open('peak', 'w').write(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))\n"
-        "atexit.register(peak)\n"
+        "import re, sys, atexit\n"
+        # ru_maxrss would start from the memory of the process that forked this one.
+        "peak = lambda: re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]\n"
+        "atexit.register(lambda: open('peak', 'w').write(str(int(peak()) / 1024)))\n"
         "from rollforge.cli import main\nmain(sys.argv[1:])"
     )
     with SimulatedProcess(SimulateOptions(faults=(fault,))) as server:
