@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -27,6 +26,7 @@ from rollforge.steps.verify import flip_keys
 from rollforge.view.book import Book
 from rollforge.view.dataset import DatasetBook, manifest_facts
 from rollforge.view.guard import Guard
+from rollforge.web_guard import is_loopback
 
 DEADLINE_S = 20.0
 """Longest time for one question; then the query is interrupted and the page says so."""
@@ -57,16 +57,6 @@ class ViewOptions(Struct, frozen=True, kw_only=True):
                 f"{self.host} can be reached by other machines",
                 hint="keep the default and use ssh -L, or give a secret of your own: --token-env NAME",
             )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 class Server:

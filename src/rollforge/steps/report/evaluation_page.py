@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rollforge.charts import Interval, Point, Series, interval_chart, line_chart
 from rollforge.steps.report.figures import Figure, between, number, slug
 from rollforge.steps.report.html import Html, join, table, tag
-from rollforge.steps.report.inputs import BenchFacts, LoggedStep, StatisticFacts
+from rollforge.steps.report.inputs import AtKFacts, BenchFacts, LoggedStep
 from rollforge.steps.report.page import Section, document, figures
 
 COLOURS = ("1", "2", "3", "4")
@@ -70,13 +70,13 @@ def _taskset(bench: BenchFacts, taskset: str, logged: Sequence[LoggedStep]) -> H
     return join([tag("p", "; ".join(coverage) + ".", css="soft"), figures(found)])
 
 
-def _statistics(bench: BenchFacts, label: str, taskset: str, metric: str) -> dict[str, StatisticFacts]:
+def _statistics(bench: BenchFacts, label: str, taskset: str, metric: str) -> dict[str, AtKFacts]:
     model = bench.models[label]
     found = model.tasksets.get(taskset)
     return found.metrics.get(metric, {}) if found else {}
 
 
-def _chosen(statistics: dict[str, StatisticFacts]) -> list[str]:
+def _chosen(statistics: dict[str, AtKFacts]) -> list[str]:
     """The statistics worth drawing: the mean first, then the largest k of each kind."""
     found = []
     for prefix in SHOWN:

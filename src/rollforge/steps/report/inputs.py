@@ -38,7 +38,7 @@ class CountFacts(Struct, kw_only=True):
 
 
 class AtKFacts(Struct, kw_only=True):
-    """A value at k."""
+    """A value with its interval over tasks: at k, or a statistic of an evaluation."""
 
     value: float | None
     ci: list[float] | None
@@ -266,14 +266,6 @@ class ManifestFacts(Struct, kw_only=True):
     check: GateFacts = GateFacts()
 
 
-class StatisticFacts(Struct, kw_only=True):
-    """One statistic of an evaluation."""
-
-    value: float | None
-    ci: list[float] | None
-    tasks: int
-
-
 class TasksetFacts(Struct, kw_only=True):
     """One task set of an evaluation."""
 
@@ -281,7 +273,7 @@ class TasksetFacts(Struct, kw_only=True):
     runs: int
     judged: int
     coverage: float
-    metrics: dict[str, dict[str, StatisticFacts]]
+    metrics: dict[str, dict[str, AtKFacts]]
 
 
 class EvaluationFacts(Struct, kw_only=True):
