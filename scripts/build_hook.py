@@ -1,7 +1,7 @@
 """Compiles the C modules when rollforge is installed; without a compiler, Python code does the same work more slowly.
 
 Hatchling calls it. Each module lies beside its source, so that an editable install finds it too. A digest of the source is compiled
-in, so that a module older than its source is noticed (`rollforge/native.py`).
+in, so that a module older than its source is noticed (`rollforge/runtime/native.py`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import sys
 import sysconfig
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ MODULES = (
 )
 """Their paths without suffix. Every importer of one can do without it."""
 
+STABLE_API, STABLE_SUFFIX = "0x030b0000", ".abi3.so"
+"""The stable ABI of Python 3.11, the oldest that rollforge runs on, and what its modules are called."""
 INCLUDE = re.compile(rb'^#include "([^"]+)"', re.MULTILINE)
 WARNINGS = ["-Wall", "-Wextra", "-Werror"]
 HARDENING = ["-fstack-protector-strong", "-D_FORTIFY_SOURCE=2"]
@@ -40,7 +43,9 @@ class CompiledModules(BuildHookInterface):  # type: ignore[misc]
         for module in MODULES:
             if self._compile(module, is_editable=version == "editable"):
                 build_data["pure_python"] = False
-                build_data["infer_tag"] = True
+                build_data["infer_tag"] = not has_stable_abi()
+                if has_stable_abi():
+                    build_data["tag"] = f"cp311-abi3-{_platform()}"
                 build_data["artifacts"].append(f"/{module}{_suffix()}")
 
     def _compile(self, module: str, *, is_editable: bool) -> bool:
@@ -57,15 +62,37 @@ class CompiledModules(BuildHookInterface):  # type: ignore[misc]
                 target.unlink(missing_ok=True)  # an older one would be found
             return False
         partial.replace(target)
+        if is_editable and has_stable_abi():
+            # One of this very version of Python would be found first.
+            source.with_name(source.stem + str(sysconfig.get_config_var("EXT_SUFFIX"))).unlink(
+                missing_ok=True
+            )
         return True
 
 
+def has_stable_abi() -> bool:
+    """Whether one module serves every later Python: not on builds without the global lock, which lack the stable ABI."""
+    return STABLE_SUFFIX in EXTENSION_SUFFIXES and not sysconfig.get_config_var("Py_GIL_DISABLED")
+
+
 def _suffix() -> str:
-    return str(sysconfig.get_config_var("EXT_SUFFIX"))
+    return STABLE_SUFFIX if has_stable_abi() else str(sysconfig.get_config_var("EXT_SUFFIX"))
+
+
+def _platform() -> str:
+    """The platform tag; on macOS of the oldest system that the compiler builds for."""
+    from packaging.tags import platform_tags
+
+    asked = os.environ.get("_PYTHON_HOST_PLATFORM", "")
+    if asked.startswith("macosx-"):  # cibuildwheel
+        return asked.replace("-", "_").replace(".", "_")
+    tags = list(platform_tags())
+    # Plain `linux_…`: which manylinux it is, auditwheel finds out.
+    return next((tag for tag in tags if tag.startswith("linux_")), tags[0])
 
 
 def source_digest(source: Path) -> str:
-    """A digest of a C source and of what it includes; `rollforge.native` computes the same."""
+    """A digest of a C source and of what it includes; `rollforge.runtime.native` computes the same."""
     digest, pending, seen = hashlib.sha256(), [source], set()
     while pending:
         path = pending.pop(0)
@@ -83,6 +110,7 @@ def command(source: Path, target: Path, flags: tuple[str, ...] = ("-O3",)) -> li
     words = [*compiler, *flags, "-std=c11", "-D_GNU_SOURCE", "-fPIC", "-shared", *WARNINGS, *HARDENING]
     words += [
         f'-DSOURCE_DIGEST="{source_digest(source)}"',
+        *([f"-DPy_LIMITED_API={STABLE_API}"] if has_stable_abi() else []),
         f"-I{sysconfig.get_path('include')}",
         str(source),
         "-o",

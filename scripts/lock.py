@@ -18,8 +18,11 @@ HEADER = "# What CI installs, with hashes. Written by `make lock`; do not edit.\
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         build = Path(folder) / "build.in"
-        build.write_text("hatchling>=1.25\n")
+        build.write_text(
+            "hatchling>=1.25\neditables>=0.5\n"
+        )  # without build isolation, an editable install needs both
         words = ["--universal", "--python-version", "3.11", "--extra", "dev", "--extra", "sinks-test"]
+        words += ["--extra", "integration"]
         words += ["--generate-hashes", "--no-header", "--no-annotate", "--upgrade", "--quiet"]
         made = Path(folder) / "made.txt"
         subprocess.run(

@@ -1,59 +1,118 @@
 """Plants mistakes in the source, one at a time, and runs the tests that should notice: `python scripts/mutants.py`.
 
-A seeded sample of mutants over steps, recipes, checks, statistics, index and store: a flipped comparison, another threshold, a
-reversed sort order, a join with a key too few. Each is planted in a temporary copy of the tree. Prints which ones the tests
-caught; exit code 1 when fewer than `--least` of 60 are.
+A seeded sample of mutants over statistics, adaptive sampling, recipes, checks, index, store, steps, proxy,
+environments and importers: a flipped comparison, a boundary moved by one (`<` to `<=`), another threshold (limits of
+checks included), a reversed sort order, a join with a key too few. Each is planted in a temporary copy of the tree.
+Prints which ones the tests caught; exit code 1 when fewer than `--least` of 60 are.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import hashlib
+import multiprocessing
 import os
-import random
 import re
+import resource
 import shutil
-import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
+
+import aiohttp  # noqa: F401  (loaded once here, for the forks that run the tests)
+import duckdb  # noqa: F401
+import msgspec  # noqa: F401
+import numpy  # noqa: F401
+import pyarrow.parquet  # noqa: F401
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = Path("src/rollforge")
 
 AREAS: dict[str, tuple[list[str], list[str]]] = {
     "stats": (
-        ["stats.py", "intervals.py", "at_k.py", "group_yield.py"],
-        ["tests/test_stats.py", "tests/test_group_yield.py", "tests/steps/test_metrics.py", "tests/steps/test_profile.py"],
+        ["statistics"],
+        ["tests/test_stats.py", "tests/steps/test_metrics.py", "tests/steps/test_profile.py"],
+    ),
+    "adaptive": (
+        ["adaptive", "steps/collect/goal"],
+        ["tests/test_group_yield.py", "tests/steps/test_goal_schedule.py", "tests/test_adaptive_coverage.py"],
     ),
     "recipes": (
         ["recipes"],
-        ["tests/recipes", "tests/contract", "tests/steps/test_prepare.py", "tests/steps/test_prepare_groups.py"],
+        ["tests/recipes", "tests/contract/test_recipes.py", "tests/steps/test_prepare.py", "tests/steps/test_prepare_groups.py"],
     ),
-    "checks": (["checks"], ["tests/checks", "tests/contract"]),
+    "checks": (["checks"], ["tests/checks", "tests/contract/test_checks.py"]),
     "index": (
         ["index"],
         ["tests/index", "tests/properties", "tests/steps/test_metrics.py", "tests/steps/test_profile.py"],
     ),
-    "store": (["store"], ["tests/store", "tests/hostile", "tests/steps/test_collect.py", "tests/e2e", "tests/index"]),
+    "store": (["store"], ["tests/store", "tests/steps/test_collect.py", "tests/index"]),
     "steps": (
-        ["steps/check", "steps/collect", "steps/metrics", "steps/prepare", "steps/profile", "steps/verify", "steps/show.py"],
+        [
+            "steps/check", "steps/collect", "steps/metrics", "steps/prepare", "steps/profile", "steps/verify", "steps/show.py",
+            "steps/merge.py",
+        ],
         ["tests/steps", "tests/checks", "tests/cli"],
     ),
+    "proxy": (["proxy"], ["tests/proxy"]),
+    "environments": (["environments"], ["tests/environments", "tests/contract/test_environments.py"]),
+    "importers": (["importers"], ["tests/importers"]),
 }  # fmt: skip
 """For each area: its modules, and the tests that should notice a mistake there."""
 
 NOT_LOGIC = re.compile(
-    r"CHUNK|BUFFER|BYTES|SECONDS|WORKERS|THREADS|BATCH|CACHE|TIMEOUT|WIDTH|VERSION|_LIMIT|SHOWN|timeout|memory|seed"
+    r"CHUNK|BUFFER|BLOCK|BATCH|WORKERS|THREADS|LANES|AT_ONCE|CACHE|TIMEOUT|SECONDS|_S$|DELAY|VERSION|version"
 )
-"""Names of numbers that change speed or layout, and no result."""
+"""Names of numbers that change no result: sizes of blocks, how many work at once, versions, times that a test would wait."""
+
+SAME_RESULT = {
+    "statistics/intervals.py: MOST_STEPS": "Newton's method converges in fewer steps",
+    "statistics/stats.py: FEW_GROUPS": "chooses between two ways to the same sums",
+    "statistics/stats.py: MOST_PADDING": "chooses between two ways to the same sums",
+    "statistics/intervals.py: abs(1 - change) < 1e-15  ->  abs(1 - change) <= 1e-15": "no float is that far from 1",
+    "adaptive/group_yield.py: TINY": "a floor against the logarithm of zero",
+    "adaptive/sampling_rule.py: ROUNDS": "the rate converges in fewer rounds",
+    "steps/collect/goal/goal_schedule.py: LAG": "batches in flight",
+    "steps/collect/engine.py: time.monotonic() - self.live.started >= limit  ->  time.monotonic() - self.live.started > limit": (
+        "a clock is never at the limit exactly"
+    ),
+    "recipes/base.py: count > 1  ->  count >= 1": "0 / 0 of a single reward is the same NaN",
+    "checks/identical.py: len(run.agent.names) > 1  ->  len(run.agent.names) >= 1": "a single agent has all rewards, which differ",
+    "checks/building_blocks/evidence.py: TOGETHER": "columns read at a time",
+    "index/arrow.py: JOINED": "texts joined at a time",
+    "index/bucket_index.py: MOST_SPANS": "above it the whole file is read instead",
+    "index/cache.py: SPARE_FILES": "file descriptors left for other uses",
+    "index/native_reader.py: REMEMBERED": "size of a cache of hashes",
+    "index/row_text.py: FEW_ROWS": "chooses between two ways to the same offsets",
+    "steps/prepare/write_rows.py: REPORT_EVERY": "rows between two reports of progress",
+    "steps/prepare/write_rows.py: PARQUET_ROWS": "rows written at a time",
+    "steps/profile/profile_files.py: SLICE": "tasks held in memory at a time",
+    "steps/profile/profile_files.py: REST": "slices between two releases of memory",
+}
+"""Mistakes that change no result, each with its reason: `module: NAME` of a number, or `module: before  ->  after`."""
 
 FLIPS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
 }  # fmt: skip
+
+BOUNDARIES: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
+}  # fmt: skip
+
+SLOW_FOLDERS = {"trainers", "browser", "real", "e2e", "typing"}
+"""Folders of tests that take minutes; what only they notice counts as missed."""
+
+LONGEST = 30
+"""Seconds of CPU for the tests of one mutant, unless `--seconds` says otherwise."""
+
+MOST_FILES = 6
+"""Test files per mutant, nearest first: a test far from a module that alone notices a mistake there is no guard of it."""
 
 KEYS = {"task", "rollout", "file", "agent", "verifier"}
 
@@ -78,10 +137,11 @@ class _Sites(ast.NodeTransformer):
         self.wanted = wanted
         self.sites: list[tuple[int, str, str]] = []
 
-    def _plant(self, node: ast.AST, kind: str, changed: ast.AST) -> ast.AST:
+    def _plant(self, node: ast.AST, kind: str, changed: ast.AST, name: str = "") -> ast.AST:
         number = len(self.sites)
         before, after = ast.unparse(node), ast.unparse(changed)
-        self.sites.append((getattr(node, "lineno", 0), kind, f"{before[:60]}  ->  {after[:60]}"))
+        text = f"{before[:60]}  ->  {after[:60]}"
+        self.sites.append((getattr(node, "lineno", 0), kind, f"{name} = {text}" if name else text))
         return ast.copy_location(changed, node) if number == self.wanted else node
 
     def visit_Raise(self, node: ast.Raise) -> ast.AST:
@@ -96,7 +156,7 @@ class _Sites(ast.NodeTransformer):
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
         name = ast.unparse(node.target)
         if node.value is not None and _is_number(node.value) and not NOT_LOGIC.search(name):
-            node.value = self._threshold(node.value)
+            node.value = self._threshold(name, node.value)
         elif node.value is not None:
             node.value = self.visit(node.value)
         return node
@@ -105,13 +165,13 @@ class _Sites(ast.NodeTransformer):
         name = ast.unparse(node.targets[0])
         if name.isupper() and _is_number(node.value):
             if not NOT_LOGIC.search(name):
-                node.value = self._threshold(node.value)
+                node.value = self._threshold(name, node.value)
             return node
         return self.generic_visit(node)
 
-    def _threshold(self, value: ast.expr) -> ast.expr:
+    def _threshold(self, name: str, value: ast.expr) -> ast.expr:
         assert isinstance(value, ast.Constant) and isinstance(value.value, int | float)
-        changed = self._plant(value, "threshold", ast.Constant(value.value * 4))
+        changed = self._plant(value, "threshold", ast.Constant(value.value * 4), name)
         assert isinstance(changed, ast.expr)
         return changed
 
@@ -120,11 +180,21 @@ class _Sites(ast.NodeTransformer):
         flip = FLIPS.get(type(node.ops[0]))
         if flip is None or len(node.ops) != 1:
             return node
+        boundary = BOUNDARIES.get(type(node.ops[0]))
+        if boundary is not None:
+            moved = self._plant(node, "boundary", ast.Compare(node.left, [boundary()], node.comparators))
+            if moved is not node:
+                return moved
         return self._plant(node, "comparison", ast.Compare(node.left, [flip()], node.comparators))
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         name = ast.unparse(node.func)
+        if name == "check":  # the limits of a check are keywords of its decorator
+            for keyword in node.keywords:
+                if keyword.arg is not None and _is_number(keyword.value):
+                    keyword.value = self._threshold(keyword.arg, keyword.value)
+            return node
         if name in ("np.sort", "np.argsort"):
             backwards = ast.Slice(step=ast.UnaryOp(ast.USub(), ast.Constant(1)))
             return self._plant(node, "sort order", ast.Subscript(node, backwards, ast.Load()))
@@ -146,6 +216,14 @@ class _Sites(ast.NodeTransformer):
                     return self._plant(node, kind, ast.Constant(text.replace(old, new, 1)))
         return node
 
+    def visit_Dict(self, node: ast.Dict) -> ast.AST:
+        """Columns named in a dictionary are an option of a library, such as those to keep statistics of: no join."""
+        is_option = [isinstance(value, ast.List | ast.Tuple) for value in node.values]
+        node.values = [
+            value if skip else self.visit(value) for value, skip in zip(node.values, is_option, strict=True)
+        ]
+        return node
+
     def visit_List(self, node: ast.List) -> ast.AST:
         return self._columns(node)
 
@@ -161,16 +239,18 @@ class _Sites(ast.NodeTransformer):
 
 
 def _is_number(value: ast.expr) -> bool:
-    """Whether it is a number that decides something: no flag, no start value, no block size, no tolerance for rounding."""
-    if not isinstance(value, ast.Constant) or isinstance(value.value, bool | str):
-        return False
-    number = value.value
-    is_block_size = isinstance(number, int) and number >= 256 and number & (number - 1) == 0
-    return isinstance(number, int | float) and not is_block_size and abs(number) >= 1e-4
+    """Whether it is a number that decides something: no flag, and no zero, which four times itself would not change."""
+    return isinstance(value, ast.Constant) and type(value.value) in (int, float) and value.value != 0
 
 
 def modules_of(area: str) -> Iterator[Path]:
-    """The area's Python files, below the package."""
+    """The area's Python files, below the package, without those of an area before it."""
+    before = list(AREAS)[: list(AREAS).index(area)]
+    others = {module for one in before for module in modules_of(one)}
+    yield from (module for module in _files_of(area) if module not in others)
+
+
+def _files_of(area: str) -> Iterator[Path]:
     for name in AREAS[area][0]:
         path = ROOT / PACKAGE / name
         found = sorted(path.rglob("*.py")) if path.is_dir() else [path] if path.exists() else []
@@ -186,18 +266,28 @@ def mutants_of(area: str) -> list[Mutant]:
         made += [
             Mutant(area, str(module), line, kind, number, text)
             for number, (line, kind, text) in enumerate(sites.sites)
+            if not _names(str(module), kind, text) & SAME_RESULT.keys()
         ]
     return made
 
 
+def _names(module: str, kind: str, text: str) -> set[str]:
+    """How `SAME_RESULT` may name a mistake: by its text, or a number by its name."""
+    return {f"{module}: {text}"} | (
+        {f"{module}: {text.partition(' = ')[0]}"} if kind == "threshold" else set()
+    )
+
+
 def sample(count: int, seed: int) -> list[Mutant]:
-    """A seeded sample, as many from each area, and within an area of every kind in turn."""
-    rng = random.Random(seed)
+    """A seeded sample, as many from each area, and within an area of every kind in turn.
+
+    A change of the source changes the sample only there: the order is by a hash of each mistake's text and module.
+    """
     chosen: list[Mutant] = []
     by_area = {area: mutants_of(area) for area in AREAS}
     for mutants in by_area.values():
-        rng.shuffle(mutants)
-    kinds = ("threshold", "comparison", "sort order", "join key")
+        mutants.sort(key=lambda one: _rank(one, seed))
+    kinds = ("threshold", "comparison", "boundary", "sort order", "join key")
     turn = 0
     while len(chosen) < count and any(by_area.values()):
         area = list(AREAS)[turn % len(AREAS)]
@@ -210,7 +300,12 @@ def sample(count: int, seed: int) -> list[Mutant]:
     return chosen
 
 
-def is_caught(mutant: Mutant, tree: Path) -> bool:
+def _rank(mutant: Mutant, seed: int) -> bytes:
+    words = f"{seed} {mutant.module} {mutant.kind} {mutant.text} {mutant.number}"
+    return hashlib.sha256(words.encode()).digest()
+
+
+def is_caught(mutant: Mutant, tree: Path, seconds: int) -> bool:
     """Plant the mistake in `tree` and run the area's tests; a failure counts if that test passes without the mistake."""
     path = tree / PACKAGE / mutant.module
     source = path.read_text()
@@ -218,42 +313,83 @@ def is_caught(mutant: Mutant, tree: Path) -> bool:
     failing_anyway: list[str] = []
     while len(failing_anyway) < 5:
         path.write_text(ast.unparse(planted))
-        failed = first_failure(tree, tests_for(mutant, tree), failing_anyway)
+        failed = first_failure(tree, tests_for(mutant, tree), failing_anyway, seconds)
         path.write_text(source)
         if failed is None:
             return False
-        if first_failure(tree, [failed], []) is None:
+        if first_failure(tree, [failed], [], LONGEST) is None:
             return True
         failing_anyway.append(failed)
     return False
 
 
 def tests_for(mutant: Mutant, tree: Path) -> list[str]:
-    """The area's tests, those of the mutant's own step first."""
-    tests = [test for test in AREAS[mutant.area][1] if (tree / test).exists()]
-    if mutant.area == "steps":
-        step = mutant.module.split("/")[1].removesuffix(".py")
-        own = sorted((tree / "tests" / "steps").glob(f"test_{step}*.py"))
-        tests = [*(str(one.relative_to(tree)) for one in own), *tests]
-    return list(dict.fromkeys(tests))
+    """The test files that know the mutant's module, nearest first, then the other quick tests of its area."""
+    path = Path(mutant.module)
+    dotted = "rollforge." + ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+    parent = dotted.rpartition(".")[0]
+    names = defined_names(tree / PACKAGE / path)
+    area = [tree / test for test in AREAS[mutant.area][1]]
+    known: dict[str, int] = {}
+    for file in sorted((tree / "tests").rglob("test_*.py")):
+        text = file.read_text()
+        is_of_area = any(file == test or test in file.parents for test in area)
+        nearness = (
+            8 * (file.stem in (f"test_{path.stem}", f"test_{path.parent.name}"))
+            + 4 * (dotted in text)
+            + 2 * (parent != "rollforge" and parent in text and bool(names & set(re.findall(r"\w+", text))))
+            + is_of_area
+        )
+        if nearness and not set(file.relative_to(tree).parts) & SLOW_FOLDERS:
+            known[str(file.relative_to(tree))] = nearness
+    size = {name: (tree / name).stat().st_size for name in known}
+    return sorted(known, key=lambda name: (-min(known[name], 4), size[name]))[:MOST_FILES]
 
 
-def first_failure(tree: Path, tests: list[str], without: list[str]) -> str | None:
-    """The first test that fails, or None when all pass; a run that takes too long fails at its first test."""
-    words = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout", "120"]
+def defined_names(path: Path) -> set[str]:
+    """Public functions and classes of a module."""
+    return {
+        node.name
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        and not node.name.startswith("_")
+    }
+
+
+def first_failure(tree: Path, tests: list[str], without: list[str], seconds: int) -> str | None:
+    """The first test that fails, or None when all pass, or when none has failed after so many seconds of CPU."""
+    words = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout", "300", "-m", "not slow"]
     words += [word for test in without for word in ("--deselect", test)]
-    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", *words, *tests],
-            cwd=tree, env=environment, capture_output=True, text=True, check=False, timeout=900,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return tests[0]
-    if done.returncode == 0:
+    printed = tree / "printed.txt"
+    child = os.fork()
+    if child == 0:
+        _run_tests(tree, [*words, *tests], printed, seconds)
+    _, status = os.waitpid(child, 0)
+    if not os.WIFEXITED(status) or os.WEXITSTATUS(status) == 0:  # the system ended it, or all passed
         return None
-    named = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, flags=re.MULTILINE)
+    named = re.findall(r"^(?:FAILED|ERROR) (\S+)", printed.read_text(errors="replace"), flags=re.MULTILINE)
     return named[0] if named else tests[0]
+
+
+def _run_tests(tree: Path, words: list[str], printed: Path, seconds: int) -> NoReturn:
+    """Run pytest in this process, a fork that has the heavy libraries already, and end it."""
+    code = 1
+    try:
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+        os.chdir(tree)
+        file = os.open(printed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        source = str(tree / "src")
+        os.environ |= {"PYTHONPATH": source, "PYTHONDONTWRITEBYTECODE": "1"}
+        sys.dont_write_bytecode = True
+        sys.path[:] = [str(tree), source, *(one for one in sys.path if one != str(ROOT / "src"))]
+        code = int(pytest.main(words))
+        sys.stdout.flush()
+    except BaseException:  # noqa: BLE001  (whatever it is, this process must not go on as a second parent)
+        traceback.print_exc()
+    finally:
+        os._exit(code)
 
 
 def copy_tree(folder: Path) -> Path:
@@ -265,6 +401,13 @@ def copy_tree(folder: Path) -> Path:
     return folder
 
 
+def _try_all(
+    mutants: list[Mutant], tree: Path, seconds: int, results: multiprocessing.Queue[tuple[Mutant, bool]]
+) -> None:
+    for mutant in mutants:
+        results.put((mutant, is_caught(mutant, tree, seconds)))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--count", type=int, default=60)
@@ -272,25 +415,30 @@ def main() -> int:
     parser.add_argument("--least", type=int, default=55, help="how many of 60 must be caught")
     parser.add_argument("--area", choices=list(AREAS), help="only this area")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--seconds", type=int, default=LONGEST, help="of CPU for the tests of one mutant")
+    parser.add_argument(
+        "--only", nargs="*", metavar="MODULE:LINE", help="only these of the sample, as printed"
+    )
     parser.add_argument("--list", action="store_true", help="name the mutants, run nothing")
     options = parser.parse_args()
     chosen = [one for one in sample(options.count, options.seed) if options.area in (None, one.area)]
+    if options.only:
+        chosen = [one for one in chosen if f"{one.module}:{one.line}" in options.only]
     if options.list:
         for one in chosen:
             print(f"{one.module}:{one.line} {one.kind}: {one.text}")
         return 0
     caught = 0
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(options.jobs) as pool:
+    fork = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         trees = [copy_tree(Path(folder) / str(number)) for number in range(options.jobs)]
-
-        def try_one(mutant: Mutant) -> tuple[Mutant, bool]:
-            tree = trees.pop()
-            try:
-                return mutant, is_caught(mutant, tree)
-            finally:
-                trees.append(tree)
-
-        for mutant, is_noticed in pool.map(try_one, chosen):
+        results: multiprocessing.Queue[tuple[Mutant, bool]] = fork.Queue()
+        for number, tree in enumerate(trees):
+            fork.Process(
+                target=_try_all, args=(chosen[number :: options.jobs], tree, options.seconds, results)
+            ).start()
+        for _ in chosen:
+            mutant, is_noticed = results.get()
             caught += is_noticed
             word = "caught" if is_noticed else "MISSED"
             print(f"{word}  {mutant.module}:{mutant.line} {mutant.kind}: {mutant.text}", flush=True)

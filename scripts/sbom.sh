@@ -11,7 +11,7 @@ mkdir -p dist
 "$folder/release/bin/python" -m pip wheel --quiet --disable-pip-version-check --no-deps -w dist .
 wheel=$(ls -t dist/rollforge-*.whl | head -1)
 "$folder/release/bin/python" -m pip install --quiet --disable-pip-version-check "$wheel"
-version=$("$folder/release/bin/rollforge" --version)
+version=$("$folder/release/bin/rollforge" --version | sed -n "1s/^rollforge //p")
 "$folder/tool/bin/cyclonedx-py" environment "$folder/release/bin/python" --pyproject pyproject.toml --mc-type application \
   --output-reproducible --of JSON -o "dist/rollforge-$version.cdx.json"
 echo "wrote $wheel and dist/rollforge-$version.cdx.json"

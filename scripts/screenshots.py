@@ -40,6 +40,10 @@ def main() -> None:
             page = browser.new_page(viewport=SIZE)
             page.goto((home / "report.html").as_uri())
             page.screenshot(path=PICTURES / "report.png")
+            section = page.locator(
+                "section", has=page.get_by_role("heading", name="Rewards", exact=True)
+            ).last
+            page.screenshot(path=PICTURES / "report-charts.png", full_page=True, clip=section.bounding_box())
             viewer(page, home)
             browser.close()
 

@@ -11,15 +11,22 @@ import sys
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeGuard
 
 BAGS = re.compile(r"\bJsonObject\b|\bdict\[str, Any\]")
 """Spellings of "a dictionary of anything"."""
 
-UNCHECKED = re.compile(r"\bJsonFields\b|\bdict\[str, object\]")
-"""Spellings of "a dictionary whose values must be narrowed before use": typed, yet no record."""
+UNCHECKED = re.compile(r"\bJsonFields\b|\bdict\[str, object\]|\bMapping\[str, (?:object|Any)\]")
+"""Spellings of "a dictionary whose values must be narrowed before use", or read-only ones: typed, yet no record."""
 
 BANNED = ("This module", "data set", " is told", "is had")
 """Phrases that `tests/test_words.py` refuses."""
+
+VAGUE = ("told", "found", "place", "places")
+"""Names that say how a value came or that it is somewhere, and not what it is."""
+
+IDIOM_LINES = 3
+"""A vague name that lives no longer than this, in one function, hides nothing."""
 
 
 @dataclass
@@ -32,13 +39,17 @@ class Shape:
     undocumented: int = 0
     bags: dict[str, int] = field(default_factory=dict)
     """Mentions of JsonObject and dict[str, Any] by module; imports are not mentions."""
-    unchecked: int = 0
-    """Mentions of JsonFields and dict[str, object]."""
+    unchecked: dict[str, int] = field(default_factory=dict)
+    """Mentions of JsonFields, dict[str, object] and mappings of both by module."""
     broad_excepts: int = 0
+    unexplained: list[str] = field(default_factory=list)
+    """Broad excepts without a comment beside them."""
     openings: int = 0
     """Modules whose docstring opens with "This module"."""
     classes: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     phrases: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    vague: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    """Functions in which a vague name is a parameter or lives for more than a few lines."""
 
 
 def measure(package: Path) -> Shape:
@@ -54,11 +65,14 @@ def measure(package: Path) -> Shape:
         shape.undocumented += bool(text.strip()) and docstring is None
         shape.openings += (docstring or "").startswith("This module")
         shape.bags[name] = len(BAGS.findall(_without_imports(text, parsed)))
-        shape.unchecked += len(UNCHECKED.findall(_without_imports(text, parsed)))
+        shape.unchecked[name] = len(UNCHECKED.findall(_without_imports(text, parsed)))
         for phrase in BANNED:
             shape.phrases[phrase] += text.count(phrase)
+        lines = text.split("\n")
         for node in ast.walk(parsed):
             _count(shape, node, name)
+            if _is_broad(node) and "#" not in "".join(lines[node.lineno - 2 : node.lineno + 1]):
+                shape.unexplained.append(f"{name}:{node.lineno}")
     return shape
 
 
@@ -75,11 +89,24 @@ def _without_imports(text: str, parsed: ast.Module) -> str:
 def _count(shape: Shape, node: ast.AST, module: str) -> None:
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
         shape.functions.append((node.end_lineno - node.lineno + 1, f"{module}:{node.lineno} {node.name}"))
+        for name in VAGUE:
+            if _is_vague(node, name):
+                shape.vague[name].append(f"{module}:{node.lineno} {node.name}")
     elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
         shape.classes[node.name].append(module)
-    elif isinstance(node, ast.ExceptHandler):
-        names = "" if node.type is None else ast.unparse(node.type)
-        shape.broad_excepts += node.type is None or bool(re.search(r"\b(Base)?Exception\b", names))
+    shape.broad_excepts += _is_broad(node)
+
+
+def _is_broad(node: ast.AST) -> TypeGuard[ast.ExceptHandler]:
+    if not isinstance(node, ast.ExceptHandler):
+        return False
+    return node.type is None or re.search(r"\b(Base)?Exception\b", ast.unparse(node.type)) is not None
+
+
+def _is_vague(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> bool:
+    parameters = {one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)}
+    lines = [node.lineno for node in ast.walk(function) if isinstance(node, ast.Name) and node.id == name]
+    return name in parameters or (bool(lines) and max(lines) - min(lines) >= IDIOM_LINES)
 
 
 def main() -> None:
@@ -101,12 +128,30 @@ def main() -> None:
     print(f"JsonObject and dict[str, Any]: {bags}, {bags / thousands:.1f} per 1,000 lines; most in:")
     for name, count in sorted(shape.bags.items(), key=lambda item: -item[1])[:8]:
         print(f"  {count:5d}  {name}")
+    unchecked = sum(shape.unchecked.values())
     print(
-        f"JsonFields and dict[str, object]: {shape.unchecked}, {shape.unchecked / thousands:.1f} per 1,000 lines"
+        f"JsonFields, dict[str, object] and Mapping of both: {unchecked}, {unchecked / thousands:.1f} per 1,000 lines; most in:"
     )
-    print(f"broad excepts: {shape.broad_excepts}, {shape.broad_excepts / thousands:.2f} per 1,000 lines")
+    for name, count in sorted(shape.unchecked.items(), key=lambda item: -item[1])[:8]:
+        print(f"  {count:5d}  {name}")
+    wide = bags + unchecked
+    print(f"no record, all spellings: {wide}, {wide / thousands:.1f} per 1,000 lines; by folder:")
+    folders: dict[str, int] = defaultdict(int)
+    for counts in (shape.bags, shape.unchecked):
+        for name, count in counts.items():
+            folders["/".join(Path(name).parts[1:2])] += count
+    for name, count in sorted(folders.items(), key=lambda item: -item[1])[:8]:
+        print(f"  {count:5d}  {name}")
+    print(
+        f"broad excepts: {shape.broad_excepts}, {shape.broad_excepts / thousands:.2f} per 1,000 lines; "
+        f"{len(shape.unexplained)} without a reason beside them"
+    )
     print(f"modules that open with 'This module': {shape.openings}")
     print("banned phrases: " + ", ".join(f"{phrase.strip()!r} {shape.phrases[phrase]}" for phrase in BANNED))
+    print(
+        f"functions with a vague name as a parameter or over more than {IDIOM_LINES} lines: "
+        + ", ".join(f"{name} {len(shape.vague[name])}" for name in VAGUE)
+    )
     print(f"public class names defined more than once: {len(repeated)}")
     for name, places in sorted(repeated.items()):
         print(f"  {name}: {', '.join(places)}")

@@ -13,6 +13,7 @@ pip="$venv/bin/python -m pip install --quiet --disable-pip-version-check"
 $pip torch==2.13.0
 $pip trl==1.16.0 transformers==5.22.2 datasets==5.2.0  # verl 0.9.1 names classes that transformers 5.23 no longer has
 $pip msgspec pytest  # with these the monitor's own code runs beside the trainers'
+$pip aiohttp xxhash math-verify  # with these rollforge.rewards and its verifier math run inside the trainers
 $pip tqdm pylatexenc requests pillow soundfile scipy absl-py && $pip --no-deps openrlhf==0.11.2
 $pip tensordict hydra-core omegaconf pandas codetiming ray orjson && $pip --no-deps verl==0.9.1
 $pip peft colorama addict && $pip --no-deps axolotl==0.19.0
