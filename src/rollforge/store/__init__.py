@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rollforge.store.ledger import Ledger
     from rollforge.store.lock import RunLock
     from rollforge.store.manifest import Manifest, is_alive, read_manifest, run_id
-    from rollforge.store.reading import UNREADABLE, read_json, reason_of
+    from rollforge.store.reading import UNREADABLE, parquet_file, read_json, reason_of
     from rollforge.store.tail import damaged_file, mend_tail
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "damaged_file",
     "is_alive",
     "mend_tail",
+    "parquet_file",
     "read_json",
     "read_manifest",
     "reason_of",
@@ -36,16 +37,16 @@ __all__ = [
     "write_atomically",
 ]
 
-_HOME = {
+_MODULE_OF = {
     "DurableFile": "durable", "mend_tail": "tail", "damaged_file": "tail", "replacing": "atomic", "write_atomically": "atomic",
     "Ledger": "ledger",
     "RunLock": "lock", "Manifest": "manifest", "is_alive": "manifest", "read_manifest": "manifest", "run_id": "manifest",
-    "UNREADABLE": "reading", "read_json": "reading", "reason_of": "reading",
+    "UNREADABLE": "reading", "parquet_file": "reading", "read_json": "reading", "reason_of": "reading",
 }  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     """Import a submodule on first use: readers need only file names, and writing imports asyncio."""
-    if name not in _HOME:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"rollforge.store.{_HOME[name]}"), name)
+    return getattr(import_module(f"rollforge.store.{_MODULE_OF[name]}"), name)

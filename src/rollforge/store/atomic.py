@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rollforge.errors import UsageError
-from rollforge.redaction import SECRETS
+from rollforge.store.shipping import copy_of
+from rollforge.text_safety.outgoing import outgoing_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -41,17 +42,19 @@ def replacing(path: Path, *, syncs: bool = True) -> Iterator[BinaryIO]:
             if syncs:
                 sync_file(file.fileno())
         Path(file.name).replace(path)
-    except BaseException:
+    except BaseException:  # also when interrupted: no half file stays
         Path(file.name).unlink(missing_ok=True)
         raise
     if syncs:
         sync_directory(path.parent)
+        if (copy := copy_of(path)) is not None:
+            copy.replace(path)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace a small file as a whole; secrets in it are masked."""
     with replacing(path) as file:
-        file.write(SECRETS.data(data))
+        file.write(outgoing_bytes(data))
 
 
 def new_file(folder: Path, *, prefix: str) -> BinaryIO:

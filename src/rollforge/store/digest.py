@@ -15,12 +15,14 @@ from threading import Event, Lock
 
 import msgspec
 
+from rollforge.store.reading import UNREADABLE
+
 STEP = 1 << 20
 """Bytes hashed at a time."""
 
 
 _LOCKS: dict[Path, Lock] = {}
-"""One per file: whoever needs a digest that is being taken waits for it."""
+"""One per file: callers wait for a digest that is being computed."""
 
 
 class _Remembered(msgspec.Struct):
@@ -50,7 +52,7 @@ class Digests:
             self._stop.set()
         self._pool.shutdown(wait=True, cancel_futures=failed is not None)
 
-    def begin(self, files: Iterable[tuple[Path, Path]]) -> None:
+    def begin(self, files: Iterable[tuple[Path, Path | None]]) -> None:
         """Take the digests of files; each comes with the folder that remembers its digest."""
         self._pending += [self._pool.submit(digest_of, path, folder, self._stop) for path, folder in files]
 
@@ -58,20 +60,22 @@ class Digests:
 def digest_of(path: str | Path, folder: str | Path | None = None, stop: Event | None = None) -> str:
     """The file's SHA-256, taken now or remembered in `folder`."""
     path = Path(path)
-    kept = Path(folder) / f"digest-{path.name}.json" if folder is not None and Path(folder).is_dir() else None
+    digest_file = (
+        Path(folder) / f"digest-{path.name}.json" if folder is not None and Path(folder).is_dir() else None
+    )
     with _LOCKS.setdefault(path.absolute(), Lock()):
-        return _taken_or_known(path, kept, stop)
+        return _taken_or_known(path, digest_file, stop)
 
 
-def _taken_or_known(path: Path, kept: Path | None, stop: Event | None) -> str:
+def _taken_or_known(path: Path, digest_file: Path | None, stop: Event | None) -> str:
     identity = _identity(path)
-    known = _read(kept) if kept is not None else None
-    if known is not None and known.file == identity:
-        return known.sha256
+    remembered = _read(digest_file) if digest_file is not None else None
+    if remembered is not None and remembered.file == identity:
+        return remembered.sha256
     digest = _sha256(path, stop)
-    if kept is not None and _identity(path) == identity:
+    if digest_file is not None and _identity(path) == identity:
         with suppress(OSError):  # in a read-only place it is taken again next time
-            _write(kept, _Remembered(identity, digest))
+            _write(digest_file, _Remembered(identity, digest))
     return digest
 
 
@@ -91,20 +95,20 @@ def _identity(path: Path) -> str:
     return f"{stat.st_size}-{stat.st_ino}-{stat.st_mtime_ns}-{stat.st_ctime_ns}"
 
 
-def _read(kept: Path) -> _Remembered | None:
+def _read(digest_file: Path) -> _Remembered | None:
     try:
-        data = kept.read_bytes()
+        data = digest_file.read_bytes()
         checksum, _, record = data.partition(b" ")
         if hashlib.sha256(record).hexdigest().encode() != checksum:
             return None
         return msgspec.json.decode(record, type=_Remembered)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, *UNREADABLE):
         return None
 
 
-def _write(kept: Path, remembered: _Remembered) -> None:
+def _write(digest_file: Path, remembered: _Remembered) -> None:
     """Replace the record in one step; its checksum tells damage."""
     record = msgspec.json.encode(remembered)
-    partial = kept.with_name(f".{kept.name}.{os.getpid()}")
+    partial = digest_file.with_name(f".{digest_file.name}.{os.getpid()}")
     partial.write_bytes(hashlib.sha256(record).hexdigest().encode() + b" " + record)
-    partial.replace(kept)
+    partial.replace(digest_file)

@@ -16,9 +16,10 @@ import time
 from pathlib import Path
 
 from rollforge.errors import IncompleteError
-from rollforge.redaction import SECRETS
 from rollforge.store.atomic import make_directory, open_for_writing, sync_directory, sync_file
+from rollforge.store.shipping import SHIPPED_DELAY_S, copy_of
 from rollforge.store.tail import mend_tail
+from rollforge.text_safety.outgoing import outgoing_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,9 @@ BACKLOG_BYTES = 64 << 20
 class DurableFile:
     """An append-only file of lines with group commit. One per process and path; the caller holds the run's lock."""
 
+    advice = "free some space, then run the same command again"
+    """What to do when lines cannot be written."""
+
     def __init__(self, path: Path, *, delay_s: float = COMMIT_DELAY_S) -> None:
         self.path = path
         self.commits = 0
@@ -39,7 +43,8 @@ class DurableFile:
         self.bytes_written = 0
         self.bytes_cut = 0
         """Bytes of a torn tail that `start` cut off."""
-        self._delay_s = delay_s
+        self._copy = copy_of(path)
+        self._delay_s = delay_s if self._copy is None else SHIPPED_DELAY_S
         self._fd = -1
         self._size = 0
         self._lines: list[bytes] = []
@@ -57,6 +62,10 @@ class DurableFile:
 
     async def start(self) -> None:
         """Mend a torn tail and open for appending."""
+        self._open()
+        self._committer = asyncio.create_task(self._commit_until_closed())
+
+    def _open(self) -> None:
         make_directory(self.path.parent)
         self.bytes_cut = mend_tail(self.path)
         is_new = not self.path.exists()
@@ -64,7 +73,10 @@ class DurableFile:
         self._size = os.fstat(self._fd).st_size
         if is_new:
             sync_directory(self.path.parent)
-        self._committer = asyncio.create_task(self._commit_until_closed())
+
+    def _release(self) -> None:
+        os.close(self._fd)
+        self._fd = -1
 
     def append(self, line: bytes) -> asyncio.Future[None]:
         """Queue one line (without its newline); secrets in it are masked.
@@ -75,7 +87,7 @@ class DurableFile:
             raise self._error
         if self._acknowledged is None:
             self._acknowledged = asyncio.get_running_loop().create_future()
-        line = SECRETS.data(line)
+        line = outgoing_bytes(line)
         self._lines.append(line)
         self._backlog += len(line) + 1
         if self._backlog > BACKLOG_BYTES:
@@ -100,14 +112,13 @@ class DurableFile:
 
     async def close(self) -> None:
         """Commit what is queued and release the file; raises if a line was not committed."""
-        if self._fd < 0:
+        if self._committer is None:
             return
         self._is_closing = True
         self._wake.set()
-        if self._committer is not None:
-            await asyncio.wait([self._committer])
-        os.close(self._fd)
-        self._fd = -1
+        await asyncio.wait([self._committer])
+        self._committer = None
+        self._release()
         if self._error:
             raise self._error
 
@@ -139,26 +150,31 @@ class DurableFile:
     def _commit(self, lines: list[bytes]) -> None:
         """Write whole lines and sync. On an error, cut the file back to its last whole line."""
         lines.append(b"")  # so that the last line gets its newline too
-        data = memoryview(b"\n".join(lines))
+        whole = b"\n".join(lines)
+        data = memoryview(whole)
         started = time.perf_counter()
         try:
             while data:
                 data = data[os.write(self._fd, data) :]
             sync_file(self._fd)
-        except BaseException:
+            if self._copy is not None:
+                self._copy.append(self.path, whole)
+        except BaseException:  # also when interrupted: the file is closed
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self._size)
             raise
         written = os.fstat(self._fd).st_size
         self.bytes_written += written - self._size
         self._size = written
+        if self._copy is not None:
+            self._copy.recorded(self.path, written)
         self.commits += 1
         self.commit_s += time.perf_counter() - started
 
     def _fail(self, error: BaseException) -> None:
         """Refuse all further lines, and fail those that wait."""
         if isinstance(error, OSError):
-            reason, advice = error.strerror or str(error), "free some space, then run the same command again"
+            reason, advice = error.strerror or str(error), self.advice
         else:
             reason, advice = f"{type(error).__name__}: {error}", "run the same command again"
             logger.debug("the committer of %s ended", self.path, exc_info=error)

@@ -37,6 +37,8 @@ class RunFiles:
         path = Path(run)
         is_file = path.is_file() or (not path.is_dir() and path.suffix in {".jsonl", ".json", ".gz", ".zst"})
         self.rollouts = path if is_file else path / "rollouts.jsonl"
+        self._is_named = is_file and path.is_file()
+        """The path names the rollouts file itself, not the folder of the run."""
         self._verdicts: Path | None = None
 
     @property
@@ -73,6 +75,16 @@ class RunFiles:
         return self._sibling("_failures.jsonl")
 
     @property
+    def calls(self) -> Path:
+        """Every finished model call of recorded programs."""
+        return self._sibling("_calls.jsonl")
+
+    @property
+    def artifacts(self) -> Path:
+        """Files that programs left behind, by their hash."""
+        return self._sibling("_artifacts")
+
+    @property
     def verdicts(self) -> Path:
         """Later verdicts; the newest per (rollout, verifier) wins.
 
@@ -101,6 +113,16 @@ class RunFiles:
         return self._sibling("_aggregate_metrics.json")
 
     @property
+    def batches(self) -> Path:
+        """Batches sent to a provider, one line per step of each."""
+        return self._sibling("_batches.jsonl")
+
+    @property
+    def batch_files(self) -> Path:
+        """Requests and results of batches that are under way."""
+        return self._sibling("_batches")
+
+    @property
     def labels(self) -> Path:
         """What people said about verdicts, one line per label."""
         return self._sibling("_labels.jsonl")
@@ -119,6 +141,30 @@ class RunFiles:
     def evaluation(self) -> Path:
         """The last result of `eval`."""
         return self._sibling("_eval.json")
+
+    @property
+    def shards(self) -> Path:
+        """The shards of a run that several processes collect: plan, epochs, end records, parts."""
+        return self.rollouts.parent / "shards"
+
+    @property
+    def verdict_parts(self) -> Path:
+        """Verdicts of several workers, until the process that asked them has put them into the verdicts file."""
+        return self._sibling("_verdicts.parts")
+
+    @property
+    def verify_failures(self) -> Path:
+        """Where failed verdicts of `verify` go: the run's failures, or a file beside the shards, whose own failures have owners."""
+        return self.shards / "verify_failures.jsonl" if self.is_sharded else self.failures
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether the run was made in shards: then they are the run, and a rollouts file beside them is their merged copy."""
+        return (
+            self.rollouts.name == "rollouts.jsonl"
+            and not self._is_named
+            and (self.shards / "plan.json").is_file()
+        )
 
     @property
     def index(self) -> Path:

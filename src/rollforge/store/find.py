@@ -23,17 +23,17 @@ MOST_NAMED = 5
 
 def find_runs(runs: str | Path | Sequence[str | Path]) -> list[RunFiles]:
     """The runs that paths, folders and globs mean, in the order given; raises when one does not exist."""
-    given = [runs] if isinstance(runs, str | Path) else list(runs)
-    found: dict[Path, RunFiles] = {}
-    for item in given:
+    patterns = [runs] if isinstance(runs, str | Path) else list(runs)
+    run_by_path: dict[Path, RunFiles] = {}
+    for item in patterns:
         for path in _expand(item):
             files = RunFiles(path)
-            if not files.rollouts.is_file():
+            if not files.rollouts.is_file() and not files.is_sharded:
                 raise UsageError(_missing(item, files), hint=_what_is_there(Path(item)))
-            found.setdefault(files.rollouts.resolve(), files)
-    if not found:
-        raise UsageError(f"{', '.join(map(str, given)) or 'no run given'}: no such file")
-    return list(found.values())
+            run_by_path.setdefault(files.rollouts.resolve(), files)
+    if not run_by_path:
+        raise UsageError(f"{', '.join(map(str, patterns)) or 'no run given'}: no such file")
+    return list(run_by_path.values())
 
 
 def _expand(item: str | Path) -> list[Path]:
@@ -41,16 +41,17 @@ def _expand(item: str | Path) -> list[Path]:
     if path.exists() or not has_magic(str(item)):
         return [path]
     matches = [Path(match) for match in sorted(glob(str(item), recursive=True))]  # noqa: PTH207  (Path.glob takes no absolute pattern)
-    kept = [match for match in matches if _is_run(match)]
-    if not kept:
+    run_paths = [match for match in matches if _is_run(match)]
+    if not run_paths:
         raise UsageError(f"{item}: nothing matches")
-    return kept
+    return run_paths
 
 
 def _is_run(path: Path) -> bool:
     """Whether a match is a rollouts file or a folder with one, not a sibling or an index."""
     if path.is_dir():
-        return RunFiles(path).rollouts.is_file()
+        files = RunFiles(path)
+        return files.rollouts.is_file() or files.is_sharded
     if path.suffix == ".json" and any(folder.name.endswith("_index") for folder in path.parents):
         return False
     return path.name.endswith(ENDINGS) and not file_stem(path).endswith(SIBLINGS)

@@ -6,14 +6,14 @@ One byte per rollout: a finished million costs a megabyte. Reads only the keys o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rollforge.records import FAILURE_KEY, ROLLOUT_KEY, TASK_KEY, TERMINAL_KEY
+from rollforge.records import FAILURE_KEY, ROLLOUT_KEY, TASK_KEY, TERMINAL_KEY, Index
 from rollforge.store.reading import UNREADABLE, lines_of
 
 _DONE = 255
@@ -24,15 +24,15 @@ _NULL = msgspec.Raw(b"null")
 class _Key(msgspec.Struct):
     """The fields of a row that resume needs; the decoder skips the rest."""
 
-    task: int = msgspec.field(name=TASK_KEY)
-    rollout: int = msgspec.field(name=ROLLOUT_KEY)
+    task: Index = msgspec.field(name=TASK_KEY)
+    rollout: Index = msgspec.field(name=ROLLOUT_KEY)
     failure: str | None = msgspec.field(name=FAILURE_KEY, default=None)
     is_terminal: bool | None = msgspec.field(name=TERMINAL_KEY, default=None)
     reward: msgspec.Raw = _NULL
 
 
 class Ledger:
-    """The state of every rollout of a run: owed, with so many failed attempts, or finished."""
+    """The state of every rollout of a run: owed (with its count of failed attempts) or finished."""
 
     def __init__(self, task_ids: NDArray[np.int64], samples: int) -> None:
         self.task_ids = task_ids
@@ -40,6 +40,8 @@ class Ledger:
         self.finished = 0
         self.unjudged = 0
         """Finished rollouts read from disk whose reward is null."""
+        self.fresh_unjudged = 0
+        """Rollouts finished since without a reward."""
         self.unreadable_lines = 0
         """Lines that are no rollout; what they held is owed again."""
         self.repeated = 0
@@ -66,8 +68,8 @@ class Ledger:
         position = int(self._sorted_positions[rank])
         return position if self.task_ids[position] == task_id else None
 
-    def read(self, rollouts: Path, failures: Path) -> None:
-        """Mark finished and failed rollouts from a run's files."""
+    def read(self, rollouts: Path | Iterable[bytes], failures: Path | Iterable[bytes]) -> None:
+        """Mark finished and failed rollouts from a run's files, or from the lines of a shard."""
         self._read_finished(rollouts)
         for key in self._keys(failures):
             slot = self._slot(key.task, key.rollout)
@@ -75,7 +77,7 @@ class Ledger:
             if slot is not None and key.failure != "verifier":
                 self._count_failure(slot, is_terminal=bool(key.is_terminal))
 
-    def failed_by_class(self, failures: Path) -> dict[str, int]:
+    def failed_by_class(self, failures: Path | Iterable[bytes]) -> dict[str, int]:
         """Rollouts that are not finished but have failed, by the class of their last failure."""
         class_by_slot: dict[int, str] = {}
         for key in self._keys(failures):
@@ -84,15 +86,15 @@ class Ledger:
                 class_by_slot[slot] = key.failure
         return dict(Counter(class_by_slot.values()))
 
-    def _keys(self, path: Path) -> Iterator[_Key]:
+    def _keys(self, lines: Path | Iterable[bytes]) -> Iterator[_Key]:
         decode = msgspec.json.Decoder(_Key).decode
-        for line in lines_of(path):
+        for line in lines_of(lines) if isinstance(lines, Path) else lines:
             try:
                 yield decode(line)
             except UNREADABLE:
                 self.unreadable_lines += bool(line.strip())
 
-    def _read_finished(self, path: Path) -> None:
+    def _read_finished(self, path: Path | Iterable[bytes]) -> None:
         """Mark the finished rollouts. Dispatch waits for this loop, which may see a million rows: it uses locals only."""
         states = self._bytes
         slot_of = self._slot
@@ -110,12 +112,13 @@ class Ledger:
         self.finished += finished
         self.unjudged += unjudged
 
-    def finish(self, position: int, sample: int) -> None:
+    def finish(self, position: int, sample: int, *, is_unjudged: bool = False) -> None:
         """The rollout is on disk."""
         slot = position * self.samples + sample
         if self._bytes[slot] != _DONE:
             self._bytes[slot] = _DONE
             self.finished += 1
+            self.fresh_unjudged += is_unjudged
 
     def fail(self, position: int, sample: int, *, is_terminal: bool) -> None:
         """One attempt failed."""

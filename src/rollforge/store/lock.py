@@ -19,6 +19,10 @@ import msgspec
 from rollforge.errors import UsageError
 from rollforge.store.atomic import make_directory, open_for_writing
 from rollforge.store.reading import UNREADABLE
+from rollforge.store.shipping import copy_of
+
+LOOKERS_S, TRY_EVERY_S = 10.0, 0.002
+"""How long, and how often, a writer tries again that meets only processes which ask whether the lock is held."""
 
 
 class RunLock:
@@ -27,6 +31,7 @@ class RunLock:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._fd = -1
+        self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> RunLock:
         try:
@@ -35,15 +40,13 @@ class RunLock:
             raise UsageError(f"{self._path.parent}: cannot be made", hint="choose another --out") from error
         while True:
             fd = open_for_writing(self._path, os.O_RDWR)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not _takes(fd):
                 holder = os.read(fd, 4096)
                 os.close(fd)
                 raise UsageError(
                     f"another process is writing to this run{_describe(holder)}",
                     hint=f"wait for it, or watch it: rollforge status {self._path.parent}",
-                ) from None
+                )
             if _is_same_file(fd, self._path):
                 break
             os.close(fd)  # the last holder removed the file between our open and our lock
@@ -52,15 +55,46 @@ class RunLock:
             fd, msgspec.json.encode({"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()})
         )
         self._fd = fd
+        if (copy := copy_of(self._path)) is not None:
+            try:
+                self._stack.enter_context(copy.held())
+            except BaseException:  # also when interrupted: the lock is given back
+                self.__exit__(None, None, None)
+                raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            self._path.unlink()
-        os.close(self._fd)
-        self._fd = -1
+        try:
+            self._stack.close()
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                self._path.unlink()
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _takes(fd: int) -> bool:
+    """Lock the file, unless another process writes.
+
+    `is_held` takes a shared lock for a moment. A shared lock that we can take too means that nobody writes: try again.
+    """
+    deadline = time.monotonic() + LOOKERS_S
+    while not _locks(fd, fcntl.LOCK_EX):
+        if not _locks(fd, fcntl.LOCK_SH) or time.monotonic() > deadline:
+            return False
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        time.sleep(TRY_EVERY_S)
+    return True
+
+
+def _locks(fd: int, kind: int) -> bool:
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def is_held(path: Path) -> bool:
@@ -70,12 +104,14 @@ def is_held(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return not _locks(fd, fcntl.LOCK_SH)
     finally:
         os.close(fd)
-    return False
+
+
+def was_killed(path: Path) -> bool:
+    """Whether the last holder ended without letting go: it left its file."""
+    return path.exists() and not is_held(path)
 
 
 def _is_same_file(fd: int, path: Path) -> bool:

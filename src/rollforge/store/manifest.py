@@ -11,6 +11,7 @@ import msgspec
 
 from rollforge.records import JsonObject
 from rollforge.store.atomic import write_atomically
+from rollforge.store.costs import CostFacts
 from rollforge.store.files import RunFiles
 from rollforge.store.lock import is_held
 from rollforge.store.reading import read_json
@@ -26,6 +27,10 @@ class TaskInput(msgspec.Struct, frozen=True, kw_only=True):
     tasks: int = 0
     bad_lines: int = 0
     """Lines left out with `--skip-bad`."""
+    commit: str | None = None
+    """The commit of a dataset on the Hub: its revision is resolved once, and a resumed run stays with it."""
+    hub: JsonObject | None = None
+    """Dataset, commit, split and files on the Hub."""
 
 
 class RunningReward(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +117,10 @@ class Manifest(msgspec.Struct, kw_only=True):
     endpoints: list[EndpointFacts] = []
     requests: RequestFacts = RequestFacts()
     notes: list[str] = []
+    cost: CostFacts | None = None
+    """What the run has cost so far; null when no price was given."""
+    counted: dict[str, int] = {}
+    """Bytes of rollouts, failures and verdicts that the counts and costs above cover; empty while the run is collected."""
     verdict_of_record: str | None = None
     """The verifier whose verdicts later commands use."""
     extra: JsonObject = {}
@@ -131,7 +140,7 @@ def read_manifest(files: RunFiles) -> Manifest | None:
 
 
 def run_id(files: RunFiles, manifest: Manifest | None) -> str:
-    """A unique id: from when the run was begun, so that it survives a move; from its path for runs that others made."""
+    """A unique id: derived from the start time, so that it survives a move; from the path for runs of other tools."""
     if manifest is None:
         path = files.rollouts.resolve()
         return f"{path.parent.name}-{_short_digest(str(path))}"
@@ -146,6 +155,10 @@ def _short_digest(text: str) -> str:
 
 def is_alive(files: RunFiles, manifest: Manifest) -> bool:
     """Whether the process that writes this run still runs."""
+    if files.is_sharded:
+        from rollforge.store.rollout_parts import is_being_collected  # most runs have no shards
+
+        return is_being_collected(files)
     if manifest.host and manifest.host != socket.gethostname():
         return manifest.state == "running"  # another machine's process cannot be asked
     return is_held(files.lock)

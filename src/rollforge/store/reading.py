@@ -6,13 +6,21 @@ catches `UNREADABLE`, so that none of the four is forgotten.
 
 from __future__ import annotations
 
+import json
+import math
+import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
 
 from rollforge.errors import DataError
+from rollforge.json_shapes import RowJson
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 T = TypeVar("T")
 
@@ -49,6 +57,77 @@ def read_json(path: Path, type: Any = Any, *, hint: str | None = None) -> Any:
         return msgspec.json.decode(path.read_bytes(), type=type)
     except UNREADABLE as error:
         raise DataError(f"{path}: {reason_of(error)}", hint=hint) from error
+
+
+@contextmanager
+def parquet_file(
+    path: Path, *, columns: tuple[str, ...] = (), hint: str | None = None
+) -> Iterator[pq.ParquetFile]:
+    """A Parquet file that may be damaged: also what breaks while the caller reads it is a `DataError` with the path.
+
+    Args:
+        columns: those without which the file is none of ours.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            lacking = [name for name in columns if name not in file.schema_arrow.names]
+            if lacking:
+                raise DataError(f"{path}: the column {lacking[0]!r} is missing", hint=hint)
+            yield file
+    except (pa.ArrowException, OSError, *UNREADABLE) as error:
+        raise DataError(f"{path}: the Parquet file is damaged: {reason_of(error)}", hint=hint) from error
+
+
+_HALF = re.compile("[\ud800-\udfff]")
+"""Half of a surrogate pair, which UTF-8 cannot hold."""
+_LONGEST_INTEGER = 20
+"""Characters of the longest number of 64 bits."""
+_HINT = "find it: rollforge validate RUN"
+
+
+def read_row(line: bytes) -> RowJson:
+    """Decode a row, so that any line a model produced can be read.
+
+    NaN and numbers beyond 64 bits become null, and half a surrogate pair `⟨U+D800⟩`.
+
+    Raises:
+        DataError: the line is no JSON at all.
+    """
+    try:
+        row: RowJson = msgspec.json.decode(line)
+    except UNREADABLE:
+        row = _read_leniently(line)
+    return row
+
+
+def _read_leniently(line: bytes) -> RowJson:
+    numbers: dict[str, Any] = {
+        "parse_constant": lambda _: None,
+        "parse_float": _finite,
+        "parse_int": _in_range,
+    }
+    try:
+        text = json.dumps(json.loads(line, **numbers), ensure_ascii=False)
+        text = _HALF.sub(lambda half: f"⟨U+{ord(half[0]):04X}⟩", text)
+        row: RowJson = json.loads(text)
+    except (ValueError, *UNREADABLE) as error:
+        raise DataError(f"a line cannot be read: {reason_of(error)}", hint=_HINT) from error
+    return row
+
+
+def _finite(text: str) -> float | None:
+    number = float(text)
+    return number if math.isfinite(number) else None
+
+
+def _in_range(text: str) -> int | None:
+    if len(text) > _LONGEST_INTEGER:
+        return None
+    number = int(text)
+    return number if -(1 << 63) <= number < 1 << 64 else None
 
 
 def lines_of(path: Path) -> Iterator[bytes]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import islice
+from itertools import chain, islice
 
 import msgspec
 
 from rollforge.store.files import RunFiles
 from rollforge.store.reading import UNREADABLE, lines_of
+from rollforge.store.rollout_parts import parts_of
 
 MOST_LINES = 100_000
 """Failures read; the reasons show in the first ones."""
 LONGEST = 500
+OTHER_REASONS = "other reasons"
+"""Stands for every failure beyond the most frequent ones."""
 
 
 class _FailureLine(msgspec.Struct):
@@ -21,23 +24,38 @@ class _FailureLine(msgspec.Struct):
 
 
 def verifier_failures(files: RunFiles, most: int = 3) -> list[tuple[str, int]]:
-    """The most frequent failures of the verifier with their counts: text and place, as it raised them."""
+    """The most frequent failures of the verifier with their counts, and the rest: text and place, as it raised them."""
     decode = msgspec.json.Decoder(_FailureLine, strict=False).decode
-    found: Counter[str] = Counter()
-    for line in islice(lines_of(files.failures), MOST_LINES):
+    counts: Counter[str] = Counter()
+    lines = (
+        chain.from_iterable(part.lines() for part in parts_of(files).failures)
+        if files.is_sharded
+        else lines_of(files.failures)
+    )
+    for line in islice(lines, MOST_LINES):
         try:
             failure = decode(line)
         except UNREADABLE:
             continue
         if failure.kind == "verifier" and failure.message:
-            found[" ".join(failure.message.split())[:LONGEST]] += 1
-    return found.most_common(most)
+            counts[" ".join(failure.message.split())[:LONGEST]] += 1
+    return most_frequent(counts, most)
+
+
+def most_frequent(counts: Counter[str], most: int) -> list[tuple[str, int]]:
+    """The most frequent reasons with their counts; all others are one entry at the end, so that the counts still sum up."""
+    named = Counter({text: count for text, count in counts.items() if text != OTHER_REASONS}).most_common(
+        most
+    )
+    rest = counts.total() - sum(count for _, count in named)
+    return [*named, (OTHER_REASONS, rest)] if rest else named
 
 
 def failures_text(failures: list[tuple[str, int]]) -> str:
-    """The first failure in words: `the verifier failed 40 times: ValueError: … (my.py:3 in verify)`."""
+    """The most frequent failure in words: `the verifier failed 40 times: ValueError: … (my.py:3 in verify)`."""
     if not failures:
         return ""
     total = sum(count for _, count in failures)
-    more = f" (and {len(failures) - 1} other reasons)" if len(failures) > 1 else ""
-    return f"the verifier failed {total:,} {'time' if total == 1 else 'times'}{more}: {failures[0][0]}"
+    text, count = failures[0]
+    part = f", {count:,} of them with" if count < total else ""
+    return f"the verifier failed {total:,} {'time' if total == 1 else 'times'}{part}: {text}"

@@ -1,0 +1,92 @@
+"""`rollouts_batches.jsonl`: the batches of a run, each step of each durable before the next one is taken.
+
+A batch is `planned` with all its requests before a byte is uploaded, `created` before it is polled, `ended` with the ids of its
+results, and `settled` when every result is a rollout or a failure on disk. A batch that the provider refused is `dropped`: its
+requests are owed again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from rollforge.store.reading import UNREADABLE, lines_of
+
+Step = Literal["planned", "uploaded", "created", "ended", "settled", "dropped"]
+
+
+class BatchGroup(msgspec.Struct, frozen=True, array_like=True):
+    """Requests for consecutive samples of one task, all at the same attempt."""
+
+    task: int
+    first: int
+    count: int
+    attempt: int
+
+
+class BatchEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line."""
+
+    batch: str
+    """Our own name, also in the metadata at the provider."""
+    step: Step
+    at: float
+    requests: int = 0
+    url: str = ""
+    groups: list[BatchGroup] = []
+    """What was asked for; with `planned`."""
+    file_id: str | None = None
+    batch_id: str | None = None
+    status: str | None = None
+    """How it ended, in the provider's words."""
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    reason: str | None = None
+
+
+@dataclass(slots=True)
+class SentBatch:
+    """A batch, as far as its lines tell."""
+
+    name: str
+    step: Step = "planned"
+    requests: int = 0
+    url: str = ""
+    groups: list[BatchGroup] = field(default_factory=list)
+    file_id: str | None = None
+    batch_id: str | None = None
+    planned_at: float = 0.0
+    """Seconds since the epoch."""
+    done: int = 0
+    """Requests that the provider has worked on, for the display."""
+
+    @property
+    def is_open(self) -> bool:
+        return self.step not in ("settled", "dropped")
+
+    def take(self, event: BatchEvent) -> None:
+        """Apply a line."""
+        self.step = event.step
+        if event.step == "planned":
+            self.requests, self.url, self.groups = event.requests, event.url, event.groups
+            self.planned_at = event.at
+        self.file_id = event.file_id or self.file_id
+        self.batch_id = event.batch_id or self.batch_id
+        if not self.is_open:
+            self.groups = []  # a long run has many batches
+
+
+def read_batches(path: Path) -> dict[str, SentBatch]:
+    """The batches of a run by name, in the order in which they were planned."""
+    decode = msgspec.json.Decoder(BatchEvent).decode
+    batches: dict[str, SentBatch] = {}
+    for line in lines_of(path):
+        try:
+            event = decode(line)
+        except UNREADABLE:
+            continue  # a torn last line: its step is taken again
+        batches.setdefault(event.batch, SentBatch(event.batch)).take(event)
+    return batches

@@ -1,0 +1,509 @@
+"""Runs, task files and datasets in object storage (`s3://`, `gs://`, `az://`), through local working copies.
+
+The bucket holds the truth. A file that grows (rollouts, failures, verdicts) is a series of immutable objects under `NAME.parts/`,
+each created once; a line counts only when its object exists. Every other file is one object. A command works on a copy in the
+user's cache folder: it is brought up to date first, and what the command writes goes to the bucket as it is written.
+
+A store that ignores conditional writes is refused before anything is sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+import xxhash
+
+from rollforge.errors import UsageError
+from rollforge.store import shipping
+from rollforge.store.absent import absent_text
+from rollforge.store.atomic import make_directory, replacing
+from rollforge.store.bundle_names import source_of
+from rollforge.store.files import file_stem
+from rollforge.store.object_lines import PARTS, file_of, is_piece, pack, piece_name, reading_order, unpack
+from rollforge.store.objects import Listed, ObjectFolder, is_bucket_url
+from rollforge.store.reading import UNREADABLE
+from rollforge.text_safety.bucket_addresses import ADDRESSES
+
+logger = logging.getLogger(__name__)
+
+LOCK = "driver.lock"
+STALE_S = 60.0
+"""A lock that nobody renewed for so long belongs to a dead process."""
+RENEW_S = 10.0
+LOCAL_ONLY = (".lock",)
+GROWING = ("rollouts.jsonl", "_failures.jsonl", "_verdicts.jsonl", "_calls.jsonl", "_batches.jsonl")
+"""Files that reach the bucket line by line, never as a whole."""
+FILES = (".jsonl", ".json", ".gz", ".zst", ".parquet", ".html", ".csv", ".txt", ".md")
+"""Endings of addresses that name a file, also one that is not there yet."""
+DATED = (".beat", ".owner")
+"""Files whose age says whether a process lives."""
+SHARDS, PLAN = "shards/", "shards/plan.json"
+
+
+class _Pulled(msgspec.Struct):
+    """What a working copy was made of: object → its tag."""
+
+    tags: dict[str, str] = {}
+
+
+class _Made(msgspec.Struct, frozen=True):
+    """What a growing file of the copy was made of."""
+
+    parts: int
+    size: int
+    tag: str
+    """The tag of the last part: the objects of another run under the same name have others."""
+
+
+class WorkingCopy:
+    """A folder (or one file) of a bucket, on this machine."""
+
+    variant = ""
+    """Copies of different kinds have folders of their own."""
+
+    def __init__(self, url: str, *, beginning: str = "") -> None:
+        """A copy of what `url` names.
+
+        Args:
+            beginning: Only objects whose names begin so are of the run: several runs may share a folder.
+        """
+        self.objects = ObjectFolder(url)
+        self._beginning = beginning
+        self.url, self.prefix = self.objects.url, self.objects.prefix
+        name = re.sub(r"[^\w.-]+", "-", self.prefix.rpartition("/")[2]) or self.objects.bucket
+        text = f"{self.url} {beginning} {os.environ.get('AWS_ENDPOINT_URL', '')}"
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        digest += self.variant
+        self.folder = _cache_folder() / digest / name
+        self._marks = _cache_folder() / digest / ".marks"
+        """What the copy was made of; beside the folder, because a dataset's folder holds nothing else."""
+        self._next_part: dict[str, int] = {}
+        self._last_tag = ""
+        self._lock = LOCK if beginning in ("", "rollouts") else f"{beginning}_{LOCK}"
+        self._lock_tag: str | None = None
+        self._is_locked = False
+        self.listed: dict[str, Listed] = {}
+        """The objects as the last look at the bucket showed them."""
+
+    # -- from the bucket ----------------------------------------------------------------------------------------------
+
+    def pull(self, *, shards: bool = True) -> Path:
+        """Bring the copy up to date; returns the local path: of a file where the address names an object, else of a folder.
+
+        Args:
+            shards: False leaves out all that grows: a process that collects shards reads those from the bucket itself.
+        """
+        if not self._beginning and self.objects.has_object_of_its_own():
+            return self._pull_file()
+        make_directory(self.folder)
+        make_directory(self._marks)
+        with self._alone():
+            self._pull_folder(shards=shards)
+        return self.folder
+
+    def _pull_folder(self, *, shards: bool) -> None:
+        old, new = self._read_pulled(), _Pulled()
+        versions = self.look()
+        pieces: dict[str, list[str]] = {}
+        wanted: list[Listed] = []
+        for name, one in versions.items():
+            is_left = not shards and (is_piece(name) or (name.startswith(SHARDS) and name != PLAN))
+            if _is_of_an_index(name) or is_left:
+                if name in old.tags:
+                    new.tags[name] = old.tags[name]
+                continue
+            new.tags[name] = one.tag
+            if f"{name} sent" in old.tags:
+                new.tags[f"{name} sent"] = old.tags[f"{name} sent"]
+            if is_piece(name):
+                pieces.setdefault(file_of(name), []).append(name)
+            elif self.leaves_out(name, [name]):
+                continue
+            elif old.tags.get(name) != one.tag or not (self.folder / name).is_file():
+                wanted.append(one)
+        for name, digest in self.objects.at_once(self._download, wanted):
+            new.tags[f"{name} sent"] = digest
+        self._date([one for one in wanted if one.name.endswith(DATED)])
+
+        def join(name: str) -> None:
+            self._join(name, pieces[name], new)
+
+        list(self.objects.at_once(join, list(pieces)))
+        if shards:
+            self._drop_missing(old, new, set(pieces))
+        self._keep(new)
+
+    def look(self) -> dict[str, Listed]:
+        """List the objects."""
+        self.listed = {one.name: one for one in self.objects.walk() if self._is_ours(one.name)}
+        return self.listed
+
+    def objects_of(self, path: Path) -> list[str]:
+        """The objects that hold a file, in order, by the last look; none when it is not in the bucket."""
+        name = self._name(path)
+        if name in self.listed:
+            return [name]
+        start = f"{name}{PARTS}"
+        pieces = [one for one in self.listed if one.startswith(start) and is_piece(one)]
+        return reading_order(pieces)[0] if pieces else []
+
+    def source(self, path: Path) -> str | None:
+        """The identity of the objects that a file of the copy was made of; None unless it holds exactly their bytes."""
+        objects = self.objects_of(path)
+        if not objects:
+            return None
+        tag, name = self.listed[objects[-1]].tag, self._name(path)
+        if not is_piece(objects[-1]):
+            is_same = self._read_pulled().tags.get(name) == tag
+        else:
+            made = self._read_mark(name)
+            is_same = made is not None and made.tag == tag and made.size == path.stat().st_size
+        is_same = is_same or absent_text(path) is not None
+        return source_of(objects, {objects[-1]: tag}) if is_same else None
+
+    def leaves_out(self, name: str, objects: list[str]) -> bool:
+        """Whether a file that was not downloaded yet need not be."""
+        return False
+
+    def _is_ours(self, name: str) -> bool:
+        return name != self._lock and name.startswith((self._beginning, SHARDS))
+
+    def _pull_file(self) -> Path:
+        path = self.folder
+        make_directory(path.parent)
+        make_directory(self._marks)
+        with self._alone():
+            tag = self.objects.own_object().tag
+            mark = path.with_name(f".{path.name}.tag")
+            if not path.is_file() or not mark.is_file() or mark.read_text() != tag:
+                with replacing(path, syncs=False) as file:  # a download is not sent back
+                    file.writelines(self.objects.stream(""))
+                mark.write_text(tag)
+        return path
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One process of this machine at a time changes the copy."""
+        with (self._marks / "pull.lock").open("wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _join(self, name: str, pieces: list[str], new: _Pulled) -> None:
+        """Make a growing file of its objects; new ones are appended when the earlier ones are those it was made of."""
+        target = self.folder / name
+        order, count = reading_order(pieces)
+        self._next_part[name] = count + 1
+        if self.leaves_out(name, order):
+            return
+        tag = new.tags[order[-1]]
+        made = self._read_mark(name)
+        is_ours = target.is_file() and made is not None and made.size == target.stat().st_size
+        if is_ours and made is not None and made.parts == count and made.tag == tag:
+            return
+        later = piece_name(name, made.parts) if made is not None and made.parts else ""
+        make_directory(target.parent)
+        if is_ours and made is not None and later in order and made.tag == new.tags[later]:
+            with target.open("ab") as file:
+                file.writelines(self._lines(order[order.index(later) + 1 :]))
+        else:
+            with replacing(target, syncs=False) as whole:
+                whole.writelines(self._lines(order))
+        self._write_mark(name, _Made(parts=count, size=target.stat().st_size, tag=tag))
+
+    def _lines(self, names: list[str]) -> Iterator[bytes]:
+        for name, data in zip(names, self.objects.read_many(names), strict=True):
+            if data is None:
+                raise OSError(f"{self.url}/{name}: it was replaced while it was read; run the command again")
+            yield unpack(data)
+
+    def _drop_missing(self, old: _Pulled, new: _Pulled, joined: set[str]) -> None:
+        """Remove files of the copy that are no longer in the bucket, and growing files that never reached it."""
+        for name in old.tags:
+            if name not in new.tags and not is_piece(name):
+                (self.folder / name).unlink(missing_ok=True)
+        for path in self._marks.rglob("*.made"):
+            name = path.relative_to(self._marks).as_posix().removesuffix(".made")
+            if name not in joined:
+                (self.folder / name).unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
+
+    def _download(self, one: Listed) -> tuple[str, str]:
+        """Fetch an object; returns its name and the digest of its bytes."""
+        path = self.folder / one.name
+        make_directory(path.parent)
+        digest = xxhash.xxh3_128()
+        with replacing(path, syncs=False) as file:  # a download is not sent back
+            for chunk in self.objects.stream(one.name):
+                digest.update(chunk)
+                file.write(chunk)
+        return one.name, digest.hexdigest()
+
+    def _date(self, listed: list[Listed]) -> None:
+        """Give files the age that they have by the store's clock: it says whether their writer lives."""
+        if not listed:
+            return
+        try:
+            now = self.objects.now()
+        except OSError:  # who may only read trusts this machine's clock
+            now = datetime.now(listed[0].modified.tzinfo)
+        for one in listed:
+            then = time.time() - (now - one.modified).total_seconds()
+            os.utime(self.folder / one.name, (then, then))
+
+    # -- to the bucket ------------------------------------------------------------------------------------------------
+
+    def append(self, path: Path, data: bytes) -> None:
+        """Make lines of a growing file durable in the bucket: one new object, created once."""
+        name = self._name(path)
+        number = self._next_part.get(name, 1)
+        tag = self.objects.create(piece_name(name, number), pack(data))
+        if tag is None:
+            raise OSError(f"{self.url}/{name}: another process writes to this run")
+        self._last_tag = tag
+        self._next_part[name] = number + 1
+
+    def recorded(self, path: Path, size: int) -> None:
+        """Note how long a growing file is whose lines are all in the bucket."""
+        name = self._name(path)
+        self._write_mark(name, _Made(parts=self._next_part[name] - 1, size=size, tag=self._last_tag))
+
+    def replace(self, path: Path) -> None:
+        """Send a file that was replaced as a whole."""
+        self.objects.put(self._name(path), path)
+
+    def remove(self, folder: Path) -> None:
+        """Remove the objects of a folder that is no longer needed."""
+        names = [one.name for one in self.objects.walk(self._name(folder))]
+        if names:
+            self.objects.delete(*names)
+
+    def refresh(self) -> None:
+        """Bring the copy up to date with what other processes wrote."""
+        self.pull()
+
+    def push(self) -> int:
+        """Send every file of the copy that the bucket does not have; manifests last. Returns how many were sent."""
+        old = self._read_pulled()
+        growing = {file_of(name) for name in old.tags if is_piece(name)} | set(self._next_part)
+        files = [
+            path
+            for path in sorted(self.folder.rglob("*"))
+            if path.is_file() and not _is_local(path, self.folder)
+        ]
+        files = [
+            path for path in files if self._name(path) not in growing and not path.name.endswith(GROWING)
+        ]
+        files.sort(key=lambda path: path.name in ("manifest.json",) or path.name.endswith("_run.json"))
+        sent = 0
+        for path in files:
+            digest = _digest(path)
+            if old.tags.get(f"{self._name(path)} sent") != digest:
+                self.replace(path)
+                old.tags[f"{self._name(path)} sent"] = digest
+                sent += 1
+        self._keep(old)
+        return sent
+
+    def probe(self) -> None:
+        """Refuse a store that ignores conditional writes."""
+        self.objects.probe()
+
+    # -- the lock -----------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the run for writing: with all that others wrote before, and all that was written here sent in the end."""
+        if self._is_locked:
+            yield
+            return
+        with self.locked():
+            self.pull()
+            try:
+                yield
+            finally:
+                self.push()
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other writers away: an object created once, renewed every few seconds, stolen from the dead."""
+        self._take_lock()
+        self._is_locked = True
+        ended = threading.Event()
+        renewing = threading.Thread(target=self._renew, args=(ended,), daemon=True)
+        renewing.start()
+        try:
+            yield
+        finally:
+            self._is_locked = False
+            ended.set()
+            renewing.join(RENEW_S)
+            if self._lock_tag is not None:
+                self.objects.delete(self._lock)
+
+    def _take_lock(self) -> None:
+        text = _lock_text()
+        self._lock_tag = self.objects.create(self._lock, text)
+        if self._lock_tag is not None:
+            return
+        written = self.objects.modified(self._lock)
+        age = (self.objects.now() - written).total_seconds() if written is not None else STALE_S
+        if age < STALE_S:
+            raise UsageError(
+                f"another process is writing to {self.url} (its lock is {age:.0f} s old)",
+                hint=f"wait for it; a lock that nobody renews for {STALE_S:.0f} s is taken over",
+            )
+        self.objects.delete(self._lock)
+        self._lock_tag = self.objects.create(self._lock, text)
+        if self._lock_tag is None:
+            raise UsageError(f"another process has begun to write to {self.url}", hint="wait for it")
+
+    def _renew(self, ended: threading.Event) -> None:
+        """Renew the lock as long as it is ours. Objects guard the data; the lock only keeps a second writer from starting."""
+        while not ended.wait(RENEW_S):
+            try:
+                assert self._lock_tag is not None
+                renewed = self.objects.put_if_unchanged(self._lock, _lock_text(), self._lock_tag)
+            except OSError as error:
+                logger.warning("cannot renew the lock of %s: %s", self.url, error)
+                continue
+            if renewed is None:
+                logger.warning("the lock of %s was taken over by another process", self.url)
+                self._lock_tag = None
+                return
+            self._lock_tag = renewed
+
+    # -- names --------------------------------------------------------------------------------------------------------
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.folder).as_posix()
+
+    def _read_pulled(self) -> _Pulled:
+        try:
+            return msgspec.json.decode((self._marks / "pulled.json").read_bytes(), type=_Pulled)
+        except (OSError, *UNREADABLE):
+            return _Pulled()
+
+    def _keep(self, pulled: _Pulled) -> None:
+        with replacing(self._marks / "pulled.json") as file:
+            file.write(msgspec.json.encode(pulled))
+
+    def _mark(self, name: str) -> Path:
+        return self._marks / f"{name}.made"
+
+    def _read_mark(self, name: str) -> _Made | None:
+        try:
+            return msgspec.json.decode(self._mark(name).read_bytes(), type=_Made)
+        except (OSError, *UNREADABLE):
+            return None
+
+    def _write_mark(self, name: str, made: _Made) -> None:
+        self._mark(name).parent.mkdir(parents=True, exist_ok=True)
+        self._mark(name).write_bytes(msgspec.json.encode(made))
+
+
+def split_run(url: str) -> tuple[str, str]:
+    """The folder and the name of a file, such as a run's rollouts; an empty name for an address that names no file."""
+    folder, _, name = url.rstrip("/").rpartition("/")
+    if name.endswith(FILES) and not folder.endswith(":/"):
+        return folder, name
+    return url, ""
+
+
+def _lock_text() -> bytes:
+    return json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "at": time.time()}).encode()
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
+
+
+@contextlib.contextmanager
+def run_copy(
+    url: str, *, writes: bool, labels: bool = False, locks: bool = True, whole: bool = True
+) -> Iterator[Path]:
+    """A local path for a run in a bucket, whose address names its folder or its rollouts file; as `working_copy`."""
+    folder, name = split_run(url)
+    beginning = file_stem(Path(name)) if name else ""
+    with working_copy(
+        folder, writes=writes, labels=labels, locks=locks, whole=whole, beginning=beginning
+    ) as path:
+        yield path / name if name else path
+
+
+@contextlib.contextmanager
+def working_copy(
+    url: str,
+    *,
+    writes: bool,
+    labels: bool = False,
+    locks: bool = True,
+    whole: bool = True,
+    beginning: str = "",
+) -> Iterator[Path]:
+    """A local path for something in a bucket; with `writes`, what is written there goes to the bucket too.
+
+    Args:
+        whole: False leaves out all that grows, until the step takes the lock.
+        labels: only labels are written, which needs no lock: a run can be labelled while it is collected.
+        beginning: Only objects whose names begin so are of the run: several runs may share a folder.
+        locks: False leaves the lock to the step: shards of a run are collected by many processes at once.
+
+    Raises:
+        UsageError: the store cannot be reached, ignores conditional writes, or another process writes there.
+    """
+    copy = WorkingCopy(url, beginning=beginning)
+    ADDRESSES.add(str(copy.folder), copy.url)
+    if not writes and not labels:
+        with shipping.known(copy.folder, copy.url):
+            yield copy.pull()
+        return
+    if not labels:
+        copy.probe()
+    with contextlib.ExitStack() as stack:
+        if not labels and locks:
+            stack.enter_context(copy.held())
+            path = copy.folder
+        else:
+            path = copy.pull(shards=whole)
+        stack.enter_context(shipping.known(copy.folder, copy.url))
+        stack.enter_context(shipping.shipped(copy.folder, copy))
+        yield path
+
+
+def _is_of_an_index(name: str) -> bool:
+    """Whether an object belongs to an index, which has its own way here."""
+    return name.startswith("index/") or any(part.endswith("_index") for part in name.split("/")[:-1])
+
+
+def _is_local(path: Path, folder: Path) -> bool:
+    """Files that belong to this machine alone: locks, marks, temporary files, the index, verdicts that are not joined yet."""
+    relative = path.relative_to(folder)
+    return (
+        _is_of_an_index(relative.as_posix())
+        or any(part.startswith(".") or part.endswith(".parts") for part in relative.parts)
+        or path.name.endswith(LOCAL_ONLY)
+    )
+
+
+def _cache_folder() -> Path:
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = base / "rollforge" / "buckets"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder
+
+
+__all__ = ["WorkingCopy", "is_bucket_url", "run_copy", "working_copy"]

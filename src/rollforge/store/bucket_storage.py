@@ -1,0 +1,122 @@
+"""The shards of a run in a bucket: ownership by create-only objects, lines as immutable objects that count from their creation.
+
+A host that takes a shard over needs nothing but the bucket: it reads what the epoch before left, object by object. Nothing of a
+shard is kept on this machine's disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rollforge.store.object_lines import PARTS, reading_order, unpack
+from rollforge.store.objects import ObjectFolder
+from rollforge.store.shard_storage import Counted, DiskStorage, ShardStorage
+from rollforge.store.shipping import address_of
+from rollforge.text_safety.redaction import SECRETS
+
+if TYPE_CHECKING:
+    from rollforge.store.durable import DurableFile
+    from rollforge.store.object_file import ObjectFile
+
+CLOCK_S = 300.0
+"""How long an answer of the store's clock is used; clocks drift apart by milliseconds in that time."""
+FEW_TRIES = 3
+"""For heartbeats and reads of them: the next one follows in a second, and a retry blocks a thread."""
+
+
+def storage_of(shards: Path) -> ShardStorage:
+    """Where the shards of a run are collected: their folder on disk, or in the bucket that it is a working copy of."""
+    url = address_of(shards.parent)
+    return DiskStorage(shards) if url is None else BucketStorage(ObjectFolder(url), shards.name, shards)
+
+
+class BucketStorage:
+    """The folder of a run's shards in a bucket."""
+
+    def __init__(self, objects: ObjectFolder, folder: str, shown: Path) -> None:
+        self._objects = objects
+        self._folder = folder
+        self._shown = shown
+        """How messages name the folder."""
+        self._known: dict[str, bytes] = {}
+        """Records that never change."""
+        self._written: dict[str, ObjectFile] = {}
+        """Files of epochs that this process owns: it knows what counts of them."""
+        self._clock: tuple[datetime, float] | None = None
+
+    def create(self, name: str, data: bytes) -> bool:
+        made = self._objects.create(self._name(name), SECRETS.data(data)) is not None
+        if made:
+            self._known[name] = data
+        return made
+
+    def read(self, name: str) -> bytes | None:
+        if name in self._known:
+            return self._known[name]
+        data = self._objects.read(self._name(name), tries=FEW_TRIES)
+        if data is not None and name.endswith((".owner", ".end", "plan.json")):
+            self._known[name] = data
+        return data
+
+    def replace(self, name: str, data: bytes) -> None:
+        self._objects.put(self._name(name), SECRETS.data(data), tries=FEW_TRIES)
+
+    def names(self, folder: str) -> list[str]:
+        return self._objects.names(self._name(folder))
+
+    def age_s(self, name: str) -> float | None:
+        written = self._objects.modified(self._name(name))
+        return None if written is None else max(0.0, (self._now() - written).total_seconds())
+
+    def rows(self, name: str) -> DurableFile:
+        from rollforge.store.object_file import ObjectFile  # readers do without asyncio
+
+        file = self._written[name] = ObjectFile(self._objects, self._name(name), shown=self._shown / name)
+        return file
+
+    def counted(self, name: str) -> Counted | None:
+        """What this process wrote, from memory; of another process's file, the pieces that exist now."""
+        file = self._written.get(name)
+        if file is not None and file.is_certain:
+            file.condense()
+            return Counted(name=name, length=file.length, sha256=file.sha256) if file.length else None
+        length, digest = 0, hashlib.sha256()
+        for lines in self._pieces(name):
+            length += len(lines)
+            digest.update(lines)
+        return Counted(name=name, length=length, sha256=digest.hexdigest()) if length else None
+
+    def lines(self, counted: Counted) -> Iterator[bytes]:
+        left = counted.length
+        for piece in self._pieces(counted.name):
+            yield from BytesIO(piece[:left])
+            left -= min(left, len(piece))
+            if not left:
+                return
+
+    def _pieces(self, name: str) -> Iterator[bytes]:
+        """The lines of all pieces, in order. An owner may replace them by a whole while they are read: then again from there."""
+        for is_last in (False, True):
+            folder = f"{self._name(name)}{PARTS}"
+            order, _ = reading_order(one.name for one in self._objects.walk(folder))
+            read = list(self._objects.read_many(order))
+            if None not in read:
+                yield from (unpack(data) for data in read if data is not None)
+                return
+            if is_last:
+                raise OSError(f"{self._shown / name}: its objects change while they are read")
+
+    def _now(self) -> datetime:
+        if self._clock is None or time.monotonic() - self._clock[1] > CLOCK_S:
+            self._clock = self._objects.now(), time.monotonic()
+        then, at = self._clock
+        return then + timedelta(seconds=time.monotonic() - at)
+
+    def _name(self, name: str) -> str:
+        return f"{self._folder}/{name}" if name else self._folder

@@ -1,0 +1,77 @@
+"""A growing file as immutable objects under `NAME.parts/`: numbered pieces, and wholes that hold the pieces up to a number.
+
+Pieces are only ever added, each created once, so the bytes of a file are a prefix of its bytes at any later time. A whole repeats
+the pieces before it in one object, so that readers fetch one instead of hundreds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from rollforge.errors import DataError
+
+PARTS = ".parts/"
+_PIECE = re.compile(r"(\d{8})\.jsonl\.zst")
+_WHOLE = re.compile(r"all-(\d{8})\.jsonl\.zst")
+
+
+def piece_name(name: str, number: int) -> str:
+    """The object of one piece of a file; pieces are numbered from 1."""
+    return f"{name}{PARTS}{number:08d}.jsonl.zst"
+
+
+def whole_name(name: str, number: int) -> str:
+    """The object that holds the pieces of a file up to a number."""
+    return f"{name}{PARTS}all-{number:08d}.jsonl.zst"
+
+
+def is_piece(name: str) -> bool:
+    """Whether an object is part of a growing file."""
+    folder, _, last = name.rpartition("/")
+    return folder.endswith(PARTS[:-1]) and bool(_PIECE.fullmatch(last) or _WHOLE.fullmatch(last))
+
+
+def file_of(name: str) -> str:
+    """The file that a piece belongs to."""
+    return name.rpartition(PARTS)[0]
+
+
+def reading_order(names: Iterable[str]) -> tuple[list[str], int]:
+    """The objects to read for all lines of one file, and the number of its last piece.
+
+    Raises:
+        DataError: a piece is missing.
+    """
+    pieces: dict[int, str] = {}
+    wholes: dict[int, str] = {}
+    for name in names:
+        last = name.rpartition("/")[2]
+        if match := _PIECE.fullmatch(last):
+            pieces[int(match[1])] = name
+        elif match := _WHOLE.fullmatch(last):
+            wholes[int(match[1])] = name
+    held = max(wholes, default=0)
+    end = max([held, *pieces])
+    missing = [number for number in range(held + 1, end + 1) if number not in pieces]
+    if missing:
+        where = file_of((*pieces.values(), *wholes.values())[0])
+        raise DataError(
+            f"{where}{PARTS}: piece {missing[0]} is missing", hint="restore it: lines of a run are lost"
+        )
+    first = [wholes[held]] if held else []
+    return [*first, *(pieces[number] for number in range(held + 1, end + 1))], end
+
+
+def pack(lines: bytes) -> bytes:
+    """Lines as an object."""
+    from backports import zstd
+
+    return zstd.compress(lines, 3)
+
+
+def unpack(data: bytes) -> bytes:
+    """The lines of an object."""
+    from backports import zstd
+
+    return zstd.decompress(data)
