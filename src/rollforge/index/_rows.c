@@ -563,7 +563,8 @@ static Py_ssize_t rows_length(PyObject *self) { return ((Rows *)self)->count; }
 static PyObject *rows_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
     (void)keywords;
     if (!PyArg_ParseTuple(arguments, "")) return NULL;
-    Rows *rows = (Rows *)type->tp_alloc(type, 0); /* zeroed */
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc); /* the stable ABI hides the type's members */
+    Rows *rows = (Rows *)allocate(type, 0); /* zeroed */
     if (rows) rows_reset(rows);
     return (PyObject *)rows;
 }
@@ -571,7 +572,8 @@ static PyObject *rows_new(PyTypeObject *type, PyObject *arguments, PyObject *key
 static void rows_dealloc(PyObject *self) {
     PyTypeObject *type = Py_TYPE(self);
     rows_reset((Rows *)self);
-    type->tp_free(self);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(self);
     Py_DECREF(type);
 }
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Event
 from typing import NamedTuple
 
+from rollforge.conversations.typed_rows import classic_line
 from rollforge.index import native_reader
 from rollforge.index.identity import key_span
 from rollforge.index.jsonl import LineBatch, read_batches
@@ -44,7 +45,7 @@ MAX_LISTED = 1_000
 
 
 def reader_count(size: int, workers: int | None) -> int:
-    """How many threads read so many bytes: as many as asked for, else one per core for large files."""
+    """Number of threads that read this number of bytes: as many as asked for, else one per core for large files."""
     if workers or size < WORTH_A_THREAD:
         return min(workers or 1, MOST_ASKED_FOR)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -115,7 +116,7 @@ class _RangeScan:
     """A range that is being read: ordinary rows by the compiled reader, all others by Python."""
 
     def __init__(self, path: Path, kind: Kind, stem: Path) -> None:
-        self.scanned = Scanned()
+        self.scanned = Scanned(typed=0)
         self._file = str(path)
         self._kind: Kind = kind
         self._stem = stem
@@ -150,6 +151,8 @@ class _RangeScan:
     def _take_lines(self, batch: LineBatch, lines: list[LineLeft]) -> None:
         for number, start, end in lines:
             line = bytes(batch.data[start:end])
+            if self._kind == "rollouts" and classic_line(line) is not line:
+                self.scanned.typed = 1 + (self.scanned.typed or 0)
             try:
                 self._others.take(line, number, batch.offset + start)
             except UnreadableLine as error:
@@ -182,9 +185,11 @@ class _RangeScan:
                 self._list(line, offset, "; ".join(sorted(texts)), is_kept=True)
         table = joined([table for table, _ in made])
         for name in table.column_names:
-            if (found := discovered_name(name)) is not None:
-                counts = self.scanned.numbers if found[0] == "n" else self.scanned.texts
-                counts[found[1]] = counts.get(found[1], 0) + table.num_rows - table.column(name).null_count
+            if (discovered := discovered_name(name)) is not None:
+                counts = self.scanned.numbers if discovered[0] == "n" else self.scanned.texts
+                counts[discovered[1]] = (
+                    counts.get(discovered[1], 0) + table.num_rows - table.column(name).null_count
+                )
         part = write_part(table, self._stem.with_name(f"{self._stem.name}-{len(self.scanned.parts)}.parquet"))
         if self._kind == "rollouts":
             part.keys = key_span(table.column("task"), table.column("rollout"))

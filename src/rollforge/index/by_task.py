@@ -13,7 +13,7 @@ import pyarrow as pa
 from rollforge.index import arrow
 from rollforge.index.identity import packed_keys
 from rollforge.index.index import Index
-from rollforge.stats import Floats, Ints, distinct
+from rollforge.statistics.stats import Floats, Ints, distinct
 
 BATCH_VALUES = 2_500_000
 """Values read at a time, and remembered at most: 20 MB."""
@@ -62,19 +62,23 @@ class ByTask:
         self._codes[name] = codes if self._is_in_order else codes[self.order], [*words, None]
         return self._codes[name]
 
+    def hashes(self, name: str) -> Ints:
+        """A column of hashes, in the order of (task, rollout); 0 for missing. Floats could not hold them."""
+        return arrow.ints(self.index.table([name], self.where).column(0))[self.order]
+
     def numbered(self, name: str) -> tuple[Ints, list[str | float]]:
         """Any column as codes that are equal exactly where its values are (0 for missing), and the values of codes 1, 2, …"""
-        column = self.index.table([name], self.where).column(0)
+        column = self.index.table([name], self.where, may_code=True).column(0)
         values: list[str | float]
-        if pa.types.is_string(column.type):
-            found, texts = arrow.codes(column)
-            numbers, values = found + 1, list(texts)
+        if pa.types.is_string(column.type) or pa.types.is_dictionary(column.type):
+            codes, texts = arrow.codes(column)
+            numbers, values = codes + 1, list(texts)
         else:
             is_whole = pa.types.is_integer(column.type)
             each = arrow.ints(column) if is_whole else arrow.floats(column)
-            known = arrow.is_known(column) if is_whole else ~np.isnan(each)
-            kinds = distinct(each[known])
-            numbers = np.where(known, np.searchsorted(kinds, each) + 1, 0)
+            has_value = arrow.is_known(column) if is_whole else ~np.isnan(each)
+            kinds = distinct(each[has_value])
+            numbers = np.where(has_value, np.searchsorted(kinds, each) + 1, 0)
             values = kinds.tolist()
         return numbers[self.order], values
 
@@ -86,12 +90,12 @@ class ByTask:
             unread = [name for name in some if name not in self._kept]
             read = self.index.floats(unread, self.where) if unread else {}
             for name in some:
-                found = self._kept.get(name)
-                if found is None:
-                    found = read[name]
-                    found = found if self._is_in_order else found[self.order]
-                    self._keep(name, found)
-                yield name, found
+                column = self._kept.get(name)
+                if column is None:
+                    column = read[name]
+                    column = column if self._is_in_order else column[self.order]
+                    self._keep(name, column)
+                yield name, column
 
     def keep(self, names: Sequence[str]) -> None:
         """Read these columns together, when they are few enough to be remembered."""
@@ -99,11 +103,11 @@ class ByTask:
             for _ in self.floats(names):
                 pass
 
-    def _keep(self, name: str, found: Floats) -> None:
+    def _keep(self, name: str, column: Floats) -> None:
         """Remember a column while the memory for it is small: most runs are, and most columns are needed again."""
         if (len(self._kept) + 1) * len(self) <= BATCH_VALUES:
-            found.flags.writeable = False
-            self._kept[name] = found
+            column.flags.writeable = False
+            self._kept[name] = column
 
     def one(self, name: str) -> Floats:
         """One number column."""
@@ -113,9 +117,9 @@ class ByTask:
         """Per task the sum and the number of known values."""
         if not len(self):
             return np.zeros(0), np.zeros(0)
-        known = ~np.isnan(values)
-        sums = np.add.reduceat(np.where(known, values, 0.0), self.starts)
-        return sums, np.add.reduceat(known.astype(np.float64), self.starts)
+        has_value = ~np.isnan(values)
+        sums = np.add.reduceat(np.where(has_value, values, 0.0), self.starts)
+        return sums, np.add.reduceat(has_value.astype(np.float64), self.starts)
 
 
 def _by_task(index: Index, where: str | None) -> tuple[Ints, Ints]:

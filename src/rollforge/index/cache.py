@@ -11,10 +11,11 @@ import fcntl
 import hashlib
 import os
 import re
+import resource
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 from uuid import uuid4
@@ -39,6 +40,7 @@ from rollforge.index.state import (
     read_checked,
 )
 from rollforge.store import write_atomically
+from rollforge.store.absent import absent_text
 from rollforge.store.atomic import open_for_writing, sync_directory
 
 PROBE = 64 << 10
@@ -46,6 +48,9 @@ PROBE = 64 << 10
 
 READ_WHOLE = 32 << 20
 """Files up to this size are compared as a whole; of larger ones, blocks all over the file."""
+
+SPARE_FILES = 256
+"""File descriptors for everything that is no lock."""
 
 BLOCK, BLOCKS = 4 << 10, 64
 """The size and number of those blocks."""
@@ -69,8 +74,9 @@ class HeldIndex:
 class IndexCache:
     """The index of one file on disk."""
 
-    def __init__(self, path: Path, kind: Kind, folder: Path) -> None:
+    def __init__(self, path: Path, kind: Kind, folder: Path, length: int | None = None) -> None:
         self.path = path
+        self._length = length  # bytes of the file that count; None: all of them
         self.kind: Kind = kind
         # A file and its compressed copy share a folder, but not an index.
         packed = path.suffix if is_compressed(path) else ""
@@ -90,16 +96,21 @@ class IndexCache:
         """The index, when it is up to date."""
         reading = self._locked("use.lock", fcntl.LOCK_SH)
         state = self._load()
-        if state is not None and state.made_of == file_id(self.path):
+        if state is not None and state.made_of == file_id(self.path, self._length):
             return HeldIndex(state, reading)
         reading.close()  # a builder removes parts only when nobody reads
         return None
 
     def _build(self, workers: int | None) -> HeldIndex:
-        found, base = file_id(self.path), self._load()
-        if base is None or not self._has_grown(base, found):
-            base = State(build="", made_of=found, body=Scanned())
-        state = self._extended(base, found, workers)
+        if absent_text(self.path) is not None:
+            raise DataError(
+                f"{self.path}: its index in the bucket is damaged, and its text is not here",
+                hint="make it again: rollforge metrics RUN",
+            )
+        identity, base = file_id(self.path, self._length), self._load()
+        if base is None or not self._has_grown(base, identity):
+            base = State(build="", made_of=identity, body=Scanned(typed=0))
+        state = self._extended(base, identity, workers)
         sync_directory(self.folder)  # the parts' names before the state that names them
         write_atomically(self.folder / "state.json", encode_checked(state))
         self._sweep(state)
@@ -122,7 +133,7 @@ class IndexCache:
         file = os.fdopen(handle, "rb+", buffering=0)
         try:
             fcntl.flock(file, how)
-        except BaseException:
+        except BaseException:  # also when interrupted: the lock's file is closed
             file.close()
             raise
         return file
@@ -134,14 +145,14 @@ class IndexCache:
             return None
         return state if all(is_intact(self.folder, part) for part in state.parts()) else None
 
-    def _has_grown(self, state: State, found: FileId) -> bool:
+    def _has_grown(self, state: State, identity: FileId) -> bool:
         """Whether what was indexed is unchanged and only more follows (or a torn last line is gone)."""
         was = state.made_of
         if (
             is_compressed(self.path)
-            or found.inode != was.inode
-            or found.size == was.size
-            or found.size < state.body.end
+            or identity.inode != was.inode
+            or identity.size == was.size
+            or identity.size < state.body.end
         ):
             return False
         return self._digests(state.body.end) == (state.head_digest, state.tail_digest)
@@ -162,21 +173,21 @@ class IndexCache:
                 tail.update(file.read(PROBE))
         return head.hexdigest(), tail.hexdigest()
 
-    def _extended(self, base: State, found: FileId, workers: int | None) -> State:
+    def _extended(self, base: State, identity: FileId, workers: int | None) -> State:
         """`base` and what follows it in the file."""
         build = uuid4().hex[:12]
         stem = self.folder / f"new-{build}"
-        body = Scanned()
+        body = Scanned(typed=0)
         body.add(base.body)
-        end = None if is_compressed(self.path) else last_line_start(self.path, found.size)
+        end = None if is_compressed(self.path) else last_line_start(self.path, identity.size)
         if end is None or end > body.end:
             for scanned in build_parts(self.path, self.kind, ByteRange(body.end, end), stem, workers):
                 self._rename_parts(scanned, body, build)
                 body.add(scanned)
-        state = State(build=build, made_of=found, body=body)
-        if end is not None and end < found.size:
+        state = State(build=build, made_of=identity, body=body)
+        if end is not None and end < identity.size:
             tail = read_range(
-                self.path, self.kind, ByteRange(end, found.size), self.folder / f"new-{build}-tail"
+                self.path, self.kind, ByteRange(end, identity.size), self.folder / f"new-{build}-tail"
             )
             self._rename_parts(tail, body, f"{build}t")
             tail.listed = [msgspec.structs.replace(bad, line=bad.line + body.lines) for bad in tail.listed]
@@ -203,7 +214,7 @@ class IndexCache:
         if len(spans) < len(parts):
             return False
         doubtful = overlapping(spans, len(base.body.parts) if base.has_own_keys else 0)
-        return not doubtful or have_own_keys([self.folder / parts[place].name for place in doubtful])
+        return not doubtful or have_own_keys([self.folder / parts[number].name for number in doubtful])
 
     def _sweep(self, state: State) -> None:
         """Remove parts that no state names, unless somebody may be reading them."""
@@ -223,6 +234,18 @@ def _remove_unnamed(folder: Path, parts: list[PartFile]) -> None:
             path.unlink(missing_ok=True)
 
 
+def allow_open_files(count: int) -> None:
+    """Raise this process's own limit of open files as far as it may: an index of many shards holds a lock for each."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + SPARE_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(
+                resource.RLIMIT_NOFILE,
+                (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard),
+            )
+
+
 # Where an index may be
 
 
@@ -240,9 +263,9 @@ def trusted_folder(folder: Path, path: Path) -> Path:
 
 def _is_trusted(folder: Path, path: Path) -> bool:
     """Not a link, not open to everybody, and made by us or by whoever can change the rollouts anyway."""
-    found = folder.lstat()
+    status = folder.lstat()
     owners = {os.getuid(), 0, path.stat().st_uid, path.parent.stat().st_uid}
-    return stat.S_ISDIR(found.st_mode) and not found.st_mode & stat.S_IWOTH and found.st_uid in owners
+    return stat.S_ISDIR(status.st_mode) and not status.st_mode & stat.S_IWOTH and status.st_uid in owners
 
 
 def _private_folder() -> Path:
@@ -254,10 +277,12 @@ def _private_folder() -> Path:
     ):
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            found = folder.lstat()
+            status = folder.lstat()
         except OSError:
             continue
-        is_private = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+        is_private = (
+            stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
+        )
         if is_private and os.access(folder, os.W_OK):
             return folder
     return Path(tempfile.mkdtemp(prefix="rollforge-index-"))

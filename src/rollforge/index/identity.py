@@ -59,8 +59,8 @@ def key_span(task: pa.ChunkedArray, rollout: pa.ChunkedArray) -> KeySpan | None:
     """The range of the rows' keys; None when a row has no key, or two have the same."""
     if task.null_count or rollout.null_count or not len(task):
         return None
-    rollouts = rollout.to_numpy()
-    key = packed_keys(task.to_numpy(), rollouts)
+    rollouts = ints(rollout)
+    key = packed_keys(ints(task), rollouts)
     if key is None:
         return None
     key.sort()
@@ -76,8 +76,8 @@ def have_own_keys(paths: Sequence[Path]) -> bool:
     for path in paths:
         with pq.ParquetFile(path) as file:
             tables.append(file.read(columns=["task", "rollout"], use_threads=False))
-    found = pa.concat_tables(tables, promote_options="default")
-    return key_span(found.column("task"), found.column("rollout")) is not None
+    table = pa.concat_tables(tables, promote_options="default")
+    return key_span(table.column("task"), table.column("rollout")) is not None
 
 
 def resolve(table: pa.Table, tasks: pa.Table | None = None, runs: Sequence[int] = ()) -> RowKeys:
@@ -98,8 +98,8 @@ def resolve(table: pa.Table, tasks: pa.Table | None = None, runs: Sequence[int] 
     if not (has_task.all() and has_rollout.all()):
         for number in range(files):
             mine = file == number
-            known = _tasks_by_prompt(tasks, number)
-            local_task[mine] = _fill_tasks(task[mine], has_task[mine], prompt[mine], known)
+            task_numbers = _tasks_by_prompt(tasks, number)
+            local_task[mine] = _fill_tasks(task[mine], has_task[mine], prompt[mine], task_numbers)
             local_rollout[mine] = _fill_rollouts(local_task[mine], rollout[mine], has_rollout[mine])
     merged_task, merged_rollout = local_task, local_rollout
     joins_tasks = files == 1 or bool(has_task.all())
@@ -146,10 +146,12 @@ class _Rows(NamedTuple):
 
 
 def _renamed(rows: _Rows, merged: Ints) -> dict[int, dict[int, int]]:
-    found: dict[int, dict[int, int]] = {}
-    for place in np.flatnonzero((merged != rows.task) & rows.has_task).tolist():
-        found.setdefault(int(rows.file[place]), {})[int(rows.task[place])] = int(merged[place])
-    return found
+    task_by_file: dict[int, dict[int, int]] = {}
+    for position in np.flatnonzero((merged != rows.task) & rows.has_task).tolist():
+        task_by_file.setdefault(int(rows.file[position]), {})[int(rows.task[position])] = int(
+            merged[position]
+        )
+    return task_by_file
 
 
 def _ints(table: pa.Table, name: str) -> Ints:
@@ -178,21 +180,21 @@ def _tasks_by_prompt(tasks: pa.Table | None, file: int) -> _TaskNumbers:
     for prompt, number in zip(prompts.tolist(), numbers.tolist(), strict=True):
         if prompt >= 0:
             numbers_by_prompt.setdefault(prompt, set()).add(number)
-    unique = {prompt: next(iter(found)) for prompt, found in numbers_by_prompt.items() if len(found) == 1}
+    unique = {prompt: next(iter(own)) for prompt, own in numbers_by_prompt.items() if len(own) == 1}
     return _TaskNumbers(unique, int(numbers.max(initial=-1)) + 1)
 
 
-def _fill_tasks(task: Ints, has_task: Bools, prompt: Ints, known: _TaskNumbers) -> Ints:
+def _fill_tasks(task: Ints, has_task: Bools, prompt: Ints, task_numbers: _TaskNumbers) -> Ints:
     """Number the rows without a task: as the tasks file numbers their prompt, else by prompt after all numbers in use."""
     missing = ~has_task
     if not missing.any():
         return task
-    first_free = max(int(task[has_task].max(initial=-1)) + 1, known.first_free)
+    first_free = max(int(task[has_task].max(initial=-1)) + 1, task_numbers.first_free)
     filled = task.copy()
     filled[missing] = first_free + _by_appearance(prompt[missing])
-    if known.by_prompt:
-        for place in np.flatnonzero(missing).tolist():
-            filled[place] = known.by_prompt.get(int(prompt[place]), filled[place])
+    if task_numbers.by_prompt:
+        for position in np.flatnonzero(missing).tolist():
+            filled[position] = task_numbers.by_prompt.get(int(prompt[position]), filled[position])
     return filled
 
 
@@ -237,15 +239,15 @@ def _merge_tasks(rows: _Rows) -> Ints:
         mine = np.flatnonzero((file == number) & has_task)
         tasks, first, inverse = np.unique(task[mine], return_index=True, return_inverse=True)
         renamed = tasks.copy()
-        for place, (one, where) in enumerate(zip(tasks.tolist(), first.tolist(), strict=True)):
-            asked = int(prompt[mine[where]])
+        for position, (one, where) in enumerate(zip(tasks.tolist(), first.tolist(), strict=True)):
+            row_prompt = int(prompt[mine[where]])
             if not has_prompt[mine[where]]:
                 continue
-            if prompt_by_task.setdefault(one, asked) != asked:
-                if (one, asked) not in number_by_pair:
-                    number_by_pair[one, asked] = next_free
+            if prompt_by_task.setdefault(one, row_prompt) != row_prompt:
+                if (one, row_prompt) not in number_by_pair:
+                    number_by_pair[one, row_prompt] = next_free
                     next_free += 1
-                renamed[place] = number_by_pair[one, asked]
+                renamed[position] = number_by_pair[one, row_prompt]
         merged[mine] = renamed[inverse]
     without = ~has_task
     if without.any():
@@ -265,7 +267,7 @@ def _shifts(file: Ints, task: Ints, rollout: Ints, runs: Sequence[int]) -> dict[
         least, most = int(rollout[mine].min(initial=first_free)), int(rollout[mine].max(initial=-1))
         if least < first_free and len(np.intersect1d(task[mine], tasks)):
             shift = first_free - least
-            shifts |= {place: shift for place, one in enumerate(runs) if one == number}
+            shifts |= {position: shift for position, one in enumerate(runs) if one == number}
             most += shift
         tasks, first_free = np.union1d(tasks, task[mine]), max(first_free, most + 1)
     return shifts

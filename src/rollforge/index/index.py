@@ -6,50 +6,46 @@ decided here, so that every command sees the same rows.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rollforge.adaptive.design import SamplingDesign
+from rollforge.conversations.typed_rows import classic_line
 from rollforge.errors import UsageError
 from rollforge.index import parts
 from rollforge.index.arrow import arrow_array, floats, ints
 from rollforge.index.build import reader_count
-from rollforge.index.cache import IndexCache
-from rollforge.index.identity import resolve
-from rollforge.index.jsonl import read_spans
+from rollforge.index.cache import IndexCache, allow_open_files
+from rollforge.index.connection import connect
+from rollforge.index.indexed_parts import indexed_parts
 from rollforge.index.overlay import Duplicate, find_overlay
-from rollforge.index.row_facts import split_line
-from rollforge.index.schema import Kind, literal, quoted
+from rollforge.index.row_text import RowText
+from rollforge.index.run_facts import first_stages, per_run, run_facts, run_numbers, samples_per_task
+from rollforge.index.schema import quoted
 from rollforge.index.state import BadLineAt, IndexedFiles
-from rollforge.index.user_sql import TABLES, check_sort, check_where, fetch, lock_down, run_select
+from rollforge.index.user_sql import TABLES, check_sort, check_where, fetch, run_select
 from rollforge.index.views_sql import Views
+from rollforge.json_shapes import RowJson
 from rollforge.records import TASK_KEY, JsonFields
-from rollforge.stats import Floats, Ints, distinct, first_places
-from rollforge.store import RunFiles, read_json
-from rollforge.store.find import find_runs, tasks_file
-from rollforge.typed_rows import classic_line
+from rollforge.statistics.stats import Floats, Ints, distinct, first_positions
+from rollforge.store import RunFiles
+from rollforge.store.find import find_runs
+from rollforge.store.reading import read_row
 
 if TYPE_CHECKING:
     import duckdb
 
-MEMORY_LIMIT = "256MB"
-"""What DuckDB may hold before it spills to disk."""
-
 NO_METRICS = frozenset({parts.MASKED})
 """Number fields that say something about the reward and are no measurement themselves."""
-
-NESTED = ("reward_components.", "input_tokens_details.", "output_tokens_details.")
-"""Prefixes of fields that are known to be nested."""
-
-AT_ONCE = 65_536
-"""Rows whose places are converted to Python numbers together."""
 
 
 def open_index(
@@ -74,22 +70,28 @@ class Index:
         self, runs: Sequence[RunFiles], *, verifier: str | None = None, workers: int | None = None
     ) -> None:
         self.runs = list(runs)
-        self._facts = [_run_facts(files) for files in self.runs]
+        self._facts = [run_facts(files) for files in self.runs]
         self._held = ExitStack()
         self._files = IndexedFiles()
-        self.readers = reader_count(sum(files.rollouts.stat().st_size for files in self.runs), workers)
+        parts_by_run = [indexed_parts(files) for files in self.runs]
+        size = sum(one.part.size() for parts in parts_by_run for one in parts if one.kind == "rollouts")
+        self.is_small = False
+        """SQL takes little memory and one thread; to be set before the first query."""
+        self.readers = reader_count(size, workers)
         """Threads for work that releases the interpreter lock."""
+        allow_open_files(2 * sum(map(len, parts_by_run)))
         try:
-            for number, files in enumerate(self.runs):
-                for kind, path in _files_of(files):
-                    cache = IndexCache(path, kind, files.index)
+            for number, indexed in enumerate(parts_by_run):
+                for kind, part in indexed:
+                    cache = IndexCache(part.path, kind, part.index, part.length)
                     held = cache.update(workers)
                     self._held.callback(held.release)
-                    self._files.add(kind, number, path, cache.folder, held.state)
+                    self._files.add(kind, number, part.path, cache.folder, held.state)
             of_record = next((facts.verifier for facts in self._facts if facts.verifier), None)
-            self._overlay = find_overlay(self._files, _run_numbers(self._facts), verifier or of_record)
+            self._overlay = find_overlay(self._files, run_numbers(self._facts), verifier or of_record)
             self._views = Views(self._files, self._overlay)
-        except BaseException:
+            self._text = RowText(self._files)
+        except BaseException:  # also when interrupted: files and connection are closed
             self.close()
             raise
 
@@ -97,51 +99,23 @@ class Index:
         return self
 
     def __exit__(self, *failure: Any) -> None:
-        if "_base" in self.__dict__:
-            self._base.close()
+        if "_connection" in self.__dict__:
+            self._connection.close()
         self._held.__exit__(*failure)
 
     def close(self) -> None:
         """Release the files; the index itself stays on disk."""
         self.__exit__(None, None, None)
 
-    @cached_property
-    def _base(self) -> duckdb.DuckDBPyConnection:
-        """A connection to the rows as the parts have them; made when SQL is first needed, which is often never."""
-        import duckdb
-
-        connection = duckdb.connect(":memory:")
-        connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
-        for kind in self._files.by_kind:
-            connection.execute(f"CREATE VIEW base_{kind} AS {parts.base_sql(self._files, kind)}")
-        return connection
+    def discard(self) -> None:
+        """Remove the index from disk: of a file that is no run, nobody needs it."""
+        for folder in self._files.folders():
+            shutil.rmtree(folder, ignore_errors=True)
 
     @cached_property
     def _connection(self) -> duckdb.DuckDBPyConnection:
-        """A connection to the rows that count, which can read nothing but the index."""
-        connection = self._base
-        connection.execute(f"CREATE VIEW rollouts AS {self._views.rollouts()}")
-        self._create_renamed()
-        connection.execute(f"CREATE VIEW tasks AS {self._views.tasks()}")
-        connection.execute(f"CREATE VIEW failures AS {self._views.failures()}")
-        folders = self._files.folders()
-        connection.execute(f"SET temp_directory = {literal(str(folders[0] / 'spill'))}")
-        lock_down(connection, [str(folder.resolve()) for folder in folders])
-        return connection
-
-    def _create_renamed(self) -> None:
-        """The table of task numbers that mean another task in an earlier file of the run."""
-        found = [
-            (file, local, task)
-            for file, named in self._overlay.renamed.items()
-            for local, task in named.items()
-        ]
-        columns = zip(*found, strict=True) if found else ((), (), ())
-        names = ("file_no", "local", "task")
-        given = pa.table([pa.array(column, pa.int64()) for column in columns], names=list(names))
-        self._base.register("given", given)
-        self._base.execute("CREATE TABLE renamed AS SELECT * FROM given")
-        self._base.unregister("given")
+        """Made when SQL is first needed, which is often never."""
+        return connect(self._files, self._overlay, self._views, is_small=self.is_small)
 
     # What the run holds
 
@@ -201,34 +175,45 @@ class Index:
     @property
     def expected(self) -> int | None:
         """Rollouts the run was asked for; None for files that rollforge did not collect."""
-        return sum(self._asked_for("expected")) or None
+        return sum(per_run(self._facts, "expected")) or None
 
     @property
     def samples(self) -> int | None:
         """Rollouts asked for per task, where that is one number; summed over several runs of the same tasks."""
-        samples = self._asked_for("samples")
-        if not self._overlay.shifts:
-            return samples[0] if len(set(samples)) == 1 else None
-        inputs = {facts.input_digest for facts in self._facts}
-        return (sum(samples) or None) if len(inputs) == 1 else None
+        return samples_per_task(self._facts, has_shifts=bool(self._overlay.shifts))
 
-    def _asked_for(self, name: str) -> list[int]:
-        """A number of each run's manifest, counted once per run; empty when a file has no such number."""
-        by_run: dict[int, int] = {}
-        for run, facts in zip(_run_numbers(self._facts), self._facts, strict=True):
-            number = getattr(facts, name)
-            if number is None:
-                return []
-            by_run.setdefault(run, number)
-        return [*by_run.values()]
+    @property
+    def design(self) -> SamplingDesign | None:
+        """How the tasks of an adaptive run were sampled; None for a uniform one, or for several runs read as one."""
+        return self._facts[0].design if len(self._facts) == 1 else None
+
+    @property
+    def designs(self) -> list[SamplingDesign]:
+        """The designs of those of the runs that were sampled adaptively."""
+        return [facts.design for facts in self._facts if facts.design is not None]
+
+    @property
+    def first_stage(self) -> str | None:
+        """The condition for rollouts that did not depend on earlier rewards; None where no run was sampled adaptively.
+
+        Of several runs read as one, each has its own first stage, and the rollouts of a uniform one are all taken.
+        """
+        if self.design is not None:
+            return f"rollout < {self.design.first}"
+        return first_stages(self._facts, self.rollout_files, self._overlay.shifts)
+
+    @property
+    def has_uncorrected_stages(self) -> bool:
+        """Several runs are read as one, some were sampled adaptively, and which rollouts are of their first stage is not known."""
+        return bool(self.designs) and self.first_stage is None
 
     def failed(self) -> dict[str, int]:
         """Rollouts that failed and never finished: class of the last failure → how many."""
-        found = self._lost("coalesce(class, 'unknown'), count(*)", "GROUP BY 1 ORDER BY 2 DESC, 1")
-        return {str(kind): int(count) for kind, count in found}
+        counts = self._lost("coalesce(class, 'unknown'), count(*)", "GROUP BY 1 ORDER BY 2 DESC, 1")
+        return {str(kind): int(count) for kind, count in counts}
 
     def failed_tasks(self) -> list[int]:
-        """The task of each of them."""
+        """The task of each rollout that failed and never finished."""
         return [int(task) for (task,) in self._lost("last.task", "ORDER BY 1")]
 
     def _lost(self, columns: str, rest: str) -> list[tuple[Any, ...]]:
@@ -237,14 +222,14 @@ class Index:
         # A failure in one file may be a rollout in another: both under the numbers of the whole run.
         number = self._views.task_number("rollouts", "base_rollouts.task")
         rollout = self._views.rollout_number("base_rollouts")
-        found: list[tuple[Any, ...]] = self._connection.execute(
+        rows: list[tuple[Any, ...]] = self._connection.execute(
             "WITH last AS (SELECT task, rollout, class FROM failures WHERE task IS NOT NULL QUALIFY "
             "row_number() OVER (PARTITION BY task, rollout ORDER BY row DESC) = 1), "
             f"made AS (SELECT {number} AS task, {rollout} AS rollout FROM base_rollouts) "
             f"SELECT {columns} FROM last ANTI JOIN made ON made.task = last.task "
             f"AND made.rollout IS NOT DISTINCT FROM last.rollout {rest}"
         ).fetchall()
-        return found
+        return rows
 
     @cached_property
     def _fields(self) -> dict[str, str]:
@@ -253,16 +238,16 @@ class Index:
     @cached_property
     def numbers(self) -> list[str]:
         """Number columns of `rollouts` that are measurements: `reward` first, then in order of appearance."""
-        found = self._views.numbers()
-        return [column for name, column in self._fields.items() if name in found and name not in NO_METRICS]
+        numbers = self._views.numbers()
+        return [column for name, column in self._fields.items() if name in numbers and name not in NO_METRICS]
 
     @cached_property
     def whole_numbers(self) -> frozenset[str]:
         """Number columns that no rollout lacks; none where later verdicts or duplicates decide what counts."""
         if not self._is_plain:
             return frozenset()
-        rows, found = self._files.count("rollouts"), self._files.discovered("rollouts", "numbers")
-        return frozenset(self._fields[name] for name, count in found.items() if count == rows)
+        rows, counts = self._files.count("rollouts"), self._files.discovered("rollouts", "numbers")
+        return frozenset(self._fields[name] for name, count in counts.items() if count == rows)
 
     @cached_property
     def texts(self) -> list[str]:
@@ -291,8 +276,8 @@ class Index:
         if path is None or not self._overlay.has_verdicts:
             return np.zeros(0, dtype=np.int64)
         with parts.damage_reported(path.parent):
-            found = pq.read_table(path, columns=["row"], filters=[("applies", "=", True)])
-        return ints(found.column(0))
+            overlay = pq.read_table(path, columns=["row"], filters=[("applies", "=", True)])
+        return ints(overlay.column(0))
 
     def columns(self, table: str = "rollouts") -> list[str]:
         """Column names of `rollouts`, `tasks` or `failures`."""
@@ -392,79 +377,76 @@ class Index:
 
     def interrupt(self) -> None:
         """End the query that another thread runs on this index; that thread gets an error."""
-        if "_base" in self.__dict__:
-            self._base.interrupt()
+        if "_connection" in self.__dict__:
+            self._connection.interrupt()
 
     def verdicts_of(self, task: int, rollout: int) -> list[JsonFields]:
         """Later verdicts on one rollout, oldest first: verifier, reward and every number they gave."""
         if not self._files.count("verdicts"):
             return []
-        found: list[JsonFields] = fetch(
+        verdicts: list[JsonFields] = fetch(
             self._connection.cursor(),
             f"SELECT * FROM base_verdicts WHERE task = {int(task)} AND rollout = {int(rollout)} ORDER BY row",
         ).to_pylist()
-        return found
+        return verdicts
 
     def read(self, rows: Sequence[int]) -> Iterator[bytes]:
         """The lines of these rows, in the order asked, typed rollouts in the classic shape."""
-        yield from map(classic_line, self._lines("rollouts", np.asarray(rows, dtype=np.int64)))
+        lines = self._text.lines("rollouts", np.asarray(rows, dtype=np.int64))
+        has_typed = any(file.state.has_typed for file in self._files.by_kind["rollouts"])
+        yield from map(classic_line, lines) if has_typed else lines
 
-    def _lines(self, kind: Kind, rows: Ints) -> Iterator[bytes]:
-        offsets, lengths = self._spans(kind)
-        missing = int(((rows < 0) | (rows >= len(offsets))).sum())
-        if missing:
-            raise UsageError(f"{missing} of the rows asked for are not in the index")
-        files = self._files.by_kind[kind]
-        for first in range(0, len(rows), AT_ONCE):
-            some = rows[first : first + AT_ONCE]
-            owner = np.searchsorted([file.first_row for file in files], some, side="right") - 1
-            for piece in np.split(np.arange(len(some)), np.flatnonzero(np.diff(owner)) + 1):
-                mine = some[piece]
-                spans = list(zip(offsets[mine].tolist(), lengths[mine].tolist(), strict=True))
-                yield from read_spans(files[int(owner[piece[0]])].path, spans)
+    def read_piece(self, row: int, start: int, size: int) -> bytes:
+        """Part of the line of a row; of a long line no more than that is read, where the file allows it."""
+        piece = self._text.piece(row, start, size)
+        return next(iter(self.read([row])))[start : start + size] if piece is None else piece
 
-    def _spans(self, kind: Kind) -> tuple[Ints, Ints]:
-        """Where each row begins in its file, and how long it is; remembered."""
-        if kind not in self._spans_by_kind:
-            found = parts.read_ints(self._files.by_kind[kind], "offset", "length")
-            self._spans_by_kind[kind] = ints(found.column("offset")), ints(found.column("length"))
-        return self._spans_by_kind[kind]
+    @property
+    def rollout_files(self) -> list[Path]:
+        """The files that hold the rollouts: one per run, or the parts of its shards."""
+        return [file.path for file in self._files.by_kind["rollouts"]]
 
-    @cached_property
-    def _spans_by_kind(self) -> dict[Kind, tuple[Ints, Ints]]:
-        return {}
+    def file_numbers(self, rows: Ints) -> Ints:
+        """Which of `rollout_files` holds each of these rows."""
+        return self._text.file_numbers("rollouts", rows)
 
-    def task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, JsonFields]]:
+    def task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, RowJson]]:
         """The task rows as sent, for those of `tasks` that the run has a row for."""
         for task, line in self.raw_task_rows(tasks):
-            row: JsonFields = msgspec.json.decode(line)
+            row = read_row(line)
             row[TASK_KEY] = task
             yield task, row
 
     def raw_task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, bytes]]:
         """The lines of task rows as sent, for those of `tasks` that the run has a row for."""
-        places = self.task_places
-        if places is None:
+        locations = self.task_locations
+        if locations is None:
             return
-        found, rows = places.rows(tasks)
-        yield from zip(found.tolist(), self._lines("tasks", rows), strict=True)
+        stored_tasks, rows = locations.rows(tasks)
+        yield from zip(stored_tasks.tolist(), self._text.lines("tasks", rows), strict=True)
 
     @cached_property
-    def task_places(self) -> parts.TaskPlaces | None:
+    def task_locations(self) -> parts.TaskLocations | None:
         """Where each task is in the run's tasks files; None when there are none."""
         if not self._views.has_tasks_file():
             return None
-        return parts.task_places(self._files.by_kind["tasks"], self._overlay.renamed)
+        return parts.task_locations(self._files.by_kind["tasks"], self._overlay.renamed)
 
     def first_rows(self, tasks: Sequence[int], where: str | None = None) -> pa.Table:
         """The first row of each of these tasks (task, row), of those that an expression keeps, in the order of the file."""
         if self._is_plain or where is not None:
-            known, first = self._first_rows(where)
+            stored_tasks, first = self._first_rows(where)
             wanted = distinct(np.asarray(tasks, dtype=np.int64))
-            place = np.searchsorted(known, wanted)
-            place = place[known[np.minimum(place, len(known) - 1)] == wanted] if len(known) else place[:0]
-            place = place[np.argsort(first[place])]
-            return pa.table({"task": arrow_array(known[place]), "row": arrow_array(first[place])})
+            positions = np.searchsorted(stored_tasks, wanted)
+            positions = (
+                positions[stored_tasks[np.minimum(positions, len(stored_tasks) - 1)] == wanted]
+                if len(stored_tasks)
+                else positions[:0]
+            )
+            positions = positions[np.argsort(first[positions])]
+            return pa.table(
+                {"task": arrow_array(stored_tasks[positions]), "row": arrow_array(first[positions])}
+            )
         return self._join(
             tasks,
             "SELECT r.task, min(r.row) AS row FROM rollouts r JOIN wanted w ON r.task = w.task GROUP BY 1 ORDER BY 2",
@@ -474,11 +456,11 @@ class Index:
         """The tasks, ascending, and the first row of each; remembered."""
         if where not in self._firsts:
             if where is None:
-                self._firsts[where] = first_places(ints(self.table(["task"]).column(0)))
+                self._firsts[where] = first_positions(ints(self.table(["task"]).column(0)))
             else:
-                found = self.table(["task", "row"], where, order_by="row")
-                tasks, places = first_places(ints(found.column("task")))
-                self._firsts[where] = tasks, ints(found.column("row"))[places]
+                rows = self.table(["task", "row"], where, order_by="row")
+                tasks, positions = first_positions(ints(rows.column("task")))
+                self._firsts[where] = tasks, ints(rows.column("row"))[positions]
         return self._firsts[where]
 
     @cached_property
@@ -486,18 +468,20 @@ class Index:
         return {}
 
     def inputs_per_task(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """The tasks of NeMo Gym's materialized inputs and how often each is there; None when there are none."""
-        places = self.task_places
-        if places is None or not all(
+        """The tasks of NeMo Gym's materialized inputs with the count of each; None when there are none."""
+        locations = self.task_locations
+        if locations is None or not all(
             file.path == self.runs[file.file_no].materialized_inputs for file in self._files.by_kind["tasks"]
         ):
             return None
-        return places.tasks[places.named > 0], places.named[places.named > 0]
+        return locations.tasks[locations.named > 0], locations.named[locations.named > 0]
 
     def _join(self, tasks: Sequence[int], sql: str) -> pa.Table:
         """Our own SQL with the distinct `tasks` as the table `wanted`."""
         cursor = self._connection.cursor()
-        cursor.register("wanted", pa.table({"task": pa.array(sorted(set(tasks)), pa.int64())}))
+        cursor.register(
+            "wanted", pa.table({"task": arrow_array(distinct(np.asarray(tasks, dtype=np.int64)))})
+        )
         try:
             return fetch(cursor, sql)
         finally:
@@ -506,119 +490,3 @@ class Index:
 
 def _coded(kind: pa.DataType) -> pa.DataType:
     return parts.CODED if pa.types.is_string(kind) else kind
-
-
-def _files_of(files: RunFiles) -> list[tuple[Kind, Path]]:
-    """The files of a run that are there."""
-    found: list[tuple[Kind, Path]] = [("rollouts", files.rollouts)]
-    tasks = tasks_file(files)
-    if tasks is not None:
-        found.append(("tasks", tasks))
-    others: list[tuple[Kind, Path]] = [("failures", files.failures), ("verdicts", files.verdicts)]
-    return found + [(kind, path) for kind, path in others if path.is_file()]
-
-
-# What the manifest says
-
-
-class _RunFacts(NamedTuple):
-    """What reading needs of a run's manifest; None for a run that rollforge did not collect."""
-
-    created: float | None = None
-    expected: int | None = None
-    samples: int | None = None
-    verifier: str | None = None
-    """The verdict of record."""
-    input_digest: str | None = None
-
-
-def _run_facts(files: RunFiles) -> _RunFacts:
-    """Values of an unexpected type count as missing: the manifest may be another tool's."""
-    try:
-        manifest = read_json(files.manifest, hint="delete it to read the rollouts alone")
-    except FileNotFoundError:
-        return _RunFacts()
-    if not isinstance(manifest, dict):
-        return _RunFacts()
-    created, verifier, given = (manifest.get(name) for name in ("created", "verdict_of_record", "input"))
-    return _RunFacts(
-        created=created if isinstance(created, int | float) and created else None,
-        expected=_whole(manifest.get("expected")),
-        samples=_whole(manifest.get("samples")),
-        verifier=str(verifier) if verifier else None,
-        input_digest=str(given.get("digest")) if isinstance(given, dict) else None,
-    )
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) else None
-
-
-def _run_numbers(facts: Sequence[_RunFacts]) -> list[int]:
-    """Which run each file belongs to: files of one collection share a run, and so do files without a manifest."""
-    created = [one.created for one in facts]
-    return [created.index(one) if one else 0 for one in created]
-
-
-# Keys by line
-
-
-class LineKeys(NamedTuple):
-    """The (task, rollout) of every row of a file, by line."""
-
-    line: Ints
-    task: Ints
-    rollout: Ints
-
-    @property
-    def last(self) -> int:
-        """The last line that is a row."""
-        return int(self.line[-1]) if len(self.line) else 0
-
-    def get(self, line: int) -> tuple[int, int] | None:
-        """The (task, rollout) of the row in this line, counted from 1; None when there is none."""
-        place = int(np.searchsorted(self.line, line))
-        if place == len(self.line) or self.line[place] != line:
-            return None
-        return int(self.task[place]), int(self.rollout[place])
-
-
-def line_keys(files: RunFiles) -> LineKeys:
-    """The keys of a run's rollouts as the file is now, also of rows that a later one overrules.
-
-    Readers of the text need it where rows do not carry their keys. A number of their own making would differ from the index's,
-    and a verdict would be attached to another answer.
-    """
-    indexed = IndexedFiles()
-    with ExitStack() as held:
-        for kind, path in _files_of(files)[:2]:
-            if kind in ("rollouts", "tasks"):
-                cache = IndexCache(path, kind, files.index)
-                index = cache.update()
-                held.callback(index.release)
-                indexed.add(kind, 0, path, cache.folder, index.state)
-        rollouts = indexed.by_kind["rollouts"]
-        keys = resolve(parts.rollout_keys(rollouts), parts.task_keys(indexed.by_kind["tasks"]))
-        line = ints(parts.read_ints(rollouts, "line").column(0))
-    return LineKeys(line, keys.local_task, keys.local_rollout)
-
-
-def top_level_numbers(index: Index) -> list[str]:
-    """The number columns that are not nested in the rows, in the order of `index.numbers`.
-
-    A field of the row may have a dot in its own name. The index stores only names, so the first row with such a field decides.
-    """
-    names = index.name_by_column
-    return [
-        column
-        for column in index.numbers
-        if "." not in names[column] or _is_top_level(index, column, names[column])
-    ]
-
-
-def _is_top_level(index: Index, column: str, name: str) -> bool:
-    if name.startswith(NESTED):
-        return False
-    found = index.select(f"select min(row) as row from rollouts where {quoted(column)} is not null")
-    row = found.column("row")[0].as_py()
-    return row is not None and name in split_line(next(index.read([row])))[0]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from rollforge.errors import DataError
+from rollforge.store.absent import absent_text
 
 BLOCK = 1 << 20
 """Bytes read at a time: large enough that system calls cost little, small enough for the processor's cache."""
@@ -174,6 +175,9 @@ def read_spans(path: Path, spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:
     """The bytes at each (offset, length), in the order asked; neighbouring ones are read together."""
     if is_compressed(path):
         yield from _read_spans_compressed(path, spans)
+        return
+    if (text := absent_text(path)) is not None:
+        yield from text.read_spans(spans)
         return
     with path.open("rb", buffering=0) as file:
         handle = file.fileno()

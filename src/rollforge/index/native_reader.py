@@ -14,13 +14,13 @@ from msgspec import Raw
 from numpy.typing import NDArray
 
 from rollforge.index.answer_kind import LONG_HEAD, LONG_STARTS, SHORT, answer_kind
-from rollforge.index.arrow import ARROW_TYPES, arrow_array, arrow_floats
+from rollforge.index.arrow import ARROW_TYPES, arrow_array, arrow_floats, arrow_texts
 from rollforge.index.parts import KEY_COLUMNS, NOT_WHOLE, TOO_LARGE, NotedLines, part_table
 from rollforge.index.row_facts import params_hash
-from rollforge.index.schema import COLUMNS, PLACES, Kind
+from rollforge.index.schema import COLUMNS, LINE_COLUMNS, Kind
 from rollforge.index.text_hash import text_hash, text_hashes
-from rollforge.native import load_native
-from rollforge.stats import Floats
+from rollforge.runtime.native import load_native
+from rollforge.statistics.stats import Floats
 
 if TYPE_CHECKING:
     from rollforge.index._rows import Finished, Rows
@@ -79,13 +79,13 @@ class PromptHashes:
     def get(self, params: bytes) -> _Prompt:
         """The hash, and notes on what is odd about the parameters."""
         key = text_hash(params)
-        found = self._known.get(key)
-        if found is None:
+        prompt = self._known.get(key)
+        if prompt is None:
             if len(self._known) >= REMEMBERED:
                 self._known.clear()
             notes: list[str] = []
-            found = self._known[key] = _Prompt(params_hash(Raw(params), notes.append), notes)
-        return found
+            prompt = self._known[key] = _Prompt(params_hash(Raw(params), notes.append), notes)
+        return prompt
 
 
 class NativeRows:
@@ -117,45 +117,45 @@ class NativeRows:
         """Hash and classify answers."""
         first, answers = len(self._answer_hashes), _pieces(text, ends)
         self._answer_hashes += text_hashes(answers)
-        for place in np.flatnonzero((characters <= SHORT) | _may_be_errors(text, ends)).tolist():
-            kind = answer_kind(answers[place][:MAX_LOOKED_AT].decode(errors="ignore"))
+        for position in np.flatnonzero((characters <= SHORT) | _may_be_errors(text, ends)).tolist():
+            kind = answer_kind(answers[position][:MAX_LOOKED_AT].decode(errors="ignore"))
             if any(kind):
-                self._kinds.append((first + place, *kind))
+                self._kinds.append((first + position, *kind))
 
     def table(self) -> tuple[pa.Table, NotedLines]:
         """All rows, and notes on some by (line, offset). The object is empty afterwards."""
         finished = self._rows.finish()
         count, numbers, texts, nested, words, raw = finished
         columns = {name: pa.nulls(count, ARROW_TYPES[column]) for name, column in COLUMNS[self._kind].items()}
-        columns |= {name: arrow_array(_int64s(raw[name])) for name in PLACES}
+        columns |= {name: arrow_array(_int64s(raw[name])) for name in LINE_COLUMNS}
         notes: NotedLines = {}
         columns["prompt_hash"] = self._prompt_hashes(raw, notes)
-        known = {name: _word_column(*found) for name, found in words.items()}
+        read_columns = {name: _word_column(*stored) for name, stored in words.items()}
         if self._kind == "rollouts":
-            known |= self._answer_columns(finished)
-            known |= {
+            read_columns |= self._answer_columns(finished)
+            read_columns |= {
                 name: arrow_floats(_float64s(raw[name])) for name in ("started", "seconds", "verify_seconds")
             }
-        columns |= {name: values for name, values in known.items() if name in columns}
-        found = {name: _float64s(values) for name, values in numbers}
+        columns |= {name: values for name, values in read_columns.items() if name in columns}
+        floats_by_name = {name: _float64s(values) for name, values in numbers}
         if self._kind == "rollouts":
-            _add_nested(found, nested)
+            _add_nested(floats_by_name, nested)
         for key, name in KEY_COLUMNS.items():
-            if key in found:
-                values = _key_column(key, found[key], raw, notes)
+            if key in floats_by_name:
+                values = _key_column(key, floats_by_name[key], raw, notes)
                 columns |= {name: values} if name in columns else {}
         return part_table(
-            columns, found, {name: _text_column(count, *parts) for name, *parts in texts}
+            columns, floats_by_name, {name: _text_column(count, *parts) for name, *parts in texts}
         ), notes
 
     def _prompt_hashes(self, raw: dict[str, bytes], notes: NotedLines) -> pa.Array:
         number = _int32s(raw["prompt"])
-        known = [*self._prompts, _Prompt(None, [])]  # the last is for rows without a prompt
-        hashes = np.array([0 if one.hash is None else one.hash for one in known], dtype=np.int64)
-        is_missing = np.array([one.hash is None for one in known])
-        has_notes = np.array([bool(one.notes) for one in known])
+        prompts = [*self._prompts, _Prompt(None, [])]  # the last is for rows without a prompt
+        hashes = np.array([0 if one.hash is None else one.hash for one in prompts], dtype=np.int64)
+        is_missing = np.array([one.hash is None for one in prompts])
+        has_notes = np.array([bool(one.notes) for one in prompts])
         for row in np.flatnonzero(has_notes[number]).tolist():
-            _note(notes, raw, row, "; ".join(known[number[row]].notes))
+            _note(notes, raw, row, "; ".join(prompts[number[row]].notes))
         return arrow_array(hashes[number], is_missing[number])
 
     def _answer_columns(self, finished: Finished) -> dict[str, pa.Array]:
@@ -171,7 +171,7 @@ class NativeRows:
         finish_names, finish = words["finish_reason"]
         length = finish_names.index("length") if "length" in finish_names else len(finish_names)
         hashes = np.array(self._answer_hashes, dtype=np.int64)
-        found: dict[str, NDArray[Any]] = {
+        arrays: dict[str, NDArray[Any]] = {
             "answer_chars": characters.astype(np.int64),
             "turns": _int32s(raw["turns"]).astype(np.int64),
             "tool_calls": calls.astype(np.int64),
@@ -181,15 +181,15 @@ class NativeRows:
             "error_text": is_error,
             "has_token_ids": (flags & _HAS_TOKEN_IDS) != 0,
         }
-        columns = {name: arrow_array(values, missing) for name, values in found.items()}
+        columns = {name: arrow_array(values, missing) for name, values in arrays.items()}
         return columns | {"answer_hash": arrow_array(hashes, missing | (characters == 0))}
 
 
-def _add_nested(found: dict[str, Floats], nested: list[tuple[str, bytes]]) -> None:
+def _add_nested(columns: dict[str, Floats], nested: list[tuple[str, bytes]]) -> None:
     """Numbers of usage and reward components; usage overrides a field of the same name, as in NeMo Gym."""
     for name, values in sorted(nested, key=lambda pair: "." in pair[0]):
         numbers = _float64s(values)
-        found[name] = np.where(np.isnan(numbers), found[name], numbers) if name in found else numbers
+        columns[name] = np.where(np.isnan(numbers), columns[name], numbers) if name in columns else numbers
 
 
 def _key_column(key: str, numbers: Floats, raw: dict[str, bytes], notes: NotedLines) -> pa.Array:
@@ -208,7 +208,7 @@ def _note(notes: NotedLines, raw: dict[str, bytes], row: int, text: str) -> None
 
 
 def _pieces(data: bytes, ends: NDArray[np.int64]) -> list[bytes]:
-    """Texts that follow each other, each up to its end."""
+    """Split concatenated texts at their end offsets."""
     stops = ends.tolist()
     return [data[start:stop] for start, stop in zip([0, *stops], stops, strict=False)]
 
@@ -220,10 +220,12 @@ def _may_be_errors(text: bytes, ends: NDArray[np.int64]) -> NDArray[np.bool_]:
     letters, last = np.frombuffer(text, np.uint8), len(text) - 1
     begins = np.append(0, ends[:-1])
     codes = np.zeros(len(ends), dtype=np.int32)
-    for place in range(3):
-        codes = codes << 8 | letters[np.minimum(begins + place, last)] | _LOWER
-    found: NDArray[np.bool_] = _STARTS[np.minimum(np.searchsorted(_STARTS, codes), len(_STARTS) - 1)] == codes
-    return found
+    for letter in range(3):
+        codes = codes << 8 | letters[np.minimum(begins + letter, last)] | _LOWER
+    is_start: NDArray[np.bool_] = (
+        _STARTS[np.minimum(np.searchsorted(_STARTS, codes), len(_STARTS) - 1)] == codes
+    )
+    return is_start
 
 
 def _int64s(data: bytes) -> NDArray[np.int64]:
@@ -240,12 +242,12 @@ def _float64s(data: bytes) -> Floats:
 
 def _word_column(words: list[str], codes: bytes) -> pa.DictionaryArray:
     numbers = _int32s(codes)
-    return pa.DictionaryArray.from_arrays(arrow_array(numbers, numbers < 0), pa.array(words, pa.string()))
+    return pa.DictionaryArray.from_arrays(arrow_array(numbers, numbers < 0), arrow_texts(words))
 
 
 def _text_column(count: int, is_valid: bytes, ends: bytes, text: bytes) -> pa.Array:
-    known = np.packbits(np.frombuffer(is_valid, np.uint8), bitorder="little")
+    validity = np.packbits(np.frombuffer(is_valid, np.uint8), bitorder="little")
     offsets = np.append(np.int32(0), _int32s(ends))
     return pa.Array.from_buffers(
-        pa.string(), count, [pa.py_buffer(known), pa.py_buffer(offsets), pa.py_buffer(text)]
+        pa.string(), count, [pa.py_buffer(validity), pa.py_buffer(offsets), pa.py_buffer(text)]
     )

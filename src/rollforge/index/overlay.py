@@ -11,7 +11,9 @@ verdict of any verifier.
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from uuid import uuid4
 
@@ -20,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from rollforge.errors import UsageError
-from rollforge.index.arrow import codes, ints
+from rollforge.index.arrow import arrow_array, codes, ints
 from rollforge.index.identity import RowKeys, resolve
 from rollforge.index.parts import (
     CODED,
@@ -33,7 +35,7 @@ from rollforge.index.parts import (
     task_keys,
 )
 from rollforge.index.schema import literal, quoted, stored_name
-from rollforge.index.state import IndexedFiles, PartFile, checksum, encode_checked, read_checked
+from rollforge.index.state import IndexedFile, IndexedFiles, PartFile, checksum, encode_checked, read_checked
 from rollforge.registry import did_you_mean
 from rollforge.store import write_atomically
 
@@ -61,6 +63,8 @@ class Duplicate(msgspec.Struct):
 class Overlay(msgspec.Struct, kw_only=True):
     """The decisions about a run."""
 
+    digest: str
+    """What it was made for: another file of the index under its name is not mistaken for it."""
     table: PartFile | None = None
     """The table of decisions, or None when the rows count as they are."""
     verifier: str | None = None
@@ -95,25 +99,30 @@ def find_overlay(files: IndexedFiles, runs: Sequence[int], verifier: str | None)
     folder = overlay_folder(files)
     stored = folder / f"{digest}.json"
     overlay = read_checked(stored, Overlay)
-    if overlay is not None and (overlay.table is None or is_intact(folder, overlay.table)):
+    if (
+        overlay is not None
+        and overlay.digest == digest
+        and (overlay.table is None or is_intact(folder, overlay.table))
+    ):
         return overlay
     make_folder(folder)
-    overlay = _made(files, runs, verifier, folder / f"{digest}.parquet")
+    overlay = _made(files, runs, verifier, folder / f"{digest}.parquet", digest)
     write_atomically(stored, encode_checked(overlay))
     _sweep(folder)
     return overlay
 
 
-def _made(files: IndexedFiles, runs: Sequence[int], verifier: str | None, path: Path) -> Overlay:
+def _made(files: IndexedFiles, runs: Sequence[int], verifier: str | None, path: Path, digest: str) -> Overlay:
     numbers = files.discovered("verdicts", "numbers")
     overlay = Overlay(
+        digest=digest,
         verifier=verifier,
         has_verdicts=bool(files.count("verdicts")) or verifier is not None,
         numbers=list(numbers),
         texts=[name for name in files.discovered("verdicts", "texts") if name not in numbers],
     )
     rollouts = files.by_kind["rollouts"]
-    if not overlay.has_verdicts and len(rollouts) == 1 and rollouts[0].state.has_own_keys:
+    if not overlay.has_verdicts and _have_own_keys(rollouts):
         return overlay
     keys = resolve(rollout_keys(rollouts), task_keys(files.by_kind["tasks"]), runs)
     overlay.renamed, overlay.joins_tasks, overlay.shifts = keys.renamed, keys.joins_tasks, keys.shifts
@@ -124,20 +133,35 @@ def _made(files: IndexedFiles, runs: Sequence[int], verifier: str | None, path: 
     return overlay
 
 
+def _have_own_keys(rollouts: Sequence[IndexedFile]) -> bool:
+    """Whether no two rows of a run have the same key: one file, or the parts of one run whose ranges of keys lie apart."""
+    if len({file.file_no for file in rollouts}) != 1 or not all(file.state.has_own_keys for file in rollouts):
+        return False
+    if len(rollouts) == 1:
+        return True
+    spans = [part.keys for file in rollouts for part in file.state.parts()]
+    whole = sorted((span for span in spans if span is not None), key=lambda span: span.first)
+    return len(whole) == len(spans) and all(one.last < two.first for one, two in pairwise(whole))
+
+
 def _check_verifier(files: IndexedFiles, verifier: str) -> None:
     columns = {"verifier": ("verifier", CODED)}
-    known = sorted(
+    verifier_names = sorted(
         {
             name
             for kind in ("rollouts", "verdicts")
             for name in codes(read_columns(files.by_kind[kind], columns).column(0))[1]
         }
     )
-    if verifier not in known:
-        said = f"verdicts are from: {', '.join(known)}" if known else "the run names no verifier"
+    if verifier not in verifier_names:
+        sources = (
+            f"verdicts are from: {', '.join(verifier_names)}"
+            if verifier_names
+            else "the run names no verifier"
+        )
         raise UsageError(
-            f"no verdict in this run is from {verifier!r}{did_you_mean(verifier, known)}",
-            hint=f"{said}; to get some: rollforge verify RUN --verifier {verifier}",
+            f"no verdict in this run is from {verifier!r}{did_you_mean(verifier, verifier_names)}",
+            hint=f"{sources}; to get some: rollforge verify RUN --verifier {verifier}",
         )
 
 
@@ -145,17 +169,17 @@ def _duplicates(files: IndexedFiles, keys: RowKeys) -> list[Duplicate]:
     """The first rows that are overruled, with their place."""
     rollouts = files.by_kind["rollouts"]
     line = ints(read_ints(rollouts, "line").column(0))
-    path_by_file = {file.file_no: str(file.path) for file in rollouts}
+    first_rows = [file.first_row for file in rollouts]
     return [
         Duplicate(
-            row=int(keys.row[place]),
-            overruled_by=int(keys.overruled_by[place]),
-            task=int(keys.task[place]),
-            rollout=int(keys.rollout[place]),
-            file=path_by_file[int(keys.file[place])],
-            line=int(line[place]),
+            row=int(keys.row[position]),
+            overruled_by=int(keys.overruled_by[position]),
+            task=int(keys.task[position]),
+            rollout=int(keys.rollout[position]),
+            file=str(rollouts[bisect_right(first_rows, int(keys.row[position])) - 1].path),
+            line=int(line[position]),
         )
-        for place in np.flatnonzero(keys.overruled_by >= 0)[:MAX_DUPLICATES].tolist()
+        for position in np.flatnonzero(keys.overruled_by >= 0)[:MAX_DUPLICATES].tolist()
     ]
 
 
@@ -165,7 +189,7 @@ def _write_table(files: IndexedFiles, keys: RowKeys, overlay: Overlay, path: Pat
 
     counts = keys.overruled_by < 0
     names = ("row", "file", "local_task", "local_rollout", "task", "rollout")
-    table = pa.table({name: getattr(keys, name)[counts] for name in names})
+    table = pa.table({name: arrow_array(getattr(keys, name)[counts]) for name in names})
     partial = path.with_name(f"{uuid4().hex}.tmp")
     with duckdb.connect(":memory:") as connection:
         connection.register("kept_rows", table)

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from rollforge.errors import DataError
 from rollforge.index.arrow import ARROW_TYPES, arrow_array, arrow_floats, flags, floats, ints, is_known
-from rollforge.index.schema import COLUMNS, PLACES, ColumnType, Kind, literal, quoted, stored_name
+from rollforge.index.schema import COLUMNS, LINE_COLUMNS, ColumnType, Kind, literal, quoted, stored_name
 from rollforge.index.state import IndexedFile, IndexedFiles, PartFile, checksum
 from rollforge.records import ATTEMPT_KEY, FAILURE_KEY, ROLLOUT_KEY, TASK_KEY
-from rollforge.stats import Floats, distinct
+from rollforge.statistics.stats import Floats, Ints, distinct
 from rollforge.store.atomic import sync_file
 
 SKIPPED = "verification_skipped"
@@ -33,7 +33,7 @@ UNMEASURED = (SKIPPED, MASKED)
 
 KEY_COLUMNS = {TASK_KEY: "task", ROLLOUT_KEY: "rollout", ATTEMPT_KEY: "attempt"}
 NOT_WHOLE = "{name}: expected a whole number, got {value:g}"
-TOO_LARGE = "{name}: {value:g} is too large to be told from its neighbours"
+TOO_LARGE = "{name}: {value:g} is too large to differ from its neighbours"
 
 NotedLines = dict[tuple[int, int], list[str]]
 """Notes by (line, offset)."""
@@ -92,9 +92,9 @@ def joined(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def _without_dictionaries(table: pa.Table) -> pa.Table:
-    for place, field in enumerate(table.schema):
+    for position, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):
-            table = table.set_column(place, field.name, table.column(place).cast(pa.string()))
+            table = table.set_column(position, field.name, table.column(position).cast(pa.string()))
     return table
 
 
@@ -122,7 +122,7 @@ def write_part(table: pa.Table, path: Path) -> PartFile:
 
 
 def is_intact(folder: Path, part: PartFile) -> bool:
-    """Whether a part is there with the bytes that were written."""
+    """Whether a part exists with the bytes that were written."""
     try:
         handle = os.open(folder / part.name, os.O_RDONLY | os.O_NOFOLLOW)
         with os.fdopen(handle, "rb") as file:
@@ -147,29 +147,31 @@ def part_start(name: str) -> tuple[int, int]:
 
 # Parts → columns
 
+SPAN = ("offset", "length")
+
 StoredColumns = Mapping[str, tuple[str, pa.DataType]]
 """Columns asked for, each with its name and type in the parts."""
 
 
 def stored_columns(fields: Mapping[str, str], numbers: Container[str]) -> dict[str, tuple[str, pa.DataType]]:
     """Every column of rollouts that can be read without SQL: name → name and type in the parts."""
-    fixed = {"row": "int", **PLACES, **COLUMNS["rollouts"]}
-    known = {name: (name, ARROW_TYPES[column]) for name, column in fixed.items()}
+    fixed = {"row": "int", **LINE_COLUMNS, **COLUMNS["rollouts"]}
+    column_by_name = {name: (name, ARROW_TYPES[column]) for name, column in fixed.items()}
     for name, column in fields.items():
         is_number = name in numbers or name == "reward"
-        known[column] = (
+        column_by_name[column] = (
             (stored_name("n", name), pa.float64()) if is_number else (stored_name("t", name), pa.string())
         )
-    return known
+    return column_by_name
 
 
 def read_columns(files: Sequence[IndexedFile], columns: StoredColumns) -> pa.Table:
     """Columns of all rows, in the order of the files; null where a part does not have them."""
     tables = []
     for part in _parts(files):
-        found = part.read(columns)
+        table = part.read(columns)
         tables.append(
-            pa.table([part.column(found, *stored) for stored in columns.values()], names=list(columns))
+            pa.table([part.column(table, *stored) for stored in columns.values()], names=list(columns))
         )
     schema = pa.schema([(name, kind) for name, (_, kind) in columns.items()])
     return pa.concat_tables(tables) if tables else schema.empty_table()
@@ -180,16 +182,30 @@ def read_ints(files: Sequence[IndexedFile], *names: str) -> pa.Table:
     return read_columns(files, {name: (name, pa.int64()) for name in names})
 
 
+def spans_of(files: Sequence[IndexedFile], rows: Ints) -> tuple[Ints, Ints]:
+    """Where a few rows begin in their files and how long they are; reads the parts that hold them, and no others."""
+    parts = list(_parts(files))
+    starts = np.array([part.file.first_row + part_start(part.name)[0] for part in parts], dtype=np.int64)
+    owner = np.searchsorted(starts, rows, side="right") - 1
+    spans = np.empty((2, len(rows)), dtype=np.int64)
+    for number in np.unique(owner).tolist():
+        table = parts[number].read({name: (name, pa.int64()) for name in SPAN})
+        mine = owner == number
+        for position, name in enumerate(SPAN):
+            spans[position, mine] = ints(table.column(name))[rows[mine] - starts[number]]
+    return spans[0], spans[1]
+
+
 def read_floats(files: Sequence[IndexedFile], columns: StoredColumns) -> dict[str, Floats]:
     """Number columns as floats, NaN for missing. Holds one part at a time."""
     count = sum(file.state.count("rows") for file in files)
     made = {name: np.empty(count) for name in columns}
     first = 0
     for part in _parts(files):
-        found = part.read(columns)
+        table = part.read(columns)
         for name, values in made.items():
-            values[first : first + found.num_rows] = floats(part.column(found, *columns[name]))
-        first += found.num_rows
+            values[first : first + table.num_rows] = floats(part.column(table, *columns[name]))
+        first += table.num_rows
     return made
 
 
@@ -204,24 +220,27 @@ class _Part(NamedTuple):
     def read(self, columns: StoredColumns) -> pa.Table:
         """Those of the columns that the part has."""
         coded = [name for name, kind in columns.values() if kind == CODED]
+        footer = self.file.footers.get(self.name)
         with (
             damage_reported(self.file.folder),
-            pq.ParquetFile(self.file.folder / self.name, read_dictionary=coded) as file,
+            pa.OSFile(os.fspath(self.file.folder / self.name)) as data,
+            pq.ParquetFile(data, read_dictionary=coded, metadata=footer) as file,
         ):
+            self.file.footers[self.name] = file.metadata
             present = set(file.metadata.schema.names)
             stored = [name for name, _ in columns.values() if name in present]
             return file.read(columns=stored, use_threads=False)
 
-    def column(self, found: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+    def column(self, table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
         """One column; rows and lines are stored relative to what the part's name says."""
         if name not in ("row", "line"):
-            is_there = found.schema.get_field_index(name) >= 0
-            return found.column(name) if is_there else pa.chunked_array([pa.nulls(found.num_rows, kind)])
+            is_there = table.schema.get_field_index(name) >= 0
+            return table.column(name) if is_there else pa.chunked_array([pa.nulls(table.num_rows, kind)])
         first_row, first_line = part_start(self.name)
         if name == "row":
-            numbers = np.arange(found.num_rows, dtype=np.int64) + (self.file.first_row + first_row)
+            numbers = np.arange(table.num_rows, dtype=np.int64) + (self.file.first_row + first_row)
         else:
-            numbers = found.column(name).to_numpy() + first_line
+            numbers = ints(table.column(name)) + first_line
         return pa.chunked_array([arrow_array(numbers)])
 
 
@@ -240,7 +259,7 @@ def damage_reported(folder: Path) -> Iterator[None]:
         ) from error
 
 
-class TaskPlaces(NamedTuple):
+class TaskLocations(NamedTuple):
     """The tasks of a tasks file, ascending, and where each is."""
 
     tasks: NDArray[np.int64]
@@ -251,47 +270,45 @@ class TaskPlaces(NamedTuple):
     def rows(self, tasks: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Those of these tasks that the file has, and the row of each, in the order of the file."""
         wanted = distinct(np.asarray(tasks, dtype=np.int64))
-        place = np.searchsorted(self.tasks, wanted)
-        is_there = place < len(self.tasks)
-        is_there[is_there] = self.tasks[place[is_there]] == wanted[is_there]
-        place = place[is_there]
-        place = place[np.argsort(self.first_row[place])]
-        return self.tasks[place], self.first_row[place]
+        position = np.searchsorted(self.tasks, wanted)
+        is_there = position < len(self.tasks)
+        is_there[is_there] = self.tasks[position[is_there]] == wanted[is_there]
+        position = position[is_there]
+        position = position[np.argsort(self.first_row[position])]
+        return self.tasks[position], self.first_row[position]
 
 
-def task_places(files: Sequence[IndexedFile], renamed: Mapping[int, Mapping[int, int]]) -> TaskPlaces:
+def task_locations(files: Sequence[IndexedFile], renamed: Mapping[int, Mapping[int, int]]) -> TaskLocations:
     """Where each task is; in a run of several files some tasks are renumbered."""
-    found = task_keys(files)
-    values = np.array(found.column("task").to_numpy())
-    numbers = found.column("file_no").to_numpy()
+    keys = task_keys(files)
+    values = ints(keys.column("task"))
+    numbers = ints(keys.column("file_no"))
     for number, named in renamed.items():
         mine = np.flatnonzero(numbers == number)
         values[mine] = [named.get(task, task) for task in values[mine].tolist()]
-    tasks, first, place = np.unique(values, return_index=True, return_inverse=True)
-    is_named = flags(found.column("is_named"))
-    return TaskPlaces(tasks, first, np.bincount(place[is_named], minlength=len(tasks)))
+    tasks, first, task_number = np.unique(values, return_index=True, return_inverse=True)
+    is_named = flags(keys.column("is_named"))
+    return TaskLocations(tasks, first, np.bincount(task_number[is_named], minlength=len(tasks)))
 
 
 def task_keys(files: Sequence[IndexedFile]) -> pa.Table:
     """How the rows of tasks files are identified: file_no, task (the row's position where it has no number), prompt_hash."""
-    found = read_ints(files, "task", "prompt_hash")
+    stored = read_ints(files, "task", "prompt_hash")
     sizes = [file.state.count("rows") for file in files]
     positions = np.concatenate([np.zeros(0, dtype=np.int64), *(np.arange(size) for size in sizes)])
-    is_named = is_known(found.column("task"))
-    tasks = np.where(is_named, ints(found.column("task"), -1), positions)
+    is_named = is_known(stored.column("task"))
+    tasks = np.where(is_named, ints(stored.column("task"), -1), positions)
     numbers = np.repeat(np.array([file.file_no for file in files], dtype=np.int64), sizes)
     columns = {"file_no": arrow_array(numbers), "task": arrow_array(tasks), "is_named": arrow_array(is_named)}
-    return pa.table(columns | {"prompt_hash": found.column("prompt_hash")})
+    return pa.table(columns | {"prompt_hash": stored.column("prompt_hash")})
 
 
 def rollout_keys(files: Sequence[IndexedFile]) -> pa.Table:
     """How rollouts are identified: row, file_no, task, rollout, prompt_hash."""
-    found = read_ints(files, "task", "rollout", "prompt_hash")
+    keys = read_ints(files, "task", "rollout", "prompt_hash")
     numbers = [np.full(file.state.count("rows"), file.file_no, dtype=np.int64) for file in files]
-    found = found.append_column("row", arrow_array(np.arange(found.num_rows, dtype=np.int64)))
-    return found.append_column(
-        "file_no", arrow_array(np.concatenate([np.zeros(0, dtype=np.int64), *numbers]))
-    )
+    keys = keys.append_column("row", arrow_array(np.arange(keys.num_rows, dtype=np.int64)))
+    return keys.append_column("file_no", arrow_array(np.concatenate([np.zeros(0, dtype=np.int64), *numbers])))
 
 
 # Parts → SQL
@@ -302,7 +319,7 @@ def base_sql(files: IndexedFiles, kind: Kind) -> str:
     selects = [_select(file) for file in files.by_kind[kind] if file.state.count("rows")]
     if selects:
         return " UNION ALL BY NAME ".join(selects)
-    columns = (PLACES | COLUMNS[kind]).items()
+    columns = (LINE_COLUMNS | COLUMNS[kind]).items()
     fixed = ", ".join(f"CAST(NULL AS {_SQL_TYPES[column]}) AS {quoted(name)}" for name, column in columns)
     return (
         f"SELECT CAST(NULL AS BIGINT) AS row, 0 AS first_row, 0 AS file_no, '' AS file, {fixed} WHERE false"

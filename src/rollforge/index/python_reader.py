@@ -14,6 +14,13 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Raw, Struct
 
+from rollforge.conversations.typed_rows import (
+    INVOCATIONS_KEY,
+    TASK_WRAPPERS,
+    TYPED_ID_KEY,
+    from_invocations,
+    task_id,
+)
 from rollforge.index.arrow import ARROW_TYPES, arrow_array
 from rollforge.index.parts import KEY_COLUMNS, NOT_WHOLE, TOO_LARGE, NotedLines, part_table, too_large
 from rollforge.index.row_facts import (
@@ -31,11 +38,10 @@ from rollforge.index.row_facts import (
     split_line,
     usage_numbers,
 )
-from rollforge.index.schema import COLUMNS, MAX_TEXT, PLACES, Kind
+from rollforge.index.schema import COLUMNS, LINE_COLUMNS, MAX_TEXT, Kind
 from rollforge.index.text_hash import prompt_hash, split_messages
 from rollforge.records import FAILURE_KEY, OWN_KEY, PARAMS_KEY, TERMINAL_KEY
 from rollforge.store import UNREADABLE
-from rollforge.typed_rows import INVOCATIONS_KEY, TASK_WRAPPERS, TYPED_ID_KEY, from_invocations, task_id
 
 MAX_MESSAGE = 1000
 """Characters of a failure's message that the index keeps."""
@@ -93,9 +99,9 @@ def read_rollout(line: bytes) -> ReadRow:
 def _unwrap_rollout(values: dict[str, Raw]) -> None:
     """Give a typed rollout, whose trajectory is in `invocations`, the shape of a classic one."""
     if INVOCATIONS_KEY in values and bytes(values.get("response", b"null")) == b"null":
-        found = from_invocations(_decoded_any(values[INVOCATIONS_KEY]))
-        if found is not None:
-            values[PARAMS_KEY], values["response"] = (Raw(msgspec.json.encode(value)) for value in found)
+        unwrapped = from_invocations(_decoded_any(values[INVOCATIONS_KEY]))
+        if unwrapped is not None:
+            values[PARAMS_KEY], values["response"] = (Raw(msgspec.json.encode(value)) for value in unwrapped)
     if TYPED_ID_KEY in values and "task_id" not in values:
         values["task_id"] = Raw(msgspec.json.encode(task_id(_decoded_any(values[TYPED_ID_KEY]))))
 
@@ -124,14 +130,14 @@ def _read_chat(chat: dict[str, Raw], note: Note) -> tuple[int | None, Any] | Non
     """The prompt hash and the answer of a row in chat form; None, and a note, when it is malformed."""
     try:
         if "messages" in chat:
-            asked, answered = split_messages(msgspec.json.decode(chat["messages"]))
+            prompt_messages, answer_messages = split_messages(msgspec.json.decode(chat["messages"]))
         else:
-            asked = _as_messages(chat.get("prompt"), "user")
-            answered = _as_messages(chat.get("completion"), "assistant")
+            prompt_messages = _as_messages(chat.get("prompt"), "user")
+            answer_messages = _as_messages(chat.get("completion"), "assistant")
     except (TypeError, msgspec.DecodeError) as error:
         note(f"messages: {error}")
         return None
-    return prompt_hash(asked), describe_chat_answer(answered)
+    return prompt_hash(prompt_messages), describe_chat_answer(answer_messages)
 
 
 def _as_messages(raw: Raw | None, role: str) -> list[Any]:
@@ -261,7 +267,7 @@ class PythonRows:
     def __init__(self, kind: Kind) -> None:
         self._kind: Kind = kind
         self._read = READERS[kind]
-        self._places: list[tuple[int, int, int]] = []
+        self._spans: list[tuple[int, int, int]] = []
         self._rows: list[ReadRow] = []
 
     def __len__(self) -> int:
@@ -270,12 +276,12 @@ class PythonRows:
     def take(self, line: bytes, number: int, offset: int) -> None:
         """Read one more line. Raises `UnreadableLine` when it is not a row."""
         self._rows.append(self._read(line))
-        self._places.append((number, offset, len(line)))
+        self._spans.append((number, offset, len(line)))
 
     def table(self) -> tuple[pa.Table, NotedLines]:
         """All rows, and notes on some by (line, offset)."""
         columns: dict[str, pa.Array] = {}
-        for name, values in zip(PLACES, zip(*self._places, strict=True), strict=True):
+        for name, values in zip(LINE_COLUMNS, zip(*self._spans, strict=True), strict=True):
             columns[name] = arrow_array(np.array(values, dtype=np.int64))
         for name, kind in COLUMNS[self._kind].items():
             columns[name] = pa.array([row.fixed.get(name) for row in self._rows], ARROW_TYPES[kind])
@@ -287,8 +293,8 @@ class PythonRows:
             name: pa.array([row.texts.get(name) for row in self._rows], pa.string())
             for name in _names([row.texts for row in self._rows])
         }
-        places = zip(self._places, self._rows, strict=True)
-        notes = {(number, offset): row.notes for (number, offset, _), row in places if row.notes}
+        read_rows = zip(self._spans, self._rows, strict=True)
+        notes = {(number, offset): row.notes for (number, offset, _), row in read_rows if row.notes}
         return part_table(columns, numbers, texts), notes
 
 

@@ -16,7 +16,8 @@ from msgspec import Raw, Struct
 
 from rollforge.index.answer_kind import answer_kind
 from rollforge.index.text_hash import prompt_hash, text_hash
-from rollforge.records import OWN_KEY, PARAMS_KEY, UNANSWERED, JsonObject, content_text
+from rollforge.json_shapes import ChatMessageJson
+from rollforge.records import OWN_KEY, PARAMS_KEY, UNANSWERED, content_text
 
 Note = Callable[[str], None]
 """Takes one sentence about what is odd in a row."""
@@ -57,7 +58,7 @@ def split_line(line: bytes) -> tuple[dict[str, Raw], list[str]]:
 
 
 def _split_loosely(line: bytes, reason: str) -> tuple[dict[str, Raw], list[str]]:
-    """The same for a line with NaN, Infinity or half a surrogate pair, which Python's own JSON reader accepts."""
+    """Decode a line with NaN, Infinity or half a surrogate pair by Python's own JSON reader, which accepts them."""
     missing: list[str] = []
     try:
         value = _load(line, missing.append)
@@ -199,8 +200,8 @@ def component_numbers(raw: Raw, note: Note) -> list[tuple[str, float]]:
     except msgspec.DecodeError:
         note("reward_components: expected an object of numbers")
         return []
-    found = ((name, _finite(number)) for name, number in components.items())
-    return [(f"reward_components.{name}", number) for name, number in found if number is not None]
+    finite = ((name, _finite(number)) for name, number in components.items())
+    return [(f"reward_components.{name}", number) for name, number in finite if number is not None]
 
 
 def _finite(value: object) -> float | None:
@@ -350,15 +351,25 @@ def describe_answer(response: PartialResponse) -> AnswerFacts:
     )
 
 
-def describe_chat_answer(messages: list[JsonObject]) -> AnswerFacts:
+def response_facts(response: Raw) -> AnswerFacts:
+    """The facts of an encoded response, as the index of its run will hold them."""
+    facts = read_response(response, lambda _: None)
+    return NO_ANSWER if facts is None else describe_answer(facts)
+
+
+def describe_chat_answer(messages: list[ChatMessageJson]) -> AnswerFacts:
     """The facts of the assistant's messages in chat form, which do not say how the answer ended."""
-    said = [
+    assistant_messages = [
         message for message in messages if isinstance(message, dict) and message.get("role") == "assistant"
     ]
-    calls = sum(len(message["tool_calls"]) for message in said if isinstance(message.get("tool_calls"), list))
-    text = "".join(content_text(message.get("content")) for message in said)
-    has_refusal = any(message.get("refusal") for message in said)
-    return _answer_facts(text, len(said), calls, None, has_refusal, False, None)
+    calls = sum(
+        len(message["tool_calls"])
+        for message in assistant_messages
+        if isinstance(message.get("tool_calls"), list)
+    )
+    text = "".join(content_text(message.get("content")) for message in assistant_messages)
+    has_refusal = any(message.get("refusal") for message in assistant_messages)
+    return _answer_facts(text, len(assistant_messages), calls, None, has_refusal, False, None)
 
 
 def _answer_facts(
@@ -403,7 +414,7 @@ _decode_number = msgspec.json.Decoder(int | float | bool).decode
 
 def usage_numbers(usage: Raw) -> list[tuple[str, float]]:
     """Every number of a usage object, nested ones under dotted names. What is odd about one costs no other."""
-    found: list[tuple[str, float]] = []
+    numbers: list[tuple[str, float]] = []
     pending = [("", usage)]
     while pending:  # no recursion: a line may nest as deep as Python allows
         prefix, outer = pending.pop(0)
@@ -419,5 +430,5 @@ def usage_numbers(usage: Raw) -> list[tuple[str, float]]:
                 continue
             finite = _finite(number)
             if finite is not None:
-                found.append((prefix + name, finite))
-    return found
+                numbers.append((prefix + name, finite))
+    return numbers

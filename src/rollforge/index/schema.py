@@ -13,7 +13,7 @@ ColumnType = Literal["int", "float", "bool", "text"]
 MAX_TEXT = 256
 """Longer top-level texts stay in the file; shorter ones (an extracted answer, a difficulty) become columns."""
 
-PLACES: dict[str, ColumnType] = {"line": "int", "offset": "int", "length": "int"}
+LINE_COLUMNS: dict[str, ColumnType] = {"line": "int", "offset": "int", "length": "int"}
 """Columns of every kind: where the line is."""
 
 _ROLLOUTS: dict[str, ColumnType] = {
@@ -44,7 +44,7 @@ COLUMNS: dict[Kind, dict[str, ColumnType]] = {
 def stored_name(prefix: str, name: str) -> str:
     """The name of a discovered number (`n`) or text (`t`) in the parts. SQL does not tell `Accuracy` from `accuracy`; this does."""
     name = name.replace("\0", "\N{SYMBOL FOR NULL}")  # a NUL ends a name elsewhere
-    capitals = ",".join(str(place) for place, letter in enumerate(name) if "A" <= letter <= "Z")
+    capitals = ",".join(str(position) for position, letter in enumerate(name) if "A" <= letter <= "Z")
     return f"{prefix}^{capitals}:{name}" if capitals else f"{prefix}:{name}"
 
 

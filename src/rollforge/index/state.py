@@ -9,13 +9,16 @@ import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import xxhash
 
 from rollforge.index.schema import Kind
 from rollforge.store import UNREADABLE
+
+if TYPE_CHECKING:  # the state is read without Arrow
+    import pyarrow.parquet as pq
 
 VERSION = 10
 """Raised when columns, hashes or files change: an index of another version is rebuilt."""
@@ -43,14 +46,14 @@ class KeySpan(msgspec.Struct, frozen=True):
         )
 
 
-def overlapping(spans: Sequence[KeySpan], known: int) -> list[int]:
-    """The positions of spans that overlap another one. The first `known` are known not to overlap each other."""
-    found: set[int] = set()
-    for place in range(known, len(spans)):
-        others = [other for other in range(place) if spans[other].overlaps(spans[place])]
+def overlapping(spans: Sequence[KeySpan], disjoint_count: int) -> list[int]:
+    """The positions of spans that overlap another one. The first `disjoint_count` do not overlap each other."""
+    overlaps: set[int] = set()
+    for position in range(disjoint_count, len(spans)):
+        others = [other for other in range(position) if spans[other].overlaps(spans[position])]
         if others:
-            found |= {place, *others}
-    return sorted(found)
+            overlaps |= {position, *others}
+    return sorted(overlaps)
 
 
 class BadLineAt(msgspec.Struct, kw_only=True):
@@ -91,6 +94,8 @@ class Scanned(msgspec.Struct, kw_only=True):
     numbers: dict[str, int] = {}
     """Discovered number columns, each with how many rows have it, in order of appearance."""
     texts: dict[str, int] = {}
+    typed: int | None = None
+    """Typed rollouts (`conversations/typed_rows.py`); None where an earlier build did not count them."""
 
     def add(self, other: Scanned) -> None:
         """Append the range that follows; its lines are numbered from its own start."""
@@ -102,9 +107,10 @@ class Scanned(msgspec.Struct, kw_only=True):
         self.end = max(self.end, other.end)
         self.rejected += other.rejected
         self.noted += other.noted
-        for known, found in ((self.numbers, other.numbers), (self.texts, other.texts)):
-            for name, count in found.items():
-                known[name] = known.get(name, 0) + count
+        self.typed = None if self.typed is None or other.typed is None else self.typed + other.typed
+        for counts, added in ((self.numbers, other.numbers), (self.texts, other.texts)):
+            for name, count in added.items():
+                counts[name] = counts.get(name, 0) + count
 
 
 class FileId(msgspec.Struct, frozen=True):
@@ -116,9 +122,11 @@ class FileId(msgspec.Struct, frozen=True):
     changed_ns: int
 
 
-def file_id(path: Path) -> FileId:
-    """The identity of the file as it is now."""
+def file_id(path: Path, length: int | None = None) -> FileId:
+    """The identity of the file as it is now; its first `length` bytes do not change, whatever a lost process appends."""
     stat = path.stat()
+    if length is not None:
+        return FileId(length, stat.st_ino, 0, 0)
     return FileId(stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
 
 
@@ -150,17 +158,22 @@ class State(msgspec.Struct, kw_only=True):
         """`rejected`, `noted`, `rows` or `lines`."""
         return sum(int(getattr(scanned, name)) for scanned in self.ranges())
 
+    @property
+    def has_typed(self) -> bool:
+        """Whether some line may be a typed rollout."""
+        return any(scanned.typed != 0 for scanned in self.ranges())
+
     def listed(self) -> list[BadLineAt]:
         """Bad lines in the order of the file."""
         return [bad for scanned in self.ranges() for bad in scanned.listed]
 
     def columns(self, kind: str) -> dict[str, int]:
         """Discovered `numbers` or `texts`, each with how many rows have it."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for scanned in self.ranges():
             for name, count in getattr(scanned, kind).items():
-                found[name] = found.get(name, 0) + count
-        return found
+                counts[name] = counts.get(name, 0) + count
+        return counts
 
 
 class IndexedFile(msgspec.Struct):
@@ -173,6 +186,8 @@ class IndexedFile(msgspec.Struct):
     state: State
     first_row: int
     """Rows of the files before it."""
+    footers: dict[str, pq.FileMetaData] = {}
+    """The footers of its parts by name, read when first needed: parsing them is half of reading a column."""
 
 
 class IndexedFiles:
@@ -195,11 +210,11 @@ class IndexedFiles:
 
     def discovered(self, kind: Kind, columns: str) -> dict[str, int]:
         """Discovered `numbers` or `texts` of a kind, each with how many rows have it."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for file in self.by_kind[kind]:
             for name, count in file.state.columns(columns).items():
-                found[name] = found.get(name, 0) + count
-        return found
+                counts[name] = counts.get(name, 0) + count
+        return counts
 
     def folders(self) -> list[Path]:
         """The folders of the indexes, that of the rollouts first; a file in an unwritable place has one of its own."""

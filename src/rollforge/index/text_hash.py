@@ -40,15 +40,15 @@ def _plain(item: object) -> object:
     """The item without nulls, without the default type, and with a lone text part as text."""
     if not isinstance(item, dict):
         return item
-    kept = {key: value for key, value in item.items() if value is not None}
-    if kept.get("type") == "message":
-        del kept["type"]
-    content = kept.get("content")
+    plain_item = {key: value for key, value in item.items() if value is not None}
+    if plain_item.get("type") == "message":
+        del plain_item["type"]
+    content = plain_item.get("content")
     if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
         part = content[0]
         if part.get("type") in ("input_text", "text") and isinstance(part.get("text"), str):
-            kept["content"] = part["text"]
-    return kept
+            plain_item["content"] = part["text"]
+    return plain_item
 
 
 def split_messages(messages: object) -> tuple[list[Any], list[Any]]:

@@ -11,14 +11,13 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, cast
 
 import msgspec
 import pyarrow as pa
 
 from rollforge.errors import DataError, UsageError
 from rollforge.index.schema import literal
-from rollforge.records import JsonObject
 from rollforge.registry import did_you_mean
 
 if TYPE_CHECKING:
@@ -137,7 +136,48 @@ def _plain(error: duckdb.Error) -> str:
 # What a text is, and what it reads
 
 
-def parse(connection: duckdb.DuckDBPyConnection, sql: str, *, label: str, hint: str) -> JsonObject:
+class _QualifiedName(TypedDict, total=False):
+    path: list[str]
+
+
+class _CommonTable(TypedDict):
+    key: str
+
+
+class _CommonTables(TypedDict, total=False):
+    map: list[_CommonTable]
+
+
+class _Modifier(TypedDict, total=False):
+    orders: list[object]
+
+
+class _Function(TypedDict, total=False):
+    function_name: str
+
+
+SqlNode = TypedDict(
+    "SqlNode",
+    {
+        "type": str,
+        "class": str,
+        "alias": str,
+        "qualified_name": _QualifiedName,
+        "catalog_name": str,
+        "schema_name": str,
+        "table_name": str,
+        "column_names": list[str],
+        "function": _Function,
+        "function_name": str,
+        "cte_map": _CommonTables,
+        "modifiers": list[_Modifier],
+    },
+    total=False,
+)
+"""A node of DuckDB's syntax tree, with the fields that are read here; others may hold further nodes."""
+
+
+def parse(connection: duckdb.DuckDBPyConnection, sql: str, *, label: str, hint: str) -> SqlNode:
     """The syntax tree of one SELECT, without positions; raises when it is none."""
     check_text(sql, label=label)
     try:
@@ -146,19 +186,19 @@ def parse(connection: duckdb.DuckDBPyConnection, sql: str, *, label: str, hint: 
             .execute("SELECT json_serialize_sql(?, skip_null := true, skip_empty := true)", [sql])
             .fetchall()
         )
-        found = msgspec.json.decode(text)
+        parsed = msgspec.json.decode(text)
     except RecursionError as error:
         raise UsageError(f"{label}: nested too deeply", hint=hint) from error
-    if found["error"]:
-        is_other = found["error_type"] == "not implemented"  # SQL, but no SELECT
-        reason = "the index can be read, not changed" if is_other else found["error_message"].splitlines()[0]
+    if parsed["error"]:
+        is_other = parsed["error_type"] == "not implemented"  # SQL, but no SELECT
+        reason = "the index can be read, not changed" if is_other else parsed["error_message"].splitlines()[0]
         raise UsageError(f"{label}: {reason}", hint=hint)
-    if len(found["statements"]) != 1:
-        raise UsageError(f"{label}: {len(found['statements'])} statements; write one", hint=hint)
-    tree: JsonObject = found["statements"][0]["node"]
+    if len(parsed["statements"]) != 1:
+        raise UsageError(f"{label}: {len(parsed['statements'])} statements; write one", hint=hint)
+    tree: SqlNode = parsed["statements"][0]["node"]
     for node in _nodes(tree):
         for key in [key for key in node if key.startswith("query_location")]:
-            del node[key]
+            del node[key]  # type: ignore[misc]
     return tree
 
 
@@ -196,7 +236,7 @@ def check_order(connection: duckdb.DuckDBPyConnection, text: str, *, label: str,
     check_reach(tree, label=label)
 
 
-def check_reach(tree: JsonObject, *, label: str) -> None:
+def check_reach(tree: SqlNode, *, label: str) -> None:
     """Raise when the SQL opens a file or reads another table, also through a function or a nested query."""
     named = {name.lower() for name in _common_tables(tree)}
     for node in _nodes(tree):
@@ -238,41 +278,41 @@ def _refused_function(name: str, label: str) -> UsageError:
     )
 
 
-def _path(table: JsonObject) -> tuple[str, ...]:
+def _path(table: SqlNode) -> tuple[str, ...]:
     """A table's name with its schema and catalogue; two releases of DuckDB write them differently."""
-    whole = table.get("qualified_name", {}).get("path")
+    whole = table.get("qualified_name", _QualifiedName()).get("path")
     if whole:
         return tuple(whole)
     parts = (table.get("catalog_name"), table.get("schema_name"), table.get("table_name"))
     return tuple(part for part in parts if part) or ("",)
 
 
-def tables_by_alias(tree: JsonObject) -> dict[str, str]:
+def tables_by_alias(tree: SqlNode) -> dict[str, str]:
     """Alias → table of each table that the query reads, in lower case."""
     tables = (node for node in _nodes(tree) if node.get("type") == "BASE_TABLE")
     return {str(node.get("alias") or _path(node)[-1]).lower(): _path(node)[-1].lower() for node in tables}
 
 
-def column_paths(tree: JsonObject) -> list[tuple[str, ...]]:
+def column_paths(tree: SqlNode) -> list[tuple[str, ...]]:
     """Every column as written, split at dots outside quotes."""
     columns = (node for node in _nodes(tree) if node.get("type") == "COLUMN_REF")
     return [tuple(node["column_names"]) for node in columns if node.get("column_names")]
 
 
-def _common_tables(tree: JsonObject) -> Iterator[str]:
+def _common_tables(tree: SqlNode) -> Iterator[str]:
     """The names that a WITH gives."""
     for node in _nodes(tree):
-        for entry in node.get("cte_map", {}).get("map", []):
+        for entry in node.get("cte_map", _CommonTables()).get("map", []):
             yield entry["key"]
 
 
-def _nodes(tree: Any) -> Iterator[JsonObject]:
+def _nodes(tree: SqlNode) -> Iterator[SqlNode]:
     """Every object of the tree. No recursion: an expression may be arbitrarily deep."""
-    left = [tree]
+    left: list[object] = [tree]
     while left:
         node = left.pop()
         if isinstance(node, dict):
-            yield node
+            yield cast("SqlNode", node)
             left.extend(node.values())
         elif isinstance(node, list):
             left.extend(node)
@@ -285,7 +325,7 @@ _COLUMN_OF = re.compile(r'"([^"\n]+)" does not have a column named "([^"\n]+)"')
 _OWNER = re.compile(r'Referenced table "([^"\n]+)" not found')
 
 
-def explained(message: str, tree: JsonObject, columns: ColumnsByTable, label: str) -> UsageError:
+def explained(message: str, tree: SqlNode, columns: ColumnsByTable, label: str) -> UsageError:
     """The error for a query, parsed as `tree`, that DuckDB refused with `message`; in DuckDB's words where nothing better is known."""
     used = tables_by_alias(tree)
     here = [table for table in columns if table in used.values()] or list(columns)
@@ -313,9 +353,9 @@ def _unquoted(spelling: str, label: str) -> UsageError:
     )
 
 
-def _dotted(tree: JsonObject, used: Mapping[str, str], known: Sequence[str]) -> str | None:
+def _dotted(tree: SqlNode, used: Mapping[str, str], columns: Sequence[str]) -> str | None:
     """The right spelling of a column that was written as if its dots led from table to column."""
-    right = {name.lower(): name for name in known if "." in name}
+    right = {name.lower(): name for name in columns if "." in name}
     for path in column_paths(tree):
         start = 1 if path[0].lower() in used and len(path) > 2 else 0
         name = right.get(".".join(path[start:]).lower()) if len(path) - start > 1 else None
@@ -325,9 +365,9 @@ def _dotted(tree: JsonObject, used: Mapping[str, str], known: Sequence[str]) -> 
 
 
 def _unknown_column(name: str, tables: Sequence[str], columns: ColumnsByTable, label: str) -> UsageError:
-    known = list(dict.fromkeys(column for table in tables for column in columns[table]))
-    hint = f"columns of {' and '.join(tables)}: {', '.join(known)}"
-    if name.lower() in {column.lower() for column in known}:
+    column_names = list(dict.fromkeys(column for table in tables for column in columns[table]))
+    hint = f"columns of {' and '.join(tables)}: {', '.join(column_names)}"
+    if name.lower() in {column.lower() for column in column_names}:
         return UsageError(
             f"{label}: there is no column {name!r} where it is used; it is one of {' and '.join(tables)}",
             hint=f"a subquery passes on only what it selects; {hint}",
@@ -336,7 +376,7 @@ def _unknown_column(name: str, tables: Sequence[str], columns: ColumnsByTable, l
         if table not in tables and name.lower() in {column.lower() for column in columns[table]}:
             what = f"{' and '.join(tables)} has no column {name!r}; it is a column of {table!r}"
             return UsageError(f"{label}: {what}", hint=hint)
-    near = did_you_mean(name, known)
+    near = did_you_mean(name, column_names)
     return UsageError(
         f"{label}: there is no column {name!r}{near or _near_elsewhere(name, tables, columns)}", hint=hint
     )
@@ -351,12 +391,14 @@ def _near_elsewhere(name: str, tables: Sequence[str], columns: ColumnsByTable) -
 
 
 def _unknown_owner(
-    owner: str, tree: JsonObject, here: Sequence[str], columns: ColumnsByTable, label: str
+    owner: str, tree: SqlNode, here: Sequence[str], columns: ColumnsByTable, label: str
 ) -> UsageError:
     """`owner.name`, where nothing is called `owner`: a wrong alias, or a column with a dot in it and a slip of the pen."""
-    known = [column for table in here for column in columns[table]]
+    column_names = [column for table in here for column in columns[table]]
     path = next((path for path in column_paths(tree) if path[0] == owner), (owner,))
-    near = difflib.get_close_matches(".".join(path), [name for name in known if "." in name], n=1, cutoff=0.7)
+    near = difflib.get_close_matches(
+        ".".join(path), [name for name in column_names if "." in name], n=1, cutoff=0.7
+    )
     if near:
         return UsageError(
             f"{label}: there is no column {'.'.join(path)!r}; did you mean {near[0]!r}?",
@@ -365,5 +407,5 @@ def _unknown_owner(
     aliases = list(tables_by_alias(tree))
     return UsageError(
         f"{label}: no table is called {owner!r} here{did_you_mean(owner, aliases)}",
-        hint=f"tables of this query: {', '.join(aliases) or 'none'}; columns: {', '.join(known)}",
+        hint=f"tables of this query: {', '.join(aliases) or 'none'}; columns: {', '.join(column_names)}",
     )

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from rollforge.index.overlay import Overlay, overlay_folder
-from rollforge.index.schema import COLUMNS, PLACES, Kind, literal, quoted, stored_name
+from rollforge.index.schema import COLUMNS, LINE_COLUMNS, Kind, literal, quoted, stored_name
 from rollforge.index.state import IndexedFiles
 
-_RESERVED = frozenset({"row", "file", "file_no", *PLACES, *COLUMNS["rollouts"]})
+_RESERVED = frozenset({"row", "file", "file_no", *LINE_COLUMNS, *COLUMNS["rollouts"]})
 _TASK_COLUMNS = ("task", "agent", "prompt_hash", "source_row")
 _VERDICT_COLUMNS = ("verifier", "fingerprint", "mode", "verify_seconds")
 
@@ -43,10 +43,10 @@ class Views:
     def column_names(self, table: str) -> list[str]:
         """Columns of `rollouts`, `tasks` or `failures`, in the order in which the SQL makes them."""
         if table == "failures":
-            return ["row", "file", *PLACES, *COLUMNS["failures"]]
+            return ["row", "file", *LINE_COLUMNS, *COLUMNS["failures"]]
         if table == "tasks":
             return [*_TASK_COLUMNS, *(self._task_fields().values() if self.has_tasks_file() else ())]
-        return ["row", "file", *PLACES, *COLUMNS["rollouts"], *self.fields().values()]
+        return ["row", "file", *LINE_COLUMNS, *COLUMNS["rollouts"], *self.fields().values()]
 
     def has_tasks_file(self) -> bool:
         """There are tasks as they were sent, and the rollouts name them by number."""
@@ -93,11 +93,11 @@ class Views:
         is_brought = name in {"reward", *overlay.numbers, *overlay.texts}
         if overlay.table is None or not overlay.has_verdicts or not is_brought:
             return inline
-        known = overlay.numbers if prefix == "n" else overlay.texts
-        later = f"o.{quoted(stored_name(prefix, name))}" if name in known else "NULL"
+        later_names = overlay.numbers if prefix == "n" else overlay.texts
+        later = f"o.{quoted(stored_name(prefix, name))}" if name in later_names else "NULL"
         is_verifiers_alone = name == "reward" or overlay.verifier is not None
-        kept = later if is_verifiers_alone else f"coalesce({later}, {inline})"
-        return f"CASE WHEN o.applies THEN {kept} ELSE {inline} END"
+        applied_value = later if is_verifiers_alone else f"coalesce({later}, {inline})"
+        return f"CASE WHEN o.applies THEN {applied_value} ELSE {inline} END"
 
     def tasks(self) -> str:
         """One row per task: from the tasks files; from the rollouts for tasks that none of them has."""
@@ -125,7 +125,7 @@ class Views:
 
     def failures(self) -> str:
         """The failures under the numbers of the whole run."""
-        fixed = {name: quoted(name) for name in ("row", "file", *PLACES, *COLUMNS["failures"])}
+        fixed = {name: quoted(name) for name in ("row", "file", *LINE_COLUMNS, *COLUMNS["failures"])}
         fixed["task"] = f"{self.task_number('failures', 'base_failures.task')} AS task"
         fixed["rollout"] = f"{self.rollout_number('base_failures')} AS rollout"
         return f"SELECT {', '.join(fixed.values())} FROM base_failures"
