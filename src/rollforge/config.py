@@ -134,7 +134,18 @@ def translate_gym_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
         elif key in GYM_WORDS:
             flags += [GYM_WORDS[key], value]
         elif key == "agent_map":
-            flags += ["--agent-name", _only_agent(value)]
+            for name, target in _mapping(word, value).items():
+                flags += (
+                    ["--agent-name", str(target)]
+                    if name == "_default"
+                    else ["--agent-map", f"{name}={target}"]
+                )
+        elif key == "fan_out":
+            for name, agents in _mapping(word, value).items():
+                flags += [
+                    "--fan-out",
+                    f"{name}={','.join(map(str, agents)) if isinstance(agents, list) else agents}",
+                ]
         elif key == "responses_create_params":
             for name, setting in _mapping(word, value).items():
                 flags += ["--set", f"{name}={msgspec.json.encode(setting).decode()}"]
@@ -144,9 +155,9 @@ def translate_gym_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
             remedy = "; name its task file with --input" if key == "benchmark" else ""
             notes.append(f"+{key} has no meaning here and was left out{remedy}")
         else:
-            known = [*GYM_WORDS, *GYM_SAMPLING, *GYM_WITHOUT_MEANING, "responses_create_params.…"]
+            gym_keys = [*GYM_WORDS, *GYM_SAMPLING, *GYM_WITHOUT_MEANING, "responses_create_params.…"]
             raise UsageError(
-                f"+{key} is not understood{did_you_mean(key, known)}", hint="see rollforge collect --help"
+                f"+{key} is not understood{did_you_mean(key, gym_keys)}", hint="see rollforge collect --help"
             )
     return flags, notes
 
@@ -177,16 +188,6 @@ def _repeats(text: str, agent: str | None) -> str:
             hint="collect each agent's rows on their own: +agent_name=NAME +num_repeats=N",
         )
     return str(chosen.pop())
-
-
-def _only_agent(text: str) -> str:
-    agents = _mapping(f"+agent_map={text}", text)
-    if list(agents) != ["_default"]:
-        raise UsageError(
-            f"+agent_map={text}: rows cannot be sent to other agents one by one",
-            hint="write the agents into the rows' agent_ref, or take one for all: --agent-name NAME",
-        )
-    return str(agents["_default"])
 
 
 def parse_settings(words: Sequence[str]) -> JsonObject:
@@ -263,8 +264,12 @@ def _decode(file: Path) -> object:
                 return msgspec.json.decode(data)
             case ".yaml" | ".yml":
                 return _decode_yaml(data)
-    except UNREADABLE as error:
-        raise UsageError(f"{file}: {error}") from error
+    except (*UNREADABLE, ValueError) as error:
+        what = " ".join(str(error).split())
+        raise UsageError(
+            f"{file}: cannot be read as {file.suffix[1:]}: {what}",
+            hint="mend the file, or begin with what --dry-run --json prints",
+        ) from error
     raise UsageError(f"{file}: what kind of file is this?", hint="a config ends in .toml, .yaml or .json")
 
 
@@ -277,8 +282,8 @@ def _decode_yaml(data: bytes) -> object:
         raise ValueError(str(error)) from error
 
 
-def parse_duration(text: str) -> float:
-    """Parse `90`, `90s`, `15m`, `2h` or `1.5d` as seconds."""
+def parse_duration(text: str, *, flag: str | None = None) -> float:
+    """Parse `90`, `90s`, `15m`, `2h` or `1.5d` as seconds; a complaint names the flag, if one is given."""
     units = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
     number, unit = (text[:-1], text[-1]) if text[-1:] in units else (text, "s")
     try:
@@ -286,5 +291,7 @@ def parse_duration(text: str) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 < seconds < float("inf"):
-        raise UsageError(f"{text!r} is no length of time", hint="write 90, 90s, 15m, 2h or 1d")
+        setting = f"{flag} {text!r}" if flag else repr(text)
+        example = f"{flag} 90" if flag else "90"
+        raise UsageError(f"{setting} is no length of time", hint=f"write {example}, 90s, 15m, 2h or 1d")
     return seconds

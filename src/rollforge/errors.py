@@ -136,10 +136,14 @@ class Failure(Exception):
         self.retry_after = retry_after
         self.requests = 0
         """How many requests this attempt cost."""
+        self.usage: object = None
+        """Tokens that were generated and paid, although the answer is of no use."""
         self.partial: object = None
         """What had been generated before it failed, Responses-shaped, if anything."""
         self.is_terminal = False
         """The other side says that no further attempt can help."""
+        self.stops_run = False
+        """Every other rollout would meet it too: the run stops."""
         self.peer_kind: str | None = None
         """The other side's own name for what happened (NeMo Gym's `failure_kind`)."""
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any, Final, cast
 
 import msgspec
+
+from rollforge.json_shapes import ItemJson, ParamsJson, PartJson, ResponseJson, UsageJson, parts_in
 
 JsonFields = dict[str, object]
 """A JSON object whose values nobody has checked yet: a value must be narrowed before it is used."""
@@ -19,13 +21,16 @@ JsonFields = dict[str, object]
 JsonObject = dict[str, Any]
 """A JSON object as the outside world has it; the one place where `Any` enters."""
 
-TASK_KEY = "_ng_task_index"
-ROLLOUT_KEY = "_ng_rollout_index"
-ATTEMPT_KEY = "_ng_attempt_index"
-FAILURE_KEY = "_ng_failure_class"
-TERMINAL_KEY = "_ng_failure_terminal"
-PARAMS_KEY = "responses_create_params"
-OWN_KEY = "_rf"
+TASK_KEY: Final = "_ng_task_index"
+ROLLOUT_KEY: Final = "_ng_rollout_index"
+
+Index = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+"""A number of a task or sample as files may say it: one beyond 64 bits makes the line unreadable."""
+ATTEMPT_KEY: Final = "_ng_attempt_index"
+FAILURE_KEY: Final = "_ng_failure_class"
+TERMINAL_KEY: Final = "_ng_failure_terminal"
+PARAMS_KEY: Final = "responses_create_params"
+OWN_KEY: Final = "_rf"
 
 UNANSWERED = ("failed", "cancelled")
 """What `response.status` says of a model call that gave no answer."""
@@ -72,9 +77,9 @@ class Task(dict[str, Any]):
         self.index = index
 
     @property
-    def params(self) -> JsonObject:
+    def params(self) -> ParamsJson:
         """`responses_create_params` as sent."""
-        params: JsonObject = self[PARAMS_KEY]
+        params: ParamsJson = self[PARAMS_KEY]
         return params
 
     @property
@@ -132,13 +137,37 @@ class ToolCall(msgspec.Struct, frozen=True):
         return from_json(self.arguments)
 
 
-def _objects(items: list[Any]) -> Iterator[JsonObject]:
+def _objects(items: list[Any]) -> Iterator[Any]:
     """The objects of a list, and those of lists in it: some agents write one list of items per step."""
     for item in items:
         if isinstance(item, dict):
             yield item
         elif isinstance(item, list):
             yield from (inner for inner in item if isinstance(inner, dict))
+
+
+class Artifact(msgspec.Struct, frozen=True):
+    """A file that a program left behind, kept beside the run."""
+
+    path: str
+    """Relative to the program's working directory."""
+    size: int
+    """In bytes."""
+    sha256: str | None = None
+    """None when the file was too large to keep."""
+    file: str | None = None
+    """Where it is kept; None when it is not."""
+
+    def read(self) -> bytes:
+        """The file's bytes; raises `FileNotFoundError` when it was not kept."""
+        if self.file is None:
+            raise FileNotFoundError(f"{self.path} was too large to keep")
+        with open(self.file, "rb") as file:  # noqa: PTH123  (records import nothing that they need not)
+            return file.read()
+
+    def text(self) -> str:
+        """The file as text."""
+        return self.read().decode("utf-8", "replace")
 
 
 class Response(Mapping[str, Any]):
@@ -149,8 +178,8 @@ class Response(Mapping[str, Any]):
 
     __slots__ = ("__dict__", "raw")
 
-    def __init__(self, raw: JsonObject) -> None:
-        self.raw = raw
+    def __init__(self, raw: Mapping[str, Any]) -> None:
+        self.raw = cast("ResponseJson", raw)
 
     @classmethod
     def from_text(cls, text: str) -> Response:
@@ -162,7 +191,7 @@ class Response(Mapping[str, Any]):
         )
 
     def __getitem__(self, key: str) -> Any:
-        return self.raw[key]
+        return self.raw[key]  # type: ignore[literal-required]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.raw)
@@ -182,7 +211,7 @@ class Response(Mapping[str, Any]):
         return msgspec.Raw(to_json(self.raw))
 
     @property
-    def output(self) -> list[JsonObject]:
+    def output(self) -> list[ItemJson]:
         """The items of the whole rollout: reasoning, messages, tool calls and their outputs, in order."""
         items = self.raw.get("output")
         return list(_objects(items)) if isinstance(items, list) else []
@@ -191,18 +220,18 @@ class Response(Mapping[str, Any]):
     def text(self) -> str:
         """All answer text of all assistant messages, concatenated; never reasoning, never tool output."""
         return "".join(
-            part["text"]
+            text
             for part in self._parts()
-            if part.get("type") == "output_text" and isinstance(part.get("text"), str)
+            if part.get("type") == "output_text" and isinstance(text := part.get("text"), str)
         )
 
     @property
     def output_text(self) -> str:
-        """The same as `text`, under the name the OpenAI SDK and NeMo Gym use."""
+        """Alias of `text`, under the name that the OpenAI SDK and NeMo Gym use."""
         return self.text
 
     @property
-    def messages(self) -> list[JsonObject]:
+    def messages(self) -> list[ItemJson]:
         """The messages of the model; what a simulated user said among them is none of its."""
         return [
             item
@@ -223,10 +252,10 @@ class Response(Mapping[str, Any]):
         for item in self.output:
             if item.get("type") == "reasoning":
                 lines += [
-                    part["text"]
+                    text
                     for key in ("summary", "content")
-                    for part in item.get(key) or []
-                    if isinstance(part, dict) and isinstance(part.get("text"), str)
+                    for part in parts_in(item.get(key))
+                    if isinstance(text := part.get("text"), str)
                 ]
         return "\n".join(lines)
 
@@ -234,7 +263,7 @@ class Response(Mapping[str, Any]):
     def tool_calls(self) -> list[ToolCall]:
         """Every function call, each with the output that answered it."""
         output_by_call = {
-            item.get("call_id"): item.get("output")
+            item.get("call_id"): _tool_text(item.get("output"))
             for item in self.output
             if item.get("type") == "function_call_output"
         }
@@ -258,7 +287,34 @@ class Response(Mapping[str, Any]):
         return None
 
     @property
-    def usage(self) -> JsonObject:
+    def workdir(self) -> str | None:
+        """The directory in which a program worked, while the rollout is judged; None later, and for other agents."""
+        value = self.raw.get("workdir")
+        return value if isinstance(value, str) else None
+
+    @property
+    def result(self) -> str | None:
+        """What a program wrote to its result file; None when it wrote none."""
+        value = self.raw.get("result")
+        return value if isinstance(value, str) else None
+
+    @property
+    def artifacts(self) -> list[Artifact]:
+        """The files kept from a program's working directory (`--artifacts`)."""
+        entries = self.raw.get("artifacts")
+        root = self.raw.get("artifacts_root")
+        artifacts = []
+        for entry in entries if isinstance(entries, list) else ():
+            if isinstance(entry, dict) and isinstance(entry.get("path"), str):
+                file, size = entry.get("file"), entry.get("bytes")
+                where = f"{root}/{file}" if root and isinstance(file, str) else file
+                artifacts.append(
+                    Artifact(entry["path"], size if isinstance(size, int) else 0, entry.get("sha256"), where)
+                )
+        return artifacts
+
+    @property
+    def usage(self) -> UsageJson:
         usage = self.raw.get("usage")
         return usage if isinstance(usage, dict) else {}
 
@@ -289,7 +345,7 @@ class Response(Mapping[str, Any]):
         """No answer text and no tool call: nothing a verifier could judge on its merits."""
         return not self.text.strip() and not any(item.get("type") == "function_call" for item in self.output)
 
-    def _parts(self) -> Iterator[JsonObject]:
+    def _parts(self) -> Iterator[PartJson]:
         for item in self.messages:
             content = item.get("content")
             if isinstance(content, str):
@@ -297,6 +353,10 @@ class Response(Mapping[str, Any]):
             for part in content if isinstance(content, list) else ():
                 if isinstance(part, dict):
                     yield part
+
+
+def _tool_text(output: object) -> str | None:
+    return output if output is None or isinstance(output, str) else content_text(output)
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from rollforge.errors import UsageError
+from rollforge.runtime.named_file import import_file
 
 
 class Registry:
@@ -24,6 +25,11 @@ class Registry:
     def __init__(self, family: str, members: Mapping[str, str]) -> None:
         self.family = family
         self._members = dict(members)
+
+    @property
+    def built_in(self) -> list[str]:
+        """Names of our own members, sorted."""
+        return sorted(self._members)
 
     def names(self) -> list[str]:
         """Built-in names and those of installed plugins, sorted."""
@@ -41,8 +47,8 @@ class Registry:
 
     def is_ours(self, member: Any) -> bool:
         """Whether it is one of the built-in members."""
-        place = f"{getattr(member, '__module__', '')}:{getattr(member, '__qualname__', '')}"
-        return place in self._members.values()
+        target = f"{getattr(member, '__module__', '')}:{getattr(member, '__qualname__', '')}"
+        return target in self._members.values()
 
     def _targets(self) -> dict[str, str]:
         return {**_plugins(self.family), **self._members}
@@ -56,49 +62,55 @@ def _plugins(family: str) -> dict[str, str]:
     return {point.name: point.value for point in entry_points(group=f"rollforge.{family}")}
 
 
-def did_you_mean(name: str, known: Mapping[str, object] | list[str], *, prefix: str = "") -> str:
-    """A clause like `; did you mean 'mcqa'?`, or nothing when no name is near; `prefix` stands before each name."""
+def did_you_mean(name: str, names: Mapping[str, object] | list[str], *, prefix: str = "") -> str:
+    """A clause like `; did you mean 'mcqa'?`, or nothing when no name is near; `prefix` is put before each name."""
     import difflib
 
-    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    near = difflib.get_close_matches(name, list(names), n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(repr(prefix + one) for one in near)}?" if near else ""
 
 
-def refuse_unknown(options: Iterable[str], known: Sequence[str], command: str) -> None:
+def refuse_unknown(options: Iterable[str], names: Sequence[str], command: str) -> None:
     """Raise when one of the options is none of the command's: a misspelt one must never be left out in silence."""
     for name in options:
-        if name not in known:
+        if name not in names:
             raise UsageError(
-                f"{command} has no option {name!r}{did_you_mean(name, list(known))}",
-                hint=f"it has: {', '.join(known)}",
+                f"{command} has no option {name!r}{did_you_mean(name, list(names))}",
+                hint=f"it has: {', '.join(names)}",
             )
 
 
 def load_target(target: str) -> Any:
     """The object at `module:attribute` or `path/to/file.py:attribute`."""
-    place, _, attribute = target.partition(":")
-    if not place or not attribute:
-        lacking = "attribute" if place else "file or module"
+    home, _, attribute = target.partition(":")
+    if not home or not attribute:
+        lacking = "attribute" if home else "file or module"
         raise UsageError(f"{target!r} names no {lacking}", hint="write it as file.py:name or module:name")
-    module = _module_from_file(place) if place.endswith(".py") else _module_by_name(place, target)
+    module = _module_from_file(home) if home.endswith(".py") else _module_by_name(home, target)
     try:
-        found = module
+        target_ = module
         for part in attribute.split("."):
-            found = getattr(found, part)
+            target_ = getattr(target_, part)
     except AttributeError as error:
         names = [name for name in vars(module) if not name.startswith("_")]
-        raise UsageError(f"{place} has no {attribute!r}{did_you_mean(attribute, names)}") from error
-    return found
+        own = [name for name in names if callable(vars(module)[name])]
+        raise UsageError(
+            f"{home} has no {attribute!r}{did_you_mean(attribute, names)}",
+            hint=f"it has {', '.join(own[:8])}" if own else "define it there",
+        ) from error
+    return target_
 
 
-def load_module(place: str) -> ModuleType:
+def load_module(home: str) -> ModuleType:
     """The module in `path/to/file.py`, imported once."""
-    return _module_from_file(place)
+    return _module_from_file(home)
 
 
 def _module_by_name(name: str, target: str) -> ModuleType:
-    if importlib.util.find_spec(name.partition(".")[0]) is None:
-        _search_last(Path.cwd())  # a user's module beside the task file
+    if importlib.util.find_spec(name.partition(".")[0]) is None and str(Path.cwd()) not in sys.path:
+        sys.path.append(
+            str(Path.cwd())
+        )  # a user's module beside the task file; last, so that it shadows nothing installed
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -110,32 +122,9 @@ def _module_by_name(name: str, target: str) -> ModuleType:
         raise
 
 
-def _search_last(folder: Path) -> None:
-    """Let modules in the folder of a named file be imported; last, so that none of them poses as an installed module."""
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
-
-
-def _module_from_file(place: str) -> ModuleType:
-    path = Path(place).expanduser().resolve()
+def _module_from_file(file: str) -> ModuleType:
+    path = Path(file).expanduser().resolve()
     if not path.is_file():
-        near = did_you_mean(Path(place).name, [one.name for one in path.parent.glob("*.py")])
-        raise UsageError(f"{place}: no such file{near}", hint="it is looked for from the folder you are in")
-    name = f"rollforge_user_{path.stem}"
-    loaded = sys.modules.get(name)
-    if loaded is not None and getattr(loaded, "__file__", None) == str(path):
-        return loaded
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"{place}: not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    _search_last(path.parent)  # the modules that it imports from beside it
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
-        raise UsageError(
-            f"{place}: {type(error).__name__}: {error}", hint=f"run it alone: python {place}"
-        ) from error
-    return module
+        near = did_you_mean(Path(file).name, [one.name for one in path.parent.glob("*.py")])
+        raise UsageError(f"{file}: no such file{near}", hint="it is looked for from the folder you are in")
+    return import_file(file)

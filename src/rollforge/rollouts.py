@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import tempfile
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 import numpy as np
 
+from rollforge.conversations.typed_rows import classic_line
 from rollforge.errors import UsageError
 from rollforge.records import (
     FAILURE_KEY,
@@ -21,6 +22,7 @@ from rollforge.records import (
     PARAMS_KEY,
     ROLLOUT_KEY,
     TASK_KEY,
+    Index,
     JsonFields,
     Response,
     Task,
@@ -28,8 +30,8 @@ from rollforge.records import (
 )
 from rollforge.store import RunFiles
 from rollforge.store.reading import UNREADABLE
+from rollforge.store.rollout_parts import parts_of
 from rollforge.tasks import BadRow, read_lines, to_task_row
-from rollforge.typed_rows import classic_line
 
 if TYPE_CHECKING:
     from rollforge.index import LineKeys
@@ -72,7 +74,7 @@ class _Line(msgspec.Struct):
 class _TaskLine(msgspec.Struct):
     """The number of a task."""
 
-    task: int | None = msgspec.field(name=TASK_KEY, default=None)
+    task: Index | None = msgspec.field(name=TASK_KEY, default=None)
 
 
 class Rollout(msgspec.Struct, frozen=True):
@@ -100,11 +102,21 @@ def _plain_key(task: msgspec.Raw, rollout: msgspec.Raw) -> tuple[int, int] | Non
     return (int(numbers[0]), int(numbers[1])) if is_plain else None
 
 
+def has_plain_key(line: bytes) -> bool:
+    """Whether a row says its task and rollout itself."""
+    try:
+        row = msgspec.json.decode(classic_line(line), type=_Line, strict=False)
+    except UNREADABLE:
+        return False
+    return _plain_key(row.task, row.rollout) is not None
+
+
 class RolloutReader:
     """Turns lines into rollouts; counts and names those that are none."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, files: RunFiles | None = None) -> None:
         self.path = path
+        self.files = files or RunFiles(path)
         self.bad: list[tuple[int, str]] = []
         self.bad_count = 0
         self._decode = msgspec.json.Decoder(_Line, strict=False).decode
@@ -126,6 +138,8 @@ class RolloutReader:
             self._reject(number, "not a rollout: the index has no row of it")
             return None
         is_numbered = bytes(row.task) not in (b"", b"null")
+        if "artifacts" in row.response:
+            row.response["artifacts_root"] = str(self.path.parent.absolute())
         return Rollout(*key, Response(row.response), row.measured(), row.own or Own(), line, is_numbered)
 
     def _key_of(self, number: int) -> tuple[int, int] | None:
@@ -133,7 +147,7 @@ class RolloutReader:
         from rollforge.index import line_keys
 
         if self._keys is None or number > self._keys.last:
-            self._keys = line_keys(RunFiles(self.path))
+            self._keys = line_keys(self.files)
         return self._keys.get(number)
 
     def _reject(self, number: int, reason: str) -> None:
@@ -143,10 +157,15 @@ class RolloutReader:
 
     def __iter__(self) -> Iterator[Rollout]:
         """Every rollout of the file as it is now."""
-        for number, line in read_lines(self.path):
+        lines = enumerate(self._lines_of_shards(), 1) if self.files.is_sharded else read_lines(self.path)
+        for number, line in lines:
             rollout = self.parse(number, line)
             if rollout is not None:
                 yield rollout
+
+    def _lines_of_shards(self) -> Iterator[bytes]:
+        for part in parts_of(self.files).rollouts:
+            yield from part.lines()
 
 
 class GrowingLines:
@@ -177,7 +196,7 @@ class GrowingLines:
             self._file.close()
 
 
-class _PromptPlace(msgspec.Struct, frozen=True):
+class _PromptLocation(msgspec.Struct, frozen=True):
     """A task row found by its prompt."""
 
     offset: int
@@ -196,7 +215,7 @@ def _prompt_of(line: bytes) -> int | None:
     return _asked(row) if isinstance(row, dict) else None
 
 
-def _asked(row: JsonFields) -> int | None:
+def _asked(row: Mapping[str, object]) -> int | None:
     """The canonical hash of a row's prompt."""
     from rollforge.index import prompt_hash
 
@@ -220,9 +239,11 @@ class TaskFields:
         self._files = files
         self._scanned_size = 0
         self._is_given = path is not None
-        self.compared = self.other_prompts = 0
-        """Of the first rollouts: how many were compared with their task, and how many have another prompt."""
-        self._place_by_prompt: dict[int, _PromptPlace] | None = None
+        self._compared: dict[tuple[int, int], bool] = {}
+        """Of the first rollouts: whether each has another prompt than its task."""
+        self.moved: set[tuple[int, int]] = set()
+        """Rollouts whose number is a line with another prompt, while their own prompt is on another line."""
+        self._location_by_prompt: dict[int, _PromptLocation] | None = None
         self.joined_by_prompt: set[int] = set()
         """Groups of rollouts without a task number whose task was found by its prompt."""
         self.without_task: set[int] = set()
@@ -237,6 +258,18 @@ class TaskFields:
             if path.exists():
                 return path
         return None
+
+    def __enter__(self) -> TaskFields:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -280,9 +313,9 @@ class TaskFields:
 
     def get(self, index: int) -> Task | None:
         """The task, or None when no file holds it."""
-        known = self._remembered.get(index)
-        if known is not None:
-            return known[0]
+        task_and_length = self._remembered.get(index)
+        if task_and_length is not None:
+            return task_and_length[0]
         offset = self._offset(index)
         if offset is None and self._has_grown():
             offset = self._offset(index)
@@ -291,7 +324,7 @@ class TaskFields:
         self._file.seek(offset)
         line = self._file.readline()
         try:
-            task = Task(to_task_row(line), index)
+            task = Task(to_task_row(line, may_lack_prompt=True), index)
         except BadRow:
             return None
         self._remember(task, len(line))
@@ -301,10 +334,10 @@ class TaskFields:
         if self._order is None:
             return None
         ids = np.asarray(self._ids, dtype=np.int64)
-        place = int(np.searchsorted(ids, index, sorter=self._order))
-        if place >= len(self._order) or ids[self._order[place]] != index:
+        position = int(np.searchsorted(ids, index, sorter=self._order))
+        if position >= len(self._order) or ids[self._order[position]] != index:
             return None
-        return self._offsets[int(self._order[place])]
+        return self._offsets[int(self._order[position])]
 
     def _has_grown(self) -> bool:
         """Look again at a file that a collecting process has made or lengthened since; True when it was read anew."""
@@ -320,10 +353,15 @@ class TaskFields:
     def notes(self) -> list[str]:
         """What a user should know about how rollouts and tasks were joined."""
         notes = []
-        if self.other_prompts:
+        others = sum(self._compared.values())
+        if others:
             notes.append(
-                f"{self.other_prompts:,} of the first {self.compared:,} rollouts have another prompt than their task in"
+                f"{others:,} of the first {len(self._compared):,} rollouts have another prompt than their task in"
                 f" {self.path}: is it the right file?"
+            )
+        if self.moved:
+            notes.append(
+                f"{self.path} is in another order than {TASK_KEY} says: {len(self.moved):,} rollouts were joined to it by prompt"
             )
         if not self.joined_by_prompt:
             return notes
@@ -337,52 +375,73 @@ class TaskFields:
 
         A row that does not say its task is joined by prompt, never by its position.
         """
-        task = self.get(rollout.task) if rollout.is_numbered else self._of_prompt(rollout)
+        task = self._of_number(rollout) if rollout.is_numbered else self._of_prompt(rollout)
         if task is not None:
-            if rollout.is_numbered and self._is_given and self.compared < COMPARED_PROMPTS:
-                self.compared += 1
-                asked = _prompt_of(rollout.line)
-                self.other_prompts += asked is not None and _asked(task) not in (None, asked)
             return task
         row: JsonFields = msgspec.json.decode(rollout.line)
         fields = {key: value for key, value in row.items() if key not in NOT_TASK_FIELDS}
         fields.setdefault(PARAMS_KEY, {"input": ""})
         return Task(fields, rollout.task)
 
+    def _of_number(self, rollout: Rollout) -> Task | None:
+        """The task with the rollout's number; in a file that numbers no tasks, that line unless it asks something else."""
+        task = self.get(rollout.task)
+        if task is None or not self._is_given:
+            return task
+        is_position = TASK_KEY not in task
+        if not is_position and len(self._compared) >= COMPARED_PROMPTS:
+            return task
+        prompt = _prompt_of(rollout.line)
+        is_other = prompt is not None and _asked(task) not in (None, prompt)
+        key = (rollout.task, rollout.rollout)
+        by_prompt = self._read_by_prompt(rollout, prompt) if is_other and is_position else None
+        if by_prompt is not None:
+            self.moved.add(key)
+            return by_prompt[0]
+        if len(self._compared) < COMPARED_PROMPTS:
+            self._compared[key] = is_other
+        return task
+
     def _of_prompt(self, rollout: Rollout) -> Task | None:
-        known = self._remembered.get(rollout.task)
-        if known is None:
-            known = self._read_by_prompt(rollout)
-        if known is None:
+        task_and_length = self._remembered.get(rollout.task)
+        if task_and_length is None:
+            task_and_length = self._read_by_prompt(rollout, _prompt_of(rollout.line))
+            if task_and_length is not None:
+                self._remember(*task_and_length)
+        if task_and_length is None:
             if self.path is not None:
                 self.without_task.add(rollout.task)
             return None
         self.joined_by_prompt.add(rollout.task)
-        return known[0]
+        return task_and_length[0]
 
-    def _read_by_prompt(self, rollout: Rollout) -> tuple[Task, int] | None:
-        if self._place_by_prompt is None:
-            self._place_by_prompt = self._scan_prompts()
-        asked = _prompt_of(rollout.line)
-        place = self._place_by_prompt.get(asked) if asked is not None else None
-        if place is None or self._file is None:
+    def _read_by_prompt(self, rollout: Rollout, prompt: int | None) -> tuple[Task, int] | None:
+        """The task that asks this, and the length of its line."""
+        if self._location_by_prompt is None:
+            self._location_by_prompt = self._scan_prompts()
+        task_line = self._location_by_prompt.get(prompt) if prompt is not None else None
+        if task_line is None or self._file is None:
             return None
-        if place.other_line is not None:
+        if task_line.other_line is not None:
+            why = (
+                f"line {rollout.task + 1} asks something else"
+                if rollout.is_numbered
+                else f"{TASK_KEY} is missing"
+            )
             raise UsageError(
-                f"{self.path}: lines {place.line} and {place.other_line} have the same prompt and different fields, and the"
-                f" rollouts do not say which of them they answer ({TASK_KEY} is missing)",
+                f"{self.path}: lines {task_line.line} and {task_line.other_line} have the same prompt and different fields, and the"
+                f" rollouts do not say which of them they answer ({why})",
                 hint=f"give the rollouts {TASK_KEY}, or leave one of the two lines out of the task file",
             )
-        self._file.seek(place.offset)
+        self._file.seek(task_line.offset)
         line = self._file.readline()
-        self._remember(Task(to_task_row(line), rollout.task), len(line))
-        return self._remembered[rollout.task]
+        return Task(to_task_row(line), rollout.task), len(line)
 
-    def _scan_prompts(self) -> dict[int, _PromptPlace]:
+    def _scan_prompts(self) -> dict[int, _PromptLocation]:
         """The place of each prompt; of two equal rows the first counts."""
-        places: dict[int, _PromptPlace] = {}
+        locations: dict[int, _PromptLocation] = {}
         if self._file is None:
-            return places
+            return locations
         self._file.seek(0)
         offset = 0
         for number, line in enumerate(self._file, start=1):
@@ -391,14 +450,14 @@ class TaskFields:
             except BadRow:
                 offset += len(line)
                 continue
-            asked = _asked(row)
-            said = to_json({key: value for key, value in row.items() if key not in (TASK_KEY, ROLLOUT_KEY)})
-            if asked is not None:
-                first = places.setdefault(asked, _PromptPlace(offset, number, hash(said)))
-                if first.fields != hash(said) and first.other_line is None:
-                    places[asked] = msgspec.structs.replace(first, other_line=number)
+            prompt = _asked(row)
+            fields = to_json({key: value for key, value in row.items() if key not in (TASK_KEY, ROLLOUT_KEY)})
+            if prompt is not None:
+                first = locations.setdefault(prompt, _PromptLocation(offset, number, hash(fields)))
+                if first.fields != hash(fields) and first.other_line is None:
+                    locations[prompt] = msgspec.structs.replace(first, other_line=number)
             offset += len(line)
-        return places
+        return locations
 
     def _remember(self, task: Task, size: int) -> None:
         self._remembered[task.index] = (task, size)

@@ -1,0 +1,55 @@
+"""Loads compiled modules, each of which has a slower way in Python that does the same.
+
+A module that was compiled from another state of its source is not used: after `git pull` in an editable install the Python way is
+right and the old binary may not be. The build hook compiles a digest of the source into each module.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+logger = logging.getLogger(__name__)
+
+PACKAGE = Path(__file__).parents[1]
+MODULES = ("rollforge._groups", "rollforge.index._rows")
+_INCLUDE = re.compile(rb'^#include "([^"]+)"', re.MULTILINE)
+
+
+def source_digest(source: Path) -> str:
+    """A digest of a C source and of what it includes; the build hook computes the same."""
+    digest, pending, seen = hashlib.sha256(), [source], set[Path]()
+    while pending:
+        path = pending.pop(0)
+        if path not in seen:
+            seen.add(path)
+            text = path.read_bytes()
+            digest.update(path.name.encode() + b"\0" + text + b"\0")
+            pending += [path.parent / name.decode() for name in _INCLUDE.findall(text)]
+    return digest.hexdigest()[:16]
+
+
+@cache
+def load_native(name: str) -> ModuleType | None:
+    """A compiled module such as `rollforge.index._rows`; None when it is missing or older than its source."""
+    try:
+        module = import_module(name)
+    except ImportError:
+        return None
+    source = PACKAGE.joinpath(*name.split(".")[1:]).with_suffix(".c")
+    try:
+        expected = source_digest(source)
+    except OSError:
+        return module  # installed without its source
+    if getattr(module, "SOURCE_DIGEST", None) == expected:
+        return module
+    logger.warning(
+        "%s was compiled from another version of its source and is not used; commands are slower. To mend it: pip install -e .",
+        name,
+    )
+    return None

@@ -1,0 +1,1 @@
+"""Statistics without I/O: summaries of rewards, intervals of means, and pass@k with its relatives."""

@@ -1,0 +1,71 @@
+"""HTML that is safe by construction: text is escaped unless it was made here.
+
+`tag` escapes every plain string among its children and attributes; only `Html` passes as markup. No other module of the
+report, and no result that a notebook shows, writes an angle bracket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from rollforge.text_safety.visible import visible
+
+
+class Html(str):
+    """Markup made by `tag`, `raw` or `join`."""
+
+    __slots__ = ()
+
+
+Child = str | Html | None
+
+
+def tag(name: str, *children: Child, **attributes: str | None) -> Html:
+    """An element; `css` is its class, `_` in attribute names becomes `-`, an attribute of None is left out."""
+    words = "".join(
+        f' {"class" if key == "css" else key.replace("_", "-")}="{escape(visible(value))}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    return Html(f"<{name}{words}>{join(children)}</{name}>")
+
+
+def join(children: Iterable[Child]) -> Html:
+    """Children one after another, plain strings escaped."""
+    return Html("".join(_written(child) for child in children if child is not None))
+
+
+def _written(child: str) -> str:
+    return child if isinstance(child, Html) else escape(visible(child), quote=False)
+
+
+def raw(markup: str) -> Html:
+    """Markup that is ours: CSS, SVG from `charts`, the document's head. Never pass data here."""
+    return Html(markup)
+
+
+def table(headers: Iterable[str], rows: Iterable[Iterable[str]], *, numeric: bool = True) -> Html:
+    """A table; the first column is text, the others are aligned as numbers by default."""
+    head = tag("tr", *(tag("th", header, scope="col") for header in headers))
+    css = "num" if numeric else None
+    body = [
+        tag("tr", *(tag("td", cell, css=css if column else None) for column, cell in enumerate(row)))
+        for row in rows
+    ]
+    return tag("div", tag("table", tag("thead", head), tag("tbody", *body)), css="scroll", tabindex="0")
+
+
+def result(title: str, *parts: Child) -> str:
+    """What a notebook shows for a result: a heading and its parts."""
+    return str(tag("div", tag("p", tag("strong", title)), *parts))
+
+
+def decimal(value: float | None, digits: int = 4) -> str:
+    """A number of a result; a dash for none."""
+    return "–" if value is None else f"{value:.{digits}g}"
+
+
+def interval(ci: Sequence[float] | None) -> str:
+    """A 95 % interval; a dash for none."""
+    return "–" if ci is None else f"{ci[0]:.4g} … {ci[1]:.4g}"

@@ -1,0 +1,184 @@
+"""Secrets: one redactor knows every secret value in play, and takes them out of texts and bytes.
+
+`SECRETS` learns values from where they enter: command words, config, options, and environment variables that options name.
+`outgoing.py` puts it before every file and stream. A value is a secret because of its option's name (`api_key`, `token`, …), its
+place in a URL (password, query), or its shape (`sk-…`, `hf_…`, `Bearer …`). Replacing a plain word everywhere would change
+rollouts: it is left alone, or masked only where it stands as a key (`Bearer WORD`, `:WORD@`) if it certainly is one.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+MASK = "***"
+
+_NAME = re.compile(
+    r"(^|[_\-.\s])(api[_-]?key|key|token|secret|password|passwd|pass|pwd|credentials?|authorization|auth|bearer|cookie|signature|sig)$",
+    re.IGNORECASE,
+)
+_NOT_SECRET = re.compile(
+    r"(^|[_\-.])(sort|group|task|primary|max|min|num|output|input|total|top|stop|pad|eos|bos)[_\-.]?(key|tokens?)$",
+    re.I,
+)
+_SHAPE = re.compile(
+    r"\b(sk-[A-Za-z0-9_\-]{16,}|hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{16,}|xox[abpr]-[A-Za-z0-9\-]{10,}|AKIA[A-Z0-9]{16}"
+    r"|nvapi-[A-Za-z0-9_\-]{16,}|eyJ[A-Za-z0-9_\-]{10,}\.[A-Za-z0-9_\-]{10,}\.[A-Za-z0-9_\-]+|glpat-[A-Za-z0-9_\-]{16,})"
+)
+_BEARER = re.compile(r"\b(?:Bearer|Basic|token)\s+([A-Za-z0-9._~+/=\-]{8,})", re.IGNORECASE)
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^\s\"'<>]+")
+_CERTAIN_NAME = re.compile(r"(api[_-]?key|secret|password|passwd|pwd|credentials?)$", re.IGNORECASE)
+"""Names that options have only for secrets; a `key` may also be a field's name."""
+_PLACEHOLDERS = re.compile(
+    r"(no|not|un|your|some)?[-_ ]?"
+    r"(api|key|needed|used|required|anything|changeme|default|example|placeholder|simulated|none|[-_ ])+|postgres",
+    re.IGNORECASE,
+)
+"""What people write where a key is asked for and none is needed."""
+_AS_KEY = ("Bearer {}", "bearer {}", ":{}@", "={}")
+"""Where a plain word or a number stands as a key."""
+_LEAST = 6
+_LEAST_PLAIN = 10
+"""A certain secret of letters alone is replaced everywhere from this length on."""
+_ENVIRONMENT = (
+    *("OPENAI_API_KEY", "PGPASSWORD", "WANDB_API_KEY", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN"),
+    *(
+        "HF_TOKEN",
+        "HUGGING_FACE_HUB_TOKEN",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "OTEL_EXPORTER_OTLP_HEADERS",
+    ),
+)
+"""Variables that this program or a sink's library reads a secret from without an option that names them."""
+
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether an option of this name holds a secret: `api_key`, `auth.token`, `password`."""
+    return bool(_NAME.search(name)) and not _NOT_SECRET.search(name)
+
+
+class Redactor:
+    """The secret values in play, and their removal from texts and bytes."""
+
+    def __init__(self) -> None:
+        self._mask_by_text: dict[str, str] = {}
+        self._masks: tuple[tuple[bytes, bytes], ...] = ()
+
+    def learn(self, value: object) -> None:
+        """Treat a value as a secret from now on, in all its usual spellings: whoever calls this knows that it is one."""
+        plain = value.strip() if isinstance(value, str) else ""
+        if len(plain) < _LEAST or _PLACEHOLDERS.fullmatch(plain):
+            return
+        if plain.isdigit() or (plain.isalpha() and len(plain) < _LEAST_PLAIN):
+            self._add({pattern.format(plain): pattern.format(MASK) for pattern in _AS_KEY})
+        else:
+            self._mask(plain)
+
+    def _learn_likely(self, value: str) -> None:
+        """Treat a value as a secret if it looks like one: it may also be a field's name, a path or a plain word."""
+        plain = value.strip()
+        if plain.startswith(("/", "~", "./")) or len(plain) < _LEAST:
+            return
+        has_both = any(one.isdigit() for one in plain) and any(one.isalpha() for one in plain)
+        if has_both or (len(plain) >= 16 and not plain.isdigit()):
+            self._mask(plain)
+
+    def _mask(self, value: str) -> None:
+        data = value.encode(errors="surrogateescape")  # a variable may hold any bytes
+        spellings = {value, quote(data, safe=""), quote(data), base64.b64encode(data).decode()}
+        spellings |= {
+            json.dumps(value, ensure_ascii=False)[1:-1],
+            data.decode("latin-1"),
+        }  # headers are Latin-1
+        self._add(dict.fromkeys(spellings, MASK))
+
+    def _add(self, mask_by_text: dict[str, str]) -> None:
+        if not mask_by_text.keys() <= self._mask_by_text.keys():
+            self._mask_by_text |= mask_by_text
+            # The longest first: a secret may contain another one.
+            longest_first = sorted(self._mask_by_text.items(), key=lambda item: len(item[0]), reverse=True)
+            self._masks = tuple(
+                (text.encode(errors="surrogateescape"), mask.encode()) for text, mask in longest_first
+            )
+
+    def learn_from(self, value: object, name: str = "") -> None:
+        """Find the secrets in options, config or command words: by name, by place in a URL, by shape, by a variable they name."""
+        if isinstance(value, Mapping):
+            for key, item in value.items():
+                self.learn_from(item, str(key))
+        elif isinstance(value, list | tuple):
+            for item in value:
+                self.learn_from(item, name)
+        elif isinstance(value, str):
+            self._learn_text(value, name)
+
+    def learn_words(self, words: Iterable[str]) -> None:
+        """Find the secrets among the words of a command line."""
+        last = ""
+        for word in words:
+            name, has_value, value = word.partition("=")
+            if has_value:
+                self._learn_text(value, name.lstrip("+-"))
+            self._learn_text(word, last.lstrip("-") if last.startswith("-") else "")
+            last = word
+
+    def learn_environment(self, *names: str) -> None:
+        """Learn the values of variables that options name, and of those that libraries read by themselves."""
+        for name in (*_ENVIRONMENT, *names):
+            self.learn(os.environ.get(name))
+        for name in _PROXIES:
+            self._learn_text(os.environ.get(name) or os.environ.get(name.upper()) or "", "")
+
+    def text(self, text: str) -> str:
+        """The text with every known secret replaced by `***`."""
+        for secret, mask in self._masks:
+            text = text.replace(secret.decode(errors="surrogateescape"), mask.decode())
+        return text
+
+    def data(self, data: bytes) -> bytes:
+        """The bytes with every known secret replaced by `***`; the same object when there is none."""
+        for secret, mask in self._masks:
+            if secret in data:
+                data = data.replace(secret, mask)
+        return data
+
+    def _learn_text(self, text: str, name: str) -> None:
+        if name.endswith(("_env", "-env")) and (is_secret_name(text) or name not in ("pass_env", "pass-env")):
+            self.learn(os.environ.get(text))  # the option names the variable that holds the secret
+        if is_secret_name(name):
+            self._learn_named(text, name)
+        for match in _SHAPE.finditer(text):
+            self.learn(match.group(0))
+        for match in _BEARER.finditer(text):
+            self._learn_likely(match.group(1))
+        for match in _URL.finditer(text):
+            self._learn_url(match.group(0))
+
+    def _learn_url(self, url: str) -> None:
+        try:
+            parts = urlsplit(url)
+            password, user = parts.password, parts.username
+        except ValueError:
+            return
+        if password:
+            self.learn(unquote(password))
+            self.learn(f"{unquote(user or '')}:{unquote(password)}")
+        elif user and parts.scheme not in ("postgresql", "postgres"):
+            self._learn_likely(unquote(user))  # a token alone, as in https://TOKEN@host
+        for key, value in parse_qsl(parts.query):
+            if _NAME.search(key):
+                self._learn_named(value, key)
+
+    def _learn_named(self, value: str, name: str) -> None:
+        (self.learn if _CERTAIN_NAME.search(name) else self._learn_likely)(value)
+
+
+SECRETS = Redactor()
+"""The secrets of this process."""
