@@ -9,7 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from typing import Any, Protocol
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Protocol, cast
+
+import aiohttp
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.http_exceptions import HttpProcessingError
 
 from rollforge.errors import Boundary, Failure
 
@@ -24,8 +30,53 @@ SMALL_BYTES = 1 << 20
 
 LARGE_AT_ONCE = 2
 
+MAX_HEADER_BYTES, MAX_HEADERS = 16 << 10, 128
+MOST_INTERIM = 50
+"""Interim answers (100 Continue, 103 Early Hints) before the answer itself."""
+
 _PIECE = 64 << 10
 _ZLIB_OR_GZIP = zlib.MAX_WBITS | 32
+
+
+class _BoundedHandler(ResponseHandler):
+    """A connection on which a server cannot send interim answers for ever: aiohttp queues them faster than it drops them."""
+
+    _interim = 0
+
+    def feed_data(self, data: Any, size: int = 0) -> None:
+        self._interim = self._interim + 1 if data[0].code < 200 else 0
+        if self._interim > MOST_INTERIM:
+            self.abort()
+            message = f"more than {MOST_INTERIM} interim answers before the answer itself"
+            self.set_exception(HttpProcessingError(code=502, message=message))
+            return
+        super().feed_data(data, size)
+
+
+def open_session(
+    *,
+    keepalive_s: float,
+    headers: Mapping[str, str] | None = None,
+    timeout: aiohttp.ClientTimeout | None = None,
+) -> aiohttp.ClientSession:
+    """An HTTP session with limits on what comes before a body; `read_body` has those on the body.
+
+    It has no pool limit beside ours, and no shared cookie jar, since cookies belong to rollouts.
+    """
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=keepalive_s, ttl_dns_cache=300)
+    # aiohttp has no public place for a protocol of one's own.
+    make = partial(_BoundedHandler, loop=asyncio.get_running_loop())
+    connector._factory = cast("partial[ResponseHandler]", make)
+    return aiohttp.ClientSession(
+        connector=connector,
+        timeout=timeout or aiohttp.ClientTimeout(),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers=headers,
+        auto_decompress=False,  # `read_body` does it within limits
+        max_line_size=MAX_HEADER_BYTES,
+        max_field_size=MAX_HEADER_BYTES,
+        max_headers=MAX_HEADERS,
+    )
 
 
 class HttpAnswer(Protocol):
@@ -74,7 +125,7 @@ async def read_body(
     """
     try:
         return await _read(answer, limit, boundary, slots)
-    except BaseException:
+    except BaseException:  # also when cancelled: the connection is not used again
         answer.close()
         raise
 

@@ -94,6 +94,10 @@ class RetryBudget:
         self.spent = 0
         self.denied = 0
 
+    def divide(self, sharers: int) -> None:
+        """Keep one of `sharers` equal parts of the head start: together they allow what one process would."""
+        self._head_start = self._head_start // sharers
+
     def count_fresh(self) -> None:
         """A request that is no retry was sent."""
         self.fresh += 1

@@ -6,11 +6,27 @@ ids, logprobs) is kept in the Responses-shaped object.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
-from rollforge.endpoint.faults import failure_from_error
+from rollforge.endpoint.failures import failure_from_error
 from rollforge.errors import Failure
-from rollforge.records import JsonObject, from_json
+from rollforge.json_shapes import (
+    ChatBodyJson,
+    ChatCallJson,
+    ChatChoiceJson,
+    ChatCompletionJson,
+    ChatMessageJson,
+    FormatJson,
+    ItemJson,
+    ParamsJson,
+    PartJson,
+    ResponseJson,
+    TokenLogprobJson,
+    ToolJson,
+    UsageJson,
+    without,
+)
+from rollforge.records import from_json
 
 _RESPONSES_ONLY = frozenset(
     {
@@ -25,7 +41,7 @@ _RESPONSES_ONLY = frozenset(
 _CHAT_ITEMS = frozenset({"message", "reasoning", "function_call", "function_call_output"})
 
 
-def needs_responses(params: JsonObject) -> bool:
+def needs_responses(params: ParamsJson) -> bool:
     """Whether only the Responses API can take these params: stored state, tools that are no functions, items chat has no place for."""
     if params.get("previous_response_id") or params.get("prompt") or params.get("background"):
         return True
@@ -38,11 +54,10 @@ def needs_responses(params: JsonObject) -> bool:
     )
 
 
-def to_chat_body(params: JsonObject) -> JsonObject:
+def to_chat_body(params: ParamsJson) -> ChatBodyJson:
     """The Chat Completions request that asks for the same as these Responses params."""
-    body: JsonObject = {
-        key: value for key, value in params.items() if value is not None and key not in _RESPONSES_ONLY
-    }
+    shared = {key: value for key, value in params.items() if value is not None and key not in _RESPONSES_ONLY}
+    body = cast("ChatBodyJson", shared)
     body["messages"] = to_messages(params.get("input"), params.get("instructions"))
     if params.get("max_output_tokens") is not None:
         body["max_tokens"] = params["max_output_tokens"]
@@ -57,23 +72,25 @@ def to_chat_body(params: JsonObject) -> JsonObject:
     effort = (params.get("reasoning") or {}).get("effort")
     if effort:
         body["reasoning_effort"] = effort
-    if isinstance(params.get("text"), dict) and params["text"].get("format"):
-        body["response_format"] = _response_format(params["text"]["format"])
+    text = params.get("text")
+    if isinstance(text, dict) and text.get("format"):
+        body["response_format"] = _response_format(text["format"])
     body.update(_extra_body(params.get("metadata")))
     return body
 
 
-def _extra_body(metadata: object) -> JsonObject:
+def _extra_body(metadata: object) -> ChatBodyJson:
     """NeMo Gym carries what the Responses schema has no place for as JSON text in `metadata.extra_body`."""
     extra = metadata.get("extra_body") if isinstance(metadata, dict) else None
     parsed = from_json(extra) if isinstance(extra, str) else None
-    return parsed if isinstance(parsed, dict) else {}
+    return cast("ChatBodyJson", parsed) if isinstance(parsed, dict) else {}
 
 
-def _nested_tool(tool: JsonObject) -> JsonObject:
+def _nested_tool(tool: ToolJson) -> ToolJson:
     if tool.get("type") != "function" or "function" in tool:
         return tool
-    return {"type": "function", "function": {k: v for k, v in tool.items() if k != "type" and v is not None}}
+    absent = [key for key, value in tool.items() if value is None]
+    return {"type": "function", "function": without(tool, {"type", *absent})}
 
 
 def _nested_choice(choice: Any) -> Any:
@@ -82,15 +99,15 @@ def _nested_choice(choice: Any) -> Any:
     return choice
 
 
-def _response_format(wanted: JsonObject) -> JsonObject:
+def _response_format(wanted: FormatJson) -> FormatJson:
     if wanted.get("type") == "json_schema" and "json_schema" not in wanted:
-        return {"type": "json_schema", "json_schema": {k: v for k, v in wanted.items() if k != "type"}}
+        return {"type": "json_schema", "json_schema": without(wanted, {"type"})}
     return wanted
 
 
-def to_messages(items: Any, instructions: str | None = None) -> list[JsonObject]:
+def to_messages(items: str | list[ItemJson] | None, instructions: str | None = None) -> list[ChatMessageJson]:
     """Responses input as chat messages; neighbouring calls of one turn become one assistant message."""
-    messages: list[JsonObject] = []
+    messages: list[ChatMessageJson] = []
     if instructions:
         messages.append({"role": "system", "content": instructions})
     if isinstance(items, str):
@@ -108,7 +125,10 @@ def to_messages(items: Any, instructions: str | None = None) -> list[JsonObject]
                 {"role": "tool", "tool_call_id": item.get("call_id"), "content": _as_text(item.get("output"))}
             )
         elif kind == "message":
-            message = {"role": item["role"], "content": _chat_content(item.get("content"))}
+            message: ChatMessageJson = {
+                "role": item["role"],
+                "content": _chat_content(item.get("content")),
+            }
             if reasoning and item["role"] == "assistant":
                 message["reasoning_content"] = reasoning
             reasoning = ""
@@ -120,8 +140,8 @@ def to_messages(items: Any, instructions: str | None = None) -> list[JsonObject]
     return messages
 
 
-def _add_call(messages: list[JsonObject], item: JsonObject, reasoning: str) -> None:
-    call = {
+def _add_call(messages: list[ChatMessageJson], item: ItemJson, reasoning: str) -> None:
+    call: ChatCallJson = {
         "id": item.get("call_id"),
         "type": "function",
         "function": {"name": item.get("name"), "arguments": item.get("arguments") or "{}"},
@@ -129,13 +149,13 @@ def _add_call(messages: list[JsonObject], item: JsonObject, reasoning: str) -> N
     if messages and messages[-1]["role"] == "assistant":
         messages[-1].setdefault("tool_calls", []).append(call)
         return
-    message: JsonObject = {"role": "assistant", "content": None, "tool_calls": [call]}
+    message: ChatMessageJson = {"role": "assistant", "content": None, "tool_calls": [call]}
     if reasoning:
         message["reasoning_content"] = reasoning
     messages.append(message)
 
 
-def _reasoning_text(item: JsonObject) -> str:
+def _reasoning_text(item: ItemJson) -> str:
     parts = [*(item.get("summary") or []), *(item.get("content") or [])]
     return "".join(part.get("text") or "" for part in parts if isinstance(part, dict))
 
@@ -166,7 +186,7 @@ def _chat_content(content: Any) -> Any:
     return parts
 
 
-def from_chat(completion: JsonObject) -> JsonObject:
+def from_chat(completion: ChatCompletionJson) -> ResponseJson:
     """The Responses-shaped object of a chat completion."""
     choices = completion.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
@@ -179,9 +199,13 @@ def from_chat(completion: JsonObject) -> JsonObject:
         raise Failure("model", "transient", "the chat completion's message is no object")
     finish = choice.get("finish_reason")
     if finish in ("error", "abort"):
-        raise failure_from_error(choice.get("error") or f"it ended the answer with finish_reason {finish}")
+        failure = failure_from_error(
+            choice.get("error") or f"it ended the answer with finish_reason {finish}"
+        )
+        failure.usage = to_responses_usage(completion.get("usage"))
+        raise failure
     is_cut = finish in ("length", "content_filter")
-    response: JsonObject = {
+    response: ResponseJson = {
         "id": completion.get("id") or "",
         "object": "response",
         "created_at": completion.get("created") or 0,
@@ -198,17 +222,18 @@ def from_chat(completion: JsonObject) -> JsonObject:
         "usage": to_responses_usage(completion.get("usage")),
         "finish_reason": finish,
     }
-    for key, value in completion.items():
-        if key not in response and key not in ("choices", "created") and value is not None:
-            response[key] = value
-    return response
+    translated_keys = {*response, "choices", "created"}
+    beside = {
+        key: value for key, value in completion.items() if key not in translated_keys and value is not None
+    }
+    return cast("ResponseJson", {**response, **beside})
 
 
 def _output_items(
-    completion: JsonObject, choice: JsonObject, message: JsonObject, is_cut: bool
-) -> list[JsonObject]:
+    completion: ChatCompletionJson, choice: ChatChoiceJson, message: ChatMessageJson, is_cut: bool
+) -> list[ItemJson]:
     name = completion.get("id") or "0"
-    items: list[JsonObject] = []
+    items: list[ItemJson] = []
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     if isinstance(reasoning, str) and reasoning:
         items.append(
@@ -236,20 +261,21 @@ def _output_items(
     return items
 
 
-def _message_parts(choice: JsonObject, message: JsonObject) -> list[JsonObject]:
-    parts: list[JsonObject] = []
+def _message_parts(choice: ChatChoiceJson, message: ChatMessageJson) -> list[PartJson]:
+    parts: list[PartJson] = []
     text = message.get("content")
     if isinstance(text, list):  # a few servers answer in parts
         text = "".join(part.get("text") or "" for part in text if isinstance(part, dict))
     if text:
         logprobs = _logprobs(choice)
         parts.append({"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs})
-    if message.get("refusal"):
-        parts.append({"type": "refusal", "refusal": message["refusal"]})
+    refusal = message.get("refusal")
+    if refusal:
+        parts.append({"type": "refusal", "refusal": refusal})
     return parts
 
 
-def _call_item(call: JsonObject) -> JsonObject:
+def _call_item(call: ChatCallJson) -> ItemJson:
     function = call.get("function")
     function = function if isinstance(function, dict) else {}
     return {
@@ -262,16 +288,17 @@ def _call_item(call: JsonObject) -> JsonObject:
     }
 
 
-def _attach_tokens(item: JsonObject, completion: JsonObject, choice: JsonObject) -> None:
+def _attach_tokens(item: ItemJson, completion: ChatCompletionJson, choice: ChatChoiceJson) -> None:
     """Token ids and logprobs in NeMo Gym's names: all three on the call's last item, or none."""
     prompt_ids = completion.get("prompt_token_ids") or choice.get("prompt_token_ids")
     ids = choice.get("token_ids")
     logprobs = _logprobs(choice)
     if not isinstance(ids, list) and isinstance(logprobs, list):
-        ids = [
+        named = [
             entry.get("id") for entry in logprobs if isinstance(entry, dict)
         ]  # llama.cpp writes them there
-        ids = ids if all(isinstance(one, int) for one in ids) else None
+        whole = [one for one in named if isinstance(one, int)]
+        ids = whole if len(whole) == len(named) else None
     if not isinstance(ids, list) or not isinstance(prompt_ids, list) or not isinstance(logprobs, list):
         return
     if len(ids) == len(logprobs):
@@ -282,13 +309,13 @@ def _attach_tokens(item: JsonObject, completion: JsonObject, choice: JsonObject)
         ]
 
 
-def _logprobs(choice: JsonObject) -> Any:
+def _logprobs(choice: ChatChoiceJson) -> list[TokenLogprobJson] | None:
     """The list of tokens with their logprobs, or None."""
     logprobs = choice.get("logprobs")
     return logprobs.get("content") if isinstance(logprobs, dict) else None
 
 
-def to_responses_usage(usage: Any) -> JsonObject | None:
+def to_responses_usage(usage: object) -> UsageJson | None:
     """Chat's token counts under the Responses API's names; None when the server did not count."""
     if not isinstance(usage, dict):
         return None
@@ -298,4 +325,5 @@ def to_responses_usage(usage: Any) -> JsonObject | None:
         "completion_tokens": "output_tokens",
         "completion_tokens_details": "output_tokens_details",
     }
-    return {names.get(str(key), str(key)): value for key, value in usage.items() if value is not None}
+    renamed = {names.get(str(key), str(key)): value for key, value in usage.items() if value is not None}
+    return cast("UsageJson", renamed)

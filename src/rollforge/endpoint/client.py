@@ -11,8 +11,9 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, TypeVar
@@ -21,16 +22,25 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from rollforge.endpoint.bodies import MAX_RESPONSE_BYTES, SMALL_BYTES, LargeSlots, read_body, read_error_body
+from rollforge.endpoint.bodies import (
+    MAX_RESPONSE_BYTES,
+    SMALL_BYTES,
+    LargeSlots,
+    open_session,
+    read_body,
+    read_error_body,
+)
 from rollforge.endpoint.breaker import Breaker, RetryBudget
-from rollforge.endpoint.faults import failure_from_exception, failure_from_status
+from rollforge.endpoint.failures import failure_from_exception, failure_from_status
 from rollforge.endpoint.limiter import Limiter
 from rollforge.endpoint.proxies import proxy_for
+from rollforge.endpoint.rate_limits import ExpectedTokens, LimitKind, RateLimits
 from rollforge.endpoint.time_limit import TimeLimit
 from rollforge.errors import Failure
 from rollforge.records import from_json
 from rollforge.store.manifest import EndpointFacts
 from rollforge.store.reading import UNREADABLE
+from rollforge.text_safety.redaction import SECRETS
 
 T = TypeVar("T")
 
@@ -39,8 +49,11 @@ FAILING_KEPT = 10_000
 """How many failing requests an endpoint remembers."""
 LONG_ANSWER_S = 2.0
 """From this mean on, connections are closed after each answer."""
-MAX_HEADER_BYTES, MAX_HEADERS = 16 << 10, 128
 MOST_REDIRECTS = 3
+_ENDPOINT_OF_ROLLOUT: ContextVar[int | None] = ContextVar("endpoint_of_rollout", default=None)
+"""The endpoint that answered the current asyncio task last; each attempt at a rollout runs in a task of its own."""
+METRICS_BYTES = 4 << 20
+"""Largest page of a server's metrics."""
 LOOK_S = 5.0
 """How long a question about the server itself may take."""
 
@@ -58,6 +71,10 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How long to wait for an endpoint that used to answer."""
     first_patience_s: float = 15.0
     """How long to wait for an endpoint that never answered."""
+    rpm: float | None = None
+    """Most requests a minute, for each endpoint."""
+    tpm: float | None = None
+    """Most tokens a minute, for each endpoint."""
     max_response_bytes: int = MAX_RESPONSE_BYTES
     """A larger answer, as sent or after decompression, is a failure of class `oversized`."""
 
@@ -70,13 +87,19 @@ class EndpointReply(Generic[T]):
     endpoint: str
     requests: int
     """How many requests it took."""
+    wasted: tuple[object, ...] = ()
+    """Usages of answers before it that were paid for and could not be used."""
 
 
 class Endpoint:
     """One base URL: its load, its breaker, its counters."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(
+        self, url: str, *, key: str | None = None, rpm: float | None = None, tpm: float | None = None
+    ) -> None:
         self.url = url.rstrip("/")
+        self.headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self.rates = RateLimits(rpm=rpm, tpm=tpm)
         self.proxy = proxy_for(self.url)
         self._seconds = 0.0
         self.is_plain = URL(self.url).scheme == "http"
@@ -111,8 +134,9 @@ class Endpoint:
         """
         return self.is_plain and self._seconds > LONG_ANSWER_S
 
-    def wait_s(self, now: float) -> float:
-        return max(self.breaker.wait_s(now), self.not_before - now)
+    def wait_s(self, now: float, tokens: float = 0.0) -> float:
+        """Seconds until a request with this number of tokens may be sent."""
+        return max(self.breaker.wait_s(now), self.not_before - now, self.rates.wait_s(tokens, now)[0])
 
     def answers_others(self, body: bytes, since: float) -> bool:
         """Whether this request keeps failing while others are answered: then the endpoint is not at fault."""
@@ -140,11 +164,20 @@ class Client:
         options: ClientOptions,
         *,
         headers: Mapping[str, str] | None = None,
+        keys: Sequence[str] = (),
         limiter: Limiter | None = None,
         seed: int | None = None,
     ) -> None:
         self.options = options
-        self.endpoints = [Endpoint(url) for url in options.base_urls]
+        for key in keys:
+            SECRETS.learn(key)  # a server may echo it in an error
+        self.endpoints = [
+            Endpoint(url, key=key, rpm=options.rpm, tpm=options.tpm)
+            for url, key in paired(options.base_urls, keys)
+        ]
+        self.expected = ExpectedTokens()
+        self.rate_wait_s: dict[LimitKind, float] = {}
+        """Seconds that requests waited for a rate limit, by what was limited; those that waited together all count."""
         self.budget = RetryBudget(options.retry_budget)
         self.retry_causes: Counter[str] = Counter()
         """Class of failure → retries that it led to."""
@@ -154,7 +187,7 @@ class Client:
         self.last_failure = ""
         self.large = LargeSlots()
         self.keeps_large_slots = False
-        """Whoever runs the rollouts releases a large answer's slot, when the rollout is written; else it ends with `post`."""
+        """The caller releases the slot of a large answer when the rollout is written; other slots end with `post`."""
         self._headers = {
             "Content-Type": "application/json",
             "Accept-Encoding": "gzip, deflate",
@@ -168,16 +201,8 @@ class Client:
 
     async def __aenter__(self) -> Client:
         # aiohttp's own pool of 100 and total of 300 s would be silent limits beside ours; ours needs no timer per request.
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30, ttl_dns_cache=300),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=30),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers=self._headers,
-            auto_decompress=False,  # `read_body` does it within limits
-            max_line_size=MAX_HEADER_BYTES,
-            max_field_size=MAX_HEADER_BYTES,
-            max_headers=MAX_HEADERS,
-        )
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=30)
+        self._session = open_session(keepalive_s=30, headers=self._headers, timeout=timeout)
         return self
 
     async def __aexit__(
@@ -193,18 +218,18 @@ class Client:
         *,
         read: Callable[[bytes], T],
         headers: Mapping[str, str] | None = None,
-        keeps_place: bool = False,
+        keeps_slot: bool = False,
         is_probe: bool = False,
     ) -> EndpointReply[T]:
         """The 200 answer to a POST of JSON, or a `Failure` of boundary `model`.
 
         Args:
             read: Makes the answer of the bytes. When it raises a `Failure` (torn JSON), the request counts as failed.
-            keeps_place: Others wait for this answer, and must not take the place it needs to try again.
+            keeps_slot: Other requests wait for this answer: it keeps its slot while it is retried.
             is_probe: The server may not know this path: an answer that is no JSON is not asked for again.
         """
         try:
-            return await self._post(path, body, read, headers, keeps_place=keeps_place, is_probe=is_probe)
+            return await self._post(path, body, read, headers, keeps_slot=keeps_slot, is_probe=is_probe)
         finally:
             if not self.keeps_large_slots:
                 self.large.release()
@@ -216,18 +241,25 @@ class Client:
         read: Callable[[bytes], T],
         headers: Mapping[str, str] | None,
         *,
-        keeps_place: bool,
+        keeps_slot: bool,
         is_probe: bool,
     ) -> EndpointReply[T]:
         tries = 0
+        wasted: tuple[object, ...] = ()
         self.budget.count_fresh()
         while True:
-            endpoint = self._free_endpoint(time.monotonic()) or await self._wait_for_endpoint()
+            tokens = self.expected.of(body)
+            endpoint = self._free_endpoint(time.monotonic(), tokens) or await self._wait_for_endpoint(tokens)
+            endpoint.rates.take(tokens, time.monotonic())
             try:
                 data = await self._send(endpoint, path, body, headers)
                 value = _read(read, data)
                 self._succeed(endpoint)
-                return EndpointReply(value, endpoint.url, tries + 1)
+                used = self.expected.learn(body, value)
+                endpoint.rates.correct(tokens, tokens if used is None else used, time.monotonic())
+                if len(self.endpoints) > 1:
+                    _ENDPOINT_OF_ROLLOUT.set(id(endpoint))  # several keys may share a URL
+                return EndpointReply(value, endpoint.url, tries + 1, wasted)
             except Failure as failure:
                 self._count(endpoint, failure, body)
                 tries += 1
@@ -237,9 +269,11 @@ class Client:
                 if not failure.is_retryable or tries > self.options.retries or not self.budget.take():
                     raise
                 self.retry_causes[failure.kind] += 1
+                if failure.usage is not None:
+                    wasted += (failure.usage,)
                 pause = asyncio.sleep(self._backoff_s(tries, failure))
-                # Others have the place meanwhile, lest requests that always fail take all of them.
-                if self._limiter is not None and not keeps_place and failure.kind != "rate-limited":
+                # Give the slot to others meanwhile: requests that always fail must not hold all slots.
+                if self._limiter is not None and not keeps_slot and failure.kind != "rate-limited":
                     await self._limiter.lend(pause)
                 else:
                     await pause
@@ -258,7 +292,9 @@ class Client:
         address = URL(endpoint.url).origin().with_path(path) if is_at_root else endpoint.address(path)
         try:
             async with asyncio.timeout(LOOK_S):
-                answer = await self._session.get(address, proxy=endpoint.proxy, allow_redirects=False)
+                answer = await self._session.get(
+                    address, headers=endpoint.headers, proxy=endpoint.proxy, allow_redirects=False
+                )
                 if answer.status != 200:
                     raise failure_from_status(answer.status, await read_error_body(answer), answer.headers)
                 return from_json(await read_body(answer, SMALL_BYTES))
@@ -267,27 +303,102 @@ class Client:
         except UNREADABLE as error:
             raise NotJson(f"{address} answered with no JSON") from error
 
-    def _free_endpoint(self, now: float) -> Endpoint | None:
+    async def metrics_pages(self) -> list[str]:
+        """`/metrics` of every server, beside the API; raises `Failure` unless all have it."""
+        assert self._session is not None, "the client is not open"
+        pages = []
+        for url in dict.fromkeys(endpoint.url for endpoint in self.endpoints):
+            endpoint = next(one for one in self.endpoints if one.url == url)
+            address = URL(url).origin().with_path("/metrics")
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    answer = await self._session.get(
+                        address, headers=endpoint.headers, proxy=endpoint.proxy, allow_redirects=False
+                    )
+                    if answer.status != 200:
+                        raise failure_from_status(
+                            answer.status, await read_error_body(answer), answer.headers
+                        )
+                    pages.append((await read_body(answer, METRICS_BYTES)).decode("utf-8", "replace"))
+            except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+                raise failure_from_exception(error, LOOK_S) from error
+        return pages
+
+    async def exchange(
+        self, method: str, path: str, *, data: object = None, headers: Mapping[str, str] | None = None
+    ) -> bytes:
+        """One request to the first endpoint, with no retries; the bytes of a 200 answer, or a `Failure`."""
+        chunks: list[bytes] = []
+        await self.exchange_into(chunks.append, method, path, data=data, headers=headers)
+        return b"".join(chunks)
+
+    async def exchange_into(
+        self,
+        write: Callable[[bytes], object],
+        method: str,
+        path: str,
+        *,
+        data: object = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """As `exchange`, handing on the answer in pieces: files may be large."""
+        assert self._session is not None, "the client is not open"
+        endpoint = self.endpoints[0]
+        address = URL(endpoint.url + path)
+        try:
+            async with (
+                asyncio.timeout(self.options.request_timeout_s or None),
+                self._session.request(
+                    method,
+                    address,
+                    data=data,
+                    headers={**(headers or {}), **endpoint.headers, "Accept-Encoding": "identity"},
+                    proxy=endpoint.proxy,
+                    allow_redirects=False,
+                ) as answer,
+            ):
+                if answer.status != 200:
+                    raise failure_from_status(answer.status, await read_error_body(answer), answer.headers)
+                async for piece in answer.content.iter_any():
+                    write(piece)
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+            raise failure_from_exception(error, self.options.request_timeout_s) from error
+        self.has_answered = True
+
+    def _free_endpoint(self, now: float, tokens: float = 0.0) -> Endpoint | None:
         """The least loaded endpoint that may be asked now."""
+        if len(self.endpoints) > 1:
+            last_endpoint = self._kept_endpoint()
+            if last_endpoint is not None and last_endpoint.wait_s(now, tokens) <= 0:
+                return last_endpoint
         best: Endpoint | None = None
         for endpoint in self.endpoints:
-            if (best is None or endpoint.in_flight < best.in_flight) and endpoint.wait_s(now) <= 0:
+            if (best is None or endpoint.in_flight < best.in_flight) and endpoint.wait_s(now, tokens) <= 0:
                 best = endpoint
         return best
 
-    async def _wait_for_endpoint(self) -> Endpoint:
+    def _kept_endpoint(self) -> Endpoint | None:
+        """The endpoint that this rollout asked before: it has the beginning of the conversation in its prefix cache."""
+        endpoint_id = _ENDPOINT_OF_ROLLOUT.get()
+        return next((endpoint for endpoint in self.endpoints if id(endpoint) == endpoint_id), None)
+
+    async def _wait_for_endpoint(self, tokens: float) -> Endpoint:
         """Wait until one may be asked, but not longer than patience lasts."""
         while True:
             now = time.monotonic()
-            endpoint = self._free_endpoint(now)
+            endpoint = self._free_endpoint(now, tokens)
             if endpoint is not None:
                 return endpoint
             if self.is_draining:
                 raise Outage(f"{self.endpoints[0].url} does not answer ({self.last_failure})")
             self._lose_patience(now)
             # An endless wait means that a probe is under way: look again soon.
-            shortest = min(endpoint.wait_s(now) for endpoint in self.endpoints)
-            await asyncio.sleep(min(shortest, 0.5) * self._random.uniform(1.0, 1.2))
+            nearest = min(self.endpoints, key=lambda endpoint: endpoint.wait_s(now, tokens))
+            pause = min(nearest.wait_s(now, tokens), 0.5) * self._random.uniform(1.0, 1.2)
+            wait, limited = nearest.rates.wait_s(tokens, now)
+            if limited is not None and wait >= nearest.wait_s(now, 0.0):
+                self.rate_wait_s[limited] = self.rate_wait_s.get(limited, 0.0) + pause
+            await asyncio.sleep(pause)
 
     def _lose_patience(self, now: float) -> None:
         downs = [endpoint.breaker.down_since for endpoint in self.endpoints]
@@ -334,10 +445,12 @@ class Client:
         address = endpoint.address(path)
         if endpoint.closes:
             headers = {**(headers or {}), "Connection": "close"}
+        headers = {**(headers or {}), **endpoint.headers}
         for _ in range(MOST_REDIRECTS):
             answer = await self._session.post(
                 address, data=body, headers=headers, proxy=endpoint.proxy, allow_redirects=False
             )
+            endpoint.rates.observe(answer.headers, time.monotonic(), time.time())
             if answer.status == 200:
                 data = await read_body(answer, self.options.max_response_bytes, slots=self.large)
                 _require_json(data, answer)
@@ -377,6 +490,15 @@ class Client:
         ceiling = min(LONGEST_BACKOFF_S, 0.5 * 2**tries)
         wait = self._random.uniform(ceiling / 4, ceiling)
         return max(wait, (failure.retry_after or 0.0) * self._random.uniform(1.0, 1.1))
+
+
+def paired(urls: Sequence[str], keys: Sequence[str]) -> list[tuple[str, str | None]]:
+    """Each endpoint's URL and key: one key for all URLs, several keys for one URL, or as many keys as URLs."""
+    if len(urls) == 1 and keys:
+        return [(urls[0], key) for key in keys]
+    if len(keys) > 1:
+        return list(zip(urls, keys, strict=True))
+    return [(url, keys[0] if keys else None) for url in urls]
 
 
 class Outage(Failure):
@@ -422,7 +544,7 @@ def _read(read: Callable[[bytes], T], data: bytes) -> T:
         return read(data)
     except Failure:
         raise
-    except Exception as error:
+    except Exception as error:  # a server's answer may break any reader; the rollout fails, the run goes on
         raise Failure(
             "model", "transient", f"the answer cannot be read: {type(error).__name__}: {error}"
         ) from error

@@ -2,20 +2,25 @@
 
 Slow start doubles the limit while the client is saturated and throughput still grows. A 429 cuts it, once per episode. When more
 concurrency only makes answers slower, the limit steps back and holds, trying again ever more rarely, so that it settles instead of
-oscillating. If the very first step up brings nothing, half is tried once: the start may already be too much. Every change is kept with
-its reason. Time is passed in; nothing here sleeps or sends.
+oscillating. If the very first step up brings nothing, half is tried once: the start may already be too much. Where the server tells
+its own load (KV cache, queue, preemptions), that decides about growth instead of throughput: the limit drifts towards a cache that is
+four fifths full, slowly enough for a change to show, because requests begun together also grow together. Every change is kept with
+its reason.
+Time is passed in; nothing here sleeps or sends.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from statistics import median
 from typing import Literal
 
 import msgspec
 
+from rollforge.endpoint.server_metrics import ServerLoad
 from rollforge.errors import UsageError
 from rollforge.store.manifest import ConcurrencyFacts, LimitChange
 
@@ -30,6 +35,27 @@ AS_FAST = 0.95
 COLLAPSE = 2.5
 """Answers this many times slower than usual at the same limit, round after round, mean that the server is in trouble."""
 HISTORY = 500
+
+KV_GOAL, KV_HOLD, KV_FULL = 0.81, 0.86, 0.92
+"""Shares of the KV cache: the limit drifts towards the first, no request begins from the second on, above the third it is cut."""
+UP, DOWN = 3.0, 4.0
+"""How fast the limit drifts, in e-folds for each length of a long answer when the cache is empty, or as much too full."""
+FASTEST = 0.3
+"""Most that one look at the server may change the logarithm of the limit."""
+CUT_FULL = 0.9
+"""A full cache, or a preemption, leaves this share of the limit."""
+YOUNG_S = 15.0
+"""Until then, answers may take as long as the run is old: the first ones to end are the short ones."""
+SHOWN = 0.3
+"""Share of a long answer's time after which a cut has shown in the cache."""
+HELD = 4
+"""A hold leaves a fourth of the limit in flight: a cache that others fill must not shut us out."""
+QUEUE = 0.1
+"""A queue longer than this share of the running requests means that the server runs as many as it can."""
+LOOK_AGAIN_S = 2.0
+"""Shortest time between two cuts by the server's load."""
+FRESH_LOAD_S = 15.0
+"""An older look at the server says nothing any more."""
 
 
 class ConcurrencyRange(msgspec.Struct, frozen=True):
@@ -50,14 +76,15 @@ class ConcurrencyRange(msgspec.Struct, frozen=True):
             return cls(LOWEST, HIGHEST)
         low, _, high = words.partition("-")
         try:
-            found = cls(int(low), int(high or low))
+            limits = cls(int(low), int(high or low))
         except ValueError:
-            found = cls(0, 0)
-        if not 1 <= found.low <= found.high:
+            limits = cls(0, 0)
+        if not 1 <= limits.low <= limits.high:
             raise UsageError(
-                f"concurrency {text!r} is not understood", hint="write auto, a number such as 64, or 8-512"
+                f"-c/--concurrency {text!r} is not understood",
+                hint="write -c auto, a number such as -c 64, or a range such as -c 8-512",
             )
-        return found
+        return limits
 
 
 class Limiter:
@@ -73,6 +100,7 @@ class Limiter:
         ]
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._round = _Round(now)
+        self._began = now
         self._best: _Level | None = None
         self._phase: Literal["slow-start", "steady"] = "slow-start"
         self._hold_until = 0.0
@@ -82,11 +110,32 @@ class Limiter:
         self._more: _Level | None = None
         """What the start achieved, while half of it is tried."""
         self._has_tried_less = False
+        self._load: ServerLoad | None = None
+        self._load_at = self._cut_at = -1e9
+        self._seconds = 0.0
+        """Seconds of the longer answers."""
+        self._preempted = 0.0
+        """Preemptions since the last cut."""
+        self._is_held = False
+        """The KV cache is nearly full: what runs goes on, nothing new begins."""
+        self._level = float(self.limit)
+        """The limit before rounding, while it drifts."""
+        self._drifts_from: int | None = None
+        """The limit before the drift that the last entry of the history tells of."""
+        self.on_rate_limit: Callable[[], None] | None = None
+        """Called at every 429: other processes that ask the same server want to know."""
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the limit never changes."""
+        return self._range.is_fixed
 
     def try_acquire(self) -> bool:
         """Take a place if one is free now."""
         if self.in_flight >= self.limit:
             self._round.is_saturated = True
+            return False
+        if self._is_held and self.in_flight >= max(1, self.limit // HELD):
             return False
         self.in_flight += 1
         self.peak = max(self.peak, self.in_flight)
@@ -115,7 +164,7 @@ class Limiter:
         try:
             await pause
             await self.acquire()
-        except BaseException:
+        except BaseException:  # also when cancelled: the caller holds a place, which it gives back
             self.in_flight += 1
             raise
 
@@ -131,6 +180,10 @@ class Limiter:
         """A request was answered after `seconds`."""
         if self._range.is_fixed:
             return
+        # The longest answers say how long a change takes to show; they are forgotten slowly.
+        self._seconds = (
+            seconds if seconds > self._seconds else self._seconds + 0.01 * (seconds - self._seconds)
+        )
         self._round.seconds.append(seconds)
         # Slow start wants to be quick; later a round must be long enough to tell a gain from noise.
         enough = max(self.limit, 16) if self._phase == "slow-start" else max(2 * self.limit, 64)
@@ -144,8 +197,19 @@ class Limiter:
         self._range = ConcurrencyRange(min(self._range.low, highest), min(self._range.high, highest))
         self._set(self.limit, now, reason)
 
+    def allot(self, share: int, now: float) -> None:
+        """Use at most this share of a limit that several processes split; a later share may be larger."""
+        is_fixed = self._range.is_fixed
+        low = share if is_fixed else min(self._range.low, share)
+        if share == self._range.high:
+            return
+        self._range = ConcurrencyRange(low, share)
+        self._set(share if is_fixed else self.limit, now, f"its share is {share}")
+
     def rate_limited(self, now: float, retry_after_s: float | None) -> None:
         """The server said 429: cut once, then ignore the rest of the same burst."""
+        if self.on_rate_limit is not None:
+            self.on_rate_limit()
         if self._range.is_fixed or now < self._cut_until:
             return
         self._phase = "steady"
@@ -165,6 +229,9 @@ class Limiter:
         is_saturated = self._round.is_saturated
         self._round = _Round(now)
         best = self._best
+        if self._is_told(now) and (best is None or best.limit != level.limit):
+            self._best = level  # the load decides about growth; answers are only watched for a collapse
+            return
         if self._more is not None:
             self._judge_less(level, self._more, now)
             return
@@ -180,8 +247,72 @@ class Limiter:
             self._hold(now)
             self._best = None
             return
-        if is_saturated and now >= self._hold_until:
+        if is_saturated and now >= self._hold_until and not self._is_told(now):
             self._grow(now)
+
+    def observe_server(self, load: ServerLoad, now: float) -> None:
+        """The server says how it is: a nearly full cache holds requests back, a full one or a queue cuts the limit, room raises it.
+
+        A hold acts at once and ends with its reason. A cut shows when requests have ended, and is not repeated before.
+        """
+        if self._range.is_fixed:
+            return
+        before, since, self._load = self._load, now - self._load_at, load
+        self._load_at = now
+        self._preempted += load.preemptions - before.preemptions if before is not None else 0.0
+        kv = load.kv or 0.0
+        self._hold_back(kv >= KV_HOLD)
+        if self._preempted > 0 or kv > KV_FULL:
+            if now - self._cut_at > max(LOOK_AGAIN_S, SHOWN * self._seconds):
+                what = f"{self._preempted:.0f} preemptions" if self._preempted else f"KV cache {kv:.0%} full"
+                self._cut(min(int(self.limit * CUT_FULL), self.in_flight), now, f"server: {what}")
+        elif load.waiting > max(1.0, QUEUE * load.running):
+            if now - self._cut_at > LOOK_AGAIN_S:
+                wanted = min(self.limit, int(load.running * 1.05) + 1)
+                self._cut(wanted, now, f"server: {load.waiting:.0f} in its queue")
+        elif self._seconds and since < FRESH_LOAD_S and now >= self._cut_until:
+            length_s = max(self._seconds, LOOK_AGAIN_S, min(now - self._began, YOUNG_S))
+            self._drift(load, since / length_s, now)
+
+    def forget_server(self) -> None:
+        """The server stopped reporting: drop the limit from its last report."""
+        self._hold_back(False)
+
+    def _hold_back(self, is_held: bool) -> None:
+        was_held, self._is_held = self._is_held, is_held
+        if was_held and not is_held:
+            self._wake(self.limit - self.in_flight)
+
+    def _cut(self, limit: int, now: float, reason: str) -> None:
+        """Lower the limit at once, because the server has too much."""
+        self._phase = "steady"
+        self._cut_at, self._preempted = now, 0.0
+        self._best = self._more = None
+        self._set(limit, now, reason)
+
+    def _drift(self, load: ServerLoad, lengths: float, now: float) -> None:
+        """Move the limit a little towards the goal, after a time measured in long answers; one drift is one entry of the history."""
+        missing = (KV_GOAL - (load.kv or 0.0)) / KV_GOAL
+        if missing > 0 and self.in_flight < self.limit:
+            return  # more than is asked for
+        step = (UP if missing > 0 else DOWN) * missing * lengths
+        low, high = self._range.low, self._range.high
+        self._level = min(max(self._level * math.exp(min(FASTEST, max(-FASTEST, step))), low), high)
+        limit, before, begun = int(self._level), self.limit, self._drifts_from
+        if limit == before:
+            return
+        is_one = begun is not None and (begun < before) == (before < limit) and not _is_far(begun, limit)
+        reason = f"server: KV cache {load.kv:.0%} full" if missing < 0 and load.kv else _room_text(load)
+        level = self._level
+        self._best = self._more = None
+        self._set(limit, now, reason)
+        self._level, self._drifts_from = level, begun if is_one else before
+        if is_one:
+            del self.history[-2]
+
+    def _is_told(self, now: float) -> bool:
+        """Whether the server's own load decides."""
+        return now - self._load_at < FRESH_LOAD_S
 
     def _judge_growth(self, level: _Level, best: _Level, now: float) -> None:
         """Was the last step up worth it? If it only made answers slower, go back and stay."""
@@ -245,6 +376,7 @@ class Limiter:
             return
         grown = limit - self.limit
         self.limit = limit
+        self._level, self._drifts_from = float(limit), None
         self.history.append(LimitChange(at=now, limit=limit, reason=reason))
         if len(self.history) > HISTORY:
             del self.history[1 : 1 + HISTORY // 10]  # the start stays; the oldest steps after it go
@@ -257,6 +389,16 @@ class Limiter:
             if not waiter.done():
                 waiter.set_result(None)
                 count -= 1
+
+
+def _is_far(begun: int, limit: int) -> bool:
+    """Whether a drift has moved the limit so far that the history needs a new entry."""
+    return max(begun, limit) > STEP * max(1, min(begun, limit))
+
+
+def _room_text(load: ServerLoad) -> str:
+    cache = "" if load.kv is None else f", KV cache {load.kv:.0%} full"
+    return f"server: no queue{cache}"
 
 
 class _Level(msgspec.Struct, frozen=True):

@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from typing import Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
-from rollforge.endpoint.answers import checked_numbers, drop_huge_numbers, infer_truncation, trim_logprobs
 from rollforge.endpoint.chat import from_chat, needs_responses, to_chat_body
 from rollforge.endpoint.client import Client, NotJson
-from rollforge.endpoint.faults import failure_from_error
+from rollforge.endpoint.failures import failure_from_error
+from rollforge.endpoint.mending import checked_numbers, drop_huge_numbers, infer_truncation, trim_logprobs
 from rollforge.errors import Failure
-from rollforge.records import JsonFields, JsonObject, Response, from_json, to_json
+from rollforge.json_shapes import ChatBodyJson, ParamsJson, ResponseJson, Shape, without
+from rollforge.records import Response, from_json, to_json
 from rollforge.store.reading import UNREADABLE
 
 Api = Literal["auto", "responses", "chat"]
@@ -56,10 +57,12 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
 class ModelAnswer(msgspec.Struct, frozen=True):
     """A response with what it took to get it."""
 
-    response: JsonFields
+    response: ResponseJson
     endpoint: str
     requests: int
     api: str = ""
+    wasted: tuple[object, ...] = ()
+    """Usages of answers that were paid for and could not be used."""
 
 
 class Model:
@@ -78,7 +81,7 @@ class Model:
         self._lacks_responses = False
         self._finding_out = asyncio.Lock()
 
-    async def respond(self, params: JsonFields, sample: int = 0) -> ModelAnswer:
+    async def respond(self, params: ParamsJson, sample: int = 0) -> ModelAnswer:
         """The model's response to `params`, Responses-shaped; raises `Failure`."""
         headers = {SAMPLE_HEADER: str(sample)} if self.options.names_samples else None
         if self.api == "auto":
@@ -87,12 +90,31 @@ class Model:
                     return await self._find_out(params, headers)
         return await self._ask(self._api_for(params), params, headers)
 
-    def _api_for(self, params: JsonFields) -> Api:
+    async def context_tokens(self) -> int | None:
+        """How many tokens fit into the model's context, where the server's list of models says it."""
+        try:
+            listed = await self._client.get_json("/models")
+        except Failure:
+            return None
+        data = listed.get("data") if isinstance(listed, dict) else None
+        rows = [row for row in data if isinstance(row, dict)] if isinstance(data, list) else []
+        for row in rows:
+            if row.get("id") == self.options.name or len(rows) == 1:
+                for name in ("max_model_len", "context_length", "context_window"):
+                    if isinstance(row.get(name), int):
+                        return int(row[name])
+        return None
+
+    def release_large(self) -> None:
+        """Give back the current task's slot for a large answer: for callers that ask in tasks of their own."""
+        self._client.large.release()
+
+    def _api_for(self, params: ParamsJson) -> Api:
         """The API that was found; a row that chat cannot express goes to the other one, if the server has it."""
         is_free = self.options.api == "auto" and self.api == "chat" and not self._lacks_responses
         return "responses" if is_free and needs_responses(params) else self.api
 
-    async def _find_out(self, params: JsonFields, headers: dict[str, str] | None) -> ModelAnswer:
+    async def _find_out(self, params: ParamsJson, headers: dict[str, str] | None) -> ModelAnswer:
         """Ask over one API, and over the other if the server does not know the first; keep the one that answers."""
         order: tuple[Api, Api] = ("responses", "chat") if needs_responses(params) else ("chat", "responses")
         failures: list[Failure] = []
@@ -111,30 +133,39 @@ class Model:
         raise min(failures, key=lambda failure: failure.status is None)
 
     async def _ask(
-        self, api: Api, params: JsonFields, headers: dict[str, str] | None, *, is_probe: bool = False
+        self, api: Api, params: ParamsJson, headers: dict[str, str] | None, *, is_probe: bool = False
     ) -> ModelAnswer:
         path = "/responses" if api == "responses" else "/chat/completions"
         while True:
-            body = self._body(api, params)
+            body = self.body(api, params)
             try:
                 reply = await self._client.post(
                     path,
                     to_json(body),
                     read=self._read_chat if api == "chat" else self._read_response,
                     headers=headers,
-                    keeps_place=is_probe,
+                    keeps_slot=is_probe,
                     is_probe=is_probe,
                 )
             except Failure as failure:
-                if not self._learn(failure, body):
+                if not self.learn(failure, body):
                     raise
                 continue
-            name = str(reply.value.get("model"))
-            self.names_seen[name] = self.names_seen.get(name, 0) + 1
-            self._check(reply.value, params)
-            return ModelAnswer(reply.value, reply.endpoint, reply.requests, api)
+            self._see(reply.value, params)
+            return ModelAnswer(reply.value, reply.endpoint, reply.requests, api, reply.wasted)
 
-    def _check(self, response: JsonObject, params: JsonObject) -> None:
+    def read(self, api: str, body: bytes, params: ParamsJson) -> ResponseJson:
+        """The answer in the body of a reply that came another way (a batch); raises `Failure`."""
+        response = self._read_chat(body) if api == "chat" else self._read_response(body)
+        self._see(response, params)
+        return response
+
+    def _see(self, response: ResponseJson, params: ParamsJson) -> None:
+        name = str(response.get("model"))
+        self.names_seen[name] = self.names_seen.get(name, 0) + 1
+        self._check(response, params)
+
+    def _check(self, response: ResponseJson, params: ParamsJson) -> None:
         """Mend in place what servers get wrong, and count it."""
         for field in checked_numbers(response):
             self.oddities[f"{field} was no count and is null"] += 1
@@ -143,24 +174,33 @@ class Model:
         if is_asked and not trim_logprobs(response, params.get("top_logprobs") or 0):
             self.oddities[LOGPROBS_ABSENT] += 1
 
-    def _body(self, api: Api, params: JsonObject) -> JsonObject:
+    def body(self, api: str, params: ParamsJson) -> ParamsJson | ChatBodyJson:
+        """The request that asks for an answer to `params`."""
+        body: ParamsJson | ChatBodyJson
         if api == "responses":
-            body = {key: value for key, value in params.items() if value is not None}
+            filled_params = without(params, [key for key, value in params.items() if value is None])
             if self.options.logprobs:
-                body["include"] = sorted({*(body.get("include") or []), "message.output_text.logprobs"})
+                filled_params["include"] = sorted(
+                    {*(filled_params.get("include") or []), "message.output_text.logprobs"}
+                )
+            body = filled_params
         else:
-            body = to_chat_body(params)
+            chat = to_chat_body(params)
             if self.options.logprobs:
-                body |= {"logprobs": True, "return_token_ids": True}
+                chat |= {"logprobs": True, "return_token_ids": True}
+            body = chat
         body["stream"] = False  # some servers stream unless asked not to
-        if "max_tokens" in self._refused and "max_tokens" in body:
-            body["max_completion_tokens"] = body.pop("max_tokens")
-        for name in self._refused:
-            body.pop(name, None)
+        body = self._without_refused(body)
         body["model"] = self.options.name
         return body
 
-    def _learn(self, failure: Failure, body: JsonFields) -> bool:
+    def _without_refused(self, body: Shape) -> Shape:
+        fields = dict(body)
+        if "max_tokens" in self._refused and "max_tokens" in fields:
+            fields["max_completion_tokens"] = fields.pop("max_tokens")
+        return cast("Shape", without(fields, self._refused))
+
+    def learn(self, failure: Failure, body: ParamsJson | ChatBodyJson) -> bool:
         """Whether the refusal names an optional field of this body; the next body does without it."""
         if failure.status not in (400, 422):
             return False
@@ -172,22 +212,24 @@ class Model:
                 return True
         return False
 
-    def _read_chat(self, body: bytes) -> JsonFields:
+    def _read_chat(self, body: bytes) -> ResponseJson:
         return _unfiltered(from_chat(self._read_object(body)))
 
-    def _read_response(self, body: bytes) -> JsonFields:
+    def _read_response(self, body: bytes) -> ResponseJson:
         """A Responses object that holds an answer; an error or an answer still to come, with status 200, is a failure."""
-        response = self._read_object(body)
+        response: ResponseJson = self._read_object(body)
         status = response.get("status")
         if response.get("error"):
             raise failure_from_error(response["error"])
         if not isinstance(response.get("output"), list):
             raise Failure("model", "transient", "the answer has no output")
         if status == "failed" or (status in NO_ANSWER and not response["output"]):
-            raise Failure("model", "transient", f"the server gave no answer: the response is {status}")
+            failure = Failure("model", "transient", f"the server gave no answer: the response is {status}")
+            failure.usage = response.get("usage")
+            raise failure
         return _unfiltered(response)
 
-    def _read_object(self, body: bytes) -> JsonFields:
+    def _read_object(self, body: bytes) -> Any:
         try:
             value = from_json(body)
         except UNREADABLE:
@@ -211,7 +253,7 @@ def _read_leniently(body: bytes) -> object:
         raise Failure("model", "transient", f"torn JSON from the server: {error}") from error
 
 
-def _unfiltered(response: JsonFields) -> JsonFields:
+def _unfiltered(response: ResponseJson) -> ResponseJson:
     """The response, unless a content filter left nothing of it."""
     details = response.get("incomplete_details")
     if (
@@ -219,5 +261,7 @@ def _unfiltered(response: JsonFields) -> JsonFields:
         and details.get("reason") == "content_filter"
         and Response(response).is_empty
     ):
-        raise Failure("model", "refused", "a content filter left nothing of the answer")
+        failure = Failure("model", "refused", "a content filter left nothing of the answer")
+        failure.usage = response.get("usage")
+        raise failure
     return response

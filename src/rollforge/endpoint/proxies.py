@@ -18,10 +18,10 @@ def proxy_for(url: str) -> str | None:
     if _is_local(host) or urllib.request.proxy_bypass(host):
         return None
     proxies = urllib.request.getproxies()
-    found = proxies.get(target.scheme) or proxies.get("all")
-    if found and "://" not in found:
-        found = f"http://{found}"
-    return found or None
+    proxy = proxies.get(target.scheme) or proxies.get("all")
+    if proxy and "://" not in proxy:
+        proxy = f"http://{proxy}"
+    return proxy or None
 
 
 def _is_local(host: str) -> bool:

@@ -61,10 +61,10 @@ def failure_from_error(error: object) -> Failure:
     """The failure behind an error that came with status 200 instead of an answer."""
     about = error if isinstance(error, dict) else {"message": error}
     message = f"the server answered with an error: {about.get('message') or about.get('code')}"
-    said = f"{about.get('code')} {message}"
-    if _OVERFLOW.search(said):
+    error_text = f"{about.get('code')} {message}"
+    if _OVERFLOW.search(error_text):
         return Failure("model", "context-overflow", message)
-    return Failure("model", "refused" if _FILTERED.search(said) else "transient", message)
+    return Failure("model", "refused" if _FILTERED.search(error_text) else "transient", message)
 
 
 def failure_from_exception(error: BaseException, timeout_s: float) -> Failure:

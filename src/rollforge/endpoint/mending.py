@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from rollforge.records import JsonObject
+from rollforge.json_shapes import PartJson, ResponseJson, items_in, parts_in
 
 MOST_TOKENS = 10**12
 """No model call has more tokens; a larger count is nonsense."""
@@ -15,7 +15,7 @@ _INT64 = 1 << 63
 _MANY_DIGITS = re.compile(rb"[0-9]{19}")
 
 
-def checked_numbers(response: JsonObject) -> list[str]:
+def checked_numbers(response: ResponseJson) -> list[str]:
     """Set token counts that are no counts to null; returns their fields."""
     fields: list[str] = []
     usage = response.get("usage")
@@ -27,7 +27,7 @@ def checked_numbers(response: JsonObject) -> list[str]:
     return fields
 
 
-def _check_counts(counts: JsonObject, path: str, fields: list[str]) -> None:
+def _check_counts(counts: Any, path: str, fields: list[str]) -> None:
     for key, value in counts.items():
         if isinstance(value, dict):
             _check_counts(value, f"{path}.{key}", fields)
@@ -67,7 +67,7 @@ def _drop_huge(value: Any, path: str, fields: list[str]) -> None:
             fields.append(f"{path}.{key}" if path else str(key))
 
 
-def infer_truncation(response: JsonObject, limit: object) -> None:
+def infer_truncation(response: ResponseJson, limit: object) -> None:
     """Mark an answer that used up its token limit as truncated, whatever its status: some servers call it completed."""
     usage = response.get("usage")
     used = usage.get("output_tokens") if isinstance(usage, dict) else None
@@ -81,7 +81,7 @@ def infer_truncation(response: JsonObject, limit: object) -> None:
         response["finish_reason"] = "length"
 
 
-def trim_logprobs(response: JsonObject, alternatives: int) -> bool:
+def trim_logprobs(response: ResponseJson, alternatives: int) -> bool:
     """Keep only as many alternatives per token as were asked for; returns whether the answer has logprobs at all.
 
     An answer without text (a tool call alone) has none to give.
@@ -100,9 +100,8 @@ def trim_logprobs(response: JsonObject, alternatives: int) -> bool:
     return has_logprobs or not has_text
 
 
-def _text_parts(response: JsonObject) -> Iterator[JsonObject]:
-    for item in response.get("output") or []:
-        content = item.get("content") if isinstance(item, dict) else None
-        for part in content if isinstance(content, list) else ():
-            if isinstance(part, dict) and part.get("type") == "output_text":
+def _text_parts(response: ResponseJson) -> Iterator[PartJson]:
+    for item in items_in(response.get("output")):
+        for part in parts_in(item.get("content")):
+            if part.get("type") == "output_text":
                 yield part

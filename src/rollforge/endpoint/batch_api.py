@@ -1,0 +1,139 @@
+"""OpenAI's files and batches: upload requests, create a batch, look at it, fetch its results.
+
+Everything but `create` may be asked again after a failure. `create` costs money: after an answer that got lost, look for the batch by
+its metadata before asking again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Literal, TypeVar
+from urllib.parse import quote, urlencode
+
+import aiohttp
+import msgspec
+
+from rollforge.endpoint.client import Client
+from rollforge.errors import Failure
+from rollforge.records import to_json
+from rollforge.store.reading import UNREADABLE
+
+T = TypeVar("T")
+
+BatchStatus = Literal[
+    "validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"
+]
+ENDED = ("completed", "failed", "expired", "cancelled")
+PAGE = 100
+MOST_PAGES = 1000
+"""Pages of the list of batches to look through; a bound, not a limit anybody meets."""
+
+
+class RequestCounts(msgspec.Struct, frozen=True):
+    """How far a batch is."""
+
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+
+
+class BatchFault(msgspec.Struct, frozen=True):
+    """Why a batch was refused."""
+
+    code: str | None = None
+    message: str | None = None
+    line: int | None = None
+
+
+class BatchFaults(msgspec.Struct, frozen=True):
+    """Why a batch was refused, line by line."""
+
+    data: list[BatchFault] = []
+
+
+class ProviderBatch(msgspec.Struct, frozen=True):
+    """A batch as the provider tells of it."""
+
+    id: str
+    status: str = "validating"
+    input_file_id: str | None = None
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    request_counts: RequestCounts | None = None
+    errors: BatchFaults | None = None
+    metadata: dict[str, str] | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in ENDED
+
+
+class _BatchPage(msgspec.Struct, frozen=True):
+    data: list[ProviderBatch] = []
+    has_more: bool = False
+
+
+class _Uploaded(msgspec.Struct, frozen=True):
+    id: str
+
+
+class BatchApi:
+    """The files and batches of one provider."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def upload(self, path: Path) -> str:
+        """Upload a file of requests; its id."""
+        with path.open("rb") as file:
+            form = aiohttp.FormData()
+            form.add_field("purpose", "batch")
+            form.add_field("file", file, filename=path.name, content_type="application/jsonl")
+            body = form()
+            kind = {"Content-Type": body.headers["Content-Type"]} if body.headers else {}
+            data = await self._client.exchange("POST", "/files", data=body, headers=kind)
+        return _decoded(data, _Uploaded).id
+
+    async def create(self, file_id: str, url: str, metadata: dict[str, str]) -> ProviderBatch:
+        """Start a batch. It costs money: ask again only when `find` does not know it."""
+        body = {"input_file_id": file_id, "endpoint": url, "completion_window": "24h", "metadata": metadata}
+        return _decoded(await self._client.exchange("POST", "/batches", data=to_json(body)), ProviderBatch)
+
+    async def look(self, batch_id: str) -> ProviderBatch:
+        """The batch as it is now."""
+        return _decoded(
+            await self._client.exchange("GET", f"/batches/{quote(batch_id, safe='')}"), ProviderBatch
+        )
+
+    async def find(self, metadata: dict[str, str]) -> ProviderBatch | None:
+        """The batch that was created with this metadata, if there is one."""
+        async for batch in self.all():
+            if batch.metadata is not None and metadata.items() <= batch.metadata.items():
+                return batch
+        return None
+
+    async def all(self) -> AsyncIterator[ProviderBatch]:
+        """Every batch of this key, newest first."""
+        after = ""
+        for _ in range(MOST_PAGES):
+            query = urlencode({"limit": PAGE, **({"after": after} if after else {})})
+            page = _decoded(await self._client.exchange("GET", f"/batches?{query}"), _BatchPage)
+            for batch in page.data:
+                yield batch
+            if not page.has_more or not page.data:
+                return
+            after = page.data[-1].id
+
+    async def download(self, file_id: str, write: Callable[[bytes], object]) -> None:
+        """Fetch a file of results."""
+        await self._client.exchange_into(write, "GET", f"/files/{quote(file_id, safe='')}/content")
+
+
+def _decoded(data: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except UNREADABLE as error:
+        raise Failure(
+            "model", "transient", f"the provider's answer is no {kind.__name__}: {error}"
+        ) from error
