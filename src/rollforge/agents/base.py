@@ -6,13 +6,16 @@ An agent lives as long as a run: `prepare` before the plan is made, `start` when
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from rollforge.agents import AGENTS
-from rollforge.endpoint import Model
+from rollforge.agents.nemo_gym.routing import Routes
+from rollforge.endpoint import MAX_RESPONSE_BYTES, Model
 from rollforge.errors import Failure, UsageError
+from rollforge.json_shapes import PlayedJson, ResponseJson, ToolJson
 from rollforge.records import JsonFields, Task, Verdict
 from rollforge.registry import load_target
 
@@ -31,12 +34,43 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     gym_agent: str | None = None
     agent_name: str | None = None
     """NeMo Gym agent for every row, whatever the row names."""
+    agent_map: tuple[str, ...] = ()
+    """NeMo Gym agent by the name that a row carries, as `NAME=AGENT`."""
+    fan_out: tuple[str, ...] = ()
+    """NeMo Gym agents that each do a row of this name, as `NAME=AGENT,AGENT`."""
     gym_verify: bool = True
     """Let the resources server judge. Off when another verifier does, or none shall."""
     verify_timeout_s: float = 60.0
+    program: str | None = None
+    """The command of `program:COMMAND`, run without a shell."""
+    workdir: str | None = None
+    """Directory copied into every program's working directory."""
+    stdin: Literal["none", "prompt"] = "none"
+    """What a program reads on standard input."""
+    pass_env: tuple[str, ...] = ()
+    """Variables that programs get beside the usual few."""
+    withhold: tuple[str, ...] = ()
+    """Task fields that programs must not read, beside the usual ones."""
+    mount: tuple[str, ...] = ()
+    """Files and directories that programs may read, beside the system's."""
+    sandbox: Literal["auto", "require", "off"] = "auto"
+    network: Literal["none", "host"] | None = None
+    """None: none in the sandbox, the host's without it."""
+    artifacts: tuple[str, ...] = ()
+    """Globs of files to keep from the working directory."""
+    max_artifact_bytes: int = 16 << 20
+    """Most bytes kept per rollout."""
+    max_memory_bytes: int = 4 << 30
+    """Most memory of a program and all it starts; 0 for no limit."""
+    max_processes: int = 512
+    """Most processes of a program at once; 0 for no limit."""
+    out: str = ""
+    """The run that is collected; empty when nothing is kept."""
     rollout_deadline_s: float = 3600.0
     outage_patience_s: float = 600.0
     """How long to wait for a server that used to answer."""
+    max_response_bytes: int = MAX_RESPONSE_BYTES
+    """Most bytes of one answer of a server or one result of a tool, after decompression."""
 
     @property
     def agent(self) -> str:
@@ -51,7 +85,7 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
 class Preparation(msgspec.Struct, frozen=True, kw_only=True):
     """What an agent needs and offers, known before the first task is read."""
 
-    tools: list[JsonFields] = []
+    tools: list[ToolJson] = []
     """Offered to the model in every task, beside the row's own."""
     needs: tuple[str, ...] = ()
     """Task fields without which it cannot run."""
@@ -63,21 +97,32 @@ class Preparation(msgspec.Struct, frozen=True, kw_only=True):
     """Its rollouts come with a verdict."""
     agents: frozenset[str] | None = None
     """Names that a row's `agent_ref` may have; None allows all."""
-    agent_name: str | None = None
-    """Replaces the `agent_ref` of every row."""
+    routes: Routes = Routes()
+    """Which agents a row goes to, instead of the one that its `agent_ref` names."""
     may_lack_prompt: bool = False
     """It runs rows without a prompt: the environment makes one."""
+
+
+class ToolTimes(msgspec.Struct, frozen=True):
+    """How long a rollout waited for its tools: calls that ran at the same time count once."""
+
+    calling_s: float = 0.0
+    starting_s: float = 0.0
+    """Of tool servers and their sessions."""
+    starts: int = 0
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of running an agent on a task."""
 
-    response: JsonFields
+    response: ResponseJson
     """Responses-shaped: `output` holds the items of every turn, `usage` the sum over them."""
     endpoint: str = ""
     api: str = ""
     """The API of the last model call: `chat` or `responses`."""
     requests: int = 1
+    wasted: tuple[object, ...] = ()
+    """Usages of answers that were paid for, could not be used and were asked for again."""
     is_remote: bool = False
     """Made elsewhere as a whole: its time is what the limiter of requests learns from."""
     verdict: Verdict | None = None
@@ -88,6 +133,13 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     """Who gave the verdict."""
     verify_seconds: float | None = None
     """How long the verdict took, where it is measured apart."""
+    own: PlayedJson = {}
+    """More of the row's `_rf`: `sequences`, and `played`, the prompt that was really played where agent or environment made it."""
+    judged: ResponseJson = {}
+    """What only the verifier sees of the response: it is not written."""
+    release: Callable[[], None] | None = None
+    """Free what the verifier may look at. Called after the verdict."""
+    tool_times: ToolTimes = ToolTimes()
 
 
 class NotKept(Exception):
@@ -115,8 +167,14 @@ class Agent(Protocol):
 
 
 def make_agent(spec: str | None, options: AgentOptions) -> Agent:
-    """The agent called `spec`: a registered name, `file.py:Class` or `module:Class`; None means what the options ask for."""
+    """The agent called `spec`: a registered name, `program:COMMAND`, `file.py:Class` or `module:Class`.
+
+    None means what the options ask for.
+    """
     name = spec or options.agent
+    if name.startswith(PROGRAM):
+        options = msgspec.structs.replace(options, program=name.removeprefix(PROGRAM))
+        name = "program"
     member = load_target(name) if ":" in name else AGENTS.load(name)
     if not callable(member):
         raise UsageError(f"the agent {name} is a {type(member).__name__}, not a class")
@@ -135,6 +193,9 @@ def cut_short(failure: Failure, error: BaseException | None) -> Failure:
         failure.partial = getattr(error, PARTIAL, None)
     return failure
 
+
+PROGRAM = "program:"
+"""Begins the name of an agent that is a command."""
 
 PARTIAL = "rollforge_partial"
 """Attribute under which a cancelled agent leaves what it had on the exception that passes through it."""

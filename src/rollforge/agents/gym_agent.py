@@ -7,10 +7,10 @@ or a failure; a typed task is always sent so, and a plain row when the server as
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
 
 from rollforge.agents.base import AgentOptions, Preparation, Trajectory
-from rollforge.agents.gym_rows import (
+from rollforge.agents.nemo_gym.gym_json import EpisodeAnswerJson, EpisodeJson
+from rollforge.agents.nemo_gym.gym_rows import (
     attempt_failure,
     episode_of,
     refuse_unkept,
@@ -18,11 +18,12 @@ from rollforge.agents.gym_rows import (
     task_row,
     verdict_of,
 )
-from rollforge.agents.gym_server import GymAnswer, GymServer, Session, read_object
-from rollforge.agents.gym_servers import GymServers
+from rollforge.agents.nemo_gym.gym_server import GymAnswer, GymServer, Session, read_object
+from rollforge.agents.nemo_gym.gym_servers import GymServers
 from rollforge.endpoint import Model
 from rollforge.errors import Failure
-from rollforge.records import ROLLOUT_KEY, TASK_KEY, JsonObject, Task, Verdict
+from rollforge.json_shapes import RowJson
+from rollforge.records import ROLLOUT_KEY, TASK_KEY, Task, Verdict
 from rollforge.tasks import is_typed_task
 
 
@@ -68,24 +69,24 @@ class GymAgent:
     async def close(self) -> None:
         await self._servers.close()
 
-    async def _result(self, server: GymServer, task: Task, sample: int) -> JsonObject:
+    async def _result(self, server: GymServer, task: Task, sample: int) -> RowJson:
         """The server's row, whichever of the two protocols it speaks."""
         if not (server.is_typed or is_typed_task(task)):
-            body = {**task_row(task), TASK_KEY: task.index, ROLLOUT_KEY: sample}
+            body: RowJson = {**task_row(task), TASK_KEY: task.index, ROLLOUT_KEY: sample}
             answer = await self._post(server, body)
             if not (answer.status == 422 and b'"episode_id"' in answer.body):
-                return read_object(answer, "/run", "agent")
+                return read_object(answer, "/run", "agent", RowJson)
             server.is_typed = True
         rollout = f"{task.index}-{sample}-{uuid.uuid4().hex[:8]}"
         answer = await self._post(server, episode_of(task, rollout))
-        return result_of_episode(read_object(answer, "/run", "agent"))
+        return result_of_episode(read_object(answer, "/run", "agent", EpisodeAnswerJson))
 
-    async def _post(self, server: GymServer, body: Mapping[str, object]) -> GymAnswer:
+    async def _post(self, server: GymServer, body: RowJson | EpisodeJson) -> GymAnswer:
         return await server.post(
             "/run", body, session=Session(), boundary="agent", timeout_s=self._options.rollout_deadline_s
         )
 
-    def _verdict(self, result: Mapping[str, object], task: Task) -> tuple[Verdict | None, Failure | None]:
+    def _verdict(self, result: RowJson, task: Task) -> tuple[Verdict | None, Failure | None]:
         if not self._options.gym_verify:
             return None, None
         try:

@@ -12,18 +12,20 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from urllib.parse import quote
 
-from rollforge.agents.base import AgentOptions, Preparation, Trajectory
-from rollforge.agents.gym_rows import refuse_unkept, task_row, verdict_of, verify_body
-from rollforge.agents.gym_server import GymServer, Session, read_object, refuse_errors
-from rollforge.agents.gym_servers import GymServers
-from rollforge.agents.gymnasium import play_episode
-from rollforge.agents.loop import play
+from rollforge.agents.base import AgentOptions, Preparation, ToolTimes, Trajectory
+from rollforge.agents.nemo_gym.gym_json import ClosingJson, SeededJson
+from rollforge.agents.nemo_gym.gym_rows import refuse_unkept, task_row, verdict_of, verify_body
+from rollforge.agents.nemo_gym.gym_server import GymServer, Session, read_object, refuse_errors
+from rollforge.agents.nemo_gym.gym_servers import GymServers
+from rollforge.agents.nemo_gym.gymnasium import play_episode
+from rollforge.agents.tool_turns import play
 from rollforge.agents.tools.base import ToolError, ToolSession
 from rollforge.agents.transcript import tool_names
 from rollforge.endpoint import Model
 from rollforge.endpoint.client import Outage
 from rollforge.errors import Failure
-from rollforge.records import JsonObject, Task, Verdict, to_json
+from rollforge.json_shapes import ParamsJson, ResponseJson, RowJson, ToolJson
+from rollforge.records import Task, Verdict, to_json
 from rollforge.tasks import is_empty_prompt
 
 
@@ -66,13 +68,16 @@ class GymResources:
         session: Session,
         task: Task,
         sample: int,
-        seeded: Mapping[str, object],
+        seeded: SeededJson,
     ) -> Trajectory:
         if is_empty_prompt(task.params.get("input")):
             raise Failure("agent", "permanent", "the row has no prompt, and the resources server makes none")
         tools = _PathTools(server, session, task, self._options.tool_timeout_s)
-        async with _with_mcp(server, seeded, tools) as (session_tools, offered):
-            params = {**task.params, "tools": [*(task.params.get("tools") or []), *offered]}
+        async with _with_mcp(server, seeded, tools, self._options.max_response_bytes) as (
+            session_tools,
+            offered,
+        ):
+            params: ParamsJson = {**task.params, "tools": [*(task.params.get("tools") or []), *offered]}
             transcript, response = await play(
                 model,
                 params if offered else task.params,
@@ -81,9 +86,10 @@ class GymResources:
                 max_turns=self._options.max_turns,
                 # A path's requests have their own limit; waiting for a server to come back is not the tool's time.
                 tool_timeout_s=self._options.tool_timeout_s if offered else None,
+                max_bytes=self._options.max_response_bytes,
             )
         verdict, problem = None, None
-        asked = time.monotonic()
+        verify_started = time.monotonic()
         if self._options.gym_verify:
             try:
                 verdict = await self._verify(server, session, task, response)
@@ -99,10 +105,11 @@ class GymResources:
             endpoint=transcript.endpoint,
             api=transcript.api,
             requests=transcript.requests,
+            tool_times=ToolTimes(transcript.tool_seconds),
             verdict=verdict,
             verdict_failure=problem,
             verifier=self.name if self._options.gym_verify else None,
-            verify_seconds=time.monotonic() - asked if self._options.gym_verify else None,
+            verify_seconds=time.monotonic() - verify_started if self._options.gym_verify else None,
         )
 
     async def _play_gymnasium(
@@ -128,7 +135,7 @@ class GymResources:
     async def close(self) -> None:
         await self._servers.close()
 
-    async def _seed(self, server: GymServer, session: Session, task: Task) -> JsonObject | None:
+    async def _seed(self, server: GymServer, session: Session, task: Task) -> SeededJson | None:
         """What the server answered to the seed; None when it is a gymnasium server, which has no such path."""
         answer = await server.post(
             "/seed_session",
@@ -142,11 +149,13 @@ class GymResources:
             return None
         refuse_errors(answer, "/seed_session", "agent")
         return (
-            read_object(answer, "/seed_session", "agent") if answer.body.strip() not in (b"", b"null") else {}
+            read_object(answer, "/seed_session", "agent", SeededJson)
+            if answer.body.strip() not in (b"", b"null")
+            else {}
         )
 
     async def _verify(
-        self, server: GymServer, session: Session, task: Task, response: Mapping[str, object]
+        self, server: GymServer, session: Session, task: Task, response: ResponseJson
     ) -> Verdict:
         answer = await server.post(
             "/verify",
@@ -155,12 +164,12 @@ class GymResources:
             boundary="verifier",
             timeout_s=self._options.verify_timeout_s,
         )
-        result = read_object(answer, "/verify", "verifier")
+        result = read_object(answer, "/verify", "verifier", RowJson)
         refuse_unkept(result)
         return verdict_of(result, task)
 
 
-def _closing_body(task: Task, sample: int) -> JsonObject:
+def _closing_body(task: Task, sample: int) -> ClosingJson:
     """Names the session that ends; servers that know it by its cookie ignore the names."""
     rollout = f"{task.index}-{sample}-{uuid.uuid4().hex[:8]}"
     return {"resources_session_id": rollout, "episode_id": {"rollout_id": rollout, "attempt": 0}}
@@ -168,8 +177,8 @@ def _closing_body(task: Task, sample: int) -> JsonObject:
 
 @asynccontextmanager
 async def _with_mcp(
-    server: GymServer, seeded: Mapping[str, object], tools: _PathTools
-) -> AsyncIterator[tuple[ToolSession, list[JsonObject]]]:
+    server: GymServer, seeded: SeededJson, tools: _PathTools, max_bytes: int
+) -> AsyncIterator[tuple[ToolSession, list[ToolJson]]]:
     """The session's tools, and those to offer beside the row's: an MCP server's, where the seed announced one."""
     announced = seeded.get("mcp") or seeded.get("resources_tools")
     if not isinstance(announced, dict):
@@ -179,11 +188,11 @@ async def _with_mcp(
 
     headers = announced.get("headers")
     url = server.url + str(announced.get("url_path") or "/mcp")
-    session = await open_mcp(url, headers if isinstance(headers, dict) else {})
+    session = await open_mcp(url, headers if isinstance(headers, dict) else {}, max_bytes=max_bytes)
     try:
         schemas = await session.list_tools()
         offered = [schema for schema in schemas if schema["name"] not in tools.offered]
-        yield _JoinedTools(tools, session, frozenset(schema["name"] for schema in offered)), offered
+        yield _JoinedTools(tools, session, frozenset(str(schema["name"]) for schema in offered)), offered
     finally:
         await session.end()
 

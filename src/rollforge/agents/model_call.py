@@ -28,7 +28,11 @@ class ModelCall:
         assert self._model is not None, "the agent has not been started"
         answer = await self._model.respond(task.params, sample)
         return Trajectory(
-            response=answer.response, endpoint=answer.endpoint, api=answer.api, requests=answer.requests
+            response=answer.response,
+            endpoint=answer.endpoint,
+            api=answer.api,
+            requests=answer.requests,
+            wasted=answer.wasted,
         )
 
     async def close(self) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rollforge.agents.base import AgentOptions, Preparation, Trajectory
-from rollforge.agents.loop import play
+from rollforge.agents.base import AgentOptions, Preparation, ToolTimes, Trajectory
+from rollforge.agents.tool_turns import play
 from rollforge.agents.tools.loading import load_toolset
 from rollforge.agents.tools.toolbox import Toolbox
 from rollforge.endpoint import Model
@@ -24,7 +24,9 @@ class ToolLoop:
         if options.max_turns < 1:
             raise UsageError(f"--max-turns must be at least 1, not {options.max_turns}")
         self._options = options
-        self._toolbox = Toolbox([load_toolset(spec) for spec in options.tools])
+        self._toolbox = Toolbox(
+            [load_toolset(spec, max_bytes=options.max_response_bytes) for spec in options.tools]
+        )
         self._model: Model | None = None
 
     async def prepare(self) -> Preparation:
@@ -47,9 +49,17 @@ class ToolLoop:
                 sample=sample,
                 max_turns=self._options.max_turns,
                 tool_timeout_s=self._options.tool_timeout_s,
+                max_bytes=self._options.max_response_bytes,
             )
         return Trajectory(
-            response=response, endpoint=transcript.endpoint, api=transcript.api, requests=transcript.requests
+            response=response,
+            endpoint=transcript.endpoint,
+            api=transcript.api,
+            requests=transcript.requests,
+            wasted=transcript.wasted,
+            tool_times=ToolTimes(
+                max(transcript.tool_seconds - session.starting_s, 0.0), session.starting_s, session.starts
+            ),
         )
 
     async def close(self) -> None:

@@ -6,41 +6,58 @@ refuses or ignores.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 from rollforge.endpoint.model import ModelAnswer
 from rollforge.errors import Failure
-from rollforge.records import OWN_KEY, JsonObject
+from rollforge.json_shapes import (
+    FunctionJson,
+    ItemJson,
+    ParamsJson,
+    PartJson,
+    ResponseJson,
+    ToolJson,
+    UsageJson,
+    items_in,
+    tools_in,
+    without,
+)
+from rollforge.records import OWN_KEY
 
 TOKEN_KEYS = frozenset({"prompt_token_ids", "generation_token_ids", "generation_log_probs", "routed_experts"})
 """What a training server attaches to the last item of each model call."""
+
+_NOT_SENT = TOKEN_KEYS | {OWN_KEY}
 
 
 class Transcript:
     """One rollout so far."""
 
-    def __init__(self, params: Mapping[str, object]) -> None:
-        self.output: list[JsonObject] = []
+    def __init__(self, params: ParamsJson) -> None:
+        self.output: list[ItemJson] = []
         self.turns = 0
         self.requests = 0
+        self.wasted: tuple[object, ...] = ()
+        self.tool_seconds = 0.0
+        """How long the turns' calls took, until the last of each turn was answered."""
         self.endpoint = ""
         self.api = ""
         self._params = params
         self._history = input_items(params.get("input"))
-        self._last: JsonObject = {}
-        self._usages: list[JsonObject | None] = []
+        self._last: ResponseJson = {}
+        self._usages: list[UsageJson | None] = []
 
-    def next_params(self) -> JsonObject:
+    def next_params(self) -> ParamsJson:
         """What to ask the model next: the task, and everything that was said since."""
         return {**self._params, "input": list(self._history)}
 
-    def add_answer(self, answer: ModelAnswer) -> list[JsonObject]:
+    def add_answer(self, answer: ModelAnswer) -> list[ItemJson]:
         """Keep a turn; returns its function calls."""
-        output = answer.response.get("output")
-        items = [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
+        items = items_in(answer.response.get("output"))
         self.turns += 1
         self.requests += answer.requests
+        self.wasted += answer.wasted
         self.endpoint = answer.endpoint
         self.api = answer.api
         self._last = answer.response
@@ -49,7 +66,7 @@ class Transcript:
         self._extend(items)
         return [item for item in items if item.get("type") == "function_call"]
 
-    def add_outputs(self, outputs: list[JsonObject]) -> None:
+    def add_outputs(self, outputs: list[ItemJson]) -> None:
         """Keep what the tools answered."""
         self._extend(outputs)
 
@@ -58,14 +75,14 @@ class Transcript:
         """The last turn ended early (a token limit, a filter): its calls may be torn."""
         return self._last.get("status") == "incomplete" or bool(self._last.get("incomplete_details"))
 
-    def response(self, *, incomplete: str | None = None, failure: Failure | None = None) -> JsonObject:
+    def response(self, *, incomplete: str | None = None, failure: Failure | None = None) -> ResponseJson:
         """All turns as one Responses object: identity and status of the last one, items and usage of all.
 
         Args:
             incomplete: Why the rollout ended before the model was done.
             failure: What ended it, for a rollout that failed.
         """
-        merged = {**self._last, "output": self.output, "usage": sum_usage(self._usages)}
+        merged: ResponseJson = {**self._last, "output": self.output, "usage": sum_usage(self._usages)}
         if self._params.get("tools"):
             merged["tools"] = self._params["tools"]
         if incomplete or failure:
@@ -77,53 +94,51 @@ class Transcript:
             merged["error"] = {"code": failure.kind, "message": failure.message}
         return merged
 
-    def _extend(self, items: list[JsonObject]) -> None:
+    def _extend(self, items: list[ItemJson]) -> None:
         self.output += items
         self._history += [sendable(item) for item in items]
 
 
-def input_items(value: Any) -> list[JsonObject]:
+def input_items(value: str | list[ItemJson] | None) -> list[ItemJson]:
     """A task's input as items: a plain text is one user message."""
     if isinstance(value, str):
         return [{"role": "user", "content": value, "type": "message"}]
     return list(value or [])
 
 
-def objects_in(value: object) -> list[JsonObject]:
-    """The objects in a JSON list; anything else in it, or another value, is left out."""
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
-def tool_names(params: Mapping[str, object]) -> set[str]:
+def tool_names(params: ParamsJson) -> set[str]:
     """The functions a task offers, whether written the Responses way or nested the chat way."""
-    tools = objects_in(params.get("tools"))
-    inner = [tool["function"] if isinstance(tool.get("function"), dict) else tool for tool in tools]
+    inner = [_function(tool) for tool in tools_in(params.get("tools"))]
     return {str(tool["name"]) for tool in inner if tool.get("name")}
 
 
-def sendable(item: Mapping[str, object]) -> JsonObject:
+def _function(tool: ToolJson) -> FunctionJson:
+    nested = tool.get("function")
+    return nested if isinstance(nested, dict) else tool
+
+
+def sendable(item: ItemJson) -> ItemJson:
     """The item as a model server accepts it back."""
-    kept = {key: value for key, value in item.items() if key not in TOKEN_KEYS and key != OWN_KEY}
+    sent_item = without(item, _NOT_SENT)
     content = item.get("content")
     if item.get("type") == "message" and isinstance(content, list):
-        kept["content"] = [
-            {key: value for key, value in part.items() if key != "logprobs"}
-            if isinstance(part, dict)
-            else part
-            for part in content
-        ]
-    return kept
+        sent_item["content"] = [_sendable_part(part) for part in content]
+    return sent_item
 
 
-def sum_usage(usages: list[JsonObject | None]) -> JsonObject | None:
+def _sendable_part(part: PartJson) -> PartJson:
+    return without(part, ("logprobs",)) if isinstance(part, dict) else part
+
+
+def sum_usage(usages: list[UsageJson | None]) -> UsageJson | None:
     """Token counts over all turns, nested details too; None when a turn was not counted, since the sum would be too low."""
     if not usages or any(usage is None for usage in usages):
         return None
-    return _sum_counts([usage for usage in usages if usage is not None])
+    return cast("UsageJson", _sum_counts(usages))
 
 
-def _sum_counts(counts: list[JsonObject]) -> JsonObject:
-    total: JsonObject = {}
+def _sum_counts(counts: Sequence[Any]) -> dict[str, int | float | None]:
+    total: dict[str, Any] = {}
     for key in dict.fromkeys(key for count in counts for key in count):
         values = [count[key] for count in counts if count.get(key) is not None]
         if not values:

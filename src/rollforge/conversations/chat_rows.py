@@ -12,7 +12,7 @@ import msgspec
 
 from rollforge.conversations.items import ContentPart, ImagePolicy, chat_tools, text_of
 from rollforge.conversations.messages import ChatMessage, Conversation, FunctionCall, Inexpressible, is_text
-from rollforge.records import JsonFields
+from rollforge.json_shapes import RowJson, without
 from rollforge.store.reading import UNREADABLE
 
 _NULL = msgspec.Raw(b"null")
@@ -62,11 +62,11 @@ def read_chat_row(row: ChatRow, images: ImagePolicy = "refuse") -> Conversation:
     Raises:
         Inexpressible: with the reason to count.
     """
-    asked, answered = _sides(row)
+    prompt_messages, answer_messages = _sides(row)
     marks: set[str] = set()
     call_names: dict[str, str] = {}
-    prompt = [_to_message(message, call_names, marks, images) for message in asked]
-    answer = [_to_message(message, call_names, marks, images) for message in answered]
+    prompt = [_to_message(message, call_names, marks, images) for message in prompt_messages]
+    answer = [_to_message(message, call_names, marks, images) for message in answer_messages]
     if not answer:
         marks.add("empty output")
     try:
@@ -78,12 +78,12 @@ def read_chat_row(row: ChatRow, images: ImagePolicy = "refuse") -> Conversation:
     return Conversation(prompt, answer, tools, frozenset(marks))
 
 
-def without_answer(row: JsonFields) -> JsonFields:
+def without_answer(row: RowJson) -> RowJson:
     """The row without its answer: a prompt set does not need the answer to be readable."""
-    asked = {name: value for name, value in row.items() if name != "completion"}
+    prompt_row = without(row, ("completion",))
     if isinstance(messages := row.get("messages"), list):
-        asked["messages"] = messages[: _end_of_prompt([_role(message) for message in messages])]
-    return asked
+        prompt_row["messages"] = messages[: _end_of_prompt([_role(message) for message in messages])]
+    return prompt_row
 
 
 def _role(message: object) -> object:
@@ -91,7 +91,7 @@ def _role(message: object) -> object:
 
 
 def _end_of_prompt(roles: Sequence[object]) -> int:
-    return max((place for place, role in enumerate(roles, 1) if role in _ASKING), default=0)
+    return max((position for position, role in enumerate(roles, 1) if role in _ASKING), default=0)
 
 
 def _sides(row: ChatRow) -> tuple[Sequence[_Message], Sequence[_Message]]:
@@ -102,10 +102,10 @@ def _sides(row: ChatRow) -> tuple[Sequence[_Message], Sequence[_Message]]:
     return row.messages[:last], row.messages[last:]
 
 
-def _as_messages(said: str | list[_Message] | None, role: str) -> Sequence[_Message]:
-    if isinstance(said, str):
-        return [_Message(role, said)]
-    return said or []
+def _as_messages(content: str | list[_Message] | None, role: str) -> Sequence[_Message]:
+    if isinstance(content, str):
+        return [_Message(role, content)]
+    return content or []
 
 
 def _to_message(
@@ -125,7 +125,7 @@ def _to_message(
             marks.add("tool result without its call")
         return ChatMessage("tool", text, call_id=call_id, name=message.name or call_names.get(call_id))
     calls = [
-        _call(call, len(call_names) + place, marks) for place, call in enumerate(message.tool_calls or [])
+        _call(call, len(call_names) + number, marks) for number, call in enumerate(message.tool_calls or [])
     ]
     call_names |= {call.id: call.name for call in calls}
     return ChatMessage(

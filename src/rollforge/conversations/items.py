@@ -6,7 +6,7 @@ An item without a chat equivalent raises `Inexpressible` with a reason to count;
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -225,12 +225,25 @@ def chat_tools(raw: msgspec.Raw | bytes) -> bytes | None:
     return to_json([_chat_tool(tool) for tool in tools])
 
 
-def _chat_tool(tool: _Tool) -> dict[str, object]:
+class _FunctionLine(TypedDict, total=False):
+    name: str
+    description: str
+    parameters: msgspec.Raw
+
+
+class _ToolLine(TypedDict):
+    """A tool in chat form, ready to encode."""
+
+    type: str
+    function: _FunctionLine | msgspec.Raw
+
+
+def _chat_tool(tool: _Tool) -> _ToolLine:
     if bytes(tool.function):
         return {"type": "function", "function": tool.function}
     if tool.type not in (None, "function") or not tool.name:
         raise Inexpressible(f"tool type {tool.type}")
-    function: dict[str, object] = {"name": tool.name}
+    function: _FunctionLine = {"name": tool.name}
     if tool.description is not None:
         function["description"] = tool.description
     if bytes(tool.parameters) != b"null":

@@ -14,6 +14,7 @@ from rollforge.conversations.chat_rows import ChatRow, read_chat_row
 from rollforge.conversations.items import ImagePolicy, ResponseItem, chat_tools, fold, tokens_of
 from rollforge.conversations.messages import ChatMessage, Conversation, Inexpressible
 from rollforge.conversations.texts import is_utf8
+from rollforge.records import OWN_KEY
 from rollforge.store.reading import UNREADABLE
 
 
@@ -32,9 +33,27 @@ class _Row(msgspec.Struct, gc=False):
 
     responses_create_params: _Params
     response: _Response | None = None
+    own: msgspec.Raw = msgspec.field(name=OWN_KEY, default=msgspec.Raw(b"null"))
+
+
+class _Sequence(msgspec.Struct, gc=False):
+    """A further sequence of the rollout."""
+
+    prompt: _Params | None = None
+    output: list[ResponseItem] | None = None
+    fidelity: str | None = None
+
+
+class _Own(msgspec.Struct, gc=False):
+    """What rollforge wrote beside the row."""
+
+    played: _Params | list[msgspec.Raw] | None = None
+    """Older rows of environments hold the items alone."""
+    sequences: list[_Sequence] | None = None
 
 
 _decode_row = msgspec.json.Decoder(_Row).decode
+_decode_own = msgspec.json.Decoder(_Own | None).decode
 _decode_chat_row = msgspec.json.Decoder(ChatRow).decode
 _decode_items = msgspec.json.Decoder(str | list[ResponseItem] | None).decode
 
@@ -63,8 +82,10 @@ class ConversationReader:
         self._prompts: dict[tuple[bytes, bytes, str | None], _Asked] = {}
         self._last: tuple[_Params, _Asked] | None = None
 
-    def read(self, line: bytes) -> Conversation:
-        """The conversation in one rollout line.
+    def read(self, line: bytes, sequence: int = 0) -> Conversation:
+        """The conversation in one rollout line: its main sequence, or another one of a recorded program.
+
+        Where agent or environment made the prompt that was played (`_rf.played`), that is the prompt.
 
         Raises:
             Inexpressible: with the reason to count.
@@ -81,12 +102,14 @@ class ConversationReader:
             conversation = read_chat_row(chat, self._images)
             conversation.prompt = self._lead(conversation.prompt) if self._lead else conversation.prompt
             return conversation
-        prompt, tools, marks, call_names = self._prompt(row.responses_create_params)
-        items = (row.response.output if row.response else None) or []
+        params, items, drifts = _played(row, sequence)
+        prompt, tools, marks, call_names = self._prompt(params)
         seen: set[str] = set()
         answer = fold(items, call_names.copy(), seen, self._images)
         if not answer:
             seen.add("empty output")
+        if drifts:
+            seen.add(TOKEN_DRIFT)
         tokens = tokens_of(items) if self._has_tokens else []
         return Conversation(prompt, answer, tools, marks | seen if seen else marks, tokens)
 
@@ -103,17 +126,68 @@ class ConversationReader:
         if self._last is not None and params == self._last[0]:
             return self._last[1]
         key = (bytes(params.input), bytes(params.tools), params.instructions)
-        known = self._prompts.get(key)
-        if known is None:
+        prompt = self._prompts.get(key)
+        if prompt is None:
             if len(self._prompts) >= self._remembered:
                 self._prompts.clear()
             messages, tools, marks = _read_prompt(params, self._images)
             messages = self._lead(messages) if self._lead else messages
             call_names = {call.id: call.name for message in messages for call in message.calls}
-            known = self._prompts[key] = (messages, tools, marks, call_names)
-        kept = _Params(msgspec.Raw(key[0]), msgspec.Raw(key[1]), params.instructions)
-        self._last = (kept, known)
-        return known
+            prompt = self._prompts[key] = (messages, tools, marks, call_names)
+        own_params = _Params(msgspec.Raw(key[0]), msgspec.Raw(key[1]), params.instructions)
+        self._last = (own_params, prompt)
+        return prompt
+
+
+TOKEN_DRIFT = "token drift: later prompts of the rollout became other tokens"
+"""The mark of a sequence whose token ids do not continue each other."""
+
+
+def _prompt(played: _Params | list[msgspec.Raw] | None) -> _Params | None:
+    return _Params(msgspec.Raw(msgspec.json.encode(played))) if isinstance(played, list) else played
+
+
+def _played(row: _Row, sequence: int) -> tuple[_Params, list[ResponseItem], bool]:
+    """The prompt and the items of one of the row's sequences, and whether its tokens drift."""
+    output = (row.response.output if row.response else None) or []
+    own_bytes = bytes(row.own)
+    if not sequence and b'"played"' not in own_bytes and b'"sequences"' not in own_bytes:
+        return row.responses_create_params, output, False
+    try:
+        own = _decode_own(row.own) or _Own()
+    except UNREADABLE as error:
+        raise Inexpressible("_rf does not have the shape of a recorded rollout") from error
+    others = own.sequences or []
+    drifts = sequence < len(others) and others[sequence].fidelity == "drift"
+    if not sequence:
+        return _prompt(own.played) or row.responses_create_params, output, drifts
+    if sequence >= len(others) or others[sequence].prompt is None:
+        raise Inexpressible("the row has no such sequence")
+    return others[sequence].prompt or row.responses_create_params, others[sequence].output or [], drifts
+
+
+class _SequenceRoles(msgspec.Struct, gc=False):
+    role: str = "main"
+
+
+class _OwnRoles(msgspec.Struct, gc=False):
+    sequences: list[_SequenceRoles] | None = None
+
+
+class _RolesRow(msgspec.Struct, gc=False):
+    own: _OwnRoles | None = msgspec.field(name=OWN_KEY, default=None)
+
+
+_decode_roles = msgspec.json.Decoder(_RolesRow).decode
+
+
+def sequence_roles(line: bytes) -> list[str]:
+    """The roles of a row's sequences, main first; a row without any has its main one."""
+    try:
+        own = _decode_roles(line).own
+    except UNREADABLE:
+        own = None
+    return [sequence.role for sequence in (own.sequences if own else None) or []] or ["main"]
 
 
 _Asked = tuple[list[ChatMessage], bytes | None, frozenset[str], dict[str, str]]

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from functools import cache
 from itertools import product
-from typing import Literal
+from typing import Final, Literal, TypedDict, cast
 
 import msgspec
 
@@ -22,7 +22,7 @@ from rollforge.conversations.messages import (
     Inexpressible,
     is_object,
 )
-from rollforge.records import JsonObject, from_json, to_json
+from rollforge.records import from_json, to_json
 
 Arguments = Literal["object", "string", "text"]
 Tools = Literal["list", "string", "system"]
@@ -30,7 +30,7 @@ Reasoning = Literal["field", "think", "drop"]
 Keys = Literal["uniform", "present"]
 
 TOOL_KEYS = ("tool_calls", "tool_call_id", "name")
-REASONING_KEY = "reasoning_content"
+REASONING_KEY: Final = "reasoning_content"
 
 
 class Shaping(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,9 +43,49 @@ class Shaping(msgspec.Struct, frozen=True, kw_only=True):
     """`uniform`: every message has every key that any message of its column has, null where it has no value."""
 
 
+class ImageUrlRow(TypedDict):
+    """Where an image is."""
+
+    url: str
+
+
+class PartRow(TypedDict, total=False):
+    """A part of a message with images."""
+
+    type: str
+    text: str
+    image_url: ImageUrlRow
+
+
+class FunctionRow(TypedDict):
+    """The function of a call; its arguments are a text, or JSON as the model wrote it."""
+
+    name: str
+    arguments: object
+
+
+class CallRow(TypedDict):
+    """A function call."""
+
+    id: str
+    type: str
+    function: FunctionRow
+
+
+class MessageRow(TypedDict, total=False):
+    """A message as a trainer reads it."""
+
+    role: str
+    content: str | list[PartRow]
+    reasoning_content: str | None
+    tool_calls: list[CallRow] | None
+    tool_call_id: str | None
+    name: str | None
+
+
 def shape(
     messages: Iterable[ChatMessage], shaping: Shaping, keys: frozenset[str] = frozenset()
-) -> list[JsonObject]:
+) -> list[MessageRow]:
     """The messages as objects; with uniform keys, `keys` are the optional ones that the column uses."""
     if shaping.keys == "uniform" and keys:
         order = [key for key in (REASONING_KEY, *TOOL_KEYS) if key in keys]
@@ -91,9 +131,9 @@ def shape_for_lines(
     for message in messages:
         thought, calls, call_id, name = absent
         if has_field:
-            said = message.raw_thought if message.thought is None else message.thought
-            if said is not None and message.has_reasoning:
-                thought = said
+            thought_text = message.raw_thought if message.thought is None else message.thought
+            if thought_text is not None and message.has_reasoning:
+                thought = thought_text
                 thinks = True
         if has_calls:
             if message.calls:
@@ -107,7 +147,7 @@ def shape_for_lines(
         if is_bare and not message.images:
             content = message.raw if message.text is None else message.text
         else:
-            content = _content(message, shaping, is_encoded=True)
+            content = _encoded_content(message, shaping)
         written.append(MessageLine(message.role, content, thought, calls, call_id, name))
     return written, _KEYS[thinks, has_called, has_results]
 
@@ -123,19 +163,23 @@ def _call_line(call: FunctionCall, form: Arguments) -> _CallLine:
     return _CallLine(call.id, "function", _FunctionLine(call.name, arguments))
 
 
-def _uniform(row: JsonObject, order: list[str]) -> JsonObject:
+def _uniform(row: MessageRow, order: list[str]) -> MessageRow:
     if len(row) == 2:
-        return row | dict.fromkeys(order)
-    return {"role": row["role"], "content": row["content"], **{key: row.get(key) for key in order}}
+        return cast("MessageRow", {**row, **dict.fromkeys(order)})
+    optional = {key: row.get(key) for key in order}
+    return cast("MessageRow", {"role": row["role"], "content": row["content"], **optional})
 
 
 def keys_used(messages: Iterable[ChatMessage], shaping: Shaping) -> frozenset[str]:
     """The optional keys that these messages need."""
     has_thought = has_calls = has_results = False
     for message in messages:
-        has_calls = has_calls or bool(message.calls)
-        has_results = has_results or message.call_id is not None
-        has_thought = has_thought or message.has_reasoning
+        if message.calls:
+            has_calls = True
+        if message.call_id is not None:
+            has_results = True
+        if not has_thought and message.has_reasoning:
+            has_thought = True
     is_text = shaping.arguments == "text"
     return _KEYS[
         has_thought and shaping.reasoning == "field", has_calls and not is_text, has_results and not is_text
@@ -150,8 +194,8 @@ _KEYS = {
 }
 
 
-def _shape_one(message: ChatMessage, shaping: Shaping) -> JsonObject:
-    row: JsonObject = {"role": message.role, "content": _content(message, shaping)}
+def _shape_one(message: ChatMessage, shaping: Shaping) -> MessageRow:
+    row: MessageRow = {"role": message.role, "content": _content(message, shaping)}
     if shaping.reasoning == "field" and message.has_reasoning:
         row[REASONING_KEY] = message.reasoning
     if shaping.arguments == "text":
@@ -165,24 +209,31 @@ def _shape_one(message: ChatMessage, shaping: Shaping) -> JsonObject:
     return row
 
 
-def _content(message: ChatMessage, shaping: Shaping, *, is_encoded: bool = False) -> object:
-    """The value of `content`; with `is_encoded` it may be JSON already (`msgspec.Raw`)."""
+def _encoded_content(message: ChatMessage, shaping: Shaping) -> object:
+    """The value of `content`, as JSON already (`msgspec.Raw`) where nothing changes it."""
     has_thought = shaping.reasoning == "think" and message.has_reasoning
     has_calls = shaping.arguments == "text" and bool(message.calls)
-    if message.text is None and is_encoded and not (has_thought or has_calls or message.images):
+    if message.text is None and not (has_thought or has_calls or message.images):
         return message.raw
+    return _content(message, shaping)
+
+
+def _content(message: ChatMessage, shaping: Shaping) -> str | list[PartRow]:
+    """The value of `content`."""
+    has_thought = shaping.reasoning == "think" and message.has_reasoning
+    has_calls = shaping.arguments == "text" and bool(message.calls)
     content = message.content
     if has_calls:
         content = call_text(content, message.calls)
     if has_thought:  # the spacing with which templates that parse the block write it back
         content = f"<think>\n{message.reasoning}\n</think>\n\n{content}"
     if message.images:
-        images = [{"type": "image_url", "image_url": {"url": url}} for url in message.images]
+        images: list[PartRow] = [{"type": "image_url", "image_url": {"url": url}} for url in message.images]
         return [*images, {"type": "text", "text": content}]
     return content
 
 
-def _shape_call(call: FunctionCall, form: Arguments) -> JsonObject:
+def _shape_call(call: FunctionCall, form: Arguments) -> CallRow:
     arguments: object = call.arguments if form == "string" else object_bytes(call)
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
@@ -243,7 +294,7 @@ _THINK = re.compile(r"\A<think>\n(.*?)\n</think>\n\n", re.DOTALL)
 _CALL = re.compile(r'\n?<tool_call>\n\{"name": (".*?(?<!\\)"), "arguments": (.*?)\}\n</tool_call>', re.DOTALL)
 
 
-def unshape(rows: Iterable[JsonObject], shaping: Shaping) -> list[ChatMessage]:
+def unshape(rows: Iterable[MessageRow], shaping: Shaping) -> list[ChatMessage]:
     """The messages behind written rows; call ids are numbered anew where the shaping wrote calls as text."""
     messages = []
     numbers = iter(range(1 << 30))
@@ -255,8 +306,8 @@ def unshape(rows: Iterable[JsonObject], shaping: Shaping) -> list[ChatMessage]:
             content = "".join(part["text"] for part in content if part["type"] == "text")
         calls = [_unshape_call(call) for call in row.get("tool_calls") or []]
         if row["role"] == "assistant":
-            if shaping.reasoning == "think" and (found := _THINK.match(content)):
-                reasoning, content = found[1], content[found.end() :]
+            if shaping.reasoning == "think" and (match := _THINK.match(content)):
+                reasoning, content = match[1], content[match.end() :]
             if shaping.arguments == "text":
                 calls = [
                     FunctionCall(f"call_{next(numbers)}", from_json(m[1]), m[2])
@@ -271,7 +322,7 @@ def unshape(rows: Iterable[JsonObject], shaping: Shaping) -> list[ChatMessage]:
     return messages
 
 
-def _unshape_call(call: JsonObject) -> FunctionCall:
+def _unshape_call(call: CallRow) -> FunctionCall:
     arguments = call["function"]["arguments"]
     text = arguments if isinstance(arguments, str) else to_json(arguments).decode()
     return FunctionCall(call["id"], call["function"]["name"], text)

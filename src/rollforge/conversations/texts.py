@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 _SEPARATORS = [
-    ("\u2028".encode(), b"\\u2028"),
-    ("\u2029".encode(), b"\\u2029"),
-    ("\x85".encode(), b"\\u0085"),
+    (re.compile("\u2028".encode()), b"\xa8", rb"\\u2028"),
+    (re.compile("\u2029".encode()), b"\xa9", rb"\\u2029"),
+    (re.compile("\x85".encode()), b"\x85", rb"\\u0085"),
 ]
-"""Encoding and escape of each separator."""
+"""Of each separator: its encoding, the last byte of that, and its escape as a replacement."""
 
 
 def on_one_line(line: bytes) -> bytes:
     """Escape the Unicode line separators in a JSON line: some readers split lines at them. They occur inside strings only."""
-    for encoded, escape in _SEPARATORS:
-        # Search for single bytes first: that is many times faster than a search for several.
-        if encoded[:1] in line and encoded[-1:] in line and encoded in line:
-            line = line.replace(encoded, escape)
+    for encoded, last, escape in _SEPARATORS:
+        # A search for one byte is many times faster than one for several, and `re` is twice as fast there as `in`.
+        if last in line and encoded.search(line):
+            line = encoded.sub(escape, line)
     return line
 
 

@@ -31,7 +31,7 @@ class Policies(msgspec.Struct, frozen=True, kw_only=True):
     assistant_first: Policy = "keep"
     """`cut` does not apply: there is nothing to go back to."""
     orphan_result: Policy = "keep"
-    """A tool result answers no call that is there."""
+    """A tool result answers no call of the conversation."""
     developer: Literal["keep", "convert"] = "convert"
     """`convert` makes it a system message."""
     join_system: bool = True

@@ -5,42 +5,28 @@ For people who read a rollout. Nothing is hidden: what has no known shape is sho
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 from msgspec import Struct
 
-from rollforge.records import PARAMS_KEY, JsonFields, JsonObject, content_text
+from rollforge.json_shapes import ItemJson, OwnJson, PartJson, RowJson, SequenceJson, played_in
+from rollforge.records import OWN_KEY, PARAMS_KEY, content_text
 from rollforge.store.reading import UNREADABLE
 
 
 class Turn(Struct, frozen=True):
-    """One piece of a rollout."""
+    """One piece of a rollout; `sequence` is the heading of a further sequence, `program` what the agent's program printed."""
 
-    kind: Literal["system", "user", "assistant", "reasoning", "tool call", "tool output", "other"]
+    kind: Literal[
+        "system", "user", "assistant", "reasoning", "tool call", "tool output", "sequence", "program", "other"
+    ]
     text: str
     title: str = ""
 
 
-_HALF = re.compile("[\ud800-\udfff]")
-"""Half of a surrogate pair, which UTF-8 cannot hold."""
-
-
-def read_row(line: bytes) -> JsonFields:
-    """Decode a row; NaN becomes null and half a surrogate pair `⟨U+D800⟩`, so that any line a model produced can be read."""
-    try:
-        row: JsonFields = msgspec.json.decode(line)
-    except UNREADABLE:
-        value = json.loads(line, parse_constant=lambda _: None)
-        text = _HALF.sub(lambda half: f"⟨U+{ord(half[0]):04X}⟩", json.dumps(value, ensure_ascii=False))
-        row = msgspec.json.decode(text.encode("utf-8"))
-    return row
-
-
-def turns_of(row: JsonObject) -> list[Turn]:
+def turns_of(row: RowJson) -> list[Turn]:
     """The prompt and everything that followed, whatever form the row has."""
     if isinstance(row.get("messages"), list):
         return [turn for message in row["messages"] for turn in _chat_turns(message)]
@@ -48,14 +34,42 @@ def turns_of(row: JsonObject) -> list[Turn]:
         sides = ((row.get("prompt"), "user"), (row.get("completion"), "assistant"))
         return [turn for value, role in sides for turn in _chat_side(value, role)]
     params, response = row.get(PARAMS_KEY), row.get("response")
-    turns: list[Turn] = []
-    if isinstance(params, dict):
-        if params.get("instructions"):
-            turns.append(Turn("system", str(params["instructions"])))
-        turns += _items(params.get("input"))
+    own_value = row.get(OWN_KEY)
+    own = own_value if isinstance(own_value, dict) else OwnJson()
+    turns = _asked(played_in(own) or params)
     if isinstance(response, dict):
         turns += _items(response.get("output"), default="assistant")
-    return turns
+    sequences = own.get("sequences")
+    for number, sequence in enumerate(sequences if isinstance(sequences, list) else []):
+        if isinstance(sequence, dict) and isinstance(sequence.get("output"), list):
+            turns.append(Turn("sequence", "", _sequence_title(number, sequence)))
+            turns += [*_asked(sequence.get("prompt")), *_items(sequence["output"], default="assistant")]
+    return [*turns, *_program(own.get("program"))]
+
+
+def _sequence_title(number: int, sequence: SequenceJson) -> str:
+    turns = sequence.get("turns")
+    many = f"{turns} turn" if turns == 1 else f"{turns} turns"
+    return f"{number}: {sequence.get('role')}, {many}, {sequence.get('fidelity')}"
+
+
+def _program(program: object) -> Iterator[Turn]:
+    """What the program that was the agent printed, and how it ended; nothing where it printed nothing and ended well."""
+    if not isinstance(program, dict):
+        return
+    for name in ("stdout", "stderr"):
+        if isinstance(program.get(name), str) and program[name]:
+            yield Turn("program", program[name], name)
+    if program.get("exit_code"):
+        yield Turn("program", "", f"exit code {program['exit_code']}")
+
+
+def _asked(params: object) -> list[Turn]:
+    """The turns of a prompt."""
+    if not isinstance(params, dict):
+        return []
+    system = [Turn("system", str(params["instructions"]))] if params.get("instructions") else []
+    return [*system, *_items(params.get("input"))]
 
 
 def _items(items: object, default: Literal["user", "assistant"] = "user") -> Iterator[Turn]:
@@ -64,12 +78,12 @@ def _items(items: object, default: Literal["user", "assistant"] = "user") -> Ite
         return
     for item in items if isinstance(items, list) else []:
         if isinstance(item, dict):
-            yield from _item(item, default)
+            yield from _item(cast("ItemJson", item), default)
         else:
             yield Turn("other", _pretty(item), "not an item")
 
 
-def _item(item: JsonFields, default: str) -> Iterator[Turn]:
+def _item(item: ItemJson, default: str) -> Iterator[Turn]:
     kind = item.get("type") or "message"
     if kind == "message":
         yield from _chat_turns({"role": default, **item})
@@ -121,18 +135,22 @@ def _chat_turns(message: object) -> Iterator[Turn]:
 
 
 def _said(content: object) -> str:
-    """What a message says, refusals marked; content of a form that no API has is shown as it stands."""
+    """What a message says, refusals marked; content of an unknown shape is shown unchanged."""
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):
         return _pretty(content)
     refusals = [part["refusal"] for part in content if isinstance(part, dict) and part.get("refusal")]
     text = content_text(content) + "".join(f"[refusal] {refusal}" for refusal in refusals)
-    others = [_other_part(part) for part in content if not isinstance(part, dict) or not _has_text(part)]
+    others = [
+        _other_part(part)
+        for part in content
+        if not isinstance(part, dict) or not _has_text(cast("PartJson", part))
+    ]
     return "\n".join([text, *others] if text else others)
 
 
-def _has_text(part: JsonFields) -> bool:
+def _has_text(part: PartJson) -> bool:
     return isinstance(part.get("text"), str) or bool(part.get("refusal"))
 
 
@@ -140,8 +158,12 @@ def _other_part(part: object) -> str:
     """A part that is no text, in one line where it is an image or a file: its data is nothing to read."""
     if not isinstance(part, dict) or not isinstance(part.get("type"), str):
         return _pretty(part)
-    said = msgspec.json.encode({key: value for key, value in part.items() if key != "type"}).decode()
-    shown = said if len(said) <= _PART_CHARS else f"{said[:_PART_CHARS]}… ({len(said):,} characters)"
+    part_json = msgspec.json.encode({key: value for key, value in part.items() if key != "type"}).decode()
+    shown = (
+        part_json
+        if len(part_json) <= _PART_CHARS
+        else f"{part_json[:_PART_CHARS]}… ({len(part_json):,} characters)"
+    )
     return f"[{part['type']}] {shown}"
 
 
@@ -149,7 +171,7 @@ _PART_CHARS = 120
 
 
 def _tool_call(call: object) -> Turn:
-    """One call of a chat message; one that names no function is shown as it stands."""
+    """One call of a chat message; one that names no function is shown unchanged."""
     function = call.get("function", call) if isinstance(call, dict) else None
     if not isinstance(function, dict) or not {"name", "arguments"} & set(function):
         return Turn("tool call", _pretty(call))

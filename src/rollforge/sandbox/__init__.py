@@ -30,8 +30,10 @@ import msgspec
 from rollforge.errors import UsageError
 from rollforge.sandbox import bootstrap
 from rollforge.sandbox.bubblewrap import confinements, python, python_files, python_inside, system_paths
+from rollforge.sandbox.cgroup import make_group
 from rollforge.sandbox.confined import Confined, SandboxReply
 from rollforge.sandbox.seccomp import seccomp_filter
+from rollforge.store.scratch import PRIVATE_UIDS, make_scratch
 
 __all__ = ["Confined", "Limits", "Mode", "Sandbox", "SandboxKind", "SandboxReply", "find_bubblewrap"]
 
@@ -73,6 +75,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Processes and threads at once; without bubblewrap limited only where root gives it a user of its own."""
     output_bytes: int = 16 << 20
     """Bytes it may print, and the longest message it may send."""
+
+
+OWN_PROCESSES = 4
+"""Processes of the sandbox itself (shell, bubblewrap, its reaper) inside a program's control group."""
 
 
 class Sandbox:
@@ -117,14 +123,16 @@ class Sandbox:
         """Run `code` inside; its globals have `receive()`, `send(bytes)` and `pipes`."""
         to_read, from_us = os.pipe()
         from_it, to_write = os.pipe()
-        uid = random.SystemRandom().randrange(1 << 30, 1 << 31) if self._drops_user else 0
-        scratch = None if self._prefix else tempfile.mkdtemp(prefix="rollforge-scratch-")
+        uid = random.SystemRandom().choice(PRIVATE_UIDS) if self._drops_user else 0
+        scratch = None if self._prefix else str(make_scratch("scratch"))
         if scratch and uid:
             os.chown(scratch, uid, uid)
         filter_file = _filter_file() if self._prefix is not None else None
+        group = make_group(memory_bytes=limits.total_memory_bytes, processes=limits.processes + OWN_PROCESSES)
+        command = self._command(limits, to_read, to_write, uid, scratch, filter_file)
         try:
             process = subprocess.Popen(
-                self._command(limits, to_read, to_write, uid, scratch, filter_file),
+                group.entering(command) if group is not None else command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -133,9 +141,11 @@ class Sandbox:
                 cwd=scratch or "/",
                 start_new_session=True,
             )
-        except BaseException:
+        except BaseException:  # also when interrupted: no descriptor leaks
             os.close(from_us)
             os.close(from_it)
+            if group is not None:
+                group.end()
             raise
         finally:
             os.close(to_read)
@@ -150,6 +160,7 @@ class Sandbox:
             total_memory_bytes=limits.total_memory_bytes,
             scratch=scratch,
             uid=uid if scratch else 0,
+            group=group,
         )
         confined.begin(marshal.dumps(code))
         return confined
@@ -185,7 +196,7 @@ class Sandbox:
 
 
 def _rlimits(limits: Limits, *, counts_processes: bool) -> list[tuple[str, int]]:
-    found = [
+    rlimits = [
         ("RLIMIT_CORE", 0),
         ("RLIMIT_CPU", limits.cpu_seconds),
         ("RLIMIT_AS", limits.memory_bytes),
@@ -193,7 +204,7 @@ def _rlimits(limits: Limits, *, counts_processes: bool) -> list[tuple[str, int]]
         ("RLIMIT_NOFILE", limits.open_files),
         ("RLIMIT_STACK", min(limits.memory_bytes // 2, 1 << 30)),
     ]
-    return [*found, ("RLIMIT_NPROC", limits.processes)] if counts_processes else found
+    return [*rlimits, ("RLIMIT_NPROC", limits.processes)] if counts_processes else rlimits
 
 
 def _filter_file() -> int | None:

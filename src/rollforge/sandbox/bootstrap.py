@@ -48,8 +48,8 @@ def main() -> None:
         while left:
             left = left[os.write(outside, left) :]
 
-    given = {"__name__": "runner", "receive": receive, "send": send, "pipes": (inside, outside)}
-    exec(marshal.loads(receive()), given)
+    runner_globals = {"__name__": "runner", "receive": receive, "send": send, "pipes": (inside, outside)}
+    exec(marshal.loads(receive()), runner_globals)
 
 
 def change_user(uid: int) -> None:

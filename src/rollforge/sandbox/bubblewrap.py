@@ -74,15 +74,15 @@ def python_files() -> list[Path]:
 
 def private_paths() -> list[Path]:
     """Directories that no program may see: the home directory, and where the command runs."""
-    found: list[Path] = []
+    paths: list[Path] = []
     for text in (os.environ.get("HOME"), "~", "."):
         try:
             path = Path(text).expanduser().resolve() if text else None
         except (OSError, RuntimeError):
             continue
-        if path is not None and path not in (Path("/"), *found):
-            found.append(path)
-    return found
+        if path is not None and path not in (Path("/"), *paths):
+            paths.append(path)
+    return paths
 
 
 def system_paths() -> list[Path]:

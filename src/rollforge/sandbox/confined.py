@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import select
 import shutil
 import signal
@@ -17,13 +16,16 @@ from typing import Literal
 
 import msgspec
 
+from rollforge.sandbox.cgroup import ControlGroup
+from rollforge.sandbox.usage import descendants, resident_bytes
+
 _LENGTH_BYTES = 8
 _ERRORS_KEPT = 8192
 
 _LOOK_SECONDS = 0.1
 """How often the memory of all the program's processes is added up."""
 
-Ending = Literal["", "died", "late", "too much", "memory"]
+EarlyEnd = Literal["", "died", "late", "too much", "memory"]
 """Why there is no message: the process is gone, the time was up, it printed too much, or its processes used too much memory."""
 
 
@@ -34,7 +36,7 @@ class SandboxReply(msgspec.Struct, frozen=True):
     """The program's message; None when it did not send one."""
     output: bytes
     """What it printed meanwhile."""
-    ended: Ending = ""
+    ended: EarlyEnd = ""
     seconds: float = 0.0
 
 
@@ -51,11 +53,13 @@ class Confined:
         total_memory_bytes: int,
         scratch: str | None,
         uid: int,
+        group: ControlGroup | None = None,
     ) -> None:
         """Take over a started process.
 
         Args:
             uid: The user id that only this program has, without bubblewrap; 0 for none.
+            group: Its control group, where there are any; it ends with the program.
         """
         self._process = process
         self._to_it, self._from_it = to_it, from_it
@@ -66,6 +70,7 @@ class Confined:
         self._total_memory_bytes = total_memory_bytes
         self._scratch = scratch
         self._uid = uid
+        self._group = group
         self._unsent = memoryview(b"")
         self._incoming = bytearray()
         self._printed = bytearray()
@@ -99,7 +104,7 @@ class Confined:
     def wait(self, seconds: float) -> SandboxReply:
         """The next message, or why there is none."""
         started = looked_at = time.monotonic()
-        ended: Ending = ""
+        ended: EarlyEnd = ""
         while (message := self._message()) is None and not ended:
             now = time.monotonic()
             left = started + seconds - now
@@ -134,6 +139,8 @@ class Confined:
         for pid in _processes_of(self._uid):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
+        if self._group is not None:
+            self._group.end()
         for pipe in (self._to_it, self._from_it):
             with contextlib.suppress(OSError):
                 os.close(pipe)
@@ -147,8 +154,8 @@ class Confined:
     def _uses_too_much_memory(self) -> bool:
         if not self._total_memory_bytes:
             return False
-        pids = {*_descendants(self._process.pid), *_processes_of(self._uid)}
-        return sum(map(_resident_bytes, pids)) > self._total_memory_bytes
+        pids = {*descendants(self._process.pid), *_processes_of(self._uid)}
+        return sum(map(resident_bytes, pids)) > self._total_memory_bytes
 
     def _message(self) -> bytes | None:
         if len(self._incoming) < _LENGTH_BYTES:
@@ -202,35 +209,13 @@ class Confined:
         return True
 
 
-def _descendants(pid: int) -> list[int]:
-    """The process and the processes below it; only itself where the kernel keeps no list of children."""
-    found, waiting = [pid], [pid]
-    while waiting:
-        parent = waiting.pop()
-        with contextlib.suppress(OSError, ValueError):
-            for name in os.listdir(f"/proc/{parent}/task"):  # noqa: PTH208
-                with open(f"/proc/{parent}/task/{name}/children", "rb") as file:  # noqa: PTH123
-                    children = [int(word) for word in file.read().split()]
-                found += children
-                waiting += children
-    return found
-
-
 def _processes_of(uid: int) -> list[int]:
     """The processes of a user that only one program has; none for 0."""
     if not uid:
         return []
-    found = []
+    pids = []
     for entry in os.scandir("/proc"):
         with contextlib.suppress(OSError):
             if entry.name.isdigit() and entry.stat().st_uid == uid:
-                found.append(int(entry.name))
-    return found
-
-
-def _resident_bytes(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/statm", "rb") as file:  # noqa: PTH123
-            return int(file.read().split()[1]) * resource.getpagesize()
-    except (OSError, ValueError, IndexError):
-        return 0
+                pids.append(int(entry.name))
+    return pids

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from rollforge.records import JsonObject, Task
+from rollforge.json_shapes import SchemaJson, ToolJson
+from rollforge.records import Task
 
 
-def function_tool(name: str, description: str, parameters: Mapping[str, object] | None) -> JsonObject:
+def function_tool(name: str, description: str, parameters: SchemaJson | None) -> ToolJson:
     """A tool as the Responses API offers it."""
     return {
         "type": "function",
@@ -56,7 +57,7 @@ class Toolset(Protocol):
         """The spec that the user gave."""
 
     @property
-    def schemas(self) -> list[JsonObject]:
+    def schemas(self) -> list[ToolJson]:
         """One Responses-style function tool each; known once started."""
 
     @property

@@ -17,10 +17,11 @@ from typing import Any
 import msgspec
 
 from rollforge.agents.tools.base import ToolSession
-from rollforge.agents.tools.schema import FunctionTool
+from rollforge.agents.tools.function_schema import FunctionTool
 from rollforge.agents.tools.threads import call_in_thread
 from rollforge.errors import UsageError
-from rollforge.records import JsonObject, Task, to_json
+from rollforge.json_shapes import ToolJson
+from rollforge.records import Task, to_json
 
 CLOSE_S = 10.0
 """How long a run waits at its end for state that is still being released."""
@@ -41,7 +42,7 @@ class FunctionTools:
         self._threads = asyncio.Semaphore(MAX_THREADS)
 
     @property
-    def schemas(self) -> list[JsonObject]:
+    def schemas(self) -> list[ToolJson]:
         return [tool.schema for tool in self._tools.values()]
 
     async def start(self) -> None:
@@ -70,7 +71,7 @@ class ClassTools:
         self._threads = asyncio.Semaphore(MAX_THREADS)
 
     @property
-    def schemas(self) -> list[JsonObject]:
+    def schemas(self) -> list[ToolJson]:
         return [tool.schema for tool in self._tools.values()]
 
     async def start(self) -> None:
@@ -83,7 +84,7 @@ class ClassTools:
         session = _InstanceSession(instance, self._tools, self._threads)
         try:
             await _run_hook(instance, ("start", "setup"))
-        except BaseException:
+        except BaseException:  # also when cancelled: what was opened is closed
             await session.close()
             raise
         return session
@@ -162,12 +163,14 @@ async def _run_hook(instance: Any, names: tuple[str, ...]) -> None:
 
 def _public_methods(factory: type[Any]) -> dict[str, Callable[..., Any]]:
     """The methods by name, bound to a stand-in: enough for signature and docstring."""
-    found: dict[str, Callable[..., Any]] = {}
+    methods: dict[str, Callable[..., Any]] = {}
     for name, member in inspect.getmembers(factory, inspect.isroutine):
         if not name.startswith("_") and name not in _HOOKS:
             is_static = isinstance(inspect.getattr_static(factory, name), staticmethod)
-            found[name] = member if is_static or not inspect.isfunction(member) else member.__get__(object())
-    return found
+            methods[name] = (
+                member if is_static or not inspect.isfunction(member) else member.__get__(object())
+            )
+    return methods
 
 
 def as_text(value: Any) -> str:
@@ -185,7 +188,7 @@ def _plain(value: Any) -> Any:
     return to_list() if callable(to_list) else str(value)
 
 
-def _fingerprint(sources: Sequence[Any], schemas: list[JsonObject]) -> str:
+def _fingerprint(sources: Sequence[Any], schemas: list[ToolJson]) -> str:
     """Digest of the tools' source files and of their schemas."""
     digest = hashlib.sha256(to_json(schemas))
     files = set()

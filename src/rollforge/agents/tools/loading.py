@@ -8,6 +8,7 @@ from typing import Any
 from rollforge.agents.tools import TOOLSETS
 from rollforge.agents.tools.base import Toolset
 from rollforge.agents.tools.functions import ClassTools, FunctionTools
+from rollforge.endpoint import MAX_RESPONSE_BYTES
 from rollforge.errors import UsageError
 from rollforge.registry import did_you_mean, load_module, load_target
 
@@ -15,12 +16,13 @@ NOT_TOOLS = frozenset({"verify", "verify_group", "main"})
 """Functions that share a file with tools without being any."""
 
 
-def load_toolset(spec: Any) -> Toolset:
+def load_toolset(spec: Any, *, max_bytes: int = MAX_RESPONSE_BYTES) -> Toolset:
     """The tools behind a spec.
 
     Args:
         spec: `file.py` (its list `TOOLS`, else its class `Tools`, else its public functions), `file.py:name` or `module:name` (a
             function, a class, a list of functions), `mcp:URL`, `mcp-stdio:COMMAND`, a ready set's name, or such an object itself.
+        max_bytes: most bytes of one message of an MCP server.
     """
     if not isinstance(spec, str):
         return _from_object(tools_name(spec), spec)
@@ -28,16 +30,16 @@ def load_toolset(spec: Any) -> Toolset:
     if kind in ("mcp", "mcp-stdio", "mcp-shared", "mcp-stdio-shared"):
         from rollforge.agents.tools.mcp import McpTools
 
-        return McpTools(spec, kind, rest)
+        return McpTools(spec, kind, rest, max_bytes=max_bytes)
     if spec.endswith(".py"):
         return _from_object(spec, _tools_of_file(spec))
     if rest:
         return _from_object(spec, load_target(spec))
-    known = TOOLSETS.names()
-    if spec not in known:
+    toolset_names = TOOLSETS.names()
+    if spec not in toolset_names:
         raise UsageError(
-            f"there are no tools {spec!r}{did_you_mean(spec, known)}",
-            hint=f"write file.py, file.py:name, mcp:URL, mcp-stdio:COMMAND, or a ready set: {', '.join(known)}",
+            f"there are no tools {spec!r}{did_you_mean(spec, toolset_names)}",
+            hint=f"write file.py, file.py:name, mcp:URL, mcp-stdio:COMMAND, or a ready set: {', '.join(toolset_names)}",
         )
     return _from_object(spec, TOOLSETS.load(spec))
 
@@ -74,15 +76,15 @@ def _tools_of_file(path: str) -> Any:
     return functions
 
 
-def _from_object(name: str, found: Any) -> Toolset:
-    if inspect.isclass(found):
-        return ClassTools(name, found)
-    if isinstance(found, list | tuple):
-        if not all(callable(item) for item in found):
+def _from_object(name: str, target: Any) -> Toolset:
+    if inspect.isclass(target):
+        return ClassTools(name, target)
+    if isinstance(target, list | tuple):
+        if not all(callable(item) for item in target):
             raise UsageError(f"{name} holds something that is no function")
-        return FunctionTools(name, list(found))
-    if callable(found):
-        return FunctionTools(name, [found])
+        return FunctionTools(name, list(target))
+    if callable(target):
+        return FunctionTools(name, [target])
     raise UsageError(
-        f"{name} is a {type(found).__name__}; tools are functions, a class, or a list of functions"
+        f"{name} is a {type(target).__name__}; tools are functions, a class, or a list of functions"
     )

@@ -26,12 +26,16 @@ except ImportError as error:  # pragma: no cover  (the message is tested in a pr
         hint="pip install 'rollforge[mcp]'",
     ) from error
 
+from typing import cast
+
 from rollforge import __version__
 from rollforge.agents.tools.base import ToolError, ToolSession, function_tool
 from rollforge.agents.tools.mcp_http import HttpConnection
 from rollforge.agents.tools.mcp_stdio import StdioConnection
+from rollforge.endpoint import MAX_RESPONSE_BYTES
 from rollforge.errors import Failure, UsageError
-from rollforge.records import JsonObject, Task, to_json
+from rollforge.json_shapes import SchemaJson, ToolJson
+from rollforge.records import Task, to_json
 
 OPEN_S = 60.0
 """How long a server may take to start and shake hands."""
@@ -58,9 +62,18 @@ class Connection(Protocol):
 class McpTools:
     """The tools of one MCP server."""
 
-    def __init__(self, name: str, kind: str, target: str, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        target: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        max_bytes: int = MAX_RESPONSE_BYTES,
+    ) -> None:
         self.name = name
-        self.schemas: list[JsonObject] = []
+        self._max_bytes = max_bytes
+        self.schemas: list[ToolJson] = []
         self._is_shared = kind.endswith("-shared")
         self._is_stdio = kind.startswith("mcp-stdio")
         self._target = target
@@ -116,7 +129,7 @@ class McpTools:
             await self._shared.end()
 
     async def first_session(self) -> McpSession:
-        """A session by the handshake that every server before 2026-07-28 knows, else by the newer way."""
+        """A session by the handshake of protocol versions before 2026-07-28, else by the newer one."""
         try:
             return await self._new_session()
         except ToolError:
@@ -125,9 +138,9 @@ class McpTools:
 
     async def _new_session(self) -> McpSession:
         way: Connection = (
-            StdioConnection(self._target)
+            StdioConnection(self._target, max_bytes=self._max_bytes)
             if self._is_stdio
-            else HttpConnection(self._target, headers=self._headers)
+            else HttpConnection(self._target, headers=self._headers, max_bytes=self._max_bytes)
         )
         session = McpSession(way, is_shared=self._is_shared)
         try:
@@ -136,15 +149,17 @@ class McpTools:
         except TimeoutError:
             await session.end()
             raise Failure("tool", "tool", f"{self.name} did not greet within {OPEN_S:g} s") from None
-        except BaseException:
+        except BaseException:  # also when cancelled: the server's process ends
             await session.end()
             raise
         return session
 
 
-async def open_mcp(url: str, headers: Mapping[str, str]) -> McpSession:
+async def open_mcp(
+    url: str, headers: Mapping[str, str], *, max_bytes: int = MAX_RESPONSE_BYTES
+) -> McpSession:
     """A session of its own with the server at a URL; the caller ends it."""
-    return await McpTools(f"mcp:{url}", "mcp", url, headers).first_session()
+    return await McpTools(f"mcp:{url}", "mcp", url, headers, max_bytes=max_bytes).first_session()
 
 
 class McpSession:
@@ -192,15 +207,17 @@ class McpSession:
         finally:
             self.is_broken = True
 
-    async def list_tools(self) -> list[JsonObject]:
+    async def list_tools(self) -> list[ToolJson]:
         """Schemas of all tools, page by page."""
-        schemas: list[JsonObject] = []
+        schemas: list[ToolJson] = []
         cursor: str | None = None
         while True:
             params = types.PaginatedRequestParams(cursor=cursor)
             page = await self._ask(types.ListToolsRequest(params=params), types.ListToolsResult)
             schemas += [
-                function_tool(tool.name, tool.description or tool.title or "", tool.input_schema)
+                function_tool(
+                    tool.name, tool.description or tool.title or "", cast("SchemaJson", tool.input_schema)
+                )
                 for tool in page.tools
             ]
             cursor = page.next_cursor

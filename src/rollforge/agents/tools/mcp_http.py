@@ -13,13 +13,16 @@ from typing import Any
 import httpx2
 from mcp.client.streamable_http import streamable_http_client
 
-from rollforge.agents.tools.limits import MAX_RESULT_BYTES
+from rollforge.endpoint import MAX_RESPONSE_BYTES
 
 
 class HttpConnection:
     """One session with the server at a URL."""
 
-    def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, url: str, headers: Mapping[str, str] | None = None, *, max_bytes: int = MAX_RESPONSE_BYTES
+    ) -> None:
+        self._max_bytes = max_bytes
         self._url = url
         self._headers = dict(headers or {})
         self._fault = ""
@@ -42,7 +45,7 @@ class HttpConnection:
             async with (
                 client,
                 streamable_http_client(
-                    self._url, http_client=client, max_sse_event_size=MAX_RESULT_BYTES
+                    self._url, http_client=client, max_sse_event_size=self._max_bytes
                 ) as streams,
             ):
                 yield streams
@@ -57,13 +60,14 @@ class HttpConnection:
             self._fault = f"{self._url}: HTTP {response.status_code}"
         if response.headers.get("content-encoding", "identity") != "identity":
             raise httpx2.RemoteProtocolError("compressed although the request forbids it")
-        response.stream = _Limited(response.stream)
+        response.stream = _Limited(response.stream, self._max_bytes)
 
 
 class _Limited(httpx2.AsyncByteStream):
-    """A response body that may not exceed the limit on a tool's result."""
+    """A response body that may not exceed a number of bytes."""
 
-    def __init__(self, stream: object) -> None:
+    def __init__(self, stream: object, limit: int) -> None:
+        self._limit = limit
         assert isinstance(stream, httpx2.AsyncByteStream)
         self._stream = stream
 
@@ -71,8 +75,10 @@ class _Limited(httpx2.AsyncByteStream):
         received = 0
         async for piece in self._stream:
             received += len(piece)
-            if received > MAX_RESULT_BYTES:
-                raise httpx2.RemoteProtocolError(f"an answer of more than {MAX_RESULT_BYTES >> 20} MB")
+            if received > self._limit:
+                raise httpx2.RemoteProtocolError(
+                    f"an answer of more than {self._limit:,} bytes (--max-response-bytes)"
+                )
             yield piece
 
     async def aclose(self) -> None:

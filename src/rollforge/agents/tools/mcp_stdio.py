@@ -21,7 +21,7 @@ import anyio
 from mcp.shared.message import SessionMessage
 from mcp.types import jsonrpc_message_adapter
 
-from rollforge.agents.tools.limits import MAX_RESULT_BYTES
+from rollforge.endpoint import MAX_RESPONSE_BYTES
 
 GRACE_S = 2.0
 """How long the process may take to exit after its input closes, and again after each signal."""
@@ -30,7 +30,8 @@ GRACE_S = 2.0
 class StdioConnection:
     """One server process, and the reason it stopped answering."""
 
-    def __init__(self, command: str) -> None:
+    def __init__(self, command: str, *, max_bytes: int = MAX_RESPONSE_BYTES) -> None:
+        self._max_bytes = max_bytes
         self._command = shlex.split(command)
         self._last_words: deque[str] = deque(maxlen=5)
         self._fault = ""
@@ -51,7 +52,7 @@ class StdioConnection:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                limit=MAX_RESULT_BYTES,
+                limit=self._max_bytes,
                 start_new_session=True,
             )
         except OSError as error:
@@ -90,7 +91,7 @@ class StdioConnection:
             except ValueError as error:  # not a message (pydantic), or a line beyond the limit (asyncio)
                 is_too_long = "limit" in str(error) and "chunk" in str(error)
                 self._fault = (
-                    f"it sent a message of more than {MAX_RESULT_BYTES >> 20} MB"
+                    f"it sent a message of more than {self._max_bytes:,} bytes (--max-response-bytes)"
                     if is_too_long
                     else f"it speaks no JSON-RPC: {str(error).splitlines()[0]}"
                 )

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from rollforge.agents.tools.base import ToolError, ToolSession, Toolset
 from rollforge.errors import Failure, UsageError
-from rollforge.records import JsonObject, Task, to_json
+from rollforge.json_shapes import ToolJson
+from rollforge.records import Task, to_json
 from rollforge.registry import did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -25,14 +27,14 @@ class Toolbox:
     def __init__(self, toolsets: Sequence[Toolset]) -> None:
         self._toolsets = list(toolsets)
         self._set_by_tool: dict[str, Toolset] = {}
-        self.schemas: list[JsonObject] = []
+        self.schemas: list[ToolJson] = []
 
     async def start(self) -> None:
         """Start every source; two tools of one name are refused."""
         for toolset in self._toolsets:
             await toolset.start()
             for schema in toolset.schemas:
-                name = schema["name"]
+                name = str(schema["name"])
                 other = self._set_by_tool.get(name)
                 if other is not None:
                     raise UsageError(
@@ -47,7 +49,7 @@ class Toolbox:
         return hashlib.sha256(to_json([toolset.fingerprint for toolset in self._toolsets])).hexdigest()[:16]
 
     @asynccontextmanager
-    async def opened(self, task: Task) -> AsyncIterator[ToolSession]:
+    async def opened(self, task: Task) -> AsyncIterator[RolloutSessions]:
         """The tools for one rollout; their state is released however the rollout ends."""
         sessions = RolloutSessions(self._set_by_tool, task)
         try:
@@ -67,6 +69,9 @@ class RolloutSessions:
         self._set_by_tool = set_by_tool
         self._task = task
         self._session_by_set: dict[str, ToolSession] = {}
+        self.starting_s = 0.0
+        """Seconds that opening sessions took: an MCP server starts, or shakes hands."""
+        self.starts = 0
         self._opening = asyncio.Lock()
         self._one_by_one = {
             toolset.name: asyncio.Lock() for toolset in {id(t): t for t in set_by_tool.values()}.values()
@@ -77,8 +82,10 @@ class RolloutSessions:
     async def call(self, name: str, arguments: Mapping[str, object]) -> str:
         toolset = self._set_by_tool.get(name)
         if toolset is None:
-            known = sorted(self._set_by_tool)
-            text = f"There is no tool {name!r}{did_you_mean(name, known)}. Tools: {', '.join(known)}"
+            tool_names = sorted(self._set_by_tool)
+            text = (
+                f"There is no tool {name!r}{did_you_mean(name, tool_names)}. Tools: {', '.join(tool_names)}"
+            )
             raise ToolError("unknown-tool", to_json({"error": text}).decode())
         session = await self._session(toolset)
         if session.is_parallel:
@@ -88,17 +95,20 @@ class RolloutSessions:
 
     async def _session(self, toolset: Toolset) -> ToolSession:
         async with self._opening:
-            found = self._session_by_set.get(toolset.name)
-            if found is None:
+            session = self._session_by_set.get(toolset.name)
+            if session is None:
+                started = time.monotonic()
                 try:
-                    found = await toolset.open(self._task)
+                    session = await toolset.open(self._task)
                 except Failure:
                     raise
                 except Exception as error:  # the boundary to the tools' set-up
                     message = f"{toolset.name} could not be set up: {type(error).__name__}: {error}"
                     raise Failure("tool", "tool", message) from error
-                self._session_by_set[toolset.name] = found
-            return found
+                self._session_by_set[toolset.name] = session
+                self.starting_s += time.monotonic() - started
+                self.starts += 1
+            return session
 
     async def close(self) -> None:
         """Release all sessions; one that fails is logged and does not stop the others."""

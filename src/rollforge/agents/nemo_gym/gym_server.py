@@ -13,22 +13,23 @@ import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import cast
 from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 
+from rollforge.endpoint import MAX_RESPONSE_BYTES, open_session, read_body
 from rollforge.endpoint.breaker import Breaker
 from rollforge.endpoint.client import Outage
-from rollforge.endpoint.faults import message_of
+from rollforge.endpoint.failures import message_of
 from rollforge.errors import Boundary, Failure, FailureClass
-from rollforge.records import JsonObject, from_json, to_json
+from rollforge.json_shapes import Shape
+from rollforge.records import from_json, to_json
 from rollforge.store.reading import UNREADABLE
 
 FIRST_PATIENCE_S = 15.0
 """How long to wait for a server that never answered."""
-MAX_ANSWER_BYTES = 64 << 20
-"""Most bytes of one answer, after decompression."""
 WATCH_S = 0.2
 """Pause before the watcher connects again."""
 CLOSE_S = 10.0
@@ -94,7 +95,14 @@ class GymAnswer:
 class GymServer:
     """One server by its URL. The HTTP session is shared by all servers of a run."""
 
-    def __init__(self, url: str, http: aiohttp.ClientSession, *, patience_s: float) -> None:
+    def __init__(
+        self,
+        url: str,
+        http: aiohttp.ClientSession,
+        *,
+        patience_s: float,
+        max_bytes: int = MAX_RESPONSE_BYTES,
+    ) -> None:
         self.url = url.rstrip("/")
         self.outages = 0
         """How often the server was found to be away."""
@@ -105,6 +113,7 @@ class GymServer:
         self._missing_paths: set[str] = set()
         self._http = http
         self._patience_s = patience_s
+        self._max_bytes = max_bytes
         self._breaker = Breaker()
         self._has_answered = False
         self._last_error = ""
@@ -115,6 +124,7 @@ class GymServer:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
+            await asyncio.sleep(0)  # the loop closes the connection's socket in its next round
 
     async def _watch(self) -> None:
         """Notice that the server went away also while no request is on its way.
@@ -133,9 +143,11 @@ class GymServer:
             except OSError:
                 pass  # no such host, no descriptor left: says nothing about the server
             else:
-                with contextlib.suppress(OSError):
-                    await reader.read(1)
-                writer.close()
+                try:
+                    with contextlib.suppress(OSError):
+                        await reader.read(1)
+                finally:  # also when the watch is cancelled
+                    writer.close()
             await asyncio.sleep(WATCH_S)
 
     def _start_watching(self) -> None:
@@ -154,7 +166,10 @@ class GymServer:
             await self._may_ask()
             self._breaker.begin()
             try:
-                answer, is_same = await self._send(path, data, session, timeout_s)
+                answer, is_same = await self._send(path, data, session, timeout_s, boundary)
+            except Failure:
+                self._breaker.succeed()  # it answers, but more than we read
+                raise
             except aiohttp.ClientConnectorError as error:
                 # Nothing was delivered, so asking again is safe; a session, however, is gone with its server.
                 self._last_error = f"cannot connect: {error.os_error.strerror or error.os_error}"
@@ -189,8 +204,8 @@ class GymServer:
         if session.outages is None or path in self._missing_paths:
             return
         try:
-            answer, _ = await asyncio.shield(self._send(path, to_json(body), session, CLOSE_S))
-        except (aiohttp.ClientError, OSError, TimeoutError):
+            answer, _ = await asyncio.shield(self._send(path, to_json(body), session, CLOSE_S, "agent"))
+        except (aiohttp.ClientError, OSError, TimeoutError, Failure):
             return
         if answer.status in (404, 405):
             self._missing_paths.add(path)
@@ -216,14 +231,14 @@ class GymServer:
         return failure
 
     async def _send(
-        self, path: str, data: bytes, session: Session, timeout_s: float
+        self, path: str, data: bytes, session: Session, timeout_s: float, boundary: Boundary
     ) -> tuple[GymAnswer, bool]:
         headers = {"Content-Type": "application/json", **session.headers()}
         limit = aiohttp.ClientTimeout(total=timeout_s, sock_connect=30)
         async with self._http.post(
             self.url + path, data=data, headers=headers, timeout=limit, allow_redirects=False
         ) as answer:
-            body = await _read(answer)
+            body = await read_body(answer, self._max_bytes, boundary=boundary)
             is_same = session.keep(answer)
             if session.outages is None:
                 session.outages = self.outages
@@ -241,24 +256,9 @@ class GymServer:
             await asyncio.sleep(min(wait, 0.5))
 
 
-async def _read(answer: aiohttp.ClientResponse) -> bytes:
-    """The body, up to the limit; a longer one is an error of the connection."""
-    pieces: list[bytes] = []
-    received = 0
-    async for piece in answer.content.iter_chunked(1 << 16):
-        received += len(piece)
-        if received > MAX_ANSWER_BYTES:
-            raise aiohttp.ClientPayloadError(f"an answer of more than {MAX_ANSWER_BYTES >> 20} MB")
-        pieces.append(piece)
-    return b"".join(pieces)
-
-
 def open_http() -> aiohttp.ClientSession:
-    """The HTTP session of a run: no pool limit beside ours, and no shared cookie jar, since cookies belong to rollouts."""
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=15, ttl_dns_cache=300),
-        cookie_jar=aiohttp.DummyCookieJar(),
-    )
+    """The HTTP session of a run."""
+    return open_session(keepalive_s=15)
 
 
 def refuse_errors(answer: GymAnswer, what: str, boundary: Boundary) -> None:
@@ -268,8 +268,12 @@ def refuse_errors(answer: GymAnswer, what: str, boundary: Boundary) -> None:
         raise Failure(boundary, kind, f"{what}: {answer.message}", status=answer.status)
 
 
-def read_object(answer: GymAnswer, what: str, boundary: Boundary) -> JsonObject:
-    """The JSON object in a 200 answer; anything else is a `Failure`."""
+def read_object(answer: GymAnswer, what: str, boundary: Boundary, shape: type[Shape]) -> Shape:
+    """The JSON object in a 200 answer; anything else is a `Failure`.
+
+    Args:
+        shape: What the object is taken for; its fields are not checked.
+    """
     refuse_errors(answer, what, boundary)
     otherwise: FailureClass = "verifier" if boundary == "verifier" else "agent"
     try:
@@ -278,7 +282,7 @@ def read_object(answer: GymAnswer, what: str, boundary: Boundary) -> JsonObject:
         raise Failure(boundary, otherwise, f"{what}: torn JSON: {error}") from error
     if not isinstance(value, dict):
         raise Failure(boundary, otherwise, f"{what}: answered with no object")
-    return value
+    return cast("Shape", value)
 
 
 def _class_of(status: int, boundary: Boundary) -> FailureClass:

@@ -70,7 +70,7 @@ class Template:
                 eos_token="",
                 pad_token="",
             )
-        except Exception as error:
+        except Exception as error:  # a template is somebody's program and may raise anything
             raise Inexpressible(f"the template refuses it: {str(error).splitlines()[0][:120]}") from error
         return text
 
@@ -105,32 +105,32 @@ def _environment() -> Any:
 
 def template_file(path: str) -> Path:
     """The file that `--template` names: itself, or the one with the chat template in a model's folder."""
-    place = Path(path)
-    if place.is_dir():
+    file = Path(path)
+    if file.is_dir():
         names = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
-        place = next((place / name for name in names if (place / name).is_file()), place / names[0])
-    if not place.is_file():
+        file = next((file / name for name in names if (file / name).is_file()), file / names[0])
+    if not file.is_file():
         raise UsageError(
             f"--template {path}: no chat template there", hint="give a .jinja file or tokenizer_config.json"
         )
-    return place
+    return file
 
 
 def load_template(path: str) -> Template:
     """The template in a file, a `tokenizer_config.json`, or a model's folder."""
-    place = template_file(path)
-    text = place.read_text(encoding="utf-8")
-    if place.suffix == ".json":
-        found = msgspec.json.decode(text).get("chat_template")
-        if isinstance(found, list):
-            by_name = {item["name"]: item["template"] for item in found}
-            found = by_name.get("tool_use") or by_name.get("default")
-        if not isinstance(found, str):
+    file = template_file(path)
+    text = file.read_text(encoding="utf-8")
+    if file.suffix == ".json":
+        template = msgspec.json.decode(text).get("chat_template")
+        if isinstance(template, list):
+            by_name = {item["name"]: item["template"] for item in template}
+            template = by_name.get("tool_use") or by_name.get("default")
+        if not isinstance(template, str):
             raise UsageError(
-                f"{place}: it has no chat_template", hint="give the template itself, a .jinja file"
+                f"{file}: it has no chat_template", hint="give the template itself, a .jinja file"
             )
-        text = found
-    return Template(text, place.name)
+        text = template
+    return Template(text, file.name)
 
 
 class Picked(NamedTuple):
@@ -232,7 +232,7 @@ class Prover:
             if not self._shows_tools and any(m["role"] == "tool" or m.get("tool_calls") for m in messages):
                 raise Inexpressible("the template shows no tool calls and results")
             last = messages[-1]
-            said = last["content"] if isinstance(last["content"], str) else ""
-            tail = said.strip().rpartition("\n")[2].strip()
+            last_text = last["content"] if isinstance(last["content"], str) else ""
+            tail = last_text.strip().rpartition("\n")[2].strip()
             if tail and tail not in text:
                 raise Inexpressible("the template does not show the last message")

@@ -6,13 +6,14 @@ logged or shown, not even in an error message.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal, TypedDict
 from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 import yaml
 
+from rollforge.endpoint import read_body
 from rollforge.errors import Failure, UsageError
 from rollforge.records import from_json
 from rollforge.registry import did_you_mean
@@ -34,22 +35,22 @@ class Directory(msgspec.Struct, frozen=True):
         if agent is None and len(urls) == 1:
             return next(iter(urls.values()))
         if agent is None or agent not in urls:
-            known = ", ".join(sorted(urls)) or "none"
+            agent_names = ", ".join(sorted(urls)) or "none"
             what = "the row names no agent" if agent is None else f"the head server knows no agent {agent!r}"
             near = did_you_mean(agent or "", urls)
-            raise Failure("agent", "permanent", f"{what}{near} (it knows: {known})")
+            raise Failure("agent", "permanent", f"{what}{near} (it knows: {agent_names})")
         return urls[agent]
 
 
 async def read_directory(head_url: str, http: aiohttp.ClientSession) -> Directory:
-    """Ask the head server who is there."""
+    """Ask the head server for its agents."""
     url = head_url.rstrip("/") + "/global_config_dict_yaml"
     hint = (
         "is NeMo Gym running there? `gym env status` tells its head server's address (port 11000 by default)"
     )
     try:
-        async with http.get(url, timeout=aiohttp.ClientTimeout(total=30)) as answer:
-            body = await answer.read()
+        async with http.get(url, timeout=aiohttp.ClientTimeout(total=30), allow_redirects=False) as answer:
+            body = await read_body(answer, boundary="agent")
             if answer.status != 200:
                 raise UsageError(
                     f"--gym-head {head_url}: HTTP {answer.status} from /global_config_dict_yaml", hint=hint
@@ -58,10 +59,29 @@ async def read_directory(head_url: str, http: aiohttp.ClientSession) -> Director
         raise UsageError(
             f"--gym-head {head_url} does not answer: {type(error).__name__}", hint=hint
         ) from error
+    except Failure as failure:
+        raise UsageError(f"--gym-head {head_url}: {failure}", hint=hint) from failure
     return directory_of(_parse(body, head_url), urlsplit(head_url).hostname or "127.0.0.1")
 
 
-def _parse(body: bytes, head_url: str) -> dict[str, object]:
+class _NamedJson(TypedDict, total=False):
+    name: str
+
+
+class _ServerJson(TypedDict, total=False):
+    """The settings of one server."""
+
+    host: str
+    port: int
+    resources_server: _NamedJson
+    agent_server: _NamedJson
+
+
+HeadConfig = dict[str, dict[Kind, dict[str, _ServerJson]]]
+"""`{name: {kind: {implementation: settings}}}`, beside other settings of any shape."""
+
+
+def _parse(body: bytes, head_url: str) -> HeadConfig:
     """The config: YAML inside a JSON string. Errors quote none of it."""
     try:
         text = from_json(body)
@@ -73,7 +93,7 @@ def _parse(body: bytes, head_url: str) -> dict[str, object]:
     return config
 
 
-def directory_of(config: dict[str, object], head_host: str) -> Directory:
+def directory_of(config: HeadConfig, head_host: str) -> Directory:
     """The agents in a config, and the resources server each of them names."""
     agents: dict[str, str] = {}
     resources: dict[str, str] = {}
@@ -86,13 +106,15 @@ def directory_of(config: dict[str, object], head_host: str) -> Directory:
             agents[str(name)] = url
         named = agent.get("resources_server")
         server = named.get("name") if isinstance(named, dict) else None
-        found = _implementation(config.get(server), "resources_servers") if server is not None else None
-        if found is not None and (url := _url(found, head_host)):
+        implementation = (
+            _implementation(config.get(server), "resources_servers") if server is not None else None
+        )
+        if implementation is not None and (url := _url(implementation, head_host)):
             resources[str(name)] = url
     return Directory(agents, resources)
 
 
-def _environment_urls(config: dict[str, object], head_host: str) -> dict[str, str]:
+def _environment_urls(config: HeadConfig, head_host: str) -> dict[str, str]:
     """Agent → the environment server in front of it; an agent behind several is reached directly."""
     urls: dict[str, set[str]] = {}
     for entry in config.values():
@@ -101,10 +123,10 @@ def _environment_urls(config: dict[str, object], head_host: str) -> dict[str, st
         named = server.get("agent_server") if server is not None else None
         if url is not None and isinstance(named, dict) and isinstance(named.get("name"), str):
             urls.setdefault(named["name"], set()).add(url)
-    return {agent: next(iter(found)) for agent, found in urls.items() if len(found) == 1}
+    return {agent: next(iter(agent_urls)) for agent, agent_urls in urls.items() if len(agent_urls) == 1}
 
 
-def _implementation(entry: Any, kind: Kind) -> dict[str, object] | None:
+def _implementation(entry: dict[Kind, dict[str, _ServerJson]] | None, kind: Kind) -> _ServerJson | None:
     """A server's own settings: `{name: {kind: {implementation: settings}}}`."""
     family = entry.get(kind) if isinstance(entry, dict) else None
     if not isinstance(family, dict):
@@ -112,7 +134,7 @@ def _implementation(entry: Any, kind: Kind) -> dict[str, object] | None:
     return next((settings for settings in family.values() if isinstance(settings, dict)), None)
 
 
-def _url(settings: dict[str, object], head_host: str) -> str | None:
+def _url(settings: _ServerJson, head_host: str) -> str | None:
     host, port = str(settings.get("host") or ""), settings.get("port")
     if not isinstance(port, int):
         return None

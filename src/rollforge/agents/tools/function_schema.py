@@ -14,7 +14,8 @@ import msgspec
 
 from rollforge.agents.tools.base import ToolError, function_tool
 from rollforge.errors import UsageError
-from rollforge.records import JsonObject, to_json
+from rollforge.json_shapes import SchemaJson, ToolJson
+from rollforge.records import to_json
 
 
 class DocstringTexts(NamedTuple):
@@ -39,7 +40,8 @@ def read_docstring(function: Callable[..., Any]) -> DocstringTexts:
         for name in parameter.arg_name.split(",")
     }
     return DocstringTexts(
-        (parsed.description or "").strip(), {name: said for name, said in texts.items() if said}
+        (parsed.description or "").strip(),
+        {name: description for name, description in texts.items() if description},
     )
 
 
@@ -75,7 +77,7 @@ class FunctionTool:
                 keywords[parameter.name] = getattr(values, parameter.name)
         return args, keywords
 
-    def _schema(self) -> JsonObject:
+    def _schema(self) -> ToolJson:
         docstring = read_docstring(self.function)
         try:
             whole = msgspec.json.schema(self._arguments)
@@ -91,7 +93,7 @@ class FunctionTool:
             text = _annotated_text(self._hints.get(name)) or docstring.parameters.get(name)
             if text and "description" not in part:
                 part["description"] = text
-        parameters = {
+        parameters: SchemaJson = {
             "type": "object",
             "properties": properties,
             "required": own.get("required", []),

@@ -6,22 +6,21 @@ rollout's reward is their sum. A rollout at the turn limit is truncated, not fai
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import msgspec
 
-from rollforge.agents.gym_rows import complete_response, task_row
-from rollforge.agents.gym_server import GymServer, Session, read_object
+from rollforge.agents.nemo_gym.gym_rows import complete_response, task_row
+from rollforge.agents.nemo_gym.gym_server import GymServer, Session, read_object
 from rollforge.agents.transcript import Transcript, input_items
 from rollforge.endpoint import Model
 from rollforge.errors import Failure
-from rollforge.records import JsonObject, Task, Verdict
+from rollforge.json_shapes import ItemJson, ParamsJson, ResponseJson, RowJson
+from rollforge.records import Task, Verdict
 
 
 class GymnasiumEpisode(msgspec.Struct, frozen=True, kw_only=True):
     """A finished episode."""
 
-    response: JsonObject
+    response: ResponseJson
     verdict: Verdict
     endpoint: str
     requests: int
@@ -72,13 +71,13 @@ async def _play(
     server: GymServer,
     session: Session,
     task: Task,
-    row: Mapping[str, object],
+    row: RowJson,
     reset: _Step,
     sample: int,
     max_turns: int,
     timeout_s: float,
 ) -> GymnasiumEpisode:
-    params = {**task.params, "input": [*input_items(task.params.get("input")), *_observed(reset)]}
+    params: ParamsJson = {**task.params, "input": [*input_items(task.params.get("input")), *_observed(reset)]}
     if not params["input"]:
         raise Failure("agent", "permanent", "neither the row nor /reset gives a prompt")
     transcript = Transcript(params)
@@ -87,18 +86,16 @@ async def _play(
         while True:
             answer = await model.respond(transcript.next_params(), sample)
             transcript.add_answer(answer)
-            body = {**row, "response": complete_response(answer.response, task.params)}
+            body: RowJson = {**row, "response": complete_response(answer.response, task.params)}
             step = await _ask(server, session, "/step", body, timeout_s)
             reward += step.reward
             if step.terminated or step.truncated:
                 break
-            transcript.add_outputs(
-                [
-                    {"type": "function_call_output", "call_id": output.call_id, "output": output.output}
-                    for output in step.info.tool_outputs
-                ]
-                + _observed(step)
-            )
+            outputs: list[ItemJson] = [
+                {"type": "function_call_output", "call_id": output.call_id, "output": output.output}
+                for output in step.info.tool_outputs
+            ]
+            transcript.add_outputs([*outputs, *_observed(step)])
             if transcript.turns >= max_turns:
                 break
     except Failure as failure:
@@ -119,17 +116,15 @@ async def _play(
     )
 
 
-def _observed(step: _Step) -> list[JsonObject]:
+def _observed(step: _Step) -> list[ItemJson]:
     if not step.observation:
         return []
     return [{"role": "user", "content": step.observation, "type": "message"}]
 
 
-async def _ask(
-    server: GymServer, session: Session, path: str, body: Mapping[str, object], timeout_s: float
-) -> _Step:
+async def _ask(server: GymServer, session: Session, path: str, body: RowJson, timeout_s: float) -> _Step:
     answer = await server.post(path, body, session=session, boundary="agent", timeout_s=timeout_s)
-    value = read_object(answer, path, "agent")
+    value = read_object(answer, path, "agent", RowJson)
     try:
         return msgspec.convert(value, _Step)
     except msgspec.ValidationError as error:

@@ -6,12 +6,23 @@ Their failure keys count: a failed judge is never a reward, whatever number is b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final, cast
 
 from rollforge.agents.base import NotKept
-from rollforge.agents.transcript import input_items, objects_in
+from rollforge.agents.nemo_gym.gym_json import EpisodeAnswerJson, EpisodeJson, TaskIdJson
+from rollforge.agents.transcript import input_items
 from rollforge.errors import Failure, FailureClass
+from rollforge.json_shapes import (
+    ItemJson,
+    ParamsJson,
+    PartJson,
+    ResponseJson,
+    RowJson,
+    UsageJson,
+    items_in,
+    parts_in,
+    without,
+)
 from rollforge.records import (
     FAILURE_KEY,
     OWN_KEY,
@@ -20,14 +31,13 @@ from rollforge.records import (
     ROLLOUT_KEY,
     TASK_KEY,
     TERMINAL_KEY,
-    JsonObject,
     Task,
     Verdict,
 )
 
-NO_PERSIST_KEY = "_ng_no_persist"
-JUDGE_ERROR_KEY = "_ng_failure_judge_error"
-JUDGE_FAILED = "judge_failed"
+NO_PERSIST_KEY: Final = "_ng_no_persist"
+JUDGE_ERROR_KEY: Final = "_ng_failure_judge_error"
+JUDGE_FAILED: Final = "judge_failed"
 
 _KNOWN_REASONS = ("max_output_tokens", "content_filter")
 _CLASS_OF: dict[str, FailureClass] = {
@@ -42,21 +52,22 @@ _CLASS_OF: dict[str, FailureClass] = {
 """Their classes that have a name here; every other one is a failure of class `agent`."""
 
 
-def task_row(task: Task) -> JsonObject:
+def task_row(task: Task) -> RowJson:
     """The row as their servers take it."""
-    row = {key: value for key, value in task.items() if key != OWN_KEY}
+    row = cast("RowJson", {key: value for key, value in task.items() if key != OWN_KEY})
     row[PARAMS_KEY] = {**task.params, "input": input_items(task.params.get("input"))}
     return row
 
 
-def verify_body(task: Task, response: Mapping[str, object]) -> JsonObject:
+def verify_body(task: Task, response: ResponseJson) -> RowJson:
     """The body of `/verify`: the row and a response that their schema accepts."""
     return {**task_row(task), "response": complete_response(response, task.params)}
 
 
-def complete_response(response: Mapping[str, object], params: Mapping[str, object]) -> JsonObject:
+def complete_response(response: ResponseJson, params: ParamsJson) -> ResponseJson:
     """The response with every field their schema requires, and none that it refuses."""
-    whole: JsonObject = {
+    absent = [key for key, value in response.items() if value is None]
+    whole: ResponseJson = {
         "id": "",
         "created_at": 0,
         "model": "",
@@ -64,65 +75,71 @@ def complete_response(response: Mapping[str, object], params: Mapping[str, objec
         "parallel_tool_calls": True,
         "tool_choice": "auto",
         "tools": [],
-        **{key: value for key, value in response.items() if value is not None and key != OWN_KEY},
+        **without(response, (*absent, OWN_KEY)),
     }
-    for key in ("parallel_tool_calls", "tool_choice", "tools"):
-        if params.get(key) is not None:
-            whole[key] = params[key]
+    if (is_parallel := params.get("parallel_tool_calls")) is not None:
+        whole["parallel_tool_calls"] = is_parallel
+    if (choice := params.get("tool_choice")) is not None:
+        whole["tool_choice"] = choice
+    if (tools := params.get("tools")) is not None:
+        whole["tools"] = tools
     details = response.get("incomplete_details")
     if not isinstance(details, dict) or details.get("reason") not in _KNOWN_REASONS:
         whole["incomplete_details"] = None
     whole["output"] = [
-        _complete_item(item, place) for place, item in enumerate(objects_in(response.get("output")))
+        _complete_item(item, number) for number, item in enumerate(items_in(response.get("output")))
     ]
     whole["usage"] = _complete_usage(response.get("usage"))
     return whole
 
 
-def _complete_item(item: Mapping[str, object], place: int) -> JsonObject:
-    whole = {"type": "message" if "role" in item else "reasoning", **item}
+def _complete_item(item: ItemJson, position: int) -> ItemJson:
+    whole: ItemJson = {"type": "message" if "role" in item else "reasoning", **item}
     whole.pop(OWN_KEY, None)
     if whole["type"] == "message":
-        whole = {"id": f"msg_{place}", "role": "assistant", "status": "completed", **whole}
+        whole = {"id": f"msg_{position}", "role": "assistant", "status": "completed", **whole}
         content = whole.get("content")
-        parts = (
-            [{"type": "output_text", "text": content}] if isinstance(content, str) else objects_in(content)
+        parts: list[PartJson] = (
+            [{"type": "output_text", "text": content}] if isinstance(content, str) else parts_in(content)
         )
-        whole["content"] = [
-            {"annotations": [], **part} if part.get("type") == "output_text" else part for part in parts
-        ]
+        whole["content"] = [_complete_part(part) for part in parts]
     elif whole["type"] == "reasoning":
-        whole = {"id": f"rs_{place}", "summary": [], **whole}
+        whole = {"id": f"rs_{position}", "summary": [], **whole}
     return whole
 
 
-def _complete_usage(usage: Any) -> JsonObject | None:
-    if not isinstance(usage, dict) or not isinstance(usage.get("input_tokens"), int):
+def _complete_part(part: PartJson) -> PartJson:
+    return {"annotations": [], **part} if part.get("type") == "output_text" else part
+
+
+def _complete_usage(usage: UsageJson | None) -> UsageJson | None:
+    counted = usage.get("input_tokens") if isinstance(usage, dict) else None
+    if usage is None or not isinstance(counted, int):
         return None
-    total = usage["input_tokens"] + (usage.get("output_tokens") or 0)
+    total = counted + (usage.get("output_tokens") or 0)
     return {
         "output_tokens": 0,
         "total_tokens": total,
-        **{key: value for key, value in usage.items() if value is not None},
+        **without(usage, [key for key, value in usage.items() if value is None]),
         "input_tokens_details": {"cached_tokens": 0, **(usage.get("input_tokens_details") or {})},
         "output_tokens_details": {"reasoning_tokens": 0, **(usage.get("output_tokens_details") or {})},
     }
 
 
-def failure_class(result: Mapping[str, object]) -> str | None:
+def failure_class(result: RowJson) -> str | None:
     """The failure that a row declares, if it does."""
     if result.get(FAILURE_KEY):
         return str(result[FAILURE_KEY])
     return JUDGE_FAILED if result.get(JUDGE_FAILED) is True else None
 
 
-def refuse_unkept(result: Mapping[str, object]) -> None:
+def refuse_unkept(result: RowJson) -> None:
     """Raise `NotKept` for a row that its server wants written nowhere."""
     if result.get(NO_PERSIST_KEY):
         raise NotKept(failure_class(result) or "the server asked not to keep this rollout")
 
 
-def verdict_of(result: Mapping[str, object], task: Task) -> Verdict:
+def verdict_of(result: RowJson, task: Task) -> Verdict:
     """The verdict in a `/verify` answer, without reward where it was skipped; raises `Failure` of class `verifier` when it failed."""
     declared = failure_class(result)
     if declared is not None:
@@ -131,22 +148,22 @@ def verdict_of(result: Mapping[str, object], task: Task) -> Verdict:
     if result.get("mask_sample") is True and result.get("failure_kind"):
         reason = result.get("failure_reason") or "no reason given"
         raise _declared(result, Failure("verifier", "verifier", f"{result['failure_kind']}: {reason}"))
-    kept = {
+    fields: dict[str, object] = {
         key: value
         for key, value in result.items()
         if key not in RESERVED_KEYS and not key.startswith("_ng_") and not _is_echo(key, value, task)
     }
-    if kept.get("verification_skipped") is True or kept.get("mask_sample") is True:
-        kept["reward"] = None  # a number of their configuration, or one that is no measurement
-    elif kept.get("reward") is None:
+    if fields.get("verification_skipped") is True or fields.get("mask_sample") is True:
+        fields["reward"] = None  # a number of their configuration, or one that is no measurement
+    elif fields.get("reward") is None:
         raise Failure("verifier", "verifier", "the server's verdict has no reward")
     try:
-        return Verdict.from_value(kept)
+        return Verdict.from_value(fields)
     except ValueError as error:
         raise Failure("verifier", "verifier", f"the server's verdict cannot be used: {error}") from error
 
 
-def attempt_failure(result: Mapping[str, object]) -> Failure | None:
+def attempt_failure(result: RowJson) -> Failure | None:
     """The failure of the whole attempt that an agent server's row declares; a failed judge is none, for the response is there."""
     declared = failure_class(result)
     if declared is None or (declared == JUDGE_FAILED and isinstance(result.get("response"), dict)):
@@ -159,24 +176,26 @@ def attempt_failure(result: Mapping[str, object]) -> Failure | None:
     return _declared(result, failure)
 
 
-def episode_of(task: Task, rollout: str) -> JsonObject:
+def episode_of(task: Task, rollout: str) -> EpisodeJson:
     """The episode request of a typed environment server; a plain row becomes the input of a task of its own."""
     row = task_row(task)
-    identity, given = row.get("task_id"), row.get("task_input")
-    if not isinstance(identity, dict):
-        identity = {"taskset": task.agent or "rollforge", "task_id": str(identity or task.index)}
-    if not isinstance(given, dict):
-        given = {key: value for key, value in row.items() if key not in _NOT_TASK_INPUT}
+    identity, task_input = row.get("task_id"), row.get("task_input")
+    plain: TaskIdJson = {"taskset": task.agent or "rollforge", "task_id": str(identity or task.index)}
     return {
         "episode_id": {"rollout_id": rollout, "attempt": 0},
-        "task": {"task_id": identity, "task_input": given},
+        "task": {
+            "task_id": cast("TaskIdJson", identity) if isinstance(identity, dict) else plain,
+            "task_input": cast("RowJson", task_input)
+            if isinstance(task_input, dict)
+            else without(row, _NOT_TASK_INPUT),
+        },
     }
 
 
 _NOT_TASK_INPUT = frozenset({TASK_KEY, ROLLOUT_KEY, "agent_ref", "task_id"})
 
 
-def result_of_episode(answer: Mapping[str, object]) -> JsonObject:
+def result_of_episode(answer: EpisodeAnswerJson) -> RowJson:
     """The result in an environment server's answer, as an agent server's row would say it."""
     result, failure = answer.get("result"), answer.get("failure")
     if isinstance(result, dict):
@@ -204,7 +223,7 @@ def failure_kind(failure: Failure) -> str:
     return "agent_request_failed" if failure.boundary == "model" else "agent_run_error"
 
 
-def _declared(result: Mapping[str, object], failure: Failure) -> Failure:
+def _declared(result: RowJson, failure: Failure) -> Failure:
     kind = result.get("failure_kind") or failure_class(result)
     failure.peer_kind = str(kind) if kind else None
     failure.is_terminal = bool(result.get(TERMINAL_KEY))

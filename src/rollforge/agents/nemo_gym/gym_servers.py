@@ -7,8 +7,9 @@ from typing import Literal
 import aiohttp
 
 from rollforge.agents.base import AgentOptions, Preparation
-from rollforge.agents.gym_head import Directory, read_directory
-from rollforge.agents.gym_server import GymServer, open_http
+from rollforge.agents.nemo_gym.gym_head import Directory, read_directory
+from rollforge.agents.nemo_gym.gym_server import GymServer, open_http
+from rollforge.agents.nemo_gym.routing import Routes
 from rollforge.errors import UsageError
 from rollforge.records import JsonFields, Task
 from rollforge.registry import did_you_mean
@@ -34,28 +35,30 @@ class GymServers:
     async def prepare(
         self, *, fingerprint: JsonFields, asks_model: bool = True, judges: bool = False
     ) -> Preparation:
-        """Find the servers; refuses an `--agent-name` that the head does not know."""
+        """Find the servers; refuses agents that the head does not know."""
         self._http = open_http()
         agents: frozenset[str] | None = None
         needs: tuple[str, ...] = ()
-        name = self._options.agent_name
+        routes = Routes.parse(self._options.agent_name, self._options.agent_map, self._options.fan_out)
         if not self._url:
             urls = await self._read_head(self._http)
             agents = frozenset(urls)
-            if name is not None and name not in urls:
-                raise UsageError(
-                    f"--agent-name {name}: the head server knows no such agent{did_you_mean(name, sorted(agents))}",
-                    hint=f"it knows: {', '.join(sorted(agents))}",
-                )
-            needs = ("agent_ref",) if len(urls) > 1 and name is None else ()
+            for name in routes.agents:
+                if name not in urls:
+                    flag = "--agent-name" if name == self._options.agent_name else "--agent-map or --fan-out"
+                    raise UsageError(
+                        f"{flag} {name}: the head server knows no such agent{did_you_mean(name, sorted(agents))}",
+                        hint=f"it knows: {', '.join(sorted(agents))}",
+                    )
+            needs = ("agent_ref",) if len(urls) > 1 else ()
         return Preparation(
             needs=needs,
             agents=agents,
-            agent_name=name,
+            routes=routes,
             may_lack_prompt=True,
             asks_model=asks_model,
             judges=judges,
-            fingerprint=fingerprint | ({"agent_name": name} if name else {}),
+            fingerprint=fingerprint | routes.fingerprint,
         )
 
     async def _read_head(self, http: aiohttp.ClientSession) -> dict[str, str]:
@@ -72,11 +75,15 @@ class GymServers:
         """The row's server; raises `Failure` when the head does not know the row's agent."""
         url = self._url
         if url is None and self._directory is not None:
-            agent = self._options.agent_name or task.agent
-            url = self._directory.find(self._urls(self._directory), agent)
+            url = self._directory.find(self._urls(self._directory), task.agent)
         assert url is not None and self._http is not None, "the servers have not been opened"
         if url not in self._servers:
-            self._servers[url] = GymServer(url, self._http, patience_s=self._options.outage_patience_s)
+            self._servers[url] = GymServer(
+                url,
+                self._http,
+                patience_s=self._options.outage_patience_s,
+                max_bytes=self._options.max_response_bytes,
+            )
         return self._servers[url]
 
     async def close(self) -> None:

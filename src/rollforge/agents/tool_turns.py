@@ -7,26 +7,27 @@ half-way raises a `Failure` that carries the turns so far.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import time
 
 from rollforge.agents.base import PARTIAL
-from rollforge.agents.calls import answer_calls
+from rollforge.agents.tool_calls import answer_calls
 from rollforge.agents.tools.base import ToolSession
 from rollforge.agents.transcript import Transcript
-from rollforge.endpoint import Model
+from rollforge.endpoint import MAX_RESPONSE_BYTES, Model
 from rollforge.errors import Failure
-from rollforge.records import JsonObject
+from rollforge.json_shapes import ParamsJson, ResponseJson
 
 
 async def play(
     model: Model,
-    params: Mapping[str, object],
+    params: ParamsJson,
     session: ToolSession,
     *,
     sample: int,
     max_turns: int,
     tool_timeout_s: float | None,
-) -> tuple[Transcript, JsonObject]:
+    max_bytes: int = MAX_RESPONSE_BYTES,
+) -> tuple[Transcript, ResponseJson]:
     """Play one rollout to its end: the turns, and the response they make together."""
     transcript = Transcript(params)
     try:
@@ -35,7 +36,9 @@ async def play(
             if not calls or transcript.is_cut:
                 return transcript, transcript.response()
             # The last turn's calls are answered too: they may be what changes the world that a verifier looks at.
-            transcript.add_outputs(await answer_calls(calls, session, tool_timeout_s))
+            started = time.monotonic()
+            transcript.add_outputs(await answer_calls(calls, session, tool_timeout_s, max_bytes))
+            transcript.tool_seconds += time.monotonic() - started
             if transcript.turns >= max_turns:
                 return transcript, transcript.response(incomplete="max_turns")
     except Failure as failure:

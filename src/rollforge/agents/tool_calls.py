@@ -12,21 +12,25 @@ import time
 from collections.abc import Mapping
 
 from rollforge.agents.tools.base import ToolError, ToolSession
-from rollforge.agents.tools.limits import MAX_RESULT_BYTES
+from rollforge.endpoint import MAX_RESPONSE_BYTES
 from rollforge.errors import Failure
+from rollforge.json_shapes import ItemJson
 from rollforge.records import OWN_KEY, JsonObject, from_json, to_json
 from rollforge.store.reading import UNREADABLE
 
 
 async def answer_calls(
-    calls: list[JsonObject], session: ToolSession, timeout_s: float | None
-) -> list[JsonObject]:
+    calls: list[ItemJson],
+    session: ToolSession,
+    timeout_s: float | None,
+    max_bytes: int = MAX_RESPONSE_BYTES,
+) -> list[ItemJson]:
     """One `function_call_output` item per call, in call order. Without `timeout_s`, the session applies its own limit."""
     if len(calls) == 1 or not session.is_parallel:
-        return [await answer_call(call, session, timeout_s) for call in calls]
+        return [await answer_call(call, session, timeout_s, max_bytes) for call in calls]
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(answer_call(call, session, timeout_s)) for call in calls]
+            tasks = [group.create_task(answer_call(call, session, timeout_s, max_bytes)) for call in calls]
     except BaseExceptionGroup as errors:
         # One tool's server is gone: the others were cancelled, and the first error says why.
         raise errors.exceptions[0] from None
@@ -34,8 +38,11 @@ async def answer_calls(
 
 
 async def answer_call(
-    call: Mapping[str, object], session: ToolSession, timeout_s: float | None
-) -> JsonObject:
+    call: ItemJson,
+    session: ToolSession,
+    timeout_s: float | None,
+    max_bytes: int = MAX_RESPONSE_BYTES,
+) -> ItemJson:
     """The output item for one call."""
     started = time.monotonic()
     name = str(call.get("name") or "")
@@ -43,9 +50,10 @@ async def answer_call(
     try:
         arguments = parse_arguments(call.get("arguments"))
         text = await _call_in_time(session, name, arguments, timeout_s)
-        if len(text) > MAX_RESULT_BYTES:
+        if len(text) > max_bytes:
             raise tool_error(
-                "too-large", f"the tool {name} returned {len(text):,} characters, which is too much"
+                "too-large",
+                f"the tool {name} returned {len(text):,} characters, which is too much (--max-response-bytes)",
             )
     except ToolError as problem:
         text, error = problem.text, problem.kind

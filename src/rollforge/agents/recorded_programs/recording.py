@@ -1,0 +1,119 @@
+"""Shared parts of agents whose model calls go through the recording proxy: the proxy, the file of calls, the resulting rollout."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import itertools
+import os
+from collections.abc import Sequence as Listed
+from pathlib import Path
+
+from rollforge.agents.transcript import sum_usage
+from rollforge.endpoint import Model
+from rollforge.json_shapes import ResponseJson, UsageJson
+from rollforge.proxy import ProgramSession, RecordedCall, RecordingProxy, Sequence
+from rollforge.records import Task
+from rollforge.store import DurableFile, RunFiles
+from rollforge.store.atomic import make_directory
+
+
+class Recording:
+    """The proxy of one run and its file of calls; a session for every attempt at a rollout."""
+
+    def __init__(self, model: Model) -> None:
+        self.proxy = RecordingProxy(model)
+        self._model = model
+        self._journal: DurableFile | None = None
+        self._journal_lock = -1
+
+    async def start(self, out: str, socket: Path | None = None) -> None:
+        """Listen, and open the file of calls of the run `out`; nothing is kept where it is empty."""
+        await self.proxy.start(socket)
+        if out:
+            path, self._journal_lock = claim_journal(RunFiles(out))
+            self._journal = DurableFile(path)
+            await self._journal.start()
+
+    def session(self, task: Task, sample: int) -> ProgramSession:
+        """A new session; its calls are answered once the proxy knows it."""
+        return ProgramSession(
+            model=self._model,
+            journal=self._journal or _NoJournal(),
+            imposed=task.params,
+            task=task.index,
+            sample=sample,
+        )
+
+    async def close(self) -> None:
+        """Stop the proxy and close the file of calls."""
+        await self.proxy.close()
+        if self._journal is not None:
+            journal, self._journal = self._journal, None
+            try:
+                await journal.close()
+            finally:
+                os.close(self._journal_lock)
+
+
+def claim_journal(files: RunFiles) -> tuple[Path, int]:
+    """The file of calls that this process alone writes, and an open handle that holds it.
+
+    Several worker processes of one run have a file each: `rollouts_calls.jsonl`, `rollouts_calls_2.jsonl`, …
+    """
+    make_directory(files.calls.parent)
+    for number in itertools.count(1):
+        path = files.calls if number == 1 else files.calls.with_name(f"{files.stem}_calls_{number}.jsonl")
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            continue
+        return path, handle
+    raise AssertionError("unreachable")
+
+
+class _NoJournal:
+    """For an agent without a run on disk: nothing is kept."""
+
+    def append(self, line: bytes) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.set_result(None)
+        return future
+
+
+def merged_response(
+    main: Sequence,
+    calls: Listed[RecordedCall],
+    others: Listed[RecordedCall] = (),
+    *,
+    numbers: UsageJson | None = None,
+) -> ResponseJson:
+    """The main sequence as one response: identity and status of its last turn, usage over every call of the rollout.
+
+    Args:
+        calls: The calls of the main sequence's session.
+        others: Calls of the rollout's other sessions.
+        numbers: More numbers for its usage.
+    """
+    by_number = {call.number: call for call in calls}
+    last = by_number[main.calls[-1]].response or {}
+    usages = [call.response.get("usage") for call in (*calls, *others) if call.response is not None]
+    counted = sum_usage([usage if isinstance(usage, dict) else None for usage in usages]) or {}
+    response: ResponseJson = {
+        **last,
+        "output": main.output,
+        "usage": {**counted, "model_calls": len(usages), **(numbers or {})},
+    }
+    if main.prompt.get("tools"):
+        response["tools"] = main.prompt["tools"]
+    return response
+
+
+def sequence_numbers(sequences: Listed[Sequence]) -> UsageJson:
+    """What the index shows of the sequences: how many there are, and how many turns of the main one drifted."""
+    numbers: UsageJson = {"sequences": len(sequences)}
+    if sequences[0].fidelity != "text":
+        numbers["drift_turns"] = sequences[0].drift.turns if sequences[0].drift else 0
+    return numbers

@@ -1,0 +1,157 @@
+"""One rollout at the proxy: its secret, its calls, and what became of them.
+
+A request that comes again (the same body, the same `Idempotency-Key`) gets the answer it got, and is one call. Every call that ends
+is on disk before the program sees its answer. After `close` nothing more is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import secrets
+import time
+from collections import Counter
+from typing import Protocol
+
+from rollforge.endpoint import Model
+from rollforge.endpoint.client import Outage
+from rollforge.errors import FATAL, Failure
+from rollforge.json_shapes import ParamsJson, items_in
+from rollforge.proxy.asking import AnyApi, RequestJson, allowed_params, hidden
+from rollforge.proxy.calls import CallOrigin, RecordedCall, call_line
+
+COMPARED = 16
+"""How many earlier calls a line is compared with for the items that it need not repeat."""
+
+MOST_CALLS = 10_000
+"""Calls in one rollout; a program that asks more is caught in a loop."""
+
+
+class CallJournal(Protocol):
+    """Where ended calls are kept; `store.DurableFile` is one."""
+
+    def append(self, line: bytes) -> asyncio.Future[None]:
+        """Done when the line is on disk."""
+
+
+class SessionClosed(Exception):
+    """The rollout has ended: this call came too late."""
+
+
+class ProgramSession:
+    """The calls of one attempt at a rollout."""
+
+    def __init__(
+        self,
+        *,
+        model: Model,
+        journal: CallJournal,
+        imposed: ParamsJson,
+        task: int,
+        sample: int,
+        max_calls: int = MOST_CALLS,
+    ) -> None:
+        self.secret = secrets.token_hex(16)
+        self.origin = CallOrigin(secrets.token_hex(8), task, sample)
+        self.calls: list[RecordedCall] = []
+        """Every call that ended, by number."""
+        self.late = 0
+        """Calls that came after the end."""
+        self.left_out: Counter[str] = Counter()
+        """Tools that the program offered and no model server can run."""
+        self.fatal: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
+        """A failure that no further call can repair; the runner of the program waits for it."""
+        self._model = model
+        self._journal = journal
+        self._imposed = imposed
+        self._max_calls = max_calls
+        self._asked: dict[str, asyncio.Task[RecordedCall]] = {}
+        self._repeats: Counter[str] = Counter()
+        self._count = 0
+        self._is_closed = False
+
+    @property
+    def key(self) -> str:
+        """The API key that the program gets."""
+        return f"rf-{self.secret}"
+
+    @property
+    def failure(self) -> Failure | None:
+        """The failure of the last call, if the last call failed."""
+        return self.calls[-1].failure if self.calls else None
+
+    async def ask(self, api: AnyApi, body: RequestJson, identity: str) -> RecordedCall:
+        """The call for a request, made now, under way, or made before; raises `ValueError` for one that cannot be made.
+
+        Args:
+            identity: Equal for requests that are the same.
+        """
+        if self._is_closed:
+            self.late += 1
+            raise SessionClosed
+        earlier_call = self._asked.get(identity)
+        if earlier_call is not None and not (
+            earlier_call.done() and (earlier_call.cancelled() or earlier_call.result().failure)
+        ):
+            call = await asyncio.shield(earlier_call)
+            call.repeats += 1
+            return call
+        if self._count >= self._max_calls:
+            raise ValueError(f"the rollout has made {self._max_calls:,} calls, which is the limit")
+        params, left_out = allowed_params(self._continued(api.to_params(body)), self._imposed)
+        self.left_out.update(left_out)
+        call = RecordedCall(
+            number=self._count,
+            api=api.name,
+            is_streamed=bool(body.get("stream")),
+            params=params,
+            started=time.time(),
+        )
+        self._count += 1
+        task = asyncio.get_running_loop().create_task(self._make(call))
+        self._asked[identity] = task
+        return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """Answer nothing more; calls under way are dropped."""
+        self._is_closed = True
+        running = [task for task in self._asked.values() if not task.done()]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        self._asked.clear()
+        self.fatal.cancel()
+
+    async def _make(self, call: RecordedCall) -> RecordedCall:
+        """Ask the model and keep what came of it."""
+        begun = time.monotonic()
+        try:
+            answer = await self._model.respond(call.params, self.origin.sample)
+            call.response, call.endpoint = answer.response, answer.endpoint
+            call.requests, call.upstream = answer.requests, answer.api
+        except Failure as failure:
+            call.failure, call.requests = failure, failure.requests
+        finally:
+            self._model.release_large()
+        call.seconds = time.monotonic() - begun
+        await self._journal.append(call_line(self.origin, call, self.calls[-COMPARED:]))
+        bisect.insort(self.calls, call, key=lambda one: one.number)
+        if call.failure is not None and _is_hopeless(call.failure) and not self.fatal.done():
+            self.fatal.set_result(call.failure)
+        return call
+
+    def _continued(self, params: ParamsJson) -> ParamsJson:
+        """Params with the whole conversation in them, where the program named an earlier response instead."""
+        name = params.pop("previous_response_id", None)
+        if not name:
+            return params
+        for call in self.calls:
+            if call.response is not None and call.response.get("id") == name:
+                before = items_in(call.params.get("input"))
+                return {**params, "input": [*before, *hidden(call.response)["output"], *params["input"]]}
+        raise ValueError(f"previous_response_id {name!r} is no response of this rollout")
+
+
+def _is_hopeless(failure: Failure) -> bool:
+    """Whether the program should be stopped at once: the server is gone, or refuses every rollout."""
+    return failure.kind in FATAL or isinstance(failure, Outage)
