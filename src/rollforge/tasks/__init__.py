@@ -1,8 +1,9 @@
-"""Task files: reading rows from any container, making them Responses-shaped, and saying which lines are bad."""
+"""Tasks: reading rows from files of any container and from the Hub, making them Responses-shaped, and saying which lines are bad."""
 
+from rollforge.tasks.containers import read_lines
 from rollforge.tasks.file import TaskFile
-from rollforge.tasks.reading import read_lines
-from rollforge.tasks.rows import (
+from rollforge.tasks.hub import HubChoice, is_hub_name
+from rollforge.tasks.line_to_row import (
     BadRow,
     check_params,
     is_empty_prompt,
@@ -11,15 +12,23 @@ from rollforge.tasks.rows import (
     to_task_row,
     unwrap_typed_task,
 )
-from rollforge.tasks.template import PromptTemplate
+from rollforge.tasks.mapping import FieldMap
+from rollforge.tasks.prompt_template import PromptTemplate
+from rollforge.tasks.source import HubSplit, TaskSource, open_tasks
 
 __all__ = [
     "BadRow",
+    "FieldMap",
+    "HubChoice",
+    "HubSplit",
     "PromptTemplate",
     "TaskFile",
+    "TaskSource",
     "check_params",
     "is_empty_prompt",
+    "is_hub_name",
     "is_typed_task",
+    "open_tasks",
     "read_lines",
     "task_row",
     "to_task_row",

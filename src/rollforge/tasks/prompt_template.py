@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.records import JsonObject
+from rollforge.json_shapes import ItemJson
 from rollforge.registry import did_you_mean
 
 
@@ -40,7 +40,7 @@ class PromptTemplate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             _check_placeholders(text, path)
         return template
 
-    def items(self, row: Mapping[str, object]) -> list[JsonObject]:
+    def items(self, row: Mapping[str, object]) -> list[ItemJson]:
         """The input items for one row.
 
         Raises:

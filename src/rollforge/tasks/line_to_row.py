@@ -7,13 +7,14 @@ would silently coerce into something else (a wrong role, no content, a chat `too
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, cast
 
 import msgspec
 
-from rollforge.records import PARAMS_KEY, JsonObject, from_json, has_field
+from rollforge.json_shapes import ItemJson, ParamsJson, PartJson, RowJson, Shape
+from rollforge.records import PARAMS_KEY, from_json, has_field
 from rollforge.store.reading import UNREADABLE
-from rollforge.tasks.template import PromptTemplate
+from rollforge.tasks.prompt_template import PromptTemplate
 
 ROLES = ("user", "assistant", "system", "developer")
 
@@ -27,6 +28,13 @@ class BadRow(ValueError):
         self.path = path
 
 
+class RowMapping(Protocol):
+    """Makes fields of a task from the fields that a row has."""
+
+    def apply(self, row: Mapping[str, object]) -> RowJson:
+        """The row with the new fields; raises `BadRow`."""
+
+
 def to_task_row(
     line: bytes,
     *,
@@ -34,9 +42,13 @@ def to_task_row(
     template: PromptTemplate | None = None,
     needs: Sequence[str] = (),
     may_lack_prompt: bool = False,
-) -> JsonObject:
+    mapping: RowMapping | None = None,
+) -> RowJson:
     """Parse a line into a task row. With `may_lack_prompt`, an agent or environment makes the prompt."""
-    row = task_row(_parse(line), template=template, overrides=overrides, may_lack_prompt=may_lack_prompt)
+    parsed = _parse(line)
+    if mapping is not None:
+        parsed = mapping.apply(parsed)
+    row = task_row(parsed, template=template, overrides=overrides, may_lack_prompt=may_lack_prompt)
     for field in needs:
         if not has_field(row, field):
             raise BadRow(
@@ -51,17 +63,17 @@ def task_row(
     template: PromptTemplate | None = None,
     overrides: Mapping[str, Any] | None = None,
     may_lack_prompt: bool = False,
-) -> JsonObject:
+) -> RowJson:
     """The task row of a parsed line: what `collect` sends and `validate` checks. Raises `BadRow`."""
     unwrapped = unwrap_typed_task(row)
     params = _params_of(unwrapped, template, may_lack_prompt=may_lack_prompt)
     if overrides:
-        merge_deep(params, overrides)
+        params = merged(params, overrides)
     check_params(params, may_lack_prompt=may_lack_prompt)
     return {**unwrapped, PARAMS_KEY: params}
 
 
-def is_typed_task(row: Mapping[str, Any]) -> bool:
+def is_typed_task(row: Mapping[str, object]) -> bool:
     """Whether the row is one of NeMo Gym's typed tasks: an identity and the input of an environment server."""
     return "task_id" in row and any(isinstance(row.get(key), dict) for key in _TYPED_INPUTS)
 
@@ -69,16 +81,16 @@ def is_typed_task(row: Mapping[str, Any]) -> bool:
 _TYPED_INPUTS = ("task_input", "resolved_row")
 
 
-def unwrap_typed_task(row: Mapping[str, object]) -> JsonObject:
+def unwrap_typed_task(row: Mapping[str, object]) -> RowJson:
     """A typed task with the fields of its input at the top level, where verifiers look; any other row as it is."""
     if not is_typed_task(row):
-        return dict(row)
+        return cast("RowJson", dict(row))
     fields = next(value for key in _TYPED_INPUTS if isinstance(value := row.get(key), dict))
     data = fields.get("task_data")
-    return {**(data if isinstance(data, dict) else {}), **fields, **row}
+    return cast("RowJson", {**(data if isinstance(data, dict) else {}), **fields, **row})
 
 
-def _parse(line: bytes) -> JsonObject:
+def _parse(line: bytes) -> RowJson:
     try:
         row = from_json(line)
     except UNREADABLE as error:
@@ -88,16 +100,14 @@ def _parse(line: bytes) -> JsonObject:
         ) from error
     if not isinstance(row, dict):
         raise BadRow(f"a {type(row).__name__}, not an object", hint="one JSON object per line")
-    return row
+    return cast("RowJson", row)
 
 
-def _params_of(
-    row: Mapping[str, object], template: PromptTemplate | None, *, may_lack_prompt: bool
-) -> JsonObject:
-    params = row.get(PARAMS_KEY, {})
-    if not isinstance(params, dict):
-        raise BadRow(f"{PARAMS_KEY} is a {type(params).__name__}, not an object", path=PARAMS_KEY)
-    params = dict(params)
+def _params_of(row: RowJson, template: PromptTemplate | None, *, may_lack_prompt: bool) -> ParamsJson:
+    row_params = row.get(PARAMS_KEY, {})
+    if not isinstance(row_params, dict):
+        raise BadRow(f"{PARAMS_KEY} is a {type(row_params).__name__}, not an object", path=PARAMS_KEY)
+    params = row_params.copy()
     if template is not None:
         if params.get("input") is not None:
             raise BadRow(
@@ -118,7 +128,7 @@ def _params_of(
     return params
 
 
-def _plain_input(row: Mapping[str, object]) -> list[JsonObject]:
+def _plain_input(row: RowJson) -> list[ItemJson]:
     """Input items of a plain row: `prompt` (text or messages) or `messages`."""
     for key in ("messages", "prompt"):
         value = row.get(key)
@@ -132,9 +142,9 @@ def _plain_input(row: Mapping[str, object]) -> list[JsonObject]:
     )
 
 
-def chat_to_items(messages: Sequence[Any], *, path: str = "messages") -> list[JsonObject]:
+def chat_to_items(messages: Sequence[Any], *, path: str = "messages") -> list[ItemJson]:
     """Chat messages as Responses items: tool calls and tool results become items of their own."""
-    items: list[JsonObject] = []
+    items: list[ItemJson] = []
     for number, message in enumerate(messages):
         where = f"{path}[{number}]"
         if not isinstance(message, dict):
@@ -168,13 +178,13 @@ def chat_to_items(messages: Sequence[Any], *, path: str = "messages") -> list[Js
     return items
 
 
-def _content_parts(content: object, where: str) -> object:
+def _content_parts(content: object, where: str) -> str | list[PartJson]:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
         raise BadRow(f"{where} has no content", hint="a text, or a list of parts", path=f"{where}.content")
     names = {"text": "input_text", "image_url": "input_image"}
-    parts = []
+    parts: list[PartJson] = []
     for part in content:
         kind = part.get("type") if isinstance(part, dict) else None
         if kind == "image_url":
@@ -183,7 +193,7 @@ def _content_parts(content: object, where: str) -> object:
                 {"type": "input_image", "image_url": image.get("url") if isinstance(image, dict) else image}
             )
         elif isinstance(part, dict):
-            parts.append({**part, "type": names.get(str(kind), kind)})
+            parts.append(cast("PartJson", {**part, "type": names.get(str(kind), kind)}))
         else:
             raise BadRow(f"{where} has a content part that is no object", path=f"{where}.content")
     return parts
@@ -196,7 +206,7 @@ def flat_tool(tool: Any) -> Any:
     return tool
 
 
-def check_params(params: Mapping[str, object], *, may_lack_prompt: bool = False) -> None:
+def check_params(params: ParamsJson, *, may_lack_prompt: bool = False) -> None:
     """Raise `BadRow` unless the params can be sent."""
     if params.get("stream"):
         raise BadRow(
@@ -255,12 +265,10 @@ def _check_item(item: Any, where: str) -> None:
         raise BadRow(f"{where} has type {kind!r}", path=f"{where}.type")
 
 
-def merge_deep(target: JsonObject, overrides: Mapping[str, Any]) -> None:
-    """Put `overrides` over `target`, key by key; nested objects are merged, everything else is replaced."""
+def merged(row: Shape, overrides: Mapping[str, object]) -> Shape:
+    """`overrides` over `row`, key by key; nested objects are merged, everything else is replaced."""
+    whole = dict(row)
     for key, value in overrides.items():
-        if isinstance(value, Mapping) and isinstance(target.get(key), dict):
-            merged = dict(target[key])
-            merge_deep(merged, value)
-            target[key] = merged
-        else:
-            target[key] = value
+        under = whole.get(key)
+        whole[key] = merged(under, value) if isinstance(value, Mapping) and isinstance(under, dict) else value
+    return cast("Shape", whole)

@@ -1,0 +1,159 @@
+"""Where tasks come from: a local file or a dataset on the Hub, opened once, with a digest that identifies it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import msgspec
+
+from rollforge.errors import UsageError
+from rollforge.tasks.containers import CONTAINERS, read_lines
+from rollforge.tasks.hub import PARQUET_BRANCH, HubChoice, HubName, choose_path, choose_split, is_hub_name
+
+if TYPE_CHECKING:
+    from rollforge.tasks.hub_client import HubClient
+
+DIGEST_BYTES = 16
+BLOCK = 4 << 20
+
+
+class SourceLine(NamedTuple):
+    """A row as a JSON line, and where it is."""
+
+    file: str
+    number: int
+    data: bytes
+
+
+class TaskSource(Protocol):
+    """An opened input."""
+
+    digest: str
+    """Identifies the rows: equal digests mean equal rows."""
+    choice: HubChoice | None
+    """Commit and files of a dataset on the Hub."""
+
+    def lines(self) -> Iterator[SourceLine]:
+        """Every row; can be read several times."""
+
+    def files(self) -> Iterator[tuple[str, Path]]:
+        """The name and the local path of every file."""
+
+
+class HubSplit(msgspec.Struct, frozen=True):
+    """Which part of a dataset on the Hub is meant."""
+
+    split: str | None = None
+    config: str | None = None
+
+    def refuse_elsewhere(self, name: str) -> None:
+        """Raise unless `name` is a dataset whose files a split chooses."""
+        flags = [flag for flag, value in (("--split", self.split), ("--config", self.config)) if value]
+        if flags and (not is_hub_name(name) or HubName.parse(name).path is not None):
+            raise UsageError(
+                f"{flags[0]} chooses among the files of a whole dataset on the Hub, and {name} names a file",
+                hint="leave it out, or give -i hf://datasets/ORG/NAME",
+            )
+
+
+def open_tasks(
+    name: str,
+    *,
+    part: HubSplit | None = None,
+    earlier_choice: HubChoice | None = None,
+    shown: str | None = None,
+) -> TaskSource:
+    """Open an input by its name.
+
+    Args:
+        part: split and config of a dataset on the Hub.
+        earlier_choice: the commit and files that an earlier call found; used instead of asking again.
+        shown: what messages call a local file.
+    """
+    part = part or HubSplit()
+    part.refuse_elsewhere(shown or name)
+    if is_hub_name(name):
+        from rollforge.tasks.hub_client import HubClient  # only who asks the Hub loads an event loop
+
+        client = HubClient()
+        return _HubTasks(name, client, earlier_choice or _choose(client, HubName.parse(name), part))
+    if Path(name).is_dir():
+        files = sorted(
+            str(path) for path in Path(name).iterdir() if path.is_file() and not path.name.startswith(".")
+        )
+        hint = f"give a file in it: {' '.join(files[:5])}" if files else f"give a task file: {CONTAINERS}"
+        raise UsageError(f"{name}: a folder, not a file", hint=hint)
+    if not Path(name).is_file():
+        hint = "download it first; - reads stdin" if "://" in name else "check -i/--input; - reads stdin"
+        raise UsageError(f"{name}: no such file", hint=hint)
+    return _LocalTasks(Path(name), shown or name)
+
+
+def _choose(client: HubClient, name: HubName, part: HubSplit) -> HubChoice:
+    from rollforge.tasks.hub_client import RevisionMissing
+
+    info = client.info(name.repo, name.revision or "main")
+    if name.path is not None:
+        return choose_path(info, name.path)
+    chosen = choose_split(info, split=part.split, config=part.config)
+    if chosen is None and name.revision is None:
+        try:
+            converted = client.info(name.repo, PARQUET_BRANCH)
+        except RevisionMissing:
+            converted = None
+        if converted is not None:
+            chosen = choose_split(converted, split=part.split, config=part.config)
+    if chosen is None:
+        raise UsageError(
+            f"{name.repo} has no file that holds rows at {info.commit[:12]}",
+            hint="name one: hf://datasets/ORG/NAME/path/to/file.jsonl",
+        )
+    return chosen
+
+
+class _LocalTasks:
+    choice: HubChoice | None = None
+
+    def __init__(self, path: Path, shown: str) -> None:
+        self._path, self._shown = path, shown
+        self.digest = _digest(path)
+
+    def lines(self) -> Iterator[SourceLine]:
+        for number, data in read_lines(self._path):
+            yield SourceLine(self._shown, number, data)
+
+    def files(self) -> Iterator[tuple[str, Path]]:
+        yield self._shown, self._path
+
+
+class _HubTasks:
+    """Files are downloaded when their first row is asked for: `-n 100` of many shards reads one."""
+
+    def __init__(self, name: str, client: HubClient, choice: HubChoice) -> None:
+        self.choice: HubChoice | None = choice
+        self._client, self._chosen = client, choice
+        paths = "\n".join(file.path for file in choice.files)
+        text = f"{choice.repo}@{choice.commit}\n{paths}"  # a commit names the bytes of its files
+        self.digest = hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).hexdigest()
+
+    def lines(self) -> Iterator[SourceLine]:
+        for shown, path in self.files():
+            for number, data in read_lines(path):
+                yield SourceLine(shown, number, data)
+
+    def files(self) -> Iterator[tuple[str, Path]]:
+        choice = self._chosen
+        for file in choice.files:
+            shown = f"hf://datasets/{choice.repo}@{choice.commit[:12]}/{file.path}"
+            yield shown, self._client.fetch(choice.repo, choice.commit, file)
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
