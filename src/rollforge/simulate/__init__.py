@@ -17,15 +17,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rollforge.simulate.options import SimulateOptions as SimulateOptions
     from rollforge.simulate.process import SimulatedProcess as SimulatedProcess
-    from rollforge.simulate.server import SimulatedServer as SimulatedServer
+    from rollforge.simulate.simulate_options import SimulateOptions as SimulateOptions
+    from rollforge.simulate.simulated_server import SimulatedServer as SimulatedServer
     from rollforge.simulate.tasks import example_tasks as example_tasks
 
-_PLACES = {
-    "SimulateOptions": "rollforge.simulate.options",
+_MODULE_OF = {
+    "SimulateOptions": "rollforge.simulate.simulate_options",
     "SimulatedProcess": "rollforge.simulate.process",
-    "SimulatedServer": "rollforge.simulate.server",
+    "SimulatedServer": "rollforge.simulate.simulated_server",
     "example_tasks": "rollforge.simulate.tasks",
 }
 
@@ -33,8 +33,8 @@ __all__ = ["SimulateOptions", "SimulatedProcess", "SimulatedServer", "example_ta
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'rollforge.simulate' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_PLACES[name]), name)
+    return getattr(import_module(_MODULE_OF[name]), name)

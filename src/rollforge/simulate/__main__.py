@@ -11,8 +11,8 @@ import threading
 import msgspec
 
 from rollforge.records import to_json
-from rollforge.simulate.options import SimulateOptions
-from rollforge.simulate.server import SimulatedServer, run_quickly
+from rollforge.simulate.simulate_options import SimulateOptions
+from rollforge.simulate.simulated_server import SimulatedServer, run_quickly
 
 _PARENT_CHECK_SECONDS = 2.0
 

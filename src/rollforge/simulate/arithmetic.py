@@ -46,11 +46,11 @@ def work_out(expression: str) -> Solution | None:
 
 def find_expression(text: str) -> str | None:
     """The longest piece of the text that is an expression with at least one operation."""
-    found: list[str] = [
+    pieces: list[str] = [
         (_BEFORE.findall(text[max(0, match.start() - _REACH) : match.start()])[0] + match.group()).strip()
         for match in _EXPRESSION.finditer(text)
     ]
-    for piece in sorted(found, key=len, reverse=True):
+    for piece in sorted(pieces, key=len, reverse=True):
         if work_out(piece) is not None:
             return piece
     return None

@@ -9,8 +9,8 @@ from typing import Literal
 
 import msgspec
 
-from rollforge.records import JsonFields
-from rollforge.simulate.chance import digest
+from rollforge.json_shapes import ParamsJson, SchemaJson
+from rollforge.simulate.draws import digest
 
 
 class SimulatedMessage(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class Tool(msgspec.Struct, frozen=True):
     """A function the model may call."""
 
     name: str
-    parameters: JsonFields
+    parameters: SchemaJson
     text: str
     """The definition as the model reads it in the prompt."""
 
@@ -65,7 +65,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     wants_logprobs: bool = False
     top_logprobs: int = 0
     wants_token_ids: bool = False
-    body: JsonFields = msgspec.field(default_factory=dict)
+    body: ParamsJson = msgspec.field(default_factory=ParamsJson)
     """The request as sent, for what a response repeats."""
 
     @property
@@ -80,14 +80,14 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
     def task_key(self) -> str:
         """Names the conversation up to the last user message: the same for every turn of one rollout."""
-        said = [item for item in self.items if isinstance(item, SimulatedMessage)]
-        while said and said[-1].role != "user":
-            said.pop()
-        return f"{digest(*(part for message in said for part in (message.role, message.text))):016x}"
+        messages = [item for item in self.items if isinstance(item, SimulatedMessage)]
+        while messages and messages[-1].role != "user":
+            messages.pop()
+        return f"{digest(*(part for message in messages for part in (message.role, message.text))):016x}"
 
     def since_user(self) -> tuple[ConversationItem, ...]:
         """What has happened since the last user message: the model's own calls and their outputs."""
-        last = max((place for place, item in enumerate(self.items) if _is_from_user(item)), default=-1)
+        last = max((position for position, item in enumerate(self.items) if _is_from_user(item)), default=-1)
         return self.items[last + 1 :]
 
 

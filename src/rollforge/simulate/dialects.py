@@ -7,15 +7,14 @@ how a request is read and how its answer is written, never what the model says.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from rollforge.errors import UsageError
-from rollforge.records import JsonObject, to_json
+from rollforge.json_shapes import ChatCompletionJson, ChatLogprobsJson, ItemJson, ResponseJson, Shape
 from rollforge.registry import did_you_mean
+from rollforge.simulate.asks import Rejection
 from rollforge.simulate.conversation import Ask
-from rollforge.simulate.reading import Rejection
 from rollforge.simulate.tokens import token_ids
-from rollforge.simulate.wire import HttpReply
 
 RESPONSES = "/v1/responses"
 
@@ -123,7 +122,7 @@ def dialect_of(name: str) -> Dialect:
     return DIALECTS[name]
 
 
-def adapt_request(dialect: Dialect, path: str, body: JsonObject) -> tuple[JsonObject, bool]:
+def adapt_request(dialect: Dialect, path: str, body: Shape) -> tuple[Shape, bool]:
     """The request as the APIs' readers take it, and whether its answer is streamed; raises `Rejection`."""
     if dialect.known_fields is not None:
         unknown = sorted(key for key in body if key not in dialect.known_fields)
@@ -131,8 +130,9 @@ def adapt_request(dialect: Dialect, path: str, body: JsonObject) -> tuple[JsonOb
             raise Rejection(
                 422, f"Unexpected keys in the request: {{{', '.join(map(repr, unknown))}}}", is_detail=True
             )
-    streams = dialect.streams_responses and path.endswith("/responses") and body.get("stream") is not False
-    adapted = {key: value for key, value in body.items() if key != "stream" or not dialect.streams_responses}
+    streams_anyway = dialect.streams_responses and path.endswith("/responses")
+    streams = bool(body.get("stream", streams_anyway))
+    adapted = dict(body)
     if not dialect.sees_tools:
         adapted.pop("tools", None)
         adapted.pop("tool_choice", None)
@@ -141,41 +141,31 @@ def adapt_request(dialect: Dialect, path: str, body: JsonObject) -> tuple[JsonOb
             key: value for key, value in adapted.items() if key not in ("logprobs", "top_logprobs", "include")
         }
     elif dialect.alternatives and adapted.get("logprobs"):
-        adapted["top_logprobs"] = max(dialect.alternatives, adapted.get("top_logprobs") or 0)
-    return adapted, streams
+        wanted = adapted.get("top_logprobs")
+        adapted["top_logprobs"] = max(dialect.alternatives, wanted if isinstance(wanted, int) else 0)
+    return cast("Shape", adapted), streams
 
 
-def adapt_answer(dialect: Dialect, ask: Ask, body: JsonObject) -> JsonObject:
+def adapt_answer(dialect: Dialect, ask: Ask, body: Shape) -> Shape:
     """The answer in the server's own habits."""
     if dialect.hides_truncation and body.get("object") == "response":
-        items = [{**item, "status": "completed"} if "status" in item else item for item in body["output"]]
-        body = {**body, "status": "completed", "incomplete_details": None, "output": items}
+        return cast("Shape", _without_truncation(cast("ResponseJson", body)))
     if dialect.alternatives and ask.wants_logprobs and "choices" in body:
-        for choice in body["choices"]:
-            for entry in (choice.get("logprobs") or {}).get("content") or []:
-                for each in (entry, *entry["top_logprobs"]):
-                    each["id"] = token_ids(each["token"])[0] if each["token"] else 0
+        _add_token_ids(cast("ChatCompletionJson", body))
     return body
 
 
-def streamed(body: JsonObject) -> HttpReply:
-    """A response as server-sent events."""
-    events: list[tuple[str, JsonObject]] = [
-        ("response.created", {"response": {**body, "status": "in_progress", "output": []}})
-    ]
-    for number, item in enumerate(body["output"]):
-        for part in item.get("content") or []:
-            events.append(
-                ("response.output_text.delta", {"output_index": number, "delta": part.get("text", "")})
-            )
-        events.append(("response.output_item.done", {"output_index": number, "item": item}))
-    events.append(("response.completed", {"response": body}))
-    lines = (
-        b"event: %b\ndata: %b\n\n"
-        % (name.encode(), to_json({"type": name, "sequence_number": number, **data}))
-        for number, (name, data) in enumerate(events)
-    )
-    return HttpReply(200, b"".join(lines), "text/event-stream")
+def _without_truncation(response: ResponseJson) -> ResponseJson:
+    whole: ItemJson = {"status": "completed"}
+    items: list[ItemJson] = [{**item, **whole} if "status" in item else item for item in response["output"]]
+    return {**response, "status": "completed", "incomplete_details": None, "output": items}
+
+
+def _add_token_ids(completion: ChatCompletionJson) -> None:
+    for choice in completion["choices"]:
+        for entry in (choice.get("logprobs") or ChatLogprobsJson()).get("content") or []:
+            for each in (entry, *entry["top_logprobs"]):
+                each["id"] = token_ids(each["token"])[0] if each["token"] else 0
 
 
 def overflow_rejection(wording: str, prompt: int, wanted: int, window: int) -> Rejection:

@@ -63,9 +63,11 @@ _PATTERNS = tuple(
 
 def recall(text: str) -> tuple[str, float] | None:
     """The fact the text asks for and how obscure it is from 0 to 1; None when the tables do not have it."""
-    for pattern, topic, known in _PATTERNS:
-        found = pattern.search(text)
-        if found and found.group(1) in known:
-            subject = found.group(1)
-            return known[subject], round(list(known).index(subject) / (len(topic.facts) - 1), 3)
+    for pattern, topic, fact_by_subject in _PATTERNS:
+        match = pattern.search(text)
+        if match and match.group(1) in fact_by_subject:
+            subject = match.group(1)
+            return fact_by_subject[subject], round(
+                list(fact_by_subject).index(subject) / (len(topic.facts) - 1), 3
+            )
     return None

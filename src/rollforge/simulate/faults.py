@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from rollforge.errors import UsageError
 from rollforge.registry import did_you_mean
-from rollforge.simulate.chance import Chance
+from rollforge.simulate.draws import Chance
 
 TIMING = {"rate": "1", "after": "", "every": "", "length": ""}
 """Options every fault has: the share of requests, and seconds since the first request."""
@@ -24,6 +24,7 @@ TRANSPORT: dict[str, dict[str, str]] = {
     "hang": {"seconds": "3600"},
     "drip": {"seconds": "0.05"},
     "torn": {"content_length": ""},
+    "error-event": {},
     "content-type": {"status": ""},
     "reset": {"when": ""},
     "down": {"status": ""},
@@ -45,7 +46,17 @@ ANSWER: dict[str, dict[str, str]] = {
     "wrong-model": {"name": "simulated-other-model"},
     "absurd-numbers": {"number": ""},
 }
-KINDS = {**TRANSPORT, **ANSWER}
+BATCH: dict[str, dict[str, str]] = {
+    "batch-delay": {"seconds": "2"},
+    "batch-partial": {},
+    "batch-expired": {"share": "0.5"},
+    "batch-error": {"status": "500"},
+    "batch-lost": {"when": "during"},
+    "batch-lost-upload": {},
+    "batch-failed": {"code": "token_limit_exceeded"},
+}
+"""Faults of `/v1/batches`: by batch, or by line for `batch-partial` and `batch-error`."""
+KINDS = {**TRANSPORT, **ANSWER, **BATCH}
 """Kind of fault → its own options with their defaults. An empty default means none, or a seeded draw."""
 
 _CHOICES = {
@@ -54,7 +65,7 @@ _CHOICES = {
     "when": ("before", "during"),
     "number": ("digits", "negative", "huge", "fraction", "text", "nan"),
 }
-_NUMBERS = ("retry_after", "seconds", "status", "mb", "kb", "depth")
+_NUMBERS = ("retry_after", "share", "seconds", "status", "mb", "kb", "depth")
 
 
 class Fault(NamedTuple):
@@ -97,6 +108,7 @@ class Faults:
         self._seed = seed
         self._transport = [fault for fault in faults if fault.kind in TRANSPORT]
         self._answer = [fault for fault in faults if fault.kind in ANSWER]
+        self._batch = {fault.kind: fault for fault in faults if fault.kind in BATCH}
         self._outages = [fault for fault in faults if fault.kind == "down"]
 
     def for_request(self, number: int, elapsed: float) -> Fault | None:
@@ -117,6 +129,12 @@ class Faults:
             if Chance("fault", self._seed, fault.kind, task, sample).happens(fault.rate)
         }
 
+    def for_batch(self, kind: str, *what: object) -> Fault | None:
+        """The fault of batches of this kind for a batch or a line, if it happens there."""
+        fault = self._batch.get(kind)
+        is_hit = fault is not None and Chance("fault", self._seed, kind, *what).happens(fault.rate)
+        return fault if is_hit else None
+
     def outage(self, elapsed: float) -> Fault | None:
         """The active outage that affects every request, if any."""
         return next(
@@ -132,12 +150,14 @@ def parse_fault(spec: str) -> Fault:
             f"there is no fault {kind!r}{did_you_mean(kind, KINDS)}", hint=f"known faults: {', '.join(KINDS)}"
         )
     first, *words = rest.split(",") if rest else ["1"]
-    given = dict(_option(spec, kind, word) for word in words)
+    option_values = dict(_option(spec, kind, word) for word in words)
     if first in ("burst", "interval"):
-        _check_timing(spec, first, given)
+        _check_timing(spec, first, option_values)
     else:
-        given["rate"] = first
-    numbers = {key: _number(spec, key, given.pop(key)) for key in list(given) if key in TIMING}
+        option_values["rate"] = first
+    numbers = {
+        key: _number(spec, key, option_values.pop(key)) for key in list(option_values) if key in TIMING
+    }
     rate = numbers.get("rate", 1.0)
     if not 0 <= rate <= 1:
         raise UsageError(
@@ -145,23 +165,23 @@ def parse_fault(spec: str) -> Fault:
         )
     every, length = numbers.get("every"), numbers.get("length")
     after = numbers.get("after", every - length if every and length and first == "burst" else 0.0)
-    return Fault(kind, rate, after, every, length, _checked({**KINDS[kind], **given}, spec))
+    return Fault(kind, rate, after, every, length, _checked({**KINDS[kind], **option_values}, spec))
 
 
 def _option(spec: str, kind: str, word: str) -> tuple[str, str]:
     key, equals, value = word.partition("=")
-    known = {**TIMING, **KINDS[kind]}
-    if not equals or key not in known:
+    options = {**TIMING, **KINDS[kind]}
+    if not equals or key not in options:
         raise UsageError(
-            f"--fault {spec}: {kind} has no option {key!r}{did_you_mean(key, known)}",
-            hint=f"options of {kind}: {', '.join(known)}",
+            f"--fault {spec}: {kind} has no option {key!r}{did_you_mean(key, options)}",
+            hint=f"options of {kind}: {', '.join(options)}",
         )
     return key, value
 
 
-def _check_timing(spec: str, word: str, given: Mapping[str, str]) -> None:
+def _check_timing(spec: str, word: str, option_values: Mapping[str, str]) -> None:
     needed = ("every", "length") if word == "burst" else ("length",)
-    missing = [key for key in needed if key not in given]
+    missing = [key for key in needed if key not in option_values]
     if missing:
         raise UsageError(
             f"--fault {spec}: a fault with {word!r} needs {' and '.join(missing)} in seconds",

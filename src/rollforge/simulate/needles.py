@@ -7,10 +7,10 @@ points; a model learns it from the tool.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
-from rollforge.records import JsonFields, JsonObject
-from rollforge.simulate.chance import Chance
+from rollforge.json_shapes import ToolJson
+from rollforge.simulate.draws import Chance
 
 LOOK_UP = "get_synonym_value"
 SUBMIT = "extract_synonym_values"
@@ -28,7 +28,7 @@ SYNONYMS = (
     ("Old", "Aged", "Ancient", "Antique", "Elderly"),
 )
 
-TOOLS: list[JsonFields] = [
+TOOLS: list[ToolJson] = [
     {
         "type": "function",
         "name": LOOK_UP,
@@ -90,8 +90,8 @@ def pose_needles(chance: Chance) -> Needles:
 
 def read_needles(text: str) -> Needles | None:
     """The tool task in a prompt, if there is one."""
-    found = _PATTERN.search(text)
-    return Needles(found["label"], tuple(found["words"].split(", "))) if found else None
+    match = _PATTERN.search(text)
+    return Needles(match["label"], tuple(match["words"].split(", "))) if match else None
 
 
 def value_of(word: str) -> int:
@@ -99,10 +99,18 @@ def value_of(word: str) -> int:
     return sum(map(ord, word))
 
 
-def run_tool(name: str, arguments: JsonObject) -> JsonObject | None:
+class NeedleArgumentsJson(TypedDict, total=False):
+    """The arguments of both tools."""
+
+    synonym: str
+    synonym_values: list[int]
+
+
+def run_tool(name: str, arguments: NeedleArgumentsJson) -> dict[str, int | bool] | None:
     """What the tool `name` answers; None when there is no such tool or the arguments do not fit."""
-    if name == LOOK_UP and isinstance(arguments.get("synonym"), str):
-        return {"synonym_value": value_of(arguments["synonym"])}
+    synonym = arguments.get("synonym")
+    if name == LOOK_UP and isinstance(synonym, str):
+        return {"synonym_value": value_of(synonym)}
     if name == SUBMIT and isinstance(arguments.get("synonym_values"), list):
         return {"success": True}
     return None
@@ -115,11 +123,11 @@ def words_to_look_up(task: Needles, is_right: bool, chance: Chance) -> tuple[str
         return task.words
     mistakes = ["add the label", "drop a word", "swap two"] if len(words) > 1 else ["add the label"]
     mistake = chance.pick(mistakes)
-    place = chance.between(0, max(0, len(words) - 2))
+    position = chance.between(0, max(0, len(words) - 2))
     if mistake == "drop a word":
-        del words[place]
+        del words[position]
     elif mistake == "swap two":
-        words[place], words[place + 1] = words[place + 1], words[place]
+        words[position], words[position + 1] = words[position + 1], words[position]
     else:
-        words.insert(place, task.label)
+        words.insert(position, task.label)
     return tuple(words)

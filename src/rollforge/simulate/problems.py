@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from rollforge.simulate.arithmetic import Solution, find_expression, work_out
-from rollforge.simulate.chance import Chance
+from rollforge.simulate.draws import Chance
 from rollforge.simulate.facts import TOPICS, recall
 
 BOXED = "Put the final answer in \\boxed{}."
@@ -32,7 +32,7 @@ class Exercise(NamedTuple):
 
 
 class Story(NamedTuple):
-    """A word problem: a text with places for a name and numbers, and the formula behind it."""
+    """A word problem: a text with placeholders for a name and numbers, and its formula."""
 
     text: str
     formula: str
@@ -42,8 +42,8 @@ class Story(NamedTuple):
         """Finds this story in a prompt, with its numbers as named groups."""
         parts = re.split(r"\{(\w+)\}", self.text)
         made = [
-            re.escape(part) if place % 2 == 0 else (r"\w+" if part == "name" else rf"(?P<{part}>\d+)")
-            for place, part in enumerate(parts)
+            re.escape(part) if position % 2 == 0 else (r"\w+" if part == "name" else rf"(?P<{part}>\d+)")
+            for position, part in enumerate(parts)
         ]
         return re.compile("".join(made))
 
@@ -149,8 +149,8 @@ def read_problem(text: str) -> Exercise | None:
     if options:
         return _read_choice(text, options)
     for landmark, pattern, story in _PATTERNS:
-        if landmark in text and (found := pattern.search(text)):
-            solution = story.solve(found.groupdict())
+        if landmark in text and (match := pattern.search(text)):
+            solution = story.solve(match.groupdict())
             return solution and Exercise(text, solution.value, solution.steps, difficulty_of(solution.effort))
     expression = find_expression(text)
     solution = work_out(expression) if expression else None
@@ -159,9 +159,9 @@ def read_problem(text: str) -> Exercise | None:
 
 def read_options(text: str) -> tuple[tuple[str, str], ...]:
     """The options `A: …`, `B: …` in the text; none unless they start at A and follow the alphabet."""
-    found = tuple((letter, option) for letter, option in _OPTION.findall(text))
-    letters = "".join(letter for letter, _ in found)
-    return found if len(letters) > 1 and letters == "ABCDEFGHIJ"[: len(letters)] else ()
+    options = tuple((letter, option) for letter, option in _OPTION.findall(text))
+    letters = "".join(letter for letter, _ in options)
+    return options if len(letters) > 1 and letters == "ABCDEFGHIJ"[: len(letters)] else ()
 
 
 def near_misses(answer: str, chance: Chance) -> tuple[str, ...]:
@@ -181,9 +181,9 @@ def _read_choice(text: str, options: tuple[tuple[str, str], ...]) -> Exercise | 
     stem = _OPTION.split(text, maxsplit=1)[0]
     expression = find_expression(stem)
     solution = work_out(expression) if expression else None
-    known = recall(stem)
-    if known:
-        right, difficulty = known
+    fact = recall(stem)
+    if fact:
+        right, difficulty = fact
         steps: tuple[str, ...] = (f"I recall that the answer is {right}",)
     elif solution:
         right, difficulty, steps = solution.value, difficulty_of(solution.effort), solution.steps

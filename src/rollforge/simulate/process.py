@@ -13,7 +13,7 @@ from typing import Self
 
 from rollforge.errors import RollforgeError
 from rollforge.records import from_json, to_json
-from rollforge.simulate.options import SimulateOptions
+from rollforge.simulate.simulate_options import SimulateOptions
 from rollforge.store.reading import UNREADABLE
 
 _GRACE_SECONDS = 5.0

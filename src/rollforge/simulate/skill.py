@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from rollforge.simulate.chance import Chance
+from rollforge.simulate.draws import Chance
 
 _SLOPE = 5.0
 _TASK_SPREAD = 1.7

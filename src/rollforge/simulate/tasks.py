@@ -10,19 +10,34 @@ from typing import Literal, get_args
 from uuid import UUID
 
 from rollforge.errors import UsageError
-from rollforge.records import PARAMS_KEY, JsonObject
+from rollforge.json_shapes import RowJson, items_in
+from rollforge.records import PARAMS_KEY
 from rollforge.registry import did_you_mean
-from rollforge.simulate.chance import Chance, digest
+from rollforge.simulate.draws import Chance, digest
 from rollforge.simulate.needles import TOOLS, pose_needles, value_of
 from rollforge.simulate.problems import pose_choice, pose_math
 
 Kind = Literal["math", "mcqa", "tools", "mixed"]
 _MIXTURE = ("math", "math", "math", "mcqa", "mcqa", "tools")
 _ATTEMPTS = 50
-"""How often a task is drawn again when its prompt is there already; after that a repetition is accepted."""
+"""How often a task is drawn again when its prompt exists already; after that a repetition is accepted."""
 
 
-def example_tasks(count: int, seed: int = 0, kind: Kind = "math") -> Iterator[JsonObject]:
+class ExampleTaskJson(RowJson, total=False):
+    """A task row; which fields it has depends on its kind."""
+
+    uuid: str
+    difficulty: float
+    options: list[dict[str, str]]
+    grading_mode: str
+    id: int
+    expected_synonyms: list[str]
+    expected_synonym_values: list[int]
+    minefield_label: str
+    minefield_label_value: int
+
+
+def example_tasks(count: int, seed: int = 0, kind: Kind = "math") -> Iterator[ExampleTaskJson]:
     """Task rows with `responses_create_params`, `expected_answer`, `difficulty` and `uuid`.
 
     Args:
@@ -39,14 +54,14 @@ def example_tasks(count: int, seed: int = 0, kind: Kind = "math") -> Iterator[Js
     for number in range(count):
         for attempt in range(_ATTEMPTS):
             row = _row(number, seed, kind, attempt)
-            key = digest(row[PARAMS_KEY]["input"][0]["content"])
+            key = digest(items_in(row[PARAMS_KEY]["input"])[0]["content"])
             if key not in seen:
                 break
         seen.add(key)
         yield row
 
 
-def _row(number: int, seed: int, kind: Kind, attempt: int) -> JsonObject:
+def _row(number: int, seed: int, kind: Kind, attempt: int) -> ExampleTaskJson:
     chance = Chance("task", seed, kind, number, attempt)
     chosen = chance.pick(_MIXTURE) if kind == "mixed" else kind
     row = {"math": _math_row, "mcqa": _choice_row, "tools": _tools_row}[chosen](chance, number)
@@ -54,12 +69,12 @@ def _row(number: int, seed: int, kind: Kind, attempt: int) -> JsonObject:
     return {**row, "uuid": str(UUID(int=high << 64 | low, version=4))}
 
 
-def _math_row(chance: Chance, number: int) -> JsonObject:
+def _math_row(chance: Chance, number: int) -> ExampleTaskJson:
     problem = pose_math(chance)
     return {**_prompt(problem.text), "expected_answer": problem.answer, "difficulty": problem.difficulty}
 
 
-def _choice_row(chance: Chance, number: int) -> JsonObject:
+def _choice_row(chance: Chance, number: int) -> ExampleTaskJson:
     problem = pose_choice(chance)
     return {
         **_prompt(problem.text),
@@ -70,11 +85,12 @@ def _choice_row(chance: Chance, number: int) -> JsonObject:
     }
 
 
-def _tools_row(chance: Chance, number: int) -> JsonObject:
+def _tools_row(chance: Chance, number: int) -> ExampleTaskJson:
     task = pose_needles(chance)
     values = [value_of(word) for word in task.words]
     row = _prompt(task.prompt())
-    row[PARAMS_KEY] |= {"tools": TOOLS, "parallel_tool_calls": True}
+    params = row[PARAMS_KEY]
+    params["tools"], params["parallel_tool_calls"] = TOOLS, True
     return {
         **row,
         "id": number,
@@ -87,5 +103,5 @@ def _tools_row(chance: Chance, number: int) -> JsonObject:
     }
 
 
-def _prompt(text: str) -> JsonObject:
+def _prompt(text: str) -> ExampleTaskJson:
     return {PARAMS_KEY: {"input": [{"role": "user", "content": text, "type": "message"}]}}

@@ -9,9 +9,15 @@ import re
 from functools import lru_cache
 from zlib import crc32
 
-from rollforge.records import JsonFields
-from rollforge.simulate.chance import Chance
-from rollforge.simulate.conversation import Ask, SimulatedCall, SimulatedTurn
+from rollforge.json_shapes import TokenLogprobJson
+from rollforge.simulate.conversation import (
+    Ask,
+    ConversationItem,
+    SimulatedCall,
+    SimulatedMessage,
+    SimulatedTurn,
+)
+from rollforge.simulate.draws import Chance
 
 _PIECE = re.compile(r" ?[^\W\d_]{1,7}| ?\d{1,3}|.", re.DOTALL)
 _LONG = 2000
@@ -66,9 +72,34 @@ def count_prompt(ask: Ask) -> int:
 
 
 def prompt_ids(ask: Ask) -> list[int]:
-    """The ids of the prompt; as many as `count_prompt` says."""
+    """The ids of the prompt; as many as `count_prompt` says.
+
+    The frame follows each message, so that a later prompt of the rollout begins with this one and what was generated after it,
+    unless the turn held reasoning (which prompts leave out) or the caller wrote it anew.
+    """
+    ids: list[int] = []
     frame = list(range(1, _PER_MESSAGE + 1))
-    return [number for text in prompt_texts(ask) for number in (*frame, *token_ids(text))]
+    owed = 0
+    texts = prompt_texts(ask)
+    items = [None] * len(ask.tools) + list(ask.items)
+    for position, text in enumerate(texts):
+        ids += token_ids(text)
+        owed += 1
+        if (
+            position + 1 < len(items)
+            and isinstance(items[position + 1], SimulatedCall)
+            and _is_model(items[position])
+        ):
+            continue  # still the same turn of the model: its frame closes after its last call
+        ids += frame * owed
+        owed = 0
+    return ids
+
+
+def _is_model(item: ConversationItem | None) -> bool:
+    return isinstance(item, SimulatedCall) or (
+        isinstance(item, SimulatedMessage) and item.role == "assistant"
+    )
 
 
 def generated_texts(turn: SimulatedTurn) -> list[str]:
@@ -107,9 +138,9 @@ def limit(turn: SimulatedTurn, max_tokens: int | None) -> SimulatedTurn:
     )
 
 
-def logprobs(text: str, top: int, chance: Chance) -> list[JsonFields]:
+def logprobs(text: str, top: int, chance: Chance) -> list[TokenLogprobJson]:
     """A log-probability per token with `top` alternatives; likelier tokens first, as both APIs list them."""
-    entries = []
+    entries: list[TokenLogprobJson] = []
     for piece in split(text):
         chosen = -3.0 * chance.uniform() ** 4
         entry = _entry(piece, chosen)
@@ -118,5 +149,5 @@ def logprobs(text: str, top: int, chance: Chance) -> list[JsonFields]:
     return entries
 
 
-def _entry(piece: str, value: float) -> JsonFields:
+def _entry(piece: str, value: float) -> TokenLogprobJson:
     return {"token": piece, "logprob": round(value, 6), "bytes": list(piece.encode("utf-8", "replace"))}

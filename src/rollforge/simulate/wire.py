@@ -5,12 +5,16 @@ It covers what a test bench needs: keep-alive, Content-Length and chunked bodies
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+from urllib.parse import parse_qsl
 
-from rollforge.web_guard import WebGuard
+from rollforge.runtime.web_guard import WebGuard
 
 _MAX_HEAD = 64 * 1024
 _MAX_BODY = 64 * 1024 * 1024
+_MAX_FILE = 256 * 1024 * 1024
+_FILES = ("/v1/files", "/files")
+"""Where files are uploaded, as forms."""
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _SERVER = "Server: rollforge-simulate\r\n"
 
@@ -23,11 +27,14 @@ class HttpRequest(NamedTuple):
     headers: dict[str, str]
     """Names in lower case."""
     body: bytes
+    query: dict[str, str] = {}  # noqa: RUF012  (never changed)
+    """What follows the path after a question mark."""
 
     @property
     def keeps_alive(self) -> bool:
         """Whether the client wants to reuse the connection."""
-        return self.headers.get("connection", "").lower() != "close"
+        wishes = self.headers.get("connection", "").lower().split(",")
+        return "close" not in [wish.strip() for wish in wishes]
 
 
 class HttpReply(NamedTuple):
@@ -37,6 +44,8 @@ class HttpReply(NamedTuple):
     body: bytes
     content_type: str = "application/json"
     headers: tuple[tuple[str, str], ...] = ()
+    events: tuple[bytes, ...] = ()
+    """A stream: each event is sent as a chunk of its own. `body` then holds them all."""
 
     def head(self, length: int | None = None, *, chunked: bool = False) -> bytes:
         """Status line and headers.
@@ -55,7 +64,17 @@ class HttpReply(NamedTuple):
 
     def to_bytes(self) -> bytes:
         """The whole reply."""
+        if self.events:
+            return self.head(chunked=True) + b"".join(map(chunk, self.events)) + LAST_CHUNK
         return self.head() + self.body
+
+
+def chunk(data: bytes) -> bytes:
+    """One chunk of a body whose length is not announced."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+LAST_CHUNK = b"0\r\n\r\n"
 
 
 class BadRequest(Exception):
@@ -67,14 +86,17 @@ class BadRequest(Exception):
 
 
 def cross_site_reason(request: HttpRequest, host: str) -> str | None:
-    """Why a request must be refused because a web page may have sent it; None when it is fine."""
-    refused = WebGuard(host=host, needs_json=False).refusal(request.method, request.headers)
-    if refused is not None:
-        return refused.reason
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if request.method == "POST" and content_type in ("text/plain", "multipart/form-data"):
-        return f"the content type must be application/json, not {content_type}"
-    return None
+    """Why a request must be refused because a web page may have sent it; None when it is fine.
+
+    A plain form's content type is also what `curl -d` and urllib send by default: it is refused from a browser, which cannot hide
+    that it is one.
+    """
+    content_type = request.headers.get("content-type", "").lower()
+    is_browser = request.headers.get("user-agent", "").lower().startswith("mozilla/")
+    is_default = content_type in ("", "application/x-www-form-urlencoded") and not is_browser
+    guard = WebGuard(host=host, needs_json=request.path not in _FILES and not is_default)
+    refused = guard.refusal(request.method, request.headers)
+    return None if refused is None else refused.reason
 
 
 class Head(NamedTuple):
@@ -84,6 +106,7 @@ class Head(NamedTuple):
     path: str
     headers: dict[str, str]
     end: int
+    query: dict[str, str]
 
 
 def read_head(buffer: bytearray) -> Head | None:
@@ -97,45 +120,57 @@ def read_head(buffer: bytearray) -> Head | None:
     words = first.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
         raise BadRequest(400, "this is not HTTP/1.1")
-    headers = {}
+    headers: dict[str, str] = {}
     for line in lines:
         name, _, value = line.partition(":")
+        if name.lower() == "host" and "host" in headers:
+            raise BadRequest(400, "the request has two Host headers")
         headers[name.lower()] = value.strip()
     if words[2] == "HTTP/1.0":
         headers.setdefault("connection", "close")
-    return Head(words[0], words[1].partition("?")[0], headers, end + 4)
+    path, _, query = words[1].partition("?")
+    return Head(words[0], path, headers, end + 4, dict(parse_qsl(query)))
 
 
 def read_body(buffer: bytearray, head: Head) -> tuple[bytes, int] | None:
     """The body after the head, and where the next request starts; None until it is whole."""
     if head.headers.get("transfer-encoding", "").lower() == "chunked":
-        return _read_chunks(buffer, head.end)
-    text = head.headers.get("content-length", "0")
-    if not text.isdecimal():
-        raise BadRequest(400, "Content-Length is not a number")
-    length = int(text)
-    if length > _MAX_BODY:
+        return _read_chunks(buffer, head.end, _most(head))
+    length = _number(head.headers.get("content-length", "0"), 10, "Content-Length is not a number")
+    if length > _most(head):
         raise BadRequest(413, "the body is too long")
     end = head.end + length
     return (bytes(buffer[head.end : end]), end) if len(buffer) >= end else None
 
 
-def _read_chunks(buffer: bytearray, start: int) -> tuple[bytes, int] | None:
+def _most(head: Head) -> int:
+    return _MAX_FILE if head.path in _FILES else _MAX_BODY
+
+
+def _read_chunks(buffer: bytearray, first: int, most: int) -> tuple[bytes, int] | None:
     pieces: list[bytes] = []
+    start = first
     while True:
         line_end = buffer.find(b"\r\n", start)
         if line_end < 0:
+            if len(buffer) - start > _MAX_HEAD:
+                raise BadRequest(400, "a chunk has no size")
             return None
-        try:
-            size = int(buffer[start:line_end].split(b";")[0], 16)
-        except ValueError as error:
-            raise BadRequest(400, "a chunk has no size") from error
-        after = line_end + 2 + size
-        if after - start > _MAX_BODY:
+        text = buffer[start:line_end].split(b";")[0].strip().decode("latin-1")
+        after = line_end + 2 + _number(text, 16, "a chunk has no size")
+        if after - first > most:
             raise BadRequest(413, "the body is too long")
         if len(buffer) < after + 2:
             return None
-        if size == 0:
+        if after == line_end + 2:
             return b"".join(pieces), after + 2
         pieces.append(bytes(buffer[line_end + 2 : after]))
         start = after + 2
+
+
+def _number(text: str, base: Literal[10, 16], complaint: str) -> int:
+    """A size: digits alone (`int` also takes signs and underscores), and few enough of them."""
+    digits = "0123456789abcdefABCDEF" if base == 16 else "0123456789"
+    if not 1 <= len(text) <= 16 or text.strip(digits):
+        raise BadRequest(400, complaint)
+    return int(text, base)

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import msgspec
 
-from rollforge.records import JsonFields
+from rollforge.json_shapes import (
+    ChatChoiceJson,
+    ChatCompletionJson,
+    ChatMessageJson,
+    ItemJson,
+    PartJson,
+    ResponseJson,
+    Shape,
+    TokenLogprobJson,
+    UsageJson,
+)
 from rollforge.simulate import tokens
-from rollforge.simulate.chance import Chance
 from rollforge.simulate.conversation import Ask, SimulatedTurn, ToolOutput
+from rollforge.simulate.draws import Chance
 
 FINGERPRINT = "rollforge-simulated"
 
@@ -24,7 +34,7 @@ class Answered(NamedTuple):
     """Names the answer: equal for equal (seed, prompt, sample)."""
 
 
-def write_responses(ask: Ask, model: str, answers: Sequence[Answered]) -> JsonFields:
+def write_responses(ask: Ask, model: str, answers: Sequence[Answered]) -> ResponseJson:
     """A `response` object; the Responses API has one answer per request."""
     turn, key = answers[0]
     is_cut = turn.finish in ("length", "content_filter")
@@ -59,10 +69,10 @@ def write_responses(ask: Ask, model: str, answers: Sequence[Answered]) -> JsonFi
     }
 
 
-def write_chat(ask: Ask, model: str, answers: Sequence[Answered]) -> JsonFields:
+def write_chat(ask: Ask, model: str, answers: Sequence[Answered]) -> ChatCompletionJson:
     """A `chat.completion` object with one choice per answer."""
     prompt, generated = tokens.count_prompt(ask), [tokens.count_turn(turn) for turn, _ in answers]
-    completion: JsonFields = {
+    completion: ChatCompletionJson = {
         "id": f"chatcmpl-{answers[0].key:016x}",
         "object": "chat.completion",
         "created": int(time.time()),
@@ -95,11 +105,11 @@ _ABSURD: dict[str, object] = {
 """What broken servers report as a token count; some of it is not JSON."""
 
 
-def make_numbers_absurd(body: JsonFields, kind: str) -> JsonFields:
+def make_numbers_absurd(body: Shape, kind: str) -> Shape:
     """The answer with its times and token counts replaced by nonsense of one kind."""
     nonsense = _ABSURD[kind]
-    times: JsonFields = {key: nonsense for key in ("created", "created_at") if key in body}
-    return {**body, **times, "usage": _all_replaced(body["usage"], nonsense)}
+    times = {key: nonsense for key in ("created", "created_at") if key in body}
+    return cast("Shape", {**body, **times, "usage": _all_replaced(body["usage"], nonsense)})
 
 
 def _all_replaced(value: object, nonsense: object) -> object:
@@ -108,17 +118,17 @@ def _all_replaced(value: object, nonsense: object) -> object:
     return nonsense
 
 
-def _output_items(ask: Ask, turn: SimulatedTurn, key: int, status: str) -> list[JsonFields]:
-    items: list[JsonFields] = []
+def _output_items(ask: Ask, turn: SimulatedTurn, key: int, status: str) -> list[ItemJson]:
+    items: list[ItemJson] = []
     if turn.reasoning:
-        summary = [{"type": "summary_text", "text": turn.reasoning}]
+        summary: list[PartJson] = [{"type": "summary_text", "text": turn.reasoning}]
         items.append(
             {"type": "reasoning", "id": f"rs_{key:016x}", "summary": summary, "encrypted_content": None}
         )
     if turn.refusal is not None:
         items.append(_message(key, status, {"type": "refusal", "refusal": turn.refusal}))
     elif turn.text or not turn.calls:
-        part: JsonFields = {"type": "output_text", "text": turn.text, "annotations": []}
+        part: PartJson = {"type": "output_text", "text": turn.text, "annotations": []}
         part["logprobs"] = _logprobs(ask, turn.text, key) if ask.wants_logprobs else []
         items.append(_message(key, status, part))
     for number, call in enumerate(turn.calls):
@@ -137,7 +147,7 @@ def _output_items(ask: Ask, turn: SimulatedTurn, key: int, status: str) -> list[
     return items
 
 
-def _message(key: int, status: str, part: JsonFields) -> JsonFields:
+def _message(key: int, status: str, part: PartJson) -> ItemJson:
     return {
         "type": "message",
         "id": f"msg_{key:016x}",
@@ -147,7 +157,7 @@ def _message(key: int, status: str, part: JsonFields) -> JsonFields:
     }
 
 
-def _token_fields(ask: Ask, turn: SimulatedTurn, key: int) -> JsonFields:
+def _token_fields(ask: Ask, turn: SimulatedTurn, key: int) -> ItemJson:
     """The three fields that NeMo Gym keeps on the last item of a model call."""
     ids = tokens.turn_ids(turn)
     chance = Chance("token logprobs", key)
@@ -158,9 +168,9 @@ def _token_fields(ask: Ask, turn: SimulatedTurn, key: int) -> JsonFields:
     }
 
 
-def _choice(ask: Ask, number: int, answered: Answered) -> JsonFields:
+def _choice(ask: Ask, number: int, answered: Answered) -> ChatChoiceJson:
     turn, key = answered
-    message: JsonFields = {"role": "assistant", "content": turn.text or (None if turn.calls else "")}
+    message: ChatMessageJson = {"role": "assistant", "content": turn.text or (None if turn.calls else "")}
     message["refusal"] = turn.refusal
     if turn.refusal is not None:
         message["content"] = None
@@ -175,7 +185,12 @@ def _choice(ask: Ask, number: int, answered: Answered) -> JsonFields:
             }
             for call in turn.calls
         ]
-    choice: JsonFields = {"index": number, "message": message, "finish_reason": turn.finish, "logprobs": None}
+    choice: ChatChoiceJson = {
+        "index": number,
+        "message": message,
+        "finish_reason": turn.finish,
+        "logprobs": None,
+    }
     if ask.wants_logprobs:
         # A server that gives token ids gives a logprob for each of them, reasoning and calls included.
         texts = tokens.generated_texts(turn) if ask.wants_token_ids else [turn.text]
@@ -186,11 +201,11 @@ def _choice(ask: Ask, number: int, answered: Answered) -> JsonFields:
     return choice
 
 
-def _logprobs(ask: Ask, text: str, key: int) -> list[JsonFields]:
+def _logprobs(ask: Ask, text: str, key: int) -> list[TokenLogprobJson]:
     return tokens.logprobs(text, ask.top_logprobs, Chance("logprobs", key))
 
 
-def _responses_usage(ask: Ask, turn: SimulatedTurn) -> JsonFields:
+def _responses_usage(ask: Ask, turn: SimulatedTurn) -> UsageJson:
     prompt, generated = tokens.count_prompt(ask), tokens.count_turn(turn)
     return {
         "input_tokens": prompt,

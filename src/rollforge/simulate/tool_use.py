@@ -8,27 +8,36 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from rollforge.json_shapes import SchemaJson
 from rollforge.records import JsonObject, from_json, to_json
-from rollforge.simulate.chance import Chance, digest
-from rollforge.simulate.conversation import Ask, SimulatedCall, SimulatedTurn, Tool, ToolOutput
+from rollforge.simulate.conversation import (
+    Ask,
+    SimulatedCall,
+    SimulatedMessage,
+    SimulatedTurn,
+    Tool,
+    ToolOutput,
+)
+from rollforge.simulate.draws import Chance, digest
 from rollforge.simulate.needles import LOOK_UP, SUBMIT, Needles, words_to_look_up
 from rollforge.store.reading import UNREADABLE
 
 _ONE_AT_A_TIME = 0.5
 _CALL_ID = re.compile(r"call_(\d+)_[0-9a-f]+$")
+_SPELT = re.compile(r"^\s*call (\S+) (\{.*\})\"?\s*$", re.MULTILINE)
 _ASKS_FOR_TOOLS = re.compile(r"\b(tools?|functions?|call|look up|search|fetch|calculator)\b", re.IGNORECASE)
 
 
 def sample_in_calls(ask: Ask) -> int | None:
     """The sample whose calls the conversation holds, if it holds any of this model's."""
     for item in ask.since_user():
-        if isinstance(item, SimulatedCall) and (found := _CALL_ID.match(item.call_id)):
-            return int(found.group(1))
+        if isinstance(item, SimulatedCall) and (match := _CALL_ID.match(item.call_id)):
+            return int(match.group(1))
     return None
 
 
 def offers_needles(ask: Ask) -> bool:
-    """Whether both tools of the multi-step tasks are there."""
+    """Whether the task offers both tools of the multi-step tasks."""
     return {LOOK_UP, SUBMIT} <= {tool.name for tool in ask.tools}
 
 
@@ -40,17 +49,42 @@ def play_needles(ask: Ask, task: Needles, is_right: bool, chance: Chance, sample
         return SimulatedTurn(text=f"I submitted {len(values)} values. Their sum is \\boxed{{{sum(values)}}}.")
     one_at_a_time = chance.happens(_ONE_AT_A_TIME) or not ask.parallel_calls
     words = words_to_look_up(task, is_right, chance)
-    known = {
+    value_by_word = {
         arguments.get("synonym"): _value(output) for name, arguments, output in outputs if name == LOOK_UP
     }
-    missing = [word for word in words if word not in known]
+    missing = [word for word in words if word not in value_by_word]
     if missing:
-        asked = missing[:1] if one_at_a_time else missing
-        return _calls(ask, [(LOOK_UP, {"synonym": word}) for word in asked], sample)
-    values = [value for word in words if (value := known[word]) is not None]
+        next_words = missing[:1] if one_at_a_time else missing
+        return _calls(ask, [(LOOK_UP, {"synonym": word}) for word in next_words], sample)
+    values = [value for word in words if (value := value_by_word[word]) is not None]
     if not values:
         return SimulatedTurn(text="The tool gave me no values, so I cannot submit any.")
     return _calls(ask, [(SUBMIT, {"synonym_values": values})], sample)
+
+
+def obey(ask: Ask, sample: int) -> SimulatedTurn | None:
+    """The next of the calls that the prompt spells out, one line `call NAME {…}` each; None when there is none left.
+
+    So a rehearsal with a real agent can say exactly which tools are called.
+    """
+    names = {tool.name for tool in ask.tools}
+    spelt: list[tuple[str, JsonObject]] = []
+    answered = 0
+    for item in ask.items:
+        if (
+            isinstance(item, SimulatedMessage)
+            and item.role == "user"
+            and (calls := _SPELT.findall(item.text))
+        ):
+            # Some agents hand the prompt over in quotes, with those inside escaped.
+            spelt = [
+                (name, _object(text) or _object(text.replace('\\"', '"')))
+                for name, text in calls
+                if name in names
+            ]
+            answered = 0
+        answered += isinstance(item, ToolOutput)
+    return _calls(ask, [spelt[answered]], sample) if answered < len(spelt) else None
 
 
 def use_any(ask: Ask, chance: Chance, sample: int) -> SimulatedTurn | None:
@@ -78,7 +112,7 @@ def _fitting_tool(ask: Ask) -> Tool | None:
     return ask.tools[0] if wanted else None
 
 
-def _arguments(schema: JsonObject, text: str, chance: Chance) -> Any:
+def _arguments(schema: SchemaJson, text: str, chance: Chance) -> Any:
     """Arguments that fit the schema, with words and numbers from the prompt where they fit."""
     if schema.get("enum"):
         return chance.pick(schema["enum"])
@@ -109,12 +143,12 @@ def _arguments(schema: JsonObject, text: str, chance: Chance) -> Any:
 
 
 def _calls(ask: Ask, wanted: list[tuple[str, JsonObject]], sample: int) -> SimulatedTurn:
-    place = len(ask.since_user())
+    turn = len(ask.since_user())
     calls = tuple(
         SimulatedCall(
             name,
             to_json(arguments).decode(),
-            f"call_{sample}_{digest(ask.task_text, place, number) & 0xFFFFFFFF:08x}",
+            f"call_{sample}_{digest(ask.task_text, turn, number) & 0xFFFFFFFF:08x}",
         )
         for number, (name, arguments) in enumerate(wanted)
     )

@@ -5,13 +5,13 @@ It is a pure function: no state, no clock. Faults are applied elsewhere.
 
 from __future__ import annotations
 
-from rollforge.simulate import tools, words
-from rollforge.simulate.chance import Chance
+from rollforge.simulate import tool_use, wording
 from rollforge.simulate.conversation import Ask, SimulatedTurn
+from rollforge.simulate.draws import Chance
 from rollforge.simulate.judging import judge
 from rollforge.simulate.needles import read_needles
-from rollforge.simulate.options import SimulateOptions
 from rollforge.simulate.problems import Exercise, near_misses, read_options, read_problem
+from rollforge.simulate.simulate_options import SimulateOptions
 from rollforge.simulate.skill import is_solved
 from rollforge.simulate.tokens import limit
 
@@ -31,7 +31,7 @@ def take_turn(options: SimulateOptions, ask: Ask, task: str, sample: int) -> Sim
     if ask.wants_reasoning or chance.happens(options.reasoning):
         length = chance.lognormal(options.answer_tokens * 0.8, _LENGTH_SPREAD)
         turn = SimulatedTurn(
-            text=turn.text, calls=turn.calls, finish=turn.finish, reasoning=words.thoughts(chance, length)
+            text=turn.text, calls=turn.calls, finish=turn.finish, reasoning=wording.thoughts(chance, length)
         )
     return limit(turn, ask.max_tokens)
 
@@ -41,24 +41,26 @@ def _tool_turn(
 ) -> SimulatedTurn | None:
     if not ask.tools or ask.tool_choice == "none":
         return None
+    if (spelt := tool_use.obey(ask, sample)) is not None:
+        return spelt
     needles = read_needles(ask.task_text)
-    if needles and tools.offers_needles(ask):
+    if needles and tool_use.offers_needles(ask):
         is_right = is_solved(options.seed, task, sample, needles.difficulty, options.skill)
-        return tools.play_needles(
+        return tool_use.play_needles(
             ask, needles, is_right, Chance("needles", options.seed, task, sample), sample
         )
-    return tools.use_any(ask, chance, sample)
+    return tool_use.use_any(ask, chance, sample)
 
 
 def _answer(options: SimulateOptions, ask: Ask, task: str, sample: int, chance: Chance) -> SimulatedTurn:
     problem = read_problem(ask.task_text)
     length = chance.lognormal(options.answer_tokens, _LENGTH_SPREAD)
     if problem is None:
-        return SimulatedTurn(text=words.generic(chance, length, _guess(options, ask, task, chance)))
+        return SimulatedTurn(text=wording.generic(chance, length, _guess(options, ask, task, chance)))
     if is_solved(options.seed, task, sample, problem.difficulty, options.skill):
-        return SimulatedTurn(text=words.working(problem, problem.answer, chance, length))
+        return SimulatedTurn(text=wording.working(problem, problem.answer, chance, length))
     boxed = not chance.happens(_UNBOXED)
-    text = words.working(
+    text = wording.working(
         problem, _mistake(options, problem, task, chance), chance, 1.25 * length, boxed=boxed
     )
     return SimulatedTurn(text=text)

@@ -70,4 +70,7 @@ class Chance:
 
     def shuffled(self, items: Sequence[T]) -> list[T]:
         """The items in another order."""
-        return [item for _, item in sorted(((self._draw(), place), item) for place, item in enumerate(items))]
+        return [
+            item
+            for _, item in sorted(((self._draw(), position), item) for position, item in enumerate(items))
+        ]

@@ -17,6 +17,11 @@ _NEVER_NEGATIVE = (
     "tokens_per_second",
     "capacity",
     "rate_limit",
+    "rpm",
+    "kv_tokens",
+    "kv_requests",
+    "kv_speed",
+    "tpm",
     "answer_tokens",
 )
 
@@ -53,6 +58,20 @@ class SimulateOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Requests served at once; others queue; 0 = no bound."""
     rate_limit: float = 0.0
     """Requests per second beyond which it answers 429; 0 = no bound."""
+    rpm: float = 0.0
+    """Requests a minute and key, enforced and announced in headers; 0 = no bound."""
+    tpm: float = 0.0
+    """Tokens a minute and key; 0 = no bound."""
+    rate_headers: str = "openai"
+    """Whose headers tell the limits: `openai`, `anthropic` or `none`."""
+    kv_tokens: int = 0
+    """Tokens of a KV cache that running requests share; then `/metrics` tells queue, cache and preemptions; 0 = no such model."""
+    kv_requests: int = 256
+    """With `kv_tokens`: requests that run at once."""
+    kv_speed: float = 4000.0
+    """With `kv_tokens`: tokens a second that very many requests generate together."""
+    metrics: str = "vllm"
+    """Whose names `/metrics` uses: `vllm` or `sglang`."""
     faults: tuple[str, ...] = ()
     """As given to `--fault`."""
     dialect: str = "openai"

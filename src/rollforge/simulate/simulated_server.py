@@ -10,17 +10,28 @@ import contextlib
 import logging
 import socket
 import struct
+import time
 from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, cast
 
 from rollforge.errors import UsageError
 from rollforge.records import to_json
-from rollforge.simulate import bodies
+from rollforge.simulate import hostile_bodies
 from rollforge.simulate.faults import Fault
-from rollforge.simulate.options import SimulateOptions
+from rollforge.simulate.kv_cache import KvRequest
 from rollforge.simulate.service import PlannedReply, Service, Stats
-from rollforge.simulate.wire import BadRequest, Head, HttpReply, HttpRequest, read_body, read_head
+from rollforge.simulate.simulate_options import SimulateOptions
+from rollforge.simulate.wire import (
+    LAST_CHUNK,
+    BadRequest,
+    Head,
+    HttpReply,
+    HttpRequest,
+    chunk,
+    read_body,
+    read_head,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -64,9 +75,9 @@ class SimulatedServer:
                 lambda: _Connection(self), self.host, self.options.port, backlog=4096
             )
         except OSError as error:
-            place = f"{self.options.host}:{self.options.port}"
+            address = f"{self.options.host}:{self.options.port}"
             raise UsageError(
-                f"cannot listen on {place}: {error.strerror or error}", hint="choose another --port"
+                f"cannot listen on {address}: {error.strerror or error}", hint="choose another --port"
             ) from error
         self.port = self._listener.sockets[0].getsockname()[1]
 
@@ -92,12 +103,32 @@ class SimulatedServer:
     def serve(self, connection: _Connection, request: HttpRequest) -> None:
         """Reply to one request, now or later."""
         outcome = self.service.outcome(request)
-        if not outcome.delay and not outcome.manner and not (self._gate and outcome.uses_capacity):
+        is_timed = outcome.delay or outcome.pace or outcome.manner
+        if not is_timed and not (self._gate and outcome.uses_capacity) and not self._is_cached(outcome):
             self.stats.by_status[str(outcome.reply.status)] += 1
             self.stats.peak_in_flight = max(self.stats.peak_in_flight, self.stats.in_flight + 1)
             connection.send(outcome.reply.to_bytes(), keep_alive=request.keeps_alive)
         else:
             connection.begin(self._deliver(connection, outcome, request.keeps_alive))
+
+    def _is_cached(self, outcome: PlannedReply) -> bool:
+        """Whether the reply takes its time in the model of a KV cache."""
+        return self.service.kv is not None and outcome.tokens is not None
+
+    async def _generate(self, outcome: PlannedReply) -> None:
+        """Wait until the KV model has generated the answer."""
+        server = self.service.kv
+        assert server is not None and outcome.tokens is not None
+        prompt, generated = outcome.tokens
+        request = KvRequest(prompt, generated)
+        server.advance_to(time.monotonic())
+        server.add(request)
+        try:
+            while not request.is_finished:
+                await asyncio.sleep(0.02)
+                server.advance_to(time.monotonic())
+        finally:
+            server.drop(request)
 
     async def _deliver(self, connection: _Connection, outcome: PlannedReply, keep_alive: bool) -> None:
         stats = self.stats
@@ -106,8 +137,12 @@ class SimulatedServer:
         try:
             async with self._gate if self._gate and outcome.uses_capacity else contextlib.nullcontext():
                 await asyncio.sleep(outcome.delay)
+                if self._is_cached(outcome):
+                    await self._generate(outcome)
                 if outcome.manner:
                     await _mangle(connection, outcome, keep_alive)
+                elif outcome.pace:
+                    await _send_events(connection, outcome.reply, outcome.pace, keep_alive=keep_alive)
                 else:
                     connection.send(outcome.reply.to_bytes(), keep_alive=keep_alive)
             is_silent = outcome.manner is not None and outcome.manner.kind in _SILENT
@@ -169,6 +204,14 @@ async def _mangle(connection: _Connection, outcome: PlannedReply, keep_alive: bo
         case "hang":
             await asyncio.sleep(fault.seconds())
             connection.drop()
+        case "drip" if reply.events:
+            await _send_events(connection, reply, fault.seconds(), keep_alive=keep_alive)
+        case "torn" if reply.events:
+            half = reply._replace(events=reply.events[: len(reply.events) // 2])
+            if fault.choose("content_length", chance) == "right":
+                connection.send(half.to_bytes(), keep_alive=keep_alive)
+            else:
+                connection.send(half.to_bytes()[: -len(LAST_CHUNK) - 20], keep_alive=False)
         case "drip":
             for byte in reply.to_bytes():
                 connection.send(bytes((byte,)))
@@ -182,7 +225,8 @@ async def _mangle(connection: _Connection, outcome: PlannedReply, keep_alive: bo
                 keep_alive=is_right and keep_alive,
             )
         case "reset" if fault.choose("when", chance) == "during":
-            connection.send(reply.head() + reply.body[: len(reply.body) // 2])
+            whole = reply.to_bytes()
+            connection.send(whole[: len(whole) - len(reply.body) // 2])
             await asyncio.sleep(0.01)
             connection.reset()
         case "endless" | "large-body" | "gzip-bomb":
@@ -191,25 +235,37 @@ async def _mangle(connection: _Connection, outcome: PlannedReply, keep_alive: bo
             connection.reset()
 
 
+async def _send_events(
+    connection: _Connection, reply: HttpReply, seconds: float, *, keep_alive: bool
+) -> None:
+    """Send a stream event by event, with a pause after each."""
+    connection.send(reply.head(chunked=True))
+    for event in reply.events:
+        connection.send(chunk(event))
+        await connection.drained()
+        await asyncio.sleep(seconds)
+    connection.send(LAST_CHUNK, keep_alive=keep_alive)
+
+
 async def _stream(connection: _Connection, reply: HttpReply, fault: Fault, keep_alive: bool) -> None:
     """Send a body far larger than the answer, no faster than the client reads it."""
     if fault.kind == "gzip-bomb":
         reply = reply._replace(headers=(*reply.headers, ("Content-Encoding", "gzip")))
-        pieces = bodies.gzip_bomb(reply.body, fault.megabytes() or 0)
+        pieces = hostile_bodies.gzip_bomb(reply.body, fault.megabytes() or 0)
     elif fault.kind == "large-body":
-        pieces = bodies.padded(reply.body, fault.megabytes() or 0)
+        pieces = hostile_bodies.padded(reply.body, fault.megabytes() or 0)
     else:
         reply = reply._replace(status=int(fault.options["status"]))
-        pieces = bodies.endless(fault.megabytes())
+        pieces = hostile_bodies.endless(fault.megabytes())
     connection.send(reply.head(chunked=True))
     for piece in pieces:
-        connection.send(b"%x\r\n%b\r\n" % (len(piece), piece))
+        connection.send(chunk(piece))
         await connection.drained()
         await asyncio.sleep(0)  # the transport may accept everything at once: let the other connections in
     if fault.kind == "endless":
         connection.reset()
     else:
-        connection.send(b"0\r\n\r\n", keep_alive=keep_alive)
+        connection.send(LAST_CHUNK, keep_alive=keep_alive)
 
 
 class _Connection(asyncio.Protocol):
@@ -326,12 +382,12 @@ class _Connection(asyncio.Protocol):
             self._head = read_head(self._buffer)
             if self._head and "expect" in self._head.headers:
                 self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
-        if self._head is None or (found := read_body(self._buffer, self._head)) is None:
+        if self._head is None or (framed := read_body(self._buffer, self._head)) is None:
             return None
-        body, end = found
+        body, end = framed
         head, self._head = self._head, None
         del self._buffer[:end]
-        return HttpRequest(head.method, head.path, head.headers, body)
+        return HttpRequest(head.method, head.path, head.headers, body, head.query)
 
 
 def run_quickly(main: Coroutine[Any, Any, None]) -> None:

@@ -1,10 +1,23 @@
-"""Requests of both APIs → `Ask`.
+"""Requests → `Ask`.
 
 A request that cannot be served raises `Rejection`, which becomes an error in OpenAI's shape.
 """
 
 from __future__ import annotations
 
+from typing import TypedDict, cast
+
+from rollforge.conversations.apis.messages_json import ErrorBodyJson
+from rollforge.json_shapes import (
+    ChatBodyJson,
+    ChatMessageJson,
+    ErrorJson,
+    ItemJson,
+    ParamsJson,
+    SchemaJson,
+    Shape,
+    ToolJson,
+)
 from rollforge.records import JsonObject, content_text, to_json
 from rollforge.simulate.conversation import (
     Ask,
@@ -31,28 +44,28 @@ class Rejection(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
-        error = {"message": message, "type": kind, "param": param, "code": code}
-        self.body: JsonObject = {"detail": message} if is_detail else {"error": error}
+        error: ErrorJson = {"message": message, "type": kind, "param": param, "code": code}
+        self.body: ErrorBodyJson = {"detail": message} if is_detail else {"error": error}
 
 
-def read_responses(body: JsonObject) -> Ask:
+def read_responses(body: ParamsJson) -> Ask:
     """The ask in a Responses API request."""
-    _refuse_streaming(body)
     if body.get("previous_response_id"):
         raise Rejection(
             400,
             "this server keeps no responses; send the whole conversation as input",
             param="previous_response_id",
         )
-    given = body.get("input")
-    if isinstance(given, str):
-        items: list[ConversationItem] = [SimulatedMessage("user", given)]
-    elif isinstance(given, list) and given:
-        items = [item for entry in given for item in _responses_item(entry)]
+    input_value = body.get("input")
+    if isinstance(input_value, str):
+        items: list[ConversationItem] = [SimulatedMessage("user", input_value)]
+    elif isinstance(input_value, list) and input_value:
+        items = [item for entry in input_value for item in _responses_item(entry)]
     else:
         raise Rejection(400, "input must be a text or a list of items", param="input")
-    if isinstance(body.get("instructions"), str):
-        items.insert(0, SimulatedMessage("system", body["instructions"]))
+    instructions = body.get("instructions")
+    if isinstance(instructions, str):
+        items.insert(0, SimulatedMessage("system", instructions))
     include = body.get("include") or []
     top = _number(body, "top_logprobs", 0)
     return Ask(
@@ -65,9 +78,8 @@ def read_responses(body: JsonObject) -> Ask:
     )
 
 
-def read_chat(body: JsonObject) -> Ask:
+def read_chat(body: ChatBodyJson) -> Ask:
     """The ask in a Chat Completions request."""
-    _refuse_streaming(body)
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise Rejection(400, "messages must be a list with at least one message", param="messages")
@@ -85,31 +97,38 @@ def read_chat(body: JsonObject) -> Ask:
     )
 
 
-def _shared(body: JsonObject) -> JsonObject:
+class _SharedFields(TypedDict):
+    """Fields of `Ask` that both APIs write alike."""
+
+    model: str
+    tools: tuple[Tool, ...]
+    tool_choice: str
+    parallel_calls: bool
+    temperature: float
+    seed: int | None
+    sample: str | None
+    wants_token_ids: bool
+    body: ParamsJson
+
+
+def _shared(body: ParamsJson | ChatBodyJson) -> _SharedFields:
     """What both APIs write alike."""
     if not isinstance(body.get("model"), str):
         raise Rejection(400, "you must provide a model parameter", param="model")
     return {
         "model": body["model"],
-        "tools": tuple(map(_tool, body.get("tools") or [])),
+        "tools": tuple(tool for entry in body.get("tools") or [] for tool in _tools(entry)),
         "tool_choice": _tool_choice(body.get("tool_choice")),
         "parallel_calls": body.get("parallel_tool_calls") is not False,
         "temperature": _number(body, "temperature", 1.0),
         "seed": body.get("seed"),
         "sample": _mapping(body.get("metadata")).get("rollforge_sample"),
         "wants_token_ids": bool(body.get("return_token_ids")),
-        "body": body,
+        "body": cast("ParamsJson", body),
     }
 
 
-def _refuse_streaming(body: JsonObject) -> None:
-    if body.get("stream"):
-        raise Rejection(
-            400, "the simulated model does not stream; leave stream out or set it to false", param="stream"
-        )
-
-
-def _responses_item(entry: object) -> list[ConversationItem]:
+def _responses_item(entry: ItemJson) -> list[ConversationItem]:
     item = _entry(entry, "input")
     match item.get("type", "message"):
         case "message":
@@ -128,7 +147,7 @@ def _responses_item(entry: object) -> list[ConversationItem]:
             )
 
 
-def _chat_items(entry: object) -> list[ConversationItem]:
+def _chat_items(entry: ChatMessageJson) -> list[ConversationItem]:
     message = _entry(entry, "messages")
     role = message.get("role")
     if role == "tool":
@@ -144,12 +163,16 @@ def _chat_items(entry: object) -> list[ConversationItem]:
     return [SimulatedMessage(role, text), *items] if text or not items else items
 
 
-def _tool(entry: object) -> Tool:
+def _tools(entry: ToolJson) -> list[Tool]:
+    """The function in a tool entry. Tools that a provider runs itself have no parameters, and this model cannot use them."""
     tool = _entry(entry, "tools")
     function = tool["function"] if isinstance(tool.get("function"), dict) else tool
-    if not isinstance(function.get("name"), str):
+    if tool.get("type", "function") != "function":
+        return []
+    name = function.get("name")
+    if not isinstance(name, str):
         raise Rejection(400, "a tool has no name", param="tools")
-    return Tool(function["name"], _mapping(function.get("parameters")), to_json(tool).decode())
+    return [Tool(name, _schema(function.get("parameters")), to_json(tool).decode())]
 
 
 def _tool_choice(choice: object) -> str:
@@ -158,10 +181,14 @@ def _tool_choice(choice: object) -> str:
     return choice if isinstance(choice, str) else "auto"
 
 
-def _entry(value: object, param: str) -> JsonObject:
+def _entry(value: Shape, param: str) -> Shape:
     if not isinstance(value, dict):
         raise Rejection(400, f"{param} must hold objects, not {type(value).__name__}", param=param)
     return value
+
+
+def _schema(value: SchemaJson | None) -> SchemaJson:
+    return value if isinstance(value, dict) else {}
 
 
 def _mapping(value: object) -> JsonObject:
@@ -172,7 +199,7 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else content_text(value)
 
 
-def _number(body: JsonObject, key: str, default: float) -> float:
+def _number(body: ParamsJson | ChatBodyJson, key: str, default: float) -> float:
     value = body.get(key)
     if value is None:
         return default
@@ -181,7 +208,7 @@ def _number(body: JsonObject, key: str, default: float) -> float:
     return value
 
 
-def _limit(body: JsonObject, key: str) -> int | None:
+def _limit(body: ParamsJson | ChatBodyJson, key: str) -> int | None:
     if body.get(key) is None:
         return None
     value = _number(body, key, 0)

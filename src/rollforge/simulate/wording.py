@@ -5,7 +5,7 @@ The caller decides what to answer; this only phrases it.
 
 from __future__ import annotations
 
-from rollforge.simulate.chance import Chance
+from rollforge.simulate.draws import Chance
 from rollforge.simulate.problems import Exercise
 from rollforge.simulate.tokens import count
 
@@ -90,9 +90,9 @@ def generic(chance: Chance, tokens: float, ending: str = "") -> str:
 def _padded(lines: list[str], remarks: tuple[str, ...], chance: Chance, tokens: float) -> list[str]:
     """The lines with remarks added until they reach the length."""
     length = sum(map(count, lines))
-    place, stride = chance.between(0, len(remarks) - 1), chance.pick(_STRIDES)
+    position, stride = chance.between(0, len(remarks) - 1), chance.pick(_STRIDES)
     while length < tokens:
-        lines.append(remarks[place % len(remarks)])
+        lines.append(remarks[position % len(remarks)])
         length += count(lines[-1])
-        place += stride
+        position += stride
     return lines
