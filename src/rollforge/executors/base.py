@@ -1,0 +1,215 @@
+"""The executor protocol: start workers somewhere, carry small messages to them, say when one is lost.
+
+An executor holds no truth. What is finished is in the run's files; a message is a path, a number, a setting, never a rollout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import socket
+from typing import Protocol
+
+import msgspec
+
+from rollforge import __version__
+from rollforge.errors import Exit, RollforgeError, UsageError
+from rollforge.executors import EXECUTORS
+from rollforge.runtime.native import load_native
+
+Message = bytes
+
+MOST_WORKERS = 1024
+
+
+class WorkerLost(Exception):
+    """The worker does not answer any more: its process, its node or the way to it is gone."""
+
+
+class Worker(Protocol):
+    """What runs at the other end. Its class is made without arguments."""
+
+    async def handle(self, message: Message) -> Message:
+        """Answer one message. A `RollforgeError` reaches the asker as such."""
+        ...
+
+    async def close(self) -> None:
+        """End at once and leave everything resumable: the asker is gone, or has no more work."""
+        ...
+
+
+class Hand(Protocol):
+    """A worker as its asker sees it."""
+
+    name: str
+    """Where it runs, for messages."""
+
+    async def ask(self, message: Message) -> Message:
+        """The worker's answer. One message at a time.
+
+        Raises:
+            WorkerLost: there is no worker any more.
+            RollforgeError: what the worker raised.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End the worker."""
+        ...
+
+
+class ExecutorOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How to start workers."""
+
+    workers: int | None = None
+    """How many; None: one, or one per node."""
+    address: str | None = None
+    """Of the cluster; None: the one that the environment names."""
+
+
+class Executor(Protocol):
+    """Starts workers. Made with `ExecutorOptions`."""
+
+    async def start(self, target: str) -> list[Hand]:
+        """Start the workers; `target` is `module:Class` of a `Worker`."""
+        ...
+
+    async def replace(self, lost: Hand) -> Hand | None:
+        """A new worker for a lost one; None when there is no room for one now.
+
+        Raises:
+            WorkerLost: there can be no more workers, now or later.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End every worker that still runs."""
+        ...
+
+
+class Introduction(msgspec.Struct, frozen=True, kw_only=True):
+    """What must be the same for all workers of a run."""
+
+    rollforge: str
+    python: str
+    """Major and minor version."""
+    has_compiled_reader: bool
+    verifier: str | None = None
+    """Fingerprint of the verifier as this worker loads it."""
+    has_key: bool = False
+    """The variable with the API key is set here."""
+
+    @classmethod
+    def of_this_process(cls, *, verifier: str | None = None, key_variable: str | None = None) -> Introduction:
+        """This process as a worker."""
+        return cls(
+            rollforge=__version__,
+            python=".".join(platform.python_version_tuple()[:2]),
+            has_compiled_reader=load_native("rollforge.index._rows") is not None,
+            verifier=verifier,
+            has_key=bool(key_variable and os.environ.get(key_variable)),
+        )
+
+
+_NAMES = {
+    "rollforge": "rollforge's version",
+    "python": "Python's version",
+    "has_compiled_reader": "the compiled reader",
+    "verifier": "the verifier's fingerprint",
+    "has_key": "the API key's variable",
+}
+
+
+def refuse_differences(mine: Introduction, others: dict[str, Introduction]) -> None:
+    """Raise unless all workers are like this process, before anything is asked of them."""
+    differences = []
+    for name, other in others.items():
+        for field, what in _NAMES.items():
+            here, there = getattr(mine, field), getattr(other, field)
+            if here != there:
+                differences.append(f"  {name}: {what} is {_shown(there)}, here {_shown(here)}")
+    if differences:
+        raise UsageError(
+            "the workers differ from this process; nothing was sent\n" + "\n".join(differences[:20]),
+            hint="install the same versions and set the same variables on every node",
+        )
+
+
+def _shown(value: object) -> str:
+    match value:
+        case True:
+            return "there"
+        case False | None:
+            return "missing"
+        case _:
+            return str(value)
+
+
+def check_workers(workers: int) -> None:
+    """Refuse a count of workers that cannot be meant."""
+    if not 1 <= workers <= MOST_WORKERS:
+        bound = "at least 1" if workers < 1 else f"at most {MOST_WORKERS:,}"
+        raise UsageError(f"--workers must be {bound}, not {workers:,}", hint="one per core is a good start")
+
+
+def make_executor(on: str, workers: int | None) -> Executor:
+    """The executor that `--on` and `--workers` ask for: `local`, `processes`, `ray` or `ray:ADDRESS`.
+
+    Raises:
+        UsageError: there is none of that name. Nothing is started before the executor is entered.
+    """
+    name, _, address = on.partition(":")
+    if workers is not None:
+        check_workers(workers)
+    if address and name != "ray":
+        raise UsageError(f"--on {on}: only ray has an address", hint="write --on ray:HOST:PORT")
+    if name == "local" and workers is not None:
+        name = "processes"
+    executor: Executor = EXECUTORS.load(name)(ExecutorOptions(workers=workers, address=address or None))
+    return executor
+
+
+def host_name(number: int) -> str:
+    """How a worker on this machine is called."""
+    return f"worker {number} on {socket.gethostname()}"
+
+
+def fault(error: BaseException) -> Message:
+    """An exception as a message."""
+    is_ours = isinstance(error, RollforgeError)
+    return msgspec.msgpack.encode(
+        WorkerFault(
+            text=str(error) if is_ours else f"{type(error).__name__}: {error}",
+            hint=error.hint if isinstance(error, RollforgeError) else None,
+            kind=type(error).__name__ if is_ours else "",
+            exit_code=int(getattr(error, "exit_code", 1)) if is_ours else 1,
+        )
+    )
+
+
+class WorkerFault(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker raised."""
+
+    text: str
+    hint: str | None
+    kind: str
+    exit_code: int
+
+
+def raise_fault(message: Message, name: str) -> None:
+    """Raise what a worker raised; the message says where."""
+    fault = msgspec.msgpack.decode(message, type=WorkerFault)
+    error = RollforgeError(f"{name}: {fault.text}", hint=fault.hint)
+    error.exit_code = Exit(fault.exit_code)
+    raise error
+
+
+async def answered(worker: Worker, message: Message) -> tuple[bool, Message]:
+    """A worker's answer and whether it is one; else what it raised."""
+    try:
+        return True, await worker.handle(message)
+    except asyncio.CancelledError:
+        raise
+    except Exception as error:  # noqa: BLE001  (whatever it is, the asker must learn of it)
+        return False, fault(error)
