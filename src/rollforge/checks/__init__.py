@@ -1,4 +1,5 @@
 """Checks: rules about a run. `base` says what a check is; every other module holds one, or a few that belong together.
+`building_blocks` holds what they are made from.
 
 To add one: write it with `@check(...)`, add its line below, and an entry in docs/checks.md. Yours need no line: name it with
 `rollforge check RUN --check my_file.py:my_check`, or install an entry point in the group `rollforge.checks`.
@@ -34,6 +35,7 @@ MEMBERS = {
     "unsandboxed": "rollforge.checks.unsandboxed:unsandboxed",
     "labelled-errors": "rollforge.checks.labelled:labelled_errors",
     "unjudged-clusters": "rollforge.checks.unjudged_clusters:unjudged_clusters",
+    "adaptive-run": "rollforge.checks.adaptive:adaptive_run",
     "low-coverage": "rollforge.checks.completeness:low_coverage",
     "missing-rollouts": "rollforge.checks.completeness:missing_rollouts",
     "incomplete-groups": "rollforge.checks.completeness:incomplete_groups",
@@ -86,6 +88,7 @@ MEMBERS = {
     "ppo-narrow-spread": "rollforge.checks.policy:ppo_narrow_spread",
     "ppo-empty-bins": "rollforge.checks.policy:ppo_empty_bins",
     "text-only": "rollforge.checks.policy:text_only",
+    "token-drift": "rollforge.checks.drift:token_drift",
     "flat-groups": "rollforge.checks.policy:flat_groups",
     "near-equal-groups": "rollforge.checks.policy:near_equal_groups",
     "partial-groups": "rollforge.checks.policy:partial_groups",

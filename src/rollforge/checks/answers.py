@@ -7,26 +7,27 @@ from collections.abc import Iterator
 import numpy as np
 
 from rollforge.checks.base import Limits, check
-from rollforge.checks.columns import Bools
-from rollforge.checks.evidence import Evidence
-from rollforge.checks.finding import RECIPES, Finding, settle_text, share
+from rollforge.checks.building_blocks.coded_columns import Bools
+from rollforge.checks.building_blocks.evidence import Evidence
+from rollforge.checks.building_blocks.finding import RECIPES, Finding, settle_text, share
 from rollforge.index import begins_like_error
 
 
 def _share_of(
     run: Evidence, among: Bools, limits: Limits, text: str, column: str, advice: str
 ) -> Iterator[Finding]:
-    found = share(int(among.sum()), run.n, independent=run.all_independent)
-    level = found.level_above(warning=limits["warn_share"], error=limits["max_share"])
+    estimate = share(int(among.sum()), run.n, independent=run.all_independent)
+    level = estimate.level_above(warning=limits["warn_share"], error=limits["max_share"])
     if level is None:
         return
     yield Finding(
         level=level,
-        text=f"{found.count:,} of {run.n:,} answers ({found.value:.1%}) {text}{settle_text(found, level, limits['max_share'])}",
-        value=found.value,
+        text=f"{estimate.count:,} of {run.n:,} answers ({estimate.value:.1%}) "
+        f"{text}{settle_text(estimate, level, limits['max_share'])}",
+        value=estimate.value,
         threshold=limits["max_share"],
         n=run.n,
-        interval=found.interval,
+        interval=estimate.interval,
         where=run.lines(among),
         next=f"{advice}; see them: rollforge show {run.name} --where {column} --limit 5",
     )
@@ -43,16 +44,17 @@ def empty_answers(run: Evidence, limits: Limits) -> Iterator[Finding]:
 @check("unrecorded-answers", "collection")
 def unrecorded_answers(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """The agent records no output, although rollouts are judged."""
-    found = share(int(run.is_unrecorded.sum()), run.n)
-    if not found.count or not run.judged[run.is_unrecorded].any():
+    estimate = share(int(run.is_unrecorded.sum()), run.n)
+    if not estimate.count or not run.judged[run.is_unrecorded].any():
         return
     yield Finding(
         level="warning",
-        text=f"{found.count:,} of {run.n:,} rollouts have a verdict but no recorded output: the agent does not keep its trajectory, "
+        text=f"{estimate.count:,} of {run.n:,} rollouts have a verdict but no recorded output: the agent does not keep its "
+        f"trajectory, "
         "so there is nothing to train on",
-        value=found.value,
+        value=estimate.value,
         n=run.n,
-        interval=found.interval,
+        interval=estimate.interval,
         where=run.lines(run.is_unrecorded),
         next="let the agent return its output items; rewards and metrics stay usable",
     )
@@ -61,16 +63,16 @@ def unrecorded_answers(run: Evidence, limits: Limits) -> Iterator[Finding]:
 @check("nothing-recorded", "recipe", recipes=RECIPES, max_share=0.5)
 def nothing_recorded(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Most judged rollouts have no recorded output to train on."""
-    found = share(int((run.is_unrecorded & run.judged).sum()), run.judged_n)
-    if found.value <= limits["max_share"]:
+    estimate = share(int((run.is_unrecorded & run.judged).sum()), run.judged_n)
+    if estimate.value <= limits["max_share"]:
         return
     yield Finding(
         level="error",
-        text=f"{found.count:,} of {run.judged_n:,} judged rollouts have no recorded output: there is nothing to train on",
-        value=found.value,
+        text=f"{estimate.count:,} of {run.judged_n:,} judged rollouts have no recorded output: there is nothing to train on",
+        value=estimate.value,
         threshold=limits["max_share"],
         n=run.judged_n,
-        interval=found.interval,
+        interval=estimate.interval,
         where=run.lines(run.is_unrecorded),
         is_final=True,
         next="let the agent return its output items, then collect again",
@@ -89,17 +91,17 @@ def error_answers(run: Evidence, limits: Limits) -> Iterator[Finding]:
     drawn = run.spread[is_full]
     begins_so = [begins_like_error(item.answer) for item in run.spread_samples]
     is_error = np.asarray(begins_so, dtype=np.bool_)[is_full]
-    found = share(int(is_error.sum()), len(drawn))
-    level = found.level_above(warning=limits["warn_share"], error=limits["max_share"])
-    if level is None or (found.count < 2 and level == "warning"):
+    estimate = share(int(is_error.sum()), len(drawn))
+    level = estimate.level_above(warning=limits["warn_share"], error=limits["max_share"])
+    if level is None or (estimate.count < 2 and level == "warning"):
         return
     finding = Finding(
         level=level,
-        text=f"{found.count:,} of {found.n:,} answers looked at ({found.value:.1%}) begin like error messages",
-        value=found.value,
+        text=f"{estimate.count:,} of {estimate.n:,} answers looked at ({estimate.value:.1%}) begin like error messages",
+        value=estimate.value,
         threshold=limits["max_share"],
-        n=found.n,
-        interval=found.interval,
+        n=estimate.n,
+        interval=estimate.interval,
         where=run.lines(drawn[is_error]),
         next=f"{advice}; see one: rollforge show {run.name} --line {run.line[drawn[is_error][0]]}",
     )
@@ -109,10 +111,12 @@ def error_answers(run: Evidence, limits: Limits) -> Iterator[Finding]:
 def _unless_rewarded(run: Evidence, among: Bools, finding: Finding, limit: float) -> Finding:
     """The finding, no more than a warning where the verifier takes such answers for right: a task may ask for a page, or a word."""
     judged = among & run.judged
-    found = share(int((judged & run.succeeded).sum()), int(judged.sum()), independent=run.independent(judged))
-    if finding.level == "error" and found.low > limit:
+    rewarded = share(
+        int((judged & run.succeeded).sum()), int(judged.sum()), independent=run.independent(judged)
+    )
+    if finding.level == "error" and rewarded.low > limit:
         finding.level = "warning"
-        finding.text += f"; {found.value:.0%} of them are rewarded, so that they may be what was asked for"
+        finding.text += f"; {rewarded.value:.0%} of them are rewarded, so that they may be what was asked for"
     return finding
 
 

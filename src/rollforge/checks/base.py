@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from rollforge.checks.evidence import Evidence
-from rollforge.checks.finding import Area, Finding, Recipe
+from rollforge.checks.building_blocks.evidence import Evidence
+from rollforge.checks.building_blocks.finding import Area, Finding, Recipe
 
 Limits = Mapping[str, float]
 """The options of one check, by name, as set for this run."""

@@ -10,14 +10,21 @@ from typing import NamedTuple
 import numpy as np
 
 from rollforge.checks.base import Limits, check
-from rollforge.checks.chance import best_split, superiority
-from rollforge.checks.columns import Bools, TextCodes
-from rollforge.checks.evidence import Evidence
-from rollforge.checks.finding import Finding
-from rollforge.checks.order import honest_reason, most_at_end, place_of, task_means, timed, when
-from rollforge.checks.stream import suspect_condition
-from rollforge.intervals import clustered_mean, paired_difference
-from rollforge.stats import Floats, Ints
+from rollforge.checks.building_blocks.chance import best_split, superiority
+from rollforge.checks.building_blocks.coded_columns import Bools, TextCodes
+from rollforge.checks.building_blocks.evidence import Evidence
+from rollforge.checks.building_blocks.finding import Finding
+from rollforge.checks.building_blocks.order import (
+    honest_reason,
+    location_of,
+    most_at_end,
+    task_means,
+    timed,
+    when,
+)
+from rollforge.checks.building_blocks.stream import suspect_condition
+from rollforge.statistics.intervals import clustered_mean, paired_difference
+from rollforge.statistics.stats import Floats, Ints
 
 POINTS = 4000
 """A long run is averaged to this many points before the search for its best split."""
@@ -64,7 +71,7 @@ def suspect_window(run: Evidence, limits: Limits) -> Iterator[Finding]:
 class Step(NamedTuple):
     """Where the mean scaled reward changes most surely, and by how much."""
 
-    place: int
+    position: int
     before: float
     after: float
     z: float
@@ -89,13 +96,13 @@ def reward_shift(run: Evidence, limits: Limits) -> Iterator[Finding]:
     step = _step(run, order)
     if step is None or step.z < limits["z"] or abs(step.after - step.before) < limits["min_shift"]:
         return
-    within = _shift_within_tasks(run, order, step.place)
+    within = _shift_within_tasks(run, order, step.position)
     if within is not None and within[1] > limits["z"] and abs(within[0]) >= limits["min_shift"]:
         proof = f"in tasks with rollouts on both sides it changes by {within[0]:+.2f}, so the tasks are not the reason"
     else:
         is_likely = within is None or (within[1] > 2 and within[0] * (step.after - step.before) > 0)
         proof = _collapse_proof(run, order, step) if is_likely else ""
-    first = int(order[step.place])
+    first = int(order[step.position])
     yield Finding(
         level="error" if proof else "warning",
         text=f"the mean scaled reward goes from {step.before:.2f} to {step.after:.2f} at {when(run, first)}{run.range.note}; "
@@ -103,7 +110,7 @@ def reward_shift(run: Evidence, limits: Limits) -> Iterator[Finding]:
         value=step.after - step.before,
         threshold=limits["min_shift"],
         n=len(order),
-        where=[place_of(run, first, int(order[-1]))],
+        where=[location_of(run, first, int(order[-1]))],
         next=f"judge a sample again and compare: {run.verify('--fresh --sample 500')}",
     )
 
@@ -116,15 +123,15 @@ def _step(run: Evidence, order: Ints) -> Step | None:
     if len(points) < LEAST_POINTS:
         return None
     point, z = best_split(points)
-    place = point * width
-    return Step(place, float(rewards[:place].mean()), float(rewards[place:].mean()), z)
+    position = point * width
+    return Step(position, float(rewards[:position].mean()), float(rewards[position:].mean()), z)
 
 
 def _collapse_proof(run: Evidence, order: Ints, step: Step) -> str:
     """Proof of a fault when no task is on both sides: rewards collapse while nothing else changes or drifts."""
     if not step.is_collapse:
         return ""
-    early, late = order[: step.place], order[step.place :]
+    early, late = order[: step.position], order[step.position :]
     is_late_odd = min(step.after, 1 - step.after) < min(step.before, 1 - step.before)
     odd, usual = (late, early[::-1]) if is_late_odd else (early, late)  # the usual ones nearest first
     odd_tasks, usual_tasks = (len(np.unique(run.group[side])) for side in (odd, usual))
@@ -144,10 +151,10 @@ def _drifts_into(run: Evidence, usual: Ints, odd: Ints) -> bool:
     return most_at_end(*task_means(run, usual[::-1], distance)) > 1 - ORDINARY
 
 
-def _shift_within_tasks(run: Evidence, order: Ints, place: int) -> tuple[float, float] | None:
+def _shift_within_tasks(run: Evidence, order: Ints, split: int) -> tuple[float, float] | None:
     """The change inside tasks that have rollouts on both sides, and its z; None when too few have."""
     is_late = np.zeros(run.n, dtype=np.bool_)
-    is_late[order[place:]] = True
+    is_late[order[split:]] = True
     counts_early, counts_late = run.per_group(run.judged & ~is_late), run.per_group(run.judged & is_late)
     both = (counts_early > 0) & (counts_late > 0)
     if int(both.sum()) < 20:
@@ -174,13 +181,13 @@ def collapse_with_latency(run: Evidence, limits: Limits) -> Iterator[Finding]:
     if run.judged_n < 100 or len(run.levels) < 2:
         return
     order, seconds = timed(run), _verify_seconds(run)
-    known = order[~np.isnan(seconds[order])]
-    if len(known) < max(100, 0.5 * len(order)):
+    with_seconds = order[~np.isnan(seconds[order])]
+    if len(with_seconds) < max(100, 0.5 * len(order)):
         return
-    place, z = _split(np.log(np.maximum(seconds[known], 0.0) + 1e-6))
+    split, z = _split(np.log(np.maximum(seconds[with_seconds], 0.0) + 1e-6))
     if z < 6.0:
         return
-    early, late = known[:place], known[place:]
+    early, late = with_seconds[:split], with_seconds[split:]
     ratio = float((np.median(seconds[late]) + 1e-6) / (np.median(seconds[early]) + 1e-6))
     above = superiority(seconds[early], seconds[late])
     if max(ratio, 1 / ratio) < limits["ratio"] or max(above, 1 - above) < limits["share_above"]:
@@ -198,9 +205,9 @@ def collapse_with_errors(run: Evidence, limits: Limits) -> Iterator[Finding]:
     order = timed(run)
     for name, has_error in _error_fields(run):
         errors = has_error[order].astype(np.float64)
-        place, z = _split(errors)
-        early, late = order[:place], order[place:]
-        before, after = errors[:place].mean(), errors[place:].mean()
+        position, z = _split(errors)
+        early, late = order[:position], order[position:]
+        before, after = errors[:position].mean(), errors[position:].mean()
         if z < 6.0 or before > limits["max_before"] or after - before < limits["min_rise"]:
             continue
         if not honest_reason(run, late, early, order[:0]):
@@ -225,7 +232,7 @@ def _collapse(run: Evidence, early: Ints, late: Ints, what: str, limits: Limits)
         value=drop,
         threshold=limits["min_drop"],
         n=len(early) + len(late),
-        where=[place_of(run, first, int(late[-1]))],
+        where=[location_of(run, first, int(late[-1]))],
         next=f"judge what followed again: {run.verify(f'--fresh {since}', f'{since} --limit 5')}",
     )
 
@@ -242,9 +249,9 @@ def _error_fields(run: Evidence) -> Iterator[tuple[str, Bools]]:
     """Fields that say that something failed, each with where it did."""
     for name in run.source.texts:
         if ERROR.search(name):
-            said = TextCodes(run.source.table([name])[name])
-            is_said = np.array([bool(text) for text in said.names] + [False])
-            yield name, is_said[said.codes]
+            messages = TextCodes(run.source.table([name])[name])
+            is_said = np.array([bool(text) for text in messages.names] + [False])
+            yield name, is_said[messages.codes]
     for name in run.metrics:
         if ERROR.search(name):
             yield name, np.nan_to_num(run.number(name)) > 0
@@ -254,10 +261,10 @@ def _mean_and_error(run: Evidence, positions: Ints) -> tuple[float, float]:
     """The mean scaled reward and its standard error between tasks."""
     counts = np.bincount(run.group[positions], minlength=run.groups)
     sums = np.bincount(run.group[positions], weights=run.scaled[positions], minlength=run.groups)
-    found = clustered_mean(sums, counts, level=0.6827)
-    if found.value is None or found.high is None:
-        return found.value or 0.0, math.inf
-    return found.value, max(found.high - found.value, 1e-6)
+    estimate = clustered_mean(sums, counts, level=0.6827)
+    if estimate.value is None or estimate.high is None:
+        return estimate.value or 0.0, math.inf
+    return estimate.value, max(estimate.high - estimate.value, 1e-6)
 
 
 def _split(values: Floats) -> tuple[int, float]:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from rollforge.checks.base import Limits, check
-from rollforge.checks.columns import Bools
-from rollforge.checks.evidence import Evidence
-from rollforge.checks.finding import Finding
-from rollforge.stats import Floats, Ints
+from rollforge.checks.building_blocks.coded_columns import Bools
+from rollforge.checks.building_blocks.evidence import Evidence
+from rollforge.checks.building_blocks.finding import Finding
+from rollforge.statistics.stats import Floats, Ints
 
 
 @check(
@@ -27,14 +27,14 @@ def chosen_lengths(run: Evidence, limits: Limits) -> Iterator[Finding]:
     chosen = usable & (np.nan_to_num(run.scaled, nan=-1.0) >= threshold - 1e-9)
     tasks, codes = np.unique(run.task_id, return_inverse=True)
     length = np.log(np.where(usable, run.answer_chars, 1.0))
-    kept, others = (_means(codes, length, mask, len(tasks)) for mask in (chosen, usable & ~chosen))
-    has_both = ~np.isnan(kept) & ~np.isnan(others)
-    found = int(has_both.sum())
-    if found < limits["min_tasks"]:
+    chosen_means, others = (_means(codes, length, mask, len(tasks)) for mask in (chosen, usable & ~chosen))
+    has_both = ~np.isnan(chosen_means) & ~np.isnan(others)
+    count = int(has_both.sum())
+    if count < limits["min_tasks"]:
         return
-    differences = (kept - others)[has_both]
+    differences = (chosen_means - others)[has_both]
     mean = float(differences.mean())
-    margin = 2.0 * float(differences.std(ddof=1)) / math.sqrt(found)
+    margin = 2.0 * float(differences.std(ddof=1)) / math.sqrt(count)
     if abs(mean) - margin <= math.log(limits["max_ratio"]):
         return
     medians = [float(np.median(run.answer_chars[mask])) for mask in (chosen, usable)]
@@ -45,7 +45,7 @@ def chosen_lengths(run: Evidence, limits: Limits) -> Iterator[Finding]:
         f"(median {medians[0]:,.0f} characters, all {medians[1]:,.0f}): length may be learned instead",
         value=math.exp(mean),
         threshold=limits["max_ratio"],
-        n=found,
+        n=count,
         interval=[math.exp(mean - margin), math.exp(mean + margin)],
         next=f"see who they are: rollforge show {run.name} --best 5; match lengths of pairs with prepare --length-ratio 1.5",
     )

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from rollforge.checks.base import Limits, check
-from rollforge.checks.evidence import Evidence
-from rollforge.checks.finding import Finding, share
+from rollforge.checks.building_blocks.evidence import Evidence
+from rollforge.checks.building_blocks.finding import Finding, share
 
 
 @check("low-coverage", "collection", warn_share=0.95, min_share=0.8, say_share=0.5)
 def low_coverage(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Too few of the finished rollouts are judged."""
-    found = share(run.judged_n, run.n, independent=run.all_independent)
+    estimate = share(run.judged_n, run.n, independent=run.all_independent)
     if not run.n:
         text, step = ("the run has no rollouts", "collect some: rollforge collect --help")
         if run.about.where is not None:
@@ -34,19 +34,19 @@ def low_coverage(run: Evidence, limits: Limits) -> Iterator[Finding]:
             next="check a run; to check task files: rollforge validate FILE",
         )  # fmt: skip
         return
-    level = found.level_below(warning=limits["warn_share"], error=limits["min_share"])
+    level = estimate.level_below(warning=limits["warn_share"], error=limits["min_share"])
     if level is None:
         return
     yield Finding(
         level=level,
-        text=f"{run.judged_n:,} of {run.n:,} rollouts ({found.value:.0%}) are judged; every number about rewards is over those only"
+        text=f"{run.judged_n:,} of {run.n:,} rollouts ({estimate.value:.0%}) are judged; every number about rewards is over those only"
         + (f"; {run.about.verifier_failures}" if run.about.verifier_failures else ""),
-        value=found.value,
+        value=estimate.value,
         threshold=limits["min_share"],
         n=run.n,
-        interval=found.interval,
+        interval=estimate.interval,
         where=run.lines(~run.judged),
-        is_incomplete=found.high < limits["say_share"] or run.judged_n == 0,
+        is_incomplete=estimate.high < limits["say_share"] or run.judged_n == 0,
         next=f"judge the rest: {run.verify_rest()}",
     )
 
@@ -57,12 +57,12 @@ def missing_rollouts(run: Evidence, limits: Limits) -> Iterator[Finding]:
     expected = run.about.expected or run.samples * run.groups
     if not expected or run.n >= expected:
         return
-    found = share(expected - run.n, expected)
+    estimate = share(expected - run.n, expected)
     level = (
         "error"
-        if found.value > limits["max_share"]
+        if estimate.value > limits["max_share"]
         else "warning"
-        if found.value > limits["warn_share"]
+        if estimate.value > limits["warn_share"]
         else "note"
     )
     state = "the run is still going" if run.about.is_running else "failed or not begun"
@@ -73,11 +73,11 @@ def missing_rollouts(run: Evidence, limits: Limits) -> Iterator[Finding]:
         )
     yield Finding(
         level=level,  # type: ignore[arg-type]
-        text=f"{found.count:,} of {expected:,} rollouts ({found.value:.1%}) are missing: {state}",
-        value=found.value,
+        text=f"{estimate.count:,} of {expected:,} rollouts ({estimate.value:.1%}) are missing: {state}",
+        value=estimate.value,
         threshold=limits["max_share"],
         n=expected,
-        is_incomplete=found.value > limits["say_share"] and run.about.expected is not None,
+        is_incomplete=estimate.value > limits["say_share"] and run.about.expected is not None,
         next=f"see why: {run.status}; the same collect command resumes",
     )
 
@@ -85,23 +85,25 @@ def missing_rollouts(run: Evidence, limits: Limits) -> Iterator[Finding]:
 @check("incomplete-groups", "collection", complete=0.75, warn_share=0.05, max_share=0.25)
 def incomplete_groups(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Tasks with far fewer judged rollouts than were asked for."""
-    if run.samples < 2 or not run.groups or run.judged_n == 0:
+    # An adaptive run asks for its first stage alone; how many more a task gets is its own decision.
+    group_size = run.about.design.first if run.about.design is not None else run.samples
+    if group_size < 2 or not run.groups or run.judged_n == 0:
         return
-    least = limits["complete"] * run.samples
+    least = limits["complete"] * group_size
     short = run.profile.n < least
-    found = share(int(short.sum()), run.groups)
-    level = found.level_above(warning=limits["warn_share"], error=limits["max_share"])
+    estimate = share(int(short.sum()), run.groups)
+    level = estimate.level_above(warning=limits["warn_share"], error=limits["max_share"])
     if level is None:
         return
     doubt = "" if run.is_samples_certain else "; unless fewer were asked for"
     yield Finding(
         level="warning" if doubt else level,
-        text=f"{found.count:,} of {found.n:,} tasks ({found.value:.0%}) have fewer than {math.ceil(least)} "
-        f"of {run.samples} judged rollouts{doubt}",
-        value=found.value,
+        text=f"{estimate.count:,} of {estimate.n:,} tasks ({estimate.value:.0%}) have fewer than {math.ceil(least)} "
+        f"of {group_size} judged rollouts{doubt}",
+        value=estimate.value,
         threshold=limits["max_share"],
-        n=found.n,
-        interval=found.interval,
+        n=estimate.n,
+        interval=estimate.interval,
         where=run.tasks(short),
         next=f"fill them: run the same collect command again, or {run.verify_rest()}",
     )
@@ -113,15 +115,15 @@ def duplicate_rollouts(run: Evidence, limits: Limits) -> Iterator[Finding]:
     count = run.about.duplicates
     if not count:
         return
-    found = share(count, run.n + count)
+    estimate = share(count, run.n + count)
     yield Finding(
-        level="error" if found.low > limits["max_share"] else "warning",
+        level="error" if estimate.low > limits["max_share"] else "warning",
         text=f"{count:,} lines repeat a (task, rollout) that comes again later; only the last one counts",
-        value=found.value,
+        value=estimate.value,
         threshold=limits["max_share"],
         n=run.n + count,
-        interval=found.interval,
-        where=list(run.about.duplicate_places[: run.places_limit]),
+        interval=estimate.interval,
+        where=list(run.about.duplicate_locations[: run.places_limit]),
         next="find out which program appended to the file twice; a resumed `rollforge collect` never does",
     )
 
@@ -132,13 +134,13 @@ def bad_lines(run: Evidence, limits: Limits) -> Iterator[Finding]:
     count = run.about.rejected_lines
     if not count:
         return
-    found = share(count, run.n + count)
+    estimate = share(count, run.n + count)
     yield Finding(
-        level="error" if found.low > limits["max_share"] else "warning",
+        level="error" if estimate.low > limits["max_share"] else "warning",
         text=f"{count:,} of {run.n + count:,} lines cannot be read and are left out",
-        value=found.value,
+        value=estimate.value,
         threshold=limits["max_share"],
         n=run.n + count,
-        interval=found.interval,
+        interval=estimate.interval,
         next=f"see each with its place: rollforge validate {run.name}",
     )

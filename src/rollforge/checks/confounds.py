@@ -12,12 +12,17 @@ from typing import NamedTuple
 import numpy as np
 
 from rollforge.checks.base import Limits, check
-from rollforge.checks.chance import Correlation, Ranked, chance_of_more, rank_correlation_within
-from rollforge.checks.evidence import Evidence
-from rollforge.checks.finding import Finding, Level, share
+from rollforge.checks.building_blocks.chance import (
+    Correlation,
+    Ranked,
+    chance_of_more,
+    rank_correlation_within,
+)
+from rollforge.checks.building_blocks.evidence import Evidence
+from rollforge.checks.building_blocks.finding import Finding, Level, share
+from rollforge.checks.building_blocks.text_samples import BUDGET, concludes
 from rollforge.checks.missed import find_missed
-from rollforge.checks.samples import BUDGET, concludes
-from rollforge.stats import Floats, Ints, distinct
+from rollforge.statistics.stats import Floats, Ints, distinct
 
 FORMATS = {
     "a code block": re.compile(r"```"),
@@ -37,32 +42,33 @@ def _correlation(run: Evidence, values: Floats) -> Correlation | None:
     return ranked.correlation(values[drawn])
 
 
-def _is_clear(found: Correlation, limit: float) -> bool:
-    return found.low > limit or found.high < -limit
+def _is_clear(correlation: Correlation, limit: float) -> bool:
+    return correlation.low > limit or correlation.high < -limit
 
 
 @check("length-bias", "confounds", max_correlation=0.3, max_strong=0.6)
 def length_bias(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Within tasks, reward follows the length of the answer."""
-    found = _correlation(run, run.answer_chars)
-    if found is None or found.tasks < 10 or abs(found.value) < limits["max_correlation"]:
+    correlation = _correlation(run, run.answer_chars)
+    if correlation is None or correlation.tasks < 10 or abs(correlation.value) < limits["max_correlation"]:
         return
-    direction = "longer" if found.value > 0 else "shorter"
-    is_clear = _is_clear(found, limits["max_correlation"])
+    direction = "longer" if correlation.value > 0 else "shorter"
+    is_clear = _is_clear(correlation, limits["max_correlation"])
     second = _hollow_winners(run) if is_clear else None
     level: Level = "note"
     if second is not None:
-        level = "error" if _is_clear(found, limits["max_strong"]) else "warning"
+        level = "error" if _is_clear(correlation, limits["max_strong"]) else "warning"
     elif is_clear and (second := _missed_answers(run, direction)) is not None:
         level = "warning"  # a verifier that asks for brevity beside the right answer shows the same
     yield Finding(
         level=level,
-        text=f"within tasks {direction} answers are rewarded more (rank correlation {found.value:+.2f} over {found.tasks:,} tasks)"
+        text=f"within tasks {direction} answers are rewarded more (rank correlation {correlation.value:+.2f} over "
+        f"{correlation.tasks:,} tasks)"
         f"{second or '; right answers may simply be of that length'}",
-        value=found.value,
+        value=correlation.value,
         threshold=limits["max_correlation"],
-        n=found.n,
-        interval=[found.low, found.high],
+        n=correlation.n,
+        interval=[correlation.low, correlation.high],
         next=f'read rewarded answers of unusual length: rollforge show {run.name} --where "reward > {run.range.low:g}" --limit 5',
     )
 
@@ -82,17 +88,19 @@ def _hollow_winners(run: Evidence) -> str | None:
     """A second signal: rewarded answers mostly do not end in the expected answer, although wrong ones differ from it too."""
     if "hollow winners" not in run.shared:
         run.shared["hollow winners"] = _read_winners(run)
-    found: str | None = run.shared["hollow winners"]
-    return found
+    winners: str | None = run.shared["hollow winners"]
+    return winners
 
 
 def _read_winners(run: Evidence) -> str | None:
     drawn = run.draw(run.succeeded & ~run.is_empty & ~run.is_refusal, BUDGET)
     samples = run.read(drawn)
-    known = [item for item in samples if item.expected is not None]
-    if len(known) < 20:
+    with_expected = [item for item in samples if item.expected is not None]
+    if len(with_expected) < 20:
         return None
-    right = share(sum(concludes(item.answer, item.expected or "") for item in known), len(known))
+    right = share(
+        sum(concludes(item.answer, item.expected or "") for item in with_expected), len(with_expected)
+    )
     if right.high > 0.5:
         return None
     return f"; and only {right.value:.0%} of the rewarded answers looked at end in the expected answer"
@@ -103,17 +111,17 @@ def turns_bias(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Within tasks, reward follows the number of turns."""
     if not run.n or np.nanmax(run.turns, initial=0.0) <= 1:
         return
-    found = _correlation(run, run.turns)
-    if found is None or found.tasks < 10 or not _is_clear(found, limits["max_correlation"]):
+    correlation = _correlation(run, run.turns)
+    if correlation is None or correlation.tasks < 10 or not _is_clear(correlation, limits["max_correlation"]):
         return
     yield Finding(
         level="note",
-        text=f"within tasks rollouts of {'more' if found.value > 0 else 'fewer'} turns are rewarded more "
-        f"(rank correlation {found.value:+.2f} over {found.tasks:,} tasks)",
-        value=found.value,
+        text=f"within tasks rollouts of {'more' if correlation.value > 0 else 'fewer'} turns are rewarded more "
+        f"(rank correlation {correlation.value:+.2f} over {correlation.tasks:,} tasks)",
+        value=correlation.value,
         threshold=limits["max_correlation"],
-        n=found.n,
-        interval=[found.low, found.high],
+        n=correlation.n,
+        interval=[correlation.low, correlation.high],
         next=f'read some: rollforge show {run.name} --where "turns > 1" --limit 5',
     )
 
@@ -127,20 +135,24 @@ def format_bias(run: Evidence, limits: Limits) -> Iterator[Finding]:
     samples = run.read(drawn)
     for what, pattern in FORMATS.items():
         has = np.asarray([pattern.search(item.answer) is not None for item in samples], dtype=np.float64)
-        found = (
+        correlation = (
             rank_correlation_within(run.reward[drawn], has, run.group[drawn]) if 0 < has.mean() < 1 else None
         )
-        if found is None or found.tasks < 10 or not _is_clear(found, limits["max_correlation"]):
+        if (
+            correlation is None
+            or correlation.tasks < 10
+            or not _is_clear(correlation, limits["max_correlation"])
+        ):
             continue
         second = _hollow_winners(run)
         yield Finding(
             level="note" if second is None else "warning",
-            text=f"within tasks answers {'with' if found.value > 0 else 'without'} {what} are rewarded more (rank correlation "
-            f"{found.value:+.2f} over {found.tasks:,} tasks looked at){second or ''}",
-            value=found.value,
+            text=f"within tasks answers {'with' if correlation.value > 0 else 'without'} {what} are rewarded more (rank correlation "
+            f"{correlation.value:+.2f} over {correlation.tasks:,} tasks looked at){second or ''}",
+            value=correlation.value,
             threshold=limits["max_correlation"],
-            n=found.n,
-            interval=[found.low, found.high],
+            n=correlation.n,
+            interval=[correlation.low, correlation.high],
             next=f"read answers of tasks that get both rewards: rollforge show {run.name} --task {int(run.task_id[drawn[0]])}",
         )
 
@@ -158,17 +170,17 @@ def _some_whole_tasks(run: Evidence) -> Ints:
 def position_bias(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Within tasks, reward follows the sample's number, which should mean nothing."""
     # Never more than a warning: files that were sorted or numbered elsewhere show the same, and nothing is wrong with them.
-    found = _correlation(run, run.rollout.astype(np.float64))
-    if found is None or found.tasks < 10 or not _is_clear(found, limits["max_correlation"]):
+    correlation = _correlation(run, run.rollout.astype(np.float64))
+    if correlation is None or correlation.tasks < 10 or not _is_clear(correlation, limits["max_correlation"]):
         return
     yield Finding(
         level="warning",
-        text=f"within tasks {'later' if found.value > 0 else 'earlier'} samples are rewarded more (rank correlation "
-        f"{found.value:+.2f} over {found.tasks:,} tasks); samples of a task should be exchangeable",
-        value=found.value,
+        text=f"within tasks {'later' if correlation.value > 0 else 'earlier'} samples are rewarded more (rank correlation "
+        f"{correlation.value:+.2f} over {correlation.tasks:,} tasks); samples of a task should be exchangeable",
+        value=correlation.value,
         threshold=limits["max_correlation"],
-        n=found.n,
-        interval=[found.low, found.high],
+        n=correlation.n,
+        interval=[correlation.low, correlation.high],
         next="look for what differs between samples: seeds, caches, prompts that grow, a verifier that changed",
     )
 
@@ -184,17 +196,17 @@ def repeated_winners(run: Evidence, limits: Limits) -> Iterator[Finding]:
     if not winners:
         return
     members = np.concatenate([item.members for item in winners])
-    found = share(int(run.succeeded[members].sum()), int(run.succeeded.sum()))
+    estimate = share(int(run.succeeded[members].sum()), int(run.succeeded.sum()))
     is_right = _are_right(run, members[run.succeeded[members]])
     yield Finding(
-        level="note" if is_right else "error" if found.low > limits["max_share"] else "warning",
+        level="note" if is_right else "error" if estimate.low > limits["max_share"] else "warning",
         text=f"{len(winners)} answers win again and again: the commonest, word for word, in {winners[0].tasks:,} different tasks with "
-        f"success {winners[0].won:.0%} against {usual:.0%} usually; together {found.value:.1%} of all rewarded rollouts"
+        f"success {winners[0].won:.0%} against {usual:.0%} usually; together {estimate.value:.1%} of all rewarded rollouts"
         f"{'; most end in the expected answer' if is_right else ''}",
-        value=found.value,
+        value=estimate.value,
         threshold=limits["max_share"],
-        n=found.n,
-        interval=found.interval,
+        n=estimate.n,
+        interval=estimate.interval,
         where=run.lines(members),
         next=f'read it: rollforge show {run.name} --where "answer_hash = {int(run.answer_hash[members[0]])}" --limit 1',
     )
@@ -226,8 +238,12 @@ def _are_right(run: Evidence, winners: Ints) -> bool:
     """Whether most of these answers end in the expected one, so that they win with reason; not where that is unknown."""
     drawn = run.draw(winners, 50)
     samples = run.read(drawn)
-    known = [item for item in samples if item.expected is not None]
-    return bool(known) and sum(concludes(item.answer, item.expected or "") for item in known) > len(known) / 2
+    with_expected = [item for item in samples if item.expected is not None]
+    return (
+        bool(with_expected)
+        and sum(concludes(item.answer, item.expected or "") for item in with_expected)
+        > len(with_expected) / 2
+    )
 
 
 def _commonest(hashes: Ints, least: int) -> Ints:

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from rollforge.checks.base import Limits, check
-from rollforge.checks.columns import TextCodes, about_text, has_one_each
-from rollforge.checks.evidence import Evidence
-from rollforge.checks.finding import Finding, Level, settle_text, share
-from rollforge.intervals import normal_quantile
-from rollforge.stats import Floats, Ints
+from rollforge.checks.building_blocks.coded_columns import TextCodes, about_text, has_one_each
+from rollforge.checks.building_blocks.evidence import Evidence
+from rollforge.checks.building_blocks.finding import Finding, Level, settle_text, share
+from rollforge.statistics.intervals import normal_quantile
+from rollforge.statistics.stats import Floats, Ints
 
 GOODNESS = re.compile(
     r"(?:^|\.)(?:accuracy|acc|correct|correctness|is_correct|success|succeeded|passed|exact_match|score|solved|library_reward)$"
@@ -55,20 +55,20 @@ def inconsistent_verdicts(run: Evidence, limits: Limits) -> Iterator[Finding]:
     rewards = run.scaled[positions]
     gaps = np.maximum.reduceat(rewards, starts) - np.minimum.reduceat(rewards, starts)
     differ = gaps > limits["gap"]
-    found = share(int(differ.sum()), len(starts))
-    if not found.count:
+    estimate = share(int(differ.sum()), len(starts))
+    if not estimate.count:
         return
-    level: Level = found.level_above(warning=0.0, error=limits["max_share"]) or "note"
-    if found.count < 3 and level == "error":
+    level: Level = estimate.level_above(warning=0.0, error=limits["max_share"]) or "note"
+    if estimate.count < 3 and level == "error":
         level = "warning"
     yield Finding(
         level=level,
-        text=f"of {found.n:,} answers given more than once to the same task, {found.count:,} ({found.value:.1%}) were judged "
-        f"differently{settle_text(found, level, limits['max_share'])}",
-        value=found.value,
+        text=f"of {estimate.n:,} answers given more than once to the same task, {estimate.count:,} ({estimate.value:.1%}) were judged "
+        f"differently{settle_text(estimate, level, limits['max_share'])}",
+        value=estimate.value,
         threshold=limits["max_share"],
-        n=found.n,
-        interval=found.interval,
+        n=estimate.n,
+        interval=estimate.interval,
         where=run.lines(positions[np.isin(np.cumsum(is_new) - 1, np.flatnonzero(differ))]),
         next=f"judge them again and see what flips: {run.verify('--fresh --sample 500')}",
     )
@@ -154,14 +154,14 @@ def mixed_verifiers(run: Evidence, limits: Limits) -> Iterator[Finding]:
             continue
         total = sum(counts.values())
         minor = total - max(counts.values())
-        found = share(minor, total)
+        estimate = share(minor, total)
         yield Finding(
-            level="error" if found.low > limits["max_share"] and not is_by_task else "warning",
+            level="error" if estimate.low > limits["max_share"] and not is_by_task else "warning",
             text=f"rewards come from {len(counts)} {what}s: {about_text(counts)}; they are not comparable",
-            value=found.value,
+            value=estimate.value,
             threshold=limits["max_share"],
             n=total,
-            interval=found.interval,
+            interval=estimate.interval,
             where=[{what: name, "rollouts": count} for name, count in counts.items()],
             next=f"judge all with one, and let its verdicts count: {run.verify('--fresh')}",
         )

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from rollforge.checks.base import Limits, check
-from rollforge.checks.evidence import Evidence
-from rollforge.checks.finding import Finding, Level
+from rollforge.checks.building_blocks.evidence import Evidence
+from rollforge.checks.building_blocks.finding import Finding, Level
 
 LEAST = 20
 """Judged rollouts below which a distribution is not spoken of."""
@@ -54,8 +54,8 @@ def _mean_finding(run: Evidence, level: Level, limit: float, what: str) -> Findi
 
 
 def _solved(run: Evidence) -> tuple[float, float]:
-    known = run.profile.n > 0
-    low, high = run.scaled_profile.min[known], run.scaled_profile.max[known]
+    is_judged = run.profile.n > 0
+    low, high = run.scaled_profile.min[is_judged], run.scaled_profile.max[is_judged]
     return float((low >= run.success_at).mean()), float((high < run.success_at).mean())
 
 
@@ -85,8 +85,8 @@ def clustered_rewards(run: Evidence, limits: Limits) -> Iterator[Finding]:
     counts = run.tenths
     top = float(counts.max() / counts.sum())
     if top > limits["max_share"]:
-        place = int(counts.argmax())
-        text = f"{top:.0%} of scaled rewards lie between {place / 10:.1f} and {place / 10 + 0.1:.1f}{run.range.note}"
+        tenth = int(counts.argmax())
+        text = f"{top:.0%} of scaled rewards lie between {tenth / 10:.1f} and {tenth / 10 + 0.1:.1f}{run.range.note}"
     elif _is_middle_peak(counts) and _is_noise(run):
         top = float(counts[3:7].sum() / counts.sum())
         text = f"{top:.0%} of scaled rewards lie in one peak around the middle, and tasks hardly differ: verification may be noisy"
@@ -124,7 +124,7 @@ def reward_bins(run: Evidence, limits: Limits) -> Iterator[Finding]:
         return
     shares = (run.fifths / run.judged_n).tolist()
     bins = ", ".join(
-        f"{place / 5:.1f}–{place / 5 + 0.2:.1f}: {item:.0%}" for place, item in enumerate(shares)
+        f"{fifth / 5:.1f}–{fifth / 5 + 0.2:.1f}: {item:.0%}" for fifth, item in enumerate(shares)
     )
     yield Finding(
         level="note",

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from rollforge.checks.base import Limits, check
-from rollforge.checks.columns import Bools
-from rollforge.checks.evidence import Evidence
-from rollforge.checks.finding import Finding
-from rollforge.stats import Ints
+from rollforge.checks.building_blocks.coded_columns import Bools
+from rollforge.checks.building_blocks.evidence import Evidence
+from rollforge.checks.building_blocks.finding import Finding
+from rollforge.statistics.stats import Ints
 
 MOST = 5
 """Most fields to report: a change of code changes many at once."""
@@ -20,23 +20,25 @@ MOST = 5
 def late_fields(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Fields that appear half-way through the run, or stop: its parts were made by different code."""
     reported = 0
-    for name, known, positions in (*_numbers(run), *_others(run)):
-        place = _beginning(
-            known, int(limits["min_rows"] * len(known) / max(run.n, len(known), 1)), limits["min_share"]
+    for name, has_field, positions in (*_numbers(run), *_others(run)):
+        begins = _beginning(
+            has_field,
+            int(limits["min_rows"] * len(has_field) / max(run.n, len(has_field), 1)),
+            limits["min_share"],
         )
-        if place is None or reported == MOST:
+        if begins is None or reported == MOST:
             continue
         reported += 1
-        verb = "stops" if known[:place].any() else "appears"
+        verb = "stops" if has_field[:begins].any() else "appears"
         about = "about " if positions is run.spread and run.n > len(positions) else ""
-        line = int(run.line[positions[place]])
+        line = int(run.line[positions[begins]])
         yield Finding(
             level="warning",
-            text=f"{name} {verb} at {about}line {line:,}: {known.mean():.0%} of {len(known):,} rollouts looked at have it",
-            value=float(known.mean()),
+            text=f"{name} {verb} at {about}line {line:,}: {has_field.mean():.0%} of {len(has_field):,} rollouts looked at have it",
+            value=float(has_field.mean()),
             threshold=limits["min_share"],
-            n=len(known),
-            where=run.lines(positions[[place]]),
+            n=len(has_field),
+            where=run.lines(positions[[begins]]),
             next=f"judge all with one version of the verifier: {run.verify('--fresh')}",
         )
 
@@ -52,18 +54,18 @@ def _numbers(run: Evidence) -> Iterator[tuple[str, Bools, Ints]]:
 def _others(run: Evidence) -> Iterator[tuple[str, Bools, Ints]]:
     """For each other field: which of the rollouts at `spread` have it, and their positions."""
     positions = run.spread
-    found = run.texts.fields(run.row[positions].tolist())
-    for name in sorted(frozenset().union(*found) - {"reward", *run.metrics}):
-        yield name, np.asarray([name in fields for fields in found]), positions
+    fields_by_row = run.texts.fields(run.row[positions].tolist())
+    for name in sorted(frozenset().union(*fields_by_row) - {"reward", *run.metrics}):
+        yield name, np.asarray([name in fields for fields in fields_by_row]), positions
 
 
-def _beginning(known: Bools, least: int, min_share: float) -> int | None:
+def _beginning(has_field: Bools, least: int, min_share: float) -> int | None:
     """Where the field begins or ends, if it is missing on one side and nearly always present on the other."""
-    count, least = int(known.sum()), max(least, 5)
-    if not least <= count <= len(known) - least:
+    count, least = int(has_field.sum()), max(least, 5)
+    if not least <= count <= len(has_field) - least:
         return None
-    first, last = int(known.argmax()), len(known) - 1 - int(known[::-1].argmax())
-    is_late, is_early = first >= least, len(known) - 1 - last >= least
+    first, last = int(has_field.argmax()), len(has_field) - 1 - int(has_field[::-1].argmax())
+    is_late, is_early = first >= least, len(has_field) - 1 - last >= least
     if count / (last - first + 1) < min_share or is_late == is_early:
         return None
     return first if is_late else last

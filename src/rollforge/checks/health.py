@@ -8,19 +8,19 @@ import msgspec
 import numpy as np
 
 from rollforge.checks.base import Limits, check
-from rollforge.checks.columns import Bools
-from rollforge.checks.evidence import Evidence
-from rollforge.checks.finding import Finding, Level, settle_text, share
-from rollforge.stats import Ints
+from rollforge.checks.building_blocks.coded_columns import Bools
+from rollforge.checks.building_blocks.evidence import Evidence
+from rollforge.checks.building_blocks.finding import Finding, Level, settle_text, share
+from rollforge.statistics.stats import Ints
 from rollforge.store.reading import UNREADABLE
 
 _decode = msgspec.json.Decoder(dict[str, object]).decode
 
-TAIL = 1200
-"""Characters at the end of an answer in which repetition is looked for."""
 LONGEST_UNIT = 200
 LEAST_TIMES = 6
 """A unit that fills the end of an answer this many times in a row is a loop."""
+TAIL = LONGEST_UNIT * LEAST_TIMES
+"""Characters at the end of an answer in which repetition is looked for."""
 LEAST_LOOP = 200
 """Characters of a loop."""
 
@@ -35,20 +35,20 @@ def _found(
     *,
     most: Level = "warning",
 ) -> Iterator[Finding]:
-    found = share(int(is_bad.sum()), len(drawn), independent=run.independent(run.flags(drawn)))
-    level = found.level_above(warning=limits["warn_share"], error=limits["max_share"])
+    estimate = share(int(is_bad.sum()), len(drawn), independent=run.independent(run.flags(drawn)))
+    level = estimate.level_above(warning=limits["warn_share"], error=limits["max_share"])
     if level is None:
         return
     if level == "error":
         level = most
     yield Finding(
         level=level,
-        text=f"{found.count:,} of {found.n:,} rollouts looked at ({found.value:.1%}) {text}"
-        f"{settle_text(found, level, limits['max_share'])}",
-        value=found.value,
+        text=f"{estimate.count:,} of {estimate.n:,} rollouts looked at ({estimate.value:.1%}) {text}"
+        f"{settle_text(estimate, level, limits['max_share'])}",
+        value=estimate.value,
         threshold=limits["max_share"],
-        n=found.n,
-        interval=found.interval,
+        n=estimate.n,
+        interval=estimate.interval,
         where=run.lines(drawn[is_bad]),
         next=f"{advice}; see one: rollforge show {run.name} --line {int(run.line[drawn[is_bad][0]])}",
     )
@@ -92,6 +92,8 @@ def is_loop(answer: str) -> bool:
     """Whether the end of the answer is one unit, repeated."""
     end = answer[-TAIL:]
     for size in range(1, min(LONGEST_UNIT, len(end) // LEAST_TIMES) + 1):
+        if end[-1 - size] != end[-1]:
+            continue  # most sizes end here
         unit = end[-size:]
         if not unit.strip():
             continue
@@ -153,20 +155,21 @@ def unhealthy_tasks(run: Evidence, limits: Limits) -> Iterator[Finding]:
     is_bad = (run.is_empty & ~run.is_unrecorded) | run.is_truncated | run.error_text
     many = run.sizes >= limits["min_samples"]
     sick = many & (run.per_group(is_bad) == run.sizes)
-    found = share(int(sick.sum()), int(many.sum()))
-    level = found.level_above(warning=limits["warn_share"], error=limits["max_share"])
+    estimate = share(int(sick.sum()), int(many.sum()))
+    level = estimate.level_above(warning=limits["warn_share"], error=limits["max_share"])
     # At a high rate of cut-off answers such tasks happen by chance, and truncated-answers reports them.
     by_chance = float(is_bad.mean() ** max(int(np.median(run.sizes)), 1)) if run.n else 0.0
-    if level is None or found.low <= by_chance:
+    if level is None or estimate.low <= by_chance:
         return
     yield Finding(
         level="warning" if level == "error" else level,
-        text=f"in {found.count:,} of {found.n:,} tasks ({found.value:.1%}) no rollout has a whole answer: all are empty, cut off or "
+        text=f"in {estimate.count:,} of {estimate.n:,} tasks ({estimate.value:.1%}) no rollout has a whole answer: all are "
+        f"empty, cut off or "
         "error messages",
-        value=found.value,
+        value=estimate.value,
         threshold=limits["max_share"],
-        n=found.n,
-        interval=found.interval,
+        n=estimate.n,
+        interval=estimate.interval,
         where=run.tasks(sick),
         next=f"read one: rollforge show {run.name} --task {int(run.task_ids[np.flatnonzero(sick)[0]])}",
     )

@@ -7,20 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from rollforge.checks.base import Limits, check
-from rollforge.checks.chance import chance_all_flat, chance_all_same
-from rollforge.checks.columns import Bools, TextCodes
-from rollforge.checks.evidence import Evidence
-from rollforge.checks.finding import Finding
-
-ALIKE = 0.2
-"""Intraclass correlation of samples of one task in a run of hard tasks."""
+from rollforge.checks.building_blocks.chance import ALIKE, EDGES, chance_all_flat, chance_all_same
+from rollforge.checks.building_blocks.coded_columns import Bools, TextCodes
+from rollforge.checks.building_blocks.evidence import Evidence
+from rollforge.checks.building_blocks.finding import Finding
 
 MOST_FAMILIES = 50
 """A text field with more values than this names no families."""
 
-
-EDGES = (0.0, 1.0, -1.0, 10.0, 100.0)
-"""Ends of the ranges that verifiers use: honest rewards pile up there, so that many equal ones prove less."""
 
 LIKELY = 0.2
 """A chance that is worth a warning."""
@@ -59,7 +53,7 @@ def identical_rewards(run: Evidence, limits: Limits) -> Iterator[Finding]:
     )
     yield Finding(
         level=level,  # type: ignore[arg-type]
-        text=f"all {run.judged_n:,} rewards are {value:g} over {tasks:,} tasks{doubt}",
+        text=f"all {run.judged_n:,} rewards are {value:g} over {tasks:,} {'task' if tasks == 1 else 'tasks'}{doubt}",
         value=value,
         threshold=limits["chance"],
         n=run.judged_n,
@@ -91,9 +85,9 @@ def _flat_families(run: Evidence, families: TextCodes, kind: str, limits: Limits
     codes, rewards = families.codes[run.judged], run.values
     count = len(families.names)
     low, high = np.full(count, np.inf), np.full(count, -np.inf)
-    kept = codes >= 0
-    np.minimum.at(low, codes[kept], rewards[kept])
-    np.maximum.at(high, codes[kept], rewards[kept])
+    has_family = codes >= 0
+    np.minimum.at(low, codes[has_family], rewards[has_family])
+    np.maximum.at(high, codes[has_family], rewards[has_family])
     for code in np.flatnonzero(low == high).tolist():
         among = run.judged & (families.codes == code)
         n = int(among.sum())

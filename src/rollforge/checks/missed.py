@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from rollforge.checks.base import Limits, check
+from rollforge.checks.building_blocks.evidence import Evidence
+from rollforge.checks.building_blocks.finding import Finding, Level, Share, share
+from rollforge.checks.building_blocks.text_samples import BUDGET, SampledText, bare, concludes, names
 from rollforge.checks.consistency import is_goodness
-from rollforge.checks.evidence import Evidence
-from rollforge.checks.finding import Finding, Level, Share, share
-from rollforge.checks.samples import BUDGET, SampledText, bare, concludes, names
-from rollforge.stats import Floats, Ints
+from rollforge.statistics.stats import Floats, Ints
 
 CONTROLS = 4
 """Other tasks' expected answers that each answer is compared with."""
@@ -29,7 +29,7 @@ MOSTLY = 0.5
 """A second signal holds, or speaks against, when it is sure to cover more than this share of the answers."""
 
 SOMETIMES = 0.2
-"""Another verifier speaks against when it is sure to reward fewer than this share of them."""
+"""Another verifier contradicts when it certainly rewards fewer than this share of them."""
 
 
 @check("missed-answers", "verification", warn_share=0.02, max_share=0.04, max_named=0.12)
@@ -85,8 +85,8 @@ def find_missed(run: Evidence, limits: Limits | None = None) -> Missed | None:
     """The missed answers of a run, computed once; other checks use them as a second signal."""
     if "missed answers" not in run.shared:
         run.shared["missed answers"] = _find_missed(run, limits or DEFAULTS)
-    found: Missed | None = run.shared["missed answers"]
-    return found
+    missed: Missed | None = run.shared["missed answers"]
+    return missed
 
 
 class _Way(NamedTuple):
@@ -103,15 +103,15 @@ def _find_missed(run: Evidence, limits: Limits) -> Missed | None:
     drawn = run.draw(lost, BUDGET)
     samples = run.read(drawn)
     # Wrong answers, too, speak of what the prompt speaks of: there only the end counts.
-    ends = [place for place, item in enumerate(samples) if item.expected is not None]
-    own = [place for place in ends if _is_own(samples[place])]
-    for places, way in (
+    ends = [position for position, item in enumerate(samples) if item.expected is not None]
+    own = [position for position in ends if _is_own(samples[position])]
+    for positions, way in (
         (ends, _Way("end in", concludes, limits["warn_share"], limits["max_share"])),
         (own, _Way("name", names, limits["max_named"] / 2, limits["max_named"])),
     ):
-        found = _missed(run, [samples[place] for place in places], drawn[places], way)
-        if found is not None:
-            return found
+        missed = _missed(run, [samples[position] for position in positions], drawn[positions], way)
+        if missed is not None:
+            return missed
     return None
 
 
@@ -127,10 +127,10 @@ def _missed(run: Evidence, samples: list[SampledText], positions: Ints, way: _Wa
         return None
     hits = np.asarray([way.holds(item.answer, item.expected or "") for item in samples])
     worth = run.independent(run.flags(positions)) / n
-    found = share(int(hits.sum()), n, independent=worth * n)
+    estimate = share(int(hits.sum()), n, independent=worth * n)
     by_chance = _held_by_chance(samples, run.group[positions], way, worth)
-    excess = found.value - by_chance.value
-    half = math.hypot(found.value - found.low, by_chance.high - by_chance.value)
+    excess = estimate.value - by_chance.value
+    half = math.hypot(estimate.value - estimate.low, by_chance.high - by_chance.value)
     if excess <= way.warn_share:
         return None
     level: Level = "error" if excess - half > way.max_share else "warning" if excess > half else "note"
@@ -142,8 +142,8 @@ def _held_by_chance(samples: list[SampledText], group: Ints, way: _Way, worth: f
     n, held, pairs = len(samples), 0, 0
     for step in range(1, CONTROLS + 1):
         others = np.roll(np.arange(n), step * n // (CONTROLS + 1))
-        for place in np.flatnonzero(group != group[others]).tolist():
-            held += way.holds(samples[place].answer, samples[others[place]].expected or "")
+        for position in np.flatnonzero(group != group[others]).tolist():
+            held += way.holds(samples[position].answer, samples[others[position]].expected or "")
             pairs += 1
     return share(held, pairs, independent=worth * pairs)
 
@@ -175,17 +175,22 @@ def _second_signal(run: Evidence, missed: Missed) -> _Signal:
 def _by_extraction(missed: Missed) -> _Signal:
     """Whether the verifier extracted something else than the answer that the text ends in."""
     hits = [item for item, is_hit in zip(missed.samples, missed.hits, strict=True) if is_hit]
-    known = [item for item in hits if item.extracted is not None]
-    if len(known) < LEAST:
+    with_extraction = [item for item in hits if item.extracted is not None]
+    if len(with_extraction) < LEAST:
         return _Signal()
-    same = share(sum(_is_same(item.extracted or "", item.expected or "") for item in known), len(known))
+    same = share(
+        sum(_is_same(item.extracted or "", item.expected or "") for item in with_extraction),
+        len(with_extraction),
+    )
     if same.high < MOSTLY:
-        other = len(known) - same.count
+        other = len(with_extraction) - same.count
         return _Signal(
-            supports=f"the verifier extracted something else, or nothing, from {other:,} of {len(known):,}"
+            supports=f"the verifier extracted something else, or nothing, from {other:,} of {len(with_extraction):,}"
         )
     if same.low > MOSTLY:
-        return _Signal(refutes=f"it did extract the expected answer from {same.count:,} of {len(known):,}")
+        return _Signal(
+            refutes=f"it did extract the expected answer from {same.count:,} of {len(with_extraction):,}"
+        )
     return _Signal()
 
 
@@ -202,11 +207,11 @@ def _by_metric(run: Evidence, missed: Missed) -> _Signal:
     """Whether another number of the verifier calls most of these answers right."""
     positions = missed.positions[missed.hits]
     for name, metric in run.each_number([name for name in run.metrics if is_goodness(name)]):
-        known = positions[~np.isnan(metric[positions])]
+        with_metric = positions[~np.isnan(metric[positions])]
         high = float(np.nanmax(metric[run.judged], initial=-np.inf))
-        if len(known) < LEAST or not high > 0:
+        if len(with_metric) < LEAST or not high > 0:
             continue
-        right = share(int((metric[known] >= high).sum()), len(known))
+        right = share(int((metric[with_metric] >= high).sum()), len(with_metric))
         others = missed.positions[~missed.hits]
         beside = float((metric[others] >= high).mean()) if len(others) else 0.0
         if right.low > max(MOSTLY, beside):
@@ -229,10 +234,10 @@ def _by_others(run: Evidence, missed: Missed) -> _Signal:
         others.setdefault("the recorded verifier", earlier)
     refutes = ""
     for name, rewards in others.items():
-        found = _disagreement(run, rewards, missed.hits)
-        if found is None:
+        disagreement = _disagreement(run, rewards, missed.hits)
+        if disagreement is None:
             continue
-        among, beside = found
+        among, beside = disagreement
         if among.low > max(SOMETIMES, beside.value):
             return _Signal(supports=f"{name} rewards {among.count:,} of {among.n:,} of them")
         if among.high < SOMETIMES:
@@ -248,14 +253,14 @@ def _names_of(run: Evidence, positions: Ints) -> list[str | None]:
 
 def _disagreement(run: Evidence, rewards: Floats, hits: np.ndarray) -> tuple[Share, Share] | None:
     """How many of the hits another verifier rewards, and how many of the other unrewarded answers."""
-    known = ~np.isnan(rewards)
+    is_judged = ~np.isnan(rewards)
     success = run.range.low + run.success_at * (run.range.high - run.range.low)
     is_success = np.nan_to_num(rewards, nan=-np.inf) >= success
-    if int((known & hits).sum()) < LEAST:
+    if int((is_judged & hits).sum()) < LEAST:
         return None
     return (
-        share(int((is_success & hits).sum()), int((known & hits).sum())),
-        share(int((is_success & ~hits).sum()), int((known & ~hits).sum())),
+        share(int((is_success & hits).sum()), int((is_judged & hits).sum())),
+        share(int((is_success & ~hits).sum()), int((is_judged & ~hits).sum())),
     )
 
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from rollforge.checks.base import Limits, check
-from rollforge.checks.chance import superiority, superiority_error
-from rollforge.checks.columns import Bools
-from rollforge.checks.evidence import Evidence
-from rollforge.checks.finding import Finding, Level
-from rollforge.stats import Ints
+from rollforge.checks.building_blocks.chance import superiority, superiority_error
+from rollforge.checks.building_blocks.coded_columns import Bools
+from rollforge.checks.building_blocks.evidence import Evidence
+from rollforge.checks.building_blocks.finding import Finding, Level
+from rollforge.statistics.stats import Ints
 
 USUAL = 0.5
 """When more tasks than this share have the largest number of rollouts, it is what was asked for."""
@@ -66,19 +66,19 @@ def _missing_per_task(run: Evidence) -> Ints:
 def _failed(run: Evidence) -> Ints:
     """Rollouts of each task that failed for good; tasks without any rollout are left out."""
     tasks, times = np.unique(np.asarray(run.about.failed_tasks, dtype=np.int64), return_counts=True)
-    found: Ints = np.zeros(run.groups, dtype=np.int64)
-    known = np.isin(tasks, run.task_ids)
-    found[np.searchsorted(run.task_ids, tasks[known])] = times[known]
-    return found
+    failures: Ints = np.zeros(run.groups, dtype=np.int64)
+    has_rollouts = np.isin(tasks, run.task_ids)
+    failures[np.searchsorted(run.task_ids, tasks[has_rollouts])] = times[has_rollouts]
+    return failures
 
 
 def _by_difficulty(run: Evidence, missing: Ints, limits: Limits) -> tuple[str, float | None] | None:
     """Whether tasks with missing rollouts have other rewards than tasks without."""
-    known = run.profile.n > 0
-    means, weight = run.scaled_profile.mean[known], missing[known].astype(np.float64)
+    is_judged = run.profile.n > 0
+    means, weight = run.scaled_profile.mean[is_judged], missing[is_judged].astype(np.float64)
     if int((weight > 0).sum()) < 10 or len(means) < 30 or means.std() == 0 or weight.std() == 0:
         return None
-    sizes = run.profile.n[known] + weight
+    sizes = run.profile.n[is_judged] + weight
     correlation = float(np.corrcoef(means, weight / sizes)[0, 1])
     z = abs(correlation) * math.sqrt((len(means) - 2) / max(1 - correlation**2, 1e-9))
     if z < limits["z"]:
@@ -87,7 +87,9 @@ def _by_difficulty(run: Evidence, missing: Ints, limits: Limits) -> tuple[str, f
         means[weight > 0].mean(),
         means[weight == 0].mean() if (weight == 0).any() else means.mean(),
     )
-    whole = float((run.scaled_profile.mean[known] * run.profile.n[known]).sum() / run.profile.n[known].sum())
+    whole = float(
+        (run.scaled_profile.mean[is_judged] * run.profile.n[is_judged]).sum() / run.profile.n[is_judged].sum()
+    )
     bias = float((means * sizes).sum() / sizes.sum()) - whole
     return f"tasks with missing rollouts score {with_some:.2f}, the others {without:.2f}", bias
 

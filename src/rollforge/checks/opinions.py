@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from rollforge.checks.base import Limits, check
-from rollforge.checks.evidence import Evidence
-from rollforge.checks.finding import Finding, share
+from rollforge.checks.building_blocks.evidence import Evidence
+from rollforge.checks.building_blocks.finding import Finding, share
 
 LEAST = 20
 """Rollouts that both verifiers must have judged."""
@@ -26,21 +26,21 @@ def verifiers_disagree(run: Evidence, limits: Limits) -> Iterator[Finding]:
         ours, theirs = run.succeeded[both], rewards[both] >= success
         differ = both.copy()
         differ[both] = ours != theirs
-        found = share(int(differ.sum()), n, independent=run.independent(both))
+        estimate = share(int(differ.sum()), n, independent=run.independent(both))
         agreement = _kappa(ours, theirs)
-        level = found.level_above(warning=limits["warn_share"], error=1.0)
+        level = estimate.level_above(warning=limits["warn_share"], error=1.0)
         if level is None or (level == "note" and agreement > limits["min_agreement"]):
             continue
         by_chance = "" if agreement > limits["min_agreement"] else ": hardly more agreement than by chance"
         yield Finding(
             level="warning",
-            text=f"{name} judged {n:,} of these rollouts too and disagrees on {found.count:,} ({found.value:.1%}): it rewards "
+            text=f"{name} judged {n:,} of these rollouts too and disagrees on {estimate.count:,} ({estimate.value:.1%}): it rewards "
             f"{int((theirs & ~ours).sum()):,} that get nothing here, and gives nothing to {int((ours & ~theirs).sum()):,} that are "
             f"rewarded here (kappa {agreement:.2f}){by_chance}",
-            value=found.value,
+            value=estimate.value,
             threshold=limits["warn_share"],
             n=n,
-            interval=found.interval,
+            interval=estimate.interval,
             where=run.lines(differ),
             next=f"read where they differ: rollforge verify {run.name} --diff {_counting(run)} {name}",
         )

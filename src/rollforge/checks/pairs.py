@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from rollforge.checks.base import Limits, check
-from rollforge.checks.evidence import Evidence
-from rollforge.checks.finding import SAMPLE, Finding, Level, share
-from rollforge.checks.samples import bare
-from rollforge.stats import Floats, Ints
+from rollforge.checks.building_blocks.evidence import Evidence
+from rollforge.checks.building_blocks.finding import SAMPLE, Finding, Level, share
+from rollforge.checks.building_blocks.text_samples import bare
+from rollforge.statistics.stats import Floats, Ints
 
 LOOKED_AT = 100
 
@@ -28,8 +28,8 @@ class Pairs(NamedTuple):
 
     def at(self, gap: float) -> Pairs:
         """Those with at least this gap."""
-        kept = self.gaps >= gap - 1e-9
-        return Pairs(self.gaps[kept], self.group[kept], self.chosen[kept], self.rejected[kept])
+        is_wide = self.gaps >= gap - 1e-9
+        return Pairs(self.gaps[is_wide], self.group[is_wide], self.chosen[is_wide], self.rejected[is_wide])
 
     def tasks(self) -> int:
         """How many tasks give a pair."""
@@ -54,10 +54,12 @@ def _all_pairs(run: Evidence) -> Pairs:
         groups = np.flatnonzero(sizes >= 2 * step + 2)
         best, worst = begins[groups] + sizes[groups] - 1 - step, begins[groups] + step
         gaps = scaled[best] - scaled[worst]
-        kept = gaps > 0
-        if not kept.any():
+        is_pair = gaps > 0
+        if not is_pair.any():
             break  # later steps pair answers that lie between these
-        parts.append(Pairs(gaps[kept], groups[kept], positions[best[kept]], positions[worst[kept]]))
+        parts.append(
+            Pairs(gaps[is_pair], groups[is_pair], positions[best[is_pair]], positions[worst[is_pair]])
+        )
     if not parts:
         empty = np.zeros(0, dtype=np.int64)
         return Pairs(np.zeros(0), empty, empty, empty)
@@ -89,9 +91,9 @@ def thin_pairs(run: Evidence, limits: Limits) -> Iterator[Finding]:
     pairs, gap = all_pairs(run), limits["min_gap"]
     usable = pairs.at(gap)
     with_pair = usable.tasks()
-    found = share(with_pair, run.groups)
-    few, thin = len(usable.gaps) < limits["min_pairs"], found.high < limits["min_tasks"]
-    if not few and not thin and found.value >= 0.5:
+    estimate = share(with_pair, max(int(run.filled.sum()), with_pair))
+    few, thin = len(usable.gaps) < limits["min_pairs"], estimate.high < limits["min_tasks"]
+    if not few and not thin and estimate.value >= 0.5:
         return
     is_proven = not len(usable.gaps) or run.judged_n >= SAMPLE * limits["min_pairs"]
     level: Level = "error" if few and is_proven else "warning" if few or thin else "note"
@@ -104,7 +106,7 @@ def thin_pairs(run: Evidence, limits: Limits) -> Iterator[Finding]:
         value=float(len(usable.gaps)),
         threshold=limits["min_pairs"],
         n=run.groups,
-        interval=found.interval,
+        interval=estimate.interval,
         where=run.tasks(np.setdiff1d(np.arange(run.groups), usable.group)),
         next="collect more rollouts per task, or tasks the model sometimes solves; a verifier with partial credit gives more gaps",
     )
@@ -129,17 +131,17 @@ def one_sided(run: Evidence, limits: Limits) -> Iterator[Finding]:
         (f"low (< {limits['low']:g})", run.scaled < limits["low"]),
     ):
         chosen = run.judged & among
-        found = share(int(chosen.sum()), run.judged_n, independent=run.independent(run.judged))
-        level = found.level_below(warning=limits["min_share"], error=limits["min_share"] / 4)
+        estimate = share(int(chosen.sum()), run.judged_n, independent=run.independent(run.judged))
+        level = estimate.level_below(warning=limits["min_share"], error=limits["min_share"] / 4)
         if level is None:
             continue
         yield Finding(
             level=level,
-            text=f"only {found.count:,} of {run.judged_n:,} scaled rewards ({found.value:.0%}) are {name}{run.range.note}",
-            value=found.value,
+            text=f"only {estimate.count:,} of {run.judged_n:,} scaled rewards ({estimate.value:.0%}) are {name}{run.range.note}",
+            value=estimate.value,
             threshold=limits["min_share"],
             n=run.judged_n,
-            interval=found.interval,
+            interval=estimate.interval,
             next="choose tasks that the model solves about half of the time",
         )
 
@@ -195,18 +197,18 @@ def pair_length_bias(run: Evidence, limits: Limits) -> Iterator[Finding]:
         return
     longer = int((chosen > rejected)[differ].sum())
     is_longer = longer * 2 >= n
-    found = share(max(longer, n - longer), n, independent=pairs.tasks())
-    level = found.level_above(warning=limits["max_share"], error=limits["max_strong"])
+    estimate = share(max(longer, n - longer), n, independent=pairs.tasks())
+    level = estimate.level_above(warning=limits["max_share"], error=limits["max_strong"])
     if level is None:
         return
     yield Finding(
         level=level,
-        text=f"in {found.value:.0%} of {n:,} pairs the chosen answer is the {'longer' if is_longer else 'shorter'} one "
+        text=f"in {estimate.value:.0%} of {n:,} pairs the chosen answer is the {'longer' if is_longer else 'shorter'} one "
         f"(median {np.median(chosen):,.0f} against {np.median(rejected):,.0f} characters): length may be learned instead",
-        value=found.value,
+        value=estimate.value,
         threshold=limits["max_share"],
         n=n,
-        interval=found.interval,
+        interval=estimate.interval,
         next=f"pair answers of like length: rollforge prepare dpo {run.name} -o data/dpo --to trl --length-ratio 1.5",
     )
 
@@ -218,21 +220,22 @@ def format_only_pairs(run: Evidence, limits: Limits) -> Iterator[Finding]:
     drawn = run.draw(np.arange(len(pairs.gaps)), LOOKED_AT)
     if len(drawn) < 10:
         return
-    chosen, rejected = (run.read(places) for places in (pairs.chosen[drawn], pairs.rejected[drawn]))
+    chosen, rejected = (run.read(side) for side in (pairs.chosen[drawn], pairs.rejected[drawn]))
     same = np.asarray(
         [bare(one.answer) == bare(two.answer) for one, two in zip(chosen, rejected, strict=True)]
     )
-    found = share(int(same.sum()), len(drawn))
-    level = found.level_above(warning=limits["warn_share"], error=limits["max_share"])
+    estimate = share(int(same.sum()), len(drawn))
+    level = estimate.level_above(warning=limits["warn_share"], error=limits["max_share"])
     if level is None:
         return
     yield Finding(
         level=level,
-        text=f"in {found.count:,} of {found.n:,} pairs looked at, chosen and rejected differ in case, spaces or punctuation only",
-        value=found.value,
+        text=f"in {estimate.count:,} of {estimate.n:,} pairs looked at, chosen and rejected differ in case, spaces or "
+        f"punctuation only",
+        value=estimate.value,
         threshold=limits["max_share"],
-        n=found.n,
-        interval=found.interval,
+        n=estimate.n,
+        interval=estimate.interval,
         where=run.tasks(pairs.group[drawn][same]),
         next="make the verifier's extraction tolerant of formatting, then judge again",
     )

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from rollforge.adaptive.group_yield import Rewards, group_yields
 from rollforge.checks.base import Limits, check
-from rollforge.checks.evidence import Evidence
-from rollforge.checks.finding import Finding, Level, settle_text, share
-from rollforge.group_yield import Rewards, group_yields
+from rollforge.checks.building_blocks.evidence import Evidence
+from rollforge.checks.building_blocks.finding import Finding, Level, settle_text, share
 
 LOGPROBS = re.compile(rb'"generation_log_probs"\s*:\s*\[\s*[-0-9]')
 
@@ -21,23 +21,23 @@ LOGPROBS = re.compile(rb'"generation_log_probs"\s*:\s*\[\s*[-0-9]')
 )
 def ppo_success_rate(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """The success rate is outside the band in which ppo learns well."""
-    found = share(int(run.succeeded.sum()), run.judged_n, independent=run.independent(run.judged))
+    estimate = share(int(run.succeeded.sum()), run.judged_n, independent=run.independent(run.judged))
     if not run.judged_n:
         return
-    low = found.level_below(warning=limits["min_rate"], error=limits["worst_low"])
-    high = found.level_above(warning=limits["max_rate"], error=limits["worst_high"])
+    low = estimate.level_below(warning=limits["min_rate"], error=limits["worst_low"])
+    high = estimate.level_above(warning=limits["max_rate"], error=limits["worst_high"])
     level = low or high
     if level is None:
         return
     limit = limits["min_rate"] if low else limits["max_rate"]
     yield Finding(
         level=level,
-        text=f"{found.value:.0%} of {run.judged_n:,} rollouts succeed; ppo learns best between {limits['min_rate']:.0%} and "
-        f"{limits['max_rate']:.0%}{settle_text(found, level, limit)}{run.range.note}",
-        value=found.value,
+        text=f"{estimate.value:.0%} of {run.judged_n:,} rollouts succeed; ppo learns best between {limits['min_rate']:.0%} and "
+        f"{limits['max_rate']:.0%}{settle_text(estimate, level, limit)}{run.range.note}",
+        value=estimate.value,
         threshold=limit,
         n=run.judged_n,
-        interval=found.interval,
+        interval=estimate.interval,
         next="choose easier tasks or better prompts" if low else "choose harder tasks",
     )
 
@@ -84,19 +84,20 @@ def text_only(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Token ids and log-probabilities are missing, so training would be off-policy."""
     if not run.n:
         return
-    found = share(int(run.has_token_ids.sum()), run.n)
-    if found.value >= limits["min_share"]:
+    estimate = share(int(run.has_token_ids.sum()), run.n)
+    if estimate.value >= limits["min_share"]:
         yield from _without_logprobs(run, limits)
         return
-    label = "text-only" if found.count == 0 else "partly token-exact"
+    label = "text-only" if estimate.count == 0 else "partly token-exact"
     yield Finding(
         level="warning",
-        text=f"token fidelity is {label}: {found.count:,} of {run.n:,} rollouts carry the token ids that were sampled; text alone is "
+        text=f"token fidelity is {label}: {estimate.count:,} of {run.n:,} rollouts carry the token ids that were sampled; text "
+        f"alone is "
         "tokenised anew and is not on-policy",
-        value=found.value,
+        value=estimate.value,
         threshold=limits["min_share"],
         n=run.n,
-        interval=found.interval,
+        interval=estimate.interval,
         next="collect with --logprobs from a server that returns token ids, or let the trainer sample itself",
     )
 
@@ -105,17 +106,18 @@ def _without_logprobs(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Token ids alone are not what was sampled from: of some rollouts, how many have their log-probabilities."""
     drawn = run.spread[run.has_token_ids[run.spread]]
     has_them = [LOGPROBS.search(line) is not None for line in run.source.read(run.row[drawn].tolist())]
-    found = share(sum(has_them), len(drawn))
-    if not len(drawn) or found.value >= limits["min_share"]:
+    estimate = share(sum(has_them), len(drawn))
+    if not len(drawn) or estimate.value >= limits["min_share"]:
         return
     yield Finding(
         level="warning",
-        text=f"{found.count:,} of {found.n:,} rollouts looked at carry the log-probabilities of their token ids: without them the "
+        text=f"{estimate.count:,} of {estimate.n:,} rollouts looked at carry the log-probabilities of their token ids: without "
+        f"them the "
         "policy's old probabilities must be computed anew",
-        value=found.value,
+        value=estimate.value,
         threshold=limits["min_share"],
-        n=found.n,
-        interval=found.interval,
+        n=estimate.n,
+        interval=estimate.interval,
         where=run.lines(drawn[~np.asarray(has_them, dtype=np.bool_)]),
         next="collect with --logprobs from a server that returns them with the token ids",
     )
@@ -124,22 +126,23 @@ def _without_logprobs(run: Evidence, limits: Limits) -> Iterator[Finding]:
 @check("flat-groups", "recipe", recipes=("grpo",), min_share=0.2, good_share=0.5)
 def flat_groups(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Too few tasks have rollouts with different rewards: the others give no gradient."""
-    many = run.profile.n > 1
+    many = (run.profile.n > 1) & run.filled
     if not many.any():
         return
     signal = many & (np.nan_to_num(run.profile.std) > 0)
-    found = share(int(signal.sum()), int(many.sum()))
-    level = found.level_below(warning=limits["good_share"], error=limits["min_share"])
+    estimate = share(int(signal.sum()), int(many.sum()))
+    level = estimate.level_below(warning=limits["good_share"], error=limits["min_share"])
     if level is None:
         return
     yield Finding(
         level=level,
-        text=f"{found.count:,} of {found.n:,} tasks ({found.value:.0%}) have rollouts with different rewards; {_at_other_k(run)}"
-        f"{settle_text(found, level, limits['min_share'])}",
-        value=found.value,
+        text=f"{estimate.count:,} of {estimate.n:,} tasks ({estimate.value:.0%}) have rollouts with different rewards; "
+        f"{_at_other_k(run)}"
+        f"{settle_text(estimate, level, limits['min_share'])}",
+        value=estimate.value,
         threshold=limits["min_share"],
-        n=found.n,
-        interval=found.interval,
+        n=estimate.n,
+        interval=estimate.interval,
         where=run.tasks(many & ~signal),
         next="sample more (--samples 16), and drop tasks that are always or never solved: "
         f"rollforge prepare grpo {run.name} -o data/grpo --to trl",
@@ -164,18 +167,18 @@ def near_equal_groups(run: Evidence, limits: Limits) -> Iterator[Finding]:
     if not many.any() or run.is_binary:
         return
     near = many & (run.scaled_profile.std < limits["min_std"])
-    found = share(int(near.sum()), int(many.sum()))
-    level = found.level_above(warning=limits["max_share"] / 2, error=limits["max_share"])
+    estimate = share(int(near.sum()), int(many.sum()))
+    level = estimate.level_above(warning=limits["max_share"] / 2, error=limits["max_share"])
     if level is None:
         return
     yield Finding(
         level=level,
-        text=f"in {found.count:,} of {found.n:,} tasks ({found.value:.0%}) rewards differ by a standard deviation below "
+        text=f"in {estimate.count:,} of {estimate.n:,} tasks ({estimate.value:.0%}) rewards differ by a standard deviation below "
         f"{limits['min_std']:g} of their range: grpo would blow up noise{run.range.note}",
-        value=found.value,
+        value=estimate.value,
         threshold=limits["max_share"],
-        n=found.n,
-        interval=found.interval,
+        n=estimate.n,
+        interval=estimate.interval,
         where=run.tasks(near),
         next="round the reward to what the verifier can really tell apart, or turn off normalisation by the group's spread",
     )
@@ -186,20 +189,22 @@ def partial_groups(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Groups are not complete: their baselines are noisier, and biased if the missing are not random."""
     if run.samples < 2 or not run.groups:
         return
+    if run.about.design is not None:  # its rule fills up every group that is usable, and stops others
+        return
     short = run.profile.n < run.samples
-    found = share(int(short.sum()), run.groups)
+    estimate = share(int(short.sum()), run.groups)
     torn = share(int((run.profile.n < limits["complete"] * run.samples).sum()), run.groups)
     level: Level | None = "error" if torn.low > limits["max_share"] and run.is_samples_certain else None
-    level = level or ("warning" if found.low > limits["warn_share"] else None)
+    level = level or ("warning" if estimate.low > limits["warn_share"] else None)
     if level is None:
         return
     yield Finding(
         level=level,
-        text=f"{found.count:,} of {found.n:,} groups ({found.value:.0%}) have fewer than {run.samples} judged rollouts",
-        value=found.value,
+        text=f"{estimate.count:,} of {estimate.n:,} groups ({estimate.value:.0%}) have fewer than {run.samples} judged rollouts",
+        value=estimate.value,
         threshold=limits["max_share"],
-        n=found.n,
-        interval=found.interval,
+        n=estimate.n,
+        interval=estimate.interval,
         where=run.tasks(short),
         next=f"collect and judge the rest, or drop them: rollforge prepare grpo {run.name} -o data/grpo --to trl",
     )
@@ -208,22 +213,22 @@ def partial_groups(run: Evidence, limits: Limits) -> Iterator[Finding]:
 @check("difficulty-mix", "recipe", recipes=("grpo",), max_share=0.8)
 def difficulty_mix(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Most tasks are always solved, or never."""
-    many = run.profile.n > 1
+    many = (run.profile.n > 1) & run.filled
     n = int(many.sum())
     if n < 20:
         return
     mean = run.scaled_profile.mean[many]
     for what, count in (("always", int((mean >= 0.99).sum())), ("never", int((mean <= 0.01).sum()))):
-        found = share(count, n)
-        level: Level | None = "warning" if found.low > limits["max_share"] else None
+        estimate = share(count, n)
+        level: Level | None = "warning" if estimate.low > limits["max_share"] else None
         if level is None:
             continue
         yield Finding(
             level=level,
-            text=f"{count:,} of {n:,} tasks ({found.value:.0%}) are {what} solved: choose tasks of other difficulty",
-            value=found.value,
+            text=f"{count:,} of {n:,} tasks ({estimate.value:.0%}) are {what} solved: choose tasks of other difficulty",
+            value=estimate.value,
             threshold=limits["max_share"],
             n=n,
-            interval=found.interval,
+            interval=estimate.interval,
             next=f"see rewards per task: rollforge profile {run.name}",
         )

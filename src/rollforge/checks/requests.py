@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from rollforge.checks.base import Limits, check
-from rollforge.checks.evidence import Evidence
-from rollforge.checks.finding import Finding, share
+from rollforge.checks.building_blocks.evidence import Evidence
+from rollforge.checks.building_blocks.finding import Finding, share
 
 LOGPROBS = re.compile(rb'"(?:logprobs|generation_log_probs)"\s*:\s*\[\s*[-{0-9]')
 CHARS_PER_TOKEN = 8
@@ -27,14 +27,14 @@ def unused_tools(run: Evidence, limits: Limits) -> Iterator[Finding]:
     ):
         return
     samples = run.spread_samples
-    offered = [place for place, item in enumerate(samples) if item.tools]
-    found = share(len(offered), len(samples))
-    if found.low < 0.5 or len(offered) < limits["min_rollouts"]:
+    offered = [position for position, item in enumerate(samples) if item.tools]
+    estimate = share(len(offered), len(samples))
+    if estimate.low < 0.5 or len(offered) < limits["min_rollouts"]:
         return
     unseen = [
-        place
-        for place in offered
-        if _cannot_hold_tools(samples[place].input_tokens, samples[place].tools_chars)
+        position
+        for position in offered
+        if _cannot_hold_tools(samples[position].input_tokens, samples[position].tools_chars)
     ]
     is_unseen = len(unseen) > len(offered) / 2
     why = (
@@ -42,7 +42,7 @@ def unused_tools(run: Evidence, limits: Limits) -> Iterator[Finding]:
         if is_unseen
         else ": the chat template may leave them out"
     )
-    names = Counter(name for place in offered for name in samples[place].tools or ())
+    names = Counter(name for position in offered for name in samples[position].tools or ())
     yield Finding(
         level="error" if is_unseen else "warning",
         text=f"none of {run.n:,} rollouts calls a tool, although {', '.join(name for name, _ in names.most_common(3))} "
@@ -50,7 +50,7 @@ def unused_tools(run: Evidence, limits: Limits) -> Iterator[Finding]:
         value=0.0,
         threshold=limits["min_rollouts"],
         n=run.n,
-        interval=found.interval,
+        interval=estimate.interval,
         where=run.lines(run.spread[offered]),
         next="ask the server for its rendered prompt, or use a model whose chat template knows tools",
     )
@@ -87,19 +87,19 @@ def server_sampling(run: Evidence, limits: Limits) -> Iterator[Finding]:
 def censored_by_timeout(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Rollouts were drawn again after a time-out, so that long answers are missing."""
     tasks = np.asarray(run.about.timed_out, dtype=np.int64)
-    found = share(min(len(tasks), run.n), run.n)
+    estimate = share(min(len(tasks), run.n), run.n)
     if not len(tasks) or not run.n:
         return
     limit = f" of {run.about.timeout_s:g} s" if run.about.timeout_s else ""
     hit = np.flatnonzero(np.isin(run.task_ids, tasks))
     yield Finding(
-        level="warning" if found.value > limits["warn_share"] else "note",
+        level="warning" if estimate.value > limits["warn_share"] else "note",
         text=f"{len(tasks):,} attempts ended in a time-out{limit} and were drawn again or given up: answers that take longer are "
         f"missing, and lengths and rewards of {len(np.unique(tasks)):,} tasks are biased towards short ones",
-        value=found.value,
+        value=estimate.value,
         threshold=limits["warn_share"],
         n=run.n,
-        interval=found.interval,
+        interval=estimate.interval,
         where=run.tasks(hit),
         next=f"raise --request-timeout, or limit answers with --max-output-tokens; see them: {run.status}",
     )
@@ -115,17 +115,17 @@ def missing_logprobs(run: Evidence, limits: Limits) -> Iterator[Finding]:
         [LOGPROBS.search(line) is not None for line in run.source.read(run.row[drawn].tolist())],
         dtype=np.bool_,
     )
-    found = share(int(has_them.sum()), len(drawn))
-    if not len(drawn) or found.value >= limits["min_share"]:
+    estimate = share(int(has_them.sum()), len(drawn))
+    if not len(drawn) or estimate.value >= limits["min_share"]:
         return
     yield Finding(
         level="warning",
-        text=f"log-probabilities were asked for, and {found.n - found.count:,} of {found.n:,} answers looked at have none: "
+        text=f"log-probabilities were asked for, and {estimate.n - estimate.count:,} of {estimate.n:,} answers looked at have none: "
         "the server ignores the request",
-        value=found.value,
+        value=estimate.value,
         threshold=limits["min_share"],
-        n=found.n,
-        interval=found.interval,
+        n=estimate.n,
+        interval=estimate.interval,
         where=run.lines(drawn[~has_them]),
         next="use a server that returns them, or another --api",
     )

@@ -10,11 +10,11 @@ from difflib import SequenceMatcher
 import numpy as np
 
 from rollforge.checks.base import Limits, check
-from rollforge.checks.columns import Bools, about_text, has_one_each
-from rollforge.checks.evidence import Evidence
-from rollforge.checks.finding import Finding, Level, Share, settle_text, share
-from rollforge.checks.samples import BUDGET, bare
-from rollforge.stats import Ints
+from rollforge.checks.building_blocks.coded_columns import Bools, about_text, has_one_each
+from rollforge.checks.building_blocks.evidence import Evidence
+from rollforge.checks.building_blocks.finding import Finding, Level, Share, settle_text, share
+from rollforge.checks.building_blocks.text_samples import BUDGET, bare
+from rollforge.statistics.stats import Ints
 
 LONG_ENOUGH = 40
 """Characters from which two equal answers are no coincidence."""
@@ -57,22 +57,22 @@ def identical_samples(run: Evidence, limits: Limits) -> Iterator[Finding]:
     eligible, same = eligible & ~differs, same & ~differs
     is_shared = same & _has_answer_of_others(run, same, times)
     eligible, same = eligible & ~is_shared, same & ~is_shared
-    found = share(int(same.sum()), int(eligible.sum()))
-    level = found.level_above(warning=limits["warn_share"], error=limits["max_share"])
+    estimate = share(int(same.sum()), int(eligible.sum()))
+    level = estimate.level_above(warning=limits["warn_share"], error=limits["max_share"])
     is_all = bool((most[same] == run.sizes[same]).all())
-    text = f"in {found.count:,} of {found.n:,} tasks {'all' if is_all else 'most or all'} samples are the same answer"
+    text = f"in {estimate.count:,} of {estimate.n:,} tasks {'all' if is_all else 'most or all'} samples are the same answer"
     if level is None:
-        found, text = _copies(run, eligible)
-        level = "warning" if found.low > limits["max_copied"] else None
+        estimate, text = _copies(run, eligible)
+        level = "warning" if estimate.low > limits["max_copied"] else None
     if level is None or int(eligible.sum()) < 5:
         return
     yield Finding(
         level=level,
-        text=text + settle_text(found, level, limits["max_share"]),
-        value=found.value,
+        text=text + settle_text(estimate, level, limits["max_share"]),
+        value=estimate.value,
         threshold=limits["max_share"],
-        n=found.n,
-        interval=found.interval,
+        n=estimate.n,
+        interval=estimate.interval,
         where=run.tasks(same),
         next="collect again with --temperature above 0 and no fixed seed in the request; look for a cache before the server",
     )
@@ -94,10 +94,10 @@ def _copies(run: Evidence, eligible: Bools) -> tuple[Share, str]:
     _, first = np.unique(run.answer_code, return_index=True)
     distinct = run.per_group(run.flags(first))
     wanted = int(run.sizes[eligible].sum())
-    found = share(wanted - int(distinct[eligible].sum()), wanted, independent=float(eligible.sum()))
+    estimate = share(wanted - int(distinct[eligible].sum()), wanted, independent=float(eligible.sum()))
     return (
-        found,
-        f"{found.count:,} of {found.n:,} samples ({found.value:.0%}) are word for word that of another of their task",
+        estimate,
+        f"{estimate.count:,} of {estimate.n:,} samples ({estimate.value:.0%}) are word for word that of another of their task",
     )
 
 
@@ -118,25 +118,25 @@ def near_identical_samples(run: Evidence, limits: Limits) -> Iterator[Finding]:
     eligible = (run.sizes > 1) & run.groups_with_different_answers
     groups = run.draw(np.flatnonzero(eligible), LOOKED_AT)
     pairs = [_two_of(run, int(group)) for group in groups]
-    places = [place for pair in pairs for place in pair]
-    samples = run.read(places)
+    positions = [position for pair in pairs for position in pair]
+    samples = run.read(positions)
     alike = [
         _is_alike(one.answer, other.answer, limits["likeness"])
         for one, other in zip(samples[::2], samples[1::2], strict=True)
     ]
-    looked = [place for place, item in enumerate(alike) if item is not None]
-    found = share(sum(bool(alike[place]) for place in looked), len(looked))
-    level = found.level_above(warning=limits["max_share"] / 2, error=limits["max_share"])
-    if level is None or found.n < 10:
+    looked = [position for position, item in enumerate(alike) if item is not None]
+    estimate = share(sum(bool(alike[position]) for position in looked), len(looked))
+    level = estimate.level_above(warning=limits["max_share"] / 2, error=limits["max_share"])
+    if level is None or estimate.n < 10:
         return
     yield Finding(
         level=level,
-        text=f"in {found.count:,} of {found.n:,} tasks looked at, two samples are the same but for a few characters",
-        value=found.value,
+        text=f"in {estimate.count:,} of {estimate.n:,} tasks looked at, two samples are the same but for a few characters",
+        value=estimate.value,
         threshold=limits["max_share"],
-        n=found.n,
-        interval=found.interval,
-        where=run.tasks(groups[[place for place in looked if alike[place]]]),
+        n=estimate.n,
+        interval=estimate.interval,
+        where=run.tasks(groups[[position for position in looked if alike[position]]]),
         next="collect again with a higher --temperature, or fewer samples per task",
     )
 
@@ -164,27 +164,27 @@ def wrong_model(run: Evidence, limits: Limits) -> Iterator[Finding]:
     counts = run.model.counts()
     if not counts:
         return
-    asked = [run.about.model] if run.about.model is not None else _asked_models(run)
+    requested_models = [run.about.model] if run.about.model is not None else _asked_models(run)
     others = {
         name: count
         for name, count in counts.items()
-        if asked and not any(is_same_model(one, name) for one in asked)
+        if requested_models and not any(is_same_model(one, name) for one in requested_models)
     }
     minor = sum(counts.values()) - max(counts.values())
     total = sum(counts.values())
     if others:
-        found = share(sum(others.values()), total)
-        is_clear = found.low > limits["max_share"] and all(
+        estimate = share(sum(others.values()), total)
+        is_clear = estimate.low > limits["max_share"] and all(
             _is_other_size(one, name)
             or (not _has_word_in_common(one, name) and FILE.search(name.casefold()) is None)
             for name in others
-            for one in asked
+            for one in requested_models
         )
         level: Level = "error" if is_clear else "warning"
-        text = f"{found.count:,} of {total:,} answers come from {about_text(others)}, asked was {', '.join(asked)}"
-    elif minor and len(asked) < 2 and not has_one_each(run.agent, run.model, run.model.codes >= 0):
-        found = share(minor, total)
-        level = "error" if not asked and found.low > limits["max_share"] else "warning"
+        text = f"{estimate.count:,} of {total:,} answers come from {about_text(others)}, asked was {', '.join(requested_models)}"
+    elif minor and len(requested_models) < 2 and not has_one_each(run.agent, run.model, run.model.codes >= 0):
+        estimate = share(minor, total)
+        level = "error" if not requested_models and estimate.low > limits["max_share"] else "warning"
         text = f"answers come from {len(counts)} models: {about_text(counts)}"
     else:
         return
@@ -192,10 +192,10 @@ def wrong_model(run: Evidence, limits: Limits) -> Iterator[Finding]:
     yield Finding(
         level=level,
         text=text,
-        value=found.value,
+        value=estimate.value,
         threshold=limits["max_share"],
         n=total,
-        interval=found.interval,
+        interval=estimate.interval,
         where=run.lines(is_other),
         next="check -m and --base-url: a router or a fallback may answer in the model's place",
     )
@@ -206,9 +206,9 @@ def _asked_models(run: Evidence) -> list[str]:
     return sorted({item.asked for item in run.spread_samples if item.asked})
 
 
-def is_same_model(asked: str, answered: str) -> bool:
+def is_same_model(requested_name: str, answered: str) -> bool:
     """Whether a server's name can mean the model asked for: the same, a dated or packed version of it, or its path."""
-    first, second = (_words(name) for name in (asked, answered))
+    first, second = (_words(name) for name in (requested_name, answered))
     if {"".join(first), "".join(second)} & GENERIC:
         return True
     short, long = sorted((first, second), key=len)
@@ -220,17 +220,17 @@ def _words(name: str) -> list[str]:
     return re.findall(r"\d+\.\d+b\b|[a-z0-9]+", re.split(r"[/\\]", name.casefold())[-1])
 
 
-def _is_other_size(asked: str, answered: str) -> bool:
+def _is_other_size(requested_name: str, answered: str) -> bool:
     """Whether the names are of different sizes, where both name one, or of different members of a family."""
-    first, second = (set(_words(name)) for name in (asked, answered))
+    first, second = (set(_words(name)) for name in (requested_name, answered))
     sizes = [{word for word in words if SIZE.fullmatch(word) or "." in word} for words in (first, second)]
     if all(sizes) and sizes[0] != sizes[1]:
         return True
     return any(VARIANT.fullmatch(word) for word in first ^ second)
 
 
-def _has_word_in_common(asked: str, answered: str) -> bool:
-    words = [set(re.findall(r"[a-z]{3,}", name.casefold())) for name in (asked, answered)]
+def _has_word_in_common(requested_name: str, answered: str) -> bool:
+    words = [set(re.findall(r"[a-z]{3,}", name.casefold())) for name in (requested_name, answered)]
     return bool(words[0] & words[1])
 
 
@@ -241,17 +241,17 @@ def missing_usage(run: Evidence, limits: Limits) -> Iterator[Finding]:
     if name in run.source.whole_numbers:
         return
     missing = np.isnan(run.number(name)) if name is not None else np.ones(run.n, dtype=np.bool_)
-    found = share(int(missing.sum()), run.n)
-    if not run.n or found.value <= limits["warn_share"]:
+    estimate = share(int(missing.sum()), run.n)
+    if not run.n or estimate.value <= limits["warn_share"]:
         return
     yield Finding(
-        level="note" if found.count == run.n else "warning",
-        text=f"{found.count:,} of {run.n:,} rollouts have no token counts; lengths and costs leave them out",
-        value=found.value,
+        level="note" if estimate.count == run.n else "warning",
+        text=f"{estimate.count:,} of {run.n:,} rollouts have no token counts; lengths and costs leave them out",
+        value=estimate.value,
         threshold=limits["warn_share"],
         n=run.n,
-        interval=found.interval,
-        where=run.lines(missing) if found.count < run.n else [],
+        interval=estimate.interval,
+        where=run.lines(missing) if estimate.count < run.n else [],
         next="let the server report usage (with streaming: stream_options.include_usage)",
     )
 
@@ -263,23 +263,29 @@ def unknown_tools(run: Evidence, limits: Limits) -> Iterator[Finding]:
     if not len(drawn):
         return
     samples = run.read(drawn)
-    offered = [place for place, item in enumerate(samples) if item.tools]
-    unknown = [place for place in offered if set(samples[place].calls) - set(samples[place].tools or ())]
-    found = share(len(unknown), len(offered))
-    level = found.level_above(warning=limits["warn_share"], error=limits["max_share"])
+    offered = [position for position, item in enumerate(samples) if item.tools]
+    unknown = [
+        position for position in offered if set(samples[position].calls) - set(samples[position].tools or ())
+    ]
+    estimate = share(len(unknown), len(offered))
+    level = estimate.level_above(warning=limits["warn_share"], error=limits["max_share"])
     if level is None:
         return
     names = sorted(
-        {name for place in unknown for name in set(samples[place].calls) - set(samples[place].tools or ())}
+        {
+            name
+            for position in unknown
+            for name in set(samples[position].calls) - set(samples[position].tools or ())
+        }
     )
     yield Finding(
         level=level,
-        text=f"{found.count:,} of {found.n:,} rollouts with tool calls that were looked at call tools they were not offered: "
+        text=f"{estimate.count:,} of {estimate.n:,} rollouts with tool calls that were looked at call tools they were not offered: "
         f"{', '.join(names[:3])}",
-        value=found.value,
+        value=estimate.value,
         threshold=limits["max_share"],
-        n=found.n,
-        interval=found.interval,
+        n=estimate.n,
+        interval=estimate.interval,
         where=run.lines(drawn[unknown]),
         next=f'compare tools and calls: rollforge show {run.name} --where "tool_calls > 0" --limit 5',
     )

@@ -8,19 +8,19 @@ from typing import NamedTuple
 import numpy as np
 
 from rollforge.checks.base import Limits, check
-from rollforge.checks.chance import Stretch, chance_all_same, longest_stretches
-from rollforge.checks.evidence import Evidence
-from rollforge.checks.finding import Finding, Share, share
-from rollforge.checks.order import (
+from rollforge.checks.building_blocks.chance import Stretch, chance_all_same, longest_stretches
+from rollforge.checks.building_blocks.evidence import Evidence
+from rollforge.checks.building_blocks.finding import Finding, Share, share
+from rollforge.checks.building_blocks.order import (
     honest_reason,
+    location_of,
     most_at_end,
-    place_of,
     task_means,
     timed,
     when,
     width_around,
 )
-from rollforge.stats import Ints, variance_parts
+from rollforge.statistics.stats import Ints, variance_parts
 
 NEAR = 40
 FEW = 8
@@ -97,7 +97,7 @@ def _usual(run: Evidence, order: Ints, stretch: Stretch, alike: float) -> _Usual
     short = [
         _share_in(run, side, stretch.value, alike) for side in (before, after) if FEW <= len(side) < NEAR
     ]
-    shares += [found.value if shares else found.high for found in short]
+    shares += [estimate.value if shares else estimate.high for estimate in short]
     if not shares:
         return None
     is_same = (run.reward == stretch.value).astype(np.float64)
@@ -158,6 +158,6 @@ def _stuck(run: Evidence, order: Ints, stretch: Stretch, usual: float, limit: fl
         value=stretch.value,
         threshold=limit,
         n=stretch.length,
-        where=[place_of(run, first, last)],
+        where=[location_of(run, first, last)],
         next=f"judge the stretch again: {run.verify(f'--fresh {among}', f'{among} --limit 5')}",
     )

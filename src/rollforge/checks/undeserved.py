@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from rollforge.checks.base import Limits, check
-from rollforge.checks.columns import Bools
-from rollforge.checks.evidence import Evidence
-from rollforge.checks.finding import Finding, Level, Share, settle_text, share
-from rollforge.checks.samples import BUDGET, SHORTEST_PROMPT, repeats
-from rollforge.stats import Ints
+from rollforge.checks.building_blocks.coded_columns import Bools
+from rollforge.checks.building_blocks.evidence import Evidence
+from rollforge.checks.building_blocks.finding import Finding, Level, Share, settle_text, share
+from rollforge.checks.building_blocks.text_samples import BUDGET, SHORTEST_PROMPT, repeats
+from rollforge.statistics.stats import Ints
 
 
 def _rewarded(run: Evidence, among: Bools) -> Share:
@@ -20,16 +20,16 @@ def _rewarded(run: Evidence, among: Bools) -> Share:
 
 
 def _finding(
-    run: Evidence, kind: str, column: str, level: Level, found: Share, limit: float, more: str = ""
+    run: Evidence, kind: str, column: str, level: Level, estimate: Share, limit: float, more: str = ""
 ) -> Finding:
     return Finding(
         level=level,
-        text=f"{found.count:,} of {found.n:,} {kind} answers ({found.value:.0%}) are rewarded{more}{run.range.note}"
-        f"{settle_text(found, level, limit)}",
-        value=found.value,
+        text=f"{estimate.count:,} of {estimate.n:,} {kind} answers ({estimate.value:.0%}) are rewarded{more}{run.range.note}"
+        f"{settle_text(estimate, level, limit)}",
+        value=estimate.value,
         threshold=limit,
-        n=found.n,
-        interval=found.interval,
+        n=estimate.n,
+        interval=estimate.interval,
         next=f'see them: rollforge show {run.name} --where "{column} and reward >= {_success(run):g}" --limit 5',
     )
 
@@ -42,10 +42,10 @@ def _success(run: Evidence) -> float:
 def rewarded_empty(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Empty answers are rewarded."""
     is_empty = run.is_empty & ~run.is_unrecorded
-    found = _rewarded(run, is_empty)
-    if found.count:
-        level: Level = "error" if found.low > limits["max_share"] and found.count >= 3 else "warning"
-        finding = _finding(run, "empty", "is_empty", level, found, limits["max_share"])
+    estimate = _rewarded(run, is_empty)
+    if estimate.count:
+        level: Level = "error" if estimate.low > limits["max_share"] and estimate.count >= 3 else "warning"
+        finding = _finding(run, "empty", "is_empty", level, estimate, limits["max_share"])
         finding.where = run.lines(is_empty & run.succeeded)
         yield finding
     calls = run.tool_calls > 0
@@ -54,10 +54,10 @@ def rewarded_empty(run: Evidence, limits: Limits) -> Iterator[Finding]:
         calls.sum()
     ):  # agents that only act say nothing at the end
         return
-    found = _rewarded(run, silent)
-    if found.low > limits["max_share"] and found.count >= 3:
+    estimate = _rewarded(run, silent)
+    if estimate.low > limits["max_share"] and estimate.count >= 3:
         finding = _finding(
-            run, "empty", "answer_chars = 0", "warning", found, limits["max_share"], ", though others say something after calls"
+            run, "empty", "answer_chars = 0", "warning", estimate, limits["max_share"], ", though others say something after calls"
         )  # fmt: skip
         finding.where = run.lines(silent & run.succeeded)
         yield finding
@@ -67,14 +67,14 @@ def rewarded_empty(run: Evidence, limits: Limits) -> Iterator[Finding]:
 def rewarded_refusal(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Refusals are rewarded, in a run that is not about refusing."""
     among = run.is_refusal & ~run.is_empty
-    found = _rewarded(run, among)
-    level = found.level_above(warning=limits["max_share"] / 2, error=limits["max_share"])
-    if level is None or found.count < 3:
+    estimate = _rewarded(run, among)
+    level = estimate.level_above(warning=limits["max_share"] / 2, error=limits["max_share"])
+    if level is None or estimate.count < 3:
         return
     refused = float(among.mean())
     if refused > limits["max_refused"]:  # tasks that ought to be refused: the reward may be right
         level = "note"
-    finding = _finding(run, "refusing", "is_refusal", level, found, limits["max_share"])
+    finding = _finding(run, "refusing", "is_refusal", level, estimate, limits["max_share"])
     finding.where = run.lines(among & run.succeeded)
     yield finding
 
@@ -83,15 +83,15 @@ def rewarded_refusal(run: Evidence, limits: Limits) -> Iterator[Finding]:
 def rewarded_truncated(run: Evidence, limits: Limits) -> Iterator[Finding]:
     """Truncated answers are rewarded more often than whole ones."""
     among = run.is_truncated & ~run.is_empty
-    found, whole = _rewarded(run, among), _rewarded(run, ~run.is_truncated)
-    if found.count < 3 or not whole.n:
+    estimate, whole = _rewarded(run, among), _rewarded(run, ~run.is_truncated)
+    if estimate.count < 3 or not whole.n:
         return
     limit = max(limits["max_share"], whole.high)
-    if found.low <= limit and found.value <= max(limits["max_share"], whole.value):
+    if estimate.low <= limit and estimate.value <= max(limits["max_share"], whole.value):
         return
-    level: Level = "error" if found.low > limit else "note"
+    level: Level = "error" if estimate.low > limit else "note"
     more = f", more often than whole ones ({whole.value:.0%})"
-    finding = _finding(run, "truncated", "is_truncated", level, found, limit, more)
+    finding = _finding(run, "truncated", "is_truncated", level, estimate, limit, more)
     finding.where = run.lines(among & run.succeeded)
     yield finding
 
@@ -106,16 +106,16 @@ def rewarded_echo(run: Evidence, limits: Limits) -> Iterator[Finding]:
     # Rewarded and unrewarded answers are sampled separately, so each echo has a weight.
     count, others = len(paid) * paid_weight, len(unpaid) * unpaid_weight
     looked_at = run.independent(run.flags(np.concatenate([paid, unpaid])))
-    found = share(count, count + others, independent=looked_at)
-    is_proof = found.low > limits["max_share"] and len(paid) >= 3
+    estimate = share(count, count + others, independent=looked_at)
+    is_proof = estimate.low > limits["max_share"] and len(paid) >= 3
     yield Finding(
         level="error" if is_proof else "warning",
         text=f"{len(paid):,} of {len(paid) + len(unpaid):,} answers looked at that only repeat the prompt are rewarded"
         f"{run.range.note}",
-        value=found.value,
+        value=estimate.value,
         threshold=limits["max_share"],
         n=len(paid) + len(unpaid),
-        interval=found.interval,
+        interval=estimate.interval,
         where=run.lines(paid),
         next=f"ask the verifier what it must know: {run.verify('--probe')}",
     )

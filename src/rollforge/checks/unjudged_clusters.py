@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from rollforge.checks.base import Limits, check
-from rollforge.checks.evidence import Evidence
-from rollforge.checks.finding import Finding
-from rollforge.stats import Ints
+from rollforge.checks.building_blocks.evidence import Evidence
+from rollforge.checks.building_blocks.finding import Finding
+from rollforge.statistics.stats import Ints
 
 
 @check("unjudged-clusters", "verification", min_unjudged=6, max_share=0.9, z=5.0)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from rollforge.checks.base import Limits, check
-from rollforge.checks.columns import LARGE
-from rollforge.checks.evidence import Evidence
-from rollforge.checks.finding import Finding, share
+from rollforge.checks.building_blocks.coded_columns import LARGE
+from rollforge.checks.building_blocks.evidence import Evidence
+from rollforge.checks.building_blocks.finding import Finding, share
 
 
 @check("non-finite-rewards", "verification", max_share=0.0)
@@ -19,16 +19,16 @@ def non_finite_rewards(run: Evidence, limits: Limits) -> Iterator[Finding]:
     if not lines:
         return
     is_noted = np.isin(run.line, np.asarray(lines)) & ~run.judged
-    found = share(int(is_noted.sum()), run.n)
-    if not found.count or found.value <= limits["max_share"]:
+    estimate = share(int(is_noted.sum()), run.n)
+    if not estimate.count or estimate.value <= limits["max_share"]:
         return
     yield Finding(
         level="error",
-        text=f"{found.count:,} of {run.n:,} rollouts have a reward that is not finite; they count as unjudged, not as 0",
-        value=found.value,
+        text=f"{estimate.count:,} of {run.n:,} rollouts have a reward that is not finite; they count as unjudged, not as 0",
+        value=estimate.value,
         threshold=limits["max_share"],
         n=run.n,
-        interval=found.interval,
+        interval=estimate.interval,
         where=run.lines(is_noted),
         next=f"mend the verifier, then judge them again: {run.verify_rest()}",
     )
@@ -42,8 +42,8 @@ def out_of_range(run: Evidence, limits: Limits) -> Iterator[Finding]:
     outside = run.judged & ((run.reward < low - 1e-9) | (run.reward > high + 1e-9))
     if declared is None:
         outside &= np.abs(run.reward) <= LARGE  # extreme-rewards reports those beyond
-    found = share(int(outside.sum()), run.judged_n)
-    if found.value <= limits["max_share"]:
+    estimate = share(int(outside.sum()), run.judged_n)
+    if estimate.value <= limits["max_share"]:
         return
     kind = (
         f"the declared range [{low:g}, {high:g}]"
@@ -52,11 +52,11 @@ def out_of_range(run: Evidence, limits: Limits) -> Iterator[Finding]:
     )
     yield Finding(
         level="error" if declared else "warning",
-        text=f"{found.count:,} of {run.judged_n:,} rewards lie outside {kind}",
-        value=found.value,
+        text=f"{estimate.count:,} of {run.judged_n:,} rewards lie outside {kind}",
+        value=estimate.value,
         threshold=limits["max_share"],
         n=run.judged_n,
-        interval=found.interval,
+        interval=estimate.interval,
         where=run.lines(outside),
         next=f'see them: rollforge show {run.name} --where "reward < {low:g} or reward > {high:g}" --limit 5',
     )
@@ -69,19 +69,19 @@ def extreme_rewards(run: Evidence, limits: Limits) -> Iterator[Finding]:
         return
     size = limits["max_size"]
     extreme = run.judged & (np.abs(run.reward) > size)
-    found = share(int(extreme.sum()), run.judged_n)
-    if not found.count:
+    estimate = share(int(extreme.sum()), run.judged_n)
+    if not estimate.count:
         return
-    is_scale = found.value > limits["max_share"]
+    is_scale = estimate.value > limits["max_share"]
     farthest = float(run.values[np.abs(run.values).argmax()])
     yield Finding(
         level="warning" if is_scale else "error",
-        text=f"{found.count:,} of {run.judged_n:,} rewards are beyond ±{size:g}, the farthest {farthest:g}"
+        text=f"{estimate.count:,} of {run.judged_n:,} rewards are beyond ±{size:g}, the farthest {farthest:g}"
         + ("; it seems to be the scale: declare it" if is_scale else "; the others are not"),
         value=farthest,
         threshold=size,
         n=run.judged_n,
-        interval=found.interval,
+        interval=estimate.interval,
         where=run.lines(extreme),
         next=f"declare the range: rollforge check {run.name} --reward-range {run.values.min():g} {run.values.max():g}"
         if is_scale

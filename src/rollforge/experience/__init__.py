@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from rollforge.experience.from_rollout import RowSource, experiences_from_row
 from rollforge.experience.record import Experience, Fidelity, from_bytes, from_row, to_bytes, to_row
-from rollforge.experience.rollouts import RowSource, experiences_from_row
 
 __all__ = [
     "Experience",

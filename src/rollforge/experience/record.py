@@ -44,6 +44,10 @@ class Experience(msgspec.Struct, kw_only=True, omit_defaults=True):
     run: str
     """The rollout this belongs to; several experiences share it when it was split by turn."""
     turn: int = 0
+    sequence: int | None = None
+    """Which further sequence of a recorded program's rollout; None is the main one, or the only one."""
+    role: str = ""
+    """The further sequence's role: branch, sub, auxiliary."""
     taskset: str = ""
     messages: list[JsonFields] = []
     """The prompt as sent: Responses items or chat messages."""

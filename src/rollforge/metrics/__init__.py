@@ -7,7 +7,7 @@ the numbers of a training batch.
 
 from __future__ import annotations
 
-from rollforge.metrics.batch import TrainerBatch
+from rollforge.metrics.batch_arrays import TrainerBatch
 from rollforge.metrics.callback import rename_trl, trl_callback
 from rollforge.metrics.evaluation import EvalOptions, fold_eval
 from rollforge.metrics.fold import Policy, StepFold, fold_experiences, fold_steps

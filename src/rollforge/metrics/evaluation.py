@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rollforge.metrics.columns import RowGroups
 from rollforge.metrics.fold import reduce_numbers
 from rollforge.metrics.ladder import (
     Estimator,
@@ -30,6 +29,7 @@ from rollforge.metrics.ladder import (
 )
 from rollforge.metrics.moments import FloatArray, exact_row_sums
 from rollforge.metrics.names import SUFFIXES, build_name, shown_metric, split_suffix
+from rollforge.metrics.vectorised_fold import RowGroups
 
 
 class EvalOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,13 +100,13 @@ def task_level(
         usable = np.isfinite(column)
         if present and metric in present:
             usable &= np.asarray(present[metric], dtype=np.bool_)
-        given = (
+        usable_answers = (
             [answers[i] for i in np.flatnonzero(usable).tolist()]
             if answers is not None and metric in options.success
             else None
         )
         table.setdefault(shown_metric(metric, values), {}).update(
-            _metric_table(metric, task_column[usable], column[usable], given, options)
+            _metric_table(metric, task_column[usable], column[usable], usable_answers, options)
         )
     return table
 
@@ -116,24 +116,24 @@ def _metric_table(
 ) -> dict[str, FloatArray]:
     groups = RowGroups(task)
     parts: dict[str, list[FloatArray]] = {}
-    places: dict[str, list[NDArray[np.int64]]] = {}
+    positions_by_name: dict[str, list[NDArray[np.int64]]] = {}
     if not len(groups):
         return {"_runs": np.zeros(0)} if _is_laddered(metric) else {}
     arranged = groups.arrange(column)
     order = groups.order if groups.order is not None else np.arange(len(column))
     for size in np.unique(groups.sizes).tolist():
-        place = np.flatnonzero(groups.sizes == size)
-        positions = groups.starts[place][:, None] + np.arange(size)
+        group_numbers = np.flatnonzero(groups.sizes == size)
+        positions = groups.starts[group_numbers][:, None] + np.arange(size)
         rows = arranged[positions]
-        given = (
+        row_answers = (
             [[answers[i] for i in order[row].tolist()] for row in positions] if answers is not None else None
         )
-        for statistic, part in _rows_table(metric, rows, given, options).items():
+        for statistic, part in _rows_table(metric, rows, row_answers, options).items():
             parts.setdefault(statistic, []).append(part)
-            places.setdefault(statistic, []).append(place)
+            positions_by_name.setdefault(statistic, []).append(group_numbers)
     return {
-        statistic: np.concatenate(found)[np.argsort(np.concatenate(places[statistic]))]
-        for statistic, found in parts.items()
+        statistic: np.concatenate(arrays)[np.argsort(np.concatenate(positions_by_name[statistic]))]
+        for statistic, arrays in parts.items()
     }
 
 
@@ -162,11 +162,11 @@ def _rows_table(
             table[f"pass@{n}"] = pass_at(rows, n, threshold)
     if answers is not None:
         for n in ladder(k):
-            found = [
-                _majority(row, given, n, options.estimator)
-                for row, given in zip(rows.tolist(), answers, strict=True)
+            votes = [
+                _majority(row, row_answers, n, options.estimator)
+                for row, row_answers in zip(rows.tolist(), answers, strict=True)
             ]
-            table[f"maj@{n}"] = np.array(found)
+            table[f"maj@{n}"] = np.array(votes)
     return table
 
 
@@ -200,22 +200,22 @@ def _over_tasks(
 ) -> Iterator[tuple[str | None, float]]:
     """The step level: by the suffix where the statistic is one, else the mean over tasks that have it, or in detail mean,
     std, max, min."""
-    found: FloatArray = column[~np.isnan(column)]
-    if not len(found):
+    task_values: FloatArray = column[~np.isnan(column)]
+    if not len(task_values):
         return
     if statistic in SUFFIXES:
-        yield None, reduce_numbers(found.tolist(), statistic)
+        yield None, reduce_numbers(task_values.tolist(), statistic)
         return
-    mean = math.fsum(found.tolist()) / len(found)
+    mean = math.fsum(task_values.tolist()) / len(task_values)
     if not options.detailed_stats or statistic in ("", "_runs"):
         yield None, mean
         return
     yield "mean", mean
-    if len(found) > options.ddof:
-        spread = math.fsum(((found - mean) ** 2).tolist()) / (len(found) - options.ddof)
+    if len(task_values) > options.ddof:
+        spread = math.fsum(((task_values - mean) ** 2).tolist()) / (len(task_values) - options.ddof)
         yield "std", math.sqrt(spread)
-    yield "max", float(found.max())
-    yield "min", float(found.min())
+    yield "max", float(task_values.max())
+    yield "min", float(task_values.min())
 
 
 def _coverage(runs: FloatArray, tasks_expected: int, k: int) -> dict[str, float]:

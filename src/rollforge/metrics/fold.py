@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.metrics.columns import StepTable, fold_steps
 from rollforge.metrics.moments import Moments, exact_sum, plain_number
 from rollforge.metrics.names import build_name, shown_metric, split_suffix
-from rollforge.records import JsonFields, JsonObject
+from rollforge.metrics.vectorised_fold import StepTable, fold_steps
 
 __all__ = ["Policy", "StepFold", "StepTable", "fold_experiences", "fold_steps"]
 
@@ -65,6 +64,12 @@ class _Task:
         self.finished = 0
         self.failed = 0
         self.state_by_metric: dict[str, Moments] = {}
+
+
+class FoldJson(TypedDict):
+    """The whole state of a fold: per task its key, finished and failed runs, and the state of each metric."""
+
+    tasks: list[list[Any]]
 
 
 class StepFold:
@@ -140,8 +145,8 @@ class StepFold:
         tasks = list(self._tasks.values())
         if split_suffix(metric)[1] == "last":  # the last task by its key: arrival must not decide
             tasks = [self._tasks[key] for key in sorted(self._tasks, key=_key_order)]
-        found = (self._task_value(task, metric, failed_as_zero=failed_as_zero) for task in tasks)
-        return [value for value in found if value is not None]
+        values = (self._task_value(task, metric, failed_as_zero=failed_as_zero) for task in tasks)
+        return [value for value in values if value is not None]
 
     def _task_value(self, task: _Task, metric: str, *, failed_as_zero: bool | None = None) -> float | None:
         state = task.state_by_metric.get(metric, _NOTHING)
@@ -174,7 +179,7 @@ class StepFold:
             f"{category}/failed_run_count": sum(task.failed for task in tasks),
         }
 
-    def to_json(self) -> JsonFields:
+    def to_json(self) -> FoldJson:
         """The whole state, exactly, as JSON; task keys must be JSON values."""
         return {
             "tasks": [
@@ -189,7 +194,7 @@ class StepFold:
         }
 
     @classmethod
-    def from_json(cls, state: JsonObject, policy: Policy | None = None) -> StepFold:
+    def from_json(cls, state: FoldJson, policy: Policy | None = None) -> StepFold:
         """The state `to_json` wrote."""
         fold = cls(policy)
         for key, finished, failed, states in state["tasks"]:

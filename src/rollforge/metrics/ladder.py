@@ -23,7 +23,8 @@ from typing import Literal
 
 import numpy as np
 
-from rollforge.at_k import (
+from rollforge.metrics.moments import FloatArray, exact_row_sums
+from rollforge.statistics.at_k import (
     BOOTSTRAP_ROUNDS,
     BOOTSTRAP_SEED,
     best_weights,
@@ -31,7 +32,6 @@ from rollforge.at_k import (
     ladder,
     majority_at_k,
 )
-from rollforge.metrics.moments import FloatArray, exact_row_sums
 
 __all__ = ["Estimator", "best_of", "ladder", "majority_at", "pass_at", "row_means", "row_stds", "worst_of"]
 

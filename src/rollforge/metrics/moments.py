@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
-
-from rollforge.records import JsonObject
 
 FloatArray = NDArray[np.float64]
 
@@ -30,6 +29,18 @@ def plain_number(value: object) -> float | None:
         plain = item()
         return float(plain) if isinstance(plain, bool | int | float) else None
     return None
+
+
+class MomentsJson(TypedDict):
+    """The whole state, exactly; sums are hexadecimal because JSON readers round large numbers."""
+
+    count: int
+    odd: list[int]
+    """NaN, infinite and negative infinite values."""
+    sum: str
+    squares: str
+    range: list[float | None]
+    last: list[float] | None
 
 
 class Moments:
@@ -131,7 +142,7 @@ class Moments:
         spread = self.count * self._squares - self._total * self._total
         return math.sqrt(_to_float(spread, 2 * _FINEST, self.count * (self.count - ddof)))
 
-    def to_json(self) -> JsonObject:
+    def to_json(self) -> MomentsJson:
         """The whole state, exactly, as JSON."""
         return {
             "count": self.count,
@@ -143,7 +154,7 @@ class Moments:
         }
 
     @classmethod
-    def from_json(cls, state: JsonObject) -> Moments:
+    def from_json(cls, state: MomentsJson) -> Moments:
         """The state `to_json` wrote."""
         moments = cls()
         moments.count = state["count"]

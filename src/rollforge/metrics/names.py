@@ -155,11 +155,11 @@ def split_suffix(metric: str) -> tuple[str, str | None]:
     return (stem, suffix) if colon and stem and suffix in SUFFIXES else (metric, None)
 
 
-def shown_metric(metric: str, known: Container[str]) -> str:
-    """The name a metric is reported under: without its suffix, unless `known` has another that reports the same
+def shown_metric(metric: str, metric_names: Container[str]) -> str:
+    """The name a metric is reported under: without its suffix, unless `metric_names` has another that reports the same
     statistics."""
     stem, suffix = split_suffix(metric)
-    is_taken = stem in known or (suffix != "mean" and f"{stem}:mean" in known)
+    is_taken = stem in metric_names or (suffix != "mean" and f"{stem}:mean" in metric_names)
     return metric if is_taken and suffix in ("mean", "max", "min") else stem
 
 
@@ -195,10 +195,10 @@ def original_name(safe: str, sink: str) -> str:
     if sink not in _LEGAL:
         return safe
     text = safe.replace(":", "/") if sink == "prometheus" else safe
-    return _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else "@", text)
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 16)) if match[1] else "@", text)
 
 
-def _escape(found: re.Match[str]) -> str:
-    if found[0] == "@":
+def _escape(match: re.Match[str]) -> str:
+    if match[0] == "@":
         return "_at_"
-    return "_x5f_" if found[0] == "\0" else f"_x{ord(found[0]):x}_"
+    return "_x5f_" if match[0] == "\0" else f"_x{ord(match[0]):x}_"

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollforge.metrics.batch import TrainerBatch, as_array
-from rollforge.metrics.columns import BoolArray
+from rollforge.metrics.batch_arrays import TrainerBatch, as_array
 from rollforge.metrics.moments import FloatArray
+from rollforge.metrics.vectorised_fold import BoolArray
 
 
 def masked_mean(values: FloatArray, mask: BoolArray) -> float:
     return float((values * mask).sum() / (mask.sum() + 1e-8))
 
 
-def _arrays(*given: object) -> list[FloatArray]:
-    return [as_array(value) for value in given]
+def _arrays(*values: object) -> list[FloatArray]:
+    return [as_array(value) for value in values]
 
 
 def actor_metrics(batch: TrainerBatch, mask: BoolArray) -> dict[str, float]:

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from rollforge.errors import UsageError
-from rollforge.metrics.batch import TrainerBatch, as_array
-from rollforge.metrics.columns import BoolArray
+from rollforge.metrics.batch_arrays import TrainerBatch, as_array
 from rollforge.metrics.moments import FloatArray
 from rollforge.metrics.policy_loss import actor_metrics, critic_loss_metrics, off_policy_metrics
 from rollforge.metrics.seqlen import seqlen_metrics
+from rollforge.metrics.vectorised_fold import BoolArray
 
 ALL_TOKEN_SECTIONS = frozenset({"ref", "values", "adv", "update_critic", "update_actor"})
 """Timed sections whose cost per token is over prompts and responses; `gen` is over responses."""
@@ -47,11 +47,11 @@ class _Arrays:
             raise UsageError(
                 f"{len(self.prompt)} prompt lengths and {len(self.response)} response lengths make no batch"
             )
-        given = batch.response_mask
-        width = int(self.response.max()) if given is None else as_array(given).shape[1]
+        response_mask = batch.response_mask
+        width = int(self.response.max()) if response_mask is None else as_array(response_mask).shape[1]
         self.mask: BoolArray = np.arange(width)[None, :] < self.response[:, None]
-        if given is not None:
-            self.mask = as_array(given).astype(np.bool_)
+        if response_mask is not None:
+            self.mask = as_array(response_mask).astype(np.bool_)
         self.is_whole = self.response > 0
 
 

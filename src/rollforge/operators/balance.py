@@ -1,4 +1,4 @@
-"""Evens a step out: at most so many experiences of a task, and no more than a ratio of failures per success.
+"""Balances a step: at most `max_per_task` experiences of a task, and a bounded ratio of failures per success.
 
 Which ones go is drawn by `seed` and the experience's own id, so the same experiences give the same choice in
 any order.
@@ -27,15 +27,15 @@ class Balance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def apply(self, experiences: Sequence[Experience]) -> Outcome:
         outcome = Outcome(experiences=[])
-        kept: set[str] = set()
+        chosen_ids: set[str] = set()
         for group in groups_of(experiences).values():
             chosen = self._even(group)
             outcome.dropped["surplus_outcome"] += len(group) - len(chosen)
             limited = self._draw(chosen, self.max_per_task)
             outcome.dropped["surplus_task"] += len(chosen) - len(limited)
-            kept |= {experience.id for experience in limited}
+            chosen_ids |= {experience.id for experience in limited}
         outcome.dropped += type(outcome.dropped)()  # reasons that dropped nothing are left out
-        outcome.experiences = [experience for experience in experiences if experience.id in kept]
+        outcome.experiences = [experience for experience in experiences if experience.id in chosen_ids]
         return outcome
 
     def _even(self, group: Sequence[Experience]) -> list[Experience]:

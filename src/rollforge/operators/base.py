@@ -1,7 +1,7 @@
 """What an operator is, and what it returns: kept experiences, reasons for dropped ones, its metrics.
 
 An operator sees the experiences of one step, whole groups together, and keeps the order of what it keeps. It
-never changes an experience in place. What is unjudged (`reward` None) is no zero to any of them.
+never changes an experience in place. No operator treats an unjudged experience (`reward` None) as zero.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def run_rewards(group: Iterable[Experience]) -> dict[str, float]:
     out."""
     last: dict[str, Experience] = {}
     for experience in group:
-        known = last.get(experience.run)
-        if known is None or experience.turn >= known.turn:
+        latest = last.get(experience.run)
+        if latest is None or experience.turn >= latest.turn:
             last[experience.run] = experience
     return {run: experience.reward for run, experience in last.items() if experience.reward is not None}
 

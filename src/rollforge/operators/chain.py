@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -22,11 +22,16 @@ from rollforge.errors import DataError, UsageError
 from rollforge.experience import Experience
 from rollforge.operators import OPERATORS
 from rollforge.operators.base import Operator, Outcome, spread
-from rollforge.records import JsonFields
 from rollforge.registry import load_target
 
 OWN_NAMES = frozenset({"total", "input_count", "experience_count", "input_reward", "output_reward"})
 """What the pipeline calls its own numbers."""
+
+
+LedgerRow = TypedDict(
+    "LedgerRow", {"operator": str, "in": int, "out": int, "dropped": dict[str, int], "seconds": float}
+)
+"""What one operator did, as commands print it."""
 
 
 class OperatorLedger(msgspec.Struct, kw_only=True):
@@ -34,15 +39,15 @@ class OperatorLedger(msgspec.Struct, kw_only=True):
 
     name: str
     seen: int = 0
-    kept: int = 0
+    experiences_kept: int = 0
     dropped: Counter[str] = msgspec.field(default_factory=Counter)
     seconds: float = 0.0
 
-    def to_row(self) -> JsonFields:
+    def to_row(self) -> LedgerRow:
         return {
             "operator": self.name,
             "in": self.seen,
-            "out": self.kept,
+            "out": self.experiences_kept,
             "dropped": dict(self.dropped),
             "seconds": round(self.seconds, 6),
         }
@@ -59,11 +64,13 @@ class CustomFunction:
         result = self._function(list(experiences))
         if isinstance(result, Outcome):
             return result
-        kept = list(result) if isinstance(result, Iterable) else [result]
-        if not all(isinstance(experience, Experience) for experience in kept):
+        returned_experiences = list(result) if isinstance(result, Iterable) else [result]
+        if not all(isinstance(experience, Experience) for experience in returned_experiences):
             raise UsageError(f"{self._target} returned something that is no list of experiences")
-        gone = len(experiences) - len(kept)
-        return Outcome(experiences=kept, dropped=Counter({"function": gone} if gone > 0 else {}))
+        gone = len(experiences) - len(returned_experiences)
+        return Outcome(
+            experiences=returned_experiences, dropped=Counter({"function": gone} if gone > 0 else {})
+        )
 
 
 class Pipeline:
@@ -122,7 +129,7 @@ def _step_metrics(name: str, seen: int, outcome: Outcome, seconds: float) -> dic
 
 def _enter(ledger: OperatorLedger, seen: int, outcome: Outcome, seconds: float) -> None:
     ledger.seen += seen
-    ledger.kept += len(outcome.experiences)
+    ledger.experiences_kept += len(outcome.experiences)
     ledger.dropped += outcome.dropped
     ledger.seconds += seconds
 
@@ -134,43 +141,43 @@ def _rewards(name: str, experiences: Sequence[Experience]) -> dict[str, float]:
 def pipeline_from_config(entries: Sequence[Mapping[str, Any]]) -> Pipeline:
     """The pipeline of a list of tables, each with `use` (a member's name or `file.py:function`), maybe
     `name`, and its options."""
-    return Pipeline([_operator(dict(entry), place) for place, entry in enumerate(entries, start=1)])
+    return Pipeline([_operator(dict(entry), number) for number, entry in enumerate(entries, start=1)])
 
 
-def _operator(entry: dict[str, object], place: int) -> tuple[str, Operator]:
+def _operator(entry: dict[str, object], position: int) -> tuple[str, Operator]:
     use = entry.pop("use", None)
     if not isinstance(use, str):
         raise UsageError(
-            f"operator {place} has no 'use'",
+            f"operator {position} has no 'use'",
             hint='write use = "reward_filter"; see them all: rollforge list operators',
         )
     name = str(entry.pop("name", use.rpartition(":")[2]))
     if "/" in name or not name or name != name.strip() or not name.isprintable():
-        raise UsageError(f"operator {place}: its name {name!r} cannot stand in a metric's name")
+        raise UsageError(f"operator {position}: its name {name!r} cannot stand in a metric's name")
     if ":" in use:
         return name, custom_operator(use, entry)
     try:
         return name, msgspec.convert(entry, OPERATORS.load(use))
     except msgspec.ValidationError as error:
         raise UsageError(
-            f"operator {place} ({use}): {error}", hint="see its options: docs/operators.md"
+            f"operator {position} ({use}): {error}", hint="see its options: docs/operators.md"
         ) from error
 
 
 def custom_operator(target: str, options: Mapping[str, Any]) -> Operator:
     """A user's function, with its options bound, or a user's class with `apply`."""
-    found = load_target(target)
-    is_class = isinstance(found, type)
+    made_by = load_target(target)
+    is_class = isinstance(made_by, type)
     try:
-        inspect.signature(found).bind(*([] if is_class else [[]]), **options)
+        inspect.signature(made_by).bind(*([] if is_class else [[]]), **options)
     except TypeError as error:
         raise UsageError(f"{target}: {error}", hint="give its options beside 'use'") from error
     if is_class:
-        operator: Operator = found(**options)
+        operator: Operator = made_by(**options)
         if not hasattr(operator, "apply"):
             raise UsageError(f"{target} is no operator: it has no apply", hint="see docs/operators.md")
         return operator
-    return CustomFunction(lambda experiences: found(experiences, **options), target)
+    return CustomFunction(lambda experiences: made_by(experiences, **options), target)
 
 
 def read_pipeline(path: str | Path) -> Pipeline:
@@ -183,7 +190,9 @@ def read_pipeline(path: str | Path) -> Pipeline:
             f"{path}: no such file", hint="see docs/commands/experiences.md for an example"
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: {error}") from error
+        raise DataError(
+            f"{path}: no TOML: {error}", hint="see docs/commands/experiences.md for an example"
+        ) from error
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
     entries = config.pop("operator", None)

@@ -1,6 +1,6 @@
 """Drops experiences whose response was seen before: within the task, or anywhere in the run.
 
-Responses are the same when they are equal after white space is evened out. The first one stays. What was seen
+Responses are compared with runs of white space collapsed. The first one stays. What was seen
 is remembered from step to step as 8-byte digests. A session that resumes a stream starts its memory anew, which
 matters for the scope `run` only: there an offline pass is the exact one.
 """

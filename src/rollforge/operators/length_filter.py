@@ -20,8 +20,8 @@ class LengthFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def apply(self, experiences: Sequence[Experience]) -> Outcome:
         outcome = sift(experiences, self._reason)
-        known = [length for length in map(self._length, experiences) if length is not None]
-        outcome.metrics = spread("length", known)
+        lengths = [length for length in map(self._length, experiences) if length is not None]
+        outcome.metrics = spread("length", lengths)
         return outcome
 
     def _length(self, experience: Experience) -> int | None:

@@ -1,4 +1,4 @@
-"""Keeps experiences whose reward lies between `min` and `max`; what is unjudged has a reason of its own."""
+"""Keeps experiences whose reward lies between `min` and `max`; unjudged experiences are dropped with a reason of their own."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class ZeroSignalFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     metric: str | None = None
     """Look at this metric instead of the reward: shaping makes rewards differ where the outcome does not."""
     solved: float | None = None
-    """With it, dropped groups are told apart: `all_solved` (at or above) and `none_solved`."""
+    """With it, dropped groups are counted apart: `all_solved` (at or above) and `none_solved`."""
 
     def apply(self, experiences: Sequence[Experience]) -> Outcome:
         reason_by_task = {task: self._group_reason(group) for task, group in groups_of(experiences).items()}

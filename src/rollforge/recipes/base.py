@@ -10,13 +10,14 @@ which follows length: breaking ties by it would select short answers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from functools import cached_property, update_wrapper
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rollforge.errors import UsageError
 from rollforge.recipes import RECIPES
 
 Ints = NDArray[np.int64]
@@ -25,6 +26,9 @@ Mask = NDArray[np.bool_]
 
 NOISE = 1e-9
 """Rewards closer than this are equal: sums in another order differ in the last digits."""
+
+ExampleKind = Literal["demonstration", "pair", "labelled", "prompt", "scored"]
+"""What a recipe makes of rollouts. Exporters have rows per kind."""
 
 Strategy = Literal["inwards", "all", "best", "hardest"]
 Dedupe = Literal["none", "exact", "near"]
@@ -113,11 +117,18 @@ class Candidates:
         return frozenset((int(a), int(b)) for pairs in self.unpairable.values() for a, b in pairs)
 
 
+class FateCodes(NamedTuple):
+    """The fate of every rollout as a number into `reasons`."""
+
+    codes: Ints
+    reasons: tuple[str, ...]
+
+
 @dataclass
 class Selection:
     """What a recipe chose."""
 
-    kind: Literal["demonstration", "pair", "labelled", "prompt", "scored"]
+    kind: ExampleKind
     picks: Ints
     """Positions in the candidates: one per example, or one row of (chosen, rejected) per pair."""
     fates: dict[str, int]
@@ -128,6 +139,8 @@ class Selection:
     """Thresholds that the data decided."""
     members: Mask | None = None
     """Where an example stands for a whole group: the rollouts that are kept with it."""
+    fate_of: FateCodes | None = None
+    """The fate of every rollout; a recipe that leaves it out gives counts alone."""
 
     def __len__(self) -> int:
         return len(self.picks)
@@ -140,16 +153,62 @@ class Selection:
     def take(self, chosen: NDArray[Any]) -> Selection:
         """The examples with these numbers, in this order."""
         values = {name: column[chosen] for name, column in self.values.items()}
-        return Selection(self.kind, self.picks[chosen], self.fates, values, self.settings, self.members)
+        return replace(self, picks=self.picks[chosen], values=values)
 
 
-Recipe = Callable[[Candidates, RecipeOptions], Selection]
+Select = Callable[[Candidates, RecipeOptions], Selection]
+
+_FIRST_OF_KIND: Mapping[str, str] = {
+    "demonstration": "sft",
+    "pair": "dpo",
+    "labelled": "kto",
+    "prompt": "grpo",
+}
+
+
+class Recipe:
+    """A function that chooses rollouts, with what the other families need to know about it."""
+
+    def __init__(self, select: Select, kind: ExampleKind, like: str) -> None:
+        self.kind = kind
+        self.like = like
+        """The built-in recipe whose trainers, checks and descriptions apply; its own name for a built-in one."""
+        self._select = select
+        update_wrapper(self, select)
+
+    def __call__(self, candidates: Candidates, options: RecipeOptions) -> Selection:
+        return self._select(candidates, options)
+
+
+def recipe(
+    kind: Literal["demonstration", "pair", "labelled", "prompt"], *, like: str | None = None
+) -> Callable[[Select], Recipe]:
+    """Declare a recipe: what it makes of rollouts.
+
+    Args:
+        kind: the kind of every example it selects.
+        like: a built-in recipe of this kind, whose trainers, checks and descriptions apply; by default sft, dpo, kto or grpo.
+    """
+    return lambda select: Recipe(select, kind, like or _FIRST_OF_KIND[kind])
 
 
 def load_recipe(name: str) -> Recipe:
     """The recipe called `name`."""
-    found: Recipe = RECIPES.load(name)
-    return found
+    recipe = RECIPES.load(name)
+    if not isinstance(recipe, Recipe):
+        raise UsageError(
+            f"the recipe {name!r} declares no kind of example",
+            hint="decorate its function: @rollforge.recipes.base.recipe('pair') (docs/extending.md)",
+        )
+    if recipe.like != name and (
+        recipe.like not in RECIPES.built_in or load_recipe(recipe.like).kind != recipe.kind
+    ):
+        alike = [built_in for built_in in RECIPES.built_in if load_recipe(built_in).kind == recipe.kind]
+        raise UsageError(
+            f"the recipe {name!r} makes {recipe.kind} examples like {recipe.like!r}, which is no such recipe",
+            hint=f"one of {', '.join(alike)}",
+        )
+    return recipe
 
 
 class Fates:
@@ -168,6 +227,10 @@ class Fates:
         if reason not in self._reasons:
             self._reasons.append(reason)
         self._fate[mask & self.alive] = self._reasons.index(reason)
+
+    def codes(self) -> FateCodes:
+        """The fate of every rollout."""
+        return FateCodes(self._fate.astype(np.int64), tuple(self._reasons))
 
     def counts(self) -> dict[str, int]:
         """Reason → rollouts, `kept` first, without empty ones."""
@@ -196,10 +259,10 @@ def screen(candidates: Candidates, options: RecipeOptions, *, drop_truncated: bo
     return fates
 
 
-def success_threshold(rewards: Floats, asked: float | None) -> float:
+def success_threshold(rewards: Floats, threshold: float | None) -> float:
     """The reward from which a rollout counts as right."""
-    if asked is not None:
-        return asked
+    if threshold is not None:
+        return threshold
     judged = rewards[~np.isnan(rewards)]
     return 1.0 if bool(np.isin(judged, (0.0, 1.0)).all()) else 0.95
 

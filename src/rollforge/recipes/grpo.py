@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from rollforge.recipes.base import Candidates, RecipeOptions, Selection
+from rollforge.recipes.base import Candidates, RecipeOptions, Selection, recipe
 from rollforge.recipes.prompting import select_prompts
 
 
+@recipe("prompt")
 def select(candidates: Candidates, options: RecipeOptions) -> Selection:
     """One example per task whose rewards spread; a group without spread teaches nothing."""
     return select_prompts(candidates, options, needs_spread=True)

@@ -11,11 +11,13 @@ from rollforge.recipes.base import (
     balanced,
     drop_duplicates,
     reaches,
+    recipe,
     screen,
     success_threshold,
 )
 
 
+@recipe("labelled")
 def select(candidates: Candidates, options: RecipeOptions) -> Selection:
     """One labelled answer per kept rollout; tiers are 1 and 0 for binary rewards, 0.7 and 0.4 else, unless given."""
     is_binary = success_threshold(candidates.reward, None) == 1.0
@@ -35,4 +37,6 @@ def select(candidates: Candidates, options: RecipeOptions) -> Selection:
         fates.drop(surplus, "left out for balance")
     picks = np.flatnonzero(fates.alive)
     settings = {"high": high, "low": low}
-    return Selection("labelled", picks, fates.counts(), {"label": wanted[picks]}, settings)
+    return Selection(
+        "labelled", picks, fates.counts(), {"label": wanted[picks]}, settings, fate_of=fates.codes()
+    )

@@ -51,7 +51,7 @@ def select_pairs(candidates: Candidates, options: RecipeOptions) -> Selection:
         pairs = pairs[balanced(candidates.balance[chosen], candidates.ties(options.seed)[chosen])]
     _settle(fates, candidates, options, pairs)
     settings = {"min_gap": options.min_gap, "strategy": options.strategy, "pairs": pair_counts}
-    return Selection("pair", pairs, fates.counts(), settings=settings)
+    return Selection("pair", pairs, fates.counts(), settings=settings, fate_of=fates.codes())
 
 
 def _inwards(group: Ints, order: Ints) -> Ints:
@@ -61,9 +61,9 @@ def _inwards(group: Ints, order: Ints) -> Ints:
     starts = np.flatnonzero(np.r_[True, group[1:] != group[:-1]])
     sizes = np.diff(np.r_[starts, len(group)])
     start, size = np.repeat(starts, sizes), np.repeat(sizes, sizes)
-    place = np.arange(len(group)) - start
-    upper = place < size // 2
-    partner = start[upper] + size[upper] - 1 - place[upper]
+    rank = np.arange(len(group)) - start
+    upper = rank < size // 2
+    partner = start[upper] + size[upper] - 1 - rank[upper]
     return np.stack([order[upper], order[partner]], axis=1)
 
 
@@ -75,12 +75,12 @@ def _by_group(
         return np.empty((0, 2), dtype=np.int64)
     group = candidates.group[order]
     starts = np.flatnonzero(np.r_[True, group[1:] != group[:-1]])
-    found: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     for members in np.split(order, starts[1:]):
         winners = [int(i) for i in members if may_win[i]]
         losers = [int(i) for i in members[::-1] if may_lose[i]]
-        found += _allowed(candidates, options, _proposals(candidates, options, winners, losers))
-    return np.array(found, dtype=np.int64).reshape(-1, 2)
+        pairs += _allowed(candidates, options, _proposals(candidates, options, winners, losers))
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
 def _proposals(
@@ -111,10 +111,10 @@ def _allowed(
     candidates: Candidates, options: RecipeOptions, proposals: Iterator[tuple[int, int]]
 ) -> list[tuple[int, int]]:
     """Proposals that may be pairs, within the limits on pairs per task and uses per rollout."""
-    kept: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     uses: dict[int, int] = {}
     for winner, loser in proposals:
-        if options.max_pairs is not None and len(kept) >= options.max_pairs:
+        if options.max_pairs is not None and len(pairs) >= options.max_pairs:
             break
         if not _may_pair(candidates, options, winner, loser):
             continue
@@ -122,8 +122,8 @@ def _allowed(
             continue
         uses[winner] = uses.get(winner, 0) + 1
         uses[loser] = uses.get(loser, 0) + 1
-        kept.append((winner, loser))
-    return kept
+        pairs.append((winner, loser))
+    return pairs
 
 
 def _may_pair(candidates: Candidates, options: RecipeOptions, winner: int, loser: int) -> bool:
@@ -155,16 +155,16 @@ def _usable(candidates: Candidates, options: RecipeOptions, pairs: Ints) -> tupl
     wide = gap >= _least_gap(options)
     differs = candidates.answer[chosen] != candidates.answer[rejected]
     near = _are_of_like_length(candidates.chars[chosen], candidates.chars[rejected], options)
-    kept = wide & differs & near
+    is_usable = wide & differs & near
     if candidates.barred:
-        kept &= np.array([tuple(pair) not in candidates.barred for pair in pairs.tolist()], dtype=bool)
+        is_usable &= np.array([tuple(pair) not in candidates.barred for pair in pairs.tolist()], dtype=bool)
     counts = {
         "considered": len(pairs),
         "gap too small": int((~wide).sum()),
         "same answer": int((wide & ~differs).sum()),
         "lengths too different": int((wide & differs & ~near).sum()),
     }
-    pairs = pairs[kept]
+    pairs = pairs[is_usable]
     if options.max_pairs is not None and len(pairs):
         order = np.argsort(candidates.group[pairs[:, 0]], kind="stable")
         pairs = pairs[order][rank_in_group(candidates.group[pairs[order, 0]]) < options.max_pairs]

@@ -45,7 +45,7 @@ def select_prompts(candidates: Candidates, options: RecipeOptions, *, needs_spre
         fates.drop(~chosen, "left out for balance")
     numbers = task_numbers(stats, candidates.group[picks])
     settings = {"success_from": success_from}
-    return Selection("prompt", picks, fates.counts(), numbers, settings, fates.alive)
+    return Selection("prompt", picks, fates.counts(), numbers, settings, fates.alive, fate_of=fates.codes())
 
 
 def task_numbers(stats: GroupStats, groups: np.ndarray) -> dict[str, np.ndarray]:
@@ -82,7 +82,9 @@ def select_groups(
     firsts = np.unique(candidates.group[alive], return_index=True, return_inverse=True)
     order = alive[np.lexsort((alive, firsts[1][firsts[2]]))]
     values = advantages(candidates.group[order], candidates.reward[order])
-    return Selection("scored", order, fates.counts(), values, {"min_spread": options.min_spread})
+    return Selection(
+        "scored", order, fates.counts(), values, {"min_spread": options.min_spread}, fate_of=fates.codes()
+    )
 
 
 def advantages(group: np.ndarray, reward: Floats) -> dict[str, np.ndarray]:

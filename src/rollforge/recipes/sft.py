@@ -12,11 +12,13 @@ from rollforge.recipes.base import (
     drop_duplicates,
     rank_in_group,
     reaches,
+    recipe,
     screen,
     success_threshold,
 )
 
 
+@recipe("demonstration")
 def select(candidates: Candidates, options: RecipeOptions) -> Selection:
     """One demonstration per kept rollout."""
     threshold = success_threshold(candidates.reward, options.min_reward)
@@ -35,4 +37,6 @@ def select(candidates: Candidates, options: RecipeOptions) -> Selection:
         surplus[alive] = ~balanced(candidates.balance[alive], candidates.ties(options.seed)[alive])
         fates.drop(surplus, "left out for balance")
     picks = np.flatnonzero(fates.alive)
-    return Selection("demonstration", picks, fates.counts(), settings={"min_reward": threshold})
+    return Selection(
+        "demonstration", picks, fates.counts(), settings={"min_reward": threshold}, fate_of=fates.codes()
+    )

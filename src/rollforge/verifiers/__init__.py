@@ -16,5 +16,6 @@ VERIFIERS = Registry(
         "multineedle": "rollforge.verifiers.multineedle:verify",
         "reasoning_gym": "rollforge.verifiers.reasoning_gym:ReasoningGym",
         "regex": "rollforge.verifiers.regex:Regex",
+        "script": "rollforge.verifiers.script:Script",
     },
 )

@@ -18,8 +18,9 @@ import msgspec
 from rollforge.errors import UsageError
 from rollforge.records import JsonFields, Response, Task, Verdict
 from rollforge.registry import did_you_mean, load_target
+from rollforge.text_safety.redaction import SECRETS
 from rollforge.verifiers import VERIFIERS
-from rollforge.verifiers.fingerprint import fingerprint_of
+from rollforge.verifiers.running.fingerprint import fingerprint_of
 
 VerifierFunction = Callable[..., Any]
 
@@ -132,6 +133,7 @@ def load_verifier(
     options = dict(options or {})
     check_options(name, function, options)
     _refuse_secrets(name, options)
+    SECRETS.learn_from(options)
     _with_options(function, "check_machine", options, None)
     is_cheap = bool(_attribute(function, "is_cheap", False))
     return Verifier(
@@ -232,22 +234,22 @@ def check_options(name: str, function: VerifierFunction, options: Mapping[str, A
         return  # `self.config` is a free dict there
     struct = options_type(function)
     if struct is not None:
-        known = [field.encode_name for field in msgspec.structs.fields(struct)]
+        option_names = [field.encode_name for field in msgspec.structs.fields(struct)]
     elif inspect.isclass(function):
-        known = list(options) if "options" in _parameters(function) else []
+        option_names = list(options) if "options" in _parameters(function) else []
     else:
-        known = keyword_options(function)
+        option_names = keyword_options(function)
     for key in options:
-        if key not in known:
+        if key not in option_names:
             raise UsageError(
-                f"the verifier {name} has no option {key!r}{did_you_mean(key, known)}",
-                hint=f"its options: {', '.join(known) or 'none'}",
+                f"the verifier {name} has no option {key!r}{did_you_mean(key, option_names)}",
+                hint=f"its options: {', '.join(option_names) or 'none'}",
             )
     if struct is not None:
         convert_options(name, struct, options)
 
 
-SECRETS = ("api_key", "password", "secret")
+_REFUSED = ("api_key", "password", "secret")
 """Options whose names end like this are refused: options are written to the run's files."""
 
 
@@ -256,7 +258,7 @@ def _refuse_secrets(name: str, options: Mapping[str, Any]) -> None:
     for key, value in options.items():
         if isinstance(value, Mapping):
             _refuse_secrets(name, value)
-        elif isinstance(value, str) and (key.endswith(SECRETS) or _has_user(value)):
+        elif isinstance(value, str) and (key.endswith(_REFUSED) or _has_user(value)):
             raise UsageError(
                 f"the option {key!r} of the verifier {name} holds a key, a user or a password, which would stand in the run's files",
                 hint="let the verifier read it from a variable; judges take its name as api_key_env",
@@ -272,9 +274,9 @@ def _has_user(text: str) -> bool:
 def convert_options(name: str, struct: type[msgspec.Struct], options: Mapping[str, Any]) -> msgspec.Struct:
     """The options as the verifier's own record; strings from a command line become numbers where the field is a number."""
     # A command line's `gym=0.7` arrives as a number; it names a release.
-    given = {key: str(value) if key == "gym" else value for key, value in options.items()}
+    values = {key: str(value) if key == "gym" else value for key, value in options.items()}
     try:
-        return msgspec.convert(given, struct, strict=False)
+        return msgspec.convert(values, struct, strict=False)
     except msgspec.ValidationError as error:
         raise UsageError(f"options of the verifier {name}: {error}") from error
 

@@ -30,10 +30,12 @@ from typing import Any
 import msgspec
 
 from rollforge.errors import UsageError
+from rollforge.json_shapes import parts_in
 from rollforge.records import JsonObject, Response, Task
 from rollforge.sandbox import Confined, Limits, Mode, Sandbox, SandboxReply
-from rollforge.verifiers import code_runner
-from rollforge.verifiers.gym_version import NEWEST, GymVersion
+from rollforge.verifiers.building_blocks import code_runner
+from rollforge.verifiers.building_blocks.gym_version import NEWEST, GymVersion
+from rollforge.verifiers.building_blocks.verdict_fields import CodeRunJson, CodeVerdictJson
 
 needs = ("verifier_metadata.unit_tests",)
 
@@ -112,7 +114,7 @@ class Code:
         weakness = Sandbox("off", packages=False).weakness if options.get("sandbox") == "off" else None
         return f"programs run with limits only, without a sandbox: {weakness}" if weakness else None
 
-    def verify(self, task: Task, response: Response) -> JsonObject:
+    def verify(self, task: Task, response: Response) -> CodeVerdictJson:
         metadata = task.get("verifier_metadata") or {}
         difficulty = metadata.get("difficulty")
         tests = read_tests(metadata.get("unit_tests"))
@@ -137,7 +139,7 @@ class Code:
             "sandbox": self._sandbox.kind,
         }
 
-    def _run(self, code: str, tests: UnitTests) -> tuple[list[TestOutcome], JsonObject]:
+    def _run(self, code: str, tests: UnitTests) -> tuple[list[TestOutcome], CodeRunJson]:
         expected = [json.loads(text) for text in tests.outputs] if tests.fn_name else tests.outputs
         if tests.fn_name:
             for text in tests.inputs:
@@ -160,12 +162,12 @@ class Code:
 
     def _judge_each(
         self, confined: Confined, tests: UnitTests, expected: list[Any], deadline: float
-    ) -> tuple[list[TestOutcome], JsonObject]:
+    ) -> tuple[list[TestOutcome], CodeRunJson]:
         results: list[TestOutcome] = []
         spent = 0.0
-        for number, (given, wanted) in enumerate(zip(tests.inputs, expected, strict=True), start=1):
+        for number, (test_input, wanted) in enumerate(zip(tests.inputs, expected, strict=True), start=1):
             mark = b"L" if number == len(expected) else b"T"  # the last one may use up the process
-            reply = confined.ask(mark + given.encode("utf-8", "surrogatepass"), self._options.timeout)
+            reply = confined.ask(mark + test_input.encode("utf-8", "surrogatepass"), self._options.timeout)
             spent += reply.seconds
             if mark == b"L" and reply.ended == "died" and confined.exit_code() == 0:
                 reply = SandboxReply(b"O", reply.output)  # it left by os._exit(0), which is a way to end
@@ -176,7 +178,7 @@ class Code:
                 )
             if failure is not None:
                 results.append(failure["error_code"])
-                return results, {**failure, "inputs": _shortened(given), "expected": _shortened(wanted)}
+                return results, {**failure, "inputs": _shortened(test_input), "expected": _shortened(wanted)}
             results.append(True)
             if time.monotonic() > deadline:
                 return [-1] * len(tests.inputs), {
@@ -208,11 +210,11 @@ def has_format_violation(response: Response) -> bool:
     if any(tag in response.text for tag in tags):
         return True
     summaries = "".join(
-        part["text"]
+        text
         for item in response.output
         if item.get("type") == "reasoning"
-        for part in item.get("summary") or []
-        if isinstance(part, dict) and isinstance(part.get("text"), str)
+        for part in parts_in(item.get("summary"))
+        if isinstance(text := part.get("text"), str)
     )
     return any(summaries.count(tag) > 1 for tag in tags)
 
@@ -250,7 +252,7 @@ def _runner() -> CodeType:
     return code
 
 
-def _failure(reply: SandboxReply, confined: Confined) -> JsonObject | None:
+def _failure(reply: SandboxReply, confined: Confined) -> CodeRunJson | None:
     """Why this reply is no result, or None when it is one."""
     if reply.ended == "late":
         return {"error_code": -3, "error_message": "Time Limit Exceeded"}
@@ -259,30 +261,30 @@ def _failure(reply: SandboxReply, confined: Confined) -> JsonObject | None:
     if reply.ended == "memory":
         return {"error_code": -4, "error_message": "Runtime Error", "error": "used more memory than it may"}
     if reply.message is None or reply.message[:1] not in (b"R", b"O", b"V", b"W"):
-        said = (reply.message or b"")[1:].decode("utf-8", "replace")
-        if not said:
+        error_text = (reply.message or b"")[1:].decode("utf-8", "replace")
+        if not error_text:
             confined.wait(0.0)  # takes in what the program wrote to standard error before it ended
-            said = confined.errors.strip() or "the program's process is gone"
-        return {"error_code": -4, "error_message": "Runtime Error", "error": _shortened(said)}
+            error_text = confined.errors.strip() or "the program's process is gone"
+        return {"error_code": -4, "error_message": "Runtime Error", "error": _shortened(error_text)}
     return None
 
 
-def _difference(reply: SandboxReply, wanted: Any, *, is_call: bool, is_old: bool) -> JsonObject | None:
+def _difference(reply: SandboxReply, wanted: Any, *, is_call: bool, is_old: bool) -> CodeRunJson | None:
     """How the output differs from the expected one, or None when it is right."""
-    wrong: JsonObject = {"error_code": -2, "error_message": "Wrong Answer"}
+    wrong: CodeRunJson = {"error_code": -2, "error_message": "Wrong Answer"}
     assert reply.message is not None
-    kind, said = reply.message[:1], reply.message[1:].decode("utf-8", "replace")
+    kind, output = reply.message[:1], reply.message[1:].decode("utf-8", "replace")
     if not is_call:
         printed = reply.output.decode("utf-8", "replace")
         reason = differing_lines(printed, wanted, is_old=is_old) if kind == b"O" else "no program ended"
         return None if reason is None else {**wrong, "error_message": reason, "output": _shortened(printed)}
     if kind != b"V":
-        return {**wrong, "output": _shortened(said)}
+        return {**wrong, "output": _shortened(output)}
     try:
-        is_right = equal_values(json.loads(said), wanted, is_old=is_old)
+        is_right = equal_values(json.loads(output), wanted, is_old=is_old)
     except (ValueError, RecursionError):
         is_right = False
-    return None if is_right else {**wrong, "output": _shortened(said)}
+    return None if is_right else {**wrong, "output": _shortened(output)}
 
 
 def read_tests(value: Any) -> UnitTests:
@@ -301,27 +303,27 @@ def differing_lines(printed: str, wanted: str, *, is_old: bool = False) -> str |
     given_lines, wanted_lines = list(_lines(printed)), list(_lines(wanted))
     if len(given_lines) != len(wanted_lines):
         return "Wrong answer: mismatched output length"
-    for number, (given, right) in enumerate(zip(given_lines, wanted_lines, strict=True)):
-        is_equal = _equal_decimals(given, right) if is_old else _close_lines(given, right)
-        if given != right and not is_equal:
-            return f"Wrong answer at output_line_idx={number}: {_shortened(given)} != {_shortened(right)}"
+    for number, (line, right) in enumerate(zip(given_lines, wanted_lines, strict=True)):
+        is_equal = _equal_decimals(line, right) if is_old else _close_lines(line, right)
+        if line != right and not is_equal:
+            return f"Wrong answer at output_line_idx={number}: {_shortened(line)} != {_shortened(right)}"
     return None
 
 
-def _equal_decimals(given: str, right: str) -> bool:
+def _equal_decimals(line: str, right: str) -> bool:
     """NeMo Gym before 0.7: equal as decimal numbers, word by word."""
-    numbers = _decimals(given)
+    numbers = _decimals(line)
     return numbers is not None and numbers == _decimals(right)
 
 
-def _close_lines(given: str, right: str) -> bool:
+def _close_lines(line: str, right: str) -> bool:
     """NeMo Gym 0.7: yes and no in any case, or numbers within 1e-6 where at least one is written as a float."""
-    if given.lower() in ("yes", "no"):
-        return given.lower() == right.lower()
-    left, wanted = _decimals(given), _decimals(right)
+    if line.lower() in ("yes", "no"):
+        return line.lower() == right.lower()
+    left, wanted = _decimals(line), _decimals(right)
     if left is None or wanted is None or len(left) != len(wanted):
         return False
-    words = zip(given.split(), right.split(), strict=True)
+    words = zip(line.split(), right.split(), strict=True)
     return all(
         one == other or (_is_float(*pair) and _is_close(one, other))
         for one, other, pair in zip(left, wanted, words, strict=True)
@@ -332,42 +334,42 @@ def _is_float(*words: str) -> bool:
     return any("." in word or "e" in word.lower() for word in words)
 
 
-def _is_close(given: Decimal, right: Decimal) -> bool:
-    if not (given.is_finite() and right.is_finite()):
+def _is_close(number: Decimal, right: Decimal) -> bool:
+    if not (number.is_finite() and right.is_finite()):
         return False
-    return abs(given - right) <= TOLERANCE * max(abs(right), Decimal(1))
+    return abs(number - right) <= TOLERANCE * max(abs(right), Decimal(1))
 
 
-def equal_values(given: Any, right: Any, *, is_old: bool = False) -> bool:
+def equal_values(value: Any, right: Any, *, is_old: bool = False) -> bool:
     """Whether two JSON values are equal: as values, as JSON texts, or as close numbers (0.7: also the items of a list)."""
-    if given == right or json.dumps(given) == json.dumps(right):
+    if value == right or json.dumps(value) == json.dumps(right):
         return True
     if is_old:
-        return _close_floats(given, right)
-    if _close_values(given, right):
+        return _close_floats(value, right)
+    if _close_values(value, right):
         return True
-    if isinstance(given, list) and isinstance(right, list):
-        return len(given) == len(right) and all(map(_close_values, given, right))
+    if isinstance(value, list) and isinstance(right, list):
+        return len(value) == len(right) and all(map(_close_values, value, right))
     return False
 
 
-def _close_values(given: Any, right: Any) -> bool:
+def _close_values(value: Any, right: Any) -> bool:
     """Equal, or close where at least one is a float: `"3"` is not 3, and `true` is not 1."""
-    if given == right:
+    if value == right:
         return True
     if (
-        isinstance(given, bool)
+        isinstance(value, bool)
         or isinstance(right, bool)
-        or not (isinstance(given, float) or isinstance(right, float))
+        or not (isinstance(value, float) or isinstance(right, float))
     ):
         return False
     numbers = (int, float, str)
-    return isinstance(given, numbers) and isinstance(right, numbers) and _close_floats(given, right)
+    return isinstance(value, numbers) and isinstance(right, numbers) and _close_floats(value, right)
 
 
-def _close_floats(given: Any, right: Any) -> bool:
+def _close_floats(value: Any, right: Any) -> bool:
     try:
-        left, wanted = float(given), float(right)
+        left, wanted = float(value), float(right)
     except (TypeError, ValueError, OverflowError):
         return False
     return left == wanted or abs(left - wanted) <= 1e-8 + 1e-5 * abs(wanted) < math.inf

@@ -14,12 +14,20 @@ from __future__ import annotations
 from pathlib import Path
 
 from rollforge.errors import UsageError
-from rollforge.records import JsonFields, Response, Task
-from rollforge.verifiers.answer_limit import TIMED_OUT
-from rollforge.verifiers.equivalence import DIFFERENT, EQUAL, EquivalenceJudge, Labels, PairVerdict, Reading
-from rollforge.verifiers.extraction import Extractor
-from rollforge.verifiers.gym_version import NEWEST, GymVersion
-from rollforge.verifiers.judge_model import JudgeCost, JudgeEndpoint, JudgeOptions
+from rollforge.records import Response, Task
+from rollforge.verifiers.building_blocks.answer_limit import TIMED_OUT
+from rollforge.verifiers.building_blocks.equivalence import (
+    DIFFERENT,
+    EQUAL,
+    EquivalenceJudge,
+    Labels,
+    PairVerdict,
+    Reading,
+)
+from rollforge.verifiers.building_blocks.extraction import Extractor
+from rollforge.verifiers.building_blocks.gym_version import NEWEST, GymVersion
+from rollforge.verifiers.building_blocks.judge_model import JudgeCost, JudgeEndpoint, JudgeOptions, with_cost
+from rollforge.verifiers.building_blocks.verdict_fields import EquivalenceVerdictJson
 
 needs = ("expected_answer|metadata.expected_answer",)
 
@@ -79,7 +87,7 @@ class EquivalenceVerifier:
             reading=_reading(self._options),
         )
 
-    async def verify(self, task: Task, response: Response) -> JsonFields:
+    async def verify(self, task: Task, response: Response) -> EquivalenceVerdictJson:
         expected = expected_answer(task)
         whole = answer_text(response)
         if not whole:
@@ -131,25 +139,25 @@ def _reading(options: EquivalenceOptions) -> Reading:
     return "last" if options.plain_labels else "nonced"
 
 
-def _zero(expected: str, reason: str) -> JsonFields:
+def _zero(expected: str, reason: str) -> EquivalenceVerdictJson:
     """The verdict on an answer that no judge needs to see."""
-    return {
+    verdict: EquivalenceVerdictJson = {
         "reward": 0.0,
         "expected_answer": expected,
         "extracted_answer": None,
         "judge_evaluations": [],
         "failure_reason": reason,
-        **JudgeCost().numbers(),
     }
+    return with_cost(verdict, JudgeCost())
 
 
 def expected_answer(task: Task) -> str:
     """The row's expected answer, at its top or in `metadata`; raises ValueError without one."""
     metadata = task.get("metadata")
     for row in (task, metadata if isinstance(metadata, dict) else {}):
-        found = row.get("expected_answer")
-        if found is not None and str(found).strip():
-            return str(found)
+        answer = row.get("expected_answer")
+        if answer is not None and str(answer).strip():
+            return str(answer)
     raise ValueError("the task has no expected_answer")
 
 
@@ -197,11 +205,11 @@ def _joined(content: object) -> str | None:
 
 def _verdict(
     reward: float, expected: str, candidate: str, comparisons: list[PairVerdict], cost: JudgeCost
-) -> JsonFields:
-    return {
+) -> EquivalenceVerdictJson:
+    verdict: EquivalenceVerdictJson = {
         "reward": reward,
         "expected_answer": expected,
         "extracted_answer": candidate[:2000],
         "judge_evaluations": [comparison.to_fields() for comparison in comparisons],
-        **cost.numbers(),
     }
+    return with_cost(verdict, cost)

@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from rollforge.records import JsonFields, Response, Task
+from rollforge.verifiers.building_blocks.verdict_fields import AnswerVerdictJson
 
 needs = ("expected_answer",)
 
@@ -46,7 +47,7 @@ class Exact:
     def __init__(self, options: ExactOptions | None = None) -> None:
         self._options = options or ExactOptions()
 
-    def verify(self, task: Task, response: Response) -> JsonFields:
+    def verify(self, task: Task, response: Response) -> AnswerVerdictJson:
         expected = task.get(self._options.field)
         texts = expected if isinstance(expected, list) else [expected]
         accepted = [self._normal(str(text)) for text in texts if text is not None]
@@ -91,6 +92,6 @@ def last_boxed(text: str) -> str | None:
 _with_defaults = Exact()
 
 
-def verify(task: Task, response: Response) -> JsonFields:
+def verify(task: Task, response: Response) -> AnswerVerdictJson:
     """The verdict with default options, for use as a plain function."""
     return _with_defaults.verify(task, response)

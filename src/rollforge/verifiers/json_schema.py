@@ -18,7 +18,13 @@ import msgspec
 
 from rollforge.errors import UsageError
 from rollforge.records import JsonFields, Response, Task
-from rollforge.verifiers.answer_limit import ANSWER_SECONDS, TIMED_OUT, AnswerTooSlow, answer_limit
+from rollforge.verifiers.building_blocks.answer_limit import (
+    ANSWER_SECONDS,
+    TIMED_OUT,
+    AnswerTooSlow,
+    answer_limit,
+)
+from rollforge.verifiers.building_blocks.verdict_fields import SchemaVerdictJson
 
 needs = ()
 skip_probes = ("gold", "swapped gold", "swapped response", "hedge")
@@ -53,7 +59,7 @@ class JsonSchema:
                 hint="pip install 'rollforge[json-schema]'",
             ) from error
 
-    def verify(self, task: Task, response: Response) -> JsonFields:
+    def verify(self, task: Task, response: Response) -> SchemaVerdictJson:
         validator = _validator(json.dumps(self._schema(task), sort_keys=True))
         try:
             value = self._value(response.text)
@@ -61,16 +67,16 @@ class JsonSchema:
             return {"reward": 0.0, "is_json": False, "error": str(error)}
         try:
             with answer_limit(self._options.answer_seconds):
-                found = next(validator.iter_errors(value), None)
+                fault = next(validator.iter_errors(value), None)
         except AnswerTooSlow:
             return {"reward": 0.0, "is_json": True, "error": "took too long", TIMED_OUT: True}
         except RecursionError:
             validator.is_valid(None)  # an endless schema raises here too: then the answer is not to blame
             return {"reward": 0.0, "is_json": True, "error": "nested too deeply"}
-        if found is None:
+        if fault is None:
             return {"reward": 1.0, "is_json": True, "error": None}
-        where = "/".join(map(str, found.absolute_path))
-        return {"reward": 0.0, "is_json": True, "error": f"{where or 'the value'}: {found.message}"[:500]}
+        where = "/".join(map(str, fault.absolute_path))
+        return {"reward": 0.0, "is_json": True, "error": f"{where or 'the value'}: {fault.message}"[:500]}
 
     def _schema(self, task: Task) -> Any:
         if self._options.schema is not None:
@@ -100,7 +106,7 @@ def parse(text: str) -> Any:
 
 
 def without_fence(text: str) -> str:
-    """The text without the one code fence that may stand around it."""
+    """The text without the one code fence that may enclose it."""
     text = text.strip()
     if text.startswith("```") and text.endswith("```") and len(text) >= 6:
         first_line, _, rest = text[:-3].partition("\n")

@@ -19,7 +19,15 @@ from typing import Any
 
 from rollforge.errors import Failure, UsageError
 from rollforge.records import JsonObject, Response, Task
-from rollforge.verifiers.judge_model import JudgeCost, JudgeEndpoint, JudgeOptions, as_data, fenced, new_nonce
+from rollforge.verifiers.building_blocks.judge_model import (
+    JudgeCost,
+    JudgeEndpoint,
+    JudgeOptions,
+    as_data,
+    fenced,
+    new_nonce,
+)
+from rollforge.verifiers.building_blocks.verdict_fields import JudgeVerdictJson
 
 needs = ()
 
@@ -70,7 +78,7 @@ class RubricJudge:
         """Require a rubric in every row unless the options have one: a judge without rubric is refused before any call."""
         return () if options.get("rubric") else ("rubric",)
 
-    async def verify(self, task: Task, response: Response) -> JsonObject:
+    async def verify(self, task: Task, response: Response) -> JudgeVerdictJson:
         rubric = self._rubric or task.get("rubric")
         if not rubric:
             raise ValueError("neither the options nor the task have a rubric")
@@ -100,7 +108,11 @@ class RubricJudge:
                 return self._read(reply, nonce)
             except ValueError as error:
                 why = str(error)
-        raise Failure("verifier", "verifier", f"the judge's reply holds no verdict ({why}): {reply[-200:]!r}")
+        failure = Failure(
+            "verifier", "verifier", f"the judge's reply holds no verdict ({why}): {reply[-200:]!r}"
+        )
+        failure.usage = cost.numbers()
+        raise failure
 
     def _shown(self, task: Task, response: Response) -> dict[str, str]:
         shown = {"question": task.prompt if isinstance(task.get("responses_create_params"), dict) else ""}
@@ -138,8 +150,8 @@ class RubricJudge:
         return float(score), str(value.get("reason") or "")
 
 
-def _once(pairs: list[tuple[str, Any]]) -> JsonObject:
-    """The object, unless a key is there twice: an unescaped quote in the reason can add a second score."""
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """The object, unless a key occurs twice: an unescaped quote in the reason can add a second score."""
     if len({key for key, _ in pairs}) != len(pairs):
         raise ValueError("the block names a key twice")
     return dict(pairs)

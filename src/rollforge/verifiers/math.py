@@ -21,12 +21,18 @@ import msgspec
 
 from rollforge.errors import UsageError
 from rollforge.records import JsonFields, Response, Task
-from rollforge.verifiers.answer_limit import ANSWER_SECONDS, TIMED_OUT, AnswerTooSlow, answer_limit
-from rollforge.verifiers.equivalence import EquivalenceJudge
+from rollforge.verifiers.building_blocks.answer_limit import (
+    ANSWER_SECONDS,
+    TIMED_OUT,
+    AnswerTooSlow,
+    answer_limit,
+)
+from rollforge.verifiers.building_blocks.equivalence import EquivalenceJudge
+from rollforge.verifiers.building_blocks.gym_version import NEWEST, GymVersion
+from rollforge.verifiers.building_blocks.judge_model import JudgeCost, JudgeEndpoint, JudgeOptions, with_cost
+from rollforge.verifiers.building_blocks.verdict_fields import EquivalenceVerdictJson, MathVerdictJson
 from rollforge.verifiers.equivalence_judge import read_template
 from rollforge.verifiers.exact import last_boxed
-from rollforge.verifiers.gym_version import NEWEST, GymVersion
-from rollforge.verifiers.judge_model import JudgeCost, JudgeEndpoint, JudgeOptions
 
 needs = ("expected_answer",)
 
@@ -64,14 +70,14 @@ class Math:
             )  # refuses a judge without model or address before the first rollout
         self._template = read_template(self._options.judge_template)
 
-    def verify(self, task: Task, response: Response) -> JsonFields:
+    def verify(self, task: Task, response: Response) -> MathVerdictJson:
         expected = task.get("expected_answer")
         if expected is None:
             raise ValueError("the task has no expected_answer")
         golds = self._golds(str(expected))
         text = response.text
         boxed = last_boxed(text)
-        wrong: JsonFields = {"reward": 0.0, "library_reward": 0.0, "extracted_answer": None}
+        wrong: MathVerdictJson = {"reward": 0.0, "library_reward": 0.0, "extracted_answer": None}
         if self._options.gym != "0.5" and not (boxed or "").strip():
             return wrong
         try:
@@ -79,8 +85,11 @@ class Math:
                 library_reward, extracted = self._library.score(golds, text)
         except AnswerTooSlow:
             return {**wrong, TIMED_OUT: True}
-        verdict = {**wrong, "reward": library_reward, "library_reward": library_reward}
-        verdict["extracted_answer"] = extracted
+        verdict: MathVerdictJson = {
+            "reward": library_reward,
+            "library_reward": library_reward,
+            "extracted_answer": extracted,
+        }
         if self._options.judge is None or library_reward > 0.5:
             return verdict
         question = str(task.get("question") or task.prompt)
@@ -96,7 +105,7 @@ class Math:
                 raise
             return []
 
-    async def _appeal(self, question: str, expected: str, answer: str) -> JsonFields:
+    async def _appeal(self, question: str, expected: str, answer: str) -> EquivalenceVerdictJson:
         """Ask in both orders, since a judge may favour a position; the second only after a first yes."""
         assert self._options.judge is not None
         endpoint = JudgeEndpoint(self._options.judge)
@@ -113,14 +122,14 @@ class Math:
                 comparisons.append(await judge.compare(question, answer, expected, cost))
         finally:
             await endpoint.close()
-        return {
+        verdict: EquivalenceVerdictJson = {
             "reward": float(all(comparison.is_equal for comparison in comparisons)),
             "judge_evaluations": [comparison.to_fields() for comparison in comparisons],
-            **cost.numbers(),
         }
+        return with_cost(verdict, cost)
 
 
-def _awaited(coroutine: Coroutine[Any, Any, JsonFields]) -> JsonFields:
+def _awaited(coroutine: Coroutine[Any, Any, EquivalenceVerdictJson]) -> EquivalenceVerdictJson:
     """Run the coroutine: in this thread, or in another one where an event loop already runs here."""
     try:
         asyncio.get_running_loop()
@@ -152,12 +161,12 @@ class _Library:
 
     def golds(self, expected: str) -> list[Any]:
         """The expressions of an expected answer; raises `UnreadableGold` when there is none."""
-        found: list[Any] = self._parse(
+        parsed: list[Any] = self._parse(
             f"\\boxed{{{without_delimiters(expected)}}}", self._gold_targets, parsing_timeout=None
         )
-        if not found:
+        if not parsed:
             raise UnreadableGold(f"expected_answer {expected[:200]!r} holds nothing that can be compared")
-        return found
+        return parsed
 
     def score(self, golds: list[Any], text: str) -> tuple[float, str | None]:
         """1.0 or 0.0, and the expression read: one written like the expected answer, else the first."""

@@ -20,10 +20,16 @@ from typing import Any, Literal
 
 import msgspec
 
-from rollforge.records import JsonFields, Response, Task
-from rollforge.verifiers.answer_limit import ANSWER_SECONDS, TIMED_OUT, AnswerTooSlow, answer_limit
+from rollforge.records import Response, Task
+from rollforge.verifiers.building_blocks.answer_limit import (
+    ANSWER_SECONDS,
+    TIMED_OUT,
+    AnswerTooSlow,
+    answer_limit,
+)
+from rollforge.verifiers.building_blocks.gym_version import NEWEST, GymVersion
+from rollforge.verifiers.building_blocks.verdict_fields import AnswerVerdictJson
 from rollforge.verifiers.exact import last_boxed
-from rollforge.verifiers.gym_version import NEWEST, GymVersion
 
 needs = ("options", "expected_answer")
 
@@ -73,7 +79,7 @@ class Mcqa:
     def __init__(self, options: McqaOptions | None = None) -> None:
         self._options = options or McqaOptions()
 
-    def verify(self, task: Task, response: Response) -> JsonFields:
+    def verify(self, task: Task, response: Response) -> AnswerVerdictJson:
         gold = str(task.get("expected_answer") or "").strip().upper()
         if not gold:
             raise ValueError("the task has no expected_answer")
@@ -126,9 +132,9 @@ def read_letter(
     """
     choices = _Choices(task.get("options"))
     for pattern in _row_patterns(task):
-        found = _by_regex(pattern, text, choices, is_old=is_old)
-        if found is not None:
-            return found
+        letter = _by_regex(pattern, text, choices, is_old=is_old)
+        if letter is not None:
+            return letter
     mode = mode or task.get("grading_mode") or DEFAULT_MODE
     match mode:
         case "strict_single_letter_boxed":
@@ -182,8 +188,8 @@ def _boxed_letter(text: str, choices: _Choices) -> str | None:
     if inner is None:
         return None
     inner = _unwrapped(inner.strip())
-    found = _LETTER_ALONE.fullmatch(inner) or _LETTER_LABEL.match(inner)
-    return choices.allowed(found.group(1)) if found else None
+    match = _LETTER_ALONE.fullmatch(inner) or _LETTER_LABEL.match(inner)
+    return choices.allowed(match.group(1)) if match else None
 
 
 def _boxed_option(text: str, choices: _Choices) -> str | None:
@@ -199,10 +205,10 @@ def _boxed_option(text: str, choices: _Choices) -> str | None:
 
 
 def _answer_line(text: str, choices: _Choices) -> str | None:
-    found = _ANSWER_LINE.search(text)
-    if not found:
+    match = _ANSWER_LINE.search(text)
+    if not match:
         return None
-    candidate = _unwrapped(found.group(1)).strip()
+    candidate = _unwrapped(match.group(1)).strip()
     letter = choices.allowed(candidate) if len(candidate) == 1 and candidate.isalpha() else None
     return letter or choices.with_text(candidate)
 
@@ -210,13 +216,13 @@ def _answer_line(text: str, choices: _Choices) -> str | None:
 def _answer_line_markdown(text: str, choices: _Choices, prefix: str | None, *, is_old: bool) -> str | None:
     """The last line after "Answer:" (or the row's prefix) that settles on one option; with a prefix a box counts too."""
     normal = text if is_old else unicodedata.normalize("NFKC", text)
-    payloads = [(found.start(), found.group(1)) for found in _ANSWER_LINE_MARKDOWN.finditer(normal)]
+    payloads = [(match.start(), match.group(1)) for match in _ANSWER_LINE_MARKDOWN.finditer(normal)]
     if prefix is not None:
         words = re.compile(re.escape(unicodedata.normalize("NFKC", prefix)) + r"\s*", re.IGNORECASE)
         payloads += [
-            (found.start(), normal[found.end() :].partition("\n")[0]) for found in words.finditer(normal)
+            (match.start(), normal[match.end() :].partition("\n")[0]) for match in words.finditer(normal)
         ]
-    for _, payload in sorted(payloads, key=lambda found: -found[0]):
+    for _, payload in sorted(payloads, key=lambda match: -match[0]):
         letter = _single_choice(payload, choices, is_old=is_old)
         if letter is not None:
             return letter
@@ -238,7 +244,7 @@ def _single_choice(payload: str, choices: _Choices, *, is_old: bool) -> str | No
 
 def _is_list_of_choices(text: str, choices: _Choices) -> bool:
     """Two different options named side by side, as in "A or B": no answer at all."""
-    named = [found for found in _ANY_LETTER.finditer(text) if choices.allowed(found.group())]
+    named = [letter for letter in _ANY_LETTER.finditer(text) if choices.allowed(letter.group())]
     return any(
         left.group().upper() != right.group().upper()
         and _LIST_SEPARATOR.fullmatch(text, left.end(), right.start()) is not None

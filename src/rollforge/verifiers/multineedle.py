@@ -10,18 +10,32 @@ run; a task without expected values is a failure to judge.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
-from rollforge.records import JsonFields, Response, Task
+from rollforge.json_shapes import ItemJson
+from rollforge.records import Response, Task
 from rollforge.store.reading import UNREADABLE
+from rollforge.verifiers.building_blocks.verdict_fields import NeedleVerdictJson
 
 needs = ("expected_synonym_values",)
 is_cheap = True
 
 
-def get_synonym_value(synonym: str) -> JsonFields:
+class SynonymJson(TypedDict):
+    """What `get_synonym_value` answers."""
+
+    synonym_value: int
+
+
+class HandedInJson(TypedDict):
+    """What `extract_synonym_values` answers."""
+
+    success: bool
+
+
+def get_synonym_value(synonym: str) -> SynonymJson:
     """Get the value of a synonym.
 
     Parameters
@@ -32,7 +46,7 @@ def get_synonym_value(synonym: str) -> JsonFields:
     return {"synonym_value": sum(map(ord, synonym))}
 
 
-def extract_synonym_values(synonym_values: list[int]) -> JsonFields:
+def extract_synonym_values(synonym_values: list[int]) -> HandedInJson:
     """Hand in the values of all synonyms, in the order in which the synonyms appear.
 
     Parameters
@@ -47,29 +61,29 @@ TOOLS = (get_synonym_value, extract_synonym_values)
 """The tools of the environment, by their own names."""
 
 
-def verify(task: Task, response: Response) -> JsonFields:
+def verify(task: Task, response: Response) -> NeedleVerdictJson:
     """Reward 1.0 when the values handed in equal the expected ones, order included."""
     expected = task.get("expected_synonym_values")
     if not isinstance(expected, list) or not expected:
         raise ValueError("the task has no expected_synonym_values")
-    given, is_readable = handed_in(response)
-    is_right = given == expected
-    overlap = len({*map(_key, given)} & {*map(_key, expected)}) / len(expected)
+    values, is_readable = handed_in(response)
+    is_right = values == expected
+    overlap = len({*map(_key, values)} & {*map(_key, expected)}) / len(expected)
     return {
         "reward": float(is_right),
         "accuracy": is_right,
         "set_overlap": overlap,
-        "parsed_synonym_values": given,
+        "parsed_synonym_values": values,
         "arguments_are_readable": is_readable,
         "original_term_minefield_hit": any(
-            task.get(name) is not None and task[name] in given
+            task.get(name) is not None and task[name] in values
             for name in ("minefield_label", "minefield_label_value")
         ),
         "order_instruction_following_failure": not is_right and overlap == 1.0,
     }
 
 
-def gold(task: Task) -> JsonFields | None:
+def gold(task: Task) -> ItemJson | None:
     """The right answer for the probes: the call that hands in every expected value."""
     values = task.get("expected_synonym_values")
     if not isinstance(values, list) or not values:
@@ -97,5 +111,5 @@ def handed_in(response: Response) -> tuple[list[Any], bool]:
 
 
 def _key(value: Any) -> Any:
-    """The value, or its JSON where it cannot stand in a set."""
+    """The value, or its JSON where it is not hashable."""
     return value if isinstance(value, str | int | float | bool | None) else msgspec.json.encode(value)

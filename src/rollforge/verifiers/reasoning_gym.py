@@ -20,6 +20,7 @@ import msgspec
 from rollforge.errors import UsageError
 from rollforge.records import JsonFields, Response, Task, from_json
 from rollforge.registry import did_you_mean
+from rollforge.verifiers.building_blocks.verdict_fields import AnswerVerdictJson
 from rollforge.verifiers.exact import last_boxed
 
 needs = ("verifier_metadata.reasoning_gym",)
@@ -34,7 +35,7 @@ class ReasoningGym:
     def __init__(self) -> None:
         _library()
 
-    def verify(self, task: Task, response: Response) -> JsonFields:
+    def verify(self, task: Task, response: Response) -> AnswerVerdictJson:
         source = (task.get("verifier_metadata") or {}).get("reasoning_gym")
         if not isinstance(source, dict) or "name" not in source or "entry" not in source:
             raise ValueError("the task has no verifier_metadata.reasoning_gym with name and entry")
@@ -54,7 +55,14 @@ def tasks(name: str, count: int, seed: int = 0, **config: Any) -> Iterator[JsonF
     """
     library = _library()
     _known(name)
-    for number, entry in enumerate(library.create_dataset(name, size=count, seed=seed, **config)):
+    try:
+        entries = library.create_dataset(name, size=count, seed=seed, **config)
+    except (TypeError, ValueError, AssertionError) as error:  # how its config classes refuse a setting
+        raise UsageError(
+            f"reasoning-gym refuses the settings of {name}: {error}",
+            hint=f"see them: python -c 'import reasoning_gym; print(reasoning_gym.create_dataset(\"{name}\").config)'",
+        ) from error
+    for number, entry in enumerate(entries):
         plain = from_json(
             msgspec.json.encode(entry, enc_hook=_plain)
         )  # as it will be when read from the file
@@ -94,7 +102,10 @@ def _scorer(name: str) -> Any:
 
 def _known(name: str) -> None:
     if name not in names():
-        raise UsageError(f"reasoning-gym has no tasks {name!r}{did_you_mean(name, names())}")
+        raise UsageError(
+            f"reasoning-gym has no tasks {name!r}{did_you_mean(name, names())}",
+            hint="see them all: python -c 'from reasoning_gym.factory import DATASETS; print(*sorted(DATASETS))'",
+        )
 
 
 def _library() -> Any:

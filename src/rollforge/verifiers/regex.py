@@ -17,8 +17,14 @@ from typing import Literal
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.records import JsonFields, Response, Task
-from rollforge.verifiers.answer_limit import ANSWER_SECONDS, TIMED_OUT, AnswerTooSlow, answer_limit
+from rollforge.records import Response, Task
+from rollforge.verifiers.building_blocks.answer_limit import (
+    ANSWER_SECONDS,
+    TIMED_OUT,
+    AnswerTooSlow,
+    answer_limit,
+)
+from rollforge.verifiers.building_blocks.verdict_fields import AnswerVerdictJson
 
 needs = ()
 
@@ -57,20 +63,20 @@ class Regex:
             except (re.error, IndexError) as error:
                 raise UsageError(f"the pattern {self._options.pattern!r} does not work: {error}") from error
 
-    def verify(self, task: Task, response: Response) -> JsonFields:
+    def verify(self, task: Task, response: Response) -> AnswerVerdictJson:
         pattern = self._options.pattern if self._options.pattern is not None else task.get("pattern")
         if not isinstance(pattern, str):
             raise ValueError("neither the options nor the task have a pattern")
         compiled = self._compiled(pattern)
         try:
             with answer_limit(self._options.answer_seconds):
-                found = self._found(compiled, response.text)
+                match = self._found(compiled, response.text)
         except AnswerTooSlow:
             return {"reward": 0.0, "extracted_answer": None, TIMED_OUT: True}
-        caught = self._caught(found) if found else None
+        caught = self._caught(match) if match else None
         expected = task.get(self._options.expected) if self._options.expected else None
         if expected is None:
-            is_right = found is not None
+            is_right = match is not None
         else:
             is_right = caught is not None and self._normal(caught) == self._normal(str(expected))
         return {"reward": float(is_right), "extracted_answer": caught}
@@ -85,13 +91,13 @@ class Regex:
             return pattern.search(text)
         return deque(pattern.finditer(text), maxlen=1).pop() if pattern.search(text) else None
 
-    def _caught(self, found: re.Match[str]) -> str | None:
+    def _caught(self, match: re.Match[str]) -> str | None:
         group = self._options.group
         if group is not None:
-            return found.group(group)
-        if not found.re.groups:
-            return found.group()
-        return next((caught for caught in found.groups() if caught is not None), None)
+            return match.group(group)
+        if not match.re.groups:
+            return match.group()
+        return next((caught for caught in match.groups() if caught is not None), None)
 
     def _normal(self, text: str) -> str:
         text = text.strip()

@@ -13,16 +13,17 @@ from __future__ import annotations
 from typing import Any
 
 from rollforge.errors import UsageError
-from rollforge.records import JsonFields, Response, Task
+from rollforge.records import Response, Task
 from rollforge.registry import did_you_mean
-from rollforge.verifiers.instruction_following import copies, form, words
+from rollforge.verifiers.building_blocks.verdict_fields import InstructionVerdictJson
+from rollforge.verifiers.instruction_following import copies, layout, words
 from rollforge.verifiers.instruction_following.arguments import Arguments, Checker
 
 needs = ("verifier_metadata.instruction_id_list|instruction_id_list", "verifier_metadata.kwargs|kwargs")
 skip_probes = ("gold", "refusal", "odd", "echo", "swapped gold", "swapped response", "hedge", "spacing")
 """It judges form: a well-formed refusal or an answer to another question passes, and white space may be part of the form."""
 
-CHECKERS: dict[str, Checker] = {**words.CHECKERS, **form.CHECKERS, **copies.CHECKERS}
+CHECKERS: dict[str, Checker] = {**words.CHECKERS, **layout.CHECKERS, **copies.CHECKERS}
 """All instructions by their id."""
 
 
@@ -38,7 +39,7 @@ class InstructionFollowing:
                 hint="pip install 'rollforge[ifeval]'",
             ) from error
 
-    def verify(self, task: Task, response: Response) -> JsonFields:
+    def verify(self, task: Task, response: Response) -> InstructionVerdictJson:
         instructions = _field(task, "instruction_id_list")
         arguments = _field(task, "kwargs")
         if not isinstance(instructions, list) or not isinstance(arguments, list):
@@ -52,7 +53,8 @@ class InstructionFollowing:
             return {"reward": None, "follow_all_instructions": None, "follow_instruction_list": []}
         text = judged_text(response)
         followed = [
-            follows(name, text, given or {}) for name, given in zip(instructions, arguments, strict=True)
+            follows(name, text, keywords or {})
+            for name, keywords in zip(instructions, arguments, strict=True)
         ]
         reward = float(all(followed)) if mode == "binary" else sum(followed) / len(followed)
         return {

@@ -30,11 +30,11 @@ def copy_span_idx(text: str, arguments: Arguments) -> bool:
 def repeat_phrase(text: str, arguments: Arguments) -> bool:
     """Each copy keeps the first and last word and changes at most one; the last copy changes exactly one."""
     phrase, wanted = text_of(arguments, "phrase").split(), count_of(arguments, "small_n")
-    found = [copy.split() for copy in re.findall(f"{phrase[0]} .*? {phrase[-1]}", text)]
-    if not found or len(found) != wanted or any(len(copy) != len(phrase) for copy in found):
+    copies = [copy.split() for copy in re.findall(f"{phrase[0]} .*? {phrase[-1]}", text)]
+    if not copies or len(copies) != wanted or any(len(copy) != len(phrase) for copy in copies):
         return False
     changes: list[int] = [
-        sum(given != right for given, right in zip(copy, phrase, strict=True)) for copy in found
+        sum(word != right for word, right in zip(copy, phrase, strict=True)) for copy in copies
     ]
     return max(changes) <= 1 and changes[-1] == 1
 

@@ -61,19 +61,19 @@ def palindrome(text: str, arguments: Arguments) -> bool:
 
 def keyword_specific_position(text: str, arguments: Arguments) -> bool:
     keyword = text_of(arguments, "keyword").strip()
-    sentence, place = count_of(arguments, "n"), count_of(arguments, "m")
-    if sentence < 1 or place < 1:
+    sentence, word = count_of(arguments, "n"), count_of(arguments, "m")
+    if sentence < 1 or word < 1:
         raise ValueError("sentences and words are counted from 1")
     sentences = split_sentences(text)
     if len(sentences) < sentence:
         return False
-    found = tokens(sentences[sentence - 1])
-    return len(found) >= place and found[place - 1] == keyword
+    words = tokens(sentences[sentence - 1])
+    return len(words) >= word and words[word - 1] == keyword
 
 
 def start_end(text: str, arguments: Arguments) -> bool:
-    found = tokens(text)
-    return len(found) >= 2 and found[0].lower() == found[-1].lower()
+    words = tokens(text)
+    return len(words) >= 2 and words[0].lower() == words[-1].lower()
 
 
 def first_word_of_sentences(text: str, arguments: Arguments) -> bool:
@@ -115,8 +115,8 @@ def letter_counting(text: str, arguments: Arguments) -> bool:
 
 
 def count_unique(text: str, arguments: Arguments) -> bool:
-    found = tokens(text)
-    return len(found) == len(set(found))
+    words = tokens(text)
+    return len(words) == len(set(words))
 
 
 def count_increment_word(text: str, arguments: Arguments) -> bool:

@@ -20,7 +20,7 @@ from rollforge.verifiers.probes.report import (
     rate_of,
     wilson,
 )
-from rollforge.verifiers.running.judge import RunningJudge
+from rollforge.verifiers.running.ready_verifier import RunningJudge
 
 
 class Observations:
@@ -58,18 +58,18 @@ class Observations:
             low, high = min(low, 0.0), max(high, 1.0)
         return (low + high) / 2
 
-    def has_flipped(self, said: Said) -> bool:
-        if said.reward is None or said.before is None:
-            return said.reward is not said.before
-        return abs(said.reward - said.before) > 0.01 * (self._highest - self._lowest)
+    def has_flipped(self, observation: Said) -> bool:
+        if observation.reward is None or observation.before is None:
+            return observation.reward is not observation.before
+        return abs(observation.reward - observation.before) > 0.01 * (self._highest - self._lowest)
 
-    def _is_bad(self, name: str, said: Said) -> bool:
+    def _is_bad(self, name: str, observation: Said) -> bool:
         kind = QUESTIONS[name].kind
         if kind == "flip":
-            return self.has_flipped(said)
+            return self.has_flipped(observation)
         if kind == "error":
-            return said.reward is None or not self._has_judged
-        passes = said.reward is not None and said.reward >= self.threshold
+            return observation.reward is None or not self._has_judged
+        passes = observation.reward is not None and observation.reward >= self.threshold
         return not passes if kind == "false negative" else passes
 
     def chance(self) -> float:
@@ -101,18 +101,18 @@ class Observations:
 
     def _probe(self, name: str) -> Probe:
         question = QUESTIONS[name]
-        said = self.said[name]
-        wrong = [one for one in said if self._is_bad(name, one)]
+        observations = self.said[name]
+        wrong = [one for one in observations if self._is_bad(name, one)]
         limit = question.limit
         if name == "twice" and not self._judge.verifier.is_deterministic:
             limit = UNSTEADY_LIMIT
         chance = self.chance() if question.is_by_chance else 0.0
-        rate = rate_of(len(wrong), len(said))
+        rate = rate_of(len(wrong), len(observations))
         return Probe(
             name=name,
             question=question.text,
             kind=question.kind,
-            n=len(said),
+            n=len(observations),
             bad=len(wrong),
             rate=rate.rate,
             ci=rate.ci,
@@ -120,8 +120,8 @@ class Observations:
             limit=limit,
             finding="broken"
             if name == "errors" and self.is_hanging
-            else finding_of(len(wrong), len(said), limit, chance),
-            reason="" if said else self._reason_not_asked(name),
+            else finding_of(len(wrong), len(observations), limit, chance),
+            reason="" if observations else self._reason_not_asked(name),
             examples=[_example(one) for one in wrong[:EXAMPLES]],
         )
 
@@ -155,11 +155,11 @@ class Observations:
         return notes
 
 
-def _example(said: Said) -> ProbeExample:
-    note = said.note
-    if said.before is not None:
-        note = f"{said.before:g} before" + (f", after {note}" if note else "")
-    return ProbeExample(said.task, said.sent, said.reward, said.expected, note)
+def _example(observation: Said) -> ProbeExample:
+    note = observation.note
+    if observation.before is not None:
+        note = f"{observation.before:g} before" + (f", after {note}" if note else "")
+    return ProbeExample(observation.task, observation.sent, observation.reward, observation.expected, note)
 
 
 def _pooled(probes: list[Probe], kind: Kind) -> Rate:

@@ -12,7 +12,7 @@ import msgspec
 
 from rollforge.errors import Failure
 from rollforge.records import Response, Task
-from rollforge.verifiers.probes.answers import (
+from rollforge.verifiers.probes.known_answers import (
     EMPTY,
     EXPLICIT_FORMS,
     FORMS,
@@ -29,13 +29,13 @@ from rollforge.verifiers.probes.observations import Observations
 from rollforge.verifiers.probes.questions import Said
 from rollforge.verifiers.probes.report import ProbeReport
 from rollforge.verifiers.running.calling import LATE
-from rollforge.verifiers.running.judge import RunningJudge
+from rollforge.verifiers.running.ready_verifier import RunningJudge
 
 PARTNERS = 32
 LEARNING = 3
 EXCERPT = 200
 PATIENCE = 5
-"""Probing stops after so many calls in a row that ran out of time."""
+"""Probing stops after this number of calls in a row that ran out of time."""
 
 
 class _Partner(msgspec.Struct, frozen=True):
@@ -135,8 +135,8 @@ class Prober:
                 failures.append(own[0])  # it failed on every form, also on the one it wants
             else:
                 self._seen.unjudged_gold += 1
-                said = Said(task.index, None, _tail(forms[0][1]), gold_text(gold))
-                self._seen.said["gold"].append(said)
+                observation = Said(task.index, None, _tail(forms[0][1]), gold_text(gold))
+                self._seen.said["gold"].append(observation)
             return None
         reward, name, response = best
         self._seen.said["gold"].append(Said(task.index, reward, _tail(response), gold_text(gold)))
@@ -172,14 +172,16 @@ class Prober:
         note: str = "",
     ) -> None:
         """Record the best reward of the wrong answers; a failure to judge is no reward."""
-        said: list[Said] = []
+        observations: list[Said] = []
         for response in responses:
             reward = await self._called(task, response, failures)
             if not isinstance(reward, Failure):
-                said.append(Said(task.index, reward, _tail(response), gold_text(gold) or None, note=note))
-        if said:
+                observations.append(
+                    Said(task.index, reward, _tail(response), gold_text(gold) or None, note=note)
+                )
+        if observations:
             self._seen.said[name].append(
-                max(said, key=lambda one: float("-inf") if one.reward is None else one.reward)
+                max(observations, key=lambda one: float("-inf") if one.reward is None else one.reward)
             )
 
     def _partner(self, task: Task, gold: list[Any]) -> _Partner | None:
@@ -233,8 +235,8 @@ class Prober:
             for name, other in [("", answer), *respaced(answer)]:
                 reward = await self._called(task, other, failures)
                 if not isinstance(reward, Failure):
-                    said = Said(task.index, reward, _tail(answer), None, before=first, note=name)
-                    (changed if name else repeated).append(said)
+                    observation = Said(task.index, reward, _tail(answer), None, before=first, note=name)
+                    (changed if name else repeated).append(observation)
         for question, said_of in (("twice", repeated), ("spacing", changed)):
             if said_of and question not in self._seen.skipped:
                 self._seen.said[question].append(next(filter(self._seen.has_flipped, said_of), said_of[0]))

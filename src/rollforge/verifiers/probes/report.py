@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from rollforge import intervals
+from rollforge.statistics import intervals
 
 EXAMPLES = 3
 
@@ -84,13 +84,25 @@ class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
         return [reason_of(probe) for probe in self.probes if probe.finding == "broken"]
 
     def facts(self) -> dict[str, object]:
-        """The outcome as the run's manifest keeps it, for `check`."""
+        """The outcome as the run's manifest keeps it, for `check` and the report."""
         return {
             "verifier": self.verifier,
             "fingerprint": self.fingerprint,
             "tasks": self.tasks,
             "is_broken": self.is_broken,
             "reasons": self.reasons,
+            "questions": [
+                {
+                    "question": probe.question,
+                    "n": probe.n,
+                    "bad": probe.bad,
+                    "rate": probe.rate,
+                    "ci": probe.ci,
+                    "limit": probe.limit + probe.chance,
+                    "finding": probe.finding,
+                }
+                for probe in self.probes
+            ],
         }
 
 

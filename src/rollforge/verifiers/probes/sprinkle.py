@@ -15,7 +15,7 @@ import msgspec
 from rollforge.records import Response, Task
 from rollforge.verifiers.probes.prober import Prober
 from rollforge.verifiers.probes.report import ProbeReport
-from rollforge.verifiers.running.judge import RunningJudge
+from rollforge.verifiers.running.ready_verifier import RunningJudge
 
 AT_ONCE = 2
 BACKLOG = 64

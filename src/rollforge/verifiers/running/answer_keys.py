@@ -48,9 +48,9 @@ class AnswerKeys:
         return digest.digest()
 
     def _task_digest(self, task: Task) -> bytes:
-        known = self._digest_by_task.get(id(task))
-        if known is not None:
-            return known[1]
+        cached_digest = self._digest_by_task.get(id(task))
+        if cached_digest is not None:
+            return cached_digest[1]
         row = _encode_sorted({key: value for key, value in task.items() if key not in _TASK_LEFT_OUT})
         digest = hashlib.blake2b(self._fingerprint + row, digest_size=16).digest()
         size = len(row) + 1000
@@ -70,7 +70,9 @@ def answer_bytes(response: Response) -> bytes:
     ordinal_by_call: dict[str, int] = {}
     items = [_plain_item(item, ordinal_by_call) for item in output] if isinstance(output, list) else output
     ending = [raw.get(key) for key in ("status", "incomplete_details", "finish_reason", "error")]
-    return _encode_sorted([items, ending])
+    # Programs with equal answers may have left other files: each working directory is its own.
+    left = [raw[key] for key in ("workdir", "result", "artifacts") if raw.get(key)]
+    return _encode_sorted([items, ending, left] if left else [items, ending])
 
 
 def _plain_item(item: Any, ordinal_by_call: dict[str, int]) -> Any:

@@ -68,8 +68,8 @@ class LiveVerifier:
 
     def hooks(self, *names: str) -> list[Callable[[], Any]]:
         """The instance's set-up or tear-down methods among `names`."""
-        found = [getattr(self._instance, name, None) for name in names]
-        return [hook for hook in found if callable(hook)]
+        hooks = [getattr(self._instance, name, None) for name in names]
+        return [hook for hook in hooks if callable(hook)]
 
     async def start(self) -> None:
         """Run `start` or `setup`."""
@@ -193,13 +193,13 @@ def failure_message(error: BaseException, verifier: Verifier | None = None) -> s
         last = " ".join("".join(traceback.format_exception_only(error)).split("\n")).strip()
     except Exception:  # noqa: BLE001  (a user's __str__ may raise anything)
         last = type(error).__qualname__
-    place = _place(error, verifier)
+    source = _position_of(error, verifier)
     if len(last) > MESSAGE_CHARS - 300:
         last = last[: MESSAGE_CHARS - 300] + "…"
-    return f"{last} ({place})" if place else last
+    return f"{last} ({source})" if source else last
 
 
-def _place(error: BaseException, verifier: Verifier | None) -> str:
+def _position_of(error: BaseException, verifier: Verifier | None) -> str:
     """`file.py:12 in verify`: the deepest line in the verifier's file, else in code that is not installed."""
     frames = [
         frame

@@ -76,13 +76,13 @@ class WorkerHandle:
         """Reap it: its exit code, negative for a signal."""
         return await self._spawner.bury(self.pid)
 
-    def last_place(self) -> str:
+    def last_frame(self) -> str:
         """`file.py:12 in solve`: where it was when it crashed or was asked; empty when it wrote nothing."""
         text = os.pread(self._report, BEGUN_AT, 0).partition(b"\0")[0]
         lines = text.decode("utf-8", "replace").splitlines()
         frames = [line.strip() for line in lines if line.startswith('  File "')]
-        places = [_parse_frame(line) for line in frames]
-        theirs = [place for place in places if not is_installed(place[0])] or places
+        positions = [_parse_frame(line) for line in frames]
+        theirs = [frame for frame in positions if not is_installed(frame[0])] or positions
         return f"{shown_path(theirs[0][0])}:{theirs[0][1]} in {theirs[0][2]}" if theirs else ""
 
     def begun(self) -> int:

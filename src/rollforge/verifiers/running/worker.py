@@ -28,8 +28,8 @@ import msgspec
 
 from rollforge.errors import RollforgeError
 from rollforge.records import JsonFields, Response, Task
-from rollforge.verifiers import answer_limit
 from rollforge.verifiers.base import Mode, Verifier, load_verifier
+from rollforge.verifiers.building_blocks import answer_limit
 from rollforge.verifiers.running.calling import LiveVerifier, failure_message
 
 HEADER = struct.Struct(">I")

@@ -158,11 +158,11 @@ class WorkerLine(asyncio.Protocol):
 
     def take_culprit(self) -> Job | None:
         """Take out the call that it worked on when it ended; the other calls are innocent and run elsewhere."""
-        place = self.handle.begun() - self.answered - 1
-        if self.is_leaving or not 0 <= place < len(self.jobs):
+        position = self.handle.begun() - self.answered - 1
+        if self.is_leaving or not 0 <= position < len(self.jobs):
             return None
-        culprit = self.jobs[place]
-        del self.jobs[place]
+        culprit = self.jobs[position]
+        del self.jobs[position]
         return culprit
 
     def connection_lost(self, error: Exception | None) -> None:

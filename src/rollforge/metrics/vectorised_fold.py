@@ -35,12 +35,12 @@ class StepTable(msgspec.Struct, frozen=True):
         names = list(self.values)
         columns = [self.values[name].tolist() for name in names]
         for position, step in enumerate(self.steps.tolist()):
-            found = ((name, column[position]) for name, column in zip(names, columns, strict=True))
-            yield step, {name: value for name, value in found if value == value}
+            cells = ((name, column[position]) for name, column in zip(names, columns, strict=True))
+            yield step, {name: value for name, value in cells if value == value}
 
 
 class RowGroups:
-    """Rows of equal key brought together: an order of the rows, and where each group starts in it."""
+    """Rows grouped by key: an order of the rows, and the start of each group in it."""
 
     def __init__(self, *keys: NDArray[Any]) -> None:
         """Group by all `keys`, the first one most significant."""

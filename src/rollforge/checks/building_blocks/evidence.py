@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
-from rollforge.checks.columns import Bools, Range, TextCodes, ends_of
-from rollforge.checks.finding import Place
-from rollforge.checks.samples import SampledText, Texts
-from rollforge.checks.stream import SuspectWindow
+from rollforge.checks.building_blocks.coded_columns import Bools, Range, TextCodes, ends_of
+from rollforge.checks.building_blocks.evidence_source import About, EvidenceSource, ProbeOutcome
+from rollforge.checks.building_blocks.finding import Location
+from rollforge.checks.building_blocks.text_samples import SampledText, Texts
 from rollforge.index import flags, floats, ints
-from rollforge.intervals import Estimate, clustered_mean
-from rollforge.labels import LabelRates
-from rollforge.records import JsonObject
-from rollforge.stats import Floats, GroupSummaries, Ints, distinct, summarize_groups
+from rollforge.statistics.intervals import Estimate, clustered_mean
+from rollforge.statistics.stats import Floats, GroupSummaries, Ints, distinct, summarize_groups
 
 SEED = 5
 """Seed of every sample a check draws: the same run gives the same findings."""
@@ -63,94 +59,6 @@ FAMILIES = frozenset(
     }
 )  # fmt: skip
 """Text fields that name families of tasks. Other texts may be part of the verdict, and then explain it perfectly."""
-
-
-class EvidenceSource(Protocol):
-    """The columns and lines of a run: an index, or a run made in memory."""
-
-    @property
-    def numbers(self) -> Sequence[str]:
-        """Number columns that rows brought along, `reward` among them."""
-
-    @property
-    def whole_numbers(self) -> frozenset[str]:
-        """Number columns without a missing value, known without reading them."""
-
-    @property
-    def texts(self) -> Sequence[str]:
-        """Text columns that rows brought along."""
-
-    @property
-    def task_texts(self) -> Sequence[str]:
-        """Text columns of the tasks as sent."""
-
-    def table(self, columns: Sequence[str]) -> pa.Table:
-        """These columns, in the order of the file."""
-
-    def task_table(self, columns: Sequence[str]) -> pa.Table:
-        """These columns of the tasks as sent."""
-
-    def read(self, rows: Sequence[int]) -> Iterator[bytes]:
-        """The lines of these rows."""
-
-    def task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, JsonObject]]:
-        """The tasks as sent, for those the run has."""
-
-    def other_rewards(self) -> Mapping[str, Floats]:
-        """Rewards of verifiers whose verdicts do not count: verifier → one value per row of `table`, NaN for none."""
-
-
-class ProbeOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of the last probe of the run's verifier."""
-
-    is_broken: bool = False
-    reasons: list[str] = []
-    verifier: str | None = None
-    fingerprint: str | None = None
-
-    @property
-    def reason(self) -> str:
-        return self.reasons[0] if self.reasons else "it gave wrong verdicts on answers whose verdict is known"
-
-
-@dataclass(frozen=True, kw_only=True)
-class About:
-    """Facts about a run that its rollouts do not hold."""
-
-    name: str = "RUN"
-    """The run as commands name it."""
-    model: str | None = None
-    """The model asked for."""
-    expected: int | None = None
-    """Rollouts that were asked for; None when nothing says so."""
-    samples: int | None = None
-    is_running: bool = False
-    rejected_lines: int = 0
-    noted: Sequence[tuple[int, str]] = ()
-    """(line, reason) of odd rows that count nevertheless."""
-    duplicates: int = 0
-    duplicate_places: Sequence[Place] = ()
-    declared: tuple[float, float] | None = None
-    """The reward range that the verifier or the user declared."""
-    failed_tasks: Sequence[int] = ()
-    """The task of each rollout that failed and was never made, where a file of failures says so."""
-    where: str | None = None
-    """The --where condition, when only some rollouts are checked."""
-    verifier_failures: str = ""
-    """Why the verifier failed, in words, where the failures file says so."""
-    suspect: SuspectWindow | None = None
-    """The window that `collect` marked when its own detectors tripped."""
-    probe: ProbeOutcome | None = None
-    """None when the verifier was never probed."""
-    is_collected: bool = False
-    """There is a manifest: rollforge collected the run."""
-    logprobs: bool = False
-    """Log-probabilities were asked for."""
-    timed_out: Sequence[int] = ()
-    """The task of each attempt that ended in a time-out."""
-    timeout_s: float | None = None
-    labels: LabelRates | None = None
-    """What people's labels say about the verdicts; None when there are no labels."""
 
 
 class Evidence:
@@ -236,15 +144,15 @@ class Evidence:
     @cached_property
     def scaled_profile(self) -> GroupSummaries:
         """`profile` with rewards scaled to [0, 1]."""
-        found = self.profile
+        profile = self.profile
         half_width = self.range.high / 2 - self.range.low / 2
         return GroupSummaries(
-            found.n,
-            self._scale(found.mean),
-            found.std / 2 / half_width,
-            self._scale(found.min),
-            self._scale(found.max),
-            self._scale(found.median),
+            profile.n,
+            self._scale(profile.mean),
+            profile.std / 2 / half_width,
+            self._scale(profile.min),
+            self._scale(profile.max),
+            self._scale(profile.median),
         )
 
     def per_group(self, chosen: Bools) -> Ints:
@@ -267,8 +175,8 @@ class Evidence:
         silent &= (counts >= LEAST_UNRECORDED) | (counts == self.n)
         if self.agent.names:
             silent[0] = False  # rows that name no agent, among others that do, are odd lines
-        found: Bools = silent[agent] & self.is_empty
-        return found
+        is_unrecorded: Bools = silent[agent] & self.is_empty
+        return is_unrecorded
 
     # Rewards
 
@@ -377,8 +285,8 @@ class Evidence:
     @cached_property
     def tenths(self) -> Ints:
         """How many scaled rewards lie in each tenth of the range; the last one has its upper end."""
-        places = np.minimum((self.scaled[self.judged] * 10 + 1e-9).astype(np.int64), 9)
-        return np.bincount(places, minlength=10)
+        tenth_of_row = np.minimum((self.scaled[self.judged] * 10 + 1e-9).astype(np.int64), 9)
+        return np.bincount(tenth_of_row, minlength=10)
 
     @cached_property
     def by_reward(self) -> Ints:
@@ -413,7 +321,7 @@ class Evidence:
     # Other columns
 
     def number(self, name: str) -> Floats:
-        """A number column that rows brought along."""
+        """A number column of the rows' own fields."""
         return next(self.each_number([name]))[1]
 
     def each_number(self, names: Sequence[str]) -> Iterator[tuple[str, Floats]]:
@@ -455,6 +363,12 @@ class Evidence:
         if (self.sizes == most).mean() >= SOME_WHOLE:
             return most
         return max(usual, int(np.bincount(last).argmax()))
+
+    @property
+    def filled(self) -> Bools:
+        """Groups that were to be whole: all of them, but of an adaptive run only those that its rule did not stop early."""
+        design = self.about.design
+        return np.ones(self.groups, dtype=np.bool_) if design is None else self.sizes >= design.whole
 
     @property
     def is_samples_certain(self) -> bool:
@@ -514,9 +428,9 @@ class Evidence:
         family = TextCodes(names[field])
         codes = np.full(self.groups, -1, dtype=np.int64)
         tasks = ints(names["task"])
-        place = np.searchsorted(self.task_ids, tasks)
-        found = (place < self.groups) & (self.task_ids[np.minimum(place, self.groups - 1)] == tasks)
-        codes[place[found]] = family.codes[found]
+        position = np.searchsorted(self.task_ids, tasks)
+        is_known = (position < self.groups) & (self.task_ids[np.minimum(position, self.groups - 1)] == tasks)
+        codes[position[is_known]] = family.codes[is_known]
         family.codes = codes[self.group]
         return family
 
@@ -546,19 +460,19 @@ class Evidence:
 
     # Places
 
-    def lines(self, among: Bools | Ints) -> list[Place]:
+    def lines(self, among: Bools | Ints) -> list[Location]:
         """Offending rollouts, with their lines."""
         positions = _positions(among)
         return [
             {
-                "task": int(self.task_id[place]),
-                "rollout": int(self.rollout[place]),
-                "line": int(self.line[place]),
+                "task": int(self.task_id[position]),
+                "rollout": int(self.rollout[position]),
+                "line": int(self.line[position]),
             }
-            for place in positions[: self.places_limit].tolist()
+            for position in positions[: self.places_limit].tolist()
         ]
 
-    def tasks(self, groups: Ints | Bools) -> list[Place]:
+    def tasks(self, groups: Ints | Bools) -> list[Location]:
         """Offending tasks."""
         numbers = _positions(groups)
         return [{"task": int(task)} for task in self.task_ids[numbers[: self.places_limit]].tolist()]
@@ -585,6 +499,9 @@ def _worth(counts: Ints) -> float:
 def _is_usage(name: str) -> bool:
     return name.split(".")[0].endswith(("_tokens", "_tokens_details")) or name in {
         "cost",
+        "sequences",
+        "model_calls",
+        "drift_turns",
         "latency",
         "duration",
     }

@@ -13,9 +13,9 @@ from typing import Literal
 import msgspec
 
 from rollforge.errors import Failure
-from rollforge.records import JsonFields
-from rollforge.verifiers.judge_model import JudgeCost, JudgeModel, as_data, fenced, new_nonce
-from rollforge.verifiers.look_alikes import looks_like, taken_apart
+from rollforge.verifiers.building_blocks.judge_model import JudgeCost, JudgeModel, as_data, fenced, new_nonce
+from rollforge.verifiers.building_blocks.look_alikes import looks_like, taken_apart
+from rollforge.verifiers.building_blocks.verdict_fields import ComparisonJson
 
 EQUAL = "[[A=B]]"
 DIFFERENT = "[[A!=B]]"
@@ -65,16 +65,16 @@ class Labels(msgspec.Struct, frozen=True):
 
     def read(self, text: str, reading: Reading) -> str | None:
         """The earliest or last label in a reply; of two that begin together the longer."""
-        found = [
-            (place, len(label), label)
+        labels = [
+            (position, len(label), label)
             for label in self.both
-            for place in [text.find(label) if reading == "earliest" else text.rfind(label)]
-            if place >= 0
+            for position in [text.find(label) if reading == "earliest" else text.rfind(label)]
+            if position >= 0
         ]
-        if not found:
+        if not labels:
             return None
-        best = min(found)[0] if reading == "earliest" else max(found)[0]
-        return max(label for place, _, label in found if place == best)
+        best = min(labels)[0] if reading == "earliest" else max(labels)[0]
+        return max(label for position, _, label in labels if position == best)
 
 
 class PairVerdict(msgspec.Struct, frozen=True):
@@ -84,7 +84,7 @@ class PairVerdict(msgspec.Struct, frozen=True):
     label: str
     reply: str
 
-    def to_fields(self) -> JsonFields:
+    def to_fields(self) -> ComparisonJson:
         """The fields kept in the row: NeMo Gym's `verdict_label` and the reply, without the whole request."""
         return {"verdict_label": self.label, "text": self.reply[-LONGEST_KEPT:]}
 
@@ -165,10 +165,10 @@ def _filled(template: str, question: str, first: str, second: str) -> str:
     pieces: list[str] = []
     rest = template.replace("{{", "\0").replace("}}", "\1")
     while True:
-        places = [(rest.find(name), name) for name in names if name in rest]
-        if not places:
+        offsets = [(rest.find(name), name) for name in names if name in rest]
+        if not offsets:
             break
-        place, name = min(places)
-        pieces += [rest[:place].replace("\0", "{").replace("\1", "}"), names[name]]
-        rest = rest[place + len(name) :]
+        offset, name = min(offsets)
+        pieces += [rest[:offset].replace("\0", "{").replace("\1", "}"), names[name]]
+        rest = rest[offset + len(name) :]
     return "".join(pieces) + rest.replace("\0", "{").replace("\1", "}")

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from rollforge.intervals import normal_quantile, wilson
+from rollforge.statistics.intervals import normal_quantile, wilson
 
 Level = Literal["error", "warning", "note"]
 Area = Literal["verification", "collection", "confounds", "distribution", "recipe"]
@@ -28,7 +28,7 @@ Z = normal_quantile((1 + CERTAINTY) / 2)
 SAMPLE = 10
 """A run with fewer than this many times the rollouts that a recipe wants is a sample: too few of something proves nothing."""
 
-Place = dict[str, int | float | str | None]
+Location = dict[str, int | float | str | None]
 """Where in a run: `task`, `rollout` and `line` of a rollout, `task` alone, or the ends of a stretch (`first_line`, `last_line`)."""
 
 
@@ -46,7 +46,7 @@ class Finding(msgspec.Struct, kw_only=True):
     n: int | None = None
     """What the value is over."""
     interval: list[float] | None = None
-    where: list[Place] = []
+    where: list[Location] = []
     """Offending tasks or lines."""
     next: str = ""
     """What to do about it: a command that works when pasted, where there is one."""
@@ -112,11 +112,11 @@ def more_needed(value: float, limit: float, n: float) -> int | None:
     return max(0, math.ceil(Z * Z * spread / (gap * gap) - n))
 
 
-def settle_text(found: Share, level: Level | None, limit: float) -> str:
+def settle_text(estimate: Share, level: Level | None, limit: float) -> str:
     """A clause on how many more rollouts would settle it; empty when it is settled."""
-    if level != "warning" or found.low > limit or found.high < limit:
+    if level != "warning" or estimate.low > limit or estimate.high < limit:
         return ""
-    more = more_needed(found.value, limit, found.n)
+    more = more_needed(estimate.value, limit, estimate.n)
     if more is None or more == 0:
         return ""
     rounded = round(more, 1 - len(str(more))) if more >= 10 else more

@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rollforge.index import codes
-from rollforge.stats import Floats
+from rollforge.statistics.stats import Floats
 
 Bools = NDArray[np.bool_]
 
@@ -32,7 +32,7 @@ class TextCodes:
         codes = self.codes if among is None else self.codes[among]
         counts = np.bincount(codes[codes >= 0], minlength=len(self.names))
         order = np.argsort(-counts, kind="stable")
-        return {self.names[place]: int(counts[place]) for place in order.tolist() if counts[place]}
+        return {self.names[code]: int(counts[code]) for code in order.tolist() if counts[code]}
 
 
 def has_one_each(names: TextCodes, values: TextCodes, among: Bools) -> bool:

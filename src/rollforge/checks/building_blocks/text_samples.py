@@ -12,8 +12,9 @@ from typing import Any, Protocol, TypedDict, cast
 
 import msgspec
 
-from rollforge.records import OWN_KEY, PARAMS_KEY, JsonFields, Response, Task, content_text, from_json
-from rollforge.stats import LARGEST
+from rollforge.json_shapes import ParamsJson, ResponseJson, RowJson
+from rollforge.records import OWN_KEY, PARAMS_KEY, Response, Task, content_text, from_json
+from rollforge.statistics.stats import LARGEST
 from rollforge.store.reading import UNREADABLE
 
 BUDGET = 400
@@ -36,7 +37,7 @@ class TextSource(Protocol):
     """A source of lines and task rows."""
 
     def read(self, rows: Sequence[int]) -> Iterator[bytes]: ...
-    def task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, JsonFields]]: ...
+    def task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, RowJson]]: ...
 
 
 class _Part(TypedDict, total=False):
@@ -81,11 +82,11 @@ _NULL = msgspec.Raw(b"null")
 class SampledText:
     """The text of one rollout."""
 
-    def __init__(self, row: JsonFields, task: JsonFields) -> None:
+    def __init__(self, row: RowJson, task: RowJson) -> None:
         self._row, self._task = row, task
 
     @cached_property
-    def _params(self) -> JsonFields:
+    def _params(self) -> ParamsJson:
         params = self._row.get(PARAMS_KEY)
         return params if isinstance(params, dict) else {}
 
@@ -169,8 +170,8 @@ class SampledText:
     @property
     def trajectory(self) -> bytes:
         """All that model and tools said and did, without the ids that differ from sample to sample."""
-        kept = ("type", "role", "name", "arguments", "output", "content")
-        items = [{name: item.get(name) for name in kept} for item in self._response.output]
+        compared_keys = ("type", "role", "name", "arguments", "output", "content")
+        items = [{name: item.get(name) for name in compared_keys} for item in self._response.output]
         return msgspec.json.encode(items, order="deterministic")
 
     @property
@@ -187,7 +188,7 @@ class SampledText:
         """What the verifier took for the answer, empty for nothing; None when the row has no such field."""
         for name in EXTRACTED:
             if name in self._row:
-                value = self._row[name]
+                value = self._row.get(name)
                 return "" if value is None else str(value).strip()
         return None
 
@@ -202,7 +203,7 @@ class Texts:
 
     def __init__(self, source: TextSource) -> None:
         self._source = source
-        self._fields_by_task: dict[int, JsonFields] = {}
+        self._fields_by_task: dict[int, RowJson] = {}
 
     def read(self, rows: Sequence[int], tasks: Sequence[int]) -> list[SampledText]:
         """The text of these rows, whose tasks are given beside them."""
@@ -231,12 +232,12 @@ def _known_fields(line: bytes) -> Iterator[str]:
     yield from (name for name, value in row.items() if value != _NULL)
 
 
-def _sample(line: bytes, task: JsonFields) -> SampledText:
+def _sample(line: bytes, task: RowJson) -> SampledText:
     try:
         row = _read_row(line)
     except UNREADABLE:
         row = None
-    return SampledText(row, task) if isinstance(row, dict) else SampledText({}, {})
+    return SampledText(cast("RowJson", row), task) if isinstance(row, dict) else SampledText({}, {})
 
 
 def _read_row(line: bytes) -> Any:
@@ -247,14 +248,13 @@ def _read_row(line: bytes) -> Any:
         return from_json(line)
 
 
-def _with_flat_output(response: JsonFields) -> JsonFields:
+def _with_flat_output(response: ResponseJson) -> ResponseJson:
     """The response with one list of items: some agents record a list per turn."""
     output = response.get("output")
     if not isinstance(output, list) or not any(isinstance(item, list) for item in output):
         return response
-    return response | {
-        "output": [one for item in output for one in (item if isinstance(item, list) else [item])]
-    }
+    flat = [one for item in output for one in (item if isinstance(item, list) else [item])]
+    return {**response, "output": flat}
 
 
 def _tool_name(tool: object) -> str:
@@ -266,12 +266,12 @@ def _tool_name(tool: object) -> str:
     )
 
 
-def expected_answer(fields: Mapping[str, Any]) -> str | None:
+def expected_answer(fields: Mapping[str, object]) -> str | None:
     """The right answer in a task's fields, or in those kept for the verifier, if it is short enough to be looked for."""
-    for place in METADATA:
-        inner = fields.get(place)
-        if isinstance(inner, dict) and (found := expected_answer(inner)):
-            return found
+    for field in METADATA:
+        inner = fields.get(field)
+        if isinstance(inner, dict) and (answer := expected_answer(inner)):
+            return answer
     for name in EXPECTED:
         value = fields.get(name)
         if isinstance(value, bool | list | dict) or value is None:
@@ -301,12 +301,12 @@ def names(text: str, expected: str) -> bool:
     """Whether the text names the expected answer as a word of its own."""
     end = text.casefold()
     wanted = expected.casefold().strip().strip("$").strip()
-    place = end.rfind(wanted) if wanted else -1
-    while place >= 0:
-        before, after = end[place - 1 : place], end[place + len(wanted) : place + len(wanted) + 2]
+    position = end.rfind(wanted) if wanted else -1
+    while position >= 0:
+        before, after = end[position - 1 : position], end[position + len(wanted) : position + len(wanted) + 2]
         if not _joins_before(before) and not _joins_after(after):
             return True
-        place = end.rfind(wanted, 0, place + len(wanted) - 1)
+        position = end.rfind(wanted, 0, position + len(wanted) - 1)
     return False
 
 
@@ -321,11 +321,15 @@ def _joins_after(after: str) -> bool:
 
 def repeats(answer: str, prompt: str) -> bool:
     """Whether the answer is the prompt and hardly anything else."""
-    said = bare(answer)
-    if bare(prompt[:_OPENING]) not in said:
+    bare_answer = bare(answer)
+    if bare(prompt[:_OPENING]) not in bare_answer:
         return False  # cheap: most answers do not repeat even the opening of the prompt
     wanted = bare(prompt)
-    return len(wanted) >= SHORTEST_PROMPT and wanted in said and len(said) <= 1.2 * len(wanted) + 10
+    return (
+        len(wanted) >= SHORTEST_PROMPT
+        and wanted in bare_answer
+        and len(bare_answer) <= 1.2 * len(wanted) + 10
+    )
 
 
 _ASCII = bytes(range(128))
@@ -335,12 +339,14 @@ _ASCII_FORM = bytes(code for code in _ASCII if not chr(code).isalnum())
 def bare(text: str) -> str:
     """The text without formatting: case, white space, punctuation and mark-up."""
     # On bytes, because nearly all of it is ASCII; every other distinct character is handled once.
-    said = text.encode("utf-8", "surrogatepass").lower().translate(None, _ASCII_FORM)
-    for other in set(said.translate(None, _ASCII).decode("utf-8", "surrogatepass")):
+    bare_text = text.encode("utf-8", "surrogatepass").lower().translate(None, _ASCII_FORM)
+    for other in set(bare_text.translate(None, _ASCII).decode("utf-8", "surrogatepass")):
         left = _bare_character(other)
         if left != other:
-            said = said.replace(other.encode("utf-8", "surrogatepass"), left.encode("utf-8", "surrogatepass"))
-    return said.decode("utf-8", "surrogatepass")
+            bare_text = bare_text.replace(
+                other.encode("utf-8", "surrogatepass"), left.encode("utf-8", "surrogatepass")
+            )
+    return bare_text.decode("utf-8", "surrogatepass")
 
 
 @cache

@@ -11,8 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rollforge.intervals import normal_quantile
-from rollforge.stats import Floats, Ints
+from rollforge.statistics.intervals import normal_quantile
+from rollforge.statistics.stats import Floats, Ints
+
+ALIKE = 0.2
+"""Intraclass correlation of samples of one task in a run of hard tasks."""
+
+EDGES = (0.0, 1.0, -1.0, 10.0, 100.0)
+"""Ends of the ranges that verifiers use: honest rewards pile up there, so that many equal ones prove less."""
 
 
 def chance_all_same(counts: Ints, rate: float, alike: float) -> float:
@@ -90,15 +96,15 @@ class Ranked:
         Ranks are centred in each group, so that what differs between tasks (hard tasks need longer answers) does not count. The
         interval comes from the spread over groups.
         """
-        known = self._is_known & ~np.isnan(others)
-        if int(known.sum()) < 3:
+        has_both = self._is_known & ~np.isnan(others)
+        if int(has_both.sum()) < 3:
             return None
-        if bool((known == self._is_known).all()):
+        if bool((has_both == self._is_known).all()):
             ranks, group = self._ranks
         else:
-            group = _without_gaps(self._group[known])
-            ranks = _centred_ranks(self._values[known], group)
-        return _correlation(ranks, _centred_ranks(others[known], group), group, level)
+            group = _without_gaps(self._group[has_both])
+            ranks = _centred_ranks(self._values[has_both], group)
+        return _correlation(ranks, _centred_ranks(others[has_both], group), group, level)
 
 
 def rank_correlation_within(x: Floats, y: Floats, group: Ints, *, level: float = 0.99) -> Correlation | None:
@@ -139,8 +145,8 @@ def _centred_ranks(values: Floats, group: Ints) -> Floats:
     order = np.argsort(key)
     is_new = np.append(True, np.diff(key[order]) != 0)
     block = np.cumsum(is_new) - 1
-    places = np.arange(len(values), dtype=np.float64)
-    means = np.bincount(block, weights=places) / np.bincount(block)
+    positions = np.arange(len(values), dtype=np.float64)
+    means = np.bincount(block, weights=positions) / np.bincount(block)
     ranks = np.empty(len(values))
     ranks[order] = means[block]
     counts = np.bincount(group)
@@ -178,7 +184,10 @@ def longest_stretches(values: Floats, most: int) -> list[Stretch]:
     changes = np.flatnonzero(np.append(True, values[1:] != values[:-1]))
     lengths = np.diff(np.append(changes, len(values)))
     top = np.argsort(-lengths, kind="stable")[:most]
-    return [Stretch(int(changes[place]), int(lengths[place]), float(values[changes[place]])) for place in top]
+    return [
+        Stretch(int(changes[stretch]), int(lengths[stretch]), float(values[changes[stretch]]))
+        for stretch in top
+    ]
 
 
 def best_split(values: Floats, *, edge: float = 0.05) -> tuple[int, float]:
@@ -191,10 +200,10 @@ def best_split(values: Floats, *, edge: float = 0.05) -> tuple[int, float]:
     if n < 4 * margin:
         return n // 2, 0.0
     sums = np.cumsum(values)
-    places = np.arange(margin, n - margin)
-    before, after = sums[places - 1] / places, (sums[-1] - sums[places - 1]) / (n - places)
-    between = (after - before) ** 2 * (places / n) * (1 - places / n)
+    splits = np.arange(margin, n - margin)
+    before, after = sums[splits - 1] / splits, (sums[-1] - sums[splits - 1]) / (n - splits)
+    between = (after - before) ** 2 * (splits / n) * (1 - splits / n)
     within = np.maximum(np.var(values) - between, 1e-12)  # the difference itself is no noise
-    z = np.abs(after - before) / np.sqrt(within * (1 / places + 1 / (n - places)))
+    z = np.abs(after - before) / np.sqrt(within * (1 / splits + 1 / (n - splits)))
     best = int(z.argmax())
-    return int(places[best]), float(z[best])
+    return int(splits[best]), float(z[best])

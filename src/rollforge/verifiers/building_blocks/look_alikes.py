@@ -30,15 +30,15 @@ _SAME = str.maketrans(
 def fold(text: str) -> tuple[str, list[int]]:
     """The text as it looks, without invisible characters and spaces, and the place of each of its characters in the original."""
     folded: list[str] = []
-    places: list[int] = []
-    for place, character in enumerate(text):
+    offsets: list[int] = []
+    for position, character in enumerate(text):
         plain = "!=" if character == "≠" else unicodedata.normalize("NFKC", character).translate(_SAME)
         for part in plain:
             if unicodedata.category(part) in ("Cf", "Mn", "Cc", "Zs", "Zl", "Zp"):
                 continue
             folded.append(part)
-            places.append(place)
-    return "".join(folded), places
+            offsets.append(position)
+    return "".join(folded), offsets
 
 
 def looks_like(text: str, words: Sequence[str]) -> bool:
@@ -53,16 +53,18 @@ def taken_apart(text: str, words: Sequence[str]) -> str:
     """The text with `·` between the characters of every word that can be read in it."""
     if _has_none(text, words):
         return text
-    folded, places = fold(text)
+    folded, offsets = fold(text)
     folded = folded.casefold() if len(folded.casefold()) == len(folded) else folded
     inside: set[int] = set()
     for word in words:
         wanted = fold(word)[0].casefold()
         start = folded.find(wanted) if wanted else -1
         while start >= 0:
-            inside.update(places[start : start + len(wanted) - 1])
+            inside.update(offsets[start : start + len(wanted) - 1])
             start = folded.find(wanted, start + 1)
-    return "".join(f"{character}·" if place in inside else character for place, character in enumerate(text))
+    return "".join(
+        f"{character}·" if position in inside else character for position, character in enumerate(text)
+    )
 
 
 def _has_none(text: str, words: Sequence[str]) -> bool:

@@ -10,7 +10,6 @@ import ast
 import gc
 import hashlib
 import inspect
-import marshal
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping
@@ -20,8 +19,8 @@ from typing import Any
 
 import msgspec
 
-_NOT_VERDICTS = {"__init__", "base", "fingerprint"}
-"""Modules of `rollforge.verifiers` that load verifiers; like `running/`, a change in them changes no verdict."""
+_NOT_VERDICTS = {"__init__", "base", "verdict_fields"}
+"""Modules of `rollforge.verifiers` that load verifiers or only declare types; like `running/`, a change in them changes no verdict."""
 
 _INSTALLED = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
 """Folders of unrelated packages: files beside a module there are not its helpers."""
@@ -47,15 +46,15 @@ def _source_files(function: Callable[..., Any]) -> list[Path]:
     root = own.parents[len(package)]
     is_ours = package[:1] == ["rollforge"]
     home = own.parent if is_ours else root.joinpath(*package[:1])
-    found = {own}
+    paths = {own}
     waiting = [own] if str(home) not in _INSTALLED else []
     while waiting:
         for path in _imported(waiting.pop(), root):
             is_beside = path.is_relative_to(home) and not (is_ours and _only_runs(path))
-            if is_beside and path not in found:
-                found.add(path)
+            if is_beside and path not in paths:
+                paths.add(path)
                 waiting.append(path)
-    return sorted(found)
+    return sorted(paths)
 
 
 def _only_runs(path: Path) -> bool:
@@ -114,9 +113,23 @@ def _code_part(function: Callable[..., Any]) -> bytes:
     if not isinstance(code, CodeType) or ("<" not in function.__qualname__ and _is_in_a_file(function)):
         return b""
     cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
-    return marshal.dumps(code.replace(co_filename="")) + msgspec.json.encode(
+    return _code_text(code).encode("utf-8", "backslashreplace") + msgspec.json.encode(
         cells, order="sorted", enc_hook=lambda value: type(value).__qualname__
     )
+
+
+def _code_text(code: CodeType) -> str:
+    """What a code object does, without where it stands: a notebook's kernel gives the same cell another file each time."""
+    constants = [
+        _code_text(one) if isinstance(one, CodeType) else _constant_text(one) for one in code.co_consts
+    ]
+    names = [code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars]
+    counts = [code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags]
+    return repr([code.co_name, code.co_code, constants, names, counts])
+
+
+def _constant_text(value: object) -> str:
+    return repr(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
 
 
 def _is_in_a_file(function: Callable[..., Any]) -> bool:

@@ -3,6 +3,11 @@
 A verifier that fails on everything trips at once. Otherwise one signal turns the light yellow and two independent ones trip,
 because tasks sorted by difficulty, a slow disk or a cache trigger any single one now and then. A tripped detector marks a window
 to be judged again; it never drops rollouts.
+
+Two signals count as independent only because what moves both is taken out. The samples of one task are alike, so a fall of rewards
+must span more tasks than chance brings. Wrong answers may take longer to judge, so a duration is compared with those of equal
+reward. The last rollouts of a run arrive sorted by how long they took, so durations do not count once nothing more is started. A
+loaded machine slows any verifier, so durations do not count either while the low rewards go to answers that look wrong.
 """
 
 from __future__ import annotations
@@ -13,17 +18,23 @@ from collections.abc import Callable
 from typing import Literal
 
 import msgspec
+import numpy as np
 
-from rollforge.checks.finding import share
+from rollforge.checks.building_blocks.chance import ALIKE, EDGES, chance_all_same
+from rollforge.checks.building_blocks.finding import share
 
 Light = Literal["green", "yellow", "red"]
 Signal = Literal["rewards", "latency", "failures", "consistency", "extraction", "undeserved"]
 
 LEAST_TASKS = 20
 """Fewest tasks in a stretch of equal rewards."""
+LOW_TASKS, MOST_LOW_TASKS = 10, 100
+"""Fewest tasks over which the mean reward must stay low, and the most that are counted."""
 LEAST_RATE = 0.01
 """A working verifier is assumed to reward at least one rollout in a hundred."""
 SURE = 1e-6
+RARE = 1e-5
+"""Chance of that many hard tasks in a row below which rewards have fallen."""
 FAST, SLOW = 0.05, 0.002
 """Weights of the newest value in the fast and slow moving averages."""
 WARM = 50
@@ -33,7 +44,9 @@ CALM = 0.2
 """A fall of the mean reward, or a share of `TIMES`, that counts as calm."""
 REMEMBERED = 8192
 NEIGHBOURS = 400
-FEWEST_FAILURES, NEARLY_ALL = 20, 0.95
+FEWEST_LOOKS = 20
+"""Low rewards whose answers must have been compared with the expected ones before that explains them."""
+FEWEST_FAILURES, NEARLY_ALL = 20, 0.9
 """So many failures, and this share of all verdicts, trip by themselves."""
 EVERY = 64
 
@@ -61,10 +74,10 @@ class Watch:
 
     __slots__ = (
         "_calm_at", "_calm_seen", "_drop_high", "_drop_low", "_empties", "_empties_rewarded", "_fail_fast", "_fail_slow",
-        "_failed", "_fast", "_first_at",
-        "_first_seen", "_known", "_last_at", "_latency_n", "_length", "_looked", "_looks_right", "_next_look", "_past", "_repeats",
-        "_repeats_differ", "_reward_fast", "_reward_slow", "_slow", "_task_count", "_tasks", "_usual_n", "_value", "judged", "reason",
-        "seen", "signals", "tripped",
+        "_failed", "_first_at", "_first_seen", "_is_draining", "_known", "_last_at", "_length", "_looked", "_looks_right",
+        "_low_looked", "_low_looks_right", "_low_tasks", "_next_look", "_pace", "_past", "_repeats", "_repeats_differ",
+        "_reward_fast", "_reward_slow", "_task_count", "_tasks", "_usual", "_usual_n", "_value",
+        "judged", "reason", "seen", "signals", "tripped",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -84,11 +97,18 @@ class Watch:
         self._first_seen = 0
         self._calm_at, self._calm_seen = 0.0, 0
         """When there was last no signal."""
-        self._fast = self._slow = 0.0
-        self._latency_n = self._usual_n = 0
+        self._pace = 0.0
+        """Fast average of how far durations are from the usual one, as a logarithm."""
+        self._usual, self._usual_n = [0.0, 0.0], [0, 0]
+        """Slow average of the logarithm of durations, of low and of high rewards, and how many they are over."""
+        self._is_draining = False
         self._fail_fast = self._fail_slow = 0.0
         self._reward_fast = self._reward_slow = 0.0
         self._drop_low, self._drop_high = math.inf, -math.inf
+        self._low_tasks: set[int] = set()
+        """Tasks judged since the mean reward became low; counted up to `MOST_LOW_TASKS`."""
+        self._low_looked = self._low_looks_right = 0
+        """Answers with a low reward since then, and how many of them end in the expected one."""
         self._empties = self._empties_rewarded = 0
         self._known: dict[tuple[int, int], float] = {}
         self._repeats = self._repeats_differ = 0
@@ -109,15 +129,18 @@ class Watch:
         verify_seconds: float | None = None,
         has_failure: bool = False,
         at: float = 0.0,
+        is_draining: bool = False,
         looks_right: Callable[[], bool | None] | None = None,
     ) -> None:
         """One rollout was judged, or could not be.
 
         Args:
             at: when it was judged, for the window that is marked.
-            looks_right: whether the answer ends in the expected one; only called during a stretch of equal rewards.
+            is_draining: no further rollout will be started.
+            looks_right: whether the answer ends in the expected one; only called during a stretch of equal or low rewards.
         """
         self.seen += 1
+        self._is_draining = is_draining
         self._fail_fast += FAST * (has_failure - self._fail_fast)
         self._observe_failure(has_failure, at)
         if reward is None:
@@ -135,10 +158,10 @@ class Watch:
         self._last_at = at
         is_still = self._task_count >= LEAST_TASKS
         if verify_seconds is not None and math.isfinite(verify_seconds):
-            self._observe_latency(math.log(verify_seconds + 1e-6), is_still)
+            self._observe_latency(math.log(verify_seconds + 1e-6), reward, is_still)
         self._reward_fast += FAST * (reward - self._reward_fast)
         if not is_still:
-            weight = SLOW if self.judged > 500 else 1.0 / self.judged
+            weight = self._slow_weight(self.judged, self.judged)
             self._reward_slow += weight * (reward - self._reward_slow)
             self._fail_slow += weight * (has_failure - self._fail_slow)
             if reward < self._drop_low:
@@ -147,6 +170,7 @@ class Watch:
                 self._drop_high = reward
         elif looks_right is not None and self._looked < REMEMBERED:
             self._observe_look(looks_right())
+        self._observe_low(task, reward, looks_right)
         if is_empty:
             self._empties += 1
             self._empties_rewarded += reward > (self._drop_low + self._drop_high) / 2
@@ -199,20 +223,39 @@ class Watch:
             self.signals["failures"] = f"the verifier failed on {self._failed:,} of {self.seen:,} rollouts"
             self.reason = "; ".join(self.signals.values())
 
-    def _observe_latency(self, logarithm: float, is_still: bool) -> None:
-        self._latency_n += 1
-        if self._latency_n == 1:
-            self._fast = self._slow = logarithm
-        self._fast += FAST * (logarithm - self._fast)
+    def _observe_latency(self, logarithm: float, reward: float, is_still: bool) -> None:
+        kind = int(self._has_moved and reward > (self._drop_low + self._drop_high) / 2)
+        compared_kind = kind if self._usual_n[kind] >= WARM else int(self._usual_n[1] > self._usual_n[0])
+        if self._usual_n[compared_kind]:
+            self._pace += FAST * (logarithm - self._usual[compared_kind] - self._pace)
         if not is_still:
-            self._usual_n += 1
-            weight = SLOW if self._usual_n > 500 else 1.0 / self._usual_n
-            self._slow += weight * (logarithm - self._slow)
+            self._usual_n[kind] += 1
+            weight = self._slow_weight(sum(self._usual_n), self._usual_n[kind])
+            self._usual[kind] += weight * (logarithm - self._usual[kind])
+
+    def _slow_weight(self, total: int, count: int) -> float:
+        """Weight of the newest value in a slow average: a plain mean at first; small while rewards are low, to remember before."""
+        if self._low_tasks:
+            return SLOW / 10
+        return SLOW if total > 500 else 1.0 / count
 
     def _observe_look(self, looks_right: bool | None) -> None:
         if looks_right is not None:
             self._looked += 1
             self._looks_right += looks_right
+
+    def _observe_low(self, task: int, reward: float, looks_right: Callable[[], bool | None] | None) -> None:
+        if not self._is_low:
+            self._low_tasks.clear()
+            self._low_looked = self._low_looks_right = 0
+            return
+        if len(self._low_tasks) < MOST_LOW_TASKS:
+            self._low_tasks.add(task)
+        is_low = reward <= (self._drop_low + self._drop_high) / 2
+        if looks_right is not None and is_low and self._low_looked < REMEMBERED:
+            looks = looks_right()
+            self._low_looked += looks is not None
+            self._low_looks_right += looks is True
 
     def _observe_answer(self, key: tuple[int, int], reward: float) -> None:
         before = self._known.get(key)
@@ -235,7 +278,7 @@ class Watch:
         self._set("consistency", self._consistency_text())
         self._set("undeserved", self._undeserved_text())
         self._set("extraction", self._extraction_text())
-        if not self.signals and self._fall < CALM and abs(self._fast - self._slow) < CALM * TIMES:
+        if not self.signals and self._fall < CALM and abs(self._pace) < CALM * TIMES:
             self._calm_at, self._calm_seen = self._last_at, self.seen
         if len(self.signals) > 1 and ({"rewards", "undeserved"} & self.signals.keys()) and not self.tripped:
             self.tripped = True
@@ -252,9 +295,11 @@ class Watch:
         if tasks < LEAST_TASKS:
             return ""
         around, same = self._around()
-        if around < 30:
-            alike = tasks * math.log1p(-LEAST_RATE) * min(self._length / tasks, 3.0)
-            chance = math.exp(alike) * (1 if around == 0 else 10)
+        if around == 0 and self._value not in EDGES:
+            chance = 0.5**tasks
+        elif around < 30:
+            chance = chance_all_same(np.array([self._length // tasks]), LEAST_RATE, ALIKE) ** tasks
+            chance *= 1 if around == 0 else 10
         else:
             usual = share(same, around, independent=max(around / 2, 1)).high
             chance = usual**tasks * self.judged
@@ -279,10 +324,19 @@ class Watch:
         width = self._drop_high - self._drop_low
         return (self._reward_slow - self._reward_fast) / width if 0 < width < math.inf else 0.0
 
-    def _drop_text(self) -> str:
+    @property
+    def _is_low(self) -> bool:
+        """Whether the fast mean reward is far below the slow one and near the lowest reward."""
         width = self._drop_high - self._drop_low
-        if self.judged < 200 or self._fall < 0.25 or (self._reward_fast - self._drop_low) / width > 0.1:
+        most = 0.2 if self._low_tasks else 0.1  # one good answer does not end a low stretch
+        return self._fall >= 0.25 and (self._reward_fast - self._drop_low) / width <= most
+
+    def _drop_text(self) -> str:
+        if self.judged < 200 or len(self._low_tasks) < LOW_TASKS:
             return ""
+        usual = 1 - (self._reward_slow - self._drop_low) / (self._drop_high - self._drop_low)
+        if len(self._low_tasks) < MOST_LOW_TASKS and usual ** len(self._low_tasks) > RARE:
+            return ""  # so many hard tasks in a row are not rare enough
         return f"the mean reward fell from {self._reward_slow:.2f} to {self._reward_fast:.2f}"
 
     @property
@@ -292,11 +346,12 @@ class Watch:
 
     def _latency_text(self) -> str:
         # First calls are slow and later ones shared, so a change of pace counts only together with a change of rewards.
-        if not self._has_moved or self._usual_n < WARM or abs(self._fast - self._slow) < TIMES:
+        if self._is_draining or not self._has_moved or sum(self._usual_n) < WARM or abs(self._pace) < TIMES:
             return ""
-        factor = math.exp(abs(self._fast - self._slow))
-        kind = "slower" if self._fast > self._slow else "faster"
-        return f"verification became {factor:,.0f} times {kind}"
+        if self._low_looked >= FEWEST_LOOKS and not _is_often(self._low_looks_right, self._low_looked):
+            return ""  # wrong answers explain the low rewards
+        kind = "slower" if self._pace > 0 else "faster"
+        return f"verification became {math.exp(abs(self._pace)):,.0f} times {kind}"
 
     def _failure_text(self) -> str:
         if self.seen < WARM or self._fail_fast < 0.3 or self._fail_slow > 0.1:
@@ -306,10 +361,10 @@ class Watch:
     def _consistency_text(self) -> str:
         if self._repeats_differ < 5:
             return ""
-        found = share(self._repeats_differ, self._repeats)
-        if found.low <= 0.05:
+        estimate = share(self._repeats_differ, self._repeats)
+        if estimate.low <= 0.05:
             return ""
-        return f"{found.count:,} of {found.n:,} repeated answers were judged differently"
+        return f"{estimate.count:,} of {estimate.n:,} repeated answers were judged differently"
 
     def _undeserved_text(self) -> str:
         if self._empties_rewarded < 5 or share(self._empties_rewarded, self._empties).low <= 0.2:
@@ -317,7 +372,20 @@ class Watch:
         return f"{self._empties_rewarded:,} of {self._empties:,} empty answers were rewarded"
 
     def _extraction_text(self) -> str:
+        """Whether rewards do not follow the answers: low ones for right answers, or the only one for right and wrong alike."""
         is_low = self._value <= (self._drop_low if self._has_moved else 0.0)
-        if not is_low or self._looks_right < 5 or share(self._looks_right, self._looked).low <= 0.1:
+        right, looked = self._looks_right, self._looked
+        if self._has_moved and (not is_low or looked < self._low_looked):
+            right, looked = self._low_looks_right, self._low_looked
+        if right < 5 or not _is_often(right, looked):
             return ""
-        return f"{self._looks_right:,} of {self._looked:,} of these answers end in the expected one"
+        if is_low or self._has_moved:
+            return f"{right:,} of {looked:,} of these answers end in the expected one"
+        if not _is_often(looked - right, looked):
+            return ""
+        return f"of these answers {right:,} end in the expected one and {looked - right:,} do not"
+
+
+def _is_often(count: int, n: int) -> bool:
+    """Whether the share is surely above a tenth."""
+    return share(count, n).low > 0.1

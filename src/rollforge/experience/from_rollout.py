@@ -10,20 +10,19 @@ the text (`text`). Logprobs that are no finite numbers are left out; a bad numbe
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from rollforge.experience.record import Experience, Fidelity
+from rollforge.json_shapes import ItemJson, OwnJson, ParamsJson, RowJson, SequenceJson, played_in
 from rollforge.records import (
     OWN_KEY,
     PARAMS_KEY,
     RESERVED_KEYS,
     ROLLOUT_KEY,
     TASK_KEY,
-    JsonObject,
     Response,
     content_text,
 )
@@ -54,11 +53,42 @@ class TokenCall(msgspec.Struct, frozen=True):
     text: str
 
 
-def experiences_from_row(row: Mapping[str, Any], source: RowSource | None = None) -> list[Experience]:
+def experiences_from_row(row: RowJson, source: RowSource | None = None) -> list[Experience]:
     """The experiences of one rollout row: one, or one per model call."""
     source = source or RowSource()
     response = Response(row.get("response") or {})
-    whole = _whole(row, response, source)
+    experiences = _of_sequence(_whole(row, response, source), response, source)
+    for number, sequence in further_sequences(row):
+        prompt = sequence.get("prompt") or {}
+        whole = _whole({**row, PARAMS_KEY: prompt, OWN_KEY: {}}, response, source)
+        part = Response({**response.raw, "output": sequence.get("output") or [], "usage": None})
+        tokens = sequence.get("output_tokens")
+        whole = msgspec.structs.replace(
+            whole,
+            id=f"{whole.run}/s{number}",
+            sequence=number,
+            role=str(sequence.get("role")),
+            response=part.text,
+            output_tokens=tokens if isinstance(tokens, int) else None,
+            truncated=None,
+            finish_reason=None,
+        )
+        experiences += _of_sequence(whole, part, source)
+    return experiences
+
+
+def further_sequences(row: RowJson) -> list[tuple[int, SequenceJson]]:
+    """The sequences of a recorded program beside its main one, with their numbers; what was asked for again is none."""
+    own = row.get(OWN_KEY)
+    sequences = own.get("sequences") if isinstance(own, dict) else None
+    return [
+        (number, sequence)
+        for number, sequence in enumerate(sequences if isinstance(sequences, list) else [])
+        if number and isinstance(sequence, dict) and sequence.get("role") != "retry"
+    ]
+
+
+def _of_sequence(whole: Experience, response: Response, source: RowSource) -> list[Experience]:
     calls = model_calls(response.output)
     if calls and continues(calls) and not source.per_turn:
         return [_with_tokens(whole, calls, "exact")]
@@ -71,13 +101,18 @@ def experiences_from_row(row: Mapping[str, Any], source: RowSource | None = None
     return [whole]
 
 
-def _whole(row: Mapping[str, Any], response: Response, source: RowSource) -> Experience:
+def _whole(row: RowJson, response: Response, source: RowSource) -> Experience:
     task, rollout = row.get(TASK_KEY), row.get(ROLLOUT_KEY)
     name = "/".join(part for part in (source.run, source.taskset) if part)
     group = f"{name}/{task}" if name else str(task)
-    own = row.get(OWN_KEY) or {}
-    params = row.get(PARAMS_KEY) or {}
+    own = row.get(OWN_KEY) or OwnJson()
+    played = played_in(own)
+    params = played or row.get(PARAMS_KEY) or ParamsJson()
     prompt = params.get("input") or []
+    instructions = played.get("instructions") if played is not None else None
+    if instructions and isinstance(prompt, list):
+        system: ItemJson = {"role": "system", "content": instructions}
+        prompt = [system, *prompt]
     metrics = row_metrics(row)
     version = metrics.get("model_version")
     output_tokens = response.usage.get("output_tokens")
@@ -86,7 +121,9 @@ def _whole(row: Mapping[str, Any], response: Response, source: RowSource) -> Exp
         task=group,
         run=f"{group}/{rollout}",
         taskset=source.taskset,
-        messages=[{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt),
+        messages=[{"role": "user", "content": prompt}]
+        if isinstance(prompt, str)
+        else [dict(item) for item in prompt],
         response=response.text,
         reward=_reward(row),
         metrics=metrics,
@@ -103,13 +140,13 @@ def _whole(row: Mapping[str, Any], response: Response, source: RowSource) -> Exp
     )
 
 
-def _reward(row: Mapping[str, Any]) -> float | None:
+def _reward(row: RowJson) -> float | None:
     reward = row.get("reward")
     return float(reward) if isinstance(reward, int | float) and math.isfinite(reward) else None
 
 
-def row_metrics(row: Mapping[str, Any]) -> dict[str, float]:
-    """Every number of the verdict beside the reward, as it stands at the top level of the row."""
+def row_metrics(row: RowJson) -> dict[str, float]:
+    """Every number of the verdict except the reward, from the top level of the row."""
     return {
         key: float(value)
         for key, value in row.items()
@@ -117,8 +154,8 @@ def row_metrics(row: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def model_calls(output: list[JsonObject]) -> list[TokenCall]:
-    """The model calls whose tokens were captured; they stand on the last item of each call."""
+def model_calls(output: list[ItemJson]) -> list[TokenCall]:
+    """The model calls whose tokens were captured; the last item of each call holds them."""
     calls, text = [], ""
     for item in output:
         if item.get("type") == "message":
@@ -167,9 +204,9 @@ def _with_tokens(experience: Experience, calls: list[TokenCall], fidelity: Fidel
     for call in calls:
         between = call.prompt[len(tokens) :]
         tokens += between + call.generated
-        known = call.logprobs if len(call.logprobs) == len(call.generated) else None
+        call_logprobs = call.logprobs if len(call.logprobs) == len(call.generated) else None
         mask += [False] * len(between) + [True] * len(call.generated)
-        logprobs += [0.0] * len(between) + (known or [np.nan] * len(call.generated))
+        logprobs += [0.0] * len(between) + (call_logprobs or [np.nan] * len(call.generated))
     has_logprobs = not any(np.isnan(value) for value in logprobs)
     return msgspec.structs.replace(
         experience,
@@ -183,11 +220,16 @@ def _with_tokens(experience: Experience, calls: list[TokenCall], fidelity: Fidel
 
 def _turn(whole: Experience, turn: int, call: TokenCall) -> Experience:
     return msgspec.structs.replace(
-        whole, id=f"{whole.run}/{turn}", turn=turn, response=call.text, output_tokens=len(call.generated)
+        whole, id=f"{_stem(whole)}/{turn}", turn=turn, response=call.text, output_tokens=len(call.generated)
     )
+
+
+def _stem(whole: Experience) -> str:
+    """What begins the ids of a sequence's turns."""
+    return whole.id if whole.sequence else whole.run
 
 
 def _text_turn(whole: Experience, turn: int, text: str) -> Experience:
     return msgspec.structs.replace(
-        whole, id=f"{whole.run}/{turn}", turn=turn, response=text, output_tokens=None
+        whole, id=f"{_stem(whole)}/{turn}", turn=turn, response=text, output_tokens=None
     )

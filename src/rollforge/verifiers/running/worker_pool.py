@@ -13,7 +13,7 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ import msgspec
 
 from rollforge.errors import RollforgeError, UsageError
 from rollforge.records import Response, Task, Verdict
-from rollforge.verifiers.answer_limit import TIMED_OUT
 from rollforge.verifiers.base import Verifier
+from rollforge.verifiers.building_blocks.answer_limit import TIMED_OUT
 from rollforge.verifiers.running.calling import (
     LATE,
     EngineState,
@@ -30,7 +30,7 @@ from rollforge.verifiers.running.calling import (
     failure_message,
     verifier_failure,
 )
-from rollforge.verifiers.running.in_loop import LoopEngine
+from rollforge.verifiers.running.cores import idle_cores, usable_cores
 from rollforge.verifiers.running.spawner import START_SECONDS, Spawner, TemplateLost
 from rollforge.verifiers.running.worker import DUMP_SIGNAL, HEADER, kill_group
 from rollforge.verifiers.running.worker_line import CallOutcome, Job, WorkerLine
@@ -167,7 +167,7 @@ class WorkerPool:
             code = await worker.handle.bury()
         except (RollforgeError, OSError):
             code = None
-        reason = worker.end_reason or _describe_end(code, worker.handle.last_place())
+        reason = worker.end_reason or _describe_end(code, worker.handle.last_frame())
         culprit = worker.take_culprit()
         worker.handle.release()
         self._queue.extendleft(reversed(worker.jobs))
@@ -248,7 +248,7 @@ class WorkerPool:
             fresh = Spawner(self._verifier, self._memory_mb, self._output)
             try:
                 await fresh.start()
-            except BaseException:
+            except BaseException:  # also when cancelled: the new worker ends
                 await fresh.close()
                 raise
             self._spawner = fresh  # only now: nobody may ask it for a worker before it has said hello
@@ -324,8 +324,8 @@ class WorkerPool:
                 # It writes where it hangs into its report; a late answer still counts.
                 os.kill(worker.handle.pid, DUMP_SIGNAL)
             return
-        place = worker.handle.last_place()
-        worker.end(f"{LATE} {self._timeout:g} s" + (f"; it was at {place}" if place else ""))
+        position = worker.handle.last_frame()
+        worker.end(f"{LATE} {self._timeout:g} s" + (f"; it was at {position}" if position else ""))
 
     async def close(self) -> None:
         """End every worker; each has three seconds to tear down."""
@@ -371,8 +371,8 @@ _KILLED_FROM_OUTSIDE = (None, -signal.SIGKILL, -signal.SIGTERM)
 """Ends that say nothing about the call: killed by somebody, for want of memory, or with the template."""
 
 
-def _describe_end(code: int | None, place: str) -> str:
-    at = f" at {place}" if place else ""
+def _describe_end(code: int | None, source: str) -> str:
+    at = f" at {source}" if source else ""
     if code is None:
         return f"the worker process was lost{at}"
     if code == -signal.SIGKILL:
@@ -381,82 +381,3 @@ def _describe_end(code: int | None, place: str) -> str:
         with contextlib.suppress(ValueError):
             return f"the worker process was ended by {signal.Signals(-code).name}{at}"
     return f"the worker process exited with code {code}{at}"
-
-
-class PoolOnDemand:
-    """A pool that starts with its first call."""
-
-    def __init__(self, pool: WorkerPool) -> None:
-        self._pool = pool
-        self._starting: asyncio.Task[None] | None = None
-
-    async def run(self, task: Task, responses: list[Response]) -> CallOutcome:
-        if self._starting is None:
-            self._starting = asyncio.create_task(self._pool.start())
-        await asyncio.shield(self._starting)  # other calls await it too
-        return await self._pool.run(task, responses)
-
-    async def close(self) -> None:
-        if self._starting is not None:
-            await asyncio.wait([self._starting])
-            await self._pool.close()
-
-
-class MixedEngine:
-    """Calls a cheap verifier in the event loop, and in workers for tasks that are not cheap."""
-
-    def __init__(self, loop: LoopEngine, pool: WorkerPool, is_cheap_for: Callable[[Task], bool]) -> None:
-        self._loop = loop
-        self._pool = pool
-        self._on_demand = PoolOnDemand(pool)
-        self._is_cheap_for = is_cheap_for
-
-    def state(self) -> EngineState:
-        """The pool's state, with the calls in the loop counted as busy."""
-        state = self._pool.state()
-        return msgspec.structs.replace(state, busy=state.busy + self._loop.state().busy, is_forked=False)
-
-    async def start(self) -> None:
-        await self._loop.start()
-
-    def run(self, task: Task, responses: list[Response]) -> Coroutine[Any, Any, CallOutcome]:
-        """The outcome of one call; raises `Failure` when there is none."""
-        engine = self._loop if self._is_cheap_for(task) else self._on_demand
-        return engine.run(task, responses)
-
-    def drop_waiting(self) -> None:
-        """Take back the calls that no worker has yet."""
-        self._pool.drop_waiting()
-
-    async def close(self) -> None:
-        await self._loop.close()
-        await self._on_demand.close()
-
-
-def usable_cores() -> int:
-    """Cores this process may run on, within the container's quota."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with contextlib.suppress(OSError, ValueError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        cores = min(cores, max(1, round(int(quota) / int(period))))
-    return cores
-
-
-def idle_cores() -> Iterator[float]:
-    """Yield the number of idle cores since the previous step; the first step covers the time since boot.
-
-    Where the system does not report it, half of all cores count as idle.
-    """
-    cores = usable_cores()
-    before = (0, 0)
-    while True:
-        try:
-            with Path("/proc/stat").open() as file:
-                ticks = [int(word) for word in file.readline().split()[1:9]]
-        except (OSError, ValueError):
-            yield cores / 2
-            continue
-        now = (ticks[3] + ticks[4], sum(ticks))
-        passed = max(1, now[1] - before[1])
-        yield (now[0] - before[0]) / passed * (os.cpu_count() or cores)
-        before = now

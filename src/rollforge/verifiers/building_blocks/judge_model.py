@@ -15,14 +15,18 @@ import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 import msgspec
 
+from rollforge.endpoint import MAX_RESPONSE_BYTES
 from rollforge.endpoint.client import Client, ClientOptions
 from rollforge.endpoint.model import Api, Model, ModelOptions
+from rollforge.endpoint.prices import TokenUsage
 from rollforge.errors import Failure, UsageError
+from rollforge.json_shapes import ParamsJson, Shape
 from rollforge.records import JsonFields, Response
+from rollforge.verifiers.building_blocks.verdict_fields import JudgeCostJson
 
 Messages = Sequence[Mapping[str, str]]
 
@@ -53,6 +57,8 @@ class JudgeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """How often the judge is asked again whose reply held no verdict."""
     concurrency: int = 64
     """How many requests may be under way at once."""
+    max_response_bytes: int = MAX_RESPONSE_BYTES
+    """Most bytes of one answer of the judge's server, after decompression."""
     body: JsonFields = {}
     """Further keys of the request, sent as they are."""
 
@@ -63,6 +69,10 @@ class Completion(msgspec.Struct, frozen=True):
     text: str
     input_tokens: int = 0
     output_tokens: int = 0
+    cached_tokens: int = 0
+    """Of the input."""
+    reasoning_tokens: int = 0
+    """Of the output."""
 
 
 class JudgeModel(Protocol):
@@ -107,8 +117,13 @@ class JudgeEndpoint:
             raise Failure(
                 "verifier", "verifier", f"the judge's reply is longer than {LONGEST_REPLY:,} characters"
             )
+        counted = TokenUsage.read(usage)
         return Completion(
-            response.last_text, int(usage.get("input_tokens") or 0), int(usage.get("output_tokens") or 0)
+            response.last_text,
+            int(usage.get("input_tokens") or 0),
+            int(usage.get("output_tokens") or 0),
+            counted.cached if counted else 0,
+            counted.reasoning if counted else 0,
         )
 
     async def close(self) -> None:
@@ -116,13 +131,16 @@ class JudgeEndpoint:
             await self._client.__aexit__(None, None, None)
         self._client = self._model = None
 
-    def _params(self, messages: Messages) -> JsonFields:
-        return {
-            "input": [{**message, "type": "message"} for message in messages],
+    def _params(self, messages: Messages) -> ParamsJson:
+        params: ParamsJson = {
+            "input": [
+                {"role": message["role"], "content": message["content"], "type": "message"}
+                for message in messages
+            ],
             "temperature": self._options.temperature,
             "max_output_tokens": self._options.max_output_tokens,
-            **self._options.body,
         }
+        return cast("ParamsJson", {**params, **self._options.body})
 
     async def _connected(self) -> Model:
         if self._model is None:
@@ -133,8 +151,9 @@ class JudgeEndpoint:
                     request_timeout_s=self._options.timeout,
                     retries=self._options.retries,
                     outage_patience_s=self._options.timeout,
+                    max_response_bytes=self._options.max_response_bytes,
                 ),
-                headers={"Authorization": f"Bearer {key}"} if key else None,
+                keys=[key] if key else (),
             )
             self._model = Model(self._client, ModelOptions(name=self._options.model, api=self._options.api))
             await self._client.__aenter__()
@@ -146,21 +165,29 @@ class JudgeCost:
 
     def __init__(self) -> None:
         self._calls = self._input_tokens = self._output_tokens = 0
+        self._cached_tokens = self._reasoning_tokens = 0
         self._started = time.perf_counter()
 
     def add(self, completion: Completion) -> None:
         self._calls += 1
         self._input_tokens += completion.input_tokens
         self._output_tokens += completion.output_tokens
+        self._cached_tokens += completion.cached_tokens
+        self._reasoning_tokens += completion.reasoning_tokens
 
-    def numbers(self) -> dict[str, int | float]:
+    def numbers(self) -> JudgeCostJson:
         """The cost as numbers of a verdict."""
-        return {
+        cost: JudgeCostJson = {
             "judge_calls": self._calls,
             "judge_input_tokens": self._input_tokens,
             "judge_output_tokens": self._output_tokens,
             "judge_seconds": round(time.perf_counter() - self._started, 6),
         }
+        if self._cached_tokens:
+            cost["judge_cached_tokens"] = self._cached_tokens
+        if self._reasoning_tokens:
+            cost["judge_reasoning_tokens"] = self._reasoning_tokens
+        return cost
 
 
 def new_nonce(*texts: str) -> str:
@@ -182,3 +209,8 @@ def fenced(reply: str, nonce: str) -> str | None:
         rf"^[ \t]*```verdict-{nonce}[ \t]*\n(.*?)^[ \t]*```", reply + "\n", re.MULTILINE | re.DOTALL
     )
     return blocks[-1].strip() if blocks else None
+
+
+def with_cost(verdict: Shape, cost: JudgeCost) -> Shape:
+    """The fields of a verdict, and after them what judging took."""
+    return cast("Shape", {**verdict, **cost.numbers()})

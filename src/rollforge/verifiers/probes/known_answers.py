@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from rollforge.records import JsonObject, Response, Task
+from rollforge.json_shapes import parts_in
+from rollforge.records import Response, Task
 
 GOLD_FIELDS = (
     "expected_answer",
@@ -156,19 +157,19 @@ def respaced(response: Response) -> list[tuple[str, Response]]:
     boxed = re.sub(r"(?<!\$)(\\boxed\{[^{}$]*\})(?!\$)", r"$\1$", text)
     if boxed != text:
         changes.append(("dollar signs around the box", boxed))
-    found = [(name, _with_last_text(response, changed)) for name, changed in changes if changed != text]
-    return [(name, changed) for name, changed in found if changed is not None]
+    altered = [(name, _with_last_text(response, changed)) for name, changed in changes if changed != text]
+    return [(name, changed) for name, changed in altered if changed is not None]
 
 
 def _with_last_text(response: Response, text: str) -> Response | None:
-    raw: JsonObject = copy.deepcopy(response.raw)
+    raw = copy.deepcopy(response.raw)
     for item in reversed(raw.get("output") or []):
         if not isinstance(item, dict) or item.get("type") != "message":
             continue
         if isinstance(item.get("content"), str):
             item["content"] = text
             return Response(raw)
-        parts = [part for part in item.get("content") or [] if isinstance(part, dict) and "text" in part]
+        parts = [part for part in parts_in(item.get("content")) if "text" in part]
         if len(parts) == 1:
             parts[0]["text"] = text
             return Response(raw)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from types import CodeType, ModuleType
     from typing import Any
 
+    Namespace = dict[str, Any]
+    """The globals of a program."""
+
 receive: Callable[[], bytes] = globals().get("receive")  # type: ignore[assignment]
 send: Callable[[bytes], None] = globals().get("send")  # type: ignore[assignment]
 pipes: tuple[int, int] = globals().get("pipes", (-1, -1))
@@ -58,9 +61,9 @@ def main() -> None:
             send(run_apart(compiled, namespace, open_stdin(test), may_kill))
 
 
-def prelude_namespace(prelude: list[tuple[str, str | None]]) -> dict[str, Any]:
+def prelude_namespace(prelude: list[tuple[str, str | None]]) -> Namespace:
     """What a program may use without importing it: (module, name), or (module, None) for the module."""
-    namespace: dict[str, Any] = {}
+    namespace: Namespace = {}
     for module_name, name in prelude:
         module = __import__(module_name)
         if name is None:
@@ -84,7 +87,7 @@ def compile_program(code: str) -> CodeType:
         return compile(ast.fix_missing_locations(tree), "<answer>", "exec", dont_inherit=True)
 
 
-def new_module(name: str, namespace: dict[str, Any]) -> ModuleType:
+def new_module(name: str, namespace: Namespace) -> ModuleType:
     module = type(sys)(name)
     module.__dict__.update(namespace)
     sys.modules[name] = module
@@ -101,7 +104,7 @@ def open_stdin(text: bytes) -> int:
     return stdin
 
 
-def run_apart(compiled: CodeType, namespace: dict[str, Any], stdin: int, may_kill: bool) -> bytes:
+def run_apart(compiled: CodeType, namespace: Namespace, stdin: int, may_kill: bool) -> bytes:
     """Run the program in a process of its own, so that the next test starts from a clean state."""
     pid = os.fork()
     if pid == 0:
@@ -126,14 +129,14 @@ def run_apart(compiled: CodeType, namespace: dict[str, Any], stdin: int, may_kil
     return b"O" if code == 0 else b"E"
 
 
-def run_here(compiled: CodeType, namespace: dict[str, Any], stdin: int) -> None:
+def run_here(compiled: CodeType, namespace: Namespace, stdin: int) -> None:
     """Run the program in this very process, which ends with it: a fork would cost a third of the start-up time."""
     error = be_program(compiled, namespace, stdin)
     send(b"O" if error is None else b"E" + describe(error))
     os._exit(error is not None)
 
 
-def be_program(compiled: CodeType, namespace: dict[str, Any], stdin: int) -> BaseException | None:
+def be_program(compiled: CodeType, namespace: Namespace, stdin: int) -> BaseException | None:
     """Be the program, and end as an interpreter would: threads joined, exit functions run, output flushed."""
     try:
         os.dup2(stdin, 0)
@@ -152,7 +155,7 @@ def be_program(compiled: CodeType, namespace: dict[str, Any], stdin: int) -> Bas
     return None
 
 
-def find_function(code: str, name: str, namespace: dict[str, Any]) -> Any:
+def find_function(code: str, name: str, namespace: Namespace) -> Any:
     """The function to call: a method of a `Solution`, where the code has one, else a name of the module."""
     module = new_module("answer", namespace)
     exec(compile(code, "<answer>", "exec", dont_inherit=True), module.__dict__)

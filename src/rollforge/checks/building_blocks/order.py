@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from rollforge.checks.chance import superiority, superiority_error
-from rollforge.checks.evidence import Evidence
-from rollforge.checks.finding import Place
-from rollforge.stats import Floats, Ints
+from rollforge.checks.building_blocks.chance import superiority, superiority_error
+from rollforge.checks.building_blocks.evidence import Evidence
+from rollforge.checks.building_blocks.finding import Location
+from rollforge.statistics.stats import Floats, Ints
 
 LEAST_TASKS = 8
 """Fewer tasks show no order."""
@@ -34,8 +34,8 @@ def timed(run: Evidence) -> Ints:
     """Judged positions in the order of time."""
     if "timed" not in run.shared:
         run.shared["timed"] = run.in_time[run.judged[run.in_time]]
-    found: Ints = run.shared["timed"]
-    return found
+    positions: Ints = run.shared["timed"]
+    return positions
 
 
 def when(run: Evidence, position: int) -> str:
@@ -46,7 +46,7 @@ def when(run: Evidence, position: int) -> str:
     return f"{line}, {datetime.fromtimestamp(run.started[position], UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def place_of(run: Evidence, first: int, last: int) -> Place:
+def location_of(run: Evidence, first: int, last: int) -> Location:
     """A stretch of the run, for a finding."""
     return {
         "first_line": int(run.line[first]),
@@ -86,10 +86,10 @@ def same_name(run: Evidence, inside: Ints, around: Ints) -> str:
     for kind in ("agent", *run.family_fields):
         names = run.agent if kind == "agent" else run.family(kind)
         codes = names.codes[inside]
-        known = codes[codes >= 0]
-        if len(names.names) < 2 or not len(known):
+        named_codes = codes[codes >= 0]
+        if len(names.names) < 2 or not len(named_codes):
             continue
-        code = int(np.bincount(known).argmax())
+        code = int(np.bincount(named_codes).argmax())
         if (codes == code).mean() > 0.95 and (names.codes[around] == code).mean() < 0.05:
             return f"they are all of {kind} {names.names[code]!r}"
     return ""
@@ -100,21 +100,21 @@ def sorted_tasks(run: Evidence, side: Ints, falls: bool, sorted_z: float) -> str
 
     Sorted tasks end in a stretch of equal rewards without any fault. A side on which all tasks score the same is inconclusive.
     """
-    means, places = task_means(run, side, run.scaled)
+    means, positions = task_means(run, side, run.scaled)
     if np.ptp(means) == 0:
         return "the rewards beside them are all alike too"
-    correlation = float(np.corrcoef(_ranks(means), _ranks(places))[0, 1])
+    correlation = float(np.corrcoef(_ranks(means), _ranks(positions))[0, 1])
     z = -correlation * math.sqrt(len(means) - 1) * (1 if falls else -1)
     return "tasks seem to be sorted by difficulty" if z > sorted_z else ""
 
 
-def most_at_end(means: Floats, places: Floats) -> float:
-    """Upper bound for a task at the last place, extrapolating a drift along the places even if it may be chance.
+def most_at_end(means: Floats, positions: Floats) -> float:
+    """Upper bound for a task at the last position, extrapolating a drift over positions even if it may be chance.
 
     A drift too weak to prove that tasks are sorted still weakens the accusation.
     """
     n = len(means)
-    centred = places - places.mean()
+    centred = positions - positions.mean()
     spread = float((centred**2).sum())
     if n < 3 or spread == 0:
         return float(means.mean())
@@ -127,13 +127,13 @@ def most_at_end(means: Floats, places: Floats) -> float:
 
 
 def task_means(run: Evidence, positions: Ints, values: Floats) -> tuple[Floats, Floats]:
-    """Mean value and mean place of each task among these rollouts."""
+    """Mean value and mean position of each task among these rollouts."""
     groups = run.group[positions]
     counts = np.bincount(groups, minlength=run.groups)
     sums = np.bincount(groups, weights=values[positions], minlength=run.groups)
-    places = np.bincount(groups, weights=np.arange(len(positions)), minlength=run.groups)
-    known = counts > 0
-    return sums[known] / counts[known], places[known] / counts[known]
+    position_sums = np.bincount(groups, weights=np.arange(len(positions)), minlength=run.groups)
+    has_rollouts = counts > 0
+    return sums[has_rollouts] / counts[has_rollouts], position_sums[has_rollouts] / counts[has_rollouts]
 
 
 def _ranks(values: Floats) -> Floats:

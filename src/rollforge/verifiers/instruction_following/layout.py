@@ -75,8 +75,8 @@ def constrained_response(text: str, arguments: Arguments) -> bool:
 
 
 def number_highlighted_sections(text: str, arguments: Arguments) -> bool:
-    single = [found for found in re.findall(r"\*[^\n\*]*\*", text) if found.strip("*").strip()]
-    double = [found for found in re.findall(r"\*\*[^\n\*]*\*\*", text) if found[2:-2].strip()]
+    single = [marked for marked in re.findall(r"\*[^\n\*]*\*", text) if marked.strip("*").strip()]
+    double = [marked for marked in re.findall(r"\*\*[^\n\*]*\*\*", text) if marked[2:-2].strip()]
     return len(single) + len(double) >= count_of(arguments, "num_highlights")
 
 
@@ -98,14 +98,12 @@ def json_format(text: str, arguments: Arguments) -> bool:
 
 
 def title(text: str, arguments: Arguments) -> bool:
-    return any(found.lstrip("<").rstrip(">").strip() for found in re.findall(r"<<[^\n]+>>", text))
+    return any(marked.lstrip("<").rstrip(">").strip() for marked in re.findall(r"<<[^\n]+>>", text))
 
 
 def sentence_hyphens(text: str, arguments: Arguments) -> bool:
     sentences = split_sentences(text.replace("-", " "))
-    return all(
-        given == given.strip() == right for given, right in zip(text.split("-"), sentences, strict=False)
-    )
+    return all(part == part.strip() == right for part, right in zip(text.split("-"), sentences, strict=False))
 
 
 def square_brackets(text: str, arguments: Arguments) -> bool:
@@ -113,17 +111,17 @@ def square_brackets(text: str, arguments: Arguments) -> bool:
 
 
 def bigram_wrapping(text: str, arguments: Arguments) -> bool:
-    found = text.split()
+    tokens = text.split()
     return all(
         left.startswith("<<") and right.endswith(">>")
-        for left, right in zip(found[::2], found[1::2], strict=False)
+        for left, right in zip(tokens[::2], tokens[1::2], strict=False)
     )
 
 
 def two_responses(text: str, arguments: Arguments) -> bool:
     parts = [part.strip() for part in text.split("******")]
-    given = [part for part in parts if part]
-    return all(parts[1:-1]) and len(given) == 2 and given[0] != given[1]
+    responses = [part for part in parts if part]
+    return all(parts[1:-1]) and len(responses) == 2 and responses[0] != responses[1]
 
 
 def quotation(text: str, arguments: Arguments) -> bool:
@@ -139,8 +137,8 @@ def counting_composition(text: str, arguments: Arguments) -> bool:
     sentences, length = count_of(arguments, "n_sent"), count_of(arguments, "n_words")
     parts = _RULE.split(text)
     for part in parts:
-        found = split_sentences(part)
-        if len(found) != sentences or any(len(tokens(sentence)) != length for sentence in found):
+        written = split_sentences(part)
+        if len(written) != sentences or any(len(tokens(sentence)) != length for sentence in written):
             return False
     return _paragraphs(parts) == 3
 

@@ -185,11 +185,11 @@ class RunningJudge:
         while key in self._running and key not in self._known:
             # If the first call fails, each waiter calls again: a failure belongs to its own call.
             await self._first_call(key)
-        known = self._known.get(key)
-        if known is not None:
+        earlier_ruling = self._known.get(key)
+        if earlier_ruling is not None:
             self._counters.shared += 1
-            self._known[key] = (known[0], known[1] + 1)
-            return Ruling(known[0], 0.0, known[1] + 1)
+            self._known[key] = (earlier_ruling[0], earlier_ruling[1] + 1)
+            return Ruling(earlier_ruling[0], 0.0, earlier_ruling[1] + 1)
         if self._cache is not None:
             cached = self._cache.get(key)
             if cached is not None:
@@ -298,7 +298,8 @@ def make_judge(
     engine: CallEngine = loop
     is_inline = verifier.is_async or (verifier.is_cheap and verifier.is_cheap_for is None)
     if workers != 0 and not is_inline:
-        from rollforge.verifiers.running.pool import MixedEngine, WorkerPool
+        from rollforge.verifiers.running.engines import MixedEngine
+        from rollforge.verifiers.running.worker_pool import WorkerPool
 
         pool = WorkerPool(verifier, workers=workers, timeout=timeout, memory_mb=memory_mb, output=output)
         engine = pool if verifier.is_cheap_for is None else MixedEngine(loop, pool, verifier.is_cheap_for)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from rollforge.records import JsonFields, Response, Task
-from rollforge.verifiers.answer_limit import AnswerTooSlow, answer_limit
+from rollforge.records import Response, Task
 from rollforge.verifiers.base import load_verifier
-from rollforge.verifiers.running.pool import PoolOnDemand, WorkerPool
+from rollforge.verifiers.building_blocks.answer_limit import AnswerTooSlow, answer_limit
+from rollforge.verifiers.building_blocks.verdict_fields import SearchJson
+from rollforge.verifiers.running.engines import PoolOnDemand
+from rollforge.verifiers.running.worker_pool import WorkerPool
 
 SECONDS = 10.0
 """What one search may take."""
@@ -36,14 +38,14 @@ class Extractor:
         if not regex:
             return text
         _, (verdict,) = await self._pool.run(Task({"text": text, "regex": regex}), [_NOTHING])
-        found: str | None = verdict.details.get("extracted")
-        return found
+        extracted: str | None = verdict.details.get("extracted")
+        return extracted
 
     async def close(self) -> None:
         await self._pool.close()
 
 
-def search(task: Task, response: Response) -> JsonFields:
+def search(task: Task, response: Response) -> SearchJson:
     """One search, in the shape of a verdict."""
     try:
         with answer_limit():

@@ -13,14 +13,14 @@ import threading
 import time
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 ANSWER_SECONDS = 5.0
 """CPU time that one answer may take, unless the verifier has an option for it."""
 REPEAT_SECONDS = 0.25
 """The exception is raised again after this time, in case a library swallowed the first one."""
 
-TIMED_OUT = "timed_out"
+TIMED_OUT: Final = "timed_out"
 """The field of a verdict on an answer that ran out of time."""
 
 
