@@ -7,7 +7,7 @@ are objects, as the format wants them; a call whose arguments are no object cann
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypedDict
 
 import msgspec
 
@@ -20,7 +20,6 @@ from rollforge.exporters.examples import Demonstration, Kind
 from rollforge.exporters.form import Layout
 from rollforge.exporters.snippets import fenced, files_of
 from rollforge.exporters.writer import RowWriter
-from rollforge.records import JsonObject
 
 VERSION = "ATIF-v1.5"
 _SOURCES = {"system": "system", "developer": "system", "user": "user", "assistant": "agent"}
@@ -62,8 +61,40 @@ class _Extra(msgspec.Struct, forbid_unknown_fields=True):
     rollout: int
 
 
-def _steps(example: Demonstration, write: RowWriter, column: str) -> list[JsonObject]:
-    steps: list[JsonObject] = []
+class _CallLine(TypedDict):
+    tool_call_id: str
+    function_name: str
+    arguments: msgspec.Raw
+
+
+class _ResultLine(TypedDict, total=False):
+    content: str
+    source_call_id: str | None
+
+
+class _ObservationLine(TypedDict):
+    results: list[_ResultLine]
+
+
+class _StepLine(TypedDict, total=False):
+    """A step, ready to encode; keys appear in the order in which they are set."""
+
+    step_id: int
+    source: str
+    message: str
+    reasoning_content: str | None
+    tool_calls: list[_CallLine]
+    observation: _ObservationLine
+
+
+class _AgentLine(TypedDict, total=False):
+    name: str
+    version: str
+    tool_definitions: msgspec.Raw
+
+
+def _steps(example: Demonstration, write: RowWriter, column: str) -> list[_StepLine]:
+    steps: list[_StepLine] = []
     for message in (*example.prompt, *example.answer):
         if message.role == "tool":
             _observe(steps, message)
@@ -72,8 +103,8 @@ def _steps(example: Demonstration, write: RowWriter, column: str) -> list[JsonOb
     return steps
 
 
-def _step(message: ChatMessage, shaping: Shaping) -> JsonObject:
-    step: JsonObject = {"source": _SOURCES[message.role], "message": message.content}
+def _step(message: ChatMessage, shaping: Shaping) -> _StepLine:
+    step: _StepLine = {"source": _SOURCES[message.role], "message": message.content}
     if message.has_reasoning and shaping.reasoning != "drop":
         step["reasoning_content"] = message.reasoning
     if message.calls:
@@ -84,19 +115,19 @@ def _step(message: ChatMessage, shaping: Shaping) -> JsonObject:
     return step
 
 
-def _observe(steps: list[JsonObject], message: ChatMessage) -> None:
+def _observe(steps: list[_StepLine], message: ChatMessage) -> None:
     """Add a tool result to the last agent step; it names its call only if that step made it."""
     if not steps or steps[-1]["source"] != "agent":
         steps.append({"step_id": len(steps) + 1, "source": "agent", "message": ""})
     step = steps[-1]
-    result: JsonObject = {"content": message.content}
+    result: _ResultLine = {"content": message.content}
     if message.call_id in [call["tool_call_id"] for call in step.get("tool_calls", ())]:
         result["source_call_id"] = message.call_id
     step.setdefault("observation", {"results": []})["results"].append(result)
 
 
-def _agent(example: Demonstration, write: RowWriter, column: str) -> JsonObject:
-    agent: JsonObject = {"name": example.agent or "agent", "version": "unknown"}
+def _agent(example: Demonstration, write: RowWriter, column: str) -> _AgentLine:
+    agent: _AgentLine = {"name": example.agent or "agent", "version": "unknown"}
     if example.tools is not None:
         agent["tool_definitions"] = msgspec.Raw(example.tools)
     return agent
@@ -153,7 +184,13 @@ class AtifExporter(Exporter):
                 yield f"step {step.step_id} observes a call that it did not make"
 
     def snippet(
-        self, recipe: str, kind: Kind, files: Mapping[str, list[str]], layout: Layout = "messages"
+        self,
+        recipe: str,
+        kind: Kind,
+        files: Mapping[str, list[str]],
+        layout: Layout = "messages",
+        *,
+        has_verifier: bool = False,
     ) -> str:
         lines = [
             "import json",

@@ -88,7 +88,13 @@ class AxolotlExporter(Exporter):
                 yield "a side is not the assistant's"
 
     def snippet(
-        self, recipe: str, kind: Kind, files: Mapping[str, list[str]], layout: Layout = "messages"
+        self,
+        recipe: str,
+        kind: Kind,
+        files: Mapping[str, list[str]],
+        layout: Layout = "messages",
+        *,
+        has_verifier: bool = False,
     ) -> str:
         entry: JsonFields = {"type": "chat_template.default" if kind == "pair" else "chat_template"}
         entry["field_messages"] = "messages"

@@ -29,6 +29,7 @@ class Exporter:
 
     name: ClassVar[str]
     recipes: ClassVar[tuple[str, ...]]
+    """Built-in recipes that the trainer takes; those of other packages are like one of these."""
     columns: ClassVar[RowTables] = {}
     completion_columns: ClassVar[Columns | None] = None
     """Columns of demonstrations whose answers are all single messages, for trainers that learn the completion alone."""
@@ -111,9 +112,19 @@ class Exporter:
             yield "chosen equals rejected"
 
     def snippet(
-        self, recipe: str, kind: Kind, files: Mapping[str, list[str]], layout: Layout = "messages"
+        self,
+        recipe: str,
+        kind: Kind,
+        files: Mapping[str, list[str]],
+        layout: Layout = "messages",
+        *,
+        has_verifier: bool = False,
     ) -> str:
-        """Lines that load these files in this trainer, as Markdown."""
+        """Lines that load these files in this trainer, as Markdown.
+
+        Args:
+            has_verifier: The manifest beside the files names the verifier, so that `rollforge.rewards` can be the reward.
+        """
         raise NotImplementedError
 
     def companions(self, kind: Kind, files: Mapping[str, list[str]]) -> dict[str, str]:
@@ -123,15 +134,19 @@ class Exporter:
 
 def load_exporter(name: str) -> type[Exporter]:
     """The exporter called `name`."""
-    found: type[Exporter] = EXPORTERS.load(name)
-    return found
+    exporter: type[Exporter] = EXPORTERS.load(name)
+    return exporter
 
 
-def refuse_unsupported(exporter: type[Exporter], recipe: str) -> None:
-    """Raise when the trainer cannot take the recipe, naming the recipes it takes and other exporters."""
-    if recipe in exporter.recipes:
+def refuse_unsupported(exporter: type[Exporter], recipe: str, like: str) -> None:
+    """Raise when the trainer cannot take the recipe, naming the recipes it takes and other exporters.
+
+    Args:
+        like: the built-in recipe that `recipe` is, or makes examples like.
+    """
+    if like in exporter.recipes:
         return
-    others = [name for name in EXPORTERS.names() if recipe in load_exporter(name).recipes]
+    others = [name for name in EXPORTERS.names() if like in load_exporter(name).recipes]
     raise UsageError(
         f"{exporter.name} cannot take {recipe} data; it takes {', '.join(exporter.recipes)}",
         hint=f"exporters that take {recipe}: {', '.join(others)}",

@@ -102,7 +102,13 @@ class ChatExporter(Exporter):
     takes_groups = True
 
     def snippet(
-        self, recipe: str, kind: Kind, files: Mapping[str, list[str]], layout: Layout = "messages"
+        self,
+        recipe: str,
+        kind: Kind,
+        files: Mapping[str, list[str]],
+        layout: Layout = "messages",
+        *,
+        has_verifier: bool = False,
     ) -> str:
         names = [name for group in files.values() for name in group]
         if any(name.endswith(".parquet") for name in names):

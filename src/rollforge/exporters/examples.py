@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -11,15 +10,6 @@ from rollforge.conversations.messages import ChatMessage, TokenRecord
 
 Kind = Literal["demonstration", "pair", "labelled", "prompt", "scored", "raw"]
 """Kinds of example."""
-
-KIND_OF_RECIPE: Mapping[str, Kind] = {
-    "sft": "demonstration",
-    "dpo": "pair",
-    "kto": "labelled",
-    "rm": "pair",
-    "ppo": "prompt",
-    "grpo": "prompt",
-}
 
 
 class Demonstration(msgspec.Struct, gc=False):
@@ -88,7 +78,7 @@ class Scored(msgspec.Struct, gc=False):
     rollout: int
     tokens: list[TokenRecord]
     fidelity: str
-    """`token-exact`, `text-only` or `lossy`."""
+    """`token-exact`, `token-drift`, `text-only` or `lossy`."""
 
 
 Example = Demonstration | Pair | Labelled | Prompt | Scored

@@ -31,3 +31,11 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
     def is_columnar(self) -> bool:
         """Whether rows go into typed columns, which take values and no encoded JSON."""
         return self.container == "parquet"
+
+    def writes_like(self, other: Form) -> bool:
+        """Whether every row has the same bytes in both forms, in the same order."""
+        if (
+            not self.is_columnar and self.shaping.keys == "present"
+        ):  # a message has its own keys, whatever others have
+            other = msgspec.structs.replace(other, keys=self.keys)
+        return self == msgspec.structs.replace(other, changes=self.changes)

@@ -65,7 +65,13 @@ class GymExporter(Exporter):
                 yield "reward_gap is not above zero"
 
     def snippet(
-        self, recipe: str, kind: Kind, files: Mapping[str, list[str]], layout: Layout = "messages"
+        self,
+        recipe: str,
+        kind: Kind,
+        files: Mapping[str, list[str]],
+        layout: Layout = "messages",
+        *,
+        has_verifier: bool = False,
     ) -> str:
         read = f"rows = [json.loads(line) for name in {files_of(files)!r} for line in open(name, encoding='utf-8')]"
         return fenced("python", ["import json", read])

@@ -8,7 +8,7 @@ the text.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypedDict
 
 import msgspec
 
@@ -21,11 +21,24 @@ from rollforge.exporters.examples import Demonstration, Kind, Labelled, Pair
 from rollforge.exporters.form import Layout
 from rollforge.exporters.snippets import config, fenced, files_of
 from rollforge.exporters.writer import RowWriter
-from rollforge.records import JsonFields, to_json
+from rollforge.records import to_json
 
 _ASKING = ("human", "observation")
 _ANSWERING = ("gpt", "function_call")
 _ROLES = {"user": "human", "tool": "observation", "assistant": "gpt"}
+
+
+TurnLine = TypedDict("TurnLine", {"from": str, "value": object})
+"""A sharegpt message, ready to encode."""
+
+
+class DatasetEntryJson(TypedDict, total=False):
+    """An entry of `dataset_info.json`."""
+
+    file_name: str
+    formatting: str
+    columns: dict[str, str]
+    ranking: bool
 
 
 class ShareGptTurn(msgspec.Struct, forbid_unknown_fields=True, rename={"speaker": "from"}):
@@ -35,7 +48,7 @@ class ShareGptTurn(msgspec.Struct, forbid_unknown_fields=True, rename={"speaker"
     value: str
 
 
-def _turns(example: Demonstration | Labelled | Pair, write: RowWriter, column: str) -> list[JsonFields]:
+def _turns(example: Demonstration | Labelled | Pair, write: RowWriter, column: str) -> list[TurnLine]:
     """The turns without the leading system text: all of them, or those of the prompt for a pair."""
     is_open = isinstance(example, Pair)
     messages = example.prompt if isinstance(example, Pair) else example.prompt + example.answer
@@ -57,7 +70,7 @@ def _system(example: Demonstration | Labelled | Pair, write: RowWriter, column: 
     return prompt[0].content if prompt and prompt[0].role == "system" else ""
 
 
-def _turn(message: ChatMessage, shaping: Shaping) -> JsonFields:
+def _turn(message: ChatMessage, shaping: Shaping) -> TurnLine:
     if message.role == "system":
         raise Inexpressible("system message inside the conversation")
     if message.calls and not message.content:
@@ -125,7 +138,13 @@ class LlamaFactoryExporter(Exporter):
                 yield "a side is not the assistant's"
 
     def snippet(
-        self, recipe: str, kind: Kind, files: Mapping[str, list[str]], layout: Layout = "messages"
+        self,
+        recipe: str,
+        kind: Kind,
+        files: Mapping[str, list[str]],
+        layout: Layout = "messages",
+        *,
+        has_verifier: bool = False,
     ) -> str:
         wanted = {
             "stage": recipe,
@@ -142,10 +161,10 @@ class LlamaFactoryExporter(Exporter):
             columns |= {"chosen": "chosen", "rejected": "rejected"}
         if kind == "labelled":
             columns["kto_tag"] = "label"
-        entries: JsonFields = {}
+        entries: dict[str, DatasetEntryJson] = {}
         for split, names in files.items():
             for entry_name, name in zip(_entry_names(split, names), names, strict=True):
-                entry: JsonFields = {"file_name": name, "formatting": "sharegpt", "columns": columns}
+                entry: DatasetEntryJson = {"file_name": name, "formatting": "sharegpt", "columns": columns}
                 if kind == "pair":
                     entry["ranking"] = True
                 entries[entry_name] = entry

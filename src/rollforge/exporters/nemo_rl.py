@@ -9,7 +9,7 @@ go into the system text. A column called `task_name` would break its loaders and
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 import msgspec
 
@@ -22,7 +22,7 @@ from rollforge.exporters.examples import Kind, Pair
 from rollforge.exporters.form import Container, Form, Layout
 from rollforge.exporters.snippets import config, fenced
 from rollforge.exporters.writer import RowWriter
-from rollforge.records import JsonFields
+from rollforge.json_shapes import RowJson
 
 
 class _Completion(msgspec.Struct, forbid_unknown_fields=True):
@@ -30,7 +30,12 @@ class _Completion(msgspec.Struct, forbid_unknown_fields=True):
     completion: list[ReadMessage]
 
 
-def _completions(example: Pair, write: RowWriter, column: str) -> list[JsonFields]:
+class _CompletionLine(TypedDict):
+    rank: int
+    completion: object
+
+
+def _completions(example: Pair, write: RowWriter, column: str) -> list[_CompletionLine]:
     """Both sides by rank; their messages share the keys of one column."""
     return [
         {"rank": rank, "completion": write.messages(side, "completion")}
@@ -96,7 +101,13 @@ class NemoRlExporter(Exporter):
                 yield "chosen equals rejected"
 
     def snippet(
-        self, recipe: str, kind: Kind, files: Mapping[str, list[str]], layout: Layout = "messages"
+        self,
+        recipe: str,
+        kind: Kind,
+        files: Mapping[str, list[str]],
+        layout: Layout = "messages",
+        *,
+        has_verifier: bool = False,
     ) -> str:
         entries = {
             split: [
@@ -106,23 +117,26 @@ class NemoRlExporter(Exporter):
             for split in ("train", "validation")
             if split in files
         }
-        data = {split: found if len(found) > 1 else found[0] for split, found in entries.items()}
+        data = {split: paths if len(paths) > 1 else paths[0] for split, paths in entries.items()}
         load = "load_preference_dataset" if kind == "pair" else "load_response_dataset"
         lines = [
             f"from nemo_rl.data.datasets import {load}",
             f"parts = [{load}(part) for part in {next(iter(entries.values()), [])!r}]",
         ]
         wanted = {"data": {"shuffle": kind != "prompt", **data}}
-        return fenced("python", lines) + "\n\n" + config(wanted)
+        parts = [fenced("python", lines), config(wanted)]
+        if kind == "prompt" and has_verifier:
+            parts.append(fenced("sh", ["rollforge rewards --write nemo-rl --dataset . > environment.yaml"]))
+        return "\n\n".join(parts)
 
 
 _DATASETS = {"demonstration": "openai_format", "pair": "PreferenceDataset", "prompt": "NemoGymDataset"}
-_MORE: dict[str, JsonFields] = {
+_MORE: dict[str, dict[str, str | bool]] = {
     "demonstration": {"chat_key": "messages", "tool_key": "tools", "use_preserving_dataset": True}
 }
 
 
-def task_row_problems(row: JsonFields) -> Iterator[str]:
+def task_row_problems(row: RowJson) -> Iterator[str]:
     """Reasons why NeMo Gym would refuse the row as a task."""
     params = row.get("responses_create_params")
     if not isinstance(params, dict) or not params.get("input"):

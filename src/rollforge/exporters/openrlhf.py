@@ -26,7 +26,8 @@ from rollforge.exporters.examples import Kind
 from rollforge.exporters.form import Layout
 from rollforge.exporters.snippets import fenced, files_of
 
-_RENAMED = {"ground_truth": "label", "data_source": "datasource"}
+_RENAMED = {"task_fields": "label", "data_source": "datasource"}
+"""A reward function gets the label and no other column: the label is the task row as JSON text, with all a verifier needs."""
 _REST = {name: column for name, column in PROMPT_COLUMNS.items() if name not in _RENAMED}
 
 
@@ -66,16 +67,26 @@ class OpenRlhfExporter(Exporter):
         if kind == "demonstration" and row.messages[-1].role != "assistant":
             yield "messages do not end with the assistant"
         first = {"demonstration": "messages", "pair": "prompt"}.get(kind, "input")
-        asked = getattr(row, first)
-        if len(asked) < 2 and all(message.role == "system" for message in asked):
+        prompt_messages = getattr(row, first)
+        if len(prompt_messages) < 2 and all(message.role == "system" for message in prompt_messages):
             yield f"{first} has no message beside the system text"
 
     def snippet(
-        self, recipe: str, kind: Kind, files: Mapping[str, list[str]], layout: Layout = "messages"
+        self,
+        recipe: str,
+        kind: Kind,
+        files: Mapping[str, list[str]],
+        layout: Layout = "messages",
+        *,
+        has_verifier: bool = False,
     ) -> str:
         file = ",".join(files_of(files))
         module, flags = _COMMANDS[kind if recipe != "rm" else "rm"]
-        return fenced("sh", [f"python -m openrlhf.cli.{module} {flags.format(file=file)}"])
+        command = f"python -m openrlhf.cli.{module} {flags.format(file=file)}"
+        if kind != "prompt":
+            return fenced("sh", [command])
+        write = ["rollforge rewards --write openrlhf --dataset . > reward.py"] if has_verifier else []
+        return fenced("sh", [*write, f"{command} --reward.remote_url reward.py"])
 
 
 _COMMANDS = {

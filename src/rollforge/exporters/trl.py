@@ -69,7 +69,13 @@ class TrlExporter(Exporter):
             yield "margin is not above zero"
 
     def snippet(
-        self, recipe: str, kind: Kind, files: Mapping[str, list[str]], layout: Layout = "messages"
+        self,
+        recipe: str,
+        kind: Kind,
+        files: Mapping[str, list[str]],
+        layout: Layout = "messages",
+        *,
+        has_verifier: bool = False,
     ) -> str:
         trainer, config, extra = _TRAINERS[recipe]
         if kind == "demonstration" and layout == "completion":
@@ -77,19 +83,23 @@ class TrlExporter(Exporter):
         samples = trainer in ("GRPOTrainer", "RLOOTrainer")
         lines = [
             *load_lines(files),
+            *([_ADAPTER] if samples and has_verifier else []),
             f"from trl import {config}, {trainer}",
             "",
-            *(_REWARD if samples else ()),
+            *(_REWARD if samples and not has_verifier else ()),
             f"trainer = {trainer}(",
             '    model="YOUR_MODEL",',
             f'    args={config}(output_dir="out"{extra}),',
             '    train_dataset=data["train"],',
         ]
         if samples:
-            lines.append("    reward_funcs=your_reward,")
+            lines.append(f"    reward_funcs={_FROM_DATASET if has_verifier else 'your_reward'},")
         return fenced("python", [*lines, ")", "trainer.train()"])
 
 
+_ADAPTER = "from rollforge.rewards import reward"
+_FROM_DATASET = 'reward.from_dataset(".")'
+"""The verifier that judged the rollouts, with its options, out of the manifest beside the files."""
 _REWARD = (
     "def your_reward(completions, ground_truth, **columns):  # replace it by your own; every column comes by its name",
     '    return [float(truth in answer[-1]["content"]) for answer, truth in zip(completions, ground_truth)]',

@@ -97,7 +97,13 @@ class VerlExporter(Exporter):
             yield "messages have nothing to train on"
 
     def snippet(
-        self, recipe: str, kind: Kind, files: Mapping[str, list[str]], layout: Layout = "messages"
+        self,
+        recipe: str,
+        kind: Kind,
+        files: Mapping[str, list[str]],
+        layout: Layout = "messages",
+        *,
+        has_verifier: bool = False,
     ) -> str:
         train, validation = files_of(files), files_of(files, "validation")
         if kind == "pair":
@@ -114,19 +120,29 @@ class VerlExporter(Exporter):
             wanted |= {"messages_key": "messages", "truncation": "right", "ignore_input_ids_mismatch": True}
             return _command("sft_trainer", {"data": wanted})
         wanted |= {"prompt_key": "prompt", "reward_fn_key": "data_source", "shuffle": False}
-        scoring = {"path": "your_reward.py", "name": "score"}
-        return _command("main_ppo", {"data": wanted, "custom_reward_function": scoring})
+        if not has_verifier:
+            scoring = {"path": "your_reward.py", "name": "compute_score"}
+            return _command("main_ppo", {"data": wanted, "reward.custom_reward_function": scoring})
+        return _command("main_ppo", {"data": wanted, "reward.custom_reward_function": _SCORING})
+
+
+_SCORING: JsonFields = {
+    "path": '"$(rollforge rewards --path verl)"',
+    "name": "compute_score",
+    "+reward_kwargs.dataset": '"$PWD"',
+}
+"""The adapter of `rollforge.rewards` with the verifier that the manifest names; the shell fills in both paths."""
 
 
 def _command(program: str, wanted: JsonObject) -> str:
-    """The command that starts a trainer with these settings, and the settings as part of its configuration file."""
+    """The command that starts a trainer with these settings, and those about data as part of its configuration file."""
     words = [
-        f"{section}.{key}={_word(value)}"
+        f"{'+' if key.startswith('+') else ''}{section}.{key.removeprefix('+')}={_word(value)}"
         for section, values in wanted.items()
         for key, value in values.items()
     ]
     lines = [f"python -m verl.trainer.{program} {words[0]} {words[1]} \\", "  " + " ".join(words[2:])]
-    return fenced("sh", lines) + "\n\n" + config(wanted)
+    return fenced("sh", lines) + "\n\n" + config({"data": wanted["data"]})
 
 
 def _word(value: object) -> str:

@@ -36,23 +36,23 @@ class RowWriter:
         else:
             rows, used = shape_for_lines(messages, shaping, keys)
         if used:
-            self.used |= _qualified(column, used)
+            self.used |= qualified(column, used)
         return rows
 
     def prompt(self, prompt: list[ChatMessage], column: str, tools: bytes | None = None) -> list[Any]:
         """The messages of a prompt. The rollouts of a task share their prompt, so its encoded lines are cached."""
         if self.form.is_columnar:
             return self.messages(prompt, column, tools)
-        known = self._prompt
-        if known is None or known[0] is not prompt or known[1] is not tools:
+        cached_prompt = self._prompt
+        if cached_prompt is None or cached_prompt[0] is not prompt or cached_prompt[1] is not tools:
             before, self.used = self.used, set()
             rows = self.messages(prompt, column, tools)
             encoded = [msgspec.Raw(msgspec.json.encode(row)) for row in rows]
-            known = self._prompt = (prompt, tools, encoded, frozenset(self.used))
+            cached_prompt = self._prompt = (prompt, tools, encoded, frozenset(self.used))
             self.used |= before
         else:
-            self.used |= known[3]
-        return known[2]
+            self.used |= cached_prompt[3]
+        return cached_prompt[2]
 
     def tools(self, tools: bytes | None) -> object:
         """The value of a `tools` column: a JSON text, a list, or null."""
@@ -70,5 +70,6 @@ class RowWriter:
 
 
 @cache
-def _qualified(column: str, keys: frozenset[str]) -> frozenset[str]:
+def qualified(column: str, keys: frozenset[str]) -> frozenset[str]:
+    """Keys of messages as `column.key`."""
     return frozenset(f"{column}.{key}" for key in keys)

@@ -7,24 +7,27 @@ later count, as they do in every other command. The same run and options give th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
 
 from rollforge.buffer import Buffer, open_buffer
-from rollforge.errors import UsageError
+from rollforge.errors import DataError, UsageError
 from rollforge.experience import Experience, RowSource, experiences_from_row, to_row
-from rollforge.experience.rollouts import USAGE
+from rollforge.experience.from_rollout import USAGE
 from rollforge.index import Index, open_index
-from rollforge.operators.chain import Pipeline, read_pipeline
-from rollforge.records import OWN_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject, from_json, to_json
+from rollforge.json_shapes import OwnJson, RowJson, without
+from rollforge.operators.chain import LedgerRow, Pipeline, read_pipeline
+from rollforge.records import OWN_KEY, ROLLOUT_KEY, TASK_KEY, to_json
 from rollforge.sinks.base import SinkOptions, Sinks, open_sinks
 from rollforge.store import RunFiles, read_manifest, replacing, run_id
+from rollforge.store.outputs import refuse_output
+from rollforge.store.reading import read_row
 
 _JUDGE = ("verifier", "fingerprint", "mode")
 """Who gave the verdict that counts."""
@@ -65,7 +68,7 @@ class ExperiencesResult(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     fidelity: dict[str, int]
     """Label → experiences that came out with it."""
-    ledgers: list[JsonObject]
+    ledgers: list[LedgerRow]
     duplicates: int = 0
     """Experiences the buffer already knew."""
 
@@ -74,6 +77,8 @@ def make_experiences(options: ExperienceOptions) -> ExperiencesResult:
     """Turn the run into experiences."""
     if options.step_size < 1:
         raise UsageError(f"--step-size must be at least 1, not {options.step_size}")
+    if options.out is not None:
+        refuse_output(options.out, reads=[options.run, *([options.pipeline] if options.pipeline else [])])
     pipeline = read_pipeline(options.pipeline) if options.pipeline else Pipeline([])
     files = RunFiles(options.run)
     with ExitStack() as stack:
@@ -84,11 +89,12 @@ def make_experiences(options: ExperienceOptions) -> ExperiencesResult:
         fidelity: Counter[str] = Counter()
         rollouts = seen = steps = 0
         for step, rows in enumerate(_steps(index, options), start=1):
+            _refuse_odd(rows, files)
             made = [experience for row in rows for experience in experiences_from_row(row, source)]
-            kept, metrics = pipeline.run(made)
-            writer.write(kept)
+            kept_experiences, metrics = pipeline.run(made)
+            writer.write(kept_experiences)
             sinks.log(metrics, step=step)
-            fidelity.update(experience.fidelity for experience in kept)
+            fidelity.update(experience.fidelity for experience in kept_experiences)
             rollouts, seen, steps = rollouts + len(rows), seen + len(made), step
         return ExperiencesResult(
             run=options.run,
@@ -102,6 +108,17 @@ def make_experiences(options: ExperienceOptions) -> ExperiencesResult:
             ledgers=[ledger.to_row() for ledger in pipeline.ledgers],
             duplicates=writer.duplicates,
         )
+
+
+def _refuse_odd(rows: Sequence[Mapping[str, object]], files: RunFiles) -> None:
+    for row in rows:
+        response = row.get("response")
+        if response is not None and not isinstance(response, dict):
+            raise DataError(
+                f"{files.rollouts}: the response of task {row.get(TASK_KEY)}, rollout {row.get(ROLLOUT_KEY)} is a "
+                f"{type(response).__name__}, not an object: are these rollouts?",
+                hint=f"see the line: rollforge validate {files.rollouts}",
+            )
 
 
 def _source(options: ExperienceOptions, files: RunFiles) -> RowSource:
@@ -129,12 +146,22 @@ def _open_sinks(options: ExperienceOptions, files: RunFiles) -> Sinks:
     return open_sinks(() if options.dry_run else options.sinks, where, profile=options.profile)
 
 
-def _steps(index: Index, options: ExperienceOptions) -> Iterator[list[JsonObject]]:
+def _steps(index: Index, options: ExperienceOptions) -> Iterator[list[RowJson]]:
     """Rows of `step_size` tasks at a time, with the rewards and numbers that count."""
     numbers = [name for name in index.numbers if name not in ("reward", *USAGE) and "." not in name]
-    known = set(index.columns())
-    columns = ["row", "task", "rollout", *_JUDGE, *(name for name in ("reward", *numbers) if name in known)]
+    index_columns = set(index.columns())
+    columns = [
+        "row",
+        "task",
+        "rollout",
+        *_JUDGE,
+        *(name for name in ("reward", *numbers) if name in index_columns),
+    ]
     table = index.table(columns, where=options.where, order_by="task, rollout")
+    if not table.num_rows and options.where is not None:
+        raise UsageError(
+            f"no rollout matches --where {options.where!r}", hint="ask for others, or leave --where out"
+        )
     if not table.num_rows:
         return
     tasks = np.asarray(table.column("task"), dtype=np.int64)
@@ -144,30 +171,32 @@ def _steps(index: Index, options: ExperienceOptions) -> Iterator[list[JsonObject
     for start, end in pairwise([*firsts, table.num_rows]):
         facts = table.slice(start, end - start).to_pylist()
         lines = index.read([fact["row"] for fact in facts])
-        rows = [from_json(line) for line in lines]
-        for row, fact in zip(rows, facts, strict=True):
+        rows: list[RowJson] = []
+        for line, fact in zip(lines, facts, strict=True):
+            row = read_row(line)
             if fact["row"] in later:
-                row[OWN_KEY] = (row.get(OWN_KEY) or {}) | {key: fact[key] for key in _JUDGE}
-                if options.verifier:
-                    _forget(numbers, row)
-                    _forget(of_rows, fact)
-            _put(row, fact)
+                judge = {key: fact[key] for key in _JUDGE}
+                row[OWN_KEY] = cast("OwnJson", {**(row.get(OWN_KEY) or {}), **judge})
+                if options.verifier:  # numbers of another verifier go
+                    row, fact = without(row, set(numbers)), without(fact, of_rows)
+            rows.append(_joined(row, fact))
         yield rows
 
 
-def _forget(names: Iterable[str], record: dict[str, Any]) -> None:
-    """Take numbers of another verifier out of a record."""
-    for name in names:
-        record.pop(name, None)
-
-
-def _put(row: JsonObject, fact: dict[str, Any]) -> None:
-    """Put into the row what the index says about it: later verdicts, and keys older files lack."""
-    row[TASK_KEY], row[ROLLOUT_KEY] = fact["task"], fact["rollout"]
-    row["reward"] = fact.get("reward")
-    for name, value in fact.items():
-        if value is not None and name not in ("row", "task", "rollout", *_JUDGE):
-            row[name] = value
+def _joined(row: RowJson, fact: dict[str, Any]) -> RowJson:
+    """The row with what the index says about it: later verdicts, and keys older files lack."""
+    named: RowJson = {
+        **row,
+        TASK_KEY: fact["task"],
+        ROLLOUT_KEY: fact["rollout"],
+        "reward": fact.get("reward"),
+    }
+    numbers = {
+        name: value
+        for name, value in fact.items()
+        if value is not None and name not in ("row", "task", "rollout", *_JUDGE)
+    }
+    return cast("RowJson", {**named, **numbers})
 
 
 class _NotCommitted(Exception):
@@ -180,15 +209,15 @@ class _Writer:
     def __init__(self, options: ExperienceOptions, files: RunFiles) -> None:
         wants_file = not options.dry_run and (options.out is not None or options.buffer is None)
         self._path = (Path(options.out) if options.out else files.experiences) if wants_file else None
-        self._place = None if options.dry_run else options.buffer
+        self._target = None if options.dry_run else options.buffer
         self._buffer: Buffer | None = None
         self._file: Any = None
         self._stack = ExitStack()
         self.duplicates = 0
 
     def __enter__(self) -> _Writer:
-        if self._place is not None:
-            self._buffer = open_buffer(self._place)
+        if self._target is not None:
+            self._buffer = open_buffer(self._target)
         if self._path is not None:
             self._file = self._stack.enter_context(replacing(self._path))
         return self

@@ -14,6 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import cast
 
 import msgspec
 import numpy as np
@@ -21,15 +22,17 @@ from numpy.typing import NDArray
 
 from rollforge.buffer import Buffer
 from rollforge.experience import RowSource, experiences_from_row
-from rollforge.experience.rollouts import USAGE, row_metrics
+from rollforge.experience.from_rollout import USAGE, row_metrics
 from rollforge.index import open_index
+from rollforge.json_shapes import OwnJson, RowJson
 from rollforge.metrics.fold import StepFold
 from rollforge.metrics.names import is_metric
 from rollforge.operators.chain import Pipeline
-from rollforge.records import OWN_KEY, ROLLOUT_KEY, TASK_KEY, JsonObject, Response, from_json
+from rollforge.records import OWN_KEY, ROLLOUT_KEY, TASK_KEY, Response, from_json
 from rollforge.sinks.base import Sinks
 from rollforge.sinks.jsonl import read_metrics
 from rollforge.store import RunFiles
+from rollforge.store.reading import read_row
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +61,7 @@ class _Step:
         self.ends: dict[int, float] = {}
         self.generated_s = 0.0
         self.tokens = 0
-        self.rows: list[JsonObject] = []
+        self.rows: list[RowJson] = []
 
 
 class StepMonitor:
@@ -91,14 +94,14 @@ class StepMonitor:
             self._step(task).unsettled += 1
         failing = np.repeat(tasks, given_up).tolist()
         failed = Counter(self._number(task) for task in failing)
-        places = self._places()
-        finished = Counter(number for _, number in places)
+        rows_and_steps = self._rows_and_steps()
+        finished = Counter(number for _, number in rows_and_steps)
         reported = {
             number
             for number, runs in reported_steps(self._files).items()
             if number not in self._steps and runs == (finished[number], failed[number])
         }
-        for row in self._read([place for place, number in places if number not in reported]):
+        for row in self._read([row for row, number in rows_and_steps if number not in reported]):
             self.finished(row)
         for task in failing:
             if self._number(task) not in reported:
@@ -107,20 +110,20 @@ class StepMonitor:
             if not self._steps[number].unsettled:
                 self._report(number)
 
-    def _places(self) -> list[tuple[int, int]]:
+    def _rows_and_steps(self) -> list[tuple[int, int]]:
         """Every row on disk of the run's tasks: where it is, and its step."""
         if not self._files.rollouts.exists() or not self._files.rollouts.stat().st_size:
             return []
         with open_index(self._files.rollouts) as index:
             table = index.table(["row", "task"])
         rows = zip(table.column("row").to_pylist(), table.column("task").to_pylist(), strict=True)
-        return [(place, self._number(task)) for place, task in rows if self._is_known(task)]
+        return [(row, self._number(task)) for row, task in rows if self._is_known(task)]
 
-    def _read(self, places: list[int]) -> list[JsonObject]:
-        if not places:
+    def _read(self, rows: list[int]) -> list[RowJson]:
+        if not rows:
             return []
         with open_index(self._files.rollouts) as index:
-            return [from_json(line) for line in index.read(places)]
+            return [read_row(line) for line in index.read(rows)]
 
     def _is_known(self, task: int | None) -> bool:
         return task is not None and 0 <= task < len(self._rank_by_task) and self._rank_by_task[task] >= 0
@@ -132,11 +135,11 @@ class StepMonitor:
     def _step(self, task: int) -> _Step:
         return self._steps.setdefault(self._number(task), _Step())
 
-    def finished(self, row: JsonObject) -> None:
+    def finished(self, row: RowJson) -> None:
         task = int(row[TASK_KEY])
         step = self._step(task)
         step.fold.add(task, rollout_metrics(row), order=row[ROLLOUT_KEY])
-        own = row.get(OWN_KEY) or {}
+        own = row.get(OWN_KEY) or OwnJson()
         started, seconds = own.get("started"), own.get("seconds")
         if started is not None and seconds is not None:
             step.starts[task] = min(started, step.starts.get(task, math.inf))
@@ -186,9 +189,9 @@ class StepMonitor:
         rows = sorted(step.rows, key=lambda row: (row[TASK_KEY], row[ROLLOUT_KEY]))
         source = msgspec.structs.replace(stream.source, run=self._run)
         made = [experience for row in rows for experience in experiences_from_row(_plain(row), source)]
-        kept, metrics = stream.pipeline.run(made)
+        kept_experiences, metrics = stream.pipeline.run(made)
         if stream.buffer is not None:
-            stream.buffer.append(kept)
+            stream.buffer.append(kept_experiences)
         return metrics
 
     async def room(self) -> None:
@@ -210,9 +213,10 @@ class StepMonitor:
         await loop.run_in_executor(None, self._reporter.shutdown)
 
 
-def _plain(row: JsonObject) -> JsonObject:
+def _plain(row: RowJson) -> RowJson:
     """The row as it reads from disk: what the writer kept as encoded bytes, decoded."""
-    return {key: from_json(value) if isinstance(value, msgspec.Raw) else value for key, value in row.items()}
+    plain = {key: from_json(value) if isinstance(value, msgspec.Raw) else value for key, value in row.items()}
+    return cast("RowJson", plain)
 
 
 def reported_steps(files: RunFiles) -> dict[int, tuple[int, int]]:
@@ -227,10 +231,10 @@ def reported_steps(files: RunFiles) -> dict[int, tuple[int, int]]:
     }
 
 
-def rollout_metrics(row: JsonObject) -> dict[str, object]:
+def rollout_metrics(row: RowJson) -> dict[str, object]:
     """The numbers of one rollout: the verdict's, usage, durations, and how the answer ended."""
     response = Response(row.get("response") or {})
-    own = row.get(OWN_KEY) or {}
+    own = row.get(OWN_KEY) or OwnJson()
     numbers: dict[str, object] = {
         metric: value for metric, value in row_metrics(row).items() if is_metric(metric)
     }
@@ -254,10 +258,10 @@ def step_metrics(step: _Step) -> dict[str, float]:
 
 
 def _spread(name: str, values: Iterable[float]) -> dict[str, float]:
-    found = list(values)
+    numbers = list(values)
     reducers: dict[str, Callable[[list[float]], float]] = {
         "mean": lambda v: math.fsum(v) / len(v),
         "max": max,
         "min": min,
     }
-    return {f"{name}/{how}": reduce(found) for how, reduce in reducers.items()} if found else {}
+    return {f"{name}/{how}": reduce(numbers) for how, reduce in reducers.items()} if numbers else {}

@@ -9,13 +9,14 @@ from pathlib import Path
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.records import JsonObject, Response, Task, from_json, has_field, to_json
+from rollforge.records import JsonObject, Response, Task, has_field, to_json
 from rollforge.rollouts import RolloutReader, TaskFields
 from rollforge.store import RunFiles, write_atomically
 from rollforge.store.lock import is_held
+from rollforge.store.reading import read_json
 from rollforge.verifiers.base import Mode, VerifierFunction, load_verifier
 from rollforge.verifiers.probes import Prober, ProbeReport
-from rollforge.verifiers.running.judge import Workers, make_judge
+from rollforge.verifiers.running.ready_verifier import Workers, make_judge
 
 AT_ONCE = 32
 
@@ -77,7 +78,7 @@ def _keep(files: RunFiles, report: ProbeReport) -> None:
     """Note the outcome in the run's manifest, where `check` finds it; a run that is being collected keeps its own."""
     if not files.manifest.exists() or is_held(files.lock):
         return
-    manifest = from_json(files.manifest.read_bytes())
+    manifest = read_json(files.manifest)
     if isinstance(manifest, dict):
         extra = manifest.get("extra")
         manifest["extra"] = {**(extra if isinstance(extra, dict) else {}), "probe": report.facts()}
@@ -86,26 +87,25 @@ def _keep(files: RunFiles, report: ProbeReport) -> None:
 
 def _from_tasks(options: ProbeOptions) -> Iterator[tuple[Task, Response | None]]:
     """Tasks spread evenly over the file."""
-    tasks = TaskFields(RunFiles(str(options.input)), options.input)
-    indices = tasks.indices()
-    for index in spread(indices, options.limit):
-        task = tasks.get(index)
-        if task is not None:
-            yield task, None
+    with TaskFields(RunFiles(str(options.input)), options.input) as tasks:
+        for index in spread(tasks.indices(), options.limit):
+            task = tasks.get(index)
+            if task is not None:
+                yield task, None
 
 
 def _from_run(options: ProbeOptions) -> Iterator[tuple[Task, Response | None]]:
     """Tasks spread evenly over the run, each with its first response that is not empty."""
     files = RunFiles(options.run or "")
-    if not files.rollouts.exists():
+    if not files.rollouts.exists() and not files.is_sharded:
         raise UsageError(f"{files.rollouts}: no such run")
-    tasks = TaskFields(files, options.input)
-    seen = dict.fromkeys(rollout.task for rollout in RolloutReader(files.rollouts))
+    seen = dict.fromkeys(rollout.task for rollout in RolloutReader(files.rollouts, files))
     wanted = set(spread(sorted(seen), options.limit))
-    for rollout in RolloutReader(files.rollouts):
-        if rollout.task in wanted and not rollout.response.is_empty:
-            wanted.remove(rollout.task)
-            yield tasks.of(rollout), rollout.response
+    with TaskFields(files, options.input) as tasks:
+        for rollout in RolloutReader(files.rollouts, files):
+            if rollout.task in wanted and not rollout.response.is_empty:
+                wanted.remove(rollout.task)
+                yield tasks.of(rollout), rollout.response
 
 
 def spread(items: list[int], count: int) -> list[int]:

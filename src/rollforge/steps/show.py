@@ -1,37 +1,26 @@
 """The step `show`: selects rollouts and arranges each as turns, tool calls and results.
 
-It prints nothing; `cli/show.py` does. A line that is no row can still be seen, by its number.
+It prints nothing; `cli/render/show.py` does. A line that is no row can still be shown, by its number.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 
-from rollforge.conversations.turns import Turn, read_row, turns_of
+from rollforge.conversations.turns import Turn, turns_of
 from rollforge.errors import UsageError
 from rollforge.index import Index, read_lines
-from rollforge.records import PARAMS_KEY, JsonObject
-from rollforge.store.reading import UNREADABLE
+from rollforge.json_shapes import RowJson, without
+from rollforge.records import PARAMS_KEY
+from rollforge.review.suspicion import ROWS_WITH_TWINS, bits_sql, reasons_in, score_sql
+from rollforge.store.reading import UNREADABLE, read_row
 
 Pick = Literal["best", "worst", "suspicious"]
-
-SUSPICION = {
-    "the same answer earned another reward in this task": (5, "same_answer_other_reward"),
-    "empty, yet rewarded": (4, "is_empty AND reward > 0"),
-    "looks like an error message": (3, "error_text"),
-    "a refusal, yet rewarded": (3, "is_refusal AND reward > 0"),
-    "cut off at the token limit, yet rewarded": (2, "is_truncated AND reward > 0"),
-    "unjudged": (1, "reward IS NULL"),
-    "very short, yet rewarded": (
-        1,
-        "reward > 0 AND answer_chars < 5 AND NOT is_empty AND coalesce(tool_calls, 0) = 0",
-    ),
-}
-"""What makes a rollout suspicious: how much it weighs, and the test."""
 
 
 class ShowOptions(Struct, frozen=True, kw_only=True):
@@ -62,7 +51,7 @@ class Shown(Struct, kw_only=True):
     facts: dict[str, Any]
     why: list[str]
     """What is suspicious about it."""
-    task_fields: JsonObject
+    task_fields: RowJson
     turns: list[Turn]
     raw: msgspec.Raw
     """The line as the file has it."""
@@ -91,28 +80,19 @@ def _select(index: Index, options: ShowOptions) -> Any:
     if options.pick in ("best", "worst"):
         conditions.append("reward IS NOT NULL")
     where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-    score = " + ".join(
-        f"{weight} * CAST(coalesce({test}, false) AS INT)" for weight, test in SUSPICION.values()
-    )
-    tests = ", ".join(
-        f"coalesce({test}, false) AS why_{number}" for number, (_, test) in enumerate(SUSPICION.values())
-    )
-    source = (
-        "SELECT *, reward IS NOT NULL AND answer_hash IS NOT NULL AND (max(reward) OVER same > min(reward) OVER same) "
-        "AS same_answer_other_reward FROM rollouts WINDOW same AS (PARTITION BY task, answer_hash)"
-    )
     only = "WHERE suspicion > 0" if options.pick == "suspicious" else ""
     limit = f"LIMIT {options.sample if options.sample is not None else options.limit}"
     return index.select(
-        f"SELECT * FROM (SELECT *, {score} AS suspicion, {tests} FROM ({source}) {where}) {only} ORDER BY {order} {limit}",
+        f"SELECT * FROM (SELECT *, {score_sql()} AS suspicion, {bits_sql()} AS why FROM ({ROWS_WITH_TWINS}) {where}) "
+        f"{only} ORDER BY {order} {limit}",
         label=_label(options),
     )
 
 
 def _label(options: ShowOptions) -> str:
     """The texts that a mistake can be in."""
-    given = {"--where": options.where, "--sort": options.sort}
-    return " ".join(f"{name} {text!r}" for name, text in given.items() if text is not None) or "show"
+    text_by_flag = {"--where": options.where, "--sort": options.sort}
+    return " ".join(f"{name} {text!r}" for name, text in text_by_flag.items() if text is not None) or "show"
 
 
 def _order(index: Index, options: ShowOptions) -> str:
@@ -134,7 +114,7 @@ _FACTS = (
 )  # fmt: skip
 
 
-def _lay_out(index: Index, facts: JsonObject, line: bytes, task_fields: JsonObject) -> Shown:
+def _lay_out(index: Index, facts: dict[str, Any], line: bytes, task_fields: RowJson) -> Shown:
     numbers = {
         name: facts[name] for name in index.numbers if name != "reward" and facts.get(name) is not None
     }
@@ -142,8 +122,8 @@ def _lay_out(index: Index, facts: JsonObject, line: bytes, task_fields: JsonObje
         file=facts["file"], line=facts["line"], row=facts["row"], task=facts["task"], rollout=facts["rollout"],
         agent=facts["agent"], reward=facts["reward"], numbers=numbers,
         facts={name: facts[name] for name in (*_FACTS, *index.texts) if facts.get(name) not in (None, False)},
-        why=[reason for number, reason in enumerate(SUSPICION) if facts[f"why_{number}"]],
-        task_fields={key: value for key, value in task_fields.items() if key not in (PARAMS_KEY, "agent_ref")},
+        why=reasons_in(facts["why"]),
+        task_fields=without(task_fields, (PARAMS_KEY, "agent_ref")),
         turns=turns_of(read_row(line)), raw=msgspec.Raw(line),
     )  # fmt: skip
 
@@ -173,6 +153,11 @@ def show_line(index: Index, number: int) -> SeenLine:
     """Line `number` (from 1) of the run's one file."""
     if len(index.runs) != 1:
         raise UsageError("--line needs one file, not several", hint="name the file the line is in")
+    if index.runs[0].is_sharded:
+        raise UsageError(
+            "--line needs one file, not shards",
+            hint="name the part: RUN/shards/00000/e1/rollouts.jsonl --line N",
+        )
     path = index.runs[0].rollouts
     reasons = {bad.line: bad.reason for bad in index.rejects if bad.file == str(path)}
     offset = passed = 0
@@ -180,4 +165,9 @@ def show_line(index: Index, number: int) -> SeenLine:
         if passed == number:
             return SeenLine(file=str(path), line=number, offset=offset, reason=reasons.get(number), data=data)
         offset += len(data) + 1
-    raise UsageError(f"{path} has {passed:,} lines; there is no line {number:,}")
+    raise UsageError(
+        f"{path} has {passed:,} lines; there is no line {number:,}",
+        hint=f"see the last one: rollforge show {shlex.quote(str(path))} --line {passed}"
+        if passed
+        else "the file is empty: collect some rollouts first",
+    )

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections import Counter
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
+from rollforge.adaptive.design import GoalProgress, read_progress
 from rollforge.errors import UsageError
 from rollforge.store import Ledger, Manifest, RunFiles, is_alive, read_manifest
+from rollforge.store.batches import read_batches
+from rollforge.store.costs import CostFacts, counted_bytes, recounted
 from rollforge.store.find import near_run
 from rollforge.store.manifest import RunningReward, State
+from rollforge.store.outputs import holds_rollouts
+from rollforge.store.shard_plan import array_text, read_plan
+from rollforge.store.shard_storage import DiskStorage
+from rollforge.store.shards import ShardState, shard_states
 from rollforge.store.verifier_failures import verifier_failures
 from rollforge.tasks import TaskFile
 
@@ -19,11 +28,45 @@ FRESH_S = 15.0
 """A running process rewrites its manifest every few seconds; an older one may be stuck."""
 
 
+RunState = State | Literal["idle"]
+"""`idle`: some shards are finished, and nobody has begun the others."""
+
+
+class ShardCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How many shards there are, and in which state."""
+
+    count: int
+    finished: int
+    incomplete: int
+    """Ended with rollouts that failed for good."""
+    open: int
+    stale: int
+    owed: int
+    """Not begun, or left by their owner."""
+    array: str
+    """Those to submit again (stale and owed) as Slurm writes an array."""
+    listed: list[ShardState]
+    """Those that are not finished."""
+
+
+class OpenBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch at the provider whose results are not all on disk."""
+
+    name: str
+    """Our own name, also in its metadata at the provider."""
+    id: str | None
+    """The provider's id; None before it is known."""
+    state: str
+    """planned, uploaded, created (the provider works on it) or ended (results are being read)."""
+    requests: int
+    age_s: float
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Where a run is."""
 
     run: str
-    state: State
+    state: RunState
     expected: int
     finished: int
     judged: int
@@ -41,8 +84,27 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     is_stale: bool
     """It should be running, but has not said so for a while."""
     command: list[str]
+    shards: ShardCounts | None = None
+    """None for a run in one file."""
+    cost: CostFacts | None = None
+    """What the run has cost; None when no price was given."""
+    goal: GoalProgress | None = None
+    """How far the goal is, as the last session recorded it; None without one."""
+    batches: list[OpenBatch] = []
+    """Batches that are under way at the provider, oldest first."""
     verifier_failures: dict[str, int] = {}
     """The most frequent failures of the verifier: text and place, as it raised them."""
+
+    def _repr_html_(self) -> str:
+        from rollforge.text_safety.markup import result, table
+
+        rows = [
+            ("finished", f"{self.finished:,} of {self.expected:,}"),
+            ("judged", f"{self.judged:,}"),
+            ("without a verdict", f"{self.unjudged:,}"),
+            *((f"failed: {name}", f"{count:,}") for name, count in self.failed.items()),
+        ]
+        return result(f"{self.run}: {self.state}", table(("", ""), rows))
 
 
 def read_status(run: str | Path) -> Status:
@@ -50,19 +112,24 @@ def read_status(run: str | Path) -> Status:
     files = RunFiles(run)
     manifest = read_manifest(files)
     if manifest is None:
-        raise UsageError(
-            f"{files.manifest}: no such file{near_run(run)}",
-            hint=f"status reads runs that rollforge collected; for other files: rollforge metrics {shlex.quote(str(run))}",
-        )
+        if not (Path(run).exists() or files.rollouts.exists()):
+            raise UsageError(
+                f"{run}: no such run{near_run(run)}", hint="give the folder that collect wrote to (-o)"
+            )
+        raise UsageError(f"{files.manifest}: no such file", hint=_other_command(Path(run)))
+    if files.is_sharded:
+        return _of_shards(str(run), files, manifest)
     is_running = manifest.state == "running" and is_alive(files, manifest)
     age = time.time() - manifest.updated
-    if not is_running:
+    if not is_running and not _is_counted(files, manifest):
         _recount(files, manifest)
     state: State = "interrupted" if manifest.state == "running" and not is_running else manifest.state
     return Status(
         run=str(run),
         state=state,
-        expected=manifest.expected,
+        expected=max(
+            manifest.expected, manifest.finished
+        ),  # a goal that is killed had asked for more than it wrote down
         finished=manifest.finished,
         judged=manifest.judged,
         unjudged=manifest.unjudged,
@@ -77,12 +144,48 @@ def read_status(run: str | Path) -> Status:
         updated_s_ago=age,
         is_stale=is_running and age > FRESH_S,
         command=manifest.command,
+        cost=manifest.cost,
+        goal=read_progress(manifest.extra),
+        batches=open_batches(files),
         verifier_failures=dict(verifier_failures(files)),
     )
 
 
+def _other_command(path: Path) -> str:
+    """What to do with files that rollforge did not collect."""
+    if path.is_file() and not holds_rollouts(path):
+        tasks = shlex.quote(str(path))
+        return f"it holds no rollouts; to collect some for its tasks: rollforge collect -i {tasks} -o RUN -m MODEL"
+    return f"status reads runs that rollforge collected; for other files: rollforge metrics {shlex.quote(str(path))}"
+
+
+def open_batches(files: RunFiles) -> list[OpenBatch]:
+    """The batches whose results are not all on disk."""
+    if not files.batches.exists():
+        return []
+    now = time.time()
+    return [
+        OpenBatch(
+            name=batch.name,
+            id=batch.batch_id,
+            state=batch.step,
+            requests=batch.requests,
+            age_s=max(0.0, now - batch.planned_at),
+        )
+        for batch in read_batches(files.batches).values()
+        if batch.is_open
+    ]
+
+
+def _is_counted(files: RunFiles, manifest: Manifest) -> bool:
+    """Whether the manifest counts every line on disk: then no text has to be read."""
+    return bool(manifest.counted) and manifest.counted == counted_bytes(files)
+
+
 def _recount(files: RunFiles, manifest: Manifest) -> None:
     """The manifest may be seconds behind the files when the process was killed: count what is on disk."""
+    if manifest.cost is not None:
+        manifest.cost = recounted(files, manifest.cost, manifest.config.get("price_per_hour"))
     if not files.tasks.exists():
         return
     tasks = TaskFile.open(files.tasks, count=manifest.tasks)
@@ -94,3 +197,91 @@ def _recount(files: RunFiles, manifest: Manifest) -> None:
     if manifest.config.get("verifier"):
         manifest.unjudged = ledger.unjudged
         manifest.judged = ledger.finished - ledger.unjudged
+
+
+def _of_shards(run: str, files: RunFiles, manifest: Manifest) -> Status:
+    """The status of a run of shards, from the shards alone; what nobody counts there comes from the driver's manifest."""
+    storage = DiskStorage(files.shards)
+    plan = read_plan(storage)
+    assert plan is not None, files.shards
+    states = list(shard_states(storage, plan))
+    counts = Counter(one.state for one in states)
+    again = [one.shard + plan.first_number for one in states if one.state in ("stale", "owed")]
+    is_running = counts["open"] > 0
+    expected, finished = sum(one.expected for one in states), sum(one.finished for one in states)
+    rates = [one.rate for one in states if one.rate is not None]
+    rate = _rate_of(states) if is_running else None
+    unjudged = sum(one.unjudged for one in states)
+    state: RunState = (
+        "running" if is_running else "done" if finished == expected and not unjudged else "incomplete"
+    )
+    if state == "incomplete" and again and any(one.epochs for one in states):
+        was_left = any(one.epochs for one in states if one.state in ("stale", "owed"))
+        state = "interrupted" if was_left else "idle"
+    is_judged = manifest.config.get("verifier") is not None
+    return Status(
+        run=run,
+        state=state,
+        expected=expected,
+        finished=finished,
+        judged=finished - unjudged if is_judged else 0,
+        unjudged=unjudged if is_judged else 0,
+        failed=manifest.failed
+        or ({"given up": sum(one.given_up for one in states)} if any(one.given_up for one in states) else {}),
+        rate=rate,
+        eta_s=(expected - finished) / rate if rate else None,
+        tokens_per_s=manifest.tokens_per_s if is_running and rates else None,
+        reward=manifest.reward,
+        in_flight=sum(one.in_flight for one in states),
+        limit=manifest.concurrency.limit,
+        slowest_s=manifest.slowest_s if is_running else None,
+        updated_s_ago=min(
+            (one.heard_s_ago for one in states if one.heard_s_ago is not None),
+            default=time.time() - manifest.updated,
+        ),
+        is_stale=counts["stale"] > 0,
+        command=manifest.command,
+        shards=ShardCounts(
+            count=len(plan),
+            finished=counts["finished"],
+            incomplete=counts["incomplete"],
+            open=counts["open"],
+            stale=counts["stale"],
+            owed=counts["owed"],
+            array=array_text(again),
+            listed=[one for one in states if one.state != "finished"],
+        ),
+        cost=_cost_of_shards(files, manifest),
+        goal=read_progress(manifest.extra),
+        verifier_failures={},
+    )
+
+
+def _cost_of_shards(files: RunFiles, manifest: Manifest) -> CostFacts | None:
+    if manifest.cost is None or _is_counted(files, manifest):
+        return manifest.cost
+    return recounted(files, manifest.cost, manifest.config.get("price_per_hour"))
+
+
+def _rate_of(states: list[ShardState]) -> float | None:
+    """Rollouts per second of all processes: several open shards of one process report the rate of that process."""
+    by_process = {
+        (one.owner.host, one.owner.pid): one.rate
+        for one in states
+        if one.state == "open" and one.owner and one.rate is not None
+    }
+    return sum(by_process.values()) or None
+
+
+def owed_shards(run: str | Path) -> ShardCounts:
+    """The shards to submit again.
+
+    Raises:
+        UsageError: the run has no shards.
+    """
+    status = read_status(run)
+    if status.shards is None:
+        raise UsageError(
+            f"{run} is a run in one file, without shards", hint=f"rollforge status {shlex.quote(str(run))}"
+        )
+    return status.shards

@@ -12,7 +12,7 @@ from rollforge.errors import DataError, Failure, UsageError
 from rollforge.records import JsonObject, Response, Task
 from rollforge.store.reading import UNREADABLE, lines_of, reason_of
 from rollforge.verifiers.base import Mode, load_verifier
-from rollforge.verifiers.running.judge import RunningJudge, Workers, make_judge
+from rollforge.verifiers.running.ready_verifier import RunningJudge, Workers, make_judge
 
 CaseKind = Literal["full_reward", "zero_reward", "malformed", "determinism"]
 KINDS: tuple[CaseKind, ...] = ("full_reward", "zero_reward", "malformed", "determinism")
@@ -120,18 +120,20 @@ def cases_beside(verifier: str) -> Path:
     path = Path(verifier.partition(":")[0])
     if path.suffix != ".py":
         raise UsageError(f"which cases for {verifier}?", hint="--cases FILE")
-    found = path.with_name(f"{path.stem}_cases.jsonl")
-    if not found.exists():
+    cases = path.with_name(f"{path.stem}_cases.jsonl")
+    if not cases.exists():
         raise UsageError(
-            f"{found}: no such file", hint="write one case per line, or name the file with --cases FILE"
+            f"{cases}: no such file", hint="write one case per line, or name the file with --cases FILE"
         )
-    return found
+    return cases
 
 
 def read_cases(path: Path) -> Iterator[VerifierCase]:
     """The cases of a file; raises `DataError` with the line of the first bad one."""
     if not path.exists():
-        raise UsageError(f"{path}: no such file", hint="--cases FILE names it")
+        raise UsageError(
+            f"{path}: no such file", hint="give a file of cases, one JSON object per line: --cases FILE"
+        )
     decode = msgspec.json.Decoder(VerifierCase).decode
     for number, line in enumerate(lines_of(path), start=1):
         if not line.strip():
@@ -147,19 +149,19 @@ def read_cases(path: Path) -> Iterator[VerifierCase]:
 
 async def _run(judge: RunningJudge, case: VerifierCase, repeats: int) -> CaseResult:
     task, response = case.material()
-    said: list[Any] = []
+    outcomes: list[Any] = []
     for _ in range(max(2, repeats) if case.kind == "determinism" else 1):
         try:
-            said.append((await judge.call_once(task, response)).reward)
+            outcomes.append((await judge.call_once(task, response)).reward)
         except Failure as failure:
-            said.append(failure)
-    text = _problem(case, said)
+            outcomes.append(failure)
+    text = _problem(case, outcomes)
     return CaseResult(name=case.name, kind=case.kind, ok=not text, text=text)
 
 
-def _problem(case: VerifierCase, said: list[Any]) -> str:
+def _problem(case: VerifierCase, outcomes: list[Any]) -> str:
     """What is wrong with the outcomes; empty when nothing is."""
-    first = said[0]
+    first = outcomes[0]
     if case.kind == "malformed":
         if isinstance(first, Failure):
             is_expected = case.expected_error is None or case.expected_error in first.message
@@ -169,10 +171,10 @@ def _problem(case: VerifierCase, said: list[Any]) -> str:
         return (
             "" if first is None and case.expected_error is None else f"expected a failure, got reward {first}"
         )
-    failed = next((one for one in said if isinstance(one, Failure)), None)
+    failed = next((one for one in outcomes if isinstance(one, Failure)), None)
     if failed is not None:
         return f"it failed: {failed.message}"
-    if len(set(said)) > 1:
-        return f"the same call gave {', '.join(str(reward) for reward in said)}"
+    if len(set(outcomes)) > 1:
+        return f"the same call gave {', '.join(str(reward) for reward in outcomes)}"
     expected = case.expected_reward if case.expected_reward is not None else _DEFAULT_REWARD.get(case.kind)
     return "" if expected is None or first == expected else f"expected reward {expected:g}, got {first}"

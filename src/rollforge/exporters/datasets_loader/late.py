@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rollforge.exporters.datasets_loader.arguments import SURE_BYTES
+from rollforge.exporters.datasets_loader.call_arguments import SURE_BYTES
 
 Ints = NDArray[np.int64]
 
@@ -28,18 +28,18 @@ def first_late(
         sizes: bytes of each row; 0 if unknown, which counts as the mean.
         front: examples that are already at the front.
     """
-    known = sizes[sizes > 0]
-    sizes = np.where(sizes > 0, sizes, round(float(known.mean())) if len(known) else 0)
+    present_sizes = sizes[sizes > 0]
+    sizes = np.where(sizes > 0, sizes, round(float(present_sizes.mean())) if len(present_sizes) else 0)
     seen: set[str] = set()
     for number, file in enumerate(files):
         starts = np.cumsum(sizes[file]) - sizes[file]
         _, firsts = np.unique(codes[file], return_index=True)
-        for place in np.sort(firsts).tolist():
-            example = int(file[place])
+        for position in np.sort(firsts).tolist():
+            example = int(file[position])
             used = uses[codes[example]]
             if used <= seen:
                 continue
-            if (number > 0 or starts[place] > sure_bytes) and example not in front:
+            if (number > 0 or starts[position] > sure_bytes) and example not in front:
                 return example
             seen |= used
     return None

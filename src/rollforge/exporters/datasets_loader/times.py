@@ -20,7 +20,7 @@ def looks_like_time(text: str) -> bool:
 
 
 class TimesWatch:
-    """Looks through rows until every place of them has had a text that is no time: most often one row."""
+    """Looks through rows until every text field has had a value that is no time: most often one row."""
 
     def __init__(self) -> None:
         self._is_settled: dict[str, bool] = {}
@@ -28,24 +28,24 @@ class TimesWatch:
 
     def look(self, row: object) -> None:
         """Look at the next row of the file."""
-        for place, text in _texts(row, ""):
-            self._is_settled[place] = self._is_settled.get(place, False) or not looks_like_time(text)
+        for path, text in _texts(row, ""):
+            self._is_settled[path] = self._is_settled.get(path, False) or not looks_like_time(text)
         self.is_done = all(self._is_settled.values())
 
     @property
-    def place(self) -> str | None:
-        """A place where every text so far looks like a time, such as `chosen.content`."""
+    def path(self) -> str | None:
+        """A field whose texts all look like times so far, such as `chosen.content`."""
         if self.is_done:
             return None
-        return next((place for place, settled in self._is_settled.items() if not settled), None)
+        return next((path for path, settled in self._is_settled.items() if not settled), None)
 
 
-def _texts(value: object, place: str) -> Iterator[tuple[str, str]]:
+def _texts(value: object, column: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, str):
-        yield place, value
+        yield column, value
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from _texts(item, f"{place}.{key}" if place else key)
+            yield from _texts(item, f"{column}.{key}" if column else key)
     elif isinstance(value, list):
         for item in value:
-            yield from _texts(item, place)
+            yield from _texts(item, column)

@@ -14,11 +14,17 @@ import msgspec
 from rollforge.conversations.messages import NOT_AN_OBJECT, ChatMessage, Inexpressible, is_object
 from rollforge.conversations.shape import Arguments, keys_used
 from rollforge.exporters.base import Exporter
-from rollforge.exporters.datasets_loader.arguments import LATE, ROUNDED, SLIPS, ArgumentsGuard, SharedRounding
+from rollforge.exporters.datasets_loader.call_arguments import (
+    LATE,
+    ROUNDED,
+    SLIPS,
+    ArgumentsGuard,
+    SharedRounding,
+)
 from rollforge.exporters.datasets_loader.times import TimesWatch
 from rollforge.exporters.examples import Example, Kind, Prompt, Scored
 from rollforge.exporters.form import Form
-from rollforge.exporters.writer import RowWriter
+from rollforge.exporters.writer import RowWriter, qualified
 
 
 class LoaderWatch(RowWriter):
@@ -37,12 +43,14 @@ class LoaderWatch(RowWriter):
         self._checked_tools: bytes | None = None
         self._times = TimesWatch()
         self.times: str | None = None
-        """A place where every text of some file looks like a time."""
+        """A field whose texts all look like times in some file."""
         self.position = 0
         """Byte of the current file at which the next row would begin; `LATE` after the first file."""
         self.slip: str | None = None
         """What makes the current row inexpressible while arguments are objects."""
         self._builds = False
+        self._plain_prompt: list[ChatMessage] | None = None
+        """The last prompt, if it says nothing new a second time."""
 
     def look(self, example: Example, limit: int) -> int:
         """Look at one example; returns the size of its line, or 0 where nobody needs it.
@@ -75,7 +83,7 @@ class LoaderWatch(RowWriter):
 
     def end_file(self) -> None:
         """Note the end of a file: the loader infers types from the first file only."""
-        self.times = self.times or self._times.place
+        self.times = self.times or self._times.path
         self._times = TimesWatch()
         self.position = LATE
 
@@ -88,15 +96,23 @@ class LoaderWatch(RowWriter):
         if self._builds and self.slip is None:
             return super().messages(messages, column, tools)
         if self.form.shaping.arguments != "string" and self.slip is None:
-            for call in (call for message in messages for call in message.calls):
-                if not call.is_checked and not is_object(call.arguments):
-                    raise Inexpressible(NOT_AN_OBJECT)
+            for message in messages:
+                for call in message.calls:
+                    if not call.is_checked and not is_object(call.arguments):
+                        raise Inexpressible(NOT_AN_OBJECT)
         if used := keys_used(messages, self.form.shaping):
-            self.used.update(f"{column}.{key}" for key in used)
+            self.used |= qualified(column, used)
         return []
 
     def prompt(self, prompt: list[ChatMessage], column: str, tools: bytes | None = None) -> list[Any]:
-        return self.messages(prompt, column, tools)  # nothing is cached: every row has its own faults
+        if prompt is self._plain_prompt and not self._builds:
+            return []
+        before = len(self.used)
+        rows = self.messages(prompt, column, tools)
+        # Every row has its own faults, so that only a prompt without calls, and without any optional key, is seen once.
+        is_plain = len(self.used) == before and not any(message.calls for message in prompt)
+        self._plain_prompt = prompt if is_plain else None
+        return rows
 
     def tools(self, tools: bytes | None) -> object:
         is_list = self._is_guarded and self.form.shaping.tools == "list"
@@ -115,16 +131,17 @@ class LoaderWatch(RowWriter):
     def _watch_arguments(self, messages: list[ChatMessage], column: str) -> None:
         if self.slip is not None:
             return
-        for call in (call for message in messages for call in message.calls):
-            damage = self._damage(column, call.arguments)
-            if damage is None:
-                call.is_checked = True
-            elif damage in SLIPS:
-                self.slip = damage
-                return
-            else:
-                self._change_arguments(damage)
-                return
+        for message in messages:
+            for call in message.calls:
+                damage = self._damage(column, call.arguments)
+                if damage is None:
+                    call.is_checked = True
+                elif damage in SLIPS:
+                    self.slip = damage
+                    return
+                else:
+                    self._change_arguments(damage)
+                    return
 
     def _watch_keys(self, messages: list[ChatMessage], column: str) -> None:
         """Messages with different keys make a `Json` column too, whatever their calls look like."""

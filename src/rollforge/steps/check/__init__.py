@@ -1,6 +1,6 @@
 """The check step: evidence of a run → findings, an exit code, a verdict per recipe."""
 
-from rollforge.steps.check.report import (
+from rollforge.steps.check.readiness import (
     CheckCounts,
     CheckOptions,
     FailOn,
@@ -10,7 +10,7 @@ from rollforge.steps.check.report import (
     exit_code,
     recipe_verdict,
 )
-from rollforge.steps.check.run import check_run, index_evidence
+from rollforge.steps.check.run_evidence import check_run, index_evidence
 
 __all__ = [
     "CheckCounts",

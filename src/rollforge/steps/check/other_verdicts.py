@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from rollforge.index import codes, ints
-from rollforge.stats import Floats
+from rollforge.statistics.stats import Floats
 from rollforge.store.reading import UNREADABLE
 
 MOST = 8
@@ -41,14 +41,14 @@ def other_rewards(path: Path, table: pa.Table) -> dict[str, Floats]:
         return {}
     tasks, rollouts = ints(table["task"]).tolist(), ints(table["rollout"]).tolist()
     code, names = codes(table["verifier"])
-    found: dict[str, Floats] = {}
+    rewards_by_verifier: dict[str, Floats] = {}
     for name, rewards in list(newest.items())[:MOST]:
         values = np.array([rewards.get(key, math.nan) for key in zip(tasks, rollouts, strict=True)])
         if name in names:
             values[code == names.index(name)] = math.nan
         if not np.isnan(values).all():
-            found[name] = values
-    return found
+            rewards_by_verifier[name] = values
+    return rewards_by_verifier
 
 
 def _newest(path: Path) -> dict[str, dict[tuple[int, int], float]]:

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import os
-from typing import Literal
+from typing import Protocol
 
 import msgspec
 
-from rollforge.checks.stream import SuspectWindow
+from rollforge.adaptive.design import GoalProgress
+from rollforge.checks.building_blocks.stream import SuspectWindow, Watch
 from rollforge.errors import Exit, Failure, RollforgeError, UsageError
-from rollforge.steps.collect.engine import CollectEngine, Reason
+from rollforge.steps.collect.batch.results import BatchReport
+from rollforge.steps.collect.collect_options import CollectOptions
+from rollforge.steps.collect.cost_meter import CostMeter
 from rollforge.steps.collect.forecast import Forecast
-from rollforge.steps.collect.options import CollectOptions
+from rollforge.steps.collect.live import Live
+from rollforge.steps.collect.program_options import runs_program
+from rollforge.steps.collect.stop_reason import Ending, Reason
+from rollforge.store.costs import CostFacts, dollars
 from rollforge.verifiers.probes import ProbeReport
-
-Ending = Literal[
-    "done",
-    "incomplete",
-    "interrupted",
-    "deadline",
-    "tokens",
-    "pilot",
-    "failures",
-    "outage",
-    "broken",
-    "fatal",
-    "disk",
-]
 
 
 class CollectResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,14 +39,34 @@ class CollectResult(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_s: float | None
     bottleneck: str
     forecast: Forecast | None = None
+    goal: GoalProgress | None = None
+    """How far the goal is, counted on disk as `prepare` counts it."""
     bad_lines: int = 0
     verifier_failures: dict[str, int] = {}
     """The most frequent failures of the verifier in this session: text and place, as it raised them."""
     notes: list[str] = []
+    agent_notes: list[str] = []
+    """What the agent wants a user to know at the end; also among `notes`."""
     suspect: SuspectWindow | None = None
     """The window of rollouts whose rewards the detectors of broken verification do not trust; they are kept."""
+    shard: str | None = None
+    """The one shard that was collected; None: the whole run."""
+    cost: CostFacts | None = None
+    """What the whole run has cost, this and earlier sessions; None when no price was given."""
+    batch: BatchReport | None = None
+    """What the results of batches held; None without batches."""
     probe: ProbeReport | None = None
     """What the verifier answered to questions it must know; exit code 5 when that shows it broken."""
+
+
+class Ended(Protocol):
+    """What the message about an ending is made from: an engine, or a collection over many."""
+
+    error: RollforgeError | Failure | None
+    live: Live
+    watch: Watch
+    last_verdict_failure: str
+    meter: CostMeter
 
 
 def ending_of(reason: Reason, *, unfinished: int, unjudged: int, shortfall: str = "") -> tuple[Ending, Exit]:
@@ -68,19 +80,17 @@ def ending_of(reason: Reason, *, unfinished: int, unjudged: int, shortfall: str 
             return "incomplete", Exit.INCOMPLETE
         case "interrupted":
             return reason, Exit.INTERRUPTED
-        case "deadline" | "tokens":
+        case "deadline" | "tokens" | "cost":
             return reason, Exit.BUDGET_REACHED
         case "pilot":
             return reason, Exit.DONE
-        case "failures" | "outage":
+        case "failures" | "outage" | "taken over":
             return reason, Exit.INCOMPLETE
         case _:
             return reason, Exit.USAGE
 
 
-def message_of(
-    ending: Ending, engine: CollectEngine, shortfall: str = "", *, is_still_suspect: bool = False
-) -> str:
+def message_of(ending: Ending, engine: Ended, shortfall: str = "", *, is_still_suspect: bool = False) -> str:
     """One sentence for the summary; `shortfall` is what an observer could not deliver."""
     if is_still_suspect:
         return "verification looked broken before and nothing has changed since, so its verdicts stay suspect"
@@ -97,16 +107,21 @@ def message_of(
             return "stopped at the deadline, between groups"
         case "tokens":
             return f"stopped at the token budget ({engine.live.tokens:,} used), between groups"
+        case "cost":
+            return f"stopped at the budget ({dollars(engine.meter.spent)} spent), between groups"
         case "interrupted":
             return "interrupted; everything finished is on disk"
         case "pilot":
             return "the pilot is done; its rollouts count towards the run"
         case "incomplete" if engine.live.fresh and not engine.live.judged and engine.live.unjudged:
-            return f"finished, but not one rollout of this session has a verdict{_because(engine.last_verdict_failure)}"
+            return f"finished, but not one rollout of this session has a verdict{_because(engine.last_verdict_failure or NO_REWARD)}"
         case "incomplete":
             return "finished, but some rollouts failed or could not be judged"
         case _:
             return "done"
+
+
+NO_REWARD = "the verifier, agent or environment returned no reward and said no reason"
 
 
 def _because(reason: str) -> str:
@@ -118,10 +133,15 @@ def raise_fatal(error: RollforgeError | Failure | None, options: CollectOptions)
     if isinstance(error, RollforgeError):
         raise error
     assert error is not None
+    if error.boundary == "agent" and runs_program(options.agent):
+        raise UsageError(
+            f"the run was stopped: {error.message}",
+            hint=f"run the program by hand; every attempt is in {options.out}'s failures, and the same command resumes the run",
+        )
     if error.boundary == "agent":
         raise UsageError(f"the agent cannot run: {error.message}", hint="check the server's URL and its kind")
     if error.kind == "auth":
-        is_set = bool(os.environ.get(options.api_key_env))
+        is_set = any(os.environ.get(name) for name in options.key_envs)
         raise UsageError(
             f"the server refuses the key: {error.message}",
             hint=f"${options.api_key_env} is {'set, but not accepted' if is_set else 'not set'}; name another with --api-key-env",

@@ -12,21 +12,22 @@ import heapq
 import itertools
 import logging
 import time
-from collections.abc import Iterator
+from collections import deque
 from dataclasses import dataclass
-from typing import Literal
+from typing import cast
 
 import msgspec
 
 from rollforge.agents.base import Agent, NotKept, Trajectory, cut_short
-from rollforge.agents.gym_rows import failure_kind
-from rollforge.checks.samples import concludes, expected_answer
-from rollforge.checks.stream import Watch
+from rollforge.agents.nemo_gym.gym_rows import failure_kind
+from rollforge.checks.building_blocks.stream import Watch
+from rollforge.checks.building_blocks.text_samples import concludes, expected_answer
 from rollforge.endpoint import LargeSlots, Limiter
 from rollforge.endpoint.breaker import RetryBudget
 from rollforge.endpoint.client import Outage
 from rollforge.endpoint.time_limit import TimeLimit
 from rollforge.errors import FATAL, Failure, RollforgeError
+from rollforge.json_shapes import FailureRowJson, OwnJson, ParamsJson, RowJson
 from rollforge.records import (
     ATTEMPT_KEY,
     FAILURE_KEY,
@@ -35,28 +36,25 @@ from rollforge.records import (
     ROLLOUT_KEY,
     TASK_KEY,
     TERMINAL_KEY,
-    JsonFields,
     Response,
     Task,
     Verdict,
     from_json,
     to_json,
 )
-from rollforge.redaction import SECRETS
+from rollforge.steps.collect.collect_options import Allowance, CollectOptions
+from rollforge.steps.collect.cost_meter import CostMeter
 from rollforge.steps.collect.live import Live
 from rollforge.steps.collect.observer import Observer
-from rollforge.steps.collect.options import Allowance, CollectOptions
 from rollforge.steps.collect.plan import CollectPlan
-from rollforge.store import DurableFile
+from rollforge.steps.collect.schedule import PlainSchedule, Schedule
+from rollforge.steps.collect.stop_reason import Reason
+from rollforge.store import DurableFile, Ledger
+from rollforge.text_safety.outgoing import outgoing_bytes
 from rollforge.verifiers.base import Judge
 from rollforge.verifiers.probes import SprinkledProbes
 
 logger = logging.getLogger(__name__)
-
-Reason = Literal[
-    "", "interrupted", "deadline", "tokens", "pilot", "failures", "outage", "broken", "fatal", "disk"
-]
-"""Why no new work is taken; empty while it is."""
 
 REFUSED_IN_A_ROW = 10
 """So many refusals (403, 404) with no answer between them are meant for the run; fewer are meant for their rollouts."""
@@ -77,6 +75,8 @@ class TaskGroup:
     params: msgspec.Raw
     """The params as bytes: encoded once for all samples."""
     unsettled: int
+    stage: str = ""
+    """Of an adaptive run, why these samples are made."""
 
 
 @dataclass(slots=True, eq=False)
@@ -105,18 +105,29 @@ class CollectEngine:
         rollouts: DurableFile,
         failures: DurableFile,
         live: Live,
+        meter: CostMeter | None = None,
         observer: Observer | None = None,
         probes: SprinkledProbes | None = None,
+        watch: Watch | None = None,
+        allowance: Allowance | None = None,
+        verify_slots: asyncio.Semaphore | None = None,
+        schedule: Schedule | None = None,
     ) -> None:
         self.live = live
+        self._schedule = schedule or PlainSchedule(plan, options.attempts)
+        self._pending: deque[Work] = deque()
+        self._has_no_fresh = False
+        self.meter = meter or CostMeter(options)
         self._observer = observer
         self._probes = probes
         self.reason: Reason = ""
         self.error: RollforgeError | Failure | None = None
-        self.watch = Watch()
+        self.watch = watch or Watch()
         """The detectors of broken verification; they see nothing when nothing is judged."""
         self.verifying = 0
         self.last_verdict_failure = ""
+        self.notice = ""
+        """What the collection waits for, when that is no single request."""
         self._plan = plan
         self.options = options
         self._agent = agent
@@ -131,11 +142,15 @@ class CollectEngine:
         self._numbers = itertools.count()
         self._changed = asyncio.Event()
         self._time_limit = TimeLimit(options.rollout_deadline_s)
-        self._verify_slots = asyncio.Semaphore(options.verify_concurrency)
-        self._allowance = Allowance.parse(options.max_failures)
+        self._verify_slots = verify_slots or asyncio.Semaphore(options.verify_concurrency)
+        self._allowance = allowance or Allowance.parse(options.max_failures)
+        self._prompt_bytes = 0  # of the group pulled last
+        self._given_up_before = live.given_up
         self._begun = 0  # rollouts of the groups pulled so far
         self._refused_in_a_row = REFUSED_IN_A_ROW  # before the first answer, one refusal is enough
-        self._fresh_work = self._pull()
+        self._is_draining = False  # all fresh work is started
+        self.is_dry = asyncio.Event()
+        """Set when no fresh work is left: what is in flight or to be tried again still runs."""
 
     async def run(self) -> None:
         """Work until nothing is owed, or a reason to stop arises; then let what is in flight finish."""
@@ -172,10 +187,19 @@ class CollectEngine:
             self.reason, self.error = reason, error
             self._changed.set()
 
+    @property
+    def ledger(self) -> Ledger:
+        """What is finished, failed and owed."""
+        return self._plan.ledger
+
     def ages(self) -> list[float]:
         """How long each rollout in flight has taken so far, longest first."""
         now = time.monotonic()
         return sorted((now - work.started for work in self._running.values()), reverse=True)
+
+    def agent_notes(self) -> list[str]:
+        """What the agent wants a user to know."""
+        return list(getattr(self._agent, "notes", ()))
 
     async def _abort(self) -> None:
         for task in list(self._running):
@@ -206,29 +230,59 @@ class CollectEngine:
 
     # -- work ---------------------------------------------------------------------------------------------------------
 
-    def _pull(self) -> Iterator[Work]:
-        """Owed work, group by group. Budgets are looked at between groups, so that no group is left half begun."""
-        for position in self._plan.order:
-            if self._is_spent():
-                return
-            samples = self._plan.ledger.owed_samples(int(position), self.options.attempts)
-            if not samples:
-                continue
-            task = self._plan.tasks.read(int(position))
-            group = TaskGroup(int(position), task, msgspec.Raw(to_json(task.params)), len(samples))
-            self._begun += len(samples)
-            for sample in samples:
-                yield Work(group, sample, self._plan.ledger.attempts(group.position, sample))
+    def _pull(self) -> Work | None:
+        """The next owed work, group by group. Budgets are looked at between groups, so that no group is left half begun."""
+        if not self._pending:
+            is_ending = self._has_no_fresh or self._is_spent()
+            if not is_ending and self._may_exceed_budget():
+                return (
+                    None  # a rollout in flight ends first; its cost decides whether another group can be paid
+                )
+            ask = None if self._has_no_fresh else self._schedule.next_ask(is_ending=is_ending)
+            if ask is None:
+                self._has_no_fresh = not self._schedule.may_ask_again
+                return None
+            task = self._plan.tasks.read(ask.position)
+            params = msgspec.Raw(to_json(task.params))
+            group = TaskGroup(ask.position, task, params, len(ask.samples), ask.stage)
+            self._begun += len(ask.samples)
+            self._prompt_bytes = len(bytes(group.params))
+            for sample in ask.samples:
+                attempt = self._plan.ledger.attempts(group.position, sample)
+                self._pending.append(Work(group, sample, attempt))
+        return self._pending.popleft()
 
     def _is_spent(self) -> bool:
         options, live = self.options, self.live
-        if options.deadline_s is not None and time.monotonic() - live.started >= options.deadline_s:
+        if self._is_too_late():
             self.stop("deadline")
-        elif options.max_total_tokens is not None and live.tokens >= options.max_total_tokens:
+        elif (
+            options.max_total_tokens is not None
+            and live.tokens + live.tokens_elsewhere >= options.max_total_tokens
+        ):
             self.stop("tokens")
+        elif options.max_cost is not None and self.meter.spent >= options.max_cost:
+            self.stop("cost")
         elif options.pilot is not None and self._begun >= options.pilot:
             self.stop("pilot")
         return bool(self.reason)
+
+    def _is_too_late(self) -> bool:
+        limit = self.options.deadline_s
+        return limit is not None and time.monotonic() - self.live.started >= limit
+
+    def _may_exceed_budget(self) -> bool:
+        """Whether the budget may not last for another group beside the rollouts in flight: then it waits for their end."""
+        pending = (
+            self.options.samples
+            + self._begun
+            - self.live.fresh
+            - (self.live.given_up - self._given_up_before)
+        )
+        longest = self.options.overrides.get("max_output_tokens")
+        return bool(self._running) and self.meter.may_exceed_budget(
+            pending=pending, prompt_bytes=self._prompt_bytes, max_output=longest
+        )
 
     async def _next_work(self) -> Work | None:
         """The next rollout to make: a second attempt that is due, else a fresh one; None when there is none left."""
@@ -236,9 +290,12 @@ class CollectEngine:
             now = time.monotonic()
             if self._again and self._again[0][0] <= now:
                 return heapq.heappop(self._again)[2]
-            work = next(self._fresh_work, None)
+            work = self._pull()
             if work is not None:
                 return work
+            self._is_draining = self._has_no_fresh
+            if self._has_no_fresh:
+                self.is_dry.set()
             if not self._again and not self._running:
                 return None
             await self._wait_for_change(self._again[0][0] - now if self._again else None)
@@ -246,7 +303,7 @@ class CollectEngine:
 
     def _is_stopping_now(self) -> bool:
         """Budgets end between groups: samples and second attempts of groups already begun still run."""
-        return self.reason not in ("", "deadline", "tokens", "pilot")
+        return self.reason not in ("", "deadline", "tokens", "cost", "pilot")
 
     async def _wait_for_change(self, seconds: float | None) -> None:
         self._changed.clear()
@@ -280,28 +337,48 @@ class CollectEngine:
             await self._fail(work, failure, begun)
             return
         response = Response(trajectory.response)
-        verdict, verify_s = await self._verify(work, response, trajectory, begun)
-        if self._judge is not None:  # before the disk is waited for: a suspicion must not wait with the row
+        judged = Response({**trajectory.response, **trajectory.judged}) if trajectory.judged else response
+        try:
+            verdict, verify_s = await self._verify(work, judged, trajectory, begun)
+        finally:
+            if trajectory.release is not None:
+                await asyncio.shield(asyncio.to_thread(trajectory.release))
+        # Before the disk is waited for: a suspicion must not wait with the row. Later stages are chosen by their task's rewards.
+        if self._judge is not None and (work.group.stage in ("", "first") or verdict is NO_VERDICT):
             self._watch_verdict(work.group.task, response, verdict, verify_s)
         row = self._row(work, trajectory, verdict, begun, verify_s)
         line = to_json(row | {"response": response.encoded})
-        clean = SECRETS.data(line)
+        clean = outgoing_bytes(line)
         if clean is not line:
             line, row = clean, from_json(clean)  # the observer sees what is on disk
         if len(line) > ROW_SHARE * self.options.max_response_bytes:
             too_large = f"the row would have {len(line):,} bytes (--max-response-bytes)"
-            await self._fail(work, Failure("agent", "oversized", too_large), begun)
+            oversized = Failure("agent", "oversized", too_large)
+            oversized.usage = response.usage or None
+            await self._fail(work, oversized, begun)
             return
         await self._rollouts.append(line)
-        self._plan.ledger.finish(work.group.position, work.sample)
-        self.live.rollout(
-            work.group.position,
+        self._plan.ledger.finish(work.group.position, work.sample, is_unjudged=verdict.reward is None)
+        tokens = self.live.rollout(
+            work.group.task.index,
             response,
             verdict,
             seconds=time.monotonic() - work.started,
             size=len(line),
             prompt_bytes=len(bytes(work.group.params)),
             is_judging=self._judge is not None or trajectory.verifier is not None,
+            is_representative=work.group.stage in ("", "first"),
+        )
+        self._schedule.finished(work.group.position, work.sample, response.encoded, verdict, tokens)
+        own = row[OWN_KEY]
+        assert isinstance(own, dict)
+        self.meter.add_rollout(
+            work.group.task.index,
+            own.get("cost"),
+            own.get("judge_cost"),
+            verdict=verdict,
+            response=response,
+            prompt_bytes=len(bytes(work.group.params)),
         )
         if self._observer is not None:
             self._observer.finished(row)
@@ -315,6 +392,9 @@ class CollectEngine:
             with self._time_limit:
                 trajectory = await self._agent.run(work.group.task, work.sample)
             self._refused_in_a_row = 0
+            self.live.tool_s += trajectory.tool_times.calling_s
+            self.live.tool_start_s += trajectory.tool_times.starting_s
+            self.live.tool_starts += trajectory.tool_times.starts
             if trajectory.is_remote:
                 self.live.is_remote = True
                 now = time.monotonic()
@@ -327,7 +407,7 @@ class CollectEngine:
                 "agent", "timeout", f"the rollout took longer than {self._time_limit.seconds:g} s"
             )
             raise cut_short(failure, error.__cause__) from None
-        except Exception as error:
+        except Exception as error:  # an agent is somebody's code: its error is that rollout's failure
             raise Failure("agent", "agent", f"{type(error).__name__}: {error}") from error
         finally:
             self._limiter.release()
@@ -373,6 +453,7 @@ class CollectEngine:
             verify_seconds=verify_s,
             has_failure=verdict is NO_VERDICT,
             at=time.time(),
+            is_draining=self._is_draining,
             looks_right=lambda: _ends_as_expected(task, text),
         )
         if self.watch.tripped and self.options.stop_on == "broken":
@@ -380,15 +461,16 @@ class CollectEngine:
 
     def _row(
         self, work: Work, trajectory: Trajectory, verdict: Verdict, begun: float, verify_s: float | None
-    ) -> JsonFields:
-        row: JsonFields = {TASK_KEY: work.group.task.index, ROLLOUT_KEY: work.sample}
+    ) -> RowJson:
+        row: RowJson = {TASK_KEY: work.group.task.index, ROLLOUT_KEY: work.sample}
         if work.attempt:
             row[ATTEMPT_KEY] = work.attempt
         row["agent_ref"] = {"name": work.group.task.agent or self._agent.name}
-        row |= verdict.to_fields()
-        row[PARAMS_KEY] = work.group.params
+        row = cast("RowJson", {**row, **verdict.to_fields()})
+        # Encoded once for all samples: the file gets the bytes, and an observer decodes them.
+        row[PARAMS_KEY] = cast("ParamsJson", work.group.params)
         row["response"] = trajectory.response
-        own: JsonFields = {
+        own: OwnJson = {
             "started": begun,
             "seconds": time.monotonic() - work.started,
             "endpoint": trajectory.endpoint,
@@ -405,7 +487,13 @@ class CollectEngine:
             }
         elif trajectory.verifier is not None:
             own |= {"verify_seconds": verify_s, "verifier": trajectory.verifier}
-        row[OWN_KEY] = own
+        if work.group.stage:
+            own["stage"] = work.group.stage
+        if self.options.asks_price:
+            own["cost"] = self.meter.of_rollout(trajectory)
+            if self.meter.has_judge(verdict):
+                own["judge_cost"] = self.meter.of_judge(verdict.numbers)
+        row[OWN_KEY] = {**own, **trajectory.own}
         return row
 
     # -- failures -----------------------------------------------------------------------------------------------------
@@ -418,16 +506,14 @@ class CollectEngine:
                 return
             self._refused_in_a_row += 1
             failure.kind = "permanent"  # the key and the model are right: others were answered
-        attempts_left = self.options.attempts - work.attempt - 1
         is_terminal = not failure.is_retryable
         await self._record_failure(work, failure, begun, is_terminal=is_terminal)
+        if failure.stops_run:
+            self.stop("fatal", failure)
+            return
         self._plan.ledger.fail(work.group.position, work.sample, is_terminal=is_terminal)
-        if not is_terminal and attempts_left > 0 and not self._is_stopping_now() and self._budget.take():
+        if not is_terminal and self._try_again(work, failure):
             self.live.redrawn_after_timeout += failure.kind == "timeout"
-            delay = max(failure.retry_after or 0.0, min(60.0, 2.0**work.attempt))
-            again = Work(work.group, work.sample, work.attempt + 1)
-            heapq.heappush(self._again, (time.monotonic() + delay, next(self._numbers), again))
-            self._changed.set()
             return
         self.live.given_up += 1
         if self._observer is not None:
@@ -435,13 +521,26 @@ class CollectEngine:
         self._settle(work.group)
         self._give_up_if_hopeless()
 
+    def _try_again(self, work: Work, failure: Failure) -> bool:
+        """Whether another attempt follows; it then waits for its turn."""
+        attempts_left = self.options.attempts - work.attempt - 1
+        if attempts_left <= 0 or self._is_stopping_now() or not self._budget.take():
+            return False
+        self._push_again(work, max(failure.retry_after or 0.0, min(60.0, 2.0**work.attempt)))
+        return True
+
+    def _push_again(self, work: Work, delay_s: float) -> None:
+        again = Work(work.group, work.sample, work.attempt + 1)
+        heapq.heappush(self._again, (time.monotonic() + delay_s, next(self._numbers), again))
+        self._changed.set()
+
     async def _record_failure(self, work: Work, failure: Failure, begun: float, *, is_terminal: bool) -> None:
         self.live.failure(failure)
         if failure.kind == "timeout":
             self.live.timeout_s += time.monotonic() - work.started
         if failure.boundary == "verifier":
             self.last_verdict_failure = failure.message
-        row: JsonFields = {
+        row: FailureRowJson = {
             TASK_KEY: work.group.task.index,
             ROLLOUT_KEY: work.sample,
             ATTEMPT_KEY: work.attempt,
@@ -460,14 +559,19 @@ class CollectEngine:
             "agent_ref": {"name": work.group.task.agent or self._agent.name},
             "response": failure.partial,
         }
+        if self.options.asks_price:
+            costs = self.meter.add_failure(work.group.task.index, failure)
+            row[OWN_KEY] = {**costs, "started": begun, "seconds": row["seconds"]}
         await self._failures.append(to_json(row))
 
     def _settle(self, group: TaskGroup) -> None:
         group.unsettled -= 1
         if group.unsettled == 0:
-            self.live.settle(group.position)
+            self.live.settle(group.task.index)
+            self.meter.settle(group.task.index)
             self.watch.settle(group.task.index)
-            if self._observer is not None:
+            is_over = self._schedule.settled(group.position)
+            if is_over and self._observer is not None:
                 self._observer.settled(group.task.index)
 
     def _give_up_if_hopeless(self) -> None:

@@ -1,4 +1,4 @@
-"""The forecast of a whole run from a pilot, and the bottleneck of a run.
+"""The forecast of a whole run from a pilot.
 
 Intervals come from the spread between the pilot's tasks: few tasks give wide intervals.
 """
@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import msgspec
 
-from rollforge import intervals
-from rollforge.intervals import ClusterMean
+from rollforge.adaptive.design import GoalProgress
+from rollforge.statistics import intervals
+from rollforge.statistics.intervals import ClusterMean
+from rollforge.steps.collect.cost_meter import CostMeter
 from rollforge.steps.collect.live import Live
-
-BUSY = 0.85
-"""Above this share of one core, the client itself is the limit: Python runs on one."""
-LAGGING_S = 0.05
 
 
 class ForecastRange(msgspec.Struct, frozen=True):
@@ -32,12 +30,25 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     tokens: ForecastRange | None
     disk_bytes: ForecastRange
     failures: ForecastRange
+    cost: ForecastRange | None = None
+    """Dollars, judges included; None when the price is not known."""
+    cost_per_usable_group: ForecastRange | None = None
+    """Dollars for each group whose rewards are not all equal, with a goal for each usable unit; None when the price is not known, or
+    no group was usable."""
+    goal: str | None = None
+    """The goal that the forecast reaches; None for all rollouts that are owed."""
+    unit: str = "group"
+    """What is usable: a group, a pair or an example."""
 
 
-def forecast(live: Live, *, owed: int, elapsed_s: float) -> Forecast | None:
-    """The forecast for `owed` more rollouts; None when the pilot finished none."""
+def forecast(
+    live: Live, meter: CostMeter, *, owed: int, elapsed_s: float, goal: GoalProgress | None = None
+) -> Forecast | None:
+    """The forecast for `owed` more rollouts, or for as many as the goal needs; None when the pilot finished none, or says nothing."""
     if not live.fresh:
         return None
+    if goal is not None:
+        return _to_goal(live, goal, elapsed_s)
     spread = _relative_half_width(live.seconds_per_rollout)
     per_rollout_s = elapsed_s / live.fresh
     tokens = live.tokens_per_rollout
@@ -47,7 +58,61 @@ def forecast(live: Live, *, owed: int, elapsed_s: float) -> Forecast | None:
         tokens=_estimate((tokens.mean or 0.0) * owed, _relative_half_width(tokens)) if tokens.count else None,
         disk_bytes=_estimate(live.bytes / live.fresh * owed, _relative_half_width(tokens)),
         failures=_failures(live, owed),
+        cost=_cost(meter, owed, per_rollout_s, spread),
+        cost_per_usable_group=_cost_per_group(meter),
     )
+
+
+def _to_goal(live: Live, goal: GoalProgress, elapsed_s: float) -> Forecast | None:
+    """The rest of a run with a goal: its interval is that of the yield, which is what nobody knows yet."""
+    needed, mean = goal.needed_tokens, live.tokens_per_rollout.mean
+    if needed is None or not mean or not live.tokens:
+        return None
+
+    def times(factor: float) -> ForecastRange:
+        low, high = needed.low, needed.high
+        return ForecastRange(
+            needed.value * factor,
+            None if low is None else low * factor,
+            None if high is None else high * factor,
+        )
+
+    paid, left = goal.needed_dollars, max(1, goal.target - goal.usable)
+    per_token = paid.value / needed.value if paid is not None and needed.value else None
+    return Forecast(
+        rollouts=round(needed.value / mean),
+        seconds=times(elapsed_s / live.tokens),
+        tokens=times(1.0),
+        disk_bytes=times(live.bytes / live.fresh / mean),
+        failures=_failures(live, round(needed.value / mean)),
+        cost=None if per_token is None else times(per_token),
+        cost_per_usable_group=None if per_token is None else times(per_token / left),
+        goal=f"{goal.recipe}={goal.target}",
+        unit=goal.unit.removesuffix("s"),
+    )
+
+
+def _cost(meter: CostMeter, owed: int, per_rollout_s: float, spread: float | None) -> ForecastRange | None:
+    """Tokens at their price, and hours at theirs; failed attempts cost as often as in the pilot."""
+    hourly = meter.price_per_hour
+    hours = None if hourly is None else _estimate(per_rollout_s * owed / 3600 * hourly, spread)
+    if not meter.is_known or not meter.per_rollout.count:
+        return hours
+    paid = meter.per_rollout
+    retried = 1 + meter.failures_per_rollout_cost()
+    tokens = _estimate((paid.mean or 0.0) * owed * retried, _relative_half_width(paid))
+    if hours is None:
+        return tokens
+    bounds = [
+        None if tokens_at is None or hours_at is None else tokens_at + hours_at
+        for tokens_at, hours_at in ((tokens.low, hours.low), (tokens.high, hours.high))
+    ]
+    return ForecastRange(tokens.value + hours.value, *bounds)
+
+
+def _cost_per_group(meter: CostMeter) -> ForecastRange | None:
+    cost = meter.groups.cost() if meter.is_known else None
+    return None if cost is None else ForecastRange(*cost)
 
 
 def _relative_half_width(mean: ClusterMean) -> float | None:
@@ -67,38 +132,3 @@ def _failures(live: Live, owed: int) -> ForecastRange:
     share = live.given_up / settled
     low, high = intervals.wilson(share, settled, intervals.normal_quantile((1 + intervals.LEVEL) / 2))
     return ForecastRange(share * owed, low * owed, high * owed)
-
-
-def bottleneck(
-    live: Live,
-    *,
-    elapsed_s: float,
-    cpu_s: float,
-    lag_s: float,
-    commit_s: float,
-    verify_slots: int,
-    seconds_per_verdict: float | None = None,
-    waits_for: str = "model",
-) -> str:
-    """One line: what to change to go faster. `waits_for` makes the rollouts: the model, or an agent server."""
-    if elapsed_s <= 0 or not live.fresh:
-        return "unknown: nothing was finished"
-    busy = cpu_s / elapsed_s
-    if commit_s / elapsed_s > 0.5:
-        return f"disk: {commit_s / elapsed_s:.0%} of the time goes into writing"
-    if busy > BUSY or lag_s > LAGGING_S:
-        return f"client: this process is busy {busy:.0%} of the time (loop lag {lag_s * 1000:.0f} ms)"
-    waiting = live.verify_s + live.verify_wait_s
-    if live.timeout_s > 0.5 * live.model_s:
-        return f"time-outs: {live.timeout_s / live.model_s:.0%} of the time goes into attempts that ran out of time"
-    if live.verify_wait_s > live.model_s or (
-        waiting > live.model_s and live.verify_s / elapsed_s > 0.5 * verify_slots
-    ):
-        return (
-            f"verifier: {waiting / (waiting + live.model_s):.0%} of a rollout's time is verification "
-            f"({live.verify_s / live.fresh if seconds_per_verdict is None else seconds_per_verdict:.2g} s per verdict)"
-        )
-    share = live.model_s / (waiting + live.model_s)
-    if live.is_remote:
-        return f"agent: {share:.0%} of a rollout's time is spent waiting for the agent server"
-    return f"model: {share:.0%} of a rollout's time is spent waiting for the model"

@@ -10,12 +10,15 @@ from collections import Counter, deque
 
 import msgspec
 
+from rollforge.adaptive.design import GoalProgress
 from rollforge.endpoint import MOST_TOKENS
 from rollforge.errors import Failure
-from rollforge.intervals import ClusterMean
 from rollforge.records import Response, Verdict
+from rollforge.statistics.intervals import ClusterMean
+from rollforge.store.costs import CostFacts
 from rollforge.store.manifest import RunningReward
-from rollforge.verifiers.running.judge import JudgeCounters
+from rollforge.store.verifier_failures import OTHER_REASONS
+from rollforge.verifiers.running.ready_verifier import JudgeCounters
 
 FAILURES_KEPT = 5
 RECENT_REWARDS = 2000
@@ -62,8 +65,12 @@ class LiveSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     notice: str = ""
     light: str = "green"
     """Can the verdicts be trusted: green, yellow (one odd sign), red (two independent ones)."""
+    goal: GoalProgress | None = None
+    """How far the goal is; None without one."""
     judging: JudgeCounters | None = None
     """Queue, busy workers, seconds per verdict, shared verdicts; None without a verifier."""
+    cost: CostFacts | None = None
+    """What the run has cost so far; None when no price was given."""
 
 
 class Live:
@@ -77,8 +84,15 @@ class Live:
         self.failures: Counter[str] = Counter()
         self.verifier_failures: Counter[str] = Counter()
         """The first distinct messages of a failing verifier, and how often each came."""
+        self.tokens_elsewhere = 0
+        """Tokens that other workers of the same run have used."""
         self.timeout_s = 0.0
         """Seconds spent in attempts that ended in a time-out."""
+        self.tool_s = 0.0
+        """Seconds of rollouts spent in tool calls."""
+        self.tool_start_s = 0.0
+        """Seconds of rollouts spent starting tool servers and shaking hands with them."""
+        self.tool_starts = 0
         self.is_remote = False
         """Rollouts are made by a server of their own, not by calls of the model."""
         self.redrawn_after_timeout = 0
@@ -93,8 +107,8 @@ class Live:
 
     def verifier_failed(self, message: str) -> None:
         """Count a failed verdict; the first few distinct messages are kept."""
-        if message in self.verifier_failures or len(self.verifier_failures) < FAILURES_KEPT:
-            self.verifier_failures[message] += 1
+        is_kept = message in self.verifier_failures or len(self.verifier_failures) < FAILURES_KEPT
+        self.verifier_failures[message if is_kept else OTHER_REASONS] += 1
 
     def rollout(
         self,
@@ -106,8 +120,9 @@ class Live:
         size: int,
         prompt_bytes: int,
         is_judging: bool,
-    ) -> None:
-        """One rollout is on disk."""
+        is_representative: bool = True,
+    ) -> int:
+        """One rollout is on disk; the tokens it took. Of an adaptive run, only the first stage is in the running reward."""
         self.finished += 1
         self.fresh += 1
         self.bytes += size
@@ -122,10 +137,17 @@ class Live:
         self.seconds_per_rollout.add(task, seconds)
         if verdict.reward is not None:
             self.judged += 1
-            self.reward.add(task, verdict.reward)
-            self._recent_rewards.append(verdict.reward)
+            if is_representative:
+                self.reward.add(task, verdict.reward)
+                self._recent_rewards.append(verdict.reward)
         elif is_judging:
             self.unjudged += 1
+        return used
+
+    def judged_elsewhere(self, task: int, reward: float) -> None:
+        """A worker judged a rollout: its reward counts in the running mean here."""
+        self.reward.add(task, reward)
+        self._recent_rewards.append(reward)
 
     def failure(self, failure: Failure) -> None:
         """One attempt failed."""
@@ -172,9 +194,15 @@ class Live:
         notice: str,
         light: str,
         judging: JudgeCounters | None = None,
+        goal: GoalProgress | None = None,
+        cost: CostFacts | None = None,
     ) -> LiveSnapshot:
         rate, tokens_per_s = self.rates()
         left = self.expected - self.finished - self.given_up
+        eta_s = left / rate if rate else None
+        if goal is not None and not goal.is_reached:
+            needed = goal.needed_tokens
+            eta_s = needed.value / tokens_per_s if needed is not None and tokens_per_s else None
         return LiveSnapshot(
             elapsed_s=time.monotonic() - self.started,
             expected=self.expected,
@@ -186,7 +214,7 @@ class Live:
             given_up=self.given_up,
             rate=rate,
             tokens_per_s=tokens_per_s,
-            eta_s=left / rate if rate else None,
+            eta_s=eta_s,
             reward=self.reward.mean,
             reward_half_width=self.reward.half_width(),
             truncated=self.truncated,
@@ -205,6 +233,8 @@ class Live:
             notice=notice,
             light=light,
             judging=judging,
+            goal=goal,
+            cost=cost,
         )
 
 

@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import resource
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import msgspec
 
+from rollforge.adaptive.design import priced
 from rollforge.agents.base import Agent, Preparation, make_agent
 from rollforge.endpoint import HIGHEST, Client, ClientOptions, ConcurrencyRange, Limiter, Model, ModelOptions
+from rollforge.environments.base import Environment
 from rollforge.errors import Failure, RollforgeError, UsageError
+from rollforge.steps.collect.batch.answer_loop import BatchEngine
+from rollforge.steps.collect.collect_options import CollectOptions, parse_share
+from rollforge.steps.collect.cost_meter import CostMeter
 from rollforge.steps.collect.engine import CollectEngine
 from rollforge.steps.collect.live import FAILURES_KEPT, Live, LiveSnapshot
 from rollforge.steps.collect.observer import Observer
-from rollforge.steps.collect.options import CollectOptions, parse_share
 from rollforge.steps.collect.plan import CollectPlan
+from rollforge.steps.collect.schedule import Schedule
+from rollforge.steps.collect.server_load import follow_server
 from rollforge.store import DurableFile, run_id
-from rollforge.store.verifier_failures import failures_text
+from rollforge.store.costs import read_costs
+from rollforge.store.verifier_failures import failures_text, most_frequent
 from rollforge.verifiers.base import Verifier
 from rollforge.verifiers.probes import SprinkledProbes
-from rollforge.verifiers.running.cache import VerdictCache
-from rollforge.verifiers.running.judge import RunningJudge, make_judge, parse_workers
+from rollforge.verifiers.running.ready_verifier import RunningJudge, make_judge, parse_workers
+from rollforge.verifiers.running.verdict_cache import VerdictCache
 
+OFTEN = 0.05
+"""Failed verdicts for each good one from which on the progress line quotes them."""
 SPARE_FILES = 128
 """File descriptors kept for everything that is no connection."""
 
@@ -42,10 +53,13 @@ class Machinery:
     rollouts: DurableFile
     judge: RunningJudge | None
     probes: SprinkledProbes | None
+    schedule: Schedule
 
     def snapshot(self) -> LiveSnapshot:
         """Where the run is now."""
         ages = self.engine.ages()
+        self.engine.live.expected = self.schedule.expected
+        goal, cost = self.schedule.progress(), self.engine.meter.facts()
         return self.engine.live.snapshot(
             in_flight=self.limiter.in_flight,
             limit=self.limiter.limit,
@@ -59,6 +73,8 @@ class Machinery:
             notice=self._notice(),
             light=self.engine.watch.light,
             judging=self.judge.counters if self.judge is not None else None,
+            goal=priced(goal, cost.total if cost is not None else None) if goal is not None else None,
+            cost=cost,
         )
 
     def _notice(self) -> str:
@@ -69,30 +85,44 @@ class Machinery:
             return f"waiting for {down[0].url}"
         if down:
             return f"{len(down)} endpoints down"
-        failed = list(self.engine.live.verifier_failures.most_common(FAILURES_KEPT))
-        if failed and not self.engine.live.judged:
+        failed = most_frequent(self.engine.live.verifier_failures, FAILURES_KEPT)
+        if failed and sum(count for _, count in failed) >= OFTEN * self.engine.live.judged:
             return failures_text(failed)
+        if self.engine.notice:
+            return self.engine.notice
         if self.engine.watch.signals:
             return "; ".join(self.engine.watch.signals.values())
         return "draining" if self.client.is_draining else ""
 
 
+class Tools(NamedTuple):
+    """What engines share: the limit, the client, the model, the probes of the verifier."""
+
+    limiter: Limiter
+    client: Client
+    model: Model
+    probes: SprinkledProbes | None
+
+
 @asynccontextmanager
-async def open_machinery(
-    plan: CollectPlan,
+async def open_tools(
     options: CollectOptions,
     *,
     agent: Agent,
     judge: RunningJudge | None,
-    observer: Observer | None,
     notes: list[str],
-) -> AsyncIterator[Machinery]:
-    """Everything the engine needs; what a user should know of it is added to `notes`."""
+    tasks: int,
+    sharers: int = 1,
+) -> AsyncIterator[Tools]:
+    """Client, model, agent and judge, started; `sharers` processes ask the same server."""
     async with AsyncExitStack() as stack:
         limiter = Limiter(_affordable(options.concurrency, notes), now=time.monotonic())
         client = await stack.enter_async_context(_make_client(options, stack, limiter, notes))
-        if options.concurrency == "auto" and options.base_urls:
-            await _fit_to_slots(client, limiter)
+        if options.concurrency == "auto" and options.base_urls and not options.uses_batches:
+            await _fit_to_slots(client, limiter, sharers)
+        if options.base_urls and not limiter.is_fixed and not options.uses_batches:
+            follower = asyncio.create_task(follow_server(client, limiter))
+            stack.push_async_callback(_end, follower)
         model = Model(
             client,
             ModelOptions(
@@ -104,16 +134,39 @@ async def open_machinery(
         )
         client.keeps_large_slots = True  # the engine releases them when the row is written
         await agent.start(model)
-        probes = await _start_judge(judge, options, stack, notes, len(plan.tasks))
+        yield Tools(limiter, client, model, await _start_judge(judge, options, stack, notes, tasks))
+
+
+@asynccontextmanager
+async def open_machinery(
+    plan: CollectPlan,
+    options: CollectOptions,
+    *,
+    agent: Agent,
+    judge: RunningJudge | None,
+    observer: Observer | None,
+    notes: list[str],
+    schedule: Schedule,
+) -> AsyncIterator[Machinery]:
+    """Everything the engine needs; what a user should know of it is added to `notes`."""
+    async with AsyncExitStack() as stack:
+        tools = open_tools(options, agent=agent, judge=judge, notes=notes, tasks=len(plan.tasks))
+        limiter, client, model, probes = await stack.enter_async_context(tools)
+        meter = CostMeter(
+            options,
+            before=read_costs(plan.files) if options.asks_price and plan.is_resumed else None,
+            notes=notes,
+            is_batch=options.batch,
+        )
         rollouts, failures = DurableFile(plan.files.rollouts), DurableFile(plan.files.failures)
-        live = Live(expected=plan.ledger.expected, finished=plan.ledger.finished)
+        live = Live(expected=schedule.expected, finished=plan.ledger.finished)
         live.given_up = plan.ledger.given_up(options.attempts)
         if observer is not None:
             owed, given_up = plan.ledger.counts_by_task(options.attempts)
             run = run_id(plan.files, plan.manifest)
             observer.begin(run, plan.ledger.task_ids[plan.order], owed[plan.order], given_up[plan.order])
             stack.push_async_callback(observer.close)
-        engine = CollectEngine(
+        engine = (BatchEngine if options.uses_batches else CollectEngine)(
             plan,
             options,
             agent=agent,
@@ -124,13 +177,21 @@ async def open_machinery(
             rollouts=rollouts,
             failures=failures,
             live=live,
+            meter=meter,
             observer=observer,
             probes=probes,
+            schedule=schedule,
         )
         for file in (rollouts, failures):
             await file.start()
             stack.push_async_callback(_close_quietly, file, engine)
-        yield Machinery(engine, limiter, client, model, rollouts, judge, probes)
+        yield Machinery(engine, limiter, client, model, rollouts, judge, probes, schedule)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
 
 
 async def _close_quietly(file: DurableFile, engine: CollectEngine) -> None:
@@ -163,20 +224,24 @@ async def _start_judge(
     stack.push_async_callback(judge.close)
     if judge.note:
         notes.append(judge.note)
-    return SprinkledProbes(judge, parse_share(options.probe), tasks) if options.probe is not None else None
+    return (
+        SprinkledProbes(judge, parse_share(options.probe, "--probe"), tasks)
+        if options.probe is not None
+        else None
+    )
 
 
 def _make_client(
     options: CollectOptions, stack: AsyncExitStack, limiter: Limiter, notes: list[str]
 ) -> Client:
-    urls = options.base_urls
-    if not urls and options.asks_model:
+    urls = () if options.is_offline else options.base_urls
+    if not urls and options.asks_model and not options.is_offline:
         from rollforge.simulate import SimulatedProcess, SimulateOptions
 
         server = stack.enter_context(SimulatedProcess(SimulateOptions(seed=options.seed)))
         urls = (server.base_url,)
         notes.append(f"the answers are simulated by the embedded model at {server.base_url}")
-    key = os.environ.get(options.api_key_env)
+    keys = [key for name in options.key_envs if (key := os.environ.get(name))]
     return Client(
         ClientOptions(
             base_urls=urls,
@@ -185,23 +250,44 @@ def _make_client(
             retry_budget=options.retry_budget,
             outage_patience_s=options.outage_patience_s,
             max_response_bytes=options.max_response_bytes,
+            rpm=options.rpm,
+            tpm=options.tpm,
         ),
-        headers={"Authorization": f"Bearer {key}"} if key else None,
+        keys=keys,
         limiter=limiter,
     )
 
 
-async def _fit_to_slots(client: Client, limiter: Limiter) -> None:
-    """Ask a llama.cpp server how many requests it works on at once (`/props`): more would only wait in its queue."""
+async def _fit_to_slots(client: Client, limiter: Limiter, sharers: int) -> None:
+    """Ask a llama.cpp server how many requests it works on at once (`/props`, or `/slots`): more would only wait in its queue."""
     if not client.endpoints[0].is_plain:
         return
-    try:
-        props = await client.get_json("/props", is_at_root=True)
-    except Failure:
-        return
-    slots = props.get("total_slots") if isinstance(props, dict) else None
+    slots: object = None
+    for path in ("/props", "/slots"):
+        try:
+            answer = await client.get_json(path, is_at_root=True)
+        except Failure:
+            continue
+        slots = (
+            answer.get("total_slots")
+            if isinstance(answer, dict)
+            else len(answer)
+            if is_slots(answer)
+            else None
+        )
+        if slots is not None:
+            break
     if isinstance(slots, int) and 1 <= slots <= HIGHEST:
-        limiter.cap(slots * len(client.endpoints), time.monotonic(), f"the server has {slots} slots")
+        most = max(1, slots * len(client.endpoints) // sharers)
+        limiter.cap(most, time.monotonic(), f"the server has {slots} slots")
+
+
+def is_slots(answer: object) -> bool:
+    """Whether this is llama.cpp's list of slots: each has a number and says whether it is at work."""
+    return isinstance(answer, list) and all(
+        isinstance(slot, dict) and "id" in slot and ("is_processing" in slot or "state" in slot)
+        for slot in answer
+    )
 
 
 async def only_model(options: CollectOptions) -> str:
@@ -241,17 +327,35 @@ def _affordable(wanted: str, notes: list[str]) -> ConcurrencyRange:
 
 
 @asynccontextmanager
-async def prepared_agent(options: CollectOptions) -> AsyncIterator[tuple[Agent, Preparation]]:
-    """The agent the options ask for, with its tools and servers found; always closed."""
-    agent = make_agent(options.agent, options.to_agent_options())
+async def prepared_agent(
+    options: CollectOptions, environment: Environment | None = None
+) -> AsyncIterator[tuple[Agent, Preparation]]:
+    """The agent the options ask for, or the environment's own, with its tools and servers found; always closed."""
+    agent_options = options.to_agent_options()
+    agent = environment.agent(agent_options) if environment is not None else None
+    agent = agent or make_agent(options.agent, agent_options)
     try:
-        found = await agent.prepare()
-        yield agent, msgspec.structs.replace(found, fingerprint={"agent": agent.name, **found.fingerprint})
+        preparation = await agent.prepare()
+        yield (
+            agent,
+            msgspec.structs.replace(
+                preparation, fingerprint={"agent": agent.name, **preparation.fingerprint}
+            ),
+        )
     finally:
         await agent.close()
 
 
-async def rehearse_agent(options: CollectOptions) -> Preparation:
+def with_verifier_of(environment: Environment | None, options: CollectOptions) -> CollectOptions:
+    """The options with the verifier of an environment that names one, unless the user named another or none."""
+    named = environment.verifier if environment is not None else None
+    if named is None or options.verifier is not None or options.no_verify:
+        return options
+    verifier_options = {**named.options, **options.verifier_options}
+    return replace(options, verifier=named.name, verifier_options=verifier_options)
+
+
+async def rehearse_agent(options: CollectOptions, environment: Environment | None = None) -> Preparation:
     """What the agent would need and offer; nothing stays open."""
-    async with prepared_agent(options) as (_, prepared):
+    async with prepared_agent(options, environment) as (_, prepared):
         return prepared

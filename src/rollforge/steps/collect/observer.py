@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollforge.errors import RollforgeError
-from rollforge.records import JsonFields
+from rollforge.json_shapes import RowJson
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class Observer(Protocol):
     ) -> None:
         """The run's id, and the task indices in the order of dispatch, with the rollouts each still owes and those given up before."""
 
-    def finished(self, row: JsonFields) -> None:
+    def finished(self, row: RowJson) -> None:
         """A rollout is on disk, as this row."""
 
     def gave_up(self, task: int) -> None:
@@ -58,7 +58,7 @@ class GuardedObserver:
     ) -> None:
         self._call(lambda: self._observer.begin(run, tasks, owed, given_up))
 
-    def finished(self, row: JsonFields) -> None:
+    def finished(self, row: RowJson) -> None:
         self._call(lambda: self._observer.finished(row))
 
     def gave_up(self, task: int) -> None:

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,21 +18,40 @@ from dataclasses import replace
 import msgspec
 
 from rollforge import __version__
+from rollforge.adaptive.design import DESIGN, PROGRESS, GoalProgress, priced, read_design
 from rollforge.agents.base import Agent, Preparation
-from rollforge.checks.stream import SuspectWindow
+from rollforge.checks.building_blocks.stream import SuspectWindow
 from rollforge.endpoint.model import LOGPROBS_ABSENT
-from rollforge.errors import Exit, RollforgeError
-from rollforge.records import JsonObject
-from rollforge.redaction import SECRETS
+from rollforge.environments.base import Environment, open_environment
+from rollforge.errors import Exit, RollforgeError, UsageError
+from rollforge.steps.collect.batch.answer_loop import BatchEngine
+from rollforge.steps.collect.batch.batch_step import collect_batches
+from rollforge.steps.collect.batch.results import BatchReport
+from rollforge.steps.collect.bottleneck import Load, bottleneck
+from rollforge.steps.collect.collect_options import CollectOptions
 from rollforge.steps.collect.ending import CollectResult, ending_of, message_of, raise_fatal
-from rollforge.steps.collect.forecast import bottleneck, forecast
+from rollforge.steps.collect.forecast import forecast
+from rollforge.steps.collect.goal.goal_ending import goal_ending, goal_message
+from rollforge.steps.collect.goal.goal_schedule import GoalSchedule
+from rollforge.steps.collect.goal.setup import count_usable, design_of, make_schedule
 from rollforge.steps.collect.live import LiveSnapshot, reward_facts
-from rollforge.steps.collect.machinery import Machinery, judge_for, only_model, open_machinery, prepared_agent
+from rollforge.steps.collect.machinery import (
+    Machinery,
+    judge_for,
+    only_model,
+    open_machinery,
+    prepared_agent,
+    with_verifier_of,
+)
 from rollforge.steps.collect.observer import GuardedObserver, Observer
-from rollforge.steps.collect.options import CollectOptions
-from rollforge.steps.collect.plan import SUSPECT, VERIFIER_SOURCE, CollectPlan, make_plan
+from rollforge.steps.collect.plan import CollectPlan, make_plan
+from rollforge.steps.collect.resume import SUSPECT, VERIFIER_SOURCE
+from rollforge.steps.collect.server_load import deciding_signal
 from rollforge.store import RunFiles, RunLock
+from rollforge.store.costs import counted_bytes, recounted
 from rollforge.store.manifest import State
+from rollforge.store.verifier_failures import most_frequent
+from rollforge.text_safety.redaction import SECRETS
 from rollforge.verifiers.base import Verifier, load_verifier
 from rollforge.verifiers.probes import ProbeReport
 
@@ -40,11 +60,6 @@ logger = logging.getLogger(__name__)
 SUSPECT_VERIFIER = "suspect_verifier"
 """The manifest's key for the fingerprint of the verifier that gave the suspect verdicts."""
 MANIFEST_EVERY_S = 2.0
-
-
-def _named_variables(options: JsonObject) -> list[str]:
-    """Environment variables that a verifier's options name (`api_key_env`)."""
-    return [value for key, value in options.items() if key.endswith("_env") and isinstance(value, str)]
 
 
 class Collection:
@@ -59,7 +74,7 @@ class Collection:
         observer: Observer | None = None,
     ) -> None:
         options.check()
-        SECRETS.learn_environment(options.api_key_env, *_named_variables(options.verifier_options))
+        SECRETS.learn_environment(*options.key_envs)
         SECRETS.learn_from(options.to_config())
         SECRETS.learn_words(command or [])
         self.options = options
@@ -76,7 +91,10 @@ class Collection:
         self._is_draining = False
         self._cpu_at_start = 0.0
         self._lag_s = 0.0
+        self._manifest_lock = threading.Lock()
+        self._is_finished = False
         self._observed_before: dict[str, int] = {}
+        self.batch_report: BatchReport | None = None
 
     # -- for the shell ------------------------------------------------------------------------------------------------
 
@@ -105,15 +123,18 @@ class Collection:
             name = await only_model(self.options)
             self.notes.append(f"-m auto: the server's model is {name}")
             self.options = replace(self.options, model=name)
-        options = self.options
+        environment = open_environment(self.options.env) if self.options.env is not None else None
+        self.options = options = with_verifier_of(environment, self.options)
         verifier = None
         if options.verifier is not None:
             verifier = load_verifier(options.verifier, options.verifier_options, options.verify_mode)
         with RunLock(RunFiles(options.out).lock):
-            async with prepared_agent(options) as (agent, prepared):
-                return await self._run(agent, prepared, verifier)
+            async with prepared_agent(options, environment) as (agent, prepared):
+                return await self._run(agent, prepared, verifier, environment)
 
-    async def _run(self, agent: Agent, prepared: Preparation, verifier: Verifier | None) -> CollectResult:
+    async def _run(
+        self, agent: Agent, prepared: Preparation, verifier: Verifier | None, environment: Environment | None
+    ) -> CollectResult:
         self.is_judged_later = verifier is not None and verifier.is_group
         self._is_judged = (verifier is not None and not self.is_judged_later) or prepared.judges
         self.plan = plan = make_plan(
@@ -123,7 +144,11 @@ class Collection:
             version=__version__,
             command=self._command,
             agent=prepared,
+            design_of=design_of,
+            rows_of=environment.rows if environment is not None else None,
         )
+        self._refuse_goal(plan)
+        schedule = make_schedule(plan, self.options)
         self.notes += plan.notes
         self._observed_before = dict(plan.manifest.extra.get("observed") or {})
         if verifier is not None and verifier.reward_range is not None:
@@ -133,7 +158,13 @@ class Collection:
         report = None
         try:
             async with open_machinery(
-                plan, self.options, agent=agent, judge=judge, observer=self._observer, notes=self.notes
+                plan,
+                self.options,
+                agent=agent,
+                judge=judge,
+                observer=self._observer,
+                notes=self.notes,
+                schedule=schedule,
             ) as machinery:
                 self._machinery = machinery
                 self._cpu_at_start = time.process_time()
@@ -148,6 +179,21 @@ class Collection:
             plan.tasks.close()
         return self._finish(machinery, plan, report)
 
+    def _refuse_goal(self, plan: CollectPlan) -> None:
+        """Refuse a goal where verdicts come later, or where steps of whole tasks are reported."""
+        if plan.design is None:
+            return
+        if plan.design.recipe is not None and not self._is_judged:
+            raise UsageError(
+                f"--goal {self.options.goal} counts rewards, but verdicts come only after all samples are there",
+                hint="a verifier of whole groups cannot steer sampling: collect without --goal",
+            )
+        if self._observer is not None:
+            raise UsageError(
+                "steps cannot be reported while tasks are sampled adaptively",
+                hint="leave out --monitor and --buffer, or --goal and --top-up",
+            )
+
     def _write_first_manifest(self, plan: CollectPlan) -> None:
         """Make the manifest durable before the first row: rows without one cannot be resumed."""
         manifest = plan.manifest
@@ -156,7 +202,7 @@ class Collection:
         manifest.write(plan.files)
 
     async def _work_with_ticker(self, machinery: Machinery, plan: CollectPlan) -> None:
-        self._work = asyncio.create_task(machinery.engine.run())
+        self._work = asyncio.create_task(self._make_rollouts(machinery, plan))
         ticker = asyncio.create_task(self._tick(machinery, plan))
         try:
             await self._work
@@ -167,6 +213,17 @@ class Collection:
             ticker.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await ticker
+
+    async def _make_rollouts(self, machinery: Machinery, plan: CollectPlan) -> None:
+        """Run the engine: over requests of its own, or over the results of batches."""
+        engine = machinery.engine
+        if not isinstance(engine, BatchEngine):
+            await engine.run()
+            return
+        self.batch_report = await collect_batches(
+            engine, plan, self.options, machinery.client, machinery.model
+        )
+        self.notes += self.batch_report.notes()
 
     async def _tick(self, machinery: Machinery, plan: CollectPlan) -> None:
         """Twice a second: rates and loop lag; every other second or so: the manifest, for `status`.
@@ -192,14 +249,22 @@ class Collection:
 
     async def _write_manifest(self, machinery: Machinery, plan: CollectPlan) -> None:
         self._update_manifest(machinery, plan, "running")
-        await asyncio.get_running_loop().run_in_executor(None, plan.manifest.write, plan.files)
+        await asyncio.get_running_loop().run_in_executor(None, self._write_running, plan)
+
+    def _write_running(self, plan: CollectPlan) -> None:
+        """Write the manifest of a running collection, in a thread; one that comes late must not replace the last manifest."""
+        with self._manifest_lock:
+            if not self._is_finished:
+                plan.manifest.write(plan.files)
 
     def _update_manifest(self, machinery: Machinery, plan: CollectPlan, state: State) -> None:
         manifest, engine, snapshot = plan.manifest, machinery.engine, machinery.snapshot()
         is_running = state == "running"
         manifest.state, manifest.updated = state, time.time()
         manifest.pid, manifest.host = os.getpid(), socket.gethostname()
-        manifest.finished = plan.ledger.finished
+        manifest.finished, manifest.expected = plan.ledger.finished, machinery.schedule.expected
+        if snapshot.goal is not None:
+            manifest.extra[PROGRESS] = msgspec.to_builtins(snapshot.goal)
         manifest.unjudged = self._unjudged(machinery, plan)
         manifest.judged = manifest.finished - manifest.unjudged if self._is_judged else 0
         manifest.failed = (
@@ -216,6 +281,11 @@ class Collection:
         manifest.endpoints = [endpoint.facts() for endpoint in machinery.client.endpoints]
         manifest.requests = machinery.client.budget.facts()
         manifest.notes = self._all_notes(machinery)
+        manifest.cost = engine.meter.facts() or manifest.cost
+        if not is_running and manifest.cost is not None and not self.options.asks_price:
+            # Earlier sessions had a price and this one has none: its rollouts cost something that nobody knows.
+            manifest.cost = recounted(plan.files, manifest.cost)
+        manifest.counted = {}
         self._record_oddities(machinery, plan)
         if engine.watch.tripped:
             manifest.extra[SUSPECT] = msgspec.to_builtins(engine.watch.window())
@@ -231,7 +301,8 @@ class Collection:
         names = [name for name in model.names_seen if name not in (model.options.name, "None")]
         if names:
             notes.insert(0, f"the server calls its model {', '.join(sorted(names)[:3])}")
-        return [*self.notes, *notes]
+        signal = deciding_signal(machinery.limiter)
+        return [*self.notes, *notes, *machinery.engine.agent_notes(), *([signal] if signal else [])]
 
     def _record_oddities(self, machinery: Machinery, plan: CollectPlan) -> None:
         """Keep in the manifest what checks need: answers that lacked logprobs, rollouts drawn again after a time-out."""
@@ -251,18 +322,25 @@ class Collection:
     def _finish(self, machinery: Machinery, plan: CollectPlan, report: ProbeReport | None) -> CollectResult:
         """Write the last manifest and say how it ended."""
         options, engine, live = self.options, machinery.engine, machinery.engine.live
-        owed = plan.ledger.owed(options.attempts)
+        owed, expected = machinery.schedule.owed, machinery.schedule.expected
         unjudged = self._unjudged(machinery, plan)
-        unfinished = plan.ledger.expected - plan.ledger.finished
+        unfinished = expected - plan.ledger.finished
         shortfall = self._observer.shortfall() if self._observer is not None else ""
         ending, code = ending_of(engine.reason, unfinished=unfinished, unjudged=unjudged, shortfall=shortfall)
+        goal = self._goal_reached(machinery, plan)
+        if goal is not None:
+            ending, code = goal_ending(engine.reason, ending, code, goal)
+        engine.meter.close(plan.files)
         if report is not None:
             plan.manifest.extra["probe"] = report.facts()
         is_still_suspect = not engine.watch.tripped and self._is_still_suspect(plan)
         if is_still_suspect or (report is not None and report.is_broken):
             code = Exit.BROKEN_VERIFICATION
         self._update_manifest(machinery, plan, ending if ending in ("done", "incomplete") else "interrupted")
-        with contextlib.suppress(OSError):
+        self._settle_design(plan, goal, owed)
+        with contextlib.suppress(OSError), self._manifest_lock:
+            self._is_finished = True
+            plan.manifest.counted = counted_bytes(plan.files)
             plan.manifest.write(plan.files)
         if engine.reason == "fatal":
             raise_fatal(engine.error, options)
@@ -273,8 +351,10 @@ class Collection:
             run=options.out,
             ending=ending,
             exit_code=code,
-            message=message_of(ending, engine, shortfall, is_still_suspect=is_still_suspect),
-            expected=plan.ledger.expected,
+            message=message_of(ending, engine, shortfall, is_still_suspect=is_still_suspect)
+            if goal is None
+            else goal_message(ending, engine, goal),
+            expected=expected,
             finished=plan.ledger.finished,
             fresh=live.fresh,
             owed=owed,
@@ -284,17 +364,44 @@ class Collection:
             rollouts_per_s=live.fresh / elapsed if elapsed > 0 else None,
             tokens_per_s=live.tokens / elapsed if elapsed > 0 else None,
             bottleneck=self._bottleneck(machinery, elapsed),
-            forecast=forecast(live, owed=owed, elapsed_s=elapsed) if options.pilot is not None else None,
+            forecast=forecast(live, engine.meter, owed=owed, elapsed_s=elapsed, goal=goal)
+            if options.pilot is not None
+            else None,
+            goal=goal,
             bad_lines=plan.manifest.input.bad_lines,
             notes=self._all_notes(machinery),
+            agent_notes=machinery.engine.agent_notes(),
             suspect=engine.watch.window()
             if engine.watch.tripped
             else _earlier(plan)
             if is_still_suspect
             else None,
-            verifier_failures=dict(live.verifier_failures.most_common(3)),
+            verifier_failures=dict(most_frequent(live.verifier_failures, 3)),
             probe=report,
+            cost=plan.manifest.cost,
+            batch=self.batch_report,
         )
+
+    def _goal_reached(self, machinery: Machinery, plan: CollectPlan) -> GoalProgress | None:
+        """How far the goal is, counted on disk as `prepare` will count it; None without a goal."""
+        design, schedule = plan.design, machinery.schedule
+        if design is None or not isinstance(schedule, GoalSchedule):
+            return None
+        usable = count_usable(plan.files, design)
+        if usable != schedule.usable and not schedule.owed:
+            logger.debug("usable on disk: %d, counted while collecting: %d", usable, schedule.usable)
+        cost = machinery.engine.meter.facts()
+        return priced(schedule.progress(usable), cost.total if cost is not None else None)
+
+    def _settle_design(self, plan: CollectPlan, goal: GoalProgress | None, owed: int) -> None:
+        """Keep the exact count; a run that was filled up uniformly afterwards has its whole groups as first stage."""
+        extra = plan.manifest.extra
+        if goal is not None:
+            extra[PROGRESS] = msgspec.to_builtins(goal)
+        design = read_design(extra)
+        if design is not None and plan.design is None and not owed:
+            whole = max(design.first, self.options.samples)
+            extra[DESIGN] = msgspec.to_builtins(msgspec.structs.replace(design, first=whole))
 
     def _is_still_suspect(self, plan: CollectPlan) -> bool:
         """Whether an earlier session stopped as broken, and neither verifier nor verdicts have changed since."""
@@ -308,16 +415,21 @@ class Collection:
         )
 
     def _bottleneck(self, machinery: Machinery, elapsed_s: float) -> str:
-        return bottleneck(
-            machinery.engine.live,
+        if self.options.read_batch:
+            return "none: the answers were there before"
+        if self.options.batch:
+            return "batch: answers come when the provider has them"
+        load = Load(
             elapsed_s=elapsed_s,
             cpu_s=time.process_time() - self._cpu_at_start,
+            rate_wait_s=dict(machinery.client.rate_wait_s),
             lag_s=self._lag_s,
             commit_s=machinery.rollouts.commit_s,
+            model_slots=machinery.limiter.limit,
             verify_slots=self.options.verify_concurrency,
             seconds_per_verdict=machinery.judge.counters.seconds_per_verdict if machinery.judge else None,
-            waits_for="model" if self.options.asks_model else "agent server",
         )
+        return bottleneck(machinery.engine.live, load)
 
 
 def _earlier(plan: CollectPlan) -> SuspectWindow | None:

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from rollforge import intervals
 from rollforge.errors import UsageError
 from rollforge.registry import did_you_mean
+from rollforge.statistics import intervals
 from rollforge.steps.evaluation.evaluate import Evaluation
 
 OVERALL = "all"
@@ -58,11 +58,11 @@ def compare(evaluations: Mapping[str, Evaluation], metric: str = "reward") -> li
 
 def check_metric(evaluations: Iterable[Evaluation], metric: str) -> None:
     """Raise `UsageError` unless one of the evaluations has the metric."""
-    known = sorted({name for e in evaluations for means in e.task_means.values() for name in means})
-    if metric not in known:
+    metric_names = sorted({name for e in evaluations for means in e.task_means.values() for name in means})
+    if metric not in metric_names:
         raise UsageError(
-            f"no model has the metric {metric!r}{did_you_mean(metric, known)}",
-            hint=f"known: {', '.join(known)}",
+            f"no model has the metric {metric!r}{did_you_mean(metric, metric_names)}",
+            hint=f"known: {', '.join(metric_names)}",
         )
 
 

@@ -13,14 +13,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rollforge import intervals
 from rollforge.errors import UsageError
-from rollforge.experience.rollouts import USAGE
+from rollforge.experience.from_rollout import USAGE
 from rollforge.index import Index, open_index
 from rollforge.metrics.evaluation import EvalOptions, fold_eval, task_level
 from rollforge.metrics.fold import reduce_numbers
 from rollforge.metrics.ladder import Estimator
 from rollforge.metrics.names import SUFFIXES, is_amount, is_metric, parse_name
+from rollforge.statistics import intervals
 from rollforge.steps.evaluation.tasksets import TASKSET_KEY
 
 MEAN_ONLY = ("output_tokens", "is_truncated")
@@ -99,14 +99,14 @@ def _unique(tasks: NDArray[Any]) -> list[int]:
 
 def _columns(index: Index) -> dict[str, NDArray[Any]]:
     """The columns an evaluation reads, NaN for null."""
-    known = set(index.columns())
+    index_columns = set(index.columns())
     verdict = [name for name in index.numbers if "." not in name and name not in USAGE and is_metric(name)]
     wanted = [
         *dict.fromkeys(
             ["task", "rollout", *verdict, "reward", *MEAN_ONLY, "seconds", "verify_seconds", ANSWER_COLUMN]
         )
     ]
-    table = index.table([name for name in wanted if name in known], order_by="task, rollout")
+    table = index.table([name for name in wanted if name in index_columns], order_by="task, rollout")
     if not table.num_rows:
         raise UsageError("no rollouts: there is nothing to evaluate")
     columns: dict[str, NDArray[Any]] = {}
@@ -188,19 +188,19 @@ def _results(
     metric: str, values: NDArray[np.float64], statistics: Mapping[str, NDArray[np.float64]]
 ) -> dict[str, MetricResult]:
     results: dict[str, MetricResult] = {}
-    known = values[~np.isnan(values)]
-    are_shares = not is_amount(metric) and bool(((known == 0) | (known == 1)).all())
-    for statistic, found in statistics.items():
+    present_values = values[~np.isnan(values)]
+    are_shares = not is_amount(metric) and bool(((present_values == 0) | (present_values == 1)).all())
+    for statistic, values_ in statistics.items():
         if statistic == "_runs" or (metric in MEAN_ONLY and not statistic.startswith("mean@")):
             continue
         if statistic in SUFFIXES:
-            reduced = reduce_numbers(found.tolist(), statistic)
-            results[statistic] = MetricResult(value=reduced, ci=None, tasks=len(found))
+            reduced = reduce_numbers(values_.tolist(), statistic)
+            results[statistic] = MetricResult(value=reduced, ci=None, tasks=len(values_))
             continue
         is_share = statistic.startswith("pass@") or (are_shares and not statistic.startswith("std@"))
         estimate = intervals.mean_of(
-            found,
-            most=len(known) / _runs_each(statistic) if is_share else None,
+            values_,
+            most=len(present_values) / _runs_each(statistic) if is_share else None,
             is_unit=False if is_amount(metric) else None,
         )
         results[statistic or "mean"] = MetricResult(
@@ -216,8 +216,8 @@ def _runs_each(statistic: str) -> int:
 
 
 def _task_means(tasks: NDArray[np.int64], values: NDArray[np.float64]) -> dict[int, float]:
-    known = ~np.isnan(values)
-    unique, places = np.unique(tasks[known], return_inverse=True)
-    sums = np.bincount(places, weights=values[known])
-    counts = np.bincount(places)
+    has_value = ~np.isnan(values)
+    unique, task_numbers = np.unique(tasks[has_value], return_inverse=True)
+    sums = np.bincount(task_numbers, weights=values[has_value])
+    counts = np.bincount(task_numbers)
     return {int(task): float(total / count) for task, total, count in zip(unique, sums, counts, strict=True)}

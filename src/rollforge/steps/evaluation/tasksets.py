@@ -11,7 +11,7 @@ from rollforge.errors import DataError, UsageError
 from rollforge.records import TASK_KEY, JsonFields, from_json, to_json
 from rollforge.store.atomic import write_atomically
 from rollforge.store.reading import UNREADABLE
-from rollforge.tasks import read_lines
+from rollforge.tasks import is_hub_name, open_tasks
 
 TASKSET_KEY = "taskset"
 EXPECTED_KEY = "expected_answer"
@@ -36,7 +36,7 @@ class JoinedTasksets(msgspec.Struct, frozen=True):
 def parse_taskset(text: str) -> Taskset:
     """`gsm8k=tasks.jsonl`, or a path alone, whose stem is then the name."""
     name, equals, path = text.partition("=")
-    if not equals:
+    if not equals or is_hub_name(text):
         name, path = Path(text).name.split(".")[0], text
     if not name or not path or "/" in name or name != name.strip() or not name.isprintable():
         raise UsageError(f"-i {text!r} is not understood", hint="write -i NAME=FILE; a name has no slash")
@@ -73,22 +73,20 @@ def join_tasksets(tasksets: Sequence[Taskset], target: Path, *, limit: int | Non
 
 
 def _rows(taskset: Taskset, limit: int | None) -> Iterator[JsonFields]:
-    if not Path(taskset.path).is_file():
-        raise UsageError(f"{taskset.path}: no such file", hint="check -i/--input")
-    given = 0
-    for number, line in read_lines(taskset.path):
+    row_count = 0
+    for file, number, line in open_tasks(taskset.path).lines():
         if not line.strip():
             continue
-        if limit is not None and given >= limit:
+        if limit is not None and row_count >= limit:
             return
         try:
             row = from_json(line)
         except UNREADABLE as error:
             raise DataError(
-                f"{taskset.path}:{number}: {error}", hint=f"see all: rollforge validate {taskset.path}"
+                f"{file}:{number}: {error}", hint=f"see all: rollforge validate {taskset.path}"
             ) from error
         if not isinstance(row, dict):
-            raise DataError(f"{taskset.path}:{number}: not an object")
+            raise DataError(f"{file}:{number}: not an object")
         row.pop(TASK_KEY, None)
-        given += 1
+        row_count += 1
         yield {**row, TASKSET_KEY: taskset.name}

@@ -1,15 +1,17 @@
 """Metrics: what a run's numbers are, over what, and how sure."""
 
-from rollforge.steps.metrics.against import RunComparison, compare_runs
+from rollforge.steps.metrics.against import RunComparison, TaskDifference, compare_runs, differing_tasks
 from rollforge.steps.metrics.compat import nemo_gym_metrics, trinity_metrics
-from rollforge.steps.metrics.records import RunMetrics
-from rollforge.steps.metrics.run import MetricsOptions, summarize_index, summarize_run
+from rollforge.steps.metrics.metric_records import RunMetrics
+from rollforge.steps.metrics.run_metrics import MetricsOptions, summarize_index, summarize_run
 
 __all__ = [
     "MetricsOptions",
     "RunComparison",
     "RunMetrics",
+    "TaskDifference",
     "compare_runs",
+    "differing_tasks",
     "nemo_gym_metrics",
     "summarize_index",
     "summarize_run",

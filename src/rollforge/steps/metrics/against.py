@@ -11,10 +11,11 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from rollforge import intervals
+from rollforge.adaptive.design import stage_condition
 from rollforge.errors import UsageError
 from rollforge.index import ByTask, Index, ints
-from rollforge.stats import Floats, Ints
+from rollforge.statistics import intervals
+from rollforge.statistics.stats import Floats, Ints
 
 REWORDED = "; no prompt is in both runs: this holds only if equal task numbers are the same tasks"
 
@@ -47,9 +48,14 @@ class RunComparison(Struct, kw_only=True):
     verdict: str
 
 
+def _first_stage(index: Index, where: str | None) -> str | None:
+    """Of an adaptive run, only the first stage can be compared."""
+    return stage_condition(where, index.first_stage)
+
+
 def compare_runs(first: Index, second: Index, *, where: str | None = None) -> RunComparison:
     """The paired differences (first − second) of every field both runs have."""
-    one, two = ByTask(first, where), ByTask(second, where)
+    one, two = (ByTask(index, _first_stage(index, where)) for index in (first, second))
     for rows in (one, two):
         if where is not None and not len(rows):
             raise UsageError(
@@ -81,6 +87,40 @@ def compare_runs(first: Index, second: Index, *, where: str | None = None) -> Ru
     )
 
 
+class TaskDifference(Struct, frozen=True, kw_only=True):
+    """One task in both runs."""
+
+    task: int
+    against_task: int
+    """Its number in the second run, which differs when tasks are paired by prompt."""
+    value: float
+    """Mean reward in the first run."""
+    against: float
+
+
+def differing_tasks(first: Index, second: Index, *, count: int = 200) -> list[TaskDifference]:
+    """Shared tasks whose mean rewards differ, the largest difference first; at most `count`."""
+    one, two = ByTask(first, None), ByTask(second, None)
+    shared = _share(one, two)
+    if not len(shared.here) or "reward" not in first.numbers or "reward" not in second.numbers:
+        return []
+    means = []
+    for rows, positions in ((one, shared.here), (two, shared.there)):
+        ((_, values),) = rows.floats(["reward"])
+        means.append(_task_means(rows, values)[positions])
+    gap = np.nan_to_num(np.abs(means[0] - means[1]))
+    order = np.lexsort((one.tasks[shared.here], -gap))[: min(count, int((gap > 0).sum()))]
+    return [
+        TaskDifference(
+            task=int(one.tasks[shared.here[position]]),
+            against_task=int(two.tasks[shared.there[position]]),
+            value=float(means[0][position]),
+            against=float(means[1][position]),
+        )
+        for position in order.tolist()
+    ]
+
+
 class _Shared(NamedTuple):
     """The tasks that both runs have: their places in each, and what they are known by."""
 
@@ -95,11 +135,11 @@ def _share(one: ByTask, two: ByTask) -> _Shared:
     """Match tasks by prompt; by number where prompts are missing, ambiguous, or all changed by another template."""
     here, there = _prompts(one), _prompts(two)
     if here is not None and there is not None:
-        shared, *places = np.intersect1d(here, there, return_indices=True)
+        shared, *positions = np.intersect1d(here, there, return_indices=True)
         if len(shared):
-            return _Shared(places[0], places[1], "prompt")
-    _, *places = np.intersect1d(one.tasks, two.tasks, return_indices=True)
-    return _Shared(places[0], places[1], "task number", here is not None and there is not None)
+            return _Shared(positions[0], positions[1], "prompt")
+    _, *positions = np.intersect1d(one.tasks, two.tasks, return_indices=True)
+    return _Shared(positions[0], positions[1], "task number", here is not None and there is not None)
 
 
 def _prompts(rows: ByTask) -> Ints | None:
@@ -107,8 +147,8 @@ def _prompts(rows: ByTask) -> Ints | None:
     column = rows.index.table(["prompt_hash"], rows.where).column("prompt_hash")
     if column.null_count:
         return None
-    found: Ints = ints(column)[rows.order][rows.starts]
-    return found if len(np.unique(found)) == len(found) else None
+    values: Ints = ints(column)[rows.order][rows.starts]
+    return values if len(np.unique(values)) == len(values) else None
 
 
 def _task_means(rows: ByTask, values: Floats) -> Floats:

@@ -12,12 +12,13 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from rollforge import at_k, stats
+from rollforge.adaptive.design import stage_condition
 from rollforge.errors import UsageError
 from rollforge.index import ByTask, Index, top_level_numbers
 from rollforge.records import ATTEMPT_KEY
-from rollforge.stats import Floats
-from rollforge.steps.metrics.run import masked_rollouts
+from rollforge.statistics import at_k, stats
+from rollforge.statistics.stats import Floats
+from rollforge.steps.metrics.run_metrics import masked_rollouts
 from rollforge.steps.metrics.votes import answers_of
 
 ANSWERS = "extracted_answer"
@@ -36,8 +37,9 @@ class NemoAgent(TypedDict):
 
 @np.errstate(over="ignore", invalid="ignore")  # numbers near the largest have no mean
 def nemo_gym_metrics(index: Index, where: str | None = None) -> list[NemoAgent]:
-    """One entry per agent, as in `_aggregate_metrics.json`."""
+    """One entry per agent, as in `_aggregate_metrics.json`; of an adaptive run over its first stage, which alone is unbiased."""
     entries = []
+    where = stage_condition(index.checked(where) if where else None, index.first_stage)
     _check_some(ByTask(index, where), where)
     for agent in _agents(index, where):
         chosen = "agent IS NULL" if agent is None else "agent = '" + agent.replace("'", "''") + "'"
@@ -71,7 +73,7 @@ def nemo_fields(index: Index) -> dict[str, str]:
 def nemo_statistics(name: str, values: Floats) -> NemoMetrics:
     """`mean/x`, `max/x`, … without those that are undefined."""
     summary = stats.summarize(values)
-    found = {
+    statistics = {
         "mean": summary.mean,
         "max": summary.max,
         "min": summary.min,
@@ -79,8 +81,8 @@ def nemo_statistics(name: str, values: Floats) -> NemoMetrics:
         "std": summary.std,
     }
     if summary.n == 1 and summary.missing == 0:
-        found["std"] = 0.0
-    return {f"{stat}/{name}": value for stat, value in found.items() if value is not None}
+        statistics["std"] = 0.0
+    return {f"{stat}/{name}": value for stat, value in statistics.items() if value is not None}
 
 
 def _agents(index: Index, where: str | None) -> list[str | None]:
@@ -98,43 +100,43 @@ def _nemo_at_k(rows: ByTask) -> NemoMetrics:
     scores = {"accuracy": [[value for value in group if value == value] for group in score_groups]}
     answers: list[list[int]] = []
     if ANSWERS in rows.index.columns():
-        given = answers_of(rows, ANSWERS, np.ones(len(rows), dtype=np.bool_))
-        answers = _groups(rows, given.tolist())
+        answer_numbers = answers_of(rows, ANSWERS, np.ones(len(rows), dtype=np.bool_))
+        answers = _groups(rows, answer_numbers.tolist())
         scores["no_answer"] = [[float(answer == 0) for answer in group] for group in answers]
     votes = [_judged(*group) for group in zip(answers, score_groups, strict=True)] if answers else []
     widest = max((len(group) for group in score_groups), default=0)
-    found: NemoMetrics = {}
+    numbers: NemoMetrics = {}
     for k in range(1, widest + 1):
         for name, groups in scores.items():
-            found |= _nemo_pass(name, groups, k)
+            numbers |= _nemo_pass(name, groups, k)
         if any(votes):
             voted = [_nemo_vote(group[:k]) for group in votes if group]
-            found[f"majority@{k}/accuracy"] = 100 * float(np.mean(voted))
-    found["per_sample_aggregate"] = {
+            numbers[f"majority@{k}/accuracy"] = 100 * float(np.mean(voted))
+    numbers["per_sample_aggregate"] = {
         name: [100 * float(np.mean(drawn)) for i in range(widest) if (drawn := _nth(groups, i))]
         for name, groups in scores.items()
     }
-    return found
+    return numbers
 
 
-def _nth(groups: list[list[float]], place: int) -> list[float]:
-    return [group[place] for group in groups if place < len(group)]
+def _nth(groups: list[list[float]], position: int) -> list[float]:
+    return [group[position] for group in groups if position < len(group)]
 
 
 def _nemo_pass(name: str, groups: list[list[float]], k: int) -> NemoMetrics:
     enough = [group for group in groups if len(group) >= k]
-    found: NemoMetrics = {}
+    numbers: NemoMetrics = {}
     if enough:
-        found[f"pass@{k}/{name}"] = 100 * float(np.mean([_nemo_pass_of(group, k) for group in enough]))
+        numbers[f"pass@{k}/{name}"] = 100 * float(np.mean([_nemo_pass_of(group, k) for group in enough]))
     averages = [float(np.mean(group[:k])) for group in groups if group]
     if averages:
-        found[f"pass@1[avg-of-{k}]/{name}"] = 100 * float(np.mean(averages))
+        numbers[f"pass@1[avg-of-{k}]/{name}"] = 100 * float(np.mean(averages))
     runs = [_nth(groups, i) for i in range(k)]
     if k > 1 and all(runs):
         spread = float(np.std([100 * float(np.mean(run)) for run in runs], ddof=1))
-        found[f"pass@1[avg-of-{k}]/{name}/std_dev_across_runs"] = spread
-        found[f"pass@1[avg-of-{k}]/{name}/std_err_across_runs"] = spread / sqrt(k)
-    return found
+        numbers[f"pass@1[avg-of-{k}]/{name}/std_dev_across_runs"] = spread
+        numbers[f"pass@1[avg-of-{k}]/{name}/std_err_across_runs"] = spread / sqrt(k)
+    return numbers
 
 
 def _nemo_pass_of(group: list[float], k: int) -> float:
@@ -162,11 +164,12 @@ def _nemo_vote(votes: list[tuple[int, float]]) -> float:
 def trinity_metrics(
     index: Index, where: str | None = None, *, taskset: str | None = None
 ) -> dict[str, float]:
-    """`rollout/…` as during training and `eval/<taskset>/…` as in evaluation, over all tasks."""
+    """`rollout/…` as during training and `eval/<taskset>/…` as in evaluation, over all tasks; of an adaptive run the first stage."""
+    where = stage_condition(index.checked(where) if where else None, index.first_stage)
     rows = ByTask(index, where)
     _check_some(rows, where)
     name_of_set = taskset or index.runs[0].stem
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     fields = nemo_fields(index)
     for column, values in rows.floats(list(fields)):
         name = fields[column]
@@ -174,20 +177,22 @@ def trinity_metrics(
         means = np.concatenate([drawn.mean(axis=1) for drawn in by_size.values()]) if by_size else np.zeros(0)
         if not len(means):
             continue
-        found |= {
+        numbers |= {
             f"rollout/{name}/mean": float(means.mean()),
             f"rollout/{name}/max": float(means.max()),
             f"rollout/{name}/min": float(means.min()),
         }
-        found |= {f"eval/{name_of_set}/{name}/{key}": value for key, value in _trinity_eval(by_size).items()}
-    return found
+        numbers |= {
+            f"eval/{name_of_set}/{name}/{key}": value for key, value in _trinity_eval(by_size).items()
+        }
+    return numbers
 
 
 def _in_order(values: Floats, rows: ByTask) -> list[tuple[int, Floats]]:
     """Tasks of equal size together, their known values in the order of the rollouts."""
     group = np.repeat(np.arange(len(rows.starts)), rows.sizes)
-    known = ~np.isnan(values)
-    values, group = values[known], group[known]
+    has_value = ~np.isnan(values)
+    values, group = values[has_value], group[has_value]
     counts = np.bincount(group, minlength=len(rows.starts))
     begins = np.cumsum(counts) - counts
     return [
@@ -207,17 +212,17 @@ def _trinity_eval(by_size: dict[int, Floats]) -> dict[str, float]:
             best, worst = _bootstrap(drawn, size, k)
             values.setdefault(f"best@{k}", []).append(best)
             values.setdefault(f"worst@{k}", []).append(worst)
-    return {key: float(np.concatenate(found).mean()) for key, found in values.items()}
+    return {key: float(np.concatenate(arrays).mean()) for key, arrays in values.items()}
 
 
 def _bootstrap(drawn: Floats, size: int, k: int) -> tuple[Floats, Floats]:
     """Bootstrap with the same draws for every task, as in Trinity-RFT, where each call starts from the same seed."""
     rng = np.random.RandomState(at_k.BOOTSTRAP_SEED)
-    places = rng.choice(size, size=(at_k.BOOTSTRAP_ROUNDS, k), replace=True)
+    draws = rng.choice(size, size=(at_k.BOOTSTRAP_ROUNDS, k), replace=True)
     best, worst = np.empty(len(drawn)), np.empty(len(drawn))
-    step = max(1, 4_000_000 // places.size)
+    step = max(1, 4_000_000 // draws.size)
     for first in range(0, len(drawn), step):
-        resampled = drawn[first : first + step][:, places]
+        resampled = drawn[first : first + step][:, draws]
         best[first : first + step] = resampled.max(axis=2).mean(axis=1)
         worst[first : first + step] = resampled.min(axis=2).mean(axis=1)
     return best, worst

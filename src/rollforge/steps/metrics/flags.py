@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rollforge.intervals import LEVEL, normal_quantile, wilson
-from rollforge.steps.metrics.records import Flag, RunMetrics
+from rollforge.statistics.intervals import LEVEL, normal_quantile, wilson
+from rollforge.steps.metrics.metric_records import Flag, RunMetrics
 
 LOW_MEAN = 0.3
 OUTLIER = 10.0
@@ -13,16 +13,49 @@ LEAST = 20
 """Rollouts, and a quarter of it groups, from which a distribution is worth a flag."""
 
 
-def find_flags(metrics: RunMetrics) -> list[Flag]:
+def find_flags(metrics: RunMetrics, *, is_uncorrected: bool = False) -> list[Flag]:
     """The flags of a run, the gravest first."""
-    return [Flag(name, text) for name, text in [*_rewards(metrics), *_missing(metrics), *_answers(metrics)]]
+    flags = [*_rewards(metrics), *_missing(metrics), *_answers(metrics), *_stages(metrics, is_uncorrected)]
+    return [Flag(name, text) for name, text in flags]
+
+
+def _stages(metrics: RunMetrics, is_uncorrected: bool) -> list[tuple[str, str]]:
+    """What adaptive sampling does to the numbers."""
+    if is_uncorrected:
+        text = "tasks were sampled adaptively and all stages are averaged here: means and pass@k are biased"
+        return [("adaptive-biased", text)]
+    facts = metrics.adaptive
+    if facts is None:
+        return []
+    if facts.runs > 1 or "at_k" in facts.left_out:
+        text = (
+            f"{facts.runs:,} of these runs were sampled adaptively: numbers about rewards and answers are over the first stage "
+            f"of each, {facts.rollouts:,} rollouts of {facts.tasks:,} tasks; pass@k beyond it is left out, see each run alone"
+        )
+        return [("adaptive-run", text)]
+    goal = f" (goal {facts.goal})" if facts.goal else ""
+    beyond = (
+        f"; k above {facts.first} stands on {facts.audited:,} audited tasks"
+        if any(name.startswith("pass@") and int(name[5:]) > facts.first for name in metrics.at_k)
+        else ""
+    )
+    text = (
+        f"tasks were sampled adaptively{goal}: numbers about rewards and answers are over the first stage, "
+        f"{facts.first} samples of each of {facts.tasks:,} begun tasks{beyond}"
+    )
+    absent = sorted(
+        {name for name in facts.left_out if name.startswith("pass@")}, key=lambda name: int(name[5:])
+    )
+    if absent:
+        text += f"; {absent[0]} … {absent[-1]} are left out: {facts.left_out[absent[-1]]}"
+    return [("adaptive-run", text)]
 
 
 def _rewards(metrics: RunMetrics) -> list[tuple[str, str]]:
     counts, reward = metrics.counts, metrics.fields.get("reward")
     if counts.finished == 0:
-        found = "no rollouts" if metrics.where is None else f"no rollout matches --where {metrics.where!r}"
-        return [("empty-run", found)]
+        reason = "no rollouts" if metrics.where is None else f"no rollout matches --where {metrics.where!r}"
+        return [("empty-run", reason)]
     if reward is None or reward.n == 0 or reward.mean is None or reward.min is None or reward.max is None:
         turns = metrics.facts.get("turns")
         if turns is None or turns.max == 0:

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from rollforge import at_k
 from rollforge.index import ByTask, ints, split_line
-from rollforge.stats import Floats, Ints
+from rollforge.statistics import at_k
+from rollforge.statistics.stats import Floats, Ints
 
 
 def majority(rows: ByTask, hits: Floats, answer_field: str, widest: int) -> dict[int, Floats]:
@@ -26,9 +26,9 @@ def majority(rows: ByTask, hits: Floats, answer_field: str, widest: int) -> dict
         return {}
     is_every = widest <= at_k.MOST_FOR_EVERY_K
     every = range(1, widest + 1) if is_every else [1, *at_k.ladder(widest)]
-    known = ~np.isnan(hits)
-    judged = np.add.reduceat(known, rows.starts, dtype=np.int64)
-    solved = np.add.reduceat(np.where(known, hits, 0.0), rows.starts)
+    is_judged = ~np.isnan(hits)
+    judged = np.add.reduceat(is_judged, rows.starts, dtype=np.int64)
+    solved = np.add.reduceat(np.where(is_judged, hits, 0.0), rows.starts)
     values = np.where(solved > 0, 1.0, 0.0)  # where all are right, or none is, the vote changes nothing
     split = (solved > 0) & (solved < judged)
     by_k = {k: values.copy() for k in every}
@@ -41,7 +41,7 @@ def majority(rows: ByTask, hits: Floats, answer_field: str, widest: int) -> dict
         )
         for k, value in zip(known_k, outcomes, strict=True):
             by_k[k][tasks] = value
-    return {k: found[judged >= k] for k, found in by_k.items()}
+    return {k: votes[judged >= k] for k, votes in by_k.items()}
 
 
 def _ballots(
@@ -57,26 +57,33 @@ def _ballots(
     sizes = np.diff(np.append(rows.starts, len(rows)))
     task = np.repeat(np.arange(len(sizes)), sizes)
     votes = is_split[task] & ~np.isnan(hits)
-    given = answers_of(rows, answer_field, votes)[votes]
+    answers = answers_of(rows, answer_field, votes)[votes]
     task, scores = task[votes], hits[votes]
-    order = np.lexsort((given, task))
-    given, task = given[order], task[order]
-    starts = np.flatnonzero(np.append(True, (given[1:] != given[:-1]) | (task[1:] != task[:-1])))
-    counts = np.diff(np.append(starts, len(given)))
+    order = np.lexsort((answers, task))
+    answers, task = answers[order], task[order]
+    starts = np.flatnonzero(np.append(True, (answers[1:] != answers[:-1]) | (task[1:] != task[:-1])))
+    counts = np.diff(np.append(starts, len(answers)))
     right = np.add.reduceat(scores[order], starts).astype(np.int64)
-    is_blank, owner = given[starts] == 0, task[starts]
+    is_blank, owner = answers[starts] == 0, task[starts]
     # Blanks first, then the most frequent answers; equally frequent ones as they first came, which fixes the order of sums.
     by_task = np.lexsort((order[starts], -counts, ~is_blank, owner))
-    codes = np.stack([is_blank, counts, right], axis=1).astype(np.int64)[by_task]
+    counts, right, is_blank = counts[by_task], right[by_task], is_blank[by_task]
+    kinds, shown, kind = np.unique(
+        (counts * (counts.max() + 1) + right) * 2 + is_blank, return_index=True, return_inverse=True
+    )
+    cast = np.stack([is_blank, counts, right], axis=1)[shown]
     begins = np.flatnonzero(np.append(True, np.diff(owner[by_task]) > 0))
-    ends = np.append(begins[1:], len(codes))
-    tasks_by_pattern: dict[bytes, list[int]] = {}
-    for begin, end, place in zip(
-        begins.tolist(), ends.tolist(), owner[by_task][begins].tolist(), strict=True
-    ):
-        tasks_by_pattern.setdefault(codes[begin:end].tobytes(), []).append(place)
-    for pattern, tasks in tasks_by_pattern.items():
-        yield tasks, *_cast(np.frombuffer(pattern, dtype=np.int64).reshape(-1, 3).tolist())
+    positions, lengths = owner[by_task][begins], np.diff(np.append(begins, len(kind)))
+    for length in np.unique(lengths).tolist():
+        chosen = lengths == length
+        ballots = kind[begins[chosen][:, None] + np.arange(length)]
+        pattern = np.zeros(len(ballots), dtype=np.int64)
+        for column in ballots.T:  # numbered anew at each step, so that the numbers stay small
+            pattern = np.unique(pattern * len(kinds) + column, return_inverse=True)[1]
+        by_pattern = np.argsort(pattern, kind="stable")
+        firsts = np.flatnonzero(np.append(True, np.diff(pattern[by_pattern]) > 0))
+        for alike in np.split(by_pattern, firsts[1:]):
+            yield positions[chosen][alike].tolist(), *_cast(cast[ballots[alike[0]]].tolist())
 
 
 def _cast(pattern: list[list[int]]) -> tuple[list[int | None], list[float]]:
@@ -91,25 +98,25 @@ def _cast(pattern: list[list[int]]) -> tuple[list[int | None], list[float]]:
 
 def answers_of(rows: ByTask, field: str, wanted: np.ndarray) -> Ints:
     """The answers of the wanted rollouts as numbers, equal where the answers are; 0 for those that gave none."""
-    given, values = rows.numbered(field)
+    answer_numbers, values = rows.numbered(field)
     name = rows.index.name_by_column.get(field)
     if name is None:
-        return given
-    places = np.flatnonzero(wanted & (given == 0))
-    if not len(places):
-        return given
-    places = places[np.argsort(rows.order[places])]  # in the order of the file
+        return answer_numbers
+    positions = np.flatnonzero(wanted & (answer_numbers == 0))
+    if not len(positions):
+        return answer_numbers
+    positions = positions[np.argsort(rows.order[positions])]  # in the order of the file
     number_by_answer = {_spelled(value): number for number, value in enumerate(values, 1)}
-    numbers = ints(rows.index.table(["row"], rows.where).column(0))[rows.order[places]]
+    numbers = ints(rows.index.table(["row"], rows.where).column(0))[rows.order[positions]]
     if not rows.index.is_of_rows(name):
         # Where a later verdict counts, the row's own answer is not the one it judged.
         is_own = ~np.isin(numbers, rows.index.judged_later())
-        places, numbers = places[is_own], numbers[is_own]
-    for place, line in zip(places.tolist(), rows.index.read(numbers.tolist()), strict=True):
+        positions, numbers = positions[is_own], numbers[is_own]
+    for position, line in zip(positions.tolist(), rows.index.read(numbers.tolist()), strict=True):
         answer = _answer_in(line, name)
         if answer is not None:
-            given[place] = number_by_answer.setdefault(answer, len(number_by_answer) + 1)
-    return given
+            answer_numbers[position] = number_by_answer.setdefault(answer, len(number_by_answer) + 1)
+    return answer_numbers
 
 
 def _answer_in(line: bytes, name: str) -> str | None:

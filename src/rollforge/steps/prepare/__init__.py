@@ -5,10 +5,11 @@ checked, and only then get their names. The result is a pure function of (rollou
 how it was made.
 """
 
+from rollforge.steps.prepare.dataset_manifest import CheckRecord, DatasetManifest, read_manifest
 from rollforge.steps.prepare.lineage import Lineage, Origin, trace
-from rollforge.steps.prepare.manifest import CheckRecord, DatasetManifest, read_manifest
+from rollforge.steps.prepare.pipeline import carry_out, prepare, understand
+from rollforge.steps.prepare.push import PushTarget, push_dataset
 from rollforge.steps.prepare.rebuild import prepare_again
-from rollforge.steps.prepare.run import carry_out, prepare, understand
 from rollforge.steps.prepare.settings import Settings
 
 __all__ = [
@@ -16,10 +17,12 @@ __all__ = [
     "DatasetManifest",
     "Lineage",
     "Origin",
+    "PushTarget",
     "Settings",
     "carry_out",
     "prepare",
     "prepare_again",
+    "push_dataset",
     "read_manifest",
     "trace",
     "understand",

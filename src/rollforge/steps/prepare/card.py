@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from rollforge.exporters.base import Exporter
 from rollforge.exporters.examples import Kind
-from rollforge.steps.prepare.manifest import DatasetManifest, DatasetStatistics
+from rollforge.recipes.base import load_recipe
+from rollforge.steps.prepare.dataset_manifest import DatasetManifest, DatasetStatistics
 
 _SIZES = (
     (1_000, "n<1K"),
@@ -26,20 +27,21 @@ _TASKS = {
 
 def files_by_split(manifest: DatasetManifest) -> dict[str, list[str]]:
     """Split → its files, in order."""
-    found: dict[str, list[str]] = {}
+    paths_by_split: dict[str, list[str]] = {}
     for file in manifest.files:
-        found.setdefault(file.split, []).append(file.path)
-    return found
+        paths_by_split.setdefault(file.split, []).append(file.path)
+    return paths_by_split
 
 
 def write_card(manifest: DatasetManifest, exporter: Exporter) -> str:
     """The README."""
     files = files_by_split(manifest)
     rows = sum(manifest.splits.values())
+    like = load_recipe(manifest.recipe).like
     kind: Kind = manifest.kind  # type: ignore[assignment]
     head = {
         "pretty_name": f"{manifest.recipe} data for {manifest.to}",
-        "task_categories": [_TASKS.get(manifest.recipe, "reinforcement-learning")],
+        "task_categories": [_TASKS.get(like, "reinforcement-learning")],
         "size_categories": [next(name for limit, name in _SIZES if rows < limit)],
         "tags": ["rollforge", manifest.recipe, manifest.to],
         # Name the files, so that `load_dataset` on this folder reads only the data.
@@ -58,7 +60,13 @@ def write_card(manifest: DatasetManifest, exporter: Exporter) -> str:
         f"{manifest.counts.rollouts['in']:,} rollouts; how, to the last option and digest, is in `manifest.json`, and "
         "`rollforge prepare --from manifest.json` makes the same bytes again.",
         "## Load it",
-        exporter.snippet(manifest.recipe, kind, files, manifest.form.layout or "messages"),
+        exporter.snippet(
+            like,
+            kind,
+            files,
+            manifest.form.layout or "messages",
+            has_verifier=manifest.has_one_verifier,
+        ),
         "## What is in it",
         _table(("split", "rows"), manifest.splits),
         _table(("rollouts", "count"), manifest.counts.rollouts),

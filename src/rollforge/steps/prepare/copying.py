@@ -17,7 +17,7 @@ import numpy as np
 from rollforge.errors import DataError
 from rollforge.exporters.base import Exporter
 from rollforge.recipes.base import Ints, Selection
-from rollforge.steps.prepare.pool import Pool
+from rollforge.steps.prepare.rollout_pool import Pool
 
 BLOCK = 1 << 20
 AT_ONCE = 4096
@@ -31,7 +31,7 @@ def copy_rows(
     with ExitStack() as held:
         block = _Block(held.enter_context(path.open("wb")))
         held.callback(block.flush)
-        paths = [pool.plain_file(run) for run in range(len(pool.indexes))]
+        paths = pool.source_files()
         sources = [held.enter_context(path.open("rb")).fileno() for path in paths]
         copier = _Copier(pool, block, sources)
         for start in range(0, len(numbers), AT_ONCE):
@@ -97,7 +97,7 @@ class _Copier:
 
     def lines(self, positions: Ints) -> None:
         """Copy lines; consecutive lines of a file are copied as one piece."""
-        run, begin = self._pool.run[positions], self._offset[positions]
+        run, begin = self._pool.source[positions], self._offset[positions]
         end = begin + self._length[positions]
         is_apart = (run[1:] != run[:-1]) | (begin[1:] != end[:-1] + 1)
         last = np.flatnonzero(np.r_[is_apart, True])
@@ -110,7 +110,7 @@ class _Copier:
     def framed(self, positions: Ints, frames: Iterator[Sequence[bytes]]) -> None:
         """Copy rows of one or two lines with the bytes around them."""
         rows = positions.reshape(len(positions), -1)
-        run, begin = self._pool.run[rows], self._offset[rows]
+        run, begin = self._pool.source[rows], self._offset[rows]
         spans = np.stack([run, begin, begin + self._length[rows]], axis=2).tolist()
         for lines, frame in zip(spans, frames, strict=True):
             self._block.put(frame[0])

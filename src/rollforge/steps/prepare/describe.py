@@ -18,8 +18,8 @@ from rollforge.recipes.base import (
     reaches,
     success_threshold,
 )
-from rollforge.stats import distinct, median
-from rollforge.steps.prepare.manifest import (
+from rollforge.statistics.stats import distinct, median
+from rollforge.steps.prepare.dataset_manifest import (
     BinCounts,
     DatasetCounts,
     DatasetStatistics,
@@ -28,8 +28,8 @@ from rollforge.steps.prepare.manifest import (
     TaskCounts,
     Threshold,
 )
-from rollforge.steps.prepare.plan import DatasetPlan, rollouts_of
-from rollforge.steps.prepare.pool import Pool
+from rollforge.steps.prepare.dataset_plan import DatasetPlan, rollouts_of
+from rollforge.steps.prepare.rollout_pool import Pool
 
 BEYOND = "beyond the limit"
 DRY = "not written (dry run)"
@@ -82,10 +82,30 @@ def _fates(selection: Selection, group: Ints, numbers: Ints, lost: Mapping[int, 
     beyond = fates.pop("kept") - sum(later.values())
     if beyond:
         later[BEYOND] = beyond
-    kept = later.pop("kept")
+    kept_count = later.pop("kept")
     # A reason can come from both: some rollouts are ruled out before any row is written.
     together = {reason: fates.get(reason, 0) + later.get(reason, 0) for reason in (*fates, *later)}
-    return {"kept": kept, **together}
+    return {"kept": kept_count, **together}
+
+
+def later_fates(
+    selection: Selection, group: Ints, numbers: Ints, lost: Mapping[int, str]
+) -> tuple[Ints, list[str]]:
+    """The fate of every rollout by number, 0 for those in a written example; the recipe must have given fates."""
+    assert selection.fate_of is not None
+    codes, reasons = selection.fate_of.codes.copy(), list(selection.fate_of.reasons)
+
+    def give(mask: np.ndarray, reason: str) -> None:
+        if reason not in reasons:
+            reasons.append(reason)
+        codes[mask & (codes == 0)] = reasons.index(reason)
+
+    settled = rollouts_of(selection, group, numbers)
+    for reason in sorted(set(lost.values())):
+        examples = np.array([number for number, why in lost.items() if why == reason], dtype=np.int64)
+        give(rollouts_of(selection, group, examples) & ~settled, f"cannot be expressed: {reason}")
+    give(~settled, BEYOND)
+    return codes, reasons
 
 
 def summary(values: np.ndarray) -> Distribution | None:
@@ -193,13 +213,13 @@ def scale_flags(
     rewards: Floats, thresholds: Mapping[str, Threshold], options: RecipeOptions
 ) -> list[RedFlag]:
     """Whether default thresholds, which assume that 1 is the best reward, met rewards of another scale."""
-    asked = {
+    threshold_by_name = {
         "min_reward": options.min_reward,
         "success_from": options.min_reward,
         "high": options.high if options.high is not None else options.min_reward,
         "low": options.low,
     }
-    defaults = [name for name in thresholds if name in asked and asked[name] is None]
+    defaults = [name for name in thresholds if name in threshold_by_name and threshold_by_name[name] is None]
     judged = rewards[~np.isnan(rewards)]
     if not defaults or not len(judged):
         return []
@@ -275,7 +295,7 @@ def outlook(recipe: str, pool: Pool, options: RecipeOptions) -> list[dict[str, f
     def count(**changed: float) -> dict[str, float]:
         return {**changed, "examples": len(select(pool.candidates, replace(options, **changed)))}  # type: ignore[arg-type]
 
-    match recipe:
+    match select.like:
         case "sft":
             used = success_threshold(pool.candidates.reward, options.min_reward)
             return [count(min_reward=at) for at in sorted({*OUTLOOK_REWARDS, used}, reverse=True)]

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.records import PARAMS_KEY, JsonFields, Task, content_text
+from rollforge.json_shapes import RowJson
+from rollforge.records import PARAMS_KEY, Task, content_text
 from rollforge.store import RunFiles
 from rollforge.store.reading import UNREADABLE
 from rollforge.tasks import is_typed_task, read_lines, unwrap_typed_task
@@ -21,7 +23,7 @@ _PROMPT_KEYS = ("prompt", "question", "problem", "input", "text", "messages")
 
 def evaluation_files(paths: Sequence[str]) -> list[Path]:
     """The files behind `--decontaminate`: a folder stands for the tasks of the runs in it."""
-    found: list[Path] = []
+    collected: list[Path] = []
     for name in paths:
         path = Path(name)
         if path.is_dir():
@@ -32,12 +34,12 @@ def evaluation_files(paths: Sequence[str]) -> list[Path]:
                     f"--decontaminate {path}: a folder without a run",
                     hint="give a task file, a run, or a folder of bench",
                 )
-            found += files
+            collected += files
         elif path.is_file():
-            found.append(path)
+            collected.append(path)
         else:
             raise UsageError(f"--decontaminate {path}: no such file")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(collected))
 
 
 def _run_prompts(folder: Path) -> list[Path]:
@@ -59,17 +61,20 @@ def read_prompts(path: Path) -> list[str]:
 
 
 def _prompts(path: Path) -> Iterator[str]:
-    for _, line in read_lines(path):
+    for number, line in read_lines(path):
         row = None
         if line.lstrip().startswith(b"{"):
             try:
                 row = msgspec.json.decode(line)
             except UNREADABLE:
-                continue
-        yield _prompt_of(row) if isinstance(row, dict) else line.decode("utf-8", "replace")
+                raise UsageError(
+                    f"--decontaminate {path}: line {number:,} cannot be read, and its prompt would leak",
+                    hint=f"mend the line, or leave it out: rollforge validate {path} --fix",
+                ) from None
+        yield _prompt_of(cast("RowJson", row)) if isinstance(row, dict) else line.decode("utf-8", "replace")
 
 
-def _prompt_of(row: JsonFields) -> str:
+def _prompt_of(row: RowJson) -> str:
     """The text of the last user message; of a row whose prompt a template makes, its longest text."""
     if is_typed_task(row):
         row = unwrap_typed_task(row)

@@ -7,6 +7,7 @@ what some loaders do.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -14,14 +15,19 @@ import numpy as np
 import pyarrow as pa
 
 from rollforge.errors import UsageError
-from rollforge.index import arrow_array, arrow_floats
+from rollforge.index import arrow_array, arrow_floats, arrow_texts
 from rollforge.recipes.base import Ints
-from rollforge.steps.prepare.manifest import find_run
-from rollforge.steps.prepare.plan import DatasetPlan
-from rollforge.steps.prepare.pool import Pool
-from rollforge.steps.prepare.write import Written
+from rollforge.steps.prepare.dataset_manifest import find_run
+from rollforge.steps.prepare.dataset_plan import DatasetPlan
+from rollforge.steps.prepare.describe import later_fates
+from rollforge.steps.prepare.rollout_pool import Pool
+from rollforge.steps.prepare.sequences import SEQUENCE, sequences_of
+from rollforge.steps.prepare.write_rows import Written
+from rollforge.store import parquet_file
 
 NAME = "lineage.parquet"
+FATES = "fates.parquet"
+"""Why each rollout that is in no row was left out."""
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -51,11 +57,13 @@ def write_lineage(folder: Path, written: Written, plan: DatasetPlan, pool: Pool,
     numbers = written.numbers
     lines = np.concatenate([np.arange(1, len(file.examples) + 1) for file in written.files])
     codes = np.repeat(np.arange(len(written.files)), [len(file.examples) for file in written.files])
-    names = pa.array([file.name for file in written.files], pa.string())
+    names = arrow_texts([file.name for file in written.files])
     columns = {"file": _coded(codes, names), "line": arrow_array(lines)}
     picks = plan.selection.picks[numbers]
     sides = [("", picks)] if picks.ndim == 1 else [("", picks[:, 0]), ("rejected_", picks[:, 1])]
-    run_names = pa.array(runs, pa.string())
+    run_names = arrow_texts(runs)
+    if SEQUENCE in plan.selection.values:
+        columns[SEQUENCE] = arrow_array(sequences_of(plan.selection, numbers))
     for prefix, positions in sides:
         task, rollout = pool.task[positions], pool.rollout[positions]
         reward, verifier = pool.candidates.reward[positions], pool.verifiers.codes[positions]
@@ -64,8 +72,29 @@ def write_lineage(folder: Path, written: Written, plan: DatasetPlan, pool: Pool,
         columns[f"{prefix}task"] = arrow_array(task, task < 0)
         columns[f"{prefix}rollout"] = arrow_array(rollout, rollout < 0)
         columns[f"{prefix}reward"] = arrow_floats(reward)
-        columns[f"{prefix}verifier"] = _coded(verifier, pa.array(pool.verifiers.names, pa.string()))
+        columns[f"{prefix}verifier"] = _coded(verifier, arrow_texts(pool.verifiers.names))
     pq.write_table(pa.table(columns), folder / NAME)
+
+
+def write_fates(
+    folder: Path, plan: DatasetPlan, pool: Pool, runs: list[str], numbers: Ints, lost: Mapping[int, str]
+) -> None:
+    """Write why each rollout that is in no row was left out; nothing for a recipe that gives counts alone."""
+    import pyarrow.parquet as pq
+
+    if plan.selection.fate_of is None:
+        return
+    codes, reasons = later_fates(plan.selection, pool.candidates.group, numbers, lost)
+    left = np.flatnonzero(codes)
+    task, rollout = pool.task[left], pool.rollout[left]
+    columns = {
+        "run": _coded(pool.run[left], arrow_texts(runs)),
+        "task": arrow_array(task, task < 0),
+        "rollout": arrow_array(rollout, rollout < 0),
+        "source_line": arrow_array(pool.line[left]),
+        "fate": _coded(codes[left], arrow_texts(reasons)),
+    }
+    pq.write_table(pa.table(columns), folder / FATES)
 
 
 def _coded(codes: Ints, names: pa.Array) -> pa.DictionaryArray:
@@ -73,26 +102,27 @@ def _coded(codes: Ints, names: pa.Array) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(arrow_array(codes.astype(np.int32), codes < 0), names)
 
 
-def trace(place: str) -> Lineage:
+def trace(address: str) -> Lineage:
     """The rollouts behind `FILE:LINE` of a prepared dataset.
 
     Raises:
         UsageError: the file has no lineage beside it, or no such line.
     """
     import pyarrow.compute as pc
-    import pyarrow.parquet as pq
 
-    name, _, number = place.rpartition(":")
+    name, _, number = address.rpartition(":")
     if not name or not number.isdigit():
-        raise UsageError(f"{place!r} is not FILE:LINE", hint=f"for example {place.rstrip(':')}:1")
+        raise UsageError(f"{address!r} is not FILE:LINE", hint=f"for example {address.rstrip(':')}:1")
     path, line = Path(name), int(number)
     if not path.is_file():
         raise UsageError(f"{path}: no such file", hint="give a file of a prepared dataset")
     sidecar = path.parent / NAME
     if not sidecar.is_file():
         raise UsageError(f"{path}: there is no {NAME} beside it", hint="it is written by rollforge prepare")
-    table = pq.read_table(sidecar, filters=(pc.field("line") == line))
-    rows = [row for row in table.to_pylist() if row["file"] == path.name]
+    with parquet_file(sidecar, columns=("file", "line", "run"), hint="prepare the dataset again") as file:
+        tables = (pa.Table.from_batches([batch]) for batch in file.iter_batches())
+        rows = [row for table in tables for row in table.filter(pc.field("line") == line).to_pylist()]
+    rows = [row for row in rows if row["file"] == path.name]
     if not rows:
         raise UsageError(f"{path} has no line {line} in its lineage", hint="lines are counted from 1")
     row = rows[0]

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from rollforge.errors import RollforgeError, UsageError
 from rollforge.steps.prepare import lineage
-from rollforge.steps.prepare.manifest import NAME, read_manifest
+from rollforge.steps.prepare.dataset_manifest import NAME, read_manifest
 from rollforge.store import RunFiles
 from rollforge.store.atomic import make_directory, sync_directory, sync_file
 
-BESIDE = (NAME, "README.md", lineage.NAME, "dataset_info.json")
+BESIDE = (NAME, "README.md", lineage.NAME, lineage.FATES, "dataset_info.json")
 """Files beside the data."""
 
 _HERE, _EXCHANGE = -100, 2
@@ -44,7 +44,9 @@ class OutputFolder:
         make_directory(self._target.parent)
         self._sweep()
         if self._target.is_file():
-            raise UsageError(f"{self._target} is a file; prepare writes a folder")
+            raise UsageError(
+                f"{self._target} is a file; prepare writes a folder", hint="name a folder: -o data/NAME"
+            )
         if self._target.is_dir():
             _refuse_others(self._target)
         self.path.mkdir()

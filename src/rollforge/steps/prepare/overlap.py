@@ -26,19 +26,19 @@ def words(text: str) -> list[str]:
     return _WORD.findall(text.casefold())
 
 
-def grams(found: Sequence[str], size: int) -> set[int]:
+def grams(tokens: Sequence[str], size: int) -> set[int]:
     """Hashes of every run of `size` words; of the whole text when it is shorter."""
-    if len(found) <= size:
-        return {zlib.crc32(" ".join(found).encode())} if found else set()
-    return {zlib.crc32(" ".join(found[i : i + size]).encode()) for i in range(len(found) - size + 1)}
+    if len(tokens) <= size:
+        return {zlib.crc32(" ".join(tokens).encode())} if tokens else set()
+    return {zlib.crc32(" ".join(tokens[i : i + size]).encode()) for i in range(len(tokens) - size + 1)}
 
 
 def signature(text: str) -> np.ndarray:
     """MinHash signature over word triples: the share of equal entries estimates the Jaccard similarity."""
-    found = grams(words(text), SHINGLE)
-    if not found:
+    shingles = grams(words(text), SHINGLE)
+    if not shingles:
         return np.zeros(_SIZE, dtype=np.uint64)
-    hashes = np.fromiter(found, dtype=np.uint64, count=len(found)) % _PRIME
+    hashes = np.fromiter(shingles, dtype=np.uint64, count=len(shingles)) % _PRIME
     return np.asarray(((hashes[:, None] * _FACTORS + _OFFSETS) % _PRIME).min(axis=0))
 
 
@@ -59,8 +59,8 @@ class SignatureIndex:
         """Whether a similar signature is in the index; if not, add this one."""
         width = _SIZE // BANDS
         bands = [(number, own[number * width : (number + 1) * width].tobytes()) for number in range(BANDS)]
-        rivals = {place for band in bands for place in self._by_band.get(band, ())}
-        if any(similarity(own, self._kept[place]) >= self._threshold for place in rivals):
+        rivals = {rival for band in bands for rival in self._by_band.get(band, ())}
+        if any(similarity(own, self._kept[rival]) >= self._threshold for rival in rivals):
             return True
         for band in bands:
             self._by_band.setdefault(band, []).append(len(self._kept))
@@ -78,22 +78,22 @@ class Grams:
 
     def add(self, text: str) -> None:
         """Add a prompt; one shorter than `size` words counts only as a whole."""
-        found = words(text)
-        if len(found) >= self._size:
-            self._long |= grams(found, self._size)
-        elif found:
-            self._short.setdefault(len(found), set()).update(grams(found, len(found)))
+        tokens = words(text)
+        if len(tokens) >= self._size:
+            self._long |= grams(tokens, self._size)
+        elif tokens:
+            self._short.setdefault(len(tokens), set()).update(grams(tokens, len(tokens)))
 
     def __len__(self) -> int:
         return len(self._long) + sum(map(len, self._short.values()))
 
     def overlaps(self, text: str) -> bool:
         """Whether the text has an n-gram of an evaluation prompt."""
-        found = words(text)
-        if not grams(found, self._size).isdisjoint(self._long) and len(found) >= self._size:
+        tokens = words(text)
+        if not grams(tokens, self._size).isdisjoint(self._long) and len(tokens) >= self._size:
             return True
         return any(
-            not grams(found, size).isdisjoint(known)
-            for size, known in self._short.items()
-            if len(found) >= size
+            not grams(tokens, size).isdisjoint(eval_grams)
+            for size, eval_grams in self._short.items()
+            if len(tokens) >= size
         )

@@ -58,8 +58,12 @@ def _same_calls(a: ChatMessage, b: ChatMessage) -> bool:
 
 def say_the_same(a: list[ChatMessage], b: list[ChatMessage]) -> bool:
     """Whether the model's messages differ only in white space, reasoning and call ids."""
-    said = [[message for message in messages if message.role == "assistant"] for messages in (a, b)]
-    return len(said[0]) == len(said[1]) and all(map(_says_the_same, *said))
+    assistant_messages = [
+        [message for message in messages if message.role == "assistant"] for messages in (a, b)
+    ]
+    return len(assistant_messages[0]) == len(assistant_messages[1]) and all(
+        map(_says_the_same, *assistant_messages)
+    )
 
 
 def _says_the_same(a: ChatMessage, b: ChatMessage) -> bool:

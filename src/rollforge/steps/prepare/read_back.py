@@ -19,9 +19,9 @@ from rollforge.exporters.base import Exporter
 from rollforge.exporters.examples import Kind
 from rollforge.exporters.form import Form
 from rollforge.records import to_json
-from rollforge.stats import distinct
-from rollforge.steps.prepare.manifest import FileRecord
-from rollforge.steps.prepare.write import ContractBroken, Progress, Written, WrittenFile
+from rollforge.statistics.stats import distinct
+from rollforge.steps.prepare.dataset_manifest import FileRecord
+from rollforge.steps.prepare.write_rows import ContractBroken, Progress, Written, WrittenFile
 from rollforge.store.reading import UNREADABLE
 
 SHOWN = 5
@@ -139,10 +139,10 @@ class _Checker:
 
 def _count_newlines(block: bytes) -> int:
     """Count by jumping from newline to newline, which is many times faster than `count` where lines are long."""
-    count, place = 0, block.find(b"\n")
-    while place >= 0:
+    count, position = 0, block.find(b"\n")
+    while position >= 0:
         count += 1
-        place = block.find(b"\n", place + 1)
+        position = block.find(b"\n", position + 1)
     return count
 
 

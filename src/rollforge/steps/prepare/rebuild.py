@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.steps.prepare.manifest import (
+from rollforge.steps.prepare.dataset_manifest import (
     CheckRecord,
     DatasetManifest,
     find_run,
@@ -16,8 +16,8 @@ from rollforge.steps.prepare.manifest import (
     refuse_changed_inputs,
     runs_of,
 )
-from rollforge.steps.prepare.run import prepare, silent
-from rollforge.steps.prepare.write import ContractBroken, Progress
+from rollforge.steps.prepare.pipeline import prepare, silent
+from rollforge.steps.prepare.write_rows import ContractBroken, Progress
 
 
 def prepare_again(

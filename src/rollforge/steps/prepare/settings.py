@@ -53,6 +53,8 @@ class SelectionSettings:
     """With several runs: never group or pair rollouts of different runs."""
     verifier: str | None = None
     """Verifier whose verdicts count; by default the verdict of record."""
+    sequences: Literal["main", "all"] = "main"
+    """Of a recorded program's rollout: its main sequence, or all but retries, each an example with the rollout's reward."""
 
 
 @dataclass(frozen=True, kw_only=True)

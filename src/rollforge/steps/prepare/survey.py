@@ -7,31 +7,34 @@ follows it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
 
+from rollforge.conversations.chat_template import Prover
 from rollforge.conversations.messages import Inexpressible
 from rollforge.conversations.shape import TOOL_KEYS
-from rollforge.conversations.template import Prover
 from rollforge.errors import UsageError
 from rollforge.exporters.base import Exporter
-from rollforge.exporters.datasets_loader import arguments as loader
+from rollforge.exporters.datasets_loader import call_arguments as loader
 from rollforge.exporters.datasets_loader.late import first_late
 from rollforge.exporters.datasets_loader.watch import LoaderWatch
 from rollforge.exporters.examples import Demonstration, Example, Kind
 from rollforge.exporters.form import Form
 from rollforge.exporters.writer import RowWriter
 from rollforge.recipes.base import Ints
-from rollforge.steps.prepare.examples import NumberedExample
-from rollforge.steps.prepare.form import AskedForm, asked_form
-from rollforge.steps.prepare.plan import DatasetPlan
+from rollforge.steps.prepare.asked_form import AskedForm, asked_form
+from rollforge.steps.prepare.dataset_plan import DatasetPlan
+from rollforge.steps.prepare.draft import Draft
+from rollforge.steps.prepare.example_messages import ExampleSource, NumberedExample
 from rollforge.steps.prepare.settings import Settings
+from rollforge.steps.prepare.write_rows import Written
 
-ReadExamples = Callable[[Ints], Iterator[NumberedExample]]
-"""Example numbers → the examples, in this order."""
+SAMPLE = 256
+"""Examples that suggest the form of the draft."""
 
 
 @dataclass
@@ -41,39 +44,67 @@ class Survey:
     form: Form
     lost: dict[int, str] = field(default_factory=dict)
     """Number of each example that cannot be expressed → why."""
+    marks: Counter[str] = field(default_factory=Counter)
+    """What was rewritten or is untidy → rollouts."""
+    written: Written | None = None
+    """The draft, if it is the dataset."""
 
 
 def survey(
-    read: ReadExamples,
+    source: ExampleSource,
     plan: DatasetPlan,
     exporter: Exporter,
     settings: Settings,
-    asked: AskedForm,
+    requested_form: AskedForm,
     prompts: Ints,
+    draft: Draft,
 ) -> Survey:
-    """Look through all examples of the plan in writing order.
+    """Look through all examples of the plan in writing order, and write the draft.
 
     Args:
         prompts: per candidate rollout, its prompt; a column that only another split has moves with its prompt (`plan.split` changes).
     """
     kind = plan.selection.kind
     parts = [numbers for _, _, numbers in plan.files(settings.shards)]
-    seen = watch_rows((read(part) for part in parts), exporter, kind, asked, len(plan.split))
+    draft.begin(_likely_form(source, parts, exporter, kind, requested_form, settings))
+    source.marks.clear()
+    seen = watch_rows(map(source.examples, parts), exporter, kind, requested_form, len(plan.split), draft)
     if seen.has_long_answers:
         _refuse_long_answers(settings)
-        as_messages = msgspec.structs.replace(asked.form, layout="messages")
-        return survey(read, plan, exporter, settings, asked._replace(form=as_messages), prompts)
-    if seen.times is not None:
+        as_messages = msgspec.structs.replace(requested_form.form, layout="messages")
         return survey(
-            read, plan, exporter, settings, _as_parquet(seen.times, exporter, settings, kind), prompts
+            source, plan, exporter, settings, requested_form._replace(form=as_messages), prompts, draft
         )
+    if seen.times is not None:
+        as_parquet = _as_parquet(seen.times, exporter, settings, kind)
+        return survey(source, plan, exporter, settings, as_parquet, prompts, draft)
     form = seen.form
     if form.container == "jsonl" and exporter.is_inferred(kind):
         form = _bring_late_columns_forward(form, seen, plan, settings.shards, prompts)
-    lost = dict(seen.lost)
-    if asked.prover is not None:
-        lost |= _refused(read, parts, lost, exporter, kind, form, asked.prover)
-    return Survey(form, lost)
+    lost, marks = dict(seen.lost), source.marks.copy()
+    if requested_form.prover is not None:
+        lost |= _refused(source, parts, lost, exporter, kind, form, requested_form.prover)
+    return Survey(form, lost, marks, draft.settle(form, lost))
+
+
+def _likely_form(
+    source: ExampleSource,
+    parts: Iterable[Ints],
+    exporter: Exporter,
+    kind: Kind,
+    requested_form: AskedForm,
+    settings: Settings,
+) -> Form | None:
+    """The form of an even sample of the examples; None if it is no guide to the whole."""
+    numbers = np.concatenate(list(parts))
+    sample = numbers[:: max(1, len(numbers) // SAMPLE)]
+    seen = watch_rows([source.examples(sample)], exporter, kind, requested_form, len(numbers))
+    if seen.has_long_answers and settings.layout == "auto":
+        requested_form = requested_form._replace(
+            form=msgspec.structs.replace(requested_form.form, layout="messages")
+        )
+        return _likely_form(source, [numbers], exporter, kind, requested_form, settings)
+    return None if seen.has_long_answers or seen.times is not None else seen.form
 
 
 @dataclass
@@ -94,18 +125,25 @@ class RowsSeen:
 
 
 def watch_rows(
-    files: Iterable[Iterable[NumberedExample]], exporter: Exporter, kind: Kind, asked: AskedForm, size: int
+    files: Iterable[Iterable[NumberedExample]],
+    exporter: Exporter,
+    kind: Kind,
+    requested_form: AskedForm,
+    size: int,
+    draft: Draft | None = None,
 ) -> RowsSeen:
     """One pass over the examples of all files, in writing order; `size` is one more than the highest number."""
-    watch = LoaderWatch(exporter, kind, asked.form, asked.fallback)
+    watch = LoaderWatch(exporter, kind, requested_form.form, requested_form.fallback)
     lost: dict[int, str] = {}
     slips: dict[int, str] = {}
     code_by_use: dict[frozenset[str], int] = {frozenset(): 0}
     codes, sizes = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
     for file in files:
+        if draft is not None:
+            draft.begin_file()
         for number, example in file:
-            if asked.form.layout == "completion" and _is_long(example):
-                return RowsSeen(asked.form, {}, None, True, [], codes, sizes)
+            if requested_form.form.layout == "completion" and _is_long(example):
+                return RowsSeen(requested_form.form, {}, None, True, [], codes, sizes)
             try:
                 if isinstance(example, Inexpressible):
                     raise example
@@ -116,7 +154,14 @@ def watch_rows(
             if watch.slip is not None:
                 slips[number] = watch.slip
             if watch.used:
-                codes[number] = code_by_use.setdefault(frozenset(watch.used), len(code_by_use))
+                use = frozenset(watch.used)
+                if use not in code_by_use:
+                    code_by_use[use] = len(code_by_use)
+                    if draft is not None and draft.form is not None:
+                        draft.meet(_keys([_uses_in(use, draft.form)]))
+                codes[number] = code_by_use[use]
+            if draft is not None:
+                draft.add(number, example, slips=watch.slip is not None)
         watch.end_file()
     if watch.form.shaping.arguments == "object":
         lost |= slips
@@ -157,16 +202,16 @@ def _keys(uses: Iterable[frozenset[str]]) -> dict[str, frozenset[str]]:
     return {column: frozenset(names) for column, names in sorted(keys.items())}
 
 
-def _as_parquet(place: str, exporter: Exporter, settings: Settings, kind: Kind) -> AskedForm:
+def _as_parquet(column: str, exporter: Exporter, settings: Settings, kind: Kind) -> AskedForm:
     """Change to Parquet, where the type of a column is explicit, so that no loader parses texts as times."""
     if settings.format != "auto" or "parquet" not in exporter.containers_for(kind):
         raise UsageError(
-            f"every text of {place} looks like a date, and the loader of {exporter.name} would make times of them",
+            f"every text of {column} looks like a date, and the loader of {exporter.name} would make times of them",
             hint="--format parquet, or --to chat --format parquet, keeps them texts",
         )
-    asked = asked_form(type(exporter), settings, kind, "parquet")
-    change = f"written as Parquet: every text of {place} looks like a date, which JSON cannot say is a text"
-    return asked._replace(form=msgspec.structs.replace(asked.form, changes=(change,)))
+    parquet_form = asked_form(type(exporter), settings, kind, "parquet")
+    change = f"written as Parquet: every text of {column} looks like a date, which JSON cannot say is a text"
+    return parquet_form._replace(form=msgspec.structs.replace(parquet_form.form, changes=(change,)))
 
 
 def _bring_late_columns_forward(
@@ -192,7 +237,7 @@ def _bring_late_columns_forward(
 
 
 def _refused(
-    read: ReadExamples,
+    source: ExampleSource,
     parts: Iterable[Ints],
     lost: dict[int, str],
     exporter: Exporter,
@@ -204,7 +249,7 @@ def _refused(
     refused: dict[int, str] = {}
     write = RowWriter(form)
     for part in parts:
-        for number, example in read(part[~np.isin(part, list(lost))]):
+        for number, example in source.examples(part[~np.isin(part, list(lost))]):
             if isinstance(example, Inexpressible):
                 continue
             try:

@@ -17,12 +17,12 @@ from rollforge.conversations.messages import ChatMessage, Conversation, Inexpres
 from rollforge.conversations.reader import ConversationReader
 from rollforge.errors import UsageError
 from rollforge.recipes.base import Ints, Mask, screen
+from rollforge.steps.prepare.dataset_manifest import tokenizer_file
 from rollforge.steps.prepare.evaluation_prompts import evaluation_files, read_prompts
-from rollforge.steps.prepare.manifest import tokenizer_file
 from rollforge.steps.prepare.overlap import Grams, SignatureIndex, signature, similarity
-from rollforge.steps.prepare.pool import EvaluationOverlap, Pool
+from rollforge.steps.prepare.rollout_pool import EvaluationOverlap, Pool
 from rollforge.steps.prepare.settings import Settings
-from rollforge.steps.prepare.write import Progress
+from rollforge.steps.prepare.write_rows import Progress
 
 CHUNK = 1024
 
@@ -82,7 +82,7 @@ def _reasons_of_empty(
 ) -> dict[str, Mask]:
     """Why each of these has no answer: empty, reasoning alone, or output that is no list of items."""
     reader = ConversationReader(images="pass")
-    found: dict[str, Mask] = {}
+    ruled_out: dict[str, Mask] = {}
     for number, (position, line) in enumerate(zip(positions, pool.read(positions), strict=True)):
         if number % CHUNK == 0:
             progress("look at empty answers", number, len(positions))
@@ -94,8 +94,8 @@ def _reasons_of_empty(
                 continue  # copied rows need not be readable
             reason = str(error)
         reason = f"cannot be expressed: {reason}"
-        found.setdefault(reason, np.zeros(len(pool.candidates), dtype=bool))[position] = True
-    return found
+        ruled_out.setdefault(reason, np.zeros(len(pool.candidates), dtype=bool))[position] = True
+    return ruled_out
 
 
 def _first_of_each_prompt(pool: Pool) -> tuple[Ints, Ints]:
@@ -112,10 +112,10 @@ def _repeated_prompts(pool: Pool, settings: Settings, progress: Progress) -> Mas
     np.minimum.at(owner, codes, candidates.group)
     repeated = candidates.group != owner[codes]
     if settings.dedupe_prompts == "near":
-        known = SignatureIndex(settings.near)
+        signatures = SignatureIndex(settings.near)
         is_near = np.zeros(len(first), dtype=bool)
         for position, conversation in _conversations(pool, np.sort(first), progress, "compare prompts"):
-            is_near[codes[position]] = known.has_near(signature(prompt_text(conversation)))
+            is_near[codes[position]] = signatures.has_near(signature(prompt_text(conversation)))
         repeated |= is_near[codes]
     return np.asarray(repeated)
 
@@ -124,10 +124,12 @@ def _normalised_prompts(pool: Pool, progress: Progress) -> Ints:
     """A number per rollout, equal for prompts that differ only in white space: a split keeps them together."""
     first, codes = _first_of_each_prompt(pool)
     number = np.arange(len(first))
-    known: dict[bytes, int] = {}
+    number_by_digest: dict[bytes, int] = {}
     for position, conversation in _conversations(pool, np.sort(first), progress, "compare prompts"):
-        said = sha256(" ".join(prompt_text(conversation).split()).encode("utf-8", "replace")).digest()
-        number[codes[position]] = known.setdefault(said, int(codes[position]))
+        prompt_digest = sha256(
+            " ".join(prompt_text(conversation).split()).encode("utf-8", "replace")
+        ).digest()
+        number[codes[position]] = number_by_digest.setdefault(prompt_digest, int(codes[position]))
     return np.asarray(number[codes])
 
 
@@ -135,10 +137,10 @@ def _answers_with_calls(pool: Pool, settings: Settings, progress: Progress) -> I
     """`Candidates.answer`, with equal numbers also for answers with calls that have the same text and calls."""
     answer = pool.candidates.answer.copy()
     alive = _alive(pool, settings)
-    asked = alive[pool.has_calls[alive]]
-    for position, conversation in _conversations(pool, asked, progress, "compare answers"):
-        said = sha256(answer_text(conversation).encode("utf-8", "replace")).digest()
-        answer[position] = int.from_bytes(said[:8], "little", signed=True)
+    with_calls = alive[pool.has_calls[alive]]
+    for position, conversation in _conversations(pool, with_calls, progress, "compare answers"):
+        answer_digest = sha256(answer_text(conversation).encode("utf-8", "replace")).digest()
+        answer[position] = int.from_bytes(answer_digest[:8], "little", signed=True)
     return answer
 
 
@@ -186,12 +188,12 @@ def token_counter(path: str) -> Callable[[str], int]:
             "--max-tokens needs the tokenizers package",
             hint="pip install 'rollforge[tokenizer]', or use --max-chars",
         ) from error
-    place = tokenizer_file(path)
+    file = tokenizer_file(path)
     try:
-        tokenizer = Tokenizer.from_file(str(place))
+        tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the package raises nothing narrower
         raise UsageError(
-            f"{place}: not a tokenizer: {error}", hint="give the tokenizer.json of a Hugging Face model"
+            f"{file}: not a tokenizer: {error}", hint="give the tokenizer.json of a Hugging Face model"
         ) from error
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
 
@@ -203,15 +205,15 @@ def _near_duplicates(pool: Pool, settings: Settings, progress: Progress) -> Mask
     order = candidates.best_first(alive, settings.seed)
     near = np.zeros(len(candidates), dtype=bool)
     group = -1
-    kept: list[np.ndarray] = []
+    kept_signatures: list[np.ndarray] = []
     for position, conversation in _conversations(pool, order, progress, "compare answers"):
         if candidates.group[position] != group:
-            group, kept = int(candidates.group[position]), []
+            group, kept_signatures = int(candidates.group[position]), []
         own = signature(answer_text(conversation))
-        if any(similarity(own, other) >= settings.near for other in kept):
+        if any(similarity(own, other) >= settings.near for other in kept_signatures):
             near[position] = True
         else:
-            kept.append(own)
+            kept_signatures.append(own)
     return near
 
 

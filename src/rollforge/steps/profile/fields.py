@@ -12,10 +12,10 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from rollforge import stats
 from rollforge.index import ByTask
 from rollforge.records import ATTEMPT_KEY
-from rollforge.stats import Floats, Ints
+from rollforge.statistics import stats
+from rollforge.statistics.stats import Floats, Ints
 from rollforge.steps.profile.shelf import Shelf
 
 Bools = NDArray[np.bool_]

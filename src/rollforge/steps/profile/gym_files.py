@@ -13,11 +13,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rollforge import stats
 from rollforge.index import Index, ints
-from rollforge.intervals import t_quantile
 from rollforge.records import OWN_KEY, ROLLOUT_KEY, TASK_KEY, JsonFields, to_json
 from rollforge.rollouts import RolloutReader, TaskFields
+from rollforge.statistics import stats
+from rollforge.statistics.intervals import t_quantile
 from rollforge.store import RunFiles, replacing
 
 
@@ -43,9 +43,8 @@ def write_gym_files(index: Index, *, out: Path | None = None, where: str | None 
 
 def write_materialized_inputs(files: RunFiles, target: Path) -> Path:
     """One task row per rollout, in the order of the rollouts file, with the rollout's indices and agent."""
-    tasks = TaskFields(files)
     agent_of = msgspec.json.Decoder(_AgentOfRow).decode
-    with replacing(target) as file:
+    with TaskFields(files) as tasks, replacing(target) as file:
         for rollout in RolloutReader(files.rollouts):
             row = {key: value for key, value in tasks.of(rollout).items() if key != OWN_KEY}
             agent = agent_of(rollout.line).agent_ref
@@ -82,14 +81,14 @@ def repeat_level_metrics(index: Index, where: str | None = None) -> list[JsonFie
 
 
 def _statistics(name: str, values: NDArray[np.float64]) -> dict[str, float]:
-    known = values[~np.isnan(values)]
-    if not len(known):
+    present_values = values[~np.isnan(values)]
+    if not len(present_values):
         return {}
-    summary = stats.summarize(known)
+    summary = stats.summarize(present_values)
     assert summary.mean is not None, "there is a value"
-    std = summary.std if summary.std is not None and len(known) > 1 else 0.0
-    error = std / math.sqrt(len(known))
-    half = t_quantile(0.975, len(known) - 1) * error if len(known) > 1 else 0.0
+    std = summary.std if summary.std is not None and len(present_values) > 1 else 0.0
+    error = std / math.sqrt(len(present_values))
+    half = t_quantile(0.975, len(present_values) - 1) * error if len(present_values) > 1 else 0.0
     labels = {
         "mean": summary.mean,
         "median": summary.median,
@@ -97,8 +96,8 @@ def _statistics(name: str, values: NDArray[np.float64]) -> dict[str, float]:
         "sem": error,
         "min": summary.min,
         "max": summary.max,
-        "p25": float(np.quantile(known, 0.25)),
-        "p75": float(np.quantile(known, 0.75)),
+        "p25": float(np.quantile(present_values, 0.25)),
+        "p75": float(np.quantile(present_values, 0.75)),
         "ci_low_95": summary.mean - half,
         "ci_high_95": summary.mean + half,
     }

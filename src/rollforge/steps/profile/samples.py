@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 from msgspec import Raw
 
-from rollforge import stats
 from rollforge.index import ByTask, Index
 from rollforge.records import ROLLOUT_KEY, TASK_KEY
-from rollforge.stats import Ints
+from rollforge.statistics import stats
+from rollforge.statistics.stats import Ints
 from rollforge.store import UNREADABLE
 
 _split = msgspec.json.Decoder(dict[str, Raw]).decode
@@ -37,20 +37,20 @@ class TaskHistograms:
         self._tasks = rows.tasks
         bins = max(len(edges) - 1, 1)
         self._counts = np.zeros((len(rows.tasks), bins), dtype=np.min_scalar_type(rows.sizes.max(initial=0)))
-        known = ~np.isnan(reward)
-        if edges and known.any():
-            place = np.clip(np.searchsorted(edges, reward, side="right") - 1, 0, bins - 1)
+        has_reward = ~np.isnan(reward)
+        if edges and has_reward.any():
+            bin_of_row = np.clip(np.searchsorted(edges, reward, side="right") - 1, 0, bins - 1)
             for number in range(bins):
-                is_here = known & (place == number)
+                is_here = has_reward & (bin_of_row == number)
                 self._counts[:, number] = np.add.reduceat(is_here, rows.starts, dtype=self._counts.dtype)
 
     def get(self, tasks: Ints) -> list[TaskHistogram | None]:
         """The histograms of some tasks; None for a task without a judged rollout."""
         if not len(self._tasks):
             return [None] * len(tasks)
-        place = np.minimum(np.searchsorted(self._tasks, tasks), len(self._tasks) - 1)
-        counts = self._counts[place]
-        is_judged = (self._tasks[place] == tasks) & counts.any(axis=1)
+        position = np.minimum(np.searchsorted(self._tasks, tasks), len(self._tasks) - 1)
+        counts = self._counts[position]
+        is_judged = (self._tasks[position] == tasks) & counts.any(axis=1)
         return [
             TaskHistogram(self._edges, each) if judged else None
             for each, judged in zip(counts.tolist(), is_judged.tolist(), strict=True)
@@ -67,9 +67,9 @@ class TaskSamples:
     def get(self, tasks: Ints) -> list[Raw | None]:
         """The rows of some tasks."""
         wanted: list[int] = tasks.tolist()
-        found = {task: _without_indices(line) for task, line in self._index.raw_task_rows(wanted)}
-        found |= self._from_rollouts([task for task in wanted if task not in found])
-        return [found.get(task) for task in wanted]
+        line_by_task = {task: _without_indices(line) for task, line in self._index.raw_task_rows(wanted)}
+        line_by_task |= self._from_rollouts([task for task in wanted if task not in line_by_task])
+        return [line_by_task.get(task) for task in wanted]
 
     def _from_rollouts(self, tasks: list[int]) -> dict[int, Raw]:
         """The prompt and agent of each task's first rollout: all that a rollout row says about its task."""
@@ -97,8 +97,8 @@ def _without_indices(line: bytes) -> Raw:
 def _odd_without_indices(line: bytes) -> Raw:
     """A row with NaN, which becomes null, or with half a surrogate pair, which stays escaped."""
     row = json.loads(line, parse_constant=lambda _: None)
-    kept = {key: value for key, value in row.items() if key not in (TASK_KEY, ROLLOUT_KEY)}
-    return Raw(json.dumps(kept).encode())
+    fields = {key: value for key, value in row.items() if key not in (TASK_KEY, ROLLOUT_KEY)}
+    return Raw(json.dumps(fields).encode())
 
 
 class _Sample(msgspec.Struct, omit_defaults=True):

@@ -8,11 +8,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rollforge import at_k, stats
-from rollforge.group_yield import Chain, Pattern, Rewards, group_yields, samples_of
+from rollforge.adaptive.group_yield import Chain, Pattern, Rewards, group_yields, samples_of
 from rollforge.index import ByTask, floats
-from rollforge.stats import Floats, Ints
-from rollforge.steps.profile.records import BANDS, Look, NoSignal, ProfileSummary, VarianceParts, Yield
+from rollforge.statistics import at_k, stats
+from rollforge.statistics.stats import Floats, Ints
+from rollforge.steps.profile.profile_records import (
+    BANDS,
+    Look,
+    NoSignal,
+    ProfileSummary,
+    VarianceParts,
+    Yield,
+)
 
 HARD, EASY = 0.25, 0.75
 YIELD_K = (2, 4, 8, 16, 32, 64)
@@ -30,20 +37,20 @@ def summarize(rows: ByTask, tasks: pa.Table, threshold: float, tolerance: float,
     """The summary of a profile."""
     index = rows.index
     reward = rows.one("reward")
-    found = stats.summarize_groups(reward, rows.starts)
+    groups = stats.summarize_groups(reward, rows.starts)
     bands = np.bincount(band_numbers(floats(tasks.column("pass_rate"))), minlength=len(BANDS) + 1).tolist()
     signal = tasks.column("has_signal")
     of = len(signal) - signal.null_count
-    has_signal = (found.max - found.min > tolerance) & (found.n > 1)
+    has_signal = (groups.max - groups.min > tolerance) & (groups.n > 1)
     without = of - int(has_signal.sum())
     length = rows.one("answer_chars")
     within = _within_correlation(rows, reward, length)
-    parts = stats.variance_parts(found.mean, found.std, found.n)
+    parts = stats.variance_parts(groups.mean, groups.std, groups.n)
     return ProfileSummary(
         run=", ".join(str(files.rollouts) for files in index.runs),
         tasks=tasks.num_rows,
         rollouts=len(rows),
-        judged=int(found.n.sum()),
+        judged=int(groups.n.sum()),
         expected=index.expected if rows.where is None else None,
         rejected_lines=index.rejected_lines,
         noted_lines=index.noted_lines,
@@ -59,7 +66,7 @@ def summarize(rows: ByTask, tasks: pa.Table, threshold: float, tolerance: float,
         tokens_per_success=_tokens_per_success(rows, reward, threshold),
         reward_against_length=within[0],
         look=_looks(
-            rows, found, reward, length, within[1], threshold=threshold, tolerance=tolerance, most=look
+            rows, groups, reward, length, within[1], threshold=threshold, tolerance=tolerance, most=look
         ),
     )
 
@@ -92,17 +99,17 @@ def _yields(rows: ByTask, reward: Floats, tolerance: float) -> list[Yield]:
 
 def _are_two(reward: Floats, tolerance: float) -> bool:
     """Whether rewards take two values only."""
-    known = reward[~np.isnan(reward)]
-    if not len(known) or known.max() - known.min() <= 3 * tolerance:  # a high one might match a low one
+    rewards = reward[~np.isnan(reward)]
+    if not len(rewards) or rewards.max() - rewards.min() <= 3 * tolerance:  # a high one might match a low one
         return False
-    return bool(((known - known.min() <= tolerance) | (known.max() - known <= tolerance)).all())
+    return bool(((rewards - rewards.min() <= tolerance) | (rewards.max() - rewards <= tolerance)).all())
 
 
 def _high_counts(rows: ByTask, reward: Floats) -> Counter[Rewards]:
     """For two-valued rewards: (how many high, how many low) → number of tasks."""
     middle = np.nanmin(reward) / 2 + np.nanmax(reward) / 2
-    highs, known = rows.sums(np.where(np.isnan(reward), np.nan, (reward > middle).astype(np.float64)))
-    return Counter(zip(highs.astype(int).tolist(), (known - highs).astype(int).tolist(), strict=True))
+    highs, judged_counts = rows.sums(np.where(np.isnan(reward), np.nan, (reward > middle).astype(np.float64)))
+    return Counter(zip(highs.astype(int).tolist(), (judged_counts - highs).astype(int).tolist(), strict=True))
 
 
 def _patterns(rows: ByTask, reward: Floats, tolerance: float) -> Counter[Rewards]:
@@ -118,9 +125,9 @@ def _patterns(rows: ByTask, reward: Floats, tolerance: float) -> Counter[Rewards
 
 def _are_chains(ascending: Floats, tolerance: float) -> np.ndarray:
     """Whether a task has rewards whose neighbours are within the tolerance while the whole chain is not."""
-    place = np.arange(ascending.shape[1])
+    column = np.arange(ascending.shape[1])
     is_first = np.diff(ascending, axis=1, prepend=-np.inf) > tolerance
-    first = np.maximum.accumulate(np.where(is_first, place, 0), axis=1)
+    first = np.maximum.accumulate(np.where(is_first, column, 0), axis=1)
     apart = ascending - np.take_along_axis(ascending, first, axis=1)
     return np.asarray((apart > tolerance).any(axis=1))
 
@@ -138,11 +145,11 @@ def _class_counts(ascending: Floats, tolerance: float) -> list[tuple[Pattern, in
     steps = np.diff(ascending, axis=1) > tolerance
     packed = np.packbits(steps, axis=1)
     times = Counter(packed.view(f"V{packed.shape[1]}").ravel().tolist())
-    found = []
+    patterns = []
     for bits, count in sorted(times.items()):
         cuts = np.flatnonzero(np.unpackbits(np.frombuffer(bits, np.uint8), count=size - 1)) + 1
-        found.append((tuple(sorted(np.diff(np.r_[0, cuts, size]).tolist(), reverse=True)), count))
-    return found
+        patterns.append((tuple(sorted(np.diff(np.r_[0, cuts, size]).tolist(), reverse=True)), count))
+    return patterns
 
 
 def _within_correlation(rows: ByTask, reward: Floats, length: Floats) -> tuple[float | None, Floats]:
@@ -170,14 +177,14 @@ def _centred_sums(
     reward: Floats, length: Floats, starts: Ints, sizes: Ints
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Of each group: the products and the squares of what is above or below its means, summed, and how many have both values."""
-    known = ~np.isnan(reward) & ~np.isnan(length)
-    counts = np.add.reduceat(known.astype(np.float64), starts)
+    has_both = ~np.isnan(reward) & ~np.isnan(length)
+    counts = np.add.reduceat(has_both.astype(np.float64), starts)
 
     def centred(values: Floats) -> Floats:
-        values = np.where(known, values, 0.0)
+        values = np.where(has_both, values, 0.0)
         with np.errstate(invalid="ignore", divide="ignore"):
             means = np.add.reduceat(values, starts) / counts
-        return np.where(known, values - np.repeat(means, sizes), 0.0)
+        return np.where(has_both, values - np.repeat(means, sizes), 0.0)
 
     one, two = centred(reward), centred(length)
     product, square_one, square_two = (
@@ -188,7 +195,7 @@ def _centred_sums(
 
 def _looks(
     rows: ByTask,
-    found: Any,
+    groups: Any,
     reward: Floats,
     length: Floats,
     correlation: Floats,
@@ -205,7 +212,7 @@ def _looks(
         mean_chars, rate = chars / counted, solved / judged
     usual = stats.median(mean_chars[counted > 0]) if (counted > 0).any() else 0.0
     picks: dict[str, tuple[str, Floats, Any]] = {
-        "highest_variance": ("rewards differ most", found.std, found.max - found.min > tolerance),
+        "highest_variance": ("rewards differ most", groups.std, groups.max - groups.min > tolerance),
         "never_solved_long": (
             "never solved, answers are long", mean_chars, (judged > 0) & (solved == 0) & (mean_chars > usual),
         ),
@@ -214,15 +221,15 @@ def _looks(
     }  # fmt: skip
     looks: dict[str, list[Look]] = {}
     for reason, (why, ranked_by, chosen) in picks.items():
-        places = np.flatnonzero(chosen & ~np.isnan(ranked_by))
-        best: Ints = places[np.lexsort((rows.tasks[places], -ranked_by[places]))][:most]
+        positions = np.flatnonzero(chosen & ~np.isnan(ranked_by))
+        best: Ints = positions[np.lexsort((rows.tasks[positions], -ranked_by[positions]))][:most]
         shown = correlation if reason == "reward_against_length" else ranked_by
         looks[reason] = [
             Look(
-                task=int(rows.tasks[place]), why=why, pass_rate=float(rate[place]), mean_reward=float(found.mean[place]),
-                std_reward=None if np.isnan(found.std[place]) else float(found.std[place]),
-                judged=int(judged[place]), value=float(shown[place]),
+                task=int(rows.tasks[position]), why=why, pass_rate=float(rate[position]), mean_reward=float(groups.mean[position]),
+                std_reward=None if np.isnan(groups.std[position]) else float(groups.std[position]),
+                judged=int(judged[position]), value=float(shown[position]),
             )
-            for place in best.tolist()
+            for position in best.tolist()
         ]  # fmt: skip
     return looks

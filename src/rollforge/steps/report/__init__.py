@@ -1,5 +1,6 @@
 """Reports: one self-contained HTML file about a run, several runs, a dataset or an evaluation."""
 
+from rollforge.steps.report.bins import RunBins, read_bins
 from rollforge.steps.report.compare_page import SideInputs, report_comparison
 from rollforge.steps.report.dataset_page import (
     dataset_turns,
@@ -18,6 +19,7 @@ from rollforge.steps.report.inputs import (
     ManifestFacts,
     MetricsFacts,
     PairedFacts,
+    ProbeFacts,
     ProfileFacts,
     facts_of,
 )
@@ -34,7 +36,9 @@ __all__ = [
     "MetricsFacts",
     "Overview",
     "PairedFacts",
+    "ProbeFacts",
     "ProfileFacts",
+    "RunBins",
     "RunInputs",
     "SideInputs",
     "dataset_turns",
@@ -42,6 +46,7 @@ __all__ = [
     "is_dataset",
     "jsonl_rows",
     "parquet_rows",
+    "read_bins",
     "report_comparison",
     "report_dataset",
     "report_evaluation",

@@ -10,8 +10,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rollforge import intervals, stats
-from rollforge.index import Index
+from rollforge.index import Index, floats
+from rollforge.statistics import intervals, stats
 
 Floats = NDArray[np.float64]
 
@@ -28,45 +28,54 @@ class LengthBin(Struct, frozen=True, kw_only=True):
 
     low: float
     high: float
+    middle: float
+    """The median length: the last bin reaches as far as the longest answer."""
     n: int
     judged: int
     mean: float | None
     ci: list[float] | None
 
 
+def first_stage(index: Index) -> str | None:
+    """The condition for rollouts that did not depend on earlier rewards; None for a run that was not sampled adaptively."""
+    return index.first_stage
+
+
 def reward_by_length(index: Index) -> list[LengthBin]:
     """Mean reward per quantile of the answer's length, with an interval clustered by task."""
-    values = index.floats(["answer_chars", "reward", "task"])
+    values = index.floats(["answer_chars", "reward", "task"], first_stage(index))
     length, reward, task = values["answer_chars"], values["reward"], values["task"]
-    known = ~np.isnan(length)
-    if not known.any():
+    has_length = ~np.isnan(length)
+    if not has_length.any():
         return []
-    edges = np.quantile(length[known], np.linspace(0, 1, LENGTH_BINS + 1))
+    edges = np.quantile(length[has_length], np.linspace(0, 1, LENGTH_BINS + 1))
     edges = edges[np.append(True, np.diff(edges) > 0)]
     if len(edges) < 2:
         edges = np.array([edges[0], edges[0] + 1])
-    place = np.clip(np.searchsorted(edges, length, side="right") - 1, 0, len(edges) - 2)
-    found = []
+    bin_number = np.clip(np.searchsorted(edges, length, side="right") - 1, 0, len(edges) - 2).astype(np.int8)
+    bin_number[~has_length] = -1
+    bins = []
     for number in range(len(edges) - 1):
-        chosen = known & (place == number)
+        chosen = np.flatnonzero(bin_number == number)
         mean = clustered(reward[chosen], task[chosen])
-        found.append(
+        bins.append(
             LengthBin(
                 low=float(edges[number]),
                 high=float(edges[number + 1]),
-                n=int(chosen.sum()),
+                middle=stats.median(length[chosen]) if len(chosen) else float(edges[number]),
+                n=len(chosen),
                 judged=int((~np.isnan(reward[chosen])).sum()),
                 mean=mean.value,
                 ci=mean.ci,
             )
         )
-    return found
+    return bins
 
 
 def clustered(values: Floats, task: Floats) -> intervals.Estimate:
     """The mean of the known values with an interval that treats the samples of a task as related."""
-    known = ~np.isnan(values)
-    values, task = values[known], task[known]
+    has_value = ~np.isnan(values)
+    values, task = values[has_value], task[has_value]
     if not len(values):
         return intervals.clustered_mean(np.zeros(0), np.zeros(0))
     _, group = np.unique(task, return_inverse=True)
@@ -91,6 +100,8 @@ class Window(Struct, frozen=True, kw_only=True):
     judged: int
     seconds: float | None
     """Median seconds of the rollouts started here."""
+    where: str = ""
+    """The condition that selects them."""
 
 
 class Timeline(Struct, frozen=True, kw_only=True):
@@ -114,15 +125,20 @@ class Timeline(Struct, frozen=True, kw_only=True):
 
 def timeline(index: Index) -> Timeline | None:
     """Reward, speed, failures and requests in flight over time; None when rows do not say when they started."""
-    values = index.floats(["started", "seconds", "reward", "task"])
-    known = ~np.isnan(values["started"])
-    if int(known.sum()) < 2:
+    values = index.floats(["started", "seconds", "reward", "task", "row"])
+    if (
+        stage := first_stage(index)
+    ) is not None:  # later samples are of tasks that were chosen by their rewards
+        is_first = np.isin(values["row"], index.floats(["row"], stage)["row"])
+        values["reward"] = np.where(is_first, values["reward"], np.nan)
+    has_start = ~np.isnan(values["started"])
+    if int(has_start.sum()) < 2:
         return None
-    begin = values["started"][known]
-    took = np.nan_to_num(values["seconds"][known])
+    begin = values["started"][has_start]
+    took = np.nan_to_num(values["seconds"][has_start])
     order = np.argsort(begin, kind="stable")
     begin, took = begin[order], took[order]
-    reward, task = values["reward"][known][order], values["task"][known][order]
+    reward, task = values["reward"][has_start][order], values["task"][has_start][order]
     cuts = _pauses(begin, begin + took)
     line = Timeline(
         windows=(), pauses=len(cuts), paused_s=sum(cut for _, cut in cuts), begun=float(begin[0]), cuts=cuts
@@ -133,7 +149,7 @@ def timeline(index: Index) -> Timeline | None:
     edges = np.linspace(0, total, min(TIME_BINS, max(4, len(active) // PER_WINDOW)) + 1)
     failed_at = np.sort(_activity(failed, line)) if len(failed) else failed
     windows = [
-        _window(low, high, active, ends, failed_at, reward, task, took)
+        _window(low, high, begin, active, ends, failed_at, reward, task, took)
         for low, high in pairwise(edges.tolist())
     ]
     return Timeline(
@@ -146,7 +162,10 @@ def _pauses(begin: Floats, end: Floats) -> list[tuple[float, float]]:
     reached = np.maximum.accumulate(end)
     gaps = begin[1:] - reached[:-1]
     least = max(5.0, 0.02 * float(reached[-1] - begin[0]))
-    return [(float(begin[place + 1]), float(gaps[place])) for place in np.flatnonzero(gaps > least).tolist()]
+    return [
+        (float(begin[position + 1]), float(gaps[position]))
+        for position in np.flatnonzero(gaps > least).tolist()
+    ]
 
 
 def _activity(clock: Floats, line: Timeline) -> Floats:
@@ -157,13 +176,14 @@ def _activity(clock: Floats, line: Timeline) -> Floats:
 
 
 def _failure_times(index: Index) -> Floats:
-    found = index.select('SELECT "at" FROM failures WHERE "at" IS NOT NULL').column(0)
-    return np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.float64)
+    times = index.select('SELECT "at" FROM failures WHERE "at" IS NOT NULL').column(0)
+    return floats(times)
 
 
 def _window(
     low: float,
     high: float,
+    clock: Floats,
     begin: Floats,
     ends: Floats,
     failed: Floats,
@@ -189,7 +209,10 @@ def _window(
         reward=mean.value,
         ci=mean.ci,
         judged=int((~np.isnan(reward[first:last])).sum()),
-        seconds=float(np.median(took[first:last])) if last > first else None,
+        seconds=stats.median(took[first:last]) if last > first else None,
+        where=f"started BETWEEN {float(clock[first])!r} AND {float(clock[last - 1])!r}"
+        if last > first
+        else "",
     )
 
 
@@ -221,14 +244,11 @@ class Strip(Struct, frozen=True, kw_only=True):
 
 def strip(index: Index) -> Strip | None:
     """The rewards of evenly spaced tasks, ordered by mean reward; None when no task has a judged rollout."""
+    stage = first_stage(index) or "true"
     means = index.select(
-        "SELECT task, avg(reward) AS mean, min(reward) AS low, max(reward) AS high FROM rollouts GROUP BY task"
+        f"SELECT task, avg(reward) AS mean, min(reward) AS low, max(reward) AS high FROM rollouts WHERE {stage} GROUP BY task"
     )
-    task = np.asarray(means.column("task").to_numpy(zero_copy_only=False), dtype=np.float64)
-    mean, low, high = (
-        np.asarray(means.column(name).to_numpy(zero_copy_only=False), dtype=np.float64)
-        for name in ("mean", "low", "high")
-    )
+    task, mean, low, high = (floats(means.column(name)) for name in ("task", "mean", "low", "high"))
     if not len(task) or np.isnan(mean).all():
         return None
     least, most = float(np.nanmin(low)), float(np.nanmax(high))
@@ -239,7 +259,7 @@ def strip(index: Index) -> Strip | None:
     )
     names = ", ".join(map(str, chosen))
     rows = index.select(
-        f"SELECT task, reward FROM rollouts WHERE task IN ({names}) ORDER BY task, rollout, row"
+        f"SELECT task, reward FROM rollouts WHERE task IN ({names}) AND {stage} ORDER BY task, rollout, row"
     )
     rewards: dict[int, list[float | None]] = {one: [] for one in chosen}
     for one, reward in zip(rows.column("task").to_pylist(), rows.column("reward").to_pylist(), strict=True):
@@ -276,8 +296,27 @@ def output_tokens(index: Index) -> TokenBins | None:
     if "output_tokens" not in index.numbers:
         return None
     values = index.floats(["output_tokens"])["output_tokens"]
-    known = values[np.isfinite(values)]
-    if not len(known):
+    finite_values = values[np.isfinite(values)]
+    if not len(finite_values):
         return None
-    found = stats.histogram(known, 24)
-    return TokenBins(edges=found.edges, counts=found.counts, missing=len(values) - len(known))
+    histogram = stats.histogram(finite_values, 24)
+    return TokenBins(edges=histogram.edges, counts=histogram.counts, missing=len(values) - len(finite_values))
+
+
+class RunBins(Struct, frozen=True, kw_only=True):
+    """All binned data of a run's charts."""
+
+    lengths: list[LengthBin]
+    strip: Strip | None
+    timeline: Timeline | None
+    tokens: TokenBins | None
+
+
+def read_bins(index: Index) -> RunBins:
+    """Everything that the charts read from the index itself."""
+    return RunBins(
+        lengths=reward_by_length(index),
+        strip=strip(index),
+        timeline=timeline(index),
+        tokens=output_tokens(index),
+    )

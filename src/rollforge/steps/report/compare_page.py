@@ -9,9 +9,9 @@ from msgspec import Struct
 from rollforge.charts import Bar, Interval, Point, Series, bar_chart, interval_chart, line_chart
 from rollforge.steps.report.figures import BANDS, Figure, between, coverage, number, slug
 from rollforge.steps.report.findings import VERDICTS, trust
-from rollforge.steps.report.html import Html, join, table, tag
 from rollforge.steps.report.inputs import CheckFacts, MetricsFacts, PairedFacts, ProfileFacts
 from rollforge.steps.report.page import Section, document, figures
+from rollforge.text_safety.markup import Html, join, table, tag
 
 COLOURS = ("1", "2", "3", "4")
 
@@ -55,15 +55,15 @@ def report_comparison(sides: Sequence[SideInputs]) -> bytes:
 def _trust(sides: Sequence[SideInputs]) -> Html:
     rows = []
     for side in sides:
-        found = trust(side.check, side.metrics)
+        judgement = trust(side.check, side.metrics)
         fit = ", ".join(f"{name} {VERDICTS[one.verdict][0]}" for name, one in side.check.recipes.items())
-        rows.append([side.run, found.title, fit, coverage(side.metrics)])
+        rows.append([side.run, judgement.title, fit, coverage(side.metrics)])
     return table(("run", "rewards", "fit for", "over"), rows, numeric=False)
 
 
 def _means(sides: Sequence[SideInputs]) -> Figure:
     items = []
-    for place, side in enumerate(sides):
+    for position, side in enumerate(sides):
         field = side.metrics.fields["reward"]
         low, high = field.ci or (None, None)
         words = f"{number(field.mean)} ({between(field.ci)})"
@@ -74,7 +74,7 @@ def _means(sides: Sequence[SideInputs]) -> Figure:
                 low=low,
                 high=high,
                 words=words,
-                css=COLOURS[place % len(COLOURS)],
+                css=COLOURS[position % len(COLOURS)],
             )
         )
     return Figure(
@@ -97,7 +97,7 @@ def _means(sides: Sequence[SideInputs]) -> Figure:
 
 def _differences(sides: Sequence[SideInputs]) -> Figure | None:
     items, rows = [], []
-    for place, side in enumerate(sides[1:], 1):
+    for position, side in enumerate(sides[1:], 1):
         field = side.paired.fields.get("reward") if side.paired else None
         if side.paired is None or field is None:
             continue
@@ -106,7 +106,7 @@ def _differences(sides: Sequence[SideInputs]) -> Figure | None:
         items.append(
             Interval(
                 label=side.run, value=field.difference, low=low, high=high, words=words,
-                css=COLOURS[place % len(COLOURS)],
+                css=COLOURS[position % len(COLOURS)],
             )
         )  # fmt: skip
         rows.append(
@@ -137,7 +137,7 @@ def _differences(sides: Sequence[SideInputs]) -> Figure | None:
 
 def _curves(sides: Sequence[SideInputs]) -> Figure | None:
     series, rows = [], []
-    for place, side in enumerate(sides):
+    for position, side in enumerate(sides):
         points = []
         for name, value in side.metrics.at_k.items():
             if name.startswith("pass@") and value.value is not None:
@@ -146,7 +146,7 @@ def _curves(sides: Sequence[SideInputs]) -> Figure | None:
                 rows.append([side.run, name, number(value.value), between(value.ci), f"{value.tasks:,}"])
         if len(points) > 1:
             points.sort(key=lambda point: point.x)
-            series.append(Series(name=side.run, points=points, css=COLOURS[place % len(COLOURS)]))
+            series.append(Series(name=side.run, points=points, css=COLOURS[position % len(COLOURS)]))
     if not series:
         return None
     return Figure(

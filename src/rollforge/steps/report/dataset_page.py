@@ -5,20 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import Struct
 
 from rollforge.charts import Bar, Interval, bar_chart, column_chart, interval_chart
-from rollforge.conversations.turns import Turn, read_row, turns_of
+from rollforge.conversations.turns import Turn, turns_of
 from rollforge.errors import DataError
+from rollforge.json_shapes import RowJson
 from rollforge.steps.report.exemplars import turns
 from rollforge.steps.report.figures import Figure, number
-from rollforge.steps.report.html import Html, join, table, tag
 from rollforge.steps.report.inputs import ManifestFacts, SummaryFacts
 from rollforge.steps.report.page import Section, command, document, figures, tiles
-from rollforge.store import UNREADABLE
+from rollforge.store import UNREADABLE, parquet_file, reason_of
+from rollforge.store.reading import read_row
+from rollforge.text_safety.markup import Html, join, table, tag
 
 EXAMPLES = 10
 EXAMPLE_BYTES = 24 << 10
@@ -127,7 +129,9 @@ def _numbers_of(counts: object) -> Iterator[tuple[str, int]]:
 
 def _numbers(manifest: ManifestFacts) -> Html:
     summaries = {
-        name: found for name, value in manifest.statistics.items() if (found := _summary(value)) is not None
+        name: summary
+        for name, value in manifest.statistics.items()
+        if (summary := _summary(value)) is not None
     }
     lengths = {name: one for name, one in summaries.items() if name.endswith("chars")}
     rest = [
@@ -164,16 +168,16 @@ def _summary(value: object) -> SummaryFacts | None:
 
 
 def _histogram(manifest: ManifestFacts) -> Figure | None:
-    found = manifest.statistics.get("histogram")
-    if not isinstance(found, dict) or not found.get("counts"):
+    histogram = manifest.statistics.get("histogram")
+    if not isinstance(histogram, dict) or not histogram.get("counts"):
         return None
-    edges, counts = found["edges"], found["counts"]
+    edges, counts = histogram["edges"], histogram["counts"]
     name = {"pair": "gap between chosen and rejected", "prompt": "mean reward of the prompt"}.get(
         manifest.kind, "reward"
     )
     bars = [
-        Bar(label=f"{edges[place]:g} – {edges[place + 1]:g}", count=count)
-        for place, count in enumerate(counts)
+        Bar(label=f"{edges[position]:g} – {edges[position + 1]:g}", count=count)
+        for position, count in enumerate(counts)
     ]
     return Figure(
         name="histogram",
@@ -215,7 +219,7 @@ def _lengths(lengths: dict[str, SummaryFacts]) -> Figure:
 def _examples(folder: Path, manifest: ManifestFacts) -> Html:
     origins = _origins(folder)
     parts = []
-    for place, one in enumerate(_rows(folder, manifest)):
+    for position, one in enumerate(_rows(folder, manifest)):
         behind = origins.get((one.file, one.line))
         head = tag("p", tag("b", f"{one.file}:{one.line}"), f" — {behind}" if behind else "")
         where = f"{folder / one.file}:{one.line}"
@@ -225,7 +229,9 @@ def _examples(folder: Path, manifest: ManifestFacts) -> Html:
         ]
         summary = tag("summary", f"{one.file}, line {one.line:,}")
         parts.append(
-            tag("details", summary, tag("div", head, *body, css="rollout"), open="" if place == 0 else None)
+            tag(
+                "details", summary, tag("div", head, *body, css="rollout"), open="" if position == 0 else None
+            )
         )
     return join(parts) if parts else tag("p", "The dataset has no rows.")
 
@@ -234,21 +240,24 @@ def dataset_turns(row: Any) -> list[Turn]:
     """A dataset row as turns; what is no conversation is shown as JSON."""
     if not isinstance(row, dict):
         return [Turn("other", str(row))]
-    found: list[Turn] = []
+    turns: list[Turn] = []
     if "messages" in row or ("prompt" in row and "chosen" not in row):
-        found = turns_of(row)
+        turns = turns_of(cast("RowJson", row))
     for key, label in SIDES.items():
         if key in row and key in ("chosen", "rejected"):
             prompt = turns_of({"prompt": row.get("prompt")}) if key == "chosen" else []
-            said = turns_of({"completion": row[key]})
-            found += [*prompt, *(Turn(one.kind, one.text, f"{label} {one.title}".strip()) for one in said)]
-    known = {"messages", "prompt", *SIDES}
-    rest = {key: value for key, value in row.items() if key not in known or not found}
+            answer_turns = turns_of({"completion": row[key]})
+            turns += [
+                *prompt,
+                *(Turn(one.kind, one.text, f"{label} {one.title}".strip()) for one in answer_turns),
+            ]
+    conversation_keys = {"messages", "prompt", *SIDES}
+    rest = {key: value for key, value in row.items() if key not in conversation_keys or not turns}
     if rest:
-        found.append(
+        turns.append(
             Turn("other", msgspec.json.format(msgspec.json.encode(rest), indent=2).decode(), "columns")
         )
-    return found
+    return turns
 
 
 def _rows(folder: Path, manifest: ManifestFacts) -> Iterator[ExampleRow]:
@@ -261,7 +270,7 @@ def _rows(folder: Path, manifest: ManifestFacts) -> Iterator[ExampleRow]:
             continue
         read = parquet_rows if path.suffix == ".parquet" else jsonl_rows
         count = min(each, file.rows)
-        lines = [1 + place * file.rows // count for place in range(count)]
+        lines = [1 + number * file.rows // count for number in range(count)]
         for line, row in read(path, lines):
             yield ExampleRow(file=file.path, line=line, row=row)
 
@@ -271,15 +280,23 @@ def jsonl_rows(path: Path, lines: Sequence[int]) -> Iterator[tuple[int, Any]]:
     with path.open("rb") as file:
         for number_, data in enumerate(file, 1):
             if number_ in wanted:
-                yield number_, read_row(data)
+                yield number_, _read(data, path, number_)
             if number_ >= last:
                 return
 
 
-def parquet_rows(path: Path, lines: Sequence[int]) -> Iterator[tuple[int, Any]]:
-    import pyarrow.parquet as pq
+def _read(data: bytes, path: Path, line: int) -> RowJson:
+    try:
+        return read_row(data)
+    except (
+        ValueError,
+        *UNREADABLE,
+    ) as error:  # bad JSON is a ValueError in the library that reads the odd rows
+        raise DataError(f"{path}:{line}: {reason_of(error)}", hint="prepare the dataset again") from error
 
-    with pq.ParquetFile(path) as file:
+
+def parquet_rows(path: Path, lines: Sequence[int]) -> Iterator[tuple[int, Any]]:
+    with parquet_file(path, hint="prepare the dataset again") as file:
         begin, group = 0, 0
         for line in lines:
             while line > begin + file.metadata.row_group(group).num_rows:
@@ -293,14 +310,13 @@ def _origins(folder: Path) -> dict[tuple[str, int], str]:
     path = folder / LINEAGE
     if not path.is_file():
         return {}
-    import pyarrow.parquet as pq
-
-    found: dict[tuple[str, int], str] = {}
-    with pq.ParquetFile(path) as file:
+    origins: dict[tuple[str, int], str] = {}
+    needed = ("file", "line", "run", "task", "rollout", "reward")
+    with parquet_file(path, columns=needed, hint="prepare the dataset again") as file:
         for batch in file.iter_batches(batch_size=65_536):
             for one in batch.to_pylist():
-                found[str(one["file"]), one["line"]] = _origin(one)
-    return found
+                origins[str(one["file"]), one["line"]] = _origin(one)
+    return origins
 
 
 def _origin(one: dict[str, Any]) -> str:

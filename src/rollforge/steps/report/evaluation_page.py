@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from rollforge.charts import Interval, Point, Series, interval_chart, line_chart
 from rollforge.steps.report.figures import Figure, between, number, slug
-from rollforge.steps.report.html import Html, join, table, tag
 from rollforge.steps.report.inputs import AtKFacts, BenchFacts, LoggedStep
 from rollforge.steps.report.page import Section, document, figures
+from rollforge.text_safety.markup import Html, join, table, tag
 
 COLOURS = ("1", "2", "3", "4")
 SHOWN = ("mean@", "pass@", "best@", "maj@")
@@ -58,41 +58,42 @@ def _taskset(bench: BenchFacts, taskset: str, logged: Sequence[LoggedStep]) -> H
     metrics = sorted(
         (name for name in names if not name.startswith("time/")), key=lambda name: (name != "reward", name)
     )
-    found: list[Figure | None] = []
+    drawn: list[Figure | None] = []
     for metric in metrics:
-        found += [_curve(bench, taskset, metric, logged), _side_by_side(bench, taskset, metric)]
+        drawn += [_curve(bench, taskset, metric, logged), _side_by_side(bench, taskset, metric)]
     coverage = [
         f"{label}: {model.tasksets[taskset].judged:,} judged of {model.tasksets[taskset].runs:,} runs over "
         f"{model.tasksets[taskset].tasks:,} tasks"
         for label, model in bench.models.items()
         if taskset in model.tasksets
     ]
-    return join([tag("p", "; ".join(coverage) + ".", css="soft"), figures(found)])
+    return join([tag("p", "; ".join(coverage) + ".", css="soft"), figures(drawn)])
 
 
 def _statistics(bench: BenchFacts, label: str, taskset: str, metric: str) -> dict[str, AtKFacts]:
     model = bench.models[label]
-    found = model.tasksets.get(taskset)
-    return found.metrics.get(metric, {}) if found else {}
+    facts = model.tasksets.get(taskset)
+    return facts.metrics.get(metric, {}) if facts else {}
 
 
 def _chosen(statistics: dict[str, AtKFacts]) -> list[str]:
     """The statistics worth drawing: the mean first, then the largest k of each kind."""
-    found = []
+    chosen = []
     for prefix in SHOWN:
         names = [name for name in statistics if name.startswith(prefix)]
         if names:
-            found.append(max(names, key=lambda name: int(name.removeprefix(prefix))))
-    return found or list(statistics)[:1]
+            chosen.append(max(names, key=lambda name: int(name.removeprefix(prefix))))
+    return chosen or list(statistics)[:1]
 
 
 def _curve(bench: BenchFacts, taskset: str, metric: str, logged: Sequence[LoggedStep]) -> Figure | None:
     """The metric over steps; None unless there are two steps."""
     first = next(
-        (found for label in bench.models if (found := _statistics(bench, label, taskset, metric))), {}
+        (statistics for label in bench.models if (statistics := _statistics(bench, label, taskset, metric))),
+        {},
     )
     series, rows = [], []
-    for place, name in enumerate(_chosen(first)):
+    for position, name in enumerate(_chosen(first)):
         points: dict[int, Point] = {}
         for one in logged:
             key = next((key for key in one.metrics if key.endswith(f"/{taskset}/{metric}/{name}")), None)
@@ -107,7 +108,7 @@ def _curve(bench: BenchFacts, taskset: str, metric: str, logged: Sequence[Logged
                 points[model.step] = Point(model.step, value.value, value.ci, title=words)
         ordered = [points[step] for step in sorted(points)]
         if len(ordered) > 1:
-            series.append(Series(name=name, points=ordered, css=COLOURS[place % len(COLOURS)]))
+            series.append(Series(name=name, points=ordered, css=COLOURS[position % len(COLOURS)]))
             rows += [[name, str(int(one.x)), number(one.y), between(one.ci)] for one in ordered]
     if not series:
         return None
@@ -129,7 +130,7 @@ def _curve(bench: BenchFacts, taskset: str, metric: str, logged: Sequence[Logged
 
 def _side_by_side(bench: BenchFacts, taskset: str, metric: str) -> Figure | None:
     items, rows = [], []
-    for place, label in enumerate(bench.models):
+    for position, label in enumerate(bench.models):
         statistics = _statistics(bench, label, taskset, metric)
         names = _chosen(statistics)
         if not names:
@@ -144,7 +145,7 @@ def _side_by_side(bench: BenchFacts, taskset: str, metric: str) -> Figure | None
                 low=low,
                 high=high,
                 words=words,
-                css=COLOURS[place % len(COLOURS)],
+                css=COLOURS[position % len(COLOURS)],
             )
         )
         rows += [
@@ -170,8 +171,8 @@ def _numbers(bench: BenchFacts) -> Html:
     rows = [
         [label, taskset, metric, name, number(one.value), between(one.ci), f"{one.tasks:,}"]
         for label, model in bench.models.items()
-        for taskset, found in model.tasksets.items()
-        for metric, statistics in found.metrics.items()
+        for taskset, facts in model.tasksets.items()
+        for metric, statistics in facts.metrics.items()
         for name, one in statistics.items()
     ]
     return table(("model", "task set", "metric", "statistic", "value", "95 % interval", "tasks"), rows)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rollforge.conversations.turns import Turn, read_row, turns_of
+from rollforge.conversations.turns import Turn, turns_of
 from rollforge.index import Index
 from rollforge.steps.report.figures import number
-from rollforge.steps.report.html import Html, join, tag
-from rollforge.steps.report.inputs import FindingFacts, FindingPlace
+from rollforge.steps.report.inputs import FindingFacts, FindingLocation
+from rollforge.store.reading import read_row
+from rollforge.text_safety.markup import Html, join, tag
 
 MOST = 5
 """Rollouts shown per finding."""
@@ -27,8 +28,10 @@ class Exemplars:
 
     def __init__(self, index: Index, findings: Sequence[FindingFacts], *, with_texts: bool) -> None:
         self._with_texts = with_texts
-        self._row_by_place = _rows(index, [place for finding in findings for place in finding.where[:MOST]])
-        rows = sorted(set(self._row_by_place.values()))
+        self._row_by_location = _rows(
+            index, [location for finding in findings for location in finding.where[:MOST]]
+        )
+        rows = sorted(set(self._row_by_location.values()))
         self._share = max(LEAST_BYTES, min(TEXT_BYTES, ALL_TEXT_BYTES // max(1, len(rows))))
         self._facts = _facts(index, rows)
         self._html: dict[int, Html] = {}
@@ -38,15 +41,15 @@ class Exemplars:
 
     def of(self, finding: FindingFacts) -> list[Html]:
         """The rollouts of a finding; a text that another finding already shows is named, not repeated."""
-        rows = [self._row_by_place.get(_key(place)) for place in finding.where[:MOST]]
-        found = []
+        rows = [self._row_by_location.get(_key(location)) for location in finding.where[:MOST]]
+        blocks = []
         for row in dict.fromkeys(row for row in rows if row is not None):
             if row in self._shown:
-                found.append(tag("div", self._head(row), tag("p", "shown above", css="soft"), css="rollout"))
+                blocks.append(tag("div", self._head(row), tag("p", "shown above", css="soft"), css="rollout"))
             else:
-                found.append(self._html[row])
+                blocks.append(self._html[row])
                 self._shown.add(row)
-        return found
+        return blocks
 
     def _head(self, row: int) -> Html:
         task, rollout, line, reward = self._facts[row]
@@ -62,29 +65,31 @@ class Exemplars:
 def turns(many: Sequence[Turn], budget: int) -> Html:
     """Turns as text, cut at `budget` bytes, with the count of what is left out."""
     parts, left = [], budget
-    for place, turn in enumerate(many):
+    for position, turn in enumerate(many):
         data = turn.text.encode("utf-8", "surrogatepass")
         cut = data[:left].decode("utf-8", "ignore") if len(data) > left else turn.text
         label = f"{turn.kind} {turn.title}".strip() if turn.kind != "other" or not turn.title else turn.title
         parts.append(tag("div", tag("b", label), tag("div", tag("bdi", cut), css="text"), css="turn"))
         left -= len(data)
         if left <= 0:
-            skipped = -left + sum(len(one.text.encode("utf-8", "surrogatepass")) for one in many[place + 1 :])
+            skipped = -left + sum(
+                len(one.text.encode("utf-8", "surrogatepass")) for one in many[position + 1 :]
+            )
             parts += [tag("p", f"{skipped:,} more bytes are left out", css="soft")] if skipped else []
             break
     return join(parts)
 
 
-def _key(place: FindingPlace) -> tuple[int | None, int | None, int | None]:
-    return place.line or place.first_line, place.task, place.rollout
+def _key(example: FindingLocation) -> tuple[int | None, int | None, int | None]:
+    return example.line or example.first_line, example.task, example.rollout
 
 
 def _rows(
-    index: Index, places: Sequence[FindingPlace]
+    index: Index, locations: Sequence[FindingLocation]
 ) -> dict[tuple[int | None, int | None, int | None], int]:
     """The row of each place: by task and sample, by task alone (its first sample), else by line."""
-    tasks = sorted({place.task for place in places if place.task is not None})
-    lines = sorted({place.line or place.first_line or 0 for place in places if place.task is None})
+    tasks = sorted({example.task for example in locations if example.task is not None})
+    lines = sorted({example.line or example.first_line or 0 for example in locations if example.task is None})
     if not tasks and not any(lines):
         return {}
     chosen = [f"task IN ({', '.join(map(str, tasks))})"] if tasks else []
@@ -99,17 +104,17 @@ def _rows(
         by_sample[one["task"], one["rollout"]] = one["row"]
         by_task.setdefault(one["task"], one["row"])
         by_line.setdefault(one["line"], one["row"])
-    found = {}
-    for place in places:
-        if place.task is not None and place.rollout is not None:
-            row = by_sample.get((place.task, place.rollout))
-        elif place.task is not None:
-            row = by_task.get(place.task)
+    row_by_key = {}
+    for example in locations:
+        if example.task is not None and example.rollout is not None:
+            row = by_sample.get((example.task, example.rollout))
+        elif example.task is not None:
+            row = by_task.get(example.task)
         else:
-            row = by_line.get(place.line or place.first_line or 0)
+            row = by_line.get(example.line or example.first_line or 0)
         if row is not None:
-            found[_key(place)] = row
-    return found
+            row_by_key[_key(example)] = row
+    return row_by_key
 
 
 def _facts(index: Index, rows: Sequence[int]) -> dict[int, tuple[int, int, int, float | None]]:

@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from rollforge.steps.report.exemplars import Exemplars
 from rollforge.steps.report.figures import between
-from rollforge.steps.report.html import Html, join, table, tag
 from rollforge.steps.report.inputs import CheckFacts, FindingFacts, MetricsFacts
 from rollforge.steps.report.page import command
+from rollforge.text_safety.markup import Html, join, table, tag
 
 TRUST_AREAS = ("verification", "confounds")
 """Areas of findings that speak about the rewards themselves."""
@@ -58,8 +58,8 @@ def _why(findings: Sequence[FindingFacts]) -> str:
 
 def top(title: str, subtitle: str, check: CheckFacts, metrics: MetricsFacts, run: str) -> Html:
     """The head of the page."""
-    found = trust(check, metrics)
-    box = tag("div", tag("strong", found.title), found.text, css=f"verdict {found.grade}")
+    verdict = trust(check, metrics)
+    box = tag("div", tag("strong", verdict.title), verdict.text, css=f"verdict {verdict.grade}")
     return join(
         [tag("h1", title), tag("p", subtitle, css="soft"), box, recipes(check), next_steps(check, run)]
     )
@@ -105,8 +105,8 @@ def next_steps(check: CheckFacts, run: str) -> Html:
 
 
 def _with_command(step: str) -> Html:
-    words, found, line = step.partition("rollforge ")
-    return join([words, command(f"rollforge {line}")]) if found else join([step])
+    words, program, line = step.partition("rollforge ")
+    return join([words, command(f"rollforge {line}")]) if program else join([step])
 
 
 def finding_list(check: CheckFacts, exemplars: Exemplars, run: str) -> Html:
@@ -134,7 +134,7 @@ def _evidence(finding: FindingFacts, exemplars: Exemplars, run: str) -> Html | N
     shown = exemplars.of(finding)
     if not shown:
         return None
-    tasks = sorted({place.task for place in finding.where if place.task is not None})
+    tasks = sorted({location.task for location in finding.where if location.task is not None})
     rest = f"rollforge show {shlex.quote(run)} " + " ".join(f"--task {task}" for task in tasks[:5])
     label = f"{len(shown)} of the rollouts it points at" if len(shown) > 1 else "the rollout it points at"
     return tag("details", tag("summary", label), *shown, tag("p", "read them: ", command(rest)))

@@ -69,6 +69,31 @@ class ThroughputFacts(Struct, kw_only=True):
     active_s: float | None = None
 
 
+class RunCostFacts(Struct, kw_only=True):
+    """What the run cost in US dollars; null where it is not known."""
+
+    total: float | None = None
+    rollouts: float | None = None
+    failures: float | None = None
+    judges: float | None = None
+    hours: float | None = None
+    unknown_rollouts: int = 0
+    unknown_failures: int = 0
+    unknown_judges: int = 0
+    price: str | None = None
+    judge_price: str | None = None
+    per_rollout: float | None = None
+    per_usable_group: float | None = None
+    usable_groups: int = 0
+
+
+class FlagFacts(Struct, kw_only=True):
+    """Something about a dataset that deserves a second look."""
+
+    id: str
+    text: str
+
+
 class MetricsFacts(Struct, kw_only=True):
     """`rollforge metrics --json`."""
 
@@ -83,9 +108,11 @@ class MetricsFacts(Struct, kw_only=True):
     at_k: dict[str, AtKFacts]
     histogram: BinFacts
     throughput: ThroughputFacts
+    cost: RunCostFacts | None = None
+    flags: list[FlagFacts] = []
 
 
-class FindingPlace(Struct, kw_only=True):
+class FindingLocation(Struct, kw_only=True):
     """A rollout, a task or a stretch that a finding points at."""
 
     line: int | None = None
@@ -106,7 +133,7 @@ class FindingFacts(Struct, kw_only=True):
     text: str
     n: int | None = None
     interval: list[float] | None = None
-    where: list[FindingPlace] = []
+    where: list[FindingLocation] = []
     next: str = ""
 
 
@@ -157,6 +184,36 @@ class ProfileFacts(Struct, kw_only=True):
     reward_against_length: float | None
 
 
+class GapFacts(Struct, kw_only=True):
+    """A mean difference over pairs."""
+
+    mean: float | None
+    ci: list[float] | None
+    n: int
+
+
+class QuestionFacts(Struct, kw_only=True):
+    """One question that a probe asked a verifier about many tasks."""
+
+    question: str
+    n: int
+    bad: int
+    rate: float | None = None
+    ci: list[float] | None = None
+    limit: float = 0.0
+    finding: str = ""
+
+
+class ProbeFacts(Struct, kw_only=True):
+    """The outcome of the last probe, as the run's manifest keeps it."""
+
+    verifier: str
+    tasks: int
+    fingerprint: str | None = None
+    is_broken: bool = False
+    questions: list[QuestionFacts] = []
+
+
 class FlipFacts(Struct, kw_only=True):
     """Two verifiers on the rollouts that both judged (`verify --diff A B --json`)."""
 
@@ -167,6 +224,7 @@ class FlipFacts(Struct, kw_only=True):
     up: int
     down: int
     changed: int
+    difference: GapFacts | None = None
 
 
 Facts = TypeVar("Facts", bound=Struct)
@@ -229,13 +287,6 @@ class InputFacts(Struct, kw_only=True):
     file: str
     bytes: int
     sha256: str
-
-
-class FlagFacts(Struct, kw_only=True):
-    """Something about a dataset that deserves a second look."""
-
-    id: str
-    text: str
 
 
 class GateFacts(Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from rollforge.charts import chart_style, to_svg
 from rollforge.steps.report.figures import Figure
-from rollforge.steps.report.html import Html, join, raw, table, tag
+from rollforge.text_safety.markup import Html, join, raw, table, tag
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; base-uri 'none'"
 """The second wall behind escaping: even markup that slipped through could run no script and load nothing."""

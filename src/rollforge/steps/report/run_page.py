@@ -8,34 +8,37 @@ from msgspec import Struct
 
 from rollforge.charts import MarkedStretch
 from rollforge.index import Index
-from rollforge.steps.report import bins
+from rollforge.steps.report.bins import RunBins, Timeline, first_stage
 from rollforge.steps.report.exemplars import Exemplars
-from rollforge.steps.report.figures import (
-    Figure,
-    at_k_figure,
-    coverage,
-    difficulty_figure,
-    failures_figure,
-    flips_figure,
-    length_figure,
-    number,
-    reward_figure,
-    signal_figure,
-    strip_figure,
-    time_figures,
-    tokens_figure,
-)
+from rollforge.steps.report.figures import Figure, coverage, number
 from rollforge.steps.report.findings import Trust, finding_list, manifest_table, top, trust
-from rollforge.steps.report.html import Html, join, table, tag
 from rollforge.steps.report.inputs import (
     CheckFacts,
     FindingFacts,
     FlipFacts,
     MetricsFacts,
+    ProbeFacts,
     ProfileFacts,
     RecipeFacts,
 )
+from rollforge.steps.report.money import money
+from rollforge.steps.report.operation_figures import (
+    failures_figure,
+    flips_figure,
+    length_figure,
+    probe_figure,
+    time_figures,
+    tokens_figure,
+)
 from rollforge.steps.report.page import Section, command, document, figures, tiles
+from rollforge.steps.report.reward_figures import (
+    at_k_figure,
+    difficulty_figure,
+    reward_figure,
+    signal_figure,
+    strip_figure,
+)
+from rollforge.text_safety.markup import Html, join, table, tag
 
 
 class DatasetFacts(Struct, frozen=True, kw_only=True):
@@ -56,9 +59,10 @@ class RunInputs(Struct, frozen=True, kw_only=True):
     metrics: MetricsFacts
     check: CheckFacts
     profile: ProfileFacts
+    bins: RunBins
     flips: Sequence[FlipFacts] = ()
-    probe: Sequence[tuple[str, str]] = ()
-    """What probing the verifier showed: (question, answer)."""
+    probe: ProbeFacts | None = None
+    """What probing the verifier showed; None when it never was, or in another version."""
     manifest: Sequence[tuple[str, str]] = ()
     datasets: Sequence[DatasetFacts] = ()
     model: str | None = None
@@ -87,11 +91,11 @@ class Overview(Struct, frozen=True, kw_only=True):
 def run_figures(index: Index, inputs: RunInputs) -> Overview:
     """The verdict, findings and charts of a run's report, as data."""
     sections = (
-        ("rewards", "Rewards", _reward_charts(index, inputs)),
+        ("rewards", "Rewards", _reward_charts(inputs)),
         ("tasks", "Tasks", _task_charts(index, inputs)),
-        ("time", "Over time", _time_charts(index, inputs.check)),
-        ("verifier", "Verifier", [flips_figure(one) for one in inputs.flips]),
-        ("cost", "Tokens and failures", _cost_charts(index, inputs)),
+        ("time", "Over time", _time_charts(index, inputs)),
+        ("verifier", "Verifier", _verifier_charts(inputs)),
+        ("cost", "Tokens, money and failures", _cost_charts(inputs)),
     )
     return Overview(
         subtitle=_subtitle(inputs),
@@ -113,11 +117,11 @@ def report_run(index: Index, inputs: RunInputs) -> bytes:
     subtitle = _subtitle(inputs)
     sections = [
         Section("findings", "Findings", finding_list(check, exemplars, inputs.run)),
-        Section("rewards", "Rewards", _rewards(index, inputs)),
+        Section("rewards", "Rewards", _rewards(inputs)),
         Section("tasks", "Tasks", _tasks(index, inputs)),
-        Section("time", "Over time", _time(index, check)),
+        Section("time", "Over time", _time(index, inputs)),
         Section("verifier", "Verifier", _verifier(inputs)),
-        Section("cost", "Tokens and failures", _cost(index, inputs)),
+        Section("cost", "Tokens, money and failures", _cost(inputs)),
         Section("made", "How it was made", _made(inputs)),
     ]
     return document(
@@ -131,7 +135,7 @@ def _subtitle(inputs: RunInputs) -> str:
     return f"{coverage(inputs.metrics)}{by}" + (f", judged by {judge}" if judge else "")
 
 
-def _rewards(index: Index, inputs: RunInputs) -> Html:
+def _rewards(inputs: RunInputs) -> Html:
     metrics = inputs.metrics
     reward = metrics.fields["reward"]
     interval = (
@@ -145,14 +149,20 @@ def _rewards(index: Index, inputs: RunInputs) -> Html:
         for name in _first_and_last(metrics)
     ]
     shown.append((f"{metrics.counts.unjudged:,}", "unjudged rollouts, in no mean"))
-    return join([tiles(shown), figures(_reward_charts(index, inputs))])
+    return join([_stage_note(inputs), tiles(shown), figures(_reward_charts(inputs))])
 
 
-def _reward_charts(index: Index, inputs: RunInputs) -> list[Figure | None]:
+def _stage_note(inputs: RunInputs) -> Html:
+    """What adaptive sampling means for the numbers; nothing for a uniform run."""
+    texts = [flag.text for flag in inputs.metrics.flags if flag.id in ("adaptive-run", "adaptive-biased")]
+    return join([tag("p", text, css="soft") for text in texts])
+
+
+def _reward_charts(inputs: RunInputs) -> list[Figure | None]:
     return [
         reward_figure(inputs.metrics),
         at_k_figure(inputs.metrics),
-        length_figure(bins.reward_by_length(index), inputs.profile),
+        length_figure(inputs.bins.lengths, inputs.metrics, inputs.profile),
     ]
 
 
@@ -165,20 +175,20 @@ def _first_and_last(metrics: MetricsFacts) -> list[str]:
 
 
 def _tasks(index: Index, inputs: RunInputs) -> Html:
-    return figures(_task_charts(index, inputs))
+    return join([_stage_note(inputs), figures(_task_charts(index, inputs))])
 
 
 def _task_charts(index: Index, inputs: RunInputs) -> list[Figure | None]:
-    strip = bins.strip(index)
+    strip = inputs.bins.strip
     return [
-        difficulty_figure(inputs.profile),
-        signal_figure(inputs.profile),
-        strip_figure(strip) if strip else None,
+        difficulty_figure(inputs.metrics, inputs.profile, first_stage(index)),
+        signal_figure(inputs.metrics, inputs.profile),
+        strip_figure(inputs.metrics, strip) if strip else None,
     ]
 
 
-def _time(index: Index, check: CheckFacts) -> Html:
-    charts = _time_charts(index, check)
+def _time(index: Index, inputs: RunInputs) -> Html:
+    charts = _time_charts(index, inputs)
     if not charts:
         return tag(
             "p",
@@ -188,22 +198,24 @@ def _time(index: Index, check: CheckFacts) -> Html:
     return figures(charts)
 
 
-def _time_charts(index: Index, check: CheckFacts) -> list[Figure | None]:
-    line = bins.timeline(index)
-    return [*time_figures(line, _stretches(index, line, check))] if line is not None else []
+def _time_charts(index: Index, inputs: RunInputs) -> list[Figure | None]:
+    line = inputs.bins.timeline
+    if line is None:
+        return []
+    return [*time_figures(line, _stretches(index, line, inputs.check), inputs.metrics)]
 
 
-def _stretches(index: Index, line: bins.Timeline, check: CheckFacts) -> list[MarkedStretch]:
+def _stretches(index: Index, line: Timeline, check: CheckFacts) -> list[MarkedStretch]:
     """The parts of the run that findings mark, in active time."""
-    found = []
+    stretches = []
     for finding in check.findings:
-        for place in finding.where:
-            times = place.first_at, place.last_at
-            if place.first_line is not None and place.last_line is not None:
-                times = _times(index, place.first_line, place.last_line)
+        for example in finding.where:
+            times = example.first_at, example.last_at
+            if example.first_line is not None and example.last_line is not None:
+                times = _times(index, example.first_line, example.last_line)
             if finding.level != "note" and times[0] is not None and times[1] is not None:
-                found.append(MarkedStretch(line.active(times[0]), line.active(times[1]), finding.id))
-    return found
+                stretches.append(MarkedStretch(line.active(times[0]), line.active(times[1]), finding.id))
+    return stretches
 
 
 def _times(index: Index, first: int, last: int) -> tuple[float | None, float | None]:
@@ -214,7 +226,8 @@ def _times(index: Index, first: int, last: int) -> tuple[float | None, float | N
 
 
 def _verifier(inputs: RunInputs) -> Html:
-    parts: list[Html] = [figures([flips_figure(one) for one in inputs.flips])] if inputs.flips else []
+    charts = _verifier_charts(inputs)
+    parts: list[Html] = [figures(charts)] if charts else []
     if not inputs.flips:
         parts.append(
             tag(
@@ -224,9 +237,7 @@ def _verifier(inputs: RunInputs) -> Html:
                 css="soft",
             )
         )
-    if inputs.probe:
-        parts += [tag("h3", "Probes"), table(("question", "answer"), inputs.probe, numeric=False)]
-    else:
+    if inputs.probe is None:
         name = inputs.metrics.verifier or "NAME"
         parts.append(
             tag(
@@ -239,8 +250,13 @@ def _verifier(inputs: RunInputs) -> Html:
     return join(parts)
 
 
-def _cost_charts(index: Index, inputs: RunInputs) -> list[Figure | None]:
-    tokens = bins.output_tokens(index)
+def _verifier_charts(inputs: RunInputs) -> list[Figure | None]:
+    charts: list[Figure | None] = [flips_figure(one, inputs.metrics) for one in inputs.flips]
+    return [*charts, probe_figure(inputs.probe, inputs.metrics)] if inputs.probe else charts
+
+
+def _cost_charts(inputs: RunInputs) -> list[Figure | None]:
+    tokens = inputs.bins.tokens
     return [
         tokens_figure(tokens, inputs.metrics, inputs.profile)
         if tokens and "output_tokens" in inputs.metrics.fields
@@ -249,7 +265,7 @@ def _cost_charts(index: Index, inputs: RunInputs) -> list[Figure | None]:
     ]
 
 
-def _cost(index: Index, inputs: RunInputs) -> Html:
+def _cost(inputs: RunInputs) -> Html:
     facts = [
         [
             name,
@@ -266,7 +282,8 @@ def _cost(index: Index, inputs: RunInputs) -> Html:
     none = tag("p", "No rollout failed for good.", css="soft") if not inputs.metrics.failures else None
     return join(
         [
-            figures(_cost_charts(index, inputs)),
+            money(inputs.metrics.cost),
+            figures(_cost_charts(inputs)),
             none,
             tag("details", tag("summary", f"all fields ({len(facts)})"), numbers),
         ]

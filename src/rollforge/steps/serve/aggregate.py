@@ -1,37 +1,96 @@
 """The statistics that NeMo Gym's collector asks a resources server for at the end: per task, per repeat, and over all rollouts.
 
 Names and rules are theirs: `mean/reward`, `std` with n−1 and 0 for a single rollout, usage beside the verifier's numbers. Only
-numbers that a verdict brought count, not those that its task row brought along. A masked row, or one that declares a failed judge,
-has no reward here, whatever number it carries.
+numbers of the verdict count, not those of the task row. A masked row, or one that declares a failed judge, has no reward here,
+whatever number it carries.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Final, NamedTuple, TypedDict, cast
 
 import numpy as np
 
-from rollforge import stats
-from rollforge.intervals import t_quantile
-from rollforge.records import FAILURE_KEY, ROLLOUT_KEY, TASK_KEY, JsonFields
+from rollforge.json_shapes import AgentRefJson, RowJson, Shape
+from rollforge.records import FAILURE_KEY, ROLLOUT_KEY, TASK_KEY
+from rollforge.statistics import stats
+from rollforge.statistics.intervals import t_quantile
 
 VERDICT_FIELDS_KEY = "_rf_verdict_fields"
 """Names of the fields that the verdict added to the row; our `/verify` writes it, their collector passes it on."""
-MASK_KEY = "mask_sample"
+MASK_KEY: Final = "mask_sample"
 """Set to true, it says that a row's reward is no measurement."""
 
 NumberRow = dict[str, float]
 
 
-def aggregate(rows: list[JsonFields]) -> JsonFields:
+class RolloutInfoJson(TypedDict, total=False):
+    """One rollout of a group, beside its numbers."""
+
+    rollout_id: str
+    _ng_task_index: int
+    _ng_rollout_index: int
+
+
+class GroupSampleJson(TypedDict):
+    """A group's row, as far as it is repeated."""
+
+    agent_ref: AgentRefJson | None
+
+
+class GroupJson(TypedDict, total=False):
+    """The statistics of one task, beside its numbers."""
+
+    _ng_task_index: int
+    sample: GroupSampleJson
+    num_rollouts: int
+    expected_num_rollouts: int
+    missing_num_rollouts: int
+    reward_profile_completion_pct: float
+    rollout_infos: list[RolloutInfoJson]
+
+
+class RepeatJson(TypedDict, total=False):
+    """The statistics of one rollout index of an agent, beside its numbers."""
+
+    agent_ref: AgentRefJson
+    _ng_rollout_index: int
+    sample_count: int
+    missing_count: int
+
+
+class AggregateJson(TypedDict):
     """The answer to `/aggregate_metrics`."""
-    judged = [row for row in rows if not row.get(FAILURE_KEY) and not row.get(MASK_KEY)]
+
+    group_level_metrics: list[GroupJson]
+    agent_metrics: NumberRow
+    key_metrics: NumberRow
+    repeat_level_metrics: list[RepeatJson]
+
+
+class _JudgedRow(NamedTuple):
+    """What the statistics need of one row."""
+
+    task: int
+    rollout: int
+    agent_ref: AgentRefJson | None
+    numbers: NumberRow
+
+    @property
+    def agent(self) -> str:
+        return str(self.agent_ref.get("name") or "") if isinstance(self.agent_ref, dict) else ""
+
+
+def aggregate(rows: list[RowJson]) -> AggregateJson:
+    """The answer to `/aggregate_metrics`."""
+    judged = [_read(row) for row in rows if not row.get(FAILURE_KEY) and not row.get(MASK_KEY)]
     masked = len(rows) - len(judged)
-    group_by_task: dict[int, list[JsonFields]] = {}
+    group_by_task: dict[int, list[_JudgedRow]] = {}
     for row in judged:
-        group_by_task.setdefault(_index(row, TASK_KEY), []).append(row)
-    metrics = _statistics([_numbers(row) for row in judged])
+        group_by_task.setdefault(row.task, []).append(row)
+    metrics = _statistics(judged)
     if masked:
         metrics["coverage/masked_rollouts"] = masked
     return {
@@ -42,21 +101,17 @@ def aggregate(rows: list[JsonFields]) -> JsonFields:
     }
 
 
-def _group(task: int, rows: list[JsonFields]) -> JsonFields:
-    rows = sorted(rows, key=lambda row: _index(row, ROLLOUT_KEY))
-    infos = [
-        {
-            "rollout_id": f"{task}:{_index(row, ROLLOUT_KEY)}",
-            TASK_KEY: task,
-            ROLLOUT_KEY: _index(row, ROLLOUT_KEY),
-            **_numbers(row),
-        }
-        for row in rows
-    ]
+def _read(row: RowJson) -> _JudgedRow:
+    return _JudgedRow(_index(row, TASK_KEY), _index(row, ROLLOUT_KEY), row.get("agent_ref"), _numbers(row))
+
+
+def _group(task: int, rows: list[_JudgedRow]) -> GroupJson:
+    rows = sorted(rows, key=lambda row: row.rollout)
+    infos = [_info(task, row) for row in rows]
+    named: GroupJson = {TASK_KEY: task}
     return {
-        TASK_KEY: task,
-        **_statistics([_numbers(row) for row in rows]),
-        "sample": {"agent_ref": rows[0].get("agent_ref")},
+        **_with_numbers(named, _statistics(rows)),
+        "sample": {"agent_ref": rows[0].agent_ref},
         "num_rollouts": len(rows),
         "expected_num_rollouts": len(rows),
         "missing_num_rollouts": 0,
@@ -65,41 +120,48 @@ def _group(task: int, rows: list[JsonFields]) -> JsonFields:
     }
 
 
-def _repeats(rows: list[JsonFields]) -> list[JsonFields]:
+def _info(task: int, row: _JudgedRow) -> RolloutInfoJson:
+    named: RolloutInfoJson = {
+        "rollout_id": f"{task}:{row.rollout}",
+        TASK_KEY: task,
+        ROLLOUT_KEY: row.rollout,
+    }
+    return _with_numbers(named, row.numbers)
+
+
+def _with_numbers(fields: Shape, numbers: NumberRow) -> Shape:
+    """The fields with one more per metric."""
+    return cast("Shape", {**fields, **numbers})
+
+
+def _repeats(rows: list[_JudgedRow]) -> list[RepeatJson]:
     """Statistics over all tasks for each rollout index of an agent, where there are at least two."""
-    found: list[JsonFields] = []
-    by_agent: dict[str, list[JsonFields]] = {}
+    repeats: list[RepeatJson] = []
+    by_agent: dict[str, list[_JudgedRow]] = {}
     for row in rows:
-        by_agent.setdefault(_agent(row), []).append(row)
+        by_agent.setdefault(row.agent, []).append(row)
     for agent, own in sorted(by_agent.items()):
-        indices = sorted({_index(row, ROLLOUT_KEY) for row in own})
-        tasks = len({_index(row, TASK_KEY) for row in own})
+        indices = sorted({row.rollout for row in own})
+        tasks = len({row.task for row in own})
         for index in indices if len(indices) > 1 else []:
-            repeat = [row for row in own if _index(row, ROLLOUT_KEY) == index]
-            present = len({_index(row, TASK_KEY) for row in repeat})
-            found.append(
-                {
-                    "agent_ref": {"name": agent},
-                    ROLLOUT_KEY: index,
-                    "sample_count": present,
-                    "missing_count": tasks - present,
-                    **_statistics([_numbers(row) for row in repeat], is_repeat=True),
-                }
-            )
-    return found
+            repeat = [row for row in own if row.rollout == index]
+            present = len({row.task for row in repeat})
+            named: RepeatJson = {
+                "agent_ref": {"name": agent},
+                ROLLOUT_KEY: index,
+                "sample_count": present,
+                "missing_count": tasks - present,
+            }
+            repeats.append(_with_numbers(named, _statistics(repeat, is_repeat=True)))
+    return repeats
 
 
-def _agent(row: JsonFields) -> str:
-    reference = row.get("agent_ref")
-    return str(reference.get("name") or "") if isinstance(reference, dict) else ""
-
-
-def _index(row: JsonFields, key: str) -> int:
+def _index(row: RowJson, key: str) -> int:
     value = row.get(key)
     return value if isinstance(value, int) else 0
 
 
-def _numbers(row: JsonFields) -> NumberRow:
+def _numbers(row: RowJson) -> NumberRow:
     """The verdict's numbers, then those of the usage. A row without a list of verdict fields counts with all its numbers."""
     response = row.get("response")
     usage = response.get("usage") if isinstance(response, dict) else None
@@ -117,10 +179,10 @@ def _finite(items: Iterable[tuple[str, object]]) -> NumberRow:
     }
 
 
-def _statistics(rows: list[NumberRow], *, is_repeat: bool = False) -> JsonFields:
-    found: JsonFields = {}
-    for name in dict.fromkeys(name for row in rows for name in row):
-        values = np.array([row[name] for row in rows if name in row])
+def _statistics(rows: list[_JudgedRow], *, is_repeat: bool = False) -> NumberRow:
+    statistics: NumberRow = {}
+    for name in dict.fromkeys(name for row in rows for name in row.numbers):
+        values = np.array([row.numbers[name] for row in rows if name in row.numbers])
         summary = stats.summarize(values)
         std = 0.0 if summary.n == 1 else summary.std
         labels = [
@@ -137,5 +199,5 @@ def _statistics(rows: list[NumberRow], *, is_repeat: bool = False) -> JsonFields
             if summary.n > 1:
                 half = t_quantile(0.975, summary.n - 1) * error
                 labels += [("ci_low_95", summary.mean - half), ("ci_high_95", summary.mean + half)]
-        found |= {f"{label}/{name}": value for label, value in labels if value is not None}
-    return found
+        statistics |= {f"{label}/{name}": value for label, value in labels if value is not None}
+    return statistics

@@ -1,6 +1,6 @@
 """Validate: every row of a file against the schema it claims, with the place and the hint."""
 
-from rollforge.steps.validate.files import ValidateOptions, validate_files
-from rollforge.steps.validate.records import FileReport, LineFault, ValidationReport
+from rollforge.steps.validate.file_checks import ValidateOptions, validate_files
+from rollforge.steps.validate.validation_records import FileReport, LineFault, ValidationReport
 
 __all__ = ["FileReport", "LineFault", "ValidateOptions", "ValidationReport", "validate_files"]

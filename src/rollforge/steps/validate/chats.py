@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from rollforge.registry import did_you_mean
-from rollforge.steps.validate.records import RowFault, is_json, kind_of, shown
+from rollforge.steps.validate.validation_records import RowFault, is_json, kind_of, shown
 
 CHAT_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 ASKING = ("human", "user", "observation", "tool", "tool_response")
@@ -74,21 +74,23 @@ def _check_calls(calls: object, path: str) -> Iterator[RowFault]:
         yield RowFault(path, f"expected a list of calls, got {shown(calls)}", _CALL)
         return
     for number, call in enumerate(calls):
-        place = f"{path}[{number}]"
+        call_path = f"{path}[{number}]"
         function = call.get("function", call) if isinstance(call, dict) else None
         if not isinstance(function, dict):
-            where = f"{place}.function" if isinstance(call, dict) else place
+            where = f"{call_path}.function" if isinstance(call, dict) else call_path
             got = shown(call["function"] if isinstance(call, dict) else call)
             yield RowFault(where, f"expected an object, got {got}", _CALL)
             continue
         if not isinstance(function.get("name"), str):
             yield RowFault(
-                f"{place}.function.name", f"expected a text, got {shown(function.get('name'))}", _CALL
+                f"{call_path}.function.name", f"expected a text, got {shown(function.get('name'))}", _CALL
             )
         arguments = function.get("arguments")
         if isinstance(arguments, str) and not is_json(arguments):
             hint = "some chat templates stop at it"
-            yield RowFault(f"{place}.function.arguments", f"is not JSON: {shown(arguments)}", hint, "warning")
+            yield RowFault(
+                f"{call_path}.function.arguments", f"is not JSON: {shown(arguments)}", hint, "warning"
+            )
 
 
 _MESSAGE = 'a message is {"role": "user", "content": "…"}'
@@ -101,21 +103,21 @@ def _check_turns(messages: list[object], path: str, *, must_answer: bool) -> Ite
     first = 1 if speakers[0] == "system" else 0
     is_answering = path in _ANSWERS and speakers[first:] != [] and speakers[first] in ANSWERING
     for number, speaker in enumerate(speakers[first:], first):
-        place = f"{path}[{number}].from"
+        turn_path = f"{path}[{number}].from"
         if speaker not in ASKING + ANSWERING:
             near = did_you_mean(str(speaker), list(ASKING + ANSWERING))
-            yield RowFault(place, f"nobody is called {shown(speaker)}{near}", _TURNS)
+            yield RowFault(turn_path, f"nobody is called {shown(speaker)}{near}", _TURNS)
             return
         if speaker not in (ANSWERING if is_answering else ASKING):
             side = "the assistant's" if is_answering else "the asking side's"
-            yield RowFault(place, f"{speaker!r} is out of turn: the turn is {side}", _TURNS)
+            yield RowFault(turn_path, f"{speaker!r} is out of turn: the turn is {side}", _TURNS)
             return
         is_answering = not is_answering
-    place = f"{path}[{len(messages) - 1}].from"
+    turn_path = f"{path}[{len(messages) - 1}].from"
     if must_answer and speakers[-1] not in ANSWERING:
-        yield RowFault(place, f"the last turn is {speakers[-1]!r}, not the assistant's", _TURNS)
+        yield RowFault(turn_path, f"the last turn is {speakers[-1]!r}, not the assistant's", _TURNS)
     elif not must_answer and path == "conversations" and speakers[-1] not in ASKING:
-        yield RowFault(place, f"the last turn is {speakers[-1]!r}, and `chosen` would follow it", _TURNS)
+        yield RowFault(turn_path, f"the last turn is {speakers[-1]!r}, and `chosen` would follow it", _TURNS)
 
 
 _TURNS = "LLaMA-Factory drops the row: human or observation asks, gpt or function_call answers, in turn"

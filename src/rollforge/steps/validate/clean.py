@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.steps.validate.reading import lines_of
+from rollforge.steps.validate.row_reader import lines_of
 from rollforge.store.files import file_stem
 
 
@@ -33,13 +33,13 @@ def refuse_overwriting(paths: Sequence[Path], out: str | None) -> None:
     maker_by_copy: dict[Path, Path] = {}
     for path in paths:
         for copy in copies_of(path, out):
-            place = copy.resolve()
-            if place in taken:
+            target = copy.resolve()
+            if target in taken:
                 raise UsageError(
-                    f"the copy of {path} would overwrite {taken[place]}, which is validated too",
+                    f"the copy of {path} would overwrite {taken[target]}, which is validated too",
                     hint="give another folder with --out, or leave that file out",
                 )
-            other = maker_by_copy.setdefault(place, path)
+            other = maker_by_copy.setdefault(target, path)
             if other is not path:
                 raise UsageError(
                     f"{other} and {path} would both be written to {copy}",

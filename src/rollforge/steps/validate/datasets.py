@@ -8,9 +8,9 @@ import msgspec
 
 from rollforge.records import PARAMS_KEY
 from rollforge.steps.validate.chats import check_chat
-from rollforge.steps.validate.records import RowFault, is_json, kind_of, shown
-from rollforge.steps.validate.rollouts import check_rollout
-from rollforge.steps.validate.tools import check_chat_tools
+from rollforge.steps.validate.outcomes import check_rollout
+from rollforge.steps.validate.tool_checks import check_chat_tools
+from rollforge.steps.validate.validation_records import RowFault, is_json, kind_of, shown
 
 DATASET_KEYS = (
     "messages", "conversations", "prompt", "completion", "chosen", "rejected", "chosen_response", "completions", "input", "rollout",

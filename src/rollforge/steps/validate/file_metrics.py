@@ -95,13 +95,15 @@ class FileMetrics:
         """Count one good row."""
         self._examples += 1
         params = _params_of(row)
-        said = (
+        conversation_fields = (
             params if params is not None else {key: row[key] for key in (*_ASKED, *_ANSWERED) if key in row}
         )
         self._known["tools"].add(_tools_in((params if params is not None else row).get("tools")))
-        self._known["turns"].add(max((_user_turns(said.get(key)) for key in _ASKED), default=0))
-        self._known["words"].add(len(json.dumps(said, default=str).split()))
-        temperature = said.get("temperature")
+        self._known["turns"].add(
+            max((_user_turns(conversation_fields.get(key)) for key in _ASKED), default=0)
+        )
+        self._known["words"].add(len(json.dumps(conversation_fields, default=str).split()))
+        temperature = conversation_fields.get("temperature")
         if isinstance(temperature, int | float):
             self._known["temperature"].add(temperature)
         for name, value in row.items():
@@ -124,8 +126,8 @@ class FileMetrics:
         }
         for name, distinct in self._texts.items():
             fields.setdefault(name, distinct.record())
-        known = {name: running.record() for name, running in self._known.items()}
-        return FileSummary(examples=self._examples, fields=fields, **known)
+        summary_by_name = {name: running.record() for name, running in self._known.items()}
+        return FileSummary(examples=self._examples, fields=fields, **summary_by_name)
 
 
 _ASKED = ("input", "messages", "conversations", "context", "prompt", "instruction")

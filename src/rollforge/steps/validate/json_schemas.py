@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from rollforge.records import JsonObject
 from rollforge.registry import did_you_mean
-from rollforge.steps.validate.records import RowFault, kind_of, shown
+from rollforge.steps.validate.validation_records import RowFault, kind_of, shown
 
 _TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
@@ -26,7 +26,7 @@ _REQUIRED = 'like ["city"]'
 def check_schema(
     schema: object, path: str, *, is_top: bool = False, is_part: bool = False
 ) -> Iterator[RowFault]:
-    """Everything wrong with a schema and with those inside it; a part speaks of properties that the whole may define."""
+    """All faults of a schema and its subschemas; a subschema may refer to properties that the outer one defines."""
     if not isinstance(schema, dict):
         yield RowFault(path, f"expected a JSON schema, got {kind_of(schema)}", _SCHEMA)
         return

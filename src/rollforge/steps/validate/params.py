@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rollforge.registry import did_you_mean
-from rollforge.steps.validate.items import check_input
-from rollforge.steps.validate.records import RowFault, kind_of, shown
-from rollforge.steps.validate.tools import check_tool_choice, check_tools
+from rollforge.steps.validate.item_checks import check_input
+from rollforge.steps.validate.tool_checks import check_tool_choice, check_tools
+from rollforge.steps.validate.validation_records import RowFault, kind_of, shown
 
 PARAMS = (
     "background", "include", "input", "instructions", "max_output_tokens", "max_tool_calls", "metadata", "model",

@@ -20,9 +20,9 @@ _ROLE_BY_SPEAKER = {
 
 def is_one_split(path: Path, other: Path) -> bool:
     """Whether two files are shards of one split: their names differ in nothing but the number of the shard."""
-    places = path.absolute(), other.absolute()
-    common = {place.with_name(_SHARD.sub("", place.name)) for place in places}
-    return places[0] != places[1] and len(common) == 1
+    both = path.absolute(), other.absolute()
+    common = {absolute.with_name(_SHARD.sub("", absolute.name)) for absolute in both}
+    return both[0] != both[1] and len(common) == 1
 
 
 def prompt_of(row: Mapping[str, object]) -> int | None:

@@ -31,5 +31,5 @@ class Repeats:
         for key in self._later_by_key:
             good = [line for line in self.lines(key) if line not in bad]
             if good:
-                kept = good.pop(0 if self._stays == "first" else -1)
-                yield from ((line, kept) for line in good)
+                kept_line = good.pop(0 if self._stays == "first" else -1)
+                yield from ((line, kept_line) for line in good)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections.abc import Iterator
+from itertools import chain
 
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.intervals import ClusterMean
 from rollforge.rollouts import Rollout, RolloutReader
-from rollforge.steps.verify.options import SampleSize, VerifyOptions
+from rollforge.statistics.intervals import ClusterMean
 from rollforge.steps.verify.verdicts import Key, KeySet, read_verdicts
+from rollforge.steps.verify.verify_options import SampleSize, VerifyOptions
 from rollforge.store import RunFiles
-from rollforge.verifiers.running.judge import RunningJudge
+from rollforge.store.rollout_parts import parts_of
+from rollforge.verifiers.running.ready_verifier import RunningJudge
 
 
 class Chooser:
@@ -38,7 +40,9 @@ class Chooser:
     def read(self, rewards: ClusterMean) -> None:
         """Read earlier verdicts; their rewards count in `rewards` when their rollouts are read."""
         self._rewards = rewards
-        for row, _ in read_verdicts(self._files.verdicts):
+        for row, _ in chain.from_iterable(
+            read_verdicts(part.path) for part in parts_of(self._files).verdicts
+        ):
             if row.verifier != self._judge.name:
                 continue
             if row.error is not None:
@@ -116,7 +120,7 @@ class Chooser:
         """The hash up to which exactly `count` rollouts of the run lie; None when it has no more."""
         keys = KeySet()
         smallest: list[int] = []
-        for rollout in RolloutReader(self._files.rollouts):
+        for rollout in RolloutReader(self._files.rollouts, self._files):
             if rollout.key in keys or (self._picked is not None and rollout.key not in self._picked):
                 continue
             keys.add(rollout.key)
@@ -132,7 +136,7 @@ class Chooser:
         except ImportError as error:
             raise UsageError("--where needs the index, which this installation lacks") from error
         keys = KeySet()
-        with open_index(self._files.rollouts) as index:
+        with open_index(self._files.name) as index:
             table = index.table(columns=["task", "rollout"], where=where)
         for task, rollout in zip(table["task"].to_pylist(), table["rollout"].to_pylist(), strict=True):
             keys.add((task, rollout))
@@ -152,16 +156,19 @@ def hash_of(key: Key) -> int:
 
 def grouped(reader: RolloutReader) -> Iterator[list[Rollout]]:
     """The rollouts of one task after another, whatever order their lines are in; only one group is held."""
-    places: dict[int, dict[int, tuple[int, int]]] = {}
+    if reader.files.is_sharded:
+        yield from _grouped_shards(reader)
+        return
+    offsets: dict[int, dict[int, tuple[int, int]]] = {}
     offset = 0
     with reader.path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             rollout = reader.parse(number, line)
             if rollout is not None:
-                places.setdefault(rollout.task, {})[rollout.rollout] = (offset, number)
+                offsets.setdefault(rollout.task, {})[rollout.rollout] = (offset, number)
             offset += len(line)
         again = RolloutReader(reader.path)
-        for task, samples in places.items():
+        for task, samples in offsets.items():
             group = []
             for sample in sorted(samples):
                 file.seek(samples[sample][0])
@@ -170,3 +177,26 @@ def grouped(reader: RolloutReader) -> Iterator[list[Rollout]]:
                     group.append(msgspec.structs.replace(rollout, task=task, rollout=sample))
             if group:
                 yield group
+
+
+def _grouped_shards(reader: RolloutReader) -> Iterator[list[Rollout]]:
+    """Groups of a run in shards: a group is whole within its shard, and one shard is held in memory at a time."""
+    held: dict[int, dict[int, Rollout]] = {}
+    shard = None
+    number = 0
+    for part in parts_of(reader.files).rollouts:
+        if part.path.parent.parent != shard:
+            yield from groups_of(held)
+            held, shard = {}, part.path.parent.parent
+        for line in part.lines():
+            number += 1
+            rollout = reader.parse(number, line)
+            if rollout is not None:
+                held.setdefault(rollout.task, {})[rollout.rollout] = rollout
+    yield from groups_of(held)
+
+
+def groups_of(held: dict[int, dict[int, Rollout]]) -> Iterator[list[Rollout]]:
+    """The groups of held rollouts, tasks and samples ascending."""
+    for task in sorted(held):
+        yield [held[task][sample] for sample in sorted(held[task])]

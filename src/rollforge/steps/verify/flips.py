@@ -12,11 +12,11 @@ from typing import Literal
 import msgspec
 
 from rollforge.errors import UsageError
-from rollforge.intervals import ClusterMean
-from rollforge.labels import LabelFile, is_right
 from rollforge.records import JsonFields
 from rollforge.registry import did_you_mean
+from rollforge.review.labels import LabelFile, is_right
 from rollforge.rollouts import Own, RolloutReader, TaskFields
+from rollforge.statistics.intervals import ClusterMean
 from rollforge.steps.verify.choice import hash_of
 from rollforge.steps.verify.tally import RewardEstimate, estimate_of
 from rollforge.steps.verify.verdicts import RECORDED, Key, VerdictRow, known_verifiers, read_verdicts
@@ -105,7 +105,7 @@ class _Side:
 def compare(run: str | Path, a: str, b: str, *, tasks: str | Path | None = None) -> FlipTable:
     """The flip table of verifiers `a` and `b` over a run."""
     files = RunFiles(run)
-    if not files.rollouts.exists():
+    if not files.rollouts.exists() and not files.is_sharded:
         raise UsageError(f"{files.rollouts}: no such run")
     first, second = _Side(a), _Side(b)
     keys = _read(files, first, second)
@@ -114,7 +114,7 @@ def compare(run: str | Path, a: str, b: str, *, tasks: str | Path | None = None)
             side.reward_by_key |= _labelled(files)
     for side in (first, second):
         if not side.reward_by_key:
-            known = known_verifiers(files)
+            verifier_names = known_verifiers(files)
             if side.name == LABELS:
                 raise UsageError(
                     f"{files.labels}: nobody has labelled a rollout of this run",
@@ -123,15 +123,16 @@ def compare(run: str | Path, a: str, b: str, *, tasks: str | Path | None = None)
             if side.name == RECORDED:
                 raise UsageError(
                     f"{files.rollouts}: no rollout has a reward of its own",
-                    hint=f"judged by: {', '.join(known) or 'nobody'}",
+                    hint=f"judged by: {', '.join(verifier_names) or 'nobody'}",
                 )
-            known.append(RECORDED)
+            verifier_names.append(RECORDED)
             raise UsageError(
-                f"no verdict in this run is by {side.name!r}{did_you_mean(side.name, known)}",
-                hint=f"judged by: {', '.join(known)}; one mode or fingerprint of it: NAME@fast, NAME@1f0c",
+                f"no verdict in this run is by {side.name!r}{did_you_mean(side.name, verifier_names)}",
+                hint=f"judged by: {', '.join(verifier_names)}; one mode or fingerprint of it: NAME@fast, NAME@1f0c",
             )
     table, flips = _tabulate(first, second, keys)
-    table.examples = _examples(files, flips, first, second, TaskFields(files, tasks))
+    with TaskFields(files, tasks) as fields:
+        table.examples = _examples(files, flips, first, second, fields)
     return table
 
 
@@ -155,7 +156,7 @@ def _labelled(files: RunFiles) -> dict[Key, float]:
 
 def _read(files: RunFiles, first: _Side, second: _Side) -> int:
     keys = set()
-    for rollout in RolloutReader(files.rollouts):
+    for rollout in RolloutReader(files.rollouts, files):
         keys.add(rollout.key)
         for side in (first, second):
             side.inline(rollout.key, rollout.own, rollout.reward)
@@ -217,14 +218,14 @@ def _examples(
             if sum(flip == kind for flip in chosen.values()) < EXAMPLES:
                 chosen[key] = flips[key]
     details = _details(files, chosen, first, second) if chosen else {}
-    found: dict[Key, FlipExample] = {}
-    for rollout in RolloutReader(files.rollouts) if chosen else ():
+    example_by_key: dict[Key, FlipExample] = {}
+    for rollout in RolloutReader(files.rollouts, files) if chosen else ():
         key = rollout.key
         if key not in chosen:
             continue
         task = tasks.of(rollout)
         expected = task.get("expected_answer")
-        found[key] = FlipExample(
+        example_by_key[key] = FlipExample(
             flip=chosen[key],
             task=key[0],
             rollout=key[1],
@@ -236,7 +237,7 @@ def _examples(
             details_a=details.get((key, "a"), {}),
             details_b=details.get((key, "b"), {}),
         )
-    return [found[key] for key in chosen if key in found]
+    return [example_by_key[key] for key in chosen if key in example_by_key]
 
 
 def _details(
@@ -244,7 +245,7 @@ def _details(
 ) -> dict[tuple[Key, str], JsonFields]:
     """What each verifier said besides the reward."""
     left_out = {"verifier", "fingerprint", "at", "seconds", "shared", "error", "reward"}
-    found: dict[tuple[Key, str], JsonFields] = {}
+    details: dict[tuple[Key, str], JsonFields] = {}
     for row, line in read_verdicts(files.verdicts):
         if row.key not in chosen:
             continue
@@ -255,5 +256,5 @@ def _details(
         }
         for side, letter in ((first, "a"), (second, "b")):
             if side.takes(row.verifier, row.fingerprint, row.mode):
-                found[row.key, letter] = fields
-    return found
+                details[row.key, letter] = fields
+    return details

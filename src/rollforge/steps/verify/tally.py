@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from rollforge.intervals import ClusterMean
+from rollforge.statistics.intervals import ClusterMean
+from rollforge.steps.verify.judge_cost import JudgeSpending
 
 
 class RewardEstimate(msgspec.Struct, frozen=True):
-    """A mean over `n` values; the 95 % interval is None when fewer than two tasks are behind it."""
+    """A mean over `n` values; the 95 % interval is None with fewer than two tasks."""
 
     mean: float | None
     ci: tuple[float, float] | None
@@ -18,13 +19,13 @@ class RewardEstimate(msgspec.Struct, frozen=True):
 
 def estimate_of(rewards: ClusterMean) -> RewardEstimate:
     """The running mean as the record that summaries hold."""
-    found = rewards.estimate()
-    has_interval = found.low is not None and found.high is not None
+    mean = rewards.estimate()
+    has_interval = mean.low is not None and mean.high is not None
     return RewardEstimate(
-        mean=found.value,
-        ci=(found.low, found.high) if has_interval else None,  # type: ignore[arg-type]
+        mean=mean.value,
+        ci=(mean.low, mean.high) if has_interval else None,  # type: ignore[arg-type]
         n=rewards.count,
-        tasks=found.groups,
+        tasks=mean.groups,
     )
 
 
@@ -66,5 +67,27 @@ class VerifySummary(msgspec.Struct, kw_only=True):
     bottleneck: str
     failures: dict[str, int] = {}
     """The most frequent reasons of failure, and how often."""
+    cost: JudgeSpending | None = None
+    """What the judge model was paid; None when no price was given."""
+    is_over_budget: bool = False
+    """--max-cost ended it; the rollouts that are owed wait for a larger one."""
     bad_lines: list[tuple[int, str]] = []
     notes: list[str] = []
+
+    def _repr_html_(self) -> str:
+        from rollforge.text_safety.markup import decimal, interval, result, table
+
+        rows = [
+            ("rollouts", f"{self.rollouts:,}"),
+            ("judged", f"{self.judged:,}"),
+            ("could not judge", f"{self.unjudged:,}"),
+            ("failed", f"{self.failed:,}"),
+            ("mean reward", decimal(self.reward.mean)),
+            ("95 % interval", interval(self.reward.ci)),
+        ]
+        failures = [[text, f"{count:,}"] for text, count in self.failures.items()]
+        return result(
+            f"{self.run} judged by {self.verifier}: {self.state}",
+            table(("", ""), rows),
+            table(("failure of the verifier", "count"), failures) if failures else None,
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from itertools import chain, islice
 from pathlib import Path
 
 import msgspec
@@ -16,24 +17,26 @@ from rollforge.records import (
     ROLLOUT_KEY,
     TASK_KEY,
     TERMINAL_KEY,
+    Index,
     JsonFields,
     Verdict,
-    from_json,
     to_json,
 )
-from rollforge.redaction import SECRETS
 from rollforge.registry import did_you_mean
 from rollforge.rollouts import Rollout
 from rollforge.store import RunFiles, mend_tail, write_atomically
 from rollforge.store.lock import is_held
-from rollforge.store.reading import UNREADABLE
-from rollforge.verifiers.running.judge import RunningJudge
+from rollforge.store.reading import UNREADABLE, read_json
+from rollforge.store.rollout_parts import parts_of
+from rollforge.store.shipping import ship_lines
+from rollforge.text_safety.outgoing import outgoing_bytes
+from rollforge.verifiers.running.ready_verifier import RunningJudge
 
 Key = tuple[int, int]
 RECORDED = "recorded"
 """The name of the rewards in the rollouts file, whichever verifier gave them."""
 
-ROW_KEYS = ("verifier", "fingerprint", "mode", "at", "seconds", "shared", "error")
+ROW_KEYS = ("verifier", "fingerprint", "mode", "at", "seconds", "shared", "error", "_rf")
 
 
 class VerdictRow(msgspec.Struct, frozen=True):
@@ -44,8 +47,8 @@ class VerdictRow(msgspec.Struct, frozen=True):
     mode: str | None = None
     reward: float | None = None
     error: str | None = None
-    task: int = msgspec.field(name=TASK_KEY, default=-1)
-    rollout: int = msgspec.field(name=ROLLOUT_KEY, default=-1)
+    task: Index = msgspec.field(name=TASK_KEY, default=-1)
+    rollout: Index = msgspec.field(name=ROLLOUT_KEY, default=-1)
 
     @property
     def key(self) -> Key:
@@ -134,8 +137,10 @@ class FailureFile:
     The verdicts file holds every failure too, durably; so these lines may wait until there is a whole block of them.
     """
 
-    def __init__(self, files: RunFiles) -> None:
-        self._files = files
+    def __init__(self, path: Path, lock: Path | None = None) -> None:
+        self._path = path
+        self._lock = lock
+        """Held by a process that appends to the same file."""
         self._lines: list[bytes] = []
 
     def add(self, line: bytes) -> None:
@@ -147,37 +152,38 @@ class FailureFile:
         """One write of whole lines at the end of the file: appends of two processes do not mix."""
         if not self._lines:
             return
-        if not is_held(self._files.lock):
-            mend_tail(self._files.failures)  # nobody is in the middle of a line now
-        data = SECRETS.data(b"\n".join([*self._lines, b""]))
+        if self._lock is None or not is_held(self._lock):
+            mend_tail(self._path)  # nobody is in the middle of a line now
+        data = outgoing_bytes(b"\n".join([*self._lines, b""]))
         self._lines.clear()
-        handle = os.open(self._files.failures, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             os.write(handle, data)
             os.fsync(handle)
         finally:
             os.close(handle)
+        ship_lines(self._path, data)
 
 
 def use_verifier(run: str | Path, name: str) -> Path:
     """Make a verifier's verdicts the ones that later commands read, or again the recorded ones; returns the manifest's path."""
     files = RunFiles(run)
-    if not files.rollouts.exists():
+    if not files.rollouts.exists() and not files.is_sharded:
         raise UsageError(f"{files.rollouts}: no such run")
     if is_held(files.lock):
         raise UsageError(
             "the run is still being collected, and its manifest belongs to the collecting process",
             hint="wait for it to end, then choose",
         )
-    known = known_verifiers(files)
-    if name not in known and name != RECORDED:
+    verifier_names = known_verifiers(files)
+    if name not in verifier_names and name != RECORDED:
         raise UsageError(
-            f"no verdict in this run is by {name!r}{did_you_mean(name, known)}",
-            hint=f"judged by: {', '.join(known) or 'nobody'}; first run: rollforge verify {run} --verifier {name}",
+            f"no verdict in this run is by {name!r}{did_you_mean(name, verifier_names)}",
+            hint=f"judged by: {', '.join(verifier_names) or 'nobody'}; first run: rollforge verify {run} --verifier {name}",
         )
     manifest: JsonFields = {"rollforge": __version__, "state": "done"}
     if files.manifest.exists():
-        manifest = from_json(files.manifest.read_bytes())
+        manifest = read_json(files.manifest, JsonFields, hint="restore the file, or move it aside")
     manifest["verdict_of_record"] = None if name == RECORDED else name
     write_atomically(files.manifest, msgspec.json.format(to_json(manifest), indent=2) + b"\n")
     return files.manifest
@@ -191,15 +197,14 @@ class _Inline(msgspec.Struct):
 
 
 def known_verifiers(files: RunFiles) -> list[str]:
-    """Names of all verifiers with a verdict in the run; for inline verdicts the first rows are asked."""
-    names = dict.fromkeys(row.verifier for row, _ in read_verdicts(files.verdicts))
+    """Names of all verifiers that gave a reward in the run; for inline verdicts the first rows are asked."""
+    names = dict.fromkeys(row.verifier for row, _ in read_verdicts(files.verdicts) if row.reward is not None)
     decode = msgspec.json.Decoder(_Inline, strict=False).decode
-    with files.rollouts.open("rb") as file:
-        for _, line in zip(range(1000), file, strict=False):
-            try:
-                own = decode(line).own
-            except UNREADABLE:
-                continue
-            if own is not None and own.verifier:
-                names[own.verifier] = None
+    for line in islice(chain.from_iterable(part.lines() for part in parts_of(files).rollouts), 1000):
+        try:
+            own = decode(line).own
+        except UNREADABLE:
+            continue
+        if own is not None and own.verifier:
+            names[own.verifier] = None
     return list(names)

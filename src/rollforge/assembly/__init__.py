@@ -1,0 +1,1 @@
+"""Steps assembled into evaluations, reports and monitored collections."""

@@ -1,0 +1,112 @@
+"""Batches in the collect step: requests written to files, results read from files, or both through the provider."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+
+from rollforge import __version__
+from rollforge.endpoint import Client, ClientOptions, Model, ModelOptions
+from rollforge.endpoint.batch_api import BatchApi
+from rollforge.errors import UsageError
+from rollforge.steps.collect.batch.answer_loop import BatchEngine
+from rollforge.steps.collect.batch.request_files import RequestWriter, WrittenRequests, write_requests
+from rollforge.steps.collect.batch.results import BatchReport, BatchResults
+from rollforge.steps.collect.batch.rounds import BatchRounds, clear_folder
+from rollforge.steps.collect.collect_options import CollectOptions
+from rollforge.steps.collect.goal.setup import make_schedule
+from rollforge.steps.collect.machinery import prepared_agent
+from rollforge.steps.collect.plan import CollectPlan, make_plan
+from rollforge.store import RunFiles, RunLock
+from rollforge.store.outputs import refuse_output
+from rollforge.text_safety.redaction import SECRETS
+from rollforge.verifiers.base import load_verifier
+
+
+async def collect_batches(
+    engine: BatchEngine, plan: CollectPlan, options: CollectOptions, client: Client, model: Model
+) -> BatchReport:
+    """Make rollouts of the results of batches; says what the results held."""
+    writer = RequestWriter(plan, options, model)
+    results = BatchResults(plan, writer.run)
+    engine.use(results, model, writer.api)
+    if options.read_batch:
+        for path in options.read_batch:
+            results.add(Path(path))
+        await _read_all(engine, results, options)
+    else:
+        await BatchRounds(engine, plan, options, BatchApi(client), writer, results).run()
+        clear_folder(plan.files.batch_files)
+    return results.report
+
+
+async def _read_all(engine: BatchEngine, results: BatchResults, options: CollectOptions) -> None:
+    """Make rollouts of all results; with a goal, they decide what is asked for next."""
+    requested_keys: set[tuple[int, int]] = set()
+    while not engine.is_stopping:
+        used = results.report.used
+        requested_keys |= {
+            (ask.position, sample) for ask in iter(engine.next_ask, None) for sample in ask.samples
+        }
+        await engine.run()
+        if results.report.used == used:
+            break
+    results.count_gaps(sorted(requested_keys), options.attempts)
+
+
+async def write_batch(options: CollectOptions, *, command: list[str]) -> WrittenRequests:
+    """Plan the run and write its owed rollouts as requests; nothing is sent."""
+    if options.model == "auto":
+        raise UsageError("-m auto asks a server, and --write-batch has none", hint="give the model's name")
+    options.check()
+    refuse_output(options.write_batch or "", reads=[options.input or ""], flag="--write-batch")
+    SECRETS.learn_environment(*options.key_envs)
+    SECRETS.learn_from(options.to_config())
+    SECRETS.learn_words(command)
+    verifier = None
+    if options.verifier is not None:
+        verifier = load_verifier(options.verifier, options.verifier_options, options.verify_mode)
+    with RunLock(RunFiles(options.out).lock):
+        async with prepared_agent(options) as (_, prepared):
+            plan = make_plan(
+                options,
+                needs=verifier.needs if verifier else (),
+                verifier_fingerprint=verifier.fingerprint if verifier else None,
+                version=__version__,
+                command=command,
+                agent=prepared,
+            )
+            try:
+                return _write(plan, options)
+            finally:
+                plan.tasks.close()
+
+
+def _write(plan: CollectPlan, options: CollectOptions) -> WrittenRequests:
+    manifest = plan.manifest
+    manifest.state, manifest.updated = "interrupted", time.time()
+    manifest.pid, manifest.host, manifest.finished = os.getpid(), socket.gethostname(), plan.ledger.finished
+    manifest.write(plan.files)  # the ids of the requests come from it
+    model = Model(Client(ClientOptions(base_urls=())), model_options(options))
+    writer = RequestWriter(plan, options, model)
+    assert options.write_batch is not None
+    schedule = make_schedule(plan, options)
+    files, requests, size = write_requests(
+        writer, schedule, Path(options.write_batch), most=options.batch_size
+    )
+    manifest.write(plan.files)
+    return WrittenRequests(
+        run=options.out, files=[str(path) for path in files], requests=requests, bytes=size
+    )
+
+
+def model_options(options: CollectOptions) -> ModelOptions:
+    """How the model is asked."""
+    return ModelOptions(
+        name=options.model,
+        api=options.api,
+        logprobs=options.logprobs,
+        names_samples=options.model == "simulated",
+    )

@@ -1,0 +1,44 @@
+"""Options of `collect` about shards and workers."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rollforge.errors import UsageError
+from rollforge.steps.collect.collect_options import CollectOptions
+
+
+class ScaleOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a collection runs."""
+
+    shard: str | None = None
+    """Collect one shard of the run in this process: I/N with I from 0, or slurm for the task of a Slurm array."""
+    workers: int | None = None
+    """Processes that share the work; with --on ray, actors (default there: one per node)."""
+    on: str | None = None
+    """Where the workers run: local, or ray (ray:HOST:PORT names a cluster; needs rollforge[ray])."""
+
+    def __bool__(self) -> bool:
+        return self.shard is not None or self.workers is not None or self.on not in (None, "local")
+
+    def check(self, options: CollectOptions) -> None:
+        """Refuse what cannot work, before anything is touched."""
+        if self.shard is not None and (self.workers is not None or self.on not in (None, "local")):
+            raise UsageError(
+                "--shard runs one shard in this process; --workers and --on run them all",
+                hint="give one of them",
+            )
+        if options.pilot is not None:
+            raise UsageError(
+                "--pilot collects into a single file",
+                hint="leave out --shard, --workers and --on for the pilot",
+            )
+        if options.goal is not None or options.top_up is not None:
+            raise UsageError(
+                "--goal and --top-up steer all tasks from one process",
+                hint="leave out --shard, --workers and --on, or the goal",
+            )
+        if options.verifier is not None and not isinstance(options.verifier, str):
+            raise UsageError(
+                "a function cannot be sent to other processes", hint="name the verifier: file.py:function"
+            )

@@ -1,0 +1,354 @@
+"""Shards → the classic single file, in the order of keys, in one pass and little memory.
+
+What counts is what the end records name. Gaps (rollouts that are owed) and doubles (a key that two parts hold; the later one
+counts) are named. The shards stay as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rollforge.errors import Exit, UsageError
+from rollforge.records import ROLLOUT_KEY, TASK_KEY, Index
+from rollforge.store import UNREADABLE, RunFiles, read_manifest, replacing
+from rollforge.store.atomic import sync_file
+from rollforge.store.find import near_run
+from rollforge.store.manifest import State
+from rollforge.store.rollout_parts import RunPart, parts_of
+from rollforge.store.shard_plan import ShardPlan, array_text, read_plan
+from rollforge.store.shard_storage import DiskStorage
+from rollforge.store.shards import read_epochs, refuse_other_plans, shard_states
+from rollforge.tasks import TaskFile
+
+HELD_BYTES = 64 << 20
+"""Parts of a shard up to this size are held in memory; of a larger one only the places of its lines are."""
+BLOCK = 8 << 20
+SYNCED_BYTES = 64 << 20
+"""Bytes written between two early syncs: the disk works while the next shards are read."""
+MOST_NAMED = 20
+"""Gaps and doubles that are named; all are counted."""
+
+_KEY = re.compile(rb'\{"%s":(\d{1,18}),"%s":(\d{1,18})[,}]' % (TASK_KEY.encode(), ROLLOUT_KEY.encode()))
+"""How rows of our own begin."""
+
+Ints = NDArray[np.int64]
+
+
+class _Key(msgspec.Struct):
+    task: Index = msgspec.field(name=TASK_KEY)
+    rollout: Index = msgspec.field(name=ROLLOUT_KEY)
+
+
+class RolloutOfShard(msgspec.Struct, frozen=True, kw_only=True):
+    """A rollout by its key."""
+
+    task: int
+    rollout: int
+    shard: int
+
+
+class MergeResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What was merged, and what is missing."""
+
+    run: str
+    out: str
+    shards: int
+    expected: int
+    written: int
+    bytes: int
+    missing: int
+    """Rollouts that no shard has."""
+    doubled: int
+    """Rows left out because a later one has their key."""
+    unreadable_lines: int
+    gaps: list[RolloutOfShard]
+    """The first of the missing ones."""
+    doubles: list[RolloutOfShard]
+    owed_shards: str
+    """Shards to collect again, as Slurm writes an array."""
+    exit_code: Exit
+
+
+def merge_run(run: str | Path, out: str | Path | None = None) -> MergeResult:
+    """Write the rollouts of a run of shards as one file; by default `rollouts.jsonl` in its folder.
+
+    Raises:
+        UsageError: the run has no shards, or `out` holds something else.
+        ResumeRefused: a shard belongs to another plan.
+    """
+    files = RunFiles(run)
+    storage = DiskStorage(files.shards)
+    plan = read_plan(storage) if files.is_sharded else None
+    if plan is None:
+        if not files.rollouts.exists() and not files.shards.exists():
+            raise UsageError(
+                f"{files.rollouts}: no such run{near_run(run)}", hint="give the folder that collect wrote to"
+            )
+        raise UsageError(
+            f"{run}: no run of shards", hint="merge reads runs made with collect --shard, --workers or --on"
+        )
+    for shard in range(len(plan)):
+        refuse_other_plans(plan, shard, read_epochs(storage, shard))
+    target = Path(out) if out is not None else files.rollouts
+    _refuse_overwriting(files, target)
+    tasks = TaskFile.open(files.tasks, count=plan.tasks)
+    try:
+        merger = _Merger(plan, tasks.ids)
+        with replacing(target) as file:
+            merger.write(_parts_by_shard(files, len(plan)), file)
+        _merge_failures(files, target)
+    finally:
+        tasks.close()
+    states = list(shard_states(storage, plan))
+    again = [one.shard + plan.first_number for one in states if one.state in ("stale", "owed", "open")]
+    result = MergeResult(
+        run=str(run),
+        out=str(target),
+        shards=len(plan),
+        expected=plan.tasks * plan.samples,
+        written=merger.written,
+        bytes=target.stat().st_size,
+        missing=merger.missing,
+        doubled=merger.doubled,
+        unreadable_lines=merger.unreadable,
+        gaps=merger.gaps,
+        doubles=merger.doubles,
+        owed_shards=array_text(again),
+        exit_code=Exit.INCOMPLETE if merger.missing else Exit.DONE,
+    )
+    merged = RunFiles(target)
+    if merged.tasks != files.tasks:
+        shutil.copyfile(files.tasks, merged.tasks)
+    _write_manifest(files, merged, result, is_running=any(one.state == "open" for one in states))
+    return result
+
+
+def _refuse_overwriting(files: RunFiles, target: Path) -> None:
+    """Raise if the target exists and is no earlier merge of this run: another run's rollouts may have cost days."""
+    if target.is_dir():
+        raise UsageError(f"{target} is a folder", hint=f"name the file: -o {target / files.rollouts.name}")
+    merged = RunFiles(target)
+    if merged.rollouts == files.rollouts or not target.exists():
+        return
+    mine, other = read_manifest(files), read_manifest(merged)
+    if mine is None or other is None or mine.created != other.created:
+        raise UsageError(f"{target} exists and is no merge of {files.name}", hint="choose another -o")
+
+
+def _parts_by_shard(files: RunFiles, count: int) -> list[list[RunPart]]:
+    parts_by_shard: list[list[RunPart]] = [[] for _ in range(count)]
+    for part in parts_of(files).rollouts:
+        parts_by_shard[int(part.path.parent.parent.name)].append(part)
+    return parts_by_shard
+
+
+def _merge_failures(files: RunFiles, target: Path) -> None:
+    """Failures in shard order; a file only when there are some."""
+    parts = parts_of(files).failures
+    merged = RunFiles(target).failures
+    if not parts:
+        return
+    with replacing(merged) as file:
+        for part in parts:
+            file.writelines(part.lines())
+
+
+def _write_manifest(files: RunFiles, merged: RunFiles, result: MergeResult, *, is_running: bool) -> None:
+    """Say in the manifest how far the run is: readers of the single file look there. A live driver writes its own."""
+    manifest = read_manifest(files)
+    if manifest is None or (is_running and merged.manifest == files.manifest):
+        return
+    state: State = "done" if not result.missing else "incomplete"
+    manifest.state, manifest.updated = state, time.time()
+    manifest.finished = result.written
+    manifest.write(merged)
+
+
+class _Merger:
+    """Writes shard after shard; with task numbers that do not ascend, all shards at once."""
+
+    def __init__(self, plan: ShardPlan, ids: Ints) -> None:
+        self.written = self.missing = self.doubled = self.unreadable = 0
+        self.gaps: list[RolloutOfShard] = []
+        self.doubles: list[RolloutOfShard] = []
+        self._plan = plan
+        self._ids = ids[: plan.tasks]
+
+    def write(self, parts_by_shard: Sequence[list[RunPart]], file: BinaryIO) -> None:
+        if bool((np.diff(self._ids) > 0).all()):
+            with ThreadPoolExecutor(1) as pool:
+                disk = _EarlyDisk(pool, file)
+                for shard, parts in enumerate(parts_by_shard):
+                    within = self._plan.ranges[shard]
+                    self._write_some(parts, self._ids[within.first : within.end], file)
+                    disk.begin()
+                disk.wait()
+        else:
+            self._write_some([part for parts in parts_by_shard for part in parts], np.sort(self._ids), file)
+
+    def _write_some(self, parts: Sequence[RunPart], ids: Ints, file: BinaryIO) -> None:
+        """Write the rows of these parts in the order of their keys; `ids` are the tasks of the parts, ascending."""
+        held = sum(part.size() for part in parts) <= HELD_BYTES
+        with _Rows(parts, is_held=held) as rows:
+            self.unreadable += rows.unreadable
+            position = np.searchsorted(ids, rows.task)
+            is_ours = (position < len(ids)) & (rows.sample < self._plan.samples)
+            is_ours[is_ours] = ids[position[is_ours]] == rows.task[is_ours]
+            key = np.where(is_ours, position * self._plan.samples + rows.sample, -1)
+            order = np.argsort(key, kind="stable")
+            order = order[key[order] >= 0]
+            ordered = key[order]
+            is_last = np.r_[ordered[1:] != ordered[:-1], True] if len(ordered) else np.zeros(0, dtype=bool)
+            self._name_doubles(ordered[~is_last], ids)
+            self._name_gaps(ordered[is_last], ids)
+            rows.copy(order[is_last], file)
+            self.written += int(is_last.sum())
+
+    def _name_doubles(self, keys: Ints, ids: Ints) -> None:
+        self.doubled += len(keys)
+        self.doubles += self._named(keys, ids, MOST_NAMED - len(self.doubles))
+
+    def _name_gaps(self, keys: Ints, ids: Ints) -> None:
+        is_missing = np.ones(len(ids) * self._plan.samples, dtype=bool)
+        is_missing[keys] = False
+        self.missing += int(is_missing.sum())
+        self.gaps += self._named(np.flatnonzero(is_missing)[:MOST_NAMED], ids, MOST_NAMED - len(self.gaps))
+
+    def _named(self, keys: Ints, ids: Ints, most: int) -> list[RolloutOfShard]:
+        gaps = []
+        for key in keys[: max(most, 0)].tolist():
+            task = int(ids[key // self._plan.samples])
+            position = np.flatnonzero(self._ids == task)[:1]
+            shard = int(self._plan.shard_of(position)[0])
+            gaps.append(RolloutOfShard(task=task, rollout=key % self._plan.samples, shard=shard))
+        return gaps
+
+
+class _EarlyDisk:
+    """Writes what a file has so far to disk, beside the work that adds to it. The last sync is the caller's.
+
+    The kernel reports a failed write once per open file: each of our syncs must be asked for its result.
+    """
+
+    def __init__(self, pool: ThreadPoolExecutor, file: BinaryIO) -> None:
+        self._pool = pool
+        self._file = file
+        self._begun = 0
+        self._syncing: Future[None] | None = None
+
+    def begin(self) -> None:
+        """Begin when enough was added since the last time and the disk is idle; raise if the last sync failed."""
+        size = self._file.tell()
+        if size - self._begun >= SYNCED_BYTES and (self._syncing is None or self._syncing.done()):
+            self.wait()
+            self._begun, self._syncing = size, self._pool.submit(sync_file, self._file.fileno())
+
+    def wait(self) -> None:
+        """Wait for the sync that is under way; raise if it failed."""
+        if self._syncing is not None:
+            self._syncing.result()
+
+
+class _Rows:
+    """The lines of some parts by key: their bytes when they are few, else only their places."""
+
+    def __init__(self, parts: Sequence[RunPart], *, is_held: bool) -> None:
+        self.unreadable = 0
+        self._is_held = is_held
+        self._blocks: list[bytes] = []
+        self._files = [part.path.open("rb", buffering=0) for part in parts]
+        columns: list[tuple[Ints, Ints, Ints, Ints, Ints]] = []
+        try:
+            for number, part in enumerate(parts):
+                for first, block in self._read(number, part.size()):
+                    columns.append(self._scan(block, number, first))
+        except BaseException:  # also when interrupted: files are closed
+            self.__exit__()
+            raise
+        joined = (
+            [np.concatenate([np.zeros(0, np.int64), *some]) for some in zip(*columns, strict=True)]
+            if columns
+            else []
+        )
+        empty = np.zeros(0, np.int64)
+        self.task, self.sample, self._source, self._start, self._end = joined or [empty] * 5
+
+    def __enter__(self) -> _Rows:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._files:
+            file.close()
+
+    def _read(self, number: int, size: int) -> Iterator[tuple[int, bytes]]:
+        """Blocks of whole lines with the place of each; held ones are numbered, and begin at 0."""
+        if self._is_held:
+            data = os.pread(self._files[number].fileno(), size, 0)
+            self._blocks.append(data)
+            yield 0, data
+            return
+        offset = 0
+        while offset < size:
+            data = os.pread(self._files[number].fileno(), min(BLOCK, size - offset), offset)
+            whole = data.rfind(b"\n") + 1
+            while not whole and offset + len(data) < size:
+                data += os.pread(self._files[number].fileno(), BLOCK, offset + len(data))
+                whole = data.rfind(b"\n") + 1
+            if not whole:
+                return
+            yield offset, data[:whole]
+            offset += whole
+
+    def _scan(self, block: bytes, source: int, first: int) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+        """Keys and places of the lines that are rows. A million lines pass through this loop: it uses locals only."""
+        match, find = _KEY.match, block.find
+        numbers: list[int] = []  # four numbers per row: a flat list becomes an array sooner than tuples do
+        start = 0
+        while end := find(b"\n", start) + 1:
+            if (key := match(block, start)) is not None:
+                numbers += int(key[1]), int(key[2]), start, end
+            elif (row := self._decoded(block[start:end])) is not None:
+                numbers += row.task, row.rollout, start, end
+            start = end
+        tasks, samples, starts, ends = np.array(numbers, np.int64).reshape(-1, 4).T
+        return tasks, samples, np.full(len(tasks), source, np.int64), starts + first, ends + first
+
+    def _decoded(self, line: bytes) -> _Key | None:
+        """The key of a line that does not begin with it; None for one that is no row."""
+        try:
+            row = msgspec.json.decode(line, type=_Key)
+        except UNREADABLE:
+            self.unreadable += bool(line.strip())
+            return None
+        return row if row.task >= 0 and row.rollout >= 0 else None
+
+    def copy(self, rows: Ints, file: BinaryIO) -> None:
+        """Write lines in this order; neighbours in a file are copied together."""
+        if self._is_held:
+            views = [memoryview(block) for block in self._blocks]
+            file.write(b"".join([views[source][start:end] for source, start, end in self._spans(rows)]))
+            return
+        for source, start, end in self._spans(rows):
+            while start < end:
+                data = os.pread(self._files[source].fileno(), min(BLOCK, end - start), start)
+                file.write(data)
+                start += len(data)
+
+    def _spans(self, rows: Ints) -> Iterator[tuple[int, int, int]]:
+        source, start, end = self._source[rows], self._start[rows], self._end[rows]
+        if not len(rows):
+            return
+        breaks = np.flatnonzero((source[1:] != source[:-1]) | (start[1:] != end[:-1])) + 1
+        firsts, lasts = np.r_[0, breaks], np.r_[breaks, len(rows)] - 1
+        yield from zip(source[firsts].tolist(), start[firsts].tolist(), end[lasts].tolist(), strict=True)

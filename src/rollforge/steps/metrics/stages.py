@@ -1,0 +1,92 @@
+"""The numbers of an adaptive run that its first stage cannot give: pass@k and the like beyond it."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollforge.adaptive.design import SamplingDesign, stage_condition
+from rollforge.adaptive.sampling_rule import is_audited
+from rollforge.adaptive.stage_estimates import over_strata
+from rollforge.index import ByTask, Index
+from rollforge.statistics import at_k
+from rollforge.statistics.stats import Floats, Ints
+from rollforge.steps.metrics.metric_records import AdaptiveFacts, AtKValue
+
+
+def audited_tasks(tasks: Ints, design: SamplingDesign) -> NDArray[np.bool_]:
+    """Which tasks are audited: sampled in full whatever their rewards."""
+    return np.array([is_audited(int(task), design.seed, design.audit) for task in tasks], dtype=bool)
+
+
+def beyond_first_stage(
+    index: Index, where: str | None, design: SamplingDesign, first: ByTask, hits: Floats, threshold: float
+) -> tuple[dict[str, AtKValue], AdaptiveFacts]:
+    """pass@k, pass^k, best@k and worst@k for k above the first stage, and what is left out.
+
+    Args:
+        first: the rollouts of the first stage.
+        hits: of these, 1 for a success, 0 for none, NaN where unjudged.
+    """
+    audited = audited_tasks(first.tasks, design)
+    facts = AdaptiveFacts(
+        goal=f"{design.recipe}={design.target}" if design.recipe else None,
+        first=design.first,
+        tasks=len(first.tasks),
+        rollouts=len(first),
+        audited=int(audited.sum()),
+    )
+    facts.left_out["failures_as_zero"] = "failed attempts belong to all stages"
+    estimates: dict[str, AtKValue] = {}
+    if design.whole <= design.first:
+        return estimates, facts
+    rows = ByTask(index, stage_condition(where, design.whole))
+    reward = rows.one("reward")
+    whole_hits = np.where(np.isnan(reward), np.nan, (reward >= threshold).astype(np.float64))
+    solved, judged = first.sums(hits)
+    stratum = np.unique(np.stack([solved, judged]), axis=1, return_inverse=True)[1].ravel()
+    for names, values in (
+        (("pass@", "pass^"), at_k.at_k(whole_hits, rows.starts)),
+        (("best@", "worst@"), at_k.at_k(reward, rows.starts)),
+    ):
+        is_share = names[0] == "pass@" or bool(np.isin(reward[~np.isnan(reward)], (0.0, 1.0)).all())
+        for k in range(design.first + 1, design.whole + 1):
+            for name, table in zip(names, values, strict=True):
+                per_task = _aligned(first.tasks, rows.tasks, table, k)
+                certain = (
+                    (solved > 0 if name in ("pass@", "best@") else solved < judged) if is_share else None
+                )
+                estimate = over_strata(per_task, stratum, audited, is_share=is_share, is_certain=certain)
+                if estimate.value is None:
+                    facts.left_out[f"{name}{k}"] = estimate.reason
+                else:
+                    estimates[f"{name}{k}"] = AtKValue(
+                        value=estimate.value, ci=estimate.ci, tasks=estimate.tasks
+                    )
+    facts.left_out["majority@k"] = f"for k above {design.first}: votes of whole groups alone would be biased"
+    return estimates, facts
+
+
+def pooled_facts(index: Index, first: ByTask) -> AdaptiveFacts:
+    """What is said of several runs read as one, of which some were sampled adaptively: the first stage of each is counted."""
+    facts = AdaptiveFacts(
+        goal=None,
+        first=min(design.first for design in index.designs),
+        tasks=len(first.tasks),
+        rollouts=len(first),
+        audited=0,
+        runs=len(index.designs),
+    )
+    facts.left_out["failures_as_zero"] = "failed attempts belong to all stages"
+    facts.left_out["at_k"] = (
+        "beyond the first stage: audited tasks of several runs are no one sample; see each run alone"
+    )
+    return facts
+
+
+def _aligned(tasks: Ints, others: Ints, table: Floats, k: int) -> Floats:
+    """The value at k of each task, NaN where it has none."""
+    if table.shape[1] < k:
+        return np.full(len(tasks), np.nan)
+    position = np.minimum(np.searchsorted(others, tasks), len(others) - 1)
+    return np.where(others[position] == tasks, table[position, k - 1], np.nan)

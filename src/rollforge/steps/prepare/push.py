@@ -1,0 +1,116 @@
+"""Pushes a prepared dataset to the Hugging Face Hub: only when asked, private unless said otherwise.
+
+The folder goes up as it is. Its card names the files of every split, so that `load_dataset` and the viewer find them. The commit is
+recorded in the local manifest; the uploaded one cannot name the commit it is part of.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rollforge.errors import IncompleteError, RollforgeError, UsageError
+from rollforge.steps.prepare.dataset_manifest import NAME, DatasetManifest, PushRecord
+from rollforge.store import write_atomically
+from rollforge.text_safety.redaction import SECRETS
+
+_REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+INSTALL = "pip install 'rollforge[hub]'"
+
+
+class PushFailed(IncompleteError):
+    """The Hub did not take the dataset; it is whole on disk."""
+
+
+class PushTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a dataset goes, checked before any work begins."""
+
+    repo: str
+    is_public: bool = False
+
+    @classmethod
+    def check(cls, repo: str, *, is_public: bool = False) -> PushTarget:
+        """The target; raises `UsageError` for a bad name, a missing package or token, or a dataset of other visibility."""
+        if not _REPO.fullmatch(repo) or ".." in repo or "--" in repo:
+            raise UsageError(f"--push {repo}: not a name on the Hub", hint="write --push ORG/NAME")
+        api = _api()
+        with _telling(repo):
+            _refuse_visible(api, repo, is_public=is_public)
+        return cls(repo=repo, is_public=is_public)
+
+
+def push_dataset(folder: Path, manifest: DatasetManifest, target: PushTarget) -> DatasetManifest:
+    """Upload the folder in one commit, and record that commit in the local manifest, which is returned."""
+    api = _api()
+    with _telling(target.repo, folder):
+        api.create_repo(target.repo, repo_type="dataset", private=not target.is_public, exist_ok=True)
+        _refuse_visible(
+            api, target.repo, is_public=target.is_public
+        )  # what the server made of it, before any row leaves
+        done = api.upload_folder(
+            repo_id=target.repo,
+            repo_type="dataset",
+            folder_path=folder,
+            allow_patterns=[path.name for path in sorted(folder.iterdir()) if path.is_file()],
+            commit_message=f"{manifest.recipe} data for {manifest.to}: {sum(manifest.splits.values()):,} rows",
+        )
+    manifest.push = PushRecord(
+        repo=target.repo, commit=str(done.oid), url=str(done.repo_url), private=not target.is_public
+    )
+    write_atomically(folder / NAME, manifest.to_json())
+    return manifest
+
+
+def _api() -> Any:
+    try:
+        import huggingface_hub
+        from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined,unused-ignore]
+    except ImportError as error:
+        raise UsageError("--push needs the package huggingface_hub", hint=INSTALL) from error
+    disable_progress_bars()
+    token = huggingface_hub.get_token()
+    if not token:
+        raise UsageError("--push needs a token of the Hub", hint="set HF_TOKEN, or log in: hf auth login")
+    SECRETS.learn(token)
+    return huggingface_hub.HfApi(token=token, library_name="rollforge")
+
+
+def _refuse_visible(api: Any, repo: str, *, is_public: bool) -> None:
+    """Private means private: rows do not go into a dataset that everybody can read, unless that was said."""
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    try:
+        info = api.dataset_info(repo)
+    except RepositoryNotFoundError:
+        return
+    if not info.private and not is_public:
+        raise UsageError(
+            f"{repo} exists and everybody can read it",
+            hint="add --public if that is meant, or push to another name",
+        )
+    if info.private and is_public:
+        raise UsageError(
+            f"{repo} exists and is private", hint="leave --public out, and change its visibility on its page"
+        )
+
+
+@contextmanager
+def _telling(repo: str, folder: Path | None = None) -> Iterator[None]:
+    """Report what the Hub's client raises in one line."""
+    try:
+        yield
+    except RollforgeError:
+        raise
+    except Exception as error:  # the Hub's client may raise anything; the dataset is whole on disk
+        hint = (
+            f"the dataset is whole in {folder}; the same command pushes again"
+            if folder
+            else "nothing was done"
+        )
+        text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise PushFailed(f"the Hub did not take {repo}: {text}", hint=hint) from error

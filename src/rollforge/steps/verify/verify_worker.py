@@ -1,0 +1,256 @@
+"""The worker of a verification over several processes: judges the parts that it is given, writes verdicts into files of its own.
+
+A verdict may be given twice, by a worker that was believed lost and by its successor: the newest per rollout and verifier counts, so
+nothing is doubled and no part needs an owner. The asker puts the verdicts of all workers into the run's file when they have ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from rollforge.executors.base import Introduction, Message
+from rollforge.executors.foreman import Assignment
+from rollforge.records import JsonObject
+from rollforge.rollouts import Rollout, TaskFields
+from rollforge.statistics.intervals import ClusterMean
+from rollforge.steps.verify.choice import groups_of
+from rollforge.steps.verify.tally import VerifySummary
+from rollforge.steps.verify.verdicts import FailureFile
+from rollforge.steps.verify.verify_loop import Verification
+from rollforge.steps.verify.verify_options import VerifyOptions
+from rollforge.store import DurableFile, RunFiles
+from rollforge.store.atomic import make_directory
+from rollforge.store.bucket import run_copy
+from rollforge.tasks import read_lines
+from rollforge.verifiers.running.sources import SentFile, enter
+
+ANSWER_EVERY_S = 0.5
+UNITS_AT_ONCE = 2
+"""Parts judged at once: the last verdicts of one must not keep the next waiting."""
+
+
+class VerifyUnit(msgspec.Struct, frozen=True, array_like=True):
+    """A part of the run: some byte ranges of files; of a compressed file all."""
+
+    ranges: list[tuple[str, int, int | None]]
+
+
+class VerifyOpening(msgspec.Struct, frozen=True, kw_only=True):
+    """The first message."""
+
+    options: JsonObject
+    """The fields of `VerifyOptions`, paths as texts."""
+    folder: str
+    units: list[VerifyUnit]
+    bucket: str | None = None
+    """The address of a run in a bucket: every worker has a working copy of its own."""
+    root: str = ""
+    """The asker's folder of the run, where the units' files are."""
+    sent_files: list[SentFile] = []
+
+
+class VerifyOrders(msgspec.Struct, frozen=True, kw_only=True):
+    """What the asker wants now."""
+
+    units: list[Assignment] = []
+    is_stopping: bool = False
+    is_abort: bool = False
+    is_last: bool = False
+
+
+class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker says: counters since it began, rewards since its last report."""
+
+    done: list[int] = []
+    is_hungry: bool = False
+    has_ended: bool = False
+    summary: VerifySummary
+    rewards: list[tuple[int, float]] = []
+    busy: int = 0
+
+
+class _ReportedRewards(ClusterMean):
+    """A running mean that also keeps its new values for the next report."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.new_values: list[tuple[int, float]] = []
+
+    def add(self, cluster: int, value: float) -> None:
+        self.new_values.append((cluster, value))
+        super().add(cluster, value)
+
+
+class PartVerification(Verification):
+    """A verification whose rollouts come part by part, and whose verdicts go to a file of this worker."""
+
+    def __init__(self, options: VerifyOptions) -> None:
+        super().__init__(options)
+        self.rewards = _ReportedRewards()
+        self._rewards = self.rewards
+        name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._own = self.files.verdict_parts / name
+
+    async def open(self) -> None:
+        """Start the judge and open this worker's files."""
+        await asyncio.to_thread(self._chooser.read, self._rewards)
+        self._tasks = await asyncio.to_thread(TaskFields, self.files, self.options.tasks)
+        make_directory(self._own)
+        self._verdicts = DurableFile(self._own / "verdicts.jsonl")
+        self._failure_file = FailureFile(self._own / "failures.jsonl")
+        await self.judge.start()
+        if self.judge.note:
+            self._notes.append(self.judge.note)
+        await self._verdicts.start()
+
+    async def judge_unit(self, unit: VerifyUnit) -> None:
+        """Judge what is owed of one part; its verdicts are on disk then."""
+        await self._judge_all(self._owed_of(unit), self._tasks, self._verdicts, self._failure_file)
+        await self._verdicts.flush()
+        self._failure_file.flush()
+
+    async def close(self) -> None:
+        """End the judge; everything judged is on disk."""
+        self._workers = self.judge.counters.workers
+        self._notes += self._tasks.notes()
+        self._failure_file.flush()
+        await self.judge.close()
+        await self._verdicts.close()
+
+    async def _owed_of(self, unit: VerifyUnit) -> AsyncIterator[list[Rollout]]:
+        if self.judge.is_group:
+            held: dict[int, dict[int, Rollout]] = {}
+            for rollout in self._rollouts_of(unit):
+                held.setdefault(rollout.task, {})[rollout.rollout] = rollout
+            for group in groups_of(held):
+                if self._chooser.is_group_wanted(group):
+                    self._asked += len(group)
+                    yield group
+            return
+        for rollout in self._rollouts_of(unit):
+            if self._chooser.is_wanted(rollout):
+                self._asked += 1
+                yield [rollout]
+
+    def _rollouts_of(self, unit: VerifyUnit) -> Iterator[Rollout]:
+        for path, first, end in unit.ranges:
+            for number, line in enumerate(lines_between(Path(path), first, end), 1):
+                rollout = self._reader.parse(number, line)
+                if rollout is not None:
+                    yield rollout
+
+
+def lines_between(path: Path, first: int, end: int | None) -> Iterator[bytes]:
+    """The lines that begin in [first, end) of a plain file; all lines of any file when `end` is None."""
+    if end is None:
+        yield from (line for _, line in read_lines(path))
+        return
+    with path.open("rb", buffering=1 << 20) as file:
+        offset = first
+        if first:
+            file.seek(first - 1)
+            offset = first - 1 + len(file.readline())  # a line that begins before belongs to the part before
+        while offset < end and (line := file.readline()):
+            offset += len(line)
+            if not line.isspace():
+                yield line
+
+
+def _moved(unit: VerifyUnit, there: Path, here: Path) -> VerifyUnit:
+    """A unit of the asker's working copy in that of this machine."""
+    return VerifyUnit(
+        [(str(here / Path(path).relative_to(there)), first, end) for path, first, end in unit.ranges]
+    )
+
+
+class VerifyWorker:
+    """Judges the parts that it is given."""
+
+    def __init__(self) -> None:
+        self._verification: PartVerification | None = None
+        self._units: list[VerifyUnit] = []
+        self._tasks: dict[asyncio.Task[None], int] = {}
+        self._done: list[int] = []
+        self._changed = asyncio.Event()
+        self._crash: BaseException | None = None
+        self._copies = contextlib.ExitStack()
+
+    async def handle(self, message: Message) -> Message:
+        if self._verification is None:
+            return msgspec.msgpack.encode(
+                await self._open(msgspec.msgpack.decode(message, type=VerifyOpening))
+            )
+        return msgspec.msgpack.encode(await self._obey(msgspec.msgpack.decode(message, type=VerifyOrders)))
+
+    async def close(self) -> None:
+        if self._verification is None:
+            return
+        self._verification.abort()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        with contextlib.suppress(Exception), self._copies:  # the asker is gone: nobody reads the answer
+            await self._verification.close()
+
+    async def _open(self, opening: VerifyOpening) -> Introduction:
+        enter(opening.folder, opening.sent_files)
+        options = VerifyOptions(**opening.options)
+        self._units = opening.units
+        if opening.bucket is not None:
+            run = await asyncio.to_thread(
+                self._copies.enter_context, run_copy(opening.bucket, writes=True, locks=False)
+            )
+            options = replace(options, run=str(run))
+            here = RunFiles(run).rollouts.parent
+            self._units = [_moved(unit, Path(opening.root), here) for unit in opening.units]
+        verification = PartVerification(options)
+        await verification.open()
+        self._verification = verification
+        return Introduction.of_this_process(verifier=verification.judge.fingerprint)
+
+    async def _obey(self, orders: VerifyOrders) -> VerifyReport:
+        verification = self._verification
+        assert verification is not None
+        if orders.is_abort:
+            verification.abort()
+        elif orders.is_stopping:
+            verification.stop()
+        for one in orders.units:
+            task = asyncio.create_task(verification.judge_unit(self._units[one.unit]))
+            self._tasks[task] = one.unit
+            task.add_done_callback(self._ended)
+        if not orders.units and not orders.is_last:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ANSWER_EVERY_S):
+                    await self._changed.wait()
+            self._changed.clear()
+        if self._crash is not None:
+            raise self._crash
+        if orders.is_last:
+            await verification.close()
+            self._copies.close()
+        done, self._done = self._done, []
+        rewards, verification.rewards.new_values = verification.rewards.new_values, []
+        return VerifyReport(
+            done=done,
+            is_hungry=len(self._tasks) < UNITS_AT_ONCE,
+            has_ended=orders.is_last,
+            summary=verification.summary(),
+            rewards=rewards,
+            busy=verification.judge.counters.busy,
+        )
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        unit = self._tasks.pop(task)
+        self._changed.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._crash = self._crash or error
+        else:
+            self._done.append(unit)
