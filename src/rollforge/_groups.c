@@ -428,7 +428,7 @@ static PyObject *count_below(PyObject *module, PyObject *arguments) {
         Py_END_ALLOW_THREADS
         PyObject *number = PyLong_FromLongLong(count);
         if (number == NULL) Py_CLEAR(found);
-        else PyList_SET_ITEM(found, i, number);
+        else if (PyList_SetItem(found, i, number) < 0) Py_CLEAR(found);
     }
     PyBuffer_Release(&values);
     PyBuffer_Release(&edges);

@@ -21,7 +21,7 @@ from rollforge.buffer.batch import ON_FULL, Batch, BufferFull, BufferOptions, Le
 from rollforge.buffer.database import Database, Row, connect
 from rollforge.buffer.owner import is_dead, own_name
 from rollforge.buffer.samplers import Draw, Query, Sampler, Waiting, find_sampler
-from rollforge.errors import UsageError
+from rollforge.errors import DataError, UsageError
 from rollforge.experience import Experience, from_bytes, to_bytes
 from rollforge.records import from_json, to_json
 from rollforge.registry import did_you_mean
@@ -51,10 +51,10 @@ _POLL_SECONDS = 0.02
 _LONGEST_POLL_SECONDS = 0.5
 
 
-def open_buffer(place: str | Path, **options: Any) -> Buffer:
+def open_buffer(address: str | Path, **options: Any) -> Buffer:
     """The buffer at a path or a `postgresql://` URL, made if it is not there. Options are those of
     `BufferOptions`."""
-    return Buffer(connect(place), BufferOptions(**options))
+    return Buffer(connect(address), BufferOptions(**options))
 
 
 class Buffer:
@@ -109,7 +109,7 @@ class Buffer:
                     taken = self._make_room(len(unknown))
                     new = self._insert(unknown[:taken])
                 return unknown[taken:], new
-            except Exception as error:
+            except Exception as error:  # drivers differ; the database says which may be tried again
                 if not self._database.retryable(error) or time.monotonic() >= given_up_at:
                     raise
                 time.sleep(_LONGEST_POLL_SECONDS)
@@ -134,11 +134,11 @@ class Buffer:
     def _without_known(self, rows: list[Row]) -> list[Row]:
         """The rows whose ids are new. A known one that still waits is renewed: its group may have grown since."""
         sql = "select uid from experiences where uid {ids}"
-        known = {row[0] for row in self._database.rows(sql, (), [row[0] for row in rows])}
-        again = [row for row in rows if row[0] in known]
+        stored_ids = {row[0] for row in self._database.rows(sql, (), [row[0] for row in rows])}
+        again = [row for row in rows if row[0] in stored_ids]
         self._database.many(_RENEW, [(*row[1:7], row[9], row[0]) for row in again])
         self._add({"duplicates": len(again)})
-        return [row for row in rows if row[0] not in known]
+        return [row for row in rows if row[0] not in stored_ids]
 
     def _make_room(self, wanted: int) -> int:
         """How many may go in now, after evicting if that is the rule."""
@@ -152,9 +152,9 @@ class Buffer:
         order = "id" if self.options.on_full == "evict-oldest" else "priority, id"
         surplus = min(wanted, capacity) - free
         sql = f"select id from experiences where state = 0 order by {order} limit ?"
-        found = [row[0] for row in self._database.rows(sql, (surplus,))]
-        self._drop(found, "evicted")
-        return free + len(found)
+        ids = [row[0] for row in self._database.rows(sql, (surplus,))]
+        self._drop(ids, "evicted")
+        return free + len(ids)
 
     def _drop(self, ids: Sequence[int], counter: str) -> None:
         if ids:
@@ -218,11 +218,16 @@ class Buffer:
             sql = "select id, uses, created, body from experiences where id {ids}"
             rows = self._database.rows(sql, (), ids)
             counters = self.counters()
-        found = {row[0]: _experience(row) for row in rows}
+        experience_by_id = {row[0]: _experience(row) for row in rows}
+        if len(experience_by_id) < len(ids):
+            raise DataError(
+                f"the buffer is damaged: {len(ids) - len(experience_by_id)} of {len(ids)} claimed experiences cannot be found",
+                hint="fill another one from the run: rollforge experiences RUN --buffer NEW.db",
+            )
         return Batch(
             token=token,
             ids=ids,
-            experiences=[found[row] for row in ids],
+            experiences=[experience_by_id[row] for row in ids],
             version=version,
             waited=waited,
             claimed_at=now,
@@ -307,19 +312,19 @@ class Buffer:
     def counters(self) -> dict[str, int]:
         """Waiting, claimed and done now; appended, acknowledged, duplicates, evicted and stale since it was
         made."""
-        kept = dict.fromkeys(COUNTERS, 0)
+        count_by_name = dict.fromkeys(COUNTERS, 0)
         for name, value in self._database.rows("select name, value from counters"):
-            if name in kept:
-                kept[name] = int(value)
-        return kept
+            if name in count_by_name:
+                count_by_name[name] = int(value)
+        return count_by_name
 
     def __len__(self) -> int:
         """How many wait."""
         return self._counter("waiting")
 
     def _counter(self, name: str) -> int:
-        found = self._database.rows("select value from counters where name = ?", (name,))
-        return int(found[0][0]) if found else 0
+        rows = self._database.rows("select value from counters where name = ?", (name,))
+        return int(rows[0][0]) if rows else 0
 
     def _add(self, delta_by_counter: dict[str, int]) -> None:
         self._database.many(_COUNT, [(name, delta) for name, delta in delta_by_counter.items() if delta])
@@ -343,6 +348,12 @@ def _lease_lost(batch: Batch) -> LeaseLost:
 
 
 def _experience(row: Row) -> Experience:
-    experience = from_bytes(bytes(row[3]))
+    try:
+        experience = from_bytes(bytes(row[3]))
+    except (TypeError, ValueError, DataError) as error:  # a body of another type, or of other bytes
+        raise DataError(
+            f"the buffer is damaged: experience {row[0]!r}: {error}",
+            hint="fill another one from the run: rollforge experiences RUN --buffer NEW.db",
+        ) from error
     experience.uses, experience.created = row[1], row[2]
     return experience

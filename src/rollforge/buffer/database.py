@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from rollforge.errors import UsageError
+from rollforge.errors import DataError, UsageError
 from rollforge.records import to_json
 
 Row = tuple[Any, ...]
@@ -55,9 +55,9 @@ class Database(Protocol):
         """Give the connection back."""
 
 
-def connect(place: str | Path) -> Database:
+def connect(address: str | Path) -> Database:
     """The database at a path or a `postgresql://` URL, its tables made if they are not there."""
-    text = str(place)
+    text = str(address)
     if text.startswith(("postgresql://", "postgres://")):
         return PostgresDatabase(text)
     if "://" in text and not text.startswith("sqlite:///"):
@@ -69,6 +69,7 @@ class SqliteDatabase:
     """A file. Commits are synced to disk: they survive power loss, and one sync serves a whole batch."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._connection = sqlite3.connect(
@@ -83,25 +84,45 @@ class SqliteDatabase:
             self._connection.execute("pragma synchronous = full")
             tables = _TABLES.format(serial="integer primary key autoincrement", blob="blob")
             self._connection.executescript(tables)
-        except sqlite3.DatabaseError as error:
+        except (
+            sqlite3.DatabaseError,
+            UnicodeDecodeError,
+        ) as error:  # sqlite's own messages quote the file's bytes
             self._connection.close()
             raise UsageError(f"{path}: not a buffer: {error}", hint="name another file") from error
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        self._connection.execute("begin immediate")
+        with self._damage_named():
+            self._connection.execute("begin immediate")
         try:
             yield
         except BaseException:
-            self._connection.execute("rollback")
+            with suppress(sqlite3.DatabaseError):  # in a damaged file, that too may fail
+                self._connection.execute("rollback")
             raise
-        self._connection.execute("commit")
+        with self._damage_named():
+            self._connection.execute("commit")
+
+    @contextmanager
+    def _damage_named(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            if self.retryable(error):
+                raise
+            raise DataError(
+                f"{self._path}: the buffer cannot be read or written: {error}",
+                hint="fill another one from the run: rollforge experiences RUN --buffer NEW.db",
+            ) from error
 
     def rows(self, sql: str, values: Sequence[Any] = (), ids: Sequence[int | str] | None = None) -> list[Row]:
-        return self._run(sql, values, ids).fetchall()
+        with self._damage_named():
+            return self._run(sql, values, ids).fetchall()
 
     def change(self, sql: str, values: Sequence[Any] = (), ids: Sequence[int | str] | None = None) -> int:
-        return self._run(sql, values, ids).rowcount
+        with self._damage_named():
+            return self._run(sql, values, ids).rowcount
 
     def _run(self, sql: str, values: Sequence[Any], ids: Sequence[int | str] | None) -> sqlite3.Cursor:
         if ids is not None:
@@ -113,7 +134,8 @@ class SqliteDatabase:
         return isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
 
     def many(self, sql: str, values: Sequence[Row]) -> int:
-        return self._connection.executemany(sql, values).rowcount if values else 0
+        with self._damage_named():
+            return self._connection.executemany(sql, values).rowcount if values else 0
 
     def close(self) -> None:
         self._connection.close()
@@ -163,8 +185,8 @@ class PostgresDatabase:
             yield
 
     def rows(self, sql: str, values: Sequence[Any] = (), ids: Sequence[int | str] | None = None) -> list[Row]:
-        found: list[Row] = self._run(sql, values, ids).fetchall()
-        return found
+        rows: list[Row] = self._run(sql, values, ids).fetchall()
+        return rows
 
     def change(self, sql: str, values: Sequence[Any] = (), ids: Sequence[int | str] | None = None) -> int:
         return int(self._run(sql, values, ids).rowcount)

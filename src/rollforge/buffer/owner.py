@@ -18,8 +18,8 @@ def own_name() -> str:
 
 def is_dead(owner: str) -> bool:
     """Whether a claimant is certainly gone: it ran on this machine and does not any more."""
-    place, _, start = owner.rpartition(":")
-    host, _, process = place.rpartition(":")
+    host_and_process, _, start = owner.rpartition(":")
+    host, _, process = host_and_process.rpartition(":")
     if host != socket.gethostname() or not Path("/proc/self/stat").exists():
         return False
     return _start_of(int(process)) != start

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 import numpy as np
@@ -68,7 +68,7 @@ def write_trinity(path: str | Path, experiences: Iterable[Experience], *, table:
         DataError: an experience has no token ids or no logprobs, which Trinity asserts.
     """
     _check_table(table)
-    rows = [_to_columns(experience, place) for place, experience in enumerate(experiences)]
+    rows = [_to_columns(experience, number) for number, experience in enumerate(experiences)]
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(
@@ -80,12 +80,12 @@ def write_trinity(path: str | Path, experiences: Iterable[Experience], *, table:
             f'create table if not exists "{table}_blob" (id integer primary key, experience_bytes blob)'
         )
         for columns, blob in rows:
-            found = connection.execute(
+            cursor = connection.execute(
                 f'insert into "{table}" (timestamp, task_id, run_id, msg_id, model_version, reward, consumed)'
                 " values (?, ?, ?, ?, ?, ?, 0)",
                 columns,
             )
-            connection.execute(f'insert into "{table}_blob" values (?, ?)', (found.lastrowid, blob))
+            connection.execute(f'insert into "{table}_blob" values (?, ?)', (cursor.lastrowid, blob))
     return len(rows)
 
 
@@ -121,7 +121,7 @@ def _check_table(table: str) -> None:
         raise UsageError(f"{table!r} is no table name")
 
 
-def _to_columns(experience: Experience, place: int) -> tuple[tuple[Any, ...], bytes]:
+def _to_columns(experience: Experience, position: int) -> tuple[tuple[Any, ...], bytes]:
     if experience.tokens is None or experience.prompt_length is None:
         raise DataError(
             f"experience {experience.id} has no token ids; Trinity cannot train on text alone",
@@ -131,8 +131,8 @@ def _to_columns(experience: Experience, place: int) -> tuple[tuple[Any, ...], by
         raise DataError(f"experience {experience.id} has no logprobs, which Trinity needs beside a reward")
     batch, _, task = experience.task.rpartition("/")
     run = experience.run.rpartition("/")[2]
-    run_number = int(run) if run.isdecimal() else place
-    suffix = f"{place:06x}"
+    run_number = int(run) if run.isdecimal() else position
+    suffix = f"{position:06x}"
     item = {
         "eid": {
             "batch": batch or "rollforge",
@@ -199,6 +199,14 @@ def _tensors(experience: Experience) -> dict[str, NDArray[Any]]:
     return {name: array for name, array in arrays.items() if array is not None}
 
 
+class _ArrayJson(TypedDict):
+    """Where an array is in a safetensors block."""
+
+    dtype: str
+    shape: list[int]
+    data_offsets: list[int]
+
+
 def _frame(item: JsonObject, tensors: Mapping[str, NDArray[Any]]) -> bytes:
     metadata = pickle.dumps({"version": VERSION, "num_items": 1, "items": [item]}, protocol=4)
     block = _to_safetensors({f"0:{name}": array for name, array in tensors.items()})
@@ -206,12 +214,12 @@ def _frame(item: JsonObject, tensors: Mapping[str, NDArray[Any]]) -> bytes:
 
 
 def _to_safetensors(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    header: JsonObject = {}
+    header: dict[str, _ArrayJson] = {}
     data = b""
     for name, array in arrays.items():
         raw = np.ascontiguousarray(array).tobytes()
-        place = [len(data), len(data) + len(raw)]
-        header[name] = {"dtype": _NAMES[array.dtype], "shape": list(array.shape), "data_offsets": place}
+        offsets = [len(data), len(data) + len(raw)]
+        header[name] = {"dtype": _NAMES[array.dtype], "shape": list(array.shape), "data_offsets": offsets}
         data += raw
     text = to_json(header)
     text += b" " * (-len(text) % 8)
@@ -224,7 +232,7 @@ def _from_safetensors(block: bytes) -> dict[str, NDArray[Any]]:
     (length,) = struct.unpack_from("<Q", block)
     if length > len(block) - 8:
         raise DataError("the blob's arrays are cut off")
-    header: JsonObject = from_json(block[8 : 8 + length])
+    header: dict[str, _ArrayJson] = from_json(block[8 : 8 + length])
     data = memoryview(block)[8 + length :]
     arrays: dict[str, NDArray[Any]] = {}
     for name, entry in header.items():

@@ -5,12 +5,12 @@ viewer receives the same marks as JSON. Colours are CSS classes, so a page decid
 """
 
 from rollforge.charts.bars import Bar, bar_chart, column_chart
+from rollforge.charts.dots import Interval, interval_chart
 from rollforge.charts.heat import Cell, heat_map, sample_strip
-from rollforge.charts.intervals import Interval, interval_chart
 from rollforge.charts.lines import MarkedStretch, Point, Series, line_chart
 from rollforge.charts.scales import clock, clock_ticks, percent, rounded_up, short
 from rollforge.charts.scene import Dot, Line, Mark, Path, Rect, Scene, TextMark
-from rollforge.charts.svg import chart_style, to_svg
+from rollforge.charts.svg import chart_style, to_data_uri, to_image, to_svg
 
 __all__ = [
     "Bar",
@@ -38,5 +38,7 @@ __all__ = [
     "rounded_up",
     "sample_strip",
     "short",
+    "to_data_uri",
+    "to_image",
     "to_svg",
 ]

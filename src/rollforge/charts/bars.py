@@ -38,7 +38,7 @@ def column_chart(
     missing: Bar | None = None,
     height: float = 230,
 ) -> Scene:
-    """A histogram: one column per bin between `edges`; `missing` stands apart at the right, never at zero."""
+    """A histogram: one column per bin between `edges`; `missing` is a separate column at the right, never part of zero."""
     levels = levels_from_zero(
         max([bar.count for bar in bars] + ([missing.count] if missing else []), default=0), 4
     )
@@ -89,8 +89,8 @@ def bar_chart(bars: Sequence[Bar], *, title: str, description: str, unit: str = 
     right = max(left + 60, WIDTH - widest(notes) - 12)
     scale = Scale(0, max([bar.count for bar in bars], default=0) or 1, left, right)
     marks: list[Mark] = []
-    for place, (bar, words) in enumerate(zip(bars, notes, strict=True)):
-        y = 8 + place * ROW
+    for row, (bar, words) in enumerate(zip(bars, notes, strict=True)):
+        y = 8 + row * ROW
         end = scale(bar.count)
         marks.append(TextMark(x=left - 8, y=y + 14, text=bar.label, css="tick", anchor="end"))
         marks.append(

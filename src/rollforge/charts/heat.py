@@ -75,10 +75,12 @@ def sample_strip(
     description: str,
     legend: Mapping[str, str],
     tooltips: Sequence[str] = (),
+    conditions: Sequence[str] = (),
 ) -> Scene:
     """One column per task, one cell per sample, shaded by reward between 0 and 1; None is an unjudged sample.
 
-    Cells of one shade are one path, so that a strip of thousands of cells stays small. `legend` maps CSS classes to words.
+    Cells of one shade are one path, so that a strip of thousands of cells stays small. `legend` maps CSS classes to words;
+    `conditions` select the rollouts of each column.
     """
     left, top = 6.0, 8.0
     width = (WIDTH - 2 * left) / max(1, len(tasks))
@@ -95,8 +97,17 @@ def sample_strip(
     marks: list[Mark] = [Path(d="".join(cells), css=css) for css, cells in sorted(by_shade.items())]
     bottom = top + samples * size
     for column, words in enumerate(tooltips):
+        where = conditions[column] if conditions else ""
         marks.append(
-            Rect(x=left + column * width, y=top, width=width, height=samples * size, css="hover", title=words)
+            Rect(
+                x=left + column * width,
+                y=top,
+                width=width,
+                height=samples * size,
+                css="hover",
+                title=words,
+                where=where,
+            )
         )
     marks.append(TextMark(x=left, y=bottom + 16, text="hardest task", css="tick"))
     marks.append(TextMark(x=WIDTH - left, y=bottom + 16, text="easiest task", css="tick", anchor="end"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from msgspec import Struct
 
@@ -21,6 +22,8 @@ class Point(Struct, frozen=True):
     y: float | None
     ci: Sequence[float] | None = None
     title: str = ""
+    where: str = ""
+    """The condition over `rollouts` that selects what the point is about."""
 
 
 class Series(Struct, frozen=True, kw_only=True):
@@ -69,6 +72,8 @@ def line_chart(
         marks += _band(one, x, y)
     for one in series:
         marks += _line(one, x, y)
+    for one in series:
+        marks += _columns(one, x, area)
     marks += x_axis(area, x, x_ticks if x_ticks is not None else ticks(x.low, x.high), write_x, x_title)
     if named:
         marks += _names(series, x, y)
@@ -107,11 +112,11 @@ def _band(series: Series, x: Scale, y: Scale) -> list[Mark]:
     """The interval around the line; clipped to the axis."""
     marks: list[Mark] = []
     for run in _runs(series.points):
-        known = [(x(point.x), point.ci[0], point.ci[1]) for point in run if point.ci]
-        if len(known) < 2:
+        intervals = [(x(point.x), point.ci[0], point.ci[1]) for point in run if point.ci]
+        if len(intervals) < 2:
             continue
-        upper = [f"{at:.1f},{y(_clip(high, y)):.1f}" for at, _, high in known]
-        lower = [f"{at:.1f},{y(_clip(low, y)):.1f}" for at, low, _ in reversed(known)]
+        upper = [f"{at:.1f},{y(_clip(high, y)):.1f}" for at, _, high in intervals]
+        lower = [f"{at:.1f},{y(_clip(low, y)):.1f}" for at, low, _ in reversed(intervals)]
         marks.append(Path(d=f"M{' L'.join(upper + lower)} Z", css=f"band-{series.css}"))
     return marks
 
@@ -123,15 +128,42 @@ def _clip(value: float | None, scale: Scale) -> float:
 def _line(series: Series, x: Scale, y: Scale) -> list[Mark]:
     marks: list[Mark] = []
     for run in _runs(series.points):
-        places = [f"{x(point.x):.1f},{y(_clip(point.y, y)):.1f}" for point in run]
-        if len(places) > 1:
-            marks.append(Path(d=f"M{' L'.join(places)}", css=f"line-{series.css}"))
-        if series.has_dots or len(places) == 1:
+        points = [f"{x(point.x):.1f},{y(_clip(point.y, y)):.1f}" for point in run]
+        if len(points) > 1:
+            marks.append(Path(d=f"M{' L'.join(points)}", css=f"line-{series.css}"))
+        if series.has_dots or len(points) == 1:
             marks += [
-                Dot(x=x(point.x), y=y(_clip(point.y, y)), css=f"fill-{series.css}", title=point.title)
+                Dot(
+                    x=x(point.x),
+                    y=y(_clip(point.y, y)),
+                    css=f"fill-{series.css}",
+                    title=point.title,
+                    where=point.where,
+                )
                 for point in run
             ]
     return marks
+
+
+def _columns(series: Series, x: Scale, area: Frame) -> list[Mark]:
+    """For a line without dots: what each point is about, as a clear column as wide as the point's share of the axis."""
+    if series.has_dots or not any(point.where for point in series.points):
+        return []
+    xs = [x(point.x) for point in series.points]
+    edges = [area.left, *((one + two) / 2 for one, two in pairwise(xs)), area.right]
+    return [
+        Rect(
+            x=left,
+            y=area.top,
+            width=max(right - left, 0.5),
+            height=area.bottom - area.top,
+            css="hover",
+            title=point.title,
+            where=point.where,
+        )
+        for point, (left, right) in zip(series.points, pairwise(edges), strict=True)
+        if point.where
+    ]
 
 
 def _names(series: Sequence[Series], x: Scale, y: Scale) -> list[Mark]:
@@ -142,10 +174,8 @@ def _names(series: Sequence[Series], x: Scale, y: Scale) -> list[Mark]:
         if last is None:
             continue
         if x(last.x) < x.end - 30:  # the line ends inside the chart: the name goes below its last point
-            place = TextMark(
-                x=x(last.x) + 6, y=y(_clip(last.y, y)) + 14, text=one.name, css=f"name-{one.css}"
-            )
-            marks.append(place)
+            mark = TextMark(x=x(last.x) + 6, y=y(_clip(last.y, y)) + 14, text=one.name, css=f"name-{one.css}")
+            marks.append(mark)
         else:
             ends.append((y(_clip(last.y, y)) + 4, one))
     lowest = -LABEL_GAP

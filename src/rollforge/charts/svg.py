@@ -11,7 +11,8 @@ from html import escape
 from importlib import resources
 
 from rollforge.charts.scene import Dot, Line, Mark, Path, Rect, Scene, TextMark
-from rollforge.visible import visible
+from rollforge.text_safety.markup import Html, tag
+from rollforge.text_safety.visible import visible
 
 
 @cache
@@ -31,6 +32,21 @@ def to_svg(scene: Scene, name: str) -> str:
     return head + "".join(_mark(mark) for mark in scene.marks) + "</svg>"
 
 
+def to_data_uri(scene: Scene) -> str:
+    """The chart as an image with its own style, for pages that are not ours: no rule of either touches the other."""
+    from base64 import b64encode
+
+    drawn = to_svg(scene, "chart").replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    head, _, rest = drawn.partition(">")
+    data = f"{head}><style>{chart_style()}</style>{rest}".encode()
+    return "data:image/svg+xml;base64," + b64encode(data).decode()
+
+
+def to_image(scene: Scene) -> Html:
+    """An `img` element, isolated from the styles of the page around it."""
+    return tag("img", src=to_data_uri(scene), alt=scene.description, style="max-width: 640px; width: 100%")
+
+
 def _mark(mark: Mark) -> str:
     match mark:
         case Rect():
@@ -46,8 +62,8 @@ def _mark(mark: Mark) -> str:
             return _wrapped("path", f' d="{escape(mark.d)}"{_class(mark.css)}', mark.title)
         case TextMark():
             anchor = f' text-anchor="{mark.anchor}"' if mark.anchor != "start" else ""
-            place = f' x="{_number(mark.x)}" y="{_number(mark.y)}"'
-            return f"<text{place}{anchor}{_class(mark.css)}>{_text(mark.text)}</text>"
+            xy = f' x="{_number(mark.x)}" y="{_number(mark.y)}"'
+            return f"<text{xy}{anchor}{_class(mark.css)}>{_text(mark.text)}</text>"
 
 
 def _element(tag: str, numbers: dict[str, float], css: str, title: str) -> str:

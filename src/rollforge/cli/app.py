@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import inspect
 import os
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,6 +16,7 @@ import cyclopts
 from rollforge import __version__
 from rollforge.errors import UsageError
 from rollforge.registry import did_you_mean
+from rollforge.unread_options import refuse_unread
 
 if TYPE_CHECKING:
     from cyclopts.help import HelpPanel
@@ -76,10 +79,17 @@ COMMANDS = {
         "Print rollouts for reading: prompt, reasoning, tool calls and answer laid out, reward and numbers beside them.",
     ),
     "status": Verb("status:status", "Tell how far a run is: progress, rate, time left, failures by class."),
+    "merge": Verb(
+        "merge:merge", "Merge the shards of a run into one rollouts file, ordered by task and sample."
+    ),
     "eval": Verb("eval_:evaluate", "Evaluate a model on several task sets in one resumable run."),
     "bench": Verb(
         "bench:bench",
         "Benchmark several models or checkpoints over the same task sets, and say which is better.",
+    ),
+    "import": Verb(
+        "import_:import_",
+        "Make a run of another tool's log: inspect, verifiers or harbor. Missing rewards stay missing.",
     ),
     "experiences": Verb(
         "experiences:experiences",
@@ -88,7 +98,10 @@ COMMANDS = {
     "simulate": Verb(
         "simulate:simulate", "Serve a simulated, seeded, OpenAI-compatible model on loopback; no key, no GPU."
     ),
-    "init": Verb("init:init", "Write a starter file and a test that runs; files that exist are left alone."),
+    "init": Verb(
+        "init:init",
+        "Write a starter: a verifier with its test, an example folder, a skill file for coding agents; or print shell completion.",
+    ),
     "test-verifier": Verb(
         "test_verifier:test_verifier",
         "Test a verifier on the cases beside it: full reward, zero reward, malformed rows, determinism.",
@@ -96,6 +109,10 @@ COMMANDS = {
     "serve-verifier": Verb(
         "serve_verifier:serve_verifier",
         "Serve a verifier as a NeMo Gym resources server: /seed_session, /verify, /aggregate_metrics, /reverify_mode.",
+    ),
+    "rewards": Verb(
+        "rewards:rewards",
+        "Use a verifier as the reward of a trainer: print the adapter's path, or a file that the trainer loads.",
     ),
     "list": Verb("list_:list_members", "List the members of a family, with one line on each."),
 }
@@ -111,6 +128,13 @@ class Command(NamedTuple):
     """Flags that `-h` shows; empty means all."""
 
 
+ONE_RUN = {
+    "verify": "verify takes one run, and not also",
+    "merge": "merge takes one run of shards, and not also",
+}
+"""How commands that take a single run complain about a second word."""
+
+
 def load_command(verb: str) -> Command:
     """Import the command behind a verb of the table."""
     name, _, attribute = COMMANDS[verb].target.partition(":")
@@ -118,12 +142,22 @@ def load_command(verb: str) -> Command:
     return Command(getattr(module, attribute), module.EXAMPLE, frozenset(getattr(module, "COMMON", ())))
 
 
-def build_app(verb: str | None = None, *, shows_all: bool = False) -> cyclopts.App:
-    """Build the parser; only the command of `verb` is imported."""
+def version_text() -> str:
+    """The version, and which compiled modules this installation has; Python code does the work of those it lacks."""
+    from rollforge.runtime.native import MODULES, load_native
+
+    compiled = [name.removeprefix("rollforge.") for name in MODULES if load_native(name) is not None]
+    missing = [name.removeprefix("rollforge.") for name in MODULES if load_native(name) is None]
+    lines = [f"rollforge {__version__}", f"compiled modules: {', '.join(compiled) or 'none'}"]
+    return "\n".join(lines) + (f" (in Python instead: {', '.join(missing)})" if missing else "")
+
+
+def build_app(verb: str | None = None, *, shows_all: bool = False, words: Sequence[str] = ()) -> cyclopts.App:
+    """Build the parser; only the command of `verb` is imported. `words` are checked for options that nothing reads."""
     app = cyclopts.App(
         name="rollforge",
         help="From tasks to training-ready data: collect, verify, profile, check, prepare.",
-        version=__version__,
+        version=version_text,
         help_epilogue="Start here: rollforge demo",
         help_format="plaintext",
         help_flags=("--help", "-h", HELP_ALL),
@@ -137,7 +171,7 @@ def build_app(verb: str | None = None, *, shows_all: bool = False) -> cyclopts.A
         is_brief = bool(command.common) and not shows_all
         more = f"More options: rollforge {name} {HELP_ALL}\n\n" if is_brief else ""
         app.command(
-            command.function,
+            _reading_all(command.function, name, words),
             name=name,
             help=_prose(command.function),
             help_epilogue=f"{more}Example:\n  {_pasteable(command.example)}",
@@ -145,6 +179,45 @@ def build_app(verb: str | None = None, *, shows_all: bool = False) -> cyclopts.A
             sort_key=rank,
         )
     return app
+
+
+def _reading_all(function: Callable[..., object], verb: str, words: Sequence[str]) -> Callable[..., object]:
+    """Wrap a command: it refuses typed options that nothing would read with the values at hand."""
+
+    @functools.wraps(function)
+    def checked(*args: object, **options: object) -> object:
+        bound = inspect.signature(function).bind(*args, **options)
+        bound.apply_defaults()
+        refuse_unread(verb, *_typed(verb, words, bound.arguments))
+        return function(*args, **options)
+
+    return checked
+
+
+def _typed(
+    verb: str, words: Sequence[str], arguments: Mapping[str, object]
+) -> tuple[list[str], dict[str, object]]:
+    """Return the flags among the words, and the value of every flag and argument."""
+    value_by_name = _flattened(arguments)
+    typed = {word.partition("=")[0] for word in words if word.startswith("-")}
+    flags, values = [], {name.upper(): value for name, value in arguments.items()}
+    for one in build_app(verb)[verb].assemble_argument_collection():
+        if one.name.startswith("--") and one.parse:
+            values[one.name] = value_by_name.get(one.field_info.names[0])
+            if typed.intersection(one.names):
+                flags.append(one.name)
+    return flags, values
+
+
+def _flattened(arguments: Mapping[str, object]) -> dict[str, object]:
+    """Return the values of plain parameters, and of the fields of those that are groups of flags."""
+    values: dict[str, object] = {}
+    for name, value in arguments.items():
+        if dataclasses.is_dataclass(value):
+            values |= _flattened(vars(value))
+        else:
+            values[name] = value
+    return values
 
 
 def _default_text(value: object) -> str | None:
@@ -174,9 +247,9 @@ def run_app(words: Sequence[str], config_path: str | None = None) -> object:
     from rollforge.cli.render.console import help_console
 
     verb = words[0] if words and words[0] in COMMANDS else None
-    app = build_app(verb, shows_all=HELP_ALL in words)
+    app = build_app(verb, shows_all=HELP_ALL in words, words=words)
     app.config = _sources(app, verb, config_path)
-    is_help = not words or any(word.startswith("-") for word in words)
+    is_help = not words or not {"-h", "--help", HELP_ALL}.isdisjoint(words)  # nothing else loads rich
     try:
         return app(
             words,
@@ -232,11 +305,13 @@ def _check_variables(app: cyclopts.App, verb: str) -> None:
     """Refuse environment variables that are meant for this command and name none of its options."""
     prefix = _as_variable("rollforge", verb, "")
     arguments = app[verb].assemble_argument_collection()
-    known = [_as_variable("rollforge", verb, name) for argument in arguments for name in argument.names]
+    variables = [_as_variable("rollforge", verb, name) for argument in arguments for name in argument.names]
     for name in os.environ:
-        if name.startswith(prefix) and not any(name == one or name.startswith(f"{one}_") for one in known):
+        if name.startswith(prefix) and not any(
+            name == one or name.startswith(f"{one}_") for one in variables
+        ):
             raise UsageError(
-                f"{verb} has no option for the variable {name}{did_you_mean(name, known)}",
+                f"{verb} has no option for the variable {name}{did_you_mean(name, variables)}",
                 hint=f"see all options: rollforge {verb} {HELP_ALL}",
             )
 
@@ -248,7 +323,8 @@ def _as_variable(*words: str) -> str:
 def _complaint(error: cyclopts.CycloptsError, verb: str | None) -> str:
     """Describe a parse error with the names that the usage line uses."""
     if isinstance(error, cyclopts.UnusedCliTokensError) and error.unused_tokens:
-        return f"{verb or 'rollforge'} does not take {' '.join(error.unused_tokens)!r}"
+        what = ONE_RUN.get(verb or "", f"{verb or 'rollforge'} does not take")
+        return f"{what} {' '.join(error.unused_tokens)!r}"
     needed = _needed(error, verb) if verb else ""
     return f"{verb} needs {needed}" if needed else str(error)
 
@@ -258,6 +334,15 @@ def _way_out(error: cyclopts.CycloptsError, verb: str | None) -> str:
         return "see all commands: rollforge --help"
     if _needed(error, verb):
         return f"for example: {load_command(verb).example}"
+    unused = error.unused_tokens if isinstance(error, cyclopts.UnusedCliTokensError) else None
+    if unused and verb in ("collect", "eval", "bench") and not unused[0].startswith("-"):
+        return f"a task file is named with -i; for example: {load_command(verb).example}"
+    if unused and verb == "verify" and not unused[0].startswith("-"):
+        return (
+            f"the run comes first, the verifier follows --verifier; for example: {load_command(verb).example}"
+        )
+    if unused and verb == "merge" and not unused[0].startswith("-"):
+        return "several runs need no merging, most commands take them together: rollforge metrics RUN RUN"
     return f"see all options: rollforge {verb} --help"
 
 

@@ -22,8 +22,9 @@ import msgspec
 from rollforge.errors import RollforgeError, UsageError
 from rollforge.metrics.profiles import rename
 from rollforge.records import JsonFields, from_json, to_json
-from rollforge.redaction import SECRETS
 from rollforge.sinks import SINKS
+from rollforge.text_safety.outgoing import outgoing_bytes
+from rollforge.text_safety.redaction import SECRETS
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ def open_sinks(specs: Sequence[str], options: SinkOptions, *, profile: str = "ro
     """
     rename({}, profile)
     SECRETS.learn_words(specs)
-    options = msgspec.structs.replace(options, config=from_json(SECRETS.data(to_json(options.config))))
+    options = msgspec.structs.replace(options, config=from_json(outgoing_bytes(to_json(options.config))))
     started: list[tuple[str, Sink]] = []
     try:
         for spec in dict.fromkeys(specs):
@@ -88,7 +89,7 @@ def open_sinks(specs: Sequence[str], options: SinkOptions, *, profile: str = "ro
             sink = SINKS.load(name)(msgspec.structs.replace(options, target=target or None))
             _start(name, sink)
             started.append((name, sink))
-    except BaseException:
+    except BaseException:  # also when interrupted: the sinks that were started are closed
         for name, sink in started:
             _quietly_close(name, sink)
         raise
@@ -100,7 +101,7 @@ def _start(name: str, sink: Sink) -> None:
         sink.start()
     except RollforgeError:
         raise
-    except Exception as error:
+    except Exception as error:  # a sink's library may raise anything; the message names it
         raise UsageError(
             f"the sink {name!r} cannot start: {type(error).__name__}: {error}",
             hint=f"leave it out, or see docs/sinks.md for what {name} needs",

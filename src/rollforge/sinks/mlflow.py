@@ -41,9 +41,11 @@ class MlflowSink:
             self._ask_server()
         self._options.directory.mkdir(parents=True, exist_ok=True)
         self._client = MlflowClient(tracking_uri=self.uri)
-        found = self._client.get_experiment_by_name("rollforge")
+        existing = self._client.get_experiment_by_name("rollforge")
         experiment = (
-            found.experiment_id if found else self._client.create_experiment("rollforge", self._artifacts())
+            existing.experiment_id
+            if existing
+            else self._client.create_experiment("rollforge", self._artifacts())
         )
         self._run_id = self._client.create_run(experiment, run_name=self._options.run).info.run_id
         params = [
@@ -53,7 +55,7 @@ class MlflowSink:
             self._client.log_batch(self._run_id, params=params[start : start + 100])
 
     def _ask_server(self) -> None:
-        """MLflow itself asks again for minutes before it says that nobody is there."""
+        """MLflow itself retries for minutes before it reports that no server answers."""
         import requests
 
         try:

@@ -14,8 +14,8 @@ from typing import Any
 
 from rollforge.errors import UsageError
 from rollforge.metrics.names import safe_name
+from rollforge.runtime.web_guard import WebGuard
 from rollforge.sinks.base import SinkOptions, need_extra
-from rollforge.web_guard import WebGuard
 
 DEFAULT_ADDRESS = "127.0.0.1:9464"
 

@@ -8,7 +8,7 @@ They test detectors (rollforge's own, and yours): a healthy run should get no er
 """
 
 from rollforge.testing.defects import DEFECTS, Defect, sick_run
-from rollforge.testing.rows import Shape
+from rollforge.testing.made_rows import Shape
 from rollforge.testing.runs import MadeRun, healthy_run, varied_shape
 
 __all__ = ["DEFECTS", "Defect", "MadeRun", "Shape", "healthy_run", "sick_run", "varied_shape"]

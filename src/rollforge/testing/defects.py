@@ -11,8 +11,19 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rollforge.checks.evidence import ProbeOutcome
-from rollforge.testing.rows import COPY, ECHO, EMPTY, ERROR, NEAR_COPY, NORMAL, REFUSAL, TRICK, Array, Shape
+from rollforge.checks.building_blocks.evidence_source import ProbeOutcome
+from rollforge.testing.made_rows import (
+    COPY,
+    ECHO,
+    EMPTY,
+    ERROR,
+    NEAR_COPY,
+    NORMAL,
+    REFUSAL,
+    TRICK,
+    Array,
+    Shape,
+)
 from rollforge.testing.runs import MadeRun, healthy_run, rehash, varied_shape
 
 Rng = np.random.Generator
@@ -246,7 +257,7 @@ def _cannot_extract(run: MadeRun, rng: Rng) -> None:
 
 @_defect("cannot-extract-alone", "missed-answers", "warning", is_short=False, kind="binary")
 def _cannot_extract_alone(run: MadeRun, rng: Rng) -> None:
-    """Nothing else on disk speaks of it."""
+    """Nothing else on disk mentions it."""
     _cannot_extract(run, rng)
     run.metrics = ["format_score"]
 

@@ -15,9 +15,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from rollforge.checks.evidence import About, Evidence
-from rollforge.records import JsonFields
-from rollforge.testing.rows import (
+from rollforge.checks.building_blocks.evidence import Evidence
+from rollforge.checks.building_blocks.evidence_source import About
+from rollforge.json_shapes import RowJson
+from rollforge.testing.made_rows import (
     COPY,
     ECHO,
     EMPTY,
@@ -89,7 +90,7 @@ class MadeRun(RunData):
         for row in rows:
             yield msgspec.json.encode(row_of(self, row))
 
-    def task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, JsonFields]]:
+    def task_rows(self, tasks: Sequence[int]) -> Iterator[tuple[int, RowJson]]:
         if self.shape.form == "collected":
             yield from ((task, task_of(self, task)) for task in tasks)
 
@@ -100,18 +101,18 @@ class MadeRun(RunData):
 
     def write(self, folder: str | Path) -> Path:
         """The run as files in `folder`; returns the rollouts file."""
-        place = Path(folder)
-        place.mkdir(parents=True, exist_ok=True)
-        with (place / "rollouts.jsonl").open("wb") as file:
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        with (target / "rollouts.jsonl").open("wb") as file:
             for row in range(len(self)):
                 file.write(msgspec.json.encode(row_of(self, row)) + b"\n")
         if self.shape.form != "collected":
-            return place / "rollouts.jsonl"
-        with (place / "rollouts_tasks.jsonl").open("wb") as file:
+            return target / "rollouts.jsonl"
+        with (target / "rollouts_tasks.jsonl").open("wb") as file:
             for task in range(self.shape.tasks):
                 file.write(msgspec.json.encode(task_of(self, task)) + b"\n")
-        (place / "rollouts_run.json").write_bytes(msgspec.json.encode(manifest_of(self)))
-        return place / "rollouts.jsonl"
+        (target / "rollouts_run.json").write_bytes(msgspec.json.encode(manifest_of(self)))
+        return target / "rollouts.jsonl"
 
 
 def varied_shape(

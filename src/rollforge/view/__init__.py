@@ -4,6 +4,6 @@ The server answers from the index and reads text only for what is on the screen.
 page as text, never as markup, and no request names a path.
 """
 
-from rollforge.view.server import ViewOptions, make_app, serve
+from rollforge.view.viewer_server import ViewOptions, make_app, serve
 
 __all__ = ["ViewOptions", "make_app", "serve"]

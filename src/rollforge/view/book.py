@@ -6,30 +6,42 @@ the index's own checks, so that it can read the run and nothing else.
 
 from __future__ import annotations
 
-import math
+import hashlib
+import shlex
 from collections import OrderedDict
-from collections.abc import Sequence
-from decimal import Decimal
-from pathlib import Path
+from collections.abc import Collection, Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rollforge.conversations.turns import Turn, read_row, turns_of
+from rollforge.conversations.turns import Turn, turns_of
 from rollforge.errors import UsageError
-from rollforge.index import Index, open_index
-from rollforge.records import JsonFields
-from rollforge.steps.show import SUSPICION
+from rollforge.index import Index, ints, open_index
+from rollforge.json_shapes import RowJson
+from rollforge.records import PARAMS_KEY
+from rollforge.review.labels import label_queue
 from rollforge.store import RunFiles
-from rollforge.visible import visible
+from rollforge.store.reading import read_row
+from rollforge.store.rollout_parts import parts_of
+from rollforge.text_safety.visible import visible
+from rollforge.view.groups import TaskGroups, read_groups
+from rollforge.view.opened import (
+    PIECE,
+    Opened,
+    advantage_of,
+    heads_of,
+    image_of,
+    images_of,
+    inline_verdict,
+    plain,
+    shown_fields,
+    tokens_of,
+)
+from rollforge.view.suspects import Suspects
 
 Rows = NDArray[np.int32]
-
-PIECE = 64 << 10
-"""Characters of one piece of text; a reader asks for the next."""
 
 MOST_ROWS = 500
 """Rows of one page of a list."""
@@ -61,33 +73,6 @@ class Page(Struct, frozen=True, kw_only=True):
     """The command line that gives the same rows."""
 
 
-class TurnHead(Struct, frozen=True, kw_only=True):
-    """One turn of a rollout: its first piece, and how long it is."""
-
-    kind: str
-    title: str
-    text: str
-    chars: int
-
-
-class Opened(Struct, frozen=True, kw_only=True):
-    """One rollout for the reader."""
-
-    row: int
-    facts: JsonFields
-    why: Sequence[str]
-    """What is suspicious about it."""
-    turns: Sequence[TurnHead]
-    task: JsonFields
-    """The task's own fields."""
-    verdicts: Sequence[JsonFields]
-    siblings: Sequence[Sequence[Any]]
-    """(row, sample, reward) of the rollouts of the same task."""
-    raw_bytes: int
-    tokens: Sequence[Any] = ()
-    """(text, logprob) per token where they were captured, at most `MOST_TOKENS`."""
-
-
 class SuspiciousRow(Struct, frozen=True, kw_only=True):
     """A rollout worth reading, and why."""
 
@@ -99,7 +84,16 @@ class SuspiciousRow(Struct, frozen=True, kw_only=True):
     why: Sequence[str]
 
 
-MOST_TOKENS = 4000
+class Group(Struct, frozen=True, kw_only=True):
+    """The rollouts of one task."""
+
+    task: int
+    mean: float | None
+    contradictions: int
+    samples: Sequence[tuple[int, int, float | None]]
+    """(row, sample, reward)"""
+    twins: Sequence[int] | None = None
+    """The rows of two samples with the same answer and different rewards, the better one first."""
 
 
 class Book:
@@ -108,30 +102,35 @@ class Book:
     def __init__(self, path: str, *, verifier: str | None = None) -> None:
         self.path, self.verifier = path, verifier
         self._orders: OrderedDict[tuple[str, str], Rows] = OrderedDict()
-        self._kept: NDArray[np.int32] | None = None
-        self.index: Index = open_index(path, verifier=verifier)
+        self._tasks: TaskGroups | None = None
+        self._long: tuple[int, list[Turn]] | None = None
+        self.index: Index = _open(path, verifier)
         self.files: RunFiles = self.index.runs[0]
         self.name = self.files.name
+        self.suspects = Suspects(self.index, self.files, lambda: self.tasks.twins)
         self._state = self.state()
 
     def state(self) -> str:
-        """Changes when a file of the run does: sizes and times, without reading anything."""
-        found = (
-            path.stat()
-            for path in (self.files.rollouts, self.files.verdicts, self.files.failures)
-            if path.exists()
-        )
-        return "-".join(f"{one.st_size}.{one.st_mtime_ns}" for one in found)
+        """Changes when a file of the run or of one of its shards does: sizes and times, without reading anything."""
+        parts = parts_of(self.files)
+        sizes = [
+            f"{part.size()}.{part.path.stat().st_mtime_ns}"
+            for part in (*parts.rollouts, *parts.verdicts, *parts.failures)
+        ]
+        # The files of hundreds of shards would make a long tag.
+        return "-".join(sizes) if len(sizes) <= 3 else hashlib.sha256("-".join(sizes).encode()).hexdigest()
 
     def refresh(self) -> None:
         """Take in what was appended since the run was opened; the index is extended, not built anew."""
         now = self.state()
         if now == self._state:
             return
-        opened = open_index(self.path, verifier=self.verifier)
+        opened = _open(self.path, self.verifier)
         self.index.close()
-        self.index, self._state, self._kept = opened, now, None
+        self.index, self._state = opened, now
+        self.suspects = Suspects(opened, self.files, lambda: self.tasks.twins)
         self._orders.clear()
+        self._tasks = self._long = None
 
     def close(self) -> None:
         """Let go of the files."""
@@ -145,22 +144,26 @@ class Book:
 
     def columns(self) -> list[str]:
         """Columns that a list can show, the usual ones first."""
-        known = self.index.columns("rollouts")
-        first = [name for name in FIRST_COLUMNS if name in known]
+        index_columns = self.index.columns("rollouts")
+        first = [name for name in FIRST_COLUMNS if name in index_columns]
         return first + [
-            name for name in known if name not in first and name not in ("row", "offset", "length", "file")
+            name
+            for name in index_columns
+            if name not in first and name not in ("row", "offset", "length", "file")
         ]
 
     def order(self, where: str = "", sort: str = "") -> Rows:
         """The row numbers that a filter keeps, in the order asked for; remembered."""
         key = where, sort
+        if not where and not sort and not self.index.duplicate_count:
+            return np.arange(len(self.index), dtype=np.int32)
         if key not in self._orders:
             condition = f" WHERE {self.index.checked(where)}" if where else ""
             by = f"{self.index.checked_order(sort)}, row" if sort else "row"
-            found = self.index.select(
+            ordered = self.index.select(
                 f"SELECT row FROM rollouts{condition} ORDER BY {by}", label=_label(where, sort)
             )
-            self._orders[key] = np.asarray(found.column(0).to_numpy(zero_copy_only=False), dtype=np.int32)
+            self._orders[key] = ints(ordered.column(0)).astype(np.int32)
             while len(self._orders) > ORDERS_KEPT:
                 self._orders.popitem(last=False)
         self._orders.move_to_end(key)
@@ -168,21 +171,22 @@ class Book:
 
     def page(self, columns: Sequence[str], where: str, sort: str, start: int, count: int) -> Page:
         """Part of a list."""
-        known = set(self.columns())
-        chosen = [name for name in columns if name in known] or [
-            name for name in FIRST_COLUMNS if name in known
+        offered_columns = set(self.columns())
+        chosen = [name for name in columns if name in offered_columns] or [
+            name for name in FIRST_COLUMNS if name in offered_columns
         ]
         order = self.order(where, sort)
         wanted = order[max(0, start) : max(0, start) + min(count, MOST_ROWS)]
-        words = ["rollforge show", self.name]
-        words += ["--where", repr(where)] if where else []
-        words += ["--sort", repr(sort)] if sort else []
+        words = ["rollforge", "show", self.name, "--limit", str(max(1, len(order)))]
+        words += ["--where", where] if where else []
+        words += ["--sort", sort] if sort else []
+        words += ["--verifier", self.verifier] if self.verifier else []
         return Page(
             total=len(order),
             start=start,
             columns=chosen,
             rows=self._read_columns(wanted, chosen),
-            command=" ".join(words),
+            command=shlex.join(words),
         )
 
     def _read_columns(self, rows: Rows, columns: Sequence[str]) -> list[list[Any]]:
@@ -199,208 +203,184 @@ class Book:
         }
         return [by_row[row] for row in rows.tolist() if row in by_row]
 
-    def place(self, row: int, where: str, sort: str) -> int | None:
-        """Where a row stands in a list."""
-        found = np.flatnonzero(self.order(where, sort) == row)
-        return int(found[0]) if len(found) else None
+    def position(self, row: int, where: str, sort: str) -> int | None:
+        """The position of a row in a list."""
+        positions = np.flatnonzero(self.order(where, sort) == row)
+        return int(positions[0]) if len(positions) else None
 
     # Suspicion
 
     def suspicious(self, start: int, count: int) -> tuple[int, list[SuspiciousRow]]:
         """Rollouts that deserve a look, most suspicious first: (how many, a stretch of them)."""
-        kept = self._suspicion()
-        chosen = kept[max(0, start) : max(0, start) + min(count, MOST_ROWS)]
-        found = self._read_columns(chosen[:, 0], ("task", "rollout", "reward"))
-        facts = {one[0]: one[1:] for one in found}
-        reasons = list(SUSPICION)
-        return len(kept), [
+        table = self.suspects.table()
+        chosen = table[max(0, start) : max(0, start) + min(count, MOST_ROWS)]
+        facts = {one[0]: one[1:] for one in self._read_columns(chosen[:, 0], ("task", "rollout", "reward"))}
+        return len(table), [
             SuspiciousRow(
                 row=row,
                 task=facts[row][0],
                 rollout=facts[row][1],
                 reward=facts[row][2],
                 score=score,
-                why=[reason for place, reason in enumerate(reasons) if bits >> place & 1],
+                why=self.suspects.reasons(row, bits),
             )
             for row, score, bits in chosen.tolist()
             if row in facts
         ]
 
-    def _suspicion(self) -> NDArray[np.int32]:
-        """(row, score, reasons as bits), most suspicious first; kept beside the index until the run changes."""
-        if self._kept is None:
-            path = self.files.index / f"suspicion-{self.index.digest}.npy"
-            self._kept = _load(path) if path.is_file() else self._score(path)
-        return self._kept
-
-    def _score(self, path: Path) -> NDArray[np.int32]:
-        tests = list(SUSPICION.values())
-        score = " + ".join(f"{weight} * CAST(coalesce({test}, false) AS INT)" for weight, test in tests)
-        bits = " + ".join(
-            f"{1 << place} * CAST(coalesce({test}, false) AS INT)" for place, (_, test) in enumerate(tests)
-        )
-        table = self.index.select(
-            f"SELECT row, {score} AS score, {bits} AS bits FROM ("
-            "SELECT r.*, s.task IS NOT NULL AS same_answer_other_reward FROM rollouts r LEFT JOIN ("
-            "SELECT task, answer_hash FROM rollouts WHERE reward IS NOT NULL AND answer_hash IS NOT NULL "
-            "GROUP BY task, answer_hash HAVING max(reward) > min(reward)) s "
-            "ON r.task = s.task AND r.answer_hash = s.answer_hash AND r.reward IS NOT NULL"
-            ") WHERE score > 0 ORDER BY score DESC, row"
-        )
-        columns = [
-            np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int32) for column in table.columns
-        ]
-        found = np.stack(columns, axis=1) if table.num_rows else np.zeros((0, 3), dtype=np.int32)
-        for old in path.parent.glob("suspicion-*.npy"):
-            old.unlink(missing_ok=True)
-        np.save(path, found, allow_pickle=False)
-        return found
+    def queue(
+        self, kind: str, *, seed: int, done: Collection[tuple[int, int]], count: int
+    ) -> list[tuple[int, int, int]]:
+        """The next rollouts to label as (row, task, rollout); suspicious ones in the order of the page of that name."""
+        if kind != "suspicious":
+            return label_queue(self.index, kind, seed=seed, done=done, count=count)
+        entries: list[tuple[int, int, int]] = []
+        start, total = 0, 1
+        while start < total and len(entries) < count:
+            total, rows = self.suspicious(start, MOST_ROWS)
+            entries += [
+                (one.row, one.task, one.rollout)
+                for one in rows
+                if one.reward is not None and (one.task, one.rollout) not in done
+            ]
+            start += MOST_ROWS
+        return entries[:count]
 
     # One rollout
 
     def open(self, row: int) -> Opened:
         """A rollout with the first piece of each turn."""
-        line = self._line(row)
         table = self.index.select(f"SELECT * FROM rollouts WHERE row = {row}").to_pylist()
         if not table:
             raise UsageError(f"there is no rollout in row {row}")
         facts = {name: plain(value) for name, value in table[0].items() if value is not None}
         task = int(facts["task"])
         fields = dict(self.index.task_rows([task])).get(task, {})
-        siblings = self.index.select(
-            f"SELECT row, rollout, reward FROM rollouts WHERE task = {task} ORDER BY rollout, row"
-        )
-        decoded = read_row(line)
+        raw_bytes, decoded = self._decoded(row)
+        siblings = self._read_columns(self.tasks.rows_of_task(task), ("rollout", "reward"))
+        rewards = [reward for _, _, reward in siblings if reward is not None]
         return Opened(
             row=row,
             facts={
                 name: visible(value) if isinstance(value, str) else value for name, value in facts.items()
             },
-            why=self._why(row),
-            turns=[head_of(turn) for turn in turns_of(decoded)],
-            task={
-                visible(str(name)): _short(value)
-                for name, value in fields.items()
-                if name != "responses_create_params"
-            },
-            verdicts=self._verdicts(task, int(facts["rollout"])),
-            siblings=[[plain(value) for value in one.values()] for one in siblings.to_pylist()],
-            raw_bytes=len(line),
-            tokens=_tokens(decoded),
+            why=self.suspects.why(row),
+            turns=heads_of(self._read_turns(row, decoded)),
+            task=shown_fields({name: value for name, value in fields.items() if name != PARAMS_KEY}),
+            verdicts=[
+                *inline_verdict(decoded),
+                *map(shown_fields, self.index.verdicts_of(task, int(facts["rollout"]))),
+            ],
+            siblings=siblings,
+            raw_bytes=raw_bytes,
+            tokens=tokens_of(decoded),
+            advantage=advantage_of(facts.get("reward"), rewards),
+            images=images_of(decoded),
         )
+
+    def image(self, row: int, number: int) -> tuple[str, bytes]:
+        """One image of a rollout as (type, bytes)."""
+        decoded = image_of(self._decoded(row)[1], number)
+        if decoded is None:
+            raise UsageError(f"rollout {row} has no image {number}")
+        return decoded
 
     def piece(self, row: int, turn: int, start: int) -> str:
         """A further piece of a turn's text."""
-        turns = turns_of(read_row(self._line(row)))
+        if self._long is None or self._long[0] != row:
+            self._read_turns(row, self._decoded(row)[1])
+        assert self._long is not None
+        turns = self._long[1]
         if not 0 <= turn < len(turns):
             raise UsageError(f"rollout {row} has no turn {turn}")
         return visible(turns[turn].text[max(0, start) : max(0, start) + PIECE])
 
-    def raw(self, row: int, start: int) -> str:
-        """A piece of the line as it is in the file."""
-        data = self._line(row)[max(0, start) : max(0, start) + PIECE]
-        return visible(data.decode("utf-8", "replace"))
+    def _read_turns(self, row: int, decoded: RowJson) -> list[Turn]:
+        """The turns of a rollout, kept until another one is read: its next pieces need not decode it again."""
+        self._long = row, turns_of(decoded)
+        return self._long[1]
 
-    def _line(self, row: int) -> bytes:
-        return next(iter(self.index.read([row])))
+    def raw(self, row: int, start: int) -> tuple[str, int]:
+        """A piece of the line as it is in the file, and where the next one begins."""
+        begin = max(0, start)
+        data = self.index.read_piece(row, begin, PIECE)
+        if (
+            len(data) == PIECE
+        ):  # the end may be inside a character: at most three bytes wait for the next piece
+            tail = next((back for back in range(1, 5) if data[-back] & 0xC0 != 0x80), 1)
+            needed = {0xC0: 2, 0xD0: 2, 0xE0: 3, 0xF0: 4}.get(data[-tail] & 0xF0, 1)
+            data = data[:-tail] if needed > tail else data
+        return visible(data.decode("utf-8", "replace")), begin + len(data)
 
-    def _why(self, row: int) -> list[str]:
-        kept = self._suspicion()
-        found = kept[kept[:, 0] == row]
-        bits = int(found[0, 2]) if len(found) else 0
-        return [reason for place, reason in enumerate(SUSPICION) if bits >> place & 1]
-
-    def _verdicts(self, task: int, rollout: int) -> list[JsonFields]:
-        """What each verifier said, newest last; numbers and short texts only."""
-        found = self.index.verdicts_of(task, rollout)
-        return [
-            {visible(str(name)): _short(value) for name, value in one.items() if value is not None}
-            for one in found
-        ]
+    def _decoded(self, row: int) -> tuple[int, RowJson]:
+        """The length of a rollout's line, and what is in it. The line itself is let go: both can be large."""
+        self._long = None
+        line = next(iter(self.index.read([row])))
+        return len(line), read_row(line)
 
     # Groups
 
-    def groups(self, sort: str, start: int, count: int) -> tuple[int, list[JsonFields]]:
-        """Tasks with their samples' rewards: (how many, a stretch of them)."""
-        by = {
-            "hardest": "mean, task",
-            "easiest": "mean DESC, task",
-            "mixed": "abs(mean - middle), task",
-            "contradictions": "contradictions DESC, task",
-            "task": "task",
-        }.get(sort, "task")
-        order = self.index.select(
-            "WITH g AS (SELECT task, answer_hash, avg(reward) AS mean, count(*) AS n, max(reward) > min(reward) AS differs "
-            "FROM rollouts GROUP BY task, answer_hash), middle AS (SELECT (min(reward) + max(reward)) / 2 AS middle FROM rollouts) "
-            "SELECT task, sum(mean * n) / sum(CASE WHEN mean IS NULL THEN 0 ELSE n END) AS mean, any_value(middle) AS middle, "
-            "sum(CAST(coalesce(differs, false) AS INT)) AS contradictions FROM g, middle GROUP BY task "
-            f"ORDER BY {by} LIMIT {min(count, MOST_ROWS)} OFFSET {max(0, start)}"
-        ).to_pylist()
-        total = int(self.index.select("SELECT count(DISTINCT task) AS n FROM rollouts").to_pylist()[0]["n"])
-        tasks = [int(one["task"]) for one in order]
-        samples: dict[int, list[list[Any]]] = {task: [] for task in tasks}
-        if tasks:
-            names = ", ".join(map(str, tasks))
-            rows = self.index.select(
-                f"SELECT task, row, rollout, reward FROM rollouts WHERE task IN ({names}) ORDER BY task, rollout, row"
+    def groups(self, sort: str, start: int, count: int) -> tuple[int, list[Group]]:
+        """TaskGroups with their samples' rewards: (how many, a stretch of them)."""
+        chosen = self.tasks.sorted_by(sort)[max(0, start) : max(0, start) + min(count, MOST_ROWS)]
+        return len(self.tasks), self._groups(chosen)
+
+    def group(self, task: int, sort: str) -> tuple[int, Group]:
+        """(position in the order, one task with its samples)."""
+        positions = np.flatnonzero(self.tasks.task == task)
+        if not len(positions):
+            raise UsageError(f"there is no task {task}")
+        position = np.flatnonzero(self.tasks.sorted_by(sort) == positions[0])
+        return int(position[0]), self._groups(positions)[0]
+
+    def _groups(self, chosen: NDArray[Any]) -> list[Group]:
+        samples: dict[int, list[tuple[int, int, float | None, object]]] = {}
+        rows = self._read_columns(self.tasks.rows_of(chosen), ("task", "rollout", "reward", "answer_hash"))
+        for row, task, rollout, reward, answer in rows:
+            samples.setdefault(task, []).append((row, rollout, reward, answer))
+        return [
+            Group(
+                task=task,
+                mean=plain(mean),
+                contradictions=contradictions,
+                samples=[one[:3] for one in samples[task]],
+                twins=_twins(samples[task]) if contradictions else None,
             )
-            for one in rows.to_pylist():
-                samples[one["task"]].append([one["row"], one["rollout"], plain(one["reward"])])
-        return total, [
-            {
-                "task": int(one["task"]),
-                "mean": plain(one["mean"]),
-                "contradictions": int(one["contradictions"] or 0),
-                "samples": samples[int(one["task"])],
-            }
-            for one in order
+            for task, mean, contradictions in zip(
+                self.tasks.task[chosen].tolist(),
+                self.tasks.mean[chosen].tolist(),
+                self.tasks.contradictions[chosen].tolist(),
+                strict=True,
+            )
         ]
+
+    @property
+    def tasks(self) -> TaskGroups:
+        """The groups of the run; made when first asked for, kept until the run grows."""
+        if self._tasks is None:
+            self._tasks = read_groups(self.index)
+        return self._tasks
+
+
+def _twins(samples: Sequence[tuple[int, int, float | None, object]]) -> list[int] | None:
+    """Two samples that gave one answer and got two rewards."""
+    judged: dict[object, list[tuple[float, int]]] = {}
+    for row, _, reward, answer in samples:
+        if reward is not None:
+            judged.setdefault(answer, []).append((reward, row))
+    for alike in judged.values():
+        best, worst = max(alike, key=lambda one: one[0]), min(alike, key=lambda one: one[0])
+        if best[0] > worst[0]:
+            return [best[1], worst[1]]
+    return None
+
+
+def _open(path: str, verifier: str | None) -> Index:
+    index = open_index(path, verifier=verifier)
+    index.is_small = True
+    return index
 
 
 def _label(where: str, sort: str) -> str:
-    given = {"filter": where, "sort": sort}
-    return " ".join(f"{name} {text!r}" for name, text in given.items() if text) or "rollouts"
-
-
-def _load(path: Path) -> NDArray[np.int32]:
-    return np.load(path, allow_pickle=False)  # type: ignore[no-any-return]
-
-
-def head_of(turn: Turn) -> TurnHead:
-    """A turn with its first piece of text."""
-    return TurnHead(
-        kind=turn.kind, title=visible(turn.title), text=visible(turn.text[:PIECE]), chars=len(turn.text)
-    )
-
-
-def plain(value: Any) -> Any:
-    """A value that JSON can hold: no NaN, no Decimal, text made visible."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Decimal):
-        return float(value)
-    return visible(value[:4096]) if isinstance(value, str) else value
-
-
-def _short(value: Any) -> Any:
-    """A field of a task or verdict, at most a few kilobytes of it."""
-    if isinstance(value, str | int | float | bool) or value is None:
-        return plain(value)
-    text = msgspec.json.encode(value).decode()
-    return visible(text if len(text) <= 4096 else f"{text[:4096]}… ({len(text):,} characters)")
-
-
-def _tokens(row: JsonFields) -> list[list[Any]]:
-    """The sampled tokens with their logprobs, where the rollout kept them."""
-    response = row.get("response")
-    found: list[list[Any]] = []
-    for item in response.get("output") or [] if isinstance(response, dict) else []:
-        for part in (
-            item.get("content") or []
-            if isinstance(item, dict) and isinstance(item.get("content"), list)
-            else []
-        ):
-            for token in part.get("logprobs") or [] if isinstance(part, dict) else []:
-                if isinstance(token, dict) and len(found) < MOST_TOKENS:
-                    found.append([visible(str(token.get("token", ""))), plain(token.get("logprob"))])
-    return found
+    text_by_name = {"filter": where, "sort": sort}
+    return " ".join(f"{name} {text!r}" for name, text in text_by_name.items() if text) or "rollouts"

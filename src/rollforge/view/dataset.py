@@ -8,14 +8,18 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from msgspec import Struct
+from msgspec import Struct, field
 
 from rollforge.errors import DataError
+from rollforge.index import ints
 from rollforge.steps.report import dataset_turns, jsonl_rows, parquet_rows
-from rollforge.store import read_json
-from rollforge.view.book import Book, TurnHead, head_of, plain
+from rollforge.store import parquet_file, read_json
+from rollforge.text_safety.visible import visible
+from rollforge.view.book import Book
+from rollforge.view.opened import TurnHead, heads_of, plain
 
 LINEAGE = "lineage.parquet"
+FATES = "fates.parquet"
 
 
 class ViewedManifest(Struct, kw_only=True):
@@ -28,14 +32,37 @@ class ViewedManifest(Struct, kw_only=True):
     splits: dict[str, int]
 
 
+class RowOrigin(Struct, frozen=True):
+    """The rollout behind a row."""
+
+    run: str
+    task: int | None
+    rollout: int | None
+    reward: float | None
+
+
+class Sibling(Struct, frozen=True, kw_only=True):
+    """A rollout of the same task."""
+
+    run: int
+    """Its number among the open runs."""
+    row: int
+    rollout: int
+    reward: float | None
+    used_in: list[int]
+    """Rows of the dataset."""
+    fate: str | None
+    """Why it is in none."""
+
+
 class DatasetRow(Struct, frozen=True, kw_only=True):
     """One row of the list."""
 
-    place: int
+    position: int = field(name="place")
     file: str
     line: int
-    origins: Sequence[dict[str, Any]]
-    """run, task, rollout, reward of the rollout behind the row; for a pair the chosen one first."""
+    origins: Sequence[RowOrigin]
+    """For a pair the chosen one first."""
 
 
 class OpenedRow(Struct, frozen=True, kw_only=True):
@@ -43,69 +70,83 @@ class OpenedRow(Struct, frozen=True, kw_only=True):
 
     row: DatasetRow
     turns: Sequence[TurnHead]
-    siblings: Sequence[dict[str, Any]]
-    """Rollouts of the same task: run number and row where the run is open, and the dataset rows they are in."""
+    siblings: Sequence[Sibling]
+    """Rollouts of the same task, where the run is open."""
 
 
 class DatasetBook:
     """A dataset folder that is open for reading."""
 
     def __init__(self, path: str) -> None:
-        import pyarrow.parquet as pq
-
         self.folder = Path(path)
         self.name = path
         self.manifest = read_json(self.folder / "manifest.json", ViewedManifest)
         if not (self.folder / LINEAGE).is_file():
             raise DataError(f"{self.folder}: there is no {LINEAGE}", hint="prepare the dataset again")
-        self._lineage: pa.Table = pq.read_table(self.folder / LINEAGE)
+        with parquet_file(
+            self.folder / LINEAGE, columns=("file", "line"), hint="prepare the dataset again"
+        ) as file:
+            self._lineage: pa.Table = file.read()
 
     def page(self, start: int, count: int) -> tuple[int, list[DatasetRow]]:
         """(rows in the dataset, a stretch of them)."""
-        found = self._lineage.slice(max(0, start), count).to_pylist()
-        return self._lineage.num_rows, [_row(place, one) for place, one in enumerate(found, max(0, start))]
+        rows = self._lineage.slice(max(0, start), count).to_pylist()
+        return self._lineage.num_rows, [_row(number, one) for number, one in enumerate(rows, max(0, start))]
 
-    def open(self, place: int, books: Sequence[Book]) -> OpenedRow:
-        """A row with what is behind it."""
-        if not 0 <= place < self._lineage.num_rows:
-            raise DataError(f"{self.name} has no row {place}")
-        row = _row(place, self._lineage.slice(place, 1).to_pylist()[0])
+    def open(self, number: int, books: Sequence[Book]) -> OpenedRow:
+        """A row with the rollouts it was made from."""
+        if not 0 <= number < self._lineage.num_rows:
+            raise DataError(f"{self.name} has no row {number}")
+        row = _row(number, self._lineage.slice(number, 1).to_pylist()[0])
         path = self.folder / row.file
         read = parquet_rows if path.suffix == ".parquet" else jsonl_rows
         text = next((value for _, value in read(path, [row.line])), None)
         return OpenedRow(
             row=row,
-            turns=[head_of(turn) for turn in dataset_turns(text)],
+            turns=heads_of(dataset_turns(text)),
             siblings=self._siblings(row, books),
         )
 
-    def _siblings(self, row: DatasetRow, books: Sequence[Book]) -> list[dict[str, Any]]:
+    def _siblings(self, row: DatasetRow, books: Sequence[Book]) -> list[Sibling]:
         """The samples of the row's task, each with the rows of this dataset that it is in."""
         origin = row.origins[0]
-        number = next((number for number, book in enumerate(books) if _is_run(book, origin["run"])), None)
-        if number is None or origin["task"] is None:
+        number = next((number for number, book in enumerate(books) if _is_run(book, origin.run)), None)
+        if number is None or origin.task is None:
             return []
         used: dict[int, list[int]] = {}
         for prefix in ("", "rejected_"):
             if f"{prefix}task" not in self._lineage.column_names:
                 continue
-            tasks = self._lineage.column(f"{prefix}task").to_numpy(zero_copy_only=False)
+            tasks = ints(self._lineage.column(f"{prefix}task"), -1)
             rollouts = self._lineage.column(f"{prefix}rollout").to_pylist()
-            for place in (tasks == origin["task"]).nonzero()[0].tolist():
-                used.setdefault(rollouts[place], []).append(place)
+            for position in (tasks == origin.task).nonzero()[0].tolist():
+                used.setdefault(rollouts[position], []).append(position)
+        fates = self._fates(origin)
         samples = books[number].index.select(
-            f"SELECT row, rollout, reward FROM rollouts WHERE task = {int(origin['task'])} ORDER BY rollout, row"
+            f"SELECT row, rollout, reward FROM rollouts WHERE task = {origin.task} ORDER BY rollout, row"
         )
         return [
-            {
-                "run": number,
-                "row": one["row"],
-                "rollout": one["rollout"],
-                "reward": plain(one["reward"]),
-                "used_in": used.get(one["rollout"], []),
-            }
+            Sibling(
+                run=number,
+                row=one["row"],
+                rollout=one["rollout"],
+                reward=plain(one["reward"]),
+                used_in=used.get(one["rollout"], []),
+                fate=None if one["rollout"] in used else fates.get(one["rollout"]),
+            )
             for one in samples.to_pylist()
         ]
+
+    def _fates(self, origin: RowOrigin) -> dict[int, str]:
+        """Why samples of a task are in no row, where the dataset says so."""
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        path = self.folder / FATES
+        if not path.is_file():
+            return {}
+        table = pq.read_table(path, filters=(pc.field("task") == origin.task))
+        return {one["rollout"]: visible(one["fate"]) for one in table.to_pylist() if one["run"] == origin.run}
 
 
 def _is_run(book: Book, named: str) -> bool:
@@ -113,13 +154,13 @@ def _is_run(book: Book, named: str) -> bool:
     return Path(named).name == Path(book.name).name or Path(named).resolve() == Path(book.name).resolve()
 
 
-def _row(place: int, one: dict[str, Any]) -> DatasetRow:
+def _row(number: int, one: dict[str, Any]) -> DatasetRow:
     origins = [
-        {key: plain(one.get(prefix + key)) for key in ("run", "task", "rollout", "reward")}
+        RowOrigin(*(plain(one.get(prefix + key)) for key in ("run", "task", "rollout", "reward")))
         for prefix in ("", "rejected_")
         if one.get(f"{prefix}run") is not None
     ]
-    return DatasetRow(place=place, file=str(one["file"]), line=int(one["line"]), origins=origins)
+    return DatasetRow(position=number, file=str(one["file"]), line=int(one["line"]), origins=origins)
 
 
 def manifest_facts(book: DatasetBook) -> dict[str, Any]:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
+from rollforge.cli.commands.reading_flags import index_elsewhere
+from rollforge.cli.converters import Flag
 from rollforge.cli.render.console import print_json
-from rollforge.cli.values import Flag
 from rollforge.errors import Exit, UsageError
 
 if TYPE_CHECKING:
@@ -52,12 +53,11 @@ class CheckFlags:
 
 def check(
     *runs: str,
-    recipes: Annotated[
-        tuple[Literal["sft", "dpo", "kto", "rm", "ppo", "grpo"], ...], Parameter(name="--for", negative=())
-    ] = (),
+    recipes: Annotated[tuple[str, ...], Parameter(name="--for", negative=(), metavar="RECIPE")] = (),
     gate: GateFlags = GateFlags(),  # noqa: B008  (frozen)
     checks: CheckFlags = CheckFlags(),  # noqa: B008
     limits: Annotated[dict[str, dict[str, float]] | None, Parameter(show=False)] = None,
+    on: str | None = None,
     json: Flag = False,
     markdown: Flag = False,
 ) -> Exit:
@@ -71,7 +71,10 @@ def check(
     runs
         The run: a directory, a rollouts file, or several as one.
     recipes
-        Purpose of the data: adds that recipe's checks to the gate; repeatable.
+        Purpose of the data: sft, dpo, kto, rm, ppo, grpo, or a recipe of an installed package. Adds that recipe's checks to the
+        gate; repeatable.
+    on
+        Where the first pass over the text runs: local, processes, or ray (ray:HOST:PORT).
     json
         Print one JSON object on stdout, with every offending line, and nothing else.
     markdown
@@ -82,6 +85,7 @@ def check(
 
     if not runs:
         raise UsageError("which run?", hint=f"for example: {EXAMPLE}")
+    index_elsewhere(list(runs), on)
     report: Report = check_run(
         list(runs),
         recipes=recipes,

@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
 
-from rollforge.cli.commands.monitoring import MonitorFlags, open_monitor
-from rollforge.cli.interrupts import resume_command, wire_signals
+from rollforge.assembly.monitoring import open_monitor
+from rollforge.cli.commands.monitoring import MonitorFlags
+from rollforge.cli.commands.spreading import ExecutorFlags
+from rollforge.cli.converters import BAND, NAMES, SECONDS, SETTINGS, Flag
 from rollforge.cli.render.console import print_json, say
 from rollforge.cli.render.progress import Progress
-from rollforge.cli.values import SECONDS, SETTINGS, Flag
+from rollforge.cli.signals import resume_command, wire_signals
 from rollforge.errors import Exit, RollforgeError, UsageError
 from rollforge.records import JsonFields
-from rollforge.steps.collect.options import (
+from rollforge.steps.collect.batch.batch_options import BatchOptions
+from rollforge.steps.collect.collect_options import (
     CollectOptions,
     PaceOptions,
     RolloutOptions,
@@ -25,9 +28,13 @@ from rollforge.steps.collect.options import (
     TaskOptions,
     VerifierOptions,
 )
+from rollforge.steps.collect.cost_options import CostOptions
+from rollforge.steps.collect.goal.goal_options import GoalOptions
+from rollforge.steps.collect.program_options import ProgramOptions, runs_program
+from rollforge.store.files import RunFiles
 
 if TYPE_CHECKING:
-    from rollforge.steps.collect import Collection, CollectResult, Observer
+    from rollforge.steps.collect import Collection, CollectResult, Observer, ShardedCollection
 
 EXAMPLE = "rollforge collect -i tasks.jsonl -o runs/first -m simulated --verifier exact -k 8"
 
@@ -42,9 +49,12 @@ COMMON = (
         "--no-verify",
         "--tools",
     ),
-    *("--concurrency", "--max-failures"),
+    *("--concurrency", "--max-failures", "--goal"),
 )
 """Flags that `collect -h` shows."""
+
+RUNS_CODE = ("code", "script")
+"""Verifiers that run programs, and so have the option `sandbox`."""
 
 _MODEL = Group("Model", sort_key=2)
 _VERIFIER = Group("Verifier", sort_key=3)
@@ -56,6 +66,7 @@ class TaskFlags(TaskOptions):
 
     limit: Annotated[int | None, Parameter(alias="-n")]
     samples: Annotated[int, Parameter(alias=["-k", "--num-repeats", "--group-size"])]
+    map: Annotated[tuple[str, ...], Parameter(metavar="FIELD=PATH", show_default=False)]
 
 
 @Parameter(name="*", group=_MODEL, negative=())
@@ -63,6 +74,7 @@ class ModelFlags(ServerOptions):
     """Spelling of the flags about the model."""
 
     base_urls: Annotated[tuple[str, ...], Parameter(name="--base-url", metavar="URL", show_default=False)]
+    api_key_env: Annotated[str, NAMES]
     overrides: Annotated[JsonFields, SETTINGS, Parameter(name=["--set", "-S"])]
 
 
@@ -100,7 +112,7 @@ class JudgingFlags:
     """Flags that set an option of the verifier."""
 
     sandbox: Literal["auto", "require", "off"] | None = None
-    """For a verifier that runs programs: auto and require need bubblewrap or refuse, off runs them with limits only."""
+    """For an agent or a verifier that runs programs: auto and require need bubblewrap or refuse, off runs them with limits only."""
     fast: bool = False
     """Use the quicker mode of a verifier that has two; every verdict records the mode."""
 
@@ -110,7 +122,20 @@ class AgentFlags(RolloutOptions):
     """Spelling of the flags about agents."""
 
     tools: Annotated[tuple[str, ...], Parameter(show_default=False)]
+    agent_map: Annotated[tuple[str, ...], Parameter(show_default=False)]
+    fan_out: Annotated[tuple[str, ...], Parameter(show_default=False)]
     tool_timeout_s: Annotated[float, SECONDS, Parameter(name="--tool-timeout")]
+
+
+@Parameter(name="*", group=Group("Programs as agents", sort_key=5), negative=())
+class ProgramFlags(ProgramOptions):
+    """Spelling of the flags about programs."""
+
+    pass_env: Annotated[tuple[str, ...], Parameter(show_default=False)]
+    withhold: Annotated[tuple[str, ...], Parameter(show_default=False)]
+    mount: Annotated[tuple[str, ...], Parameter(show_default=False)]
+    artifacts: Annotated[tuple[str, ...], Parameter(show_default=False)]
+    sandbox: Annotated[Literal["auto", "require", "off"], Parameter(parse=False)]
 
 
 @Parameter(name="*", group=Group("Pace and limits", sort_key=5), negative=())
@@ -124,9 +149,40 @@ class PaceFlags(PaceOptions):
     deadline_s: Annotated[float | None, SECONDS, Parameter(name="--deadline")]
 
 
+@Parameter(name="*", group=Group("More than one process", sort_key=6), negative=())
+@dataclass(frozen=True, kw_only=True)
+class ScaleFlags(ExecutorFlags):
+    """Flags that spread a collection over processes and machines."""
+
+    shard: str | None = None
+    """Collect one shard of the run in this process: I/N with I from 0, or slurm for the task of a Slurm array."""
+
+
+@Parameter(name="*", group=Group("Cost", sort_key=6), negative=())
+class CostFlags(CostOptions):
+    """Spelling of the flags about money."""
+
+
+@Parameter(name="*", group=Group("Batches", sort_key=8), negative=())
+class BatchFlags(BatchOptions):
+    """Spelling of the flags about batches."""
+
+    batch_poll_s: Annotated[float, SECONDS, Parameter(name="--batch-poll")]
+    read_batch: Annotated[tuple[str, ...], Parameter(show_default=False)]
+
+
+@Parameter(name="*", group=Group("Goal", sort_key=7), negative=())
+class GoalFlags(GoalOptions):
+    """Spelling of the flags about a goal."""
+
+    goal: Annotated[str | None, Parameter(metavar="RECIPE=N")]
+    band: Annotated[tuple[float, float] | None, BAND]
+    top_up: Annotated[str | None, Parameter(metavar="CONDITION")]
+
+
 def collect(
     *,
-    input: Annotated[str, Parameter(name=["--input", "-i"], allow_leading_hyphen=True)],
+    input: Annotated[str, Parameter(name=["--input", "-i"], allow_leading_hyphen=True)] = "",
     out: Annotated[str, Parameter(name=["--out", "-o"])],
     model: Annotated[str, Parameter(name=["--model", "-m"])] = "",
     tasks: TaskFlags = TaskFlags(),  # noqa: B008  (frozen)
@@ -135,10 +191,16 @@ def collect(
     verification: VerifierFlags = VerifierFlags(),  # noqa: B008
     judging: JudgingFlags = JudgingFlags(),  # noqa: B008
     agent: AgentFlags = AgentFlags(),  # noqa: B008
+    program: ProgramFlags = ProgramFlags(),  # noqa: B008
     pace: PaceFlags = PaceFlags(),  # noqa: B008
+    cost: CostFlags = CostFlags(),  # noqa: B008
+    batches: BatchFlags = BatchFlags(),  # noqa: B008
+    goal: GoalFlags = GoalFlags(),  # noqa: B008
     monitor: MonitorFlags = MonitorFlags(),  # noqa: B008
+    scale: ScaleFlags = ScaleFlags(),  # noqa: B008
     fresh: Flag = False,
     dry_run: Flag = False,
+    gym_files: Flag = False,
     json: Flag = False,
     progress: Progress = "auto",
 ) -> Exit:
@@ -150,7 +212,8 @@ def collect(
     Parameters
     ----------
     input
-        Task file: JSONL (plain, gzip, zstd) or Parquet; - reads stdin.
+        Task file: JSONL, a JSON array or CSV (plain, .gz, .zst), Arrow or Parquet; hf://datasets/ORG/NAME[@REVISION][/path]
+        on the Hub; - reads stdin. Not needed where --env brings the tasks.
     out
         The run: a directory, or a rollouts file.
     model
@@ -159,28 +222,85 @@ def collect(
         Move an existing run aside and start again.
     dry_run
         Check everything, print the resolved config and the plan, send nothing.
+    gym_files
+        Also write `STEM_materialized_inputs.jsonl` and `STEM_repeat_level_metrics.json`, which NeMo Gym's own commands read.
     json
         Print one JSON object on stdout at the end, and nothing else there.
     progress
         How to show progress: auto shows a live panel on a terminal and plain lines elsewhere.
     """
-    given = vars(tasks) | vars(server) | vars(verification) | vars(agent) | vars(pace)
-    given["overrides"] = sampling.overrides() | server.overrides
+    if not input and agent.env is None:
+        raise UsageError("collect needs --input", hint=f"for example: {EXAMPLE}")
+    fields = (
+        vars(tasks)
+        | vars(server)
+        | vars(verification)
+        | vars(agent)
+        | vars(program)
+        | vars(pace)
+        | vars(cost)
+        | vars(batches)
+        | vars(goal)
+    )
+    fields["overrides"] = sampling.overrides() | server.overrides
     if judging.sandbox:
-        given["verifier_options"] = verification.verifier_options | {"sandbox": judging.sandbox}
+        fields["sandbox"] = judging.sandbox
+        is_asked = judging.sandbox != "auto" and not runs_program(agent.agent)
+        if is_asked or verification.verifier in RUNS_CODE:
+            fields["verifier_options"] = verification.verifier_options | {"sandbox": judging.sandbox}
     if judging.fast:
-        given["verify_mode"] = "fast"
+        fields["verify_mode"] = "fast"
     if verification.no_verify:
-        given["verifier"] = None
-    options = CollectOptions(input=input, out=out, model=model, fresh=fresh, **given)
+        fields["verifier"] = None
+    options = CollectOptions(input=input, out=out, model=model, fresh=fresh, **fields)
     options.check()
-    _refuse_unset_key(options.api_key_env)
+    for name in options.key_envs:
+        _refuse_unset_key(name)
+    is_sharded = scale.shard or scale.is_spread or RunFiles(out).is_sharded
+    if is_sharded and (options.goal or options.top_up):
+        raise UsageError(
+            f"{'--goal' if options.goal else '--top-up'} cannot be combined with shards: what to sample next depends on all tasks",
+            hint="collect in one process, or give each shard's tasks a run and a goal of their own",
+        )
+    if is_sharded and options.uses_batches:
+        raise UsageError(
+            "--batch cannot be combined with shards", hint="collect with --batch into a run without shards"
+        )
+    if scale.shard and gym_files:
+        raise UsageError(
+            "--gym-files needs the whole run, and --shard collects a part of it",
+            hint=f"after the last shard: rollforge profile {out} --gym-files",
+        )
+    if is_sharded:
+        monitor.refuse_shards()
+    else:
+        monitor.check()
+    if scale.is_spread:
+        from rollforge.executors.base import make_executor
+
+        make_executor(scale.on or "local", scale.workers)  # refuses unknown names before the run is touched
     if dry_run:
         return _rehearse(options, json)
-    with open_monitor(monitor, out, options.to_config()) as observer:
-        return _run(
-            options, observer, json=json, progress="none" if json and progress == "auto" else progress
-        )
+    if options.write_batch is not None:
+        return _write_batch(options, json)
+    progress = "none" if json and progress == "auto" else progress
+    if is_sharded:
+        code = _run(options, None, json=json, progress=progress, scale=scale)
+    else:
+        with open_monitor(monitor, out, options.to_config()) as observer:
+            code = _run(options, observer, json=json, progress=progress)
+    if gym_files:
+        _write_gym_files(out)
+    return code
+
+
+def _write_gym_files(run: str) -> None:
+    from rollforge.index import open_index
+    from rollforge.steps.profile import write_gym_files
+
+    with open_index(run) as index:
+        for path in write_gym_files(index).values():
+            say(f"wrote {path}")
 
 
 def _refuse_unset_key(name: str) -> None:
@@ -192,19 +312,33 @@ def _refuse_unset_key(name: str) -> None:
         )
 
 
-def _run(options: CollectOptions, observer: Observer | None, *, json: bool, progress: Progress) -> Exit:
+def _run(
+    options: CollectOptions,
+    observer: Observer | None,
+    *,
+    json: bool,
+    progress: Progress,
+    scale: ScaleFlags | None = None,
+) -> Exit:
     from rollforge.cli.render.collect import finish_collect, print_launch
     from rollforge.cli.render.progress import make_display, write_record
-    from rollforge.loop import run_async
+    from rollforge.runtime.event_loop import run_async
     from rollforge.steps.collect import BadTasks, Collection
 
     is_stream = progress == "json"
 
-    def launched(collection: Collection) -> None:
+    def launched(collection: Collection | ShardedCollection) -> None:
         wire_signals(drain=collection.drain, abort=collection.abort)
         display.start()
 
-    collection = Collection(options, command=resume_command(), on_start=launched, observer=observer)
+    collection: Collection | ShardedCollection
+    if scale is None:
+        collection = Collection(options, command=resume_command(), on_start=launched, observer=observer)
+    else:
+        from rollforge.steps.collect import ScaleOptions, ShardedCollection
+
+        where = ScaleOptions(shard=scale.shard, workers=scale.workers, on=scale.on)
+        collection = ShardedCollection(options, where, command=resume_command(), on_start=launched)
     display = make_display(
         progress,
         collection.snapshot,
@@ -224,16 +358,16 @@ def _run(options: CollectOptions, observer: Observer | None, *, json: bool, prog
         if is_stream:
             write_record({"event": "done", **record})
         raise
-    if collection.is_judged_later and result.ending == "done":
+    if collection.is_judged_later and result.ending == "done" and result.shard is None:
         if not json:
             say("judging the groups")
-        result = run_async(_judge_groups(options, result))
+        result = run_async(_judge_groups(collection.options, result))
     command = shlex.join(resume_command(is_after_pilot=result.ending == "pilot"))
     return finish_collect(result, command=command, json=json, write=write_record if is_stream else None)
 
 
 async def _judge_groups(options: CollectOptions, result: CollectResult) -> CollectResult:
-    """A group verifier judges all samples of a task together, once they are there."""
+    """A group verifier judges all samples of a task together, after the last one."""
     import msgspec
 
     from rollforge.steps.verify import Verification, VerifyOptions
@@ -244,10 +378,27 @@ async def _judge_groups(options: CollectOptions, result: CollectResult) -> Colle
             verifier=options.verifier,
             options=options.verifier_options,
             timeout=options.verify_timeout_s,
+            judge_price=options.judge_price,
         )
     ).run()
     code = Exit.DONE if summary.state == "done" else Exit.INCOMPLETE
     return msgspec.structs.replace(result, exit_code=code)
+
+
+def _write_batch(options: CollectOptions, json: bool) -> Exit:
+    """Write the requests and say what to do with them."""
+    from rollforge.runtime.event_loop import run_async
+    from rollforge.steps.collect.batch.batch_step import write_batch
+
+    written = run_async(write_batch(options, command=resume_command()))
+    if json:
+        print_json(written)
+        return Exit.DONE
+    say(f"wrote {written.requests:,} requests ({written.bytes:,} bytes) to {', '.join(written.files)}")
+    if written.requests:
+        say(f"  run:   vllm run-batch -i {written.files[0]} -o results.jsonl --model {options.model}")
+        say("  then:  the same collect command with --read-batch results.jsonl instead of --write-batch")
+    return Exit.DONE
 
 
 def _rehearse(options: CollectOptions, json: bool) -> Exit:

@@ -54,16 +54,14 @@ def demo(out: Path | None = None, /, *, keep_going: Annotated[bool, Parameter(ne
     if (out / "run").exists():
         raise UsageError(f"{out / 'run'} exists", hint="name a directory that does not")
     out.mkdir(parents=True, exist_ok=True)
-    places = {
+    paths = {
         "tasks": out / "tasks.jsonl",
         "run": out / "run",
         "data": out / "dpo",
         "report": out / "report.html",
     }
     for title, template in _STEPS:
-        words = shlex.split(
-            template.format(**{name: shlex.quote(str(path)) for name, path in places.items()})
-        )
+        words = shlex.split(template.format(**{name: shlex.quote(str(path)) for name, path in paths.items()}))
         if words[0] not in COMMANDS:
             continue
         say(f"\n── {title}\n$ rollforge {shlex.join(words)}\n")
@@ -72,7 +70,7 @@ def demo(out: Path | None = None, /, *, keep_going: Annotated[bool, Parameter(ne
             say(f"error: rollforge {words[0]} ended with exit code {code}")
             return Exit.UNEXPECTED
     say(
-        f"\nEverything is in {out}/; open {places['report']} in a browser. The answers were simulated: point collect at "
+        f"\nEverything is in {out}/; open {paths['report']} in a browser. The answers were simulated: point collect at "
         "your own server with --base-url."
     )
     return Exit.DONE

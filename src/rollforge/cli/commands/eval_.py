@@ -5,30 +5,34 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 from cyclopts import Parameter
 
-from rollforge.cli.commands.evaluating import (
-    AskFlags,
-    EvalFlags,
+from rollforge.assembly.evaluations import (
     collect_options,
-    evaluate_model,
+    curve_so_far,
+    evaluation_record,
     fold_options,
     join,
     safe_folder,
+    write_record,
 )
-from rollforge.cli.commands.monitoring import SinkFlags, start_sinks
+from rollforge.assembly.monitoring import start_sinks
+from rollforge.cli.commands.evaluation_flags import AskFlags, EvalFlags, chosen_verifier, evaluate_model
+from rollforge.cli.commands.monitoring import SinkFlags
+from rollforge.cli.converters import Flag
 from rollforge.cli.render.console import print_json, say
 from rollforge.cli.render.progress import Progress
-from rollforge.cli.values import Flag
 from rollforge.errors import Exit
 from rollforge.records import JsonFields
 
 if TYPE_CHECKING:
     from rollforge.steps.evaluation import Evaluation
-    from rollforge.store import RunFiles
 
 EXAMPLE = "rollforge eval -i arithmetic=tasks.jsonl -m simulated -k 4 --verifier exact -o runs/eval"
+
+COMMON = ("--input", "--model", "--out", "--fresh", "--json", "--progress", "--samples", "--limit", "--verifier", "--verifier-set",
+    "--base-url", "--api-key-env", "--temperature", "--max-output-tokens", "--concurrency", "--step")  # fmt: skip
+"""Flags that `-h` shows."""
 
 
 def evaluate(
@@ -69,12 +73,19 @@ def evaluate(
 
     folder = Path(out or f"runs/eval-{safe_folder(model)}")
     files = RunFiles(folder)
-    curve = _curve_so_far(files, step)
+    curve = curve_so_far(files, step)
     if curve is not None and not fresh:
         say(f"another step was evaluated in {folder}: its rollouts are moved aside, its metrics stay")
     joined = join([parse_taskset(text) for text in input], evaluation, folder)
     options = collect_options(
-        joined, folder, folder, model, evaluation, ask, fresh=fresh or curve is not None, step=step or None
+        chosen_verifier(evaluation, joined),
+        folder,
+        folder,
+        model,
+        evaluation,
+        ask.asked(),
+        fresh=fresh or curve is not None,
+        step=step or None,
     )
     with start_sinks(sinks, files, options.to_config()) as opened:
         result, code = evaluate_model(
@@ -85,24 +96,12 @@ def evaluate(
         if curve and not fresh and not files.metrics.exists():
             write_atomically(files.metrics, curve)
         opened.log(result.metrics, step=step)
-    record = _record(result) | {"model": model, "step": step, "exit_code": int(code)}
-    _write(files, record)
+    record = evaluation_record(result) | {"model": model, "step": step, "exit_code": int(code)}
+    write_record(files.evaluation, record)
     _print(result, record, json=json)
     if not json:
         say(f"\nlogged at step {step} → {files.metrics}; the rollouts are in {folder}")
     return code
-
-
-def _record(result: Evaluation) -> JsonFields:
-    record: JsonFields = msgspec.to_builtins(result)
-    del record["task_means"]
-    return record
-
-
-def _write(files: RunFiles, record: JsonFields) -> None:
-    from rollforge.store import write_atomically
-
-    write_atomically(files.evaluation, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
 
 
 def _print(result: Evaluation, record: JsonFields, *, json: bool) -> None:
@@ -112,13 +111,3 @@ def _print(result: Evaluation, record: JsonFields, *, json: bool) -> None:
     from rollforge.cli.render.evaluation import print_tasksets
 
     print_tasksets(result.tasksets, result.k)
-
-
-def _curve_so_far(files: RunFiles, step: int) -> bytes | None:
-    """Return the metrics logged beside an evaluation of another step; None without such an evaluation."""
-    from rollforge.store import read_manifest
-
-    manifest = read_manifest(files)
-    if manifest is None or manifest.fingerprint.get("step") == (step or None):
-        return None
-    return files.metrics.read_bytes() if files.metrics.is_file() else b""

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from rollforge.cli.commands.monitoring import SinkFlags, refuse_password
+from rollforge.assembly.monitoring import refuse_password
+from rollforge.cli.commands.monitoring import SinkFlags
+from rollforge.cli.converters import within
 from rollforge.cli.render.console import out, print_json, say
-from rollforge.cli.values import within
+from rollforge.cli.render.numbers import count_of
 from rollforge.errors import Exit
 
 if TYPE_CHECKING:
@@ -103,7 +105,7 @@ def _print(result: ExperiencesResult) -> None:
         out().print(table)
     labels = ", ".join(f"{count:,} {label}" for label, count in sorted(result.fidelity.items())) or "none"
     say(
-        f"{result.experiences:,} experiences from {result.rollouts:,} rollouts in {result.steps:,} steps"
+        f"{count_of(result.experiences, 'experience')} from {count_of(result.rollouts, 'rollout')} in {count_of(result.steps, 'step')}"
         f" (tokens: {labels})"
     )
     if result.duplicates:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rollforge.cli.converters import Flag
 from rollforge.cli.render.console import print_json
-from rollforge.cli.values import Flag
 from rollforge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,12 +17,15 @@ EXAMPLE = "rollforge list verifiers"
 
 FAMILIES = {
     "agents": "rollforge.agents:AGENTS",
+    "environments": "rollforge.environments:ENVIRONMENTS",
+    "importers": "rollforge.importers:IMPORTERS",
     "verifiers": "rollforge.verifiers:VERIFIERS",
     "checks": "rollforge.checks:CHECKS",
     "recipes": "rollforge.recipes:RECIPES",
     "exporters": "rollforge.exporters:EXPORTERS",
     "sinks": "rollforge.sinks:SINKS",
     "operators": "rollforge.operators:OPERATORS",
+    "executors": "rollforge.executors:EXECUTORS",
 }
 """Family → its registry."""
 

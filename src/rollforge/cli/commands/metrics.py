@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from rollforge.cli.commands.reading import Reading, strict_exit
-from rollforge.cli.render.console import print_json
-from rollforge.cli.values import Flag
+from rollforge.cli.commands.reading_flags import Reading, exit_of_tasks, index_elsewhere, strict_exit
+from rollforge.cli.converters import Flag
+from rollforge.cli.render.console import print_json, say
 from rollforge.errors import Exit, UsageError
 
 if TYPE_CHECKING:
     from rollforge.index import Index
 
 EXAMPLE = "rollforge metrics runs/first"
+ADAPTIVE_COMPAT = (
+    "note: tasks were sampled adaptively; these numbers are over the first stage, and pass@k ends with it"
+)
+ADAPTIVE_BIASED = "warning: some runs were sampled adaptively, and their first stages are not known: these numbers are biased"
 
 
 def metrics(
@@ -27,6 +31,7 @@ def metrics(
     answer_field: str | None = None,
     compat: Literal["nemo-gym", "trinity"] | None = None,
     labels: Flag = False,
+    stage: Literal["auto", "all"] = "auto",
     out: Annotated[Path | None, Parameter(name=["--out", "-o"])] = None,
     reading: Reading = Reading(),  # noqa: B008  (a record of defaults, never changed)
     json: Flag = False,
@@ -50,31 +55,37 @@ def metrics(
         Print the numbers that another tool would print, under its names (nemo-gym: pass@k in 0–100; trinity: bootstrap best@k).
     labels
         Print how good the verifier is by people's labels instead: precision, recall and error rate, from the random queue alone.
+    stage
+        Of an adaptive run (collect --goal): auto takes the first stage, which is unbiased; all takes every rollout.
     out
         Also write the metrics to this file as JSON.
     json
         Print one JSON object on stdout instead of tables.
     """
     from rollforge.index import open_index
+    from rollforge.store.outputs import refuse_output
 
+    if out is not None:
+        refuse_output(out, reads=[*run, *([against] if against else [])])
     if compat is not None and against is not None:
         raise UsageError(
             f"--compat {compat} prints one run's numbers and cannot compare it with another",
             hint="leave out --compat to compare, or --against to see the peer's numbers (of each run in turn)",
         )
+    index_elsewhere(run, reading.on, reading.workers)
     with open_index(run, verifier=reading.verifier, workers=reading.workers) as index:
         if labels:
             _print_labels(index, threshold, out, json=json)
         elif compat is not None:
             _print_compat(index, compat, reading.where, out)
         else:
-            _print_metrics(index, against, threshold, answer_field, out, reading, json=json)
-        return strict_exit(index, is_strict=reading.strict)
+            _print_metrics(index, against, threshold, answer_field, out, reading, json=json, stage=stage)
+        return strict_exit(index, is_strict=reading.strict) or exit_of_tasks(index)
 
 
 def _print_labels(index: Index, threshold: float, out: Path | None, *, json: bool) -> None:
     from rollforge.cli.render.labels import print_labels
-    from rollforge.labels import run_rates
+    from rollforge.review.labels import run_rates
 
     rates = run_rates(index, threshold=threshold)
     if rates is None:
@@ -90,17 +101,21 @@ def _print_labels(index: Index, threshold: float, out: Path | None, *, json: boo
 def _print_compat(index: Index, compat: str, where: str | None, out: Path | None) -> None:
     from rollforge.steps.metrics import nemo_gym_metrics, trinity_metrics
 
-    found: object = nemo_gym_metrics(index, where) if compat == "nemo-gym" else trinity_metrics(index, where)
-    _write(found, out)
-    print_json(found)
+    if index.designs:
+        say(ADAPTIVE_COMPAT if index.first_stage is not None else ADAPTIVE_BIASED)
+    numbers: object = (
+        nemo_gym_metrics(index, where) if compat == "nemo-gym" else trinity_metrics(index, where)
+    )
+    _write(numbers, out)
+    print_json(numbers)
 
 
-def _write(found: object, out: Path | None) -> None:
+def _write(numbers: object, out: Path | None) -> None:
     import msgspec
 
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+        out.write_bytes(msgspec.json.format(msgspec.json.encode(numbers), indent=2) + b"\n")
 
 
 def _print_metrics(
@@ -112,19 +127,20 @@ def _print_metrics(
     reading: Reading,
     *,
     json: bool,
+    stage: Literal["auto", "all"],
 ) -> None:
     import msgspec
 
     from rollforge.index import open_index
     from rollforge.steps.metrics import MetricsOptions, compare_runs, summarize_index
 
-    options = MetricsOptions(threshold=threshold, where=reading.where, answer_field=answer_field)
-    found = summarize_index(index, options)
+    options = MetricsOptions(threshold=threshold, where=reading.where, answer_field=answer_field, stage=stage)
+    metrics_ = summarize_index(index, options)
     comparison = None
     if against is not None:
         with open_index(against, verifier=reading.verifier, workers=reading.workers) as other:
             comparison = compare_runs(index, other, where=reading.where)
-    record = msgspec.to_builtins(found)
+    record = msgspec.to_builtins(metrics_)
     if comparison is not None:
         record["against"] = msgspec.to_builtins(comparison)
     _write(record, out)
@@ -133,6 +149,6 @@ def _print_metrics(
         return
     from rollforge.cli.render.metrics import print_comparison, print_run_metrics
 
-    print_run_metrics(found)
+    print_run_metrics(metrics_)
     if comparison is not None:
         print_comparison(comparison)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
 
+from rollforge.cli.commands.reading_flags import index_elsewhere
+from rollforge.cli.converters import BAND, Flag, numbers_between
 from rollforge.cli.render.console import print_json
 from rollforge.cli.render.progress import Progress
-from rollforge.cli.values import Flag
 from rollforge.errors import Exit, UsageError
 from rollforge.steps.prepare.settings import FileSettings, PairSettings, RowSettings, SelectionSettings
 
@@ -26,6 +28,7 @@ COMMON = (
         "--ignore",
         "--force",
         "--json",
+        "--push",
         "--where",
         "--min-reward",
         "--per-task",
@@ -45,24 +48,7 @@ COMMON = (
 
 
 def _split(_: Any, tokens: Sequence[Token]) -> tuple[float, ...]:
-    return _numbers("--split", tokens, "/")
-
-
-def _band(_: Any, tokens: Sequence[Token]) -> tuple[float, ...]:
-    band = _numbers("--band", tokens, "-")
-    if len(band) != 2:
-        raise UsageError(f"--band {tokens[0].value}: give two numbers", hint="--band 0.1-0.9")
-    return band
-
-
-def _numbers(flag: str, tokens: Sequence[Token], separator: str) -> tuple[float, ...]:
-    text = tokens[0].value
-    try:
-        return tuple(float(part) for part in text.split(separator))
-    except ValueError as error:
-        raise UsageError(
-            f"{flag} {text}: expected numbers between {separator!r}", hint="--split 0.98/0.02, --band 0.1-0.9"
-        ) from error
+    return numbers_between("--split", tokens[0].value, "/")
 
 
 def _shares_text(shares: tuple[float, ...]) -> str:
@@ -76,7 +62,7 @@ _FILES = Group("Files", sort_key=4)
 class SelectionFlags(SelectionSettings):
     """Spelling of the flags about rollouts."""
 
-    band: Annotated[tuple[float, float] | None, Parameter(converter=_band, n_tokens=1, metavar="LOW-HIGH")]
+    band: Annotated[tuple[float, float] | None, BAND]
     decontaminate: Annotated[tuple[str, ...], Parameter(metavar="FILE")]
 
 
@@ -112,9 +98,12 @@ def prepare(
     rows: RowFlags = RowFlags(),  # noqa: B008
     files: FileFlags = FileFlags(),  # noqa: B008
     from_: Annotated[str | None, Parameter(name="--from")] = None,
+    push: Annotated[str | None, Parameter(metavar="ORG/NAME")] = None,
+    public: Flag = False,
     dry_run: Flag = False,
     ignore: Annotated[tuple[str, ...], Parameter(negative=(), metavar="ID")] = (),
     force: Flag = False,
+    on: str | None = None,
     json: Flag = False,
     progress: Progress = "auto",
 ) -> Exit:
@@ -123,7 +112,7 @@ def prepare(
     Parameters
     ----------
     recipe
-        sft, dpo, kto, rm, ppo or grpo.
+        sft, dpo, kto, rm, ppo, grpo, or a recipe of an installed package.
     runs
         One or more runs: files, folders or globs; several are pooled.
     out
@@ -132,12 +121,18 @@ def prepare(
         Exporter: trl, verl, openrlhf, nemo-rl, llama-factory, axolotl, chat, gym or atif.
     from_
         A manifest.json: write the same bytes again. Name its runs only if they have moved.
+    push
+        Also push the dataset to this name on the Hugging Face Hub, private; needs the extra `hub` and a token (HF_TOKEN).
+    public
+        Make the pushed dataset public.
     dry_run
         Count only, also at other thresholds; write nothing.
     ignore
         Id of a check that may fail; repeatable. The manifest records it.
     force
         Continue although `rollforge check` found an error; the manifest records it.
+    on
+        Where the first pass over the text runs: local, processes, or ray (ray:HOST:PORT).
     json
         Print the manifest on stdout.
     progress
@@ -145,8 +140,10 @@ def prepare(
     """
     from rollforge.api import gate
     from rollforge.cli.render.prepare import show_manifest, watcher
+    from rollforge.index import open_index
     from rollforge.steps import prepare as step
 
+    target = step.PushTarget.check(push, is_public=public) if push is not None and not dry_run else None
     with watcher(progress) as report:
         if from_ is not None:
             if out is None:
@@ -158,10 +155,12 @@ def prepare(
             _require(recipe, runs, to)
             options = vars(which) | vars(pairs) | vars(rows) | vars(files)
             job = step.understand(str(recipe), to=str(to), out=out, dry_run=dry_run, **options)
-            checked = gate(
-                str(recipe), runs, ignore=ignore, force=force, verifier=which.verifier, stops=not dry_run
-            )
-            manifest = step.carry_out(job, runs, check=checked, progress=report)
+            index_elsewhere(list(runs), on)
+            with open_index(runs, verifier=which.verifier) as index:
+                checked = gate(str(recipe), runs, index=index, ignore=ignore, force=force, stops=not dry_run)
+                manifest = step.carry_out(job, runs, check=checked, index=index, progress=report)
+    if target is not None and out is not None:
+        manifest = step.push_dataset(Path(out), manifest, target)
     if json:
         print_json(manifest)
     else:

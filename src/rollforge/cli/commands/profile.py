@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from rollforge.cli.commands.reading import Reading, say_doubt, strict_exit
+from rollforge.cli.commands.reading_flags import Reading, index_elsewhere, say_doubt, strict_exit
+from rollforge.cli.converters import Flag
 from rollforge.cli.render.console import print_json, say
-from rollforge.cli.values import Flag
 from rollforge.errors import Exit
 
 EXAMPLE = "rollforge profile runs/first"
@@ -27,6 +27,7 @@ def profile(
     look: int = 5,
     out: Annotated[Path | None, Parameter(name=["--out", "-o"])] = None,
     reading: Reading = Reading(),  # noqa: B008  (a record of defaults, never changed)
+    stage: Literal["auto", "all"] = "auto",
     json: Flag = False,
 ) -> Exit:
     """Profile a run per task and per agent: write NeMo Gym's profile files and print what a person can act on.
@@ -52,38 +53,43 @@ def profile(
         How many tasks to name per reason to look.
     out
         Write the files into this folder instead of beside the run.
+    stage
+        Of an adaptive run (collect --goal): auto takes the first stage, which is unbiased; all takes every rollout.
     json
         Print one JSON object on stdout instead of tables.
     """
     from rollforge.index import open_index
 
+    index_elsewhere(run, reading.on, reading.workers)
     with open_index(run, verifier=reading.verifier, workers=reading.workers) as index:
         say_doubt(index)
         import msgspec
 
         from rollforge.steps.profile import ProfileOptions, profile_index, write_profile
-        from rollforge.steps.profile.write import agent_entries
+        from rollforge.steps.profile.profile_files import agent_entries
 
-        options = ProfileOptions(threshold=threshold, tolerance=tolerance, where=reading.where, look=look)
-        found = profile_index(index, options)
-        found.summary.files = write_profile(
-            found, index, out=out, rollout_infos=rollout_infos, parquet=parquet, where=reading.where
+        options = ProfileOptions(
+            threshold=threshold, tolerance=tolerance, where=reading.where, look=look, stage=stage
+        )
+        made = profile_index(index, options)
+        made.summary.files = write_profile(
+            made, index, out=out, rollout_infos=rollout_infos, parquet=parquet, where=reading.where
         )
         if gym_files:
             from rollforge.steps.profile import write_gym_files
 
-            found.summary.files |= write_gym_files(index, out=out, where=reading.where)
+            made.summary.files |= write_gym_files(index, out=out, where=reading.where)
         if json:
-            print_json(msgspec.to_builtins(found.summary) | {"agents": agent_entries(found.agents)})
+            print_json(msgspec.to_builtins(made.summary) | {"agents": agent_entries(made.agents)})
         else:
             from rollforge.cli.render.profile import print_profile
             from rollforge.store.verifier_failures import failures_text, verifier_failures
 
-            print_profile(found, [str(files.rollouts) for files in index.runs], reading.where)
+            print_profile(made, [str(files.rollouts) for files in index.runs], reading.where)
             for files in index.runs:
                 why = failures_text(verifier_failures(files))
                 if why:
                     say(f"note: {why}")
-            for path in found.summary.files.values():
+            for path in made.summary.files.values():
                 say(f"wrote {path}")
         return strict_exit(index, is_strict=reading.strict)

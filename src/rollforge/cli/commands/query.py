@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from rollforge.cli.commands.reading import check_count, strict_exit
+from rollforge.cli.commands.reading_flags import check_count, strict_exit
+from rollforge.cli.converters import Flag, within
 from rollforge.cli.render.console import say
+from rollforge.cli.render.numbers import count_of
 from rollforge.cli.render.query import Format, print_result, write_result
-from rollforge.cli.values import Flag, within
 from rollforge.errors import Exit, UsageError
 
 EXAMPLE = 'rollforge query runs/first "select reward, count(*) from rollouts group by 1"'
@@ -31,7 +33,7 @@ def query(
 ) -> Exit:
     """Ask a question in SQL over the tables `rollouts`, `tasks` and `failures`; nothing else can be read or changed.
 
-    Columns: rollforge query RUN "describe rollouts" names them all. Numbers of the rows stand under their own names
+    Columns: rollforge query RUN "describe rollouts" names them all. Numbers of the rows are columns under their own names
     ("reward_components.format" and the like in double quotes).
 
     Parameters
@@ -56,14 +58,21 @@ def query(
         The same as --format json.
     """
     from rollforge.index import open_index
+    from rollforge.store.outputs import refuse_output
 
     check_count("limit", limit)
+    if len(run) == 1 and Path(sql).exists() and not Path(run[0]).exists():
+        raise UsageError(
+            "query takes the run first, then the SQL", hint=shlex.join(["rollforge", "query", sql, *run])
+        )
     chosen = _format(format, out, json=json)
+    if out is not None:
+        refuse_output(out, reads=run)
     with open_index(run, verifier=verifier, workers=workers) as index:
         result = index.select(sql)
         if out is not None:
             write_result(result, out, chosen)
-            say(f"wrote {result.num_rows:,} rows to {out}")
+            say(f"wrote {count_of(result.num_rows, 'row')} to {out}")
         else:
             print_result(result, chosen, limit)
         return strict_exit(index, is_strict=strict)

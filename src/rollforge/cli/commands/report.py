@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from rollforge.cli.converters import Flag
 from rollforge.cli.render.console import print_json, say
-from rollforge.cli.values import Flag
 from rollforge.errors import Exit
 
 EXAMPLE = "rollforge report runs/first -o report.html"
@@ -43,7 +43,7 @@ def report(
     """
     import msgspec
 
-    from rollforge.reports import write_report
+    from rollforge.assembly.reports import write_report
 
     written = write_report(run, out, texts=texts, verifier=verifier)
     if json:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from rollforge.cli.converters import PORT
 from rollforge.cli.render.console import print_json, say
 from rollforge.cli.render.progress import write_record
-from rollforge.cli.values import PORT
 from rollforge.errors import Exit, UsageError
 
 if TYPE_CHECKING:
@@ -71,10 +71,10 @@ def serve_verifier(
         Print the start record, and at the end the counts, as one line of JSON each on stdout.
     """
     from rollforge.config import parse_duration, parse_settings
-    from rollforge.loop import run_async
+    from rollforge.runtime.event_loop import run_async
     from rollforge.steps.serve import VerifierServer
     from rollforge.verifiers.base import load_verifier
-    from rollforge.verifiers.running.judge import parse_workers
+    from rollforge.verifiers.running.ready_verifier import parse_workers
 
     if not 0 <= port <= 65535:
         raise UsageError(f"{port} is no port", hint="0 takes any free one")
@@ -104,7 +104,7 @@ def serve_verifier(
 
 
 def _token(variable: str | None, host: str) -> str | None:
-    from rollforge.web_guard import is_loopback
+    from rollforge.runtime.web_guard import is_loopback
 
     if variable is not None:
         token = os.environ.get(variable, "").strip()

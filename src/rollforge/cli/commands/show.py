@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from rollforge.cli.commands.reading import check_count, say_doubt, strict_exit
+from rollforge.cli.commands.reading_flags import check_count, say_doubt, strict_exit
+from rollforge.cli.converters import Flag, within
 from rollforge.cli.render.show import print_line, print_rollouts
-from rollforge.cli.values import Flag, within
 from rollforge.errors import Exit, UsageError
 
 if TYPE_CHECKING:
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from rollforge.steps.show import Pick, Shown, ShowOptions
 
 EXAMPLE = 'rollforge show runs/first --where "reward = 0 and turns = 1" --sample 3'
+
+COMMON = ("--task", "--rollout", "--reward", "--where", "--sort", "--sample", "--best", "--worst", "--suspicious", "--limit", "--line",
+    "--calls", "--label", "--raw", "--full", "--json")  # fmt: skip
+"""Flags that `-h` shows."""
 
 
 _ORDERS = ("best", "worst", "suspicious", "sort", "sample")
@@ -61,7 +65,7 @@ class Choice:
     """The line with this number, even when it is no row."""
 
     def options(self) -> ShowOptions:
-        """The same for the step; a line asked for by number is an expression like any other."""
+        """The choice as the step takes it; a line asked for by number becomes an expression."""
         from rollforge.steps.show import ShowOptions
 
         counts = [count for count in (self.sample, self.limit) if count is not None]
@@ -74,10 +78,10 @@ class Choice:
     def check(self) -> None:
         """Raise when two options contradict each other, or a number makes no sense."""
         self.pick()
-        asked = self.given()
+        typed_flags = self.given()
         for one, others in EXCLUDED.items():
             for other in others:
-                if one in asked and other in asked:
+                if one in typed_flags and other in typed_flags:
                     raise UsageError(
                         f"--{one} and --{other} exclude each other", hint="leave one of them out"
                     )
@@ -99,17 +103,22 @@ class Choice:
     def pick(self) -> Pick | None:
         """Which of best, worst and suspicious was asked for; more than one is a mistake."""
         names: tuple[Pick, ...] = ("best", "worst", "suspicious")
-        asked = [name for name in names if getattr(self, name)]
-        if len(asked) > 1:
-            raise UsageError(f"--{asked[0]} and --{asked[1]} exclude each other")
-        return asked[0] if asked else None
+        picks = [name for name in names if getattr(self, name)]
+        if len(picks) > 1:
+            raise UsageError(
+                f"--{picks[0]} and --{picks[1]} exclude each other", hint="leave one of them out"
+            )
+        return picks[0] if picks else None
 
 
 def show(
     *run: Annotated[str, Parameter(name="run")],
     example: str | None = None,
     choice: Choice = Choice(),  # noqa: B008  (a record of defaults, never changed)
+    calls: Flag = False,
     label: Flag = False,
+    stratified: Flag = False,
+    blind: Flag = False,
     raw: Flag = False,
     full: Flag = False,
     verifier: str | None = None,
@@ -125,11 +134,18 @@ def show(
         A rollouts file, its folder, or several files (or a glob) read as one run.
     example
         Show the rollouts behind a row of a prepared dataset, given as FILE:LINE; needs no run.
+    calls
+        Show the recorded model calls of programs whose rollout is not finished (killed, failed, running); with --task or --rollout,
+        of every attempt at it.
     label
         Ask about one verdict after another: agree, disagree or unsure. Rollouts are drawn at random by --seed, which is what rates
         need; with --suspicious, those that look wrong come first.
+    stratified
+        With --label: draw as many rollouts that pass as that fail. Rates weight the two by their shares of the run.
+    blind
+        With --label: hide the verdict, ask whether the answer is right, and show the verdict afterwards.
     raw
-        Print the lines as they stand in the file.
+        Print the lines unchanged, as bytes of the file.
     full
         Do not fold long texts.
     verifier
@@ -142,6 +158,8 @@ def show(
         Print one JSON object on stdout.
     """
     choice.check()
+    if stratified and choice.suspicious:
+        raise UsageError("--stratified and --suspicious exclude each other", hint="leave one of them out")
     if example is not None:
         _check_alone(choice)
         shown = _behind(example)
@@ -150,13 +168,15 @@ def show(
     runs, choice = _take_number(run, choice)
     if not runs:
         raise UsageError("no run given", hint="rollforge show RUN, or rollforge show --example FILE:LINE")
+    if calls:
+        return _show_calls(runs, choice, full=full, json=json)
     from rollforge.index import open_index
     from rollforge.steps.show import show_line, show_rollouts
 
     with open_index(runs, verifier=verifier, workers=workers) as index:
         say_doubt(index)
         if label:
-            return _label(index, choice)
+            return _label(index, choice, stratified=stratified, blind=blind)
         if choice.line is not None:
             seen = show_line(index, choice.line)
             if seen.reason is not None or raw:
@@ -165,18 +185,36 @@ def show(
         return strict_exit(index, is_strict=strict)
 
 
-def _label(index: Index, choice: Choice) -> Exit:
+def _show_calls(runs: list[str], choice: Choice, *, full: bool, json: bool) -> Exit:
+    """Print what unfinished attempts had asked and been answered."""
+    from rollforge.cli.render.show import print_attempts
+    from rollforge.steps.show_calls import show_calls
+
+    for name in sorted(choice.given() - {"task", "rollout", "limit"}):
+        raise UsageError(
+            f"--calls and --{name} exclude each other", hint="--task, --rollout and --limit choose attempts"
+        )
+    shown = show_calls(
+        runs,
+        tasks=choice.task or (),
+        rollout=choice.rollout,
+        limit=5 if choice.limit is None else choice.limit,
+    )
+    return print_attempts(shown, full=full, json=json)
+
+
+def _label(index: Index, choice: Choice, *, stratified: bool, blind: bool) -> Exit:
     """Ask a person about verdicts until the queue is empty or the person has had enough."""
     from rollforge.cli.render.console import say
     from rollforge.cli.render.labels import ask_labels
-    from rollforge.labels import Label, LabelFile, Opinion, Queue, label_queue
+    from rollforge.review.labels import MEASURING, Label, LabelFile, Opinion, Queue, label_queue
     from rollforge.steps.show import ShowOptions, show_rollouts
 
     if len(index.runs) != 1:
         raise UsageError("labels belong to one run", hint="name one run")
     file = LabelFile(index.runs[0])
     done = {(one.task, one.rollout) for one in file.read()}
-    kind: Queue = "suspicious" if choice.suspicious else "random"
+    kind: Queue = "suspicious" if choice.suspicious else "stratified" if stratified else "random"
     keys = label_queue(index, kind, seed=choice.seed, done=done, count=choice.limit or 1000)
     queue = (
         one for row, _, _ in keys for one in show_rollouts(index, ShowOptions(where=f"row = {row}", limit=1))
@@ -184,7 +222,7 @@ def _label(index: Index, choice: Choice) -> Exit:
 
     def keep(one: Shown, opinion: Opinion) -> None:
         verifier = one.facts.get("verifier")
-        seed = choice.seed if kind == "random" else None
+        seed = choice.seed if kind in MEASURING else None
         file.add(
             Label(
                 task=one.task,
@@ -194,10 +232,11 @@ def _label(index: Index, choice: Choice) -> Exit:
                 verifier=verifier,
                 queue=kind,
                 seed=seed,
+                blind=blind,
             )
         )
 
-    count = ask_labels(queue, keep)
+    count = ask_labels(queue, keep, blind=blind)
     say(f"{count:,} labels in {file.path}; what they say: rollforge metrics --labels {index.runs[0].name}")
     return Exit.DONE
 

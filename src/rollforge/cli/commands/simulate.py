@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from rollforge.cli.converters import PORT, within
 from rollforge.cli.render.console import print_json, say
-from rollforge.cli.values import PORT, within
 from rollforge.errors import Exit, UsageError
 
 if TYPE_CHECKING:
-    from rollforge.simulate.options import SimulateOptions
     from rollforge.simulate.service import Stats
+    from rollforge.simulate.simulate_options import SimulateOptions
 
 EXAMPLE = "rollforge simulate --port 8000 --latency 0.2 --fault 500=0.05"
+
+COMMON = ("--port", "--host", "--seed", "--write-tasks", "--limit", "--kind", "--model", "--skill", "--answer-tokens", "--latency",
+    "--capacity", "--rate-limit", "--fault")  # fmt: skip
+"""Flags that `-h` shows."""
 
 
 @Parameter(name="*")
@@ -57,8 +61,22 @@ class Serving:
     """Requests served at once, others queue; 0 = no bound."""
     rate_limit: Annotated[float, within(0)] = 0.0
     """Requests per second beyond which it answers 429; 0 = no bound."""
+    rpm: Annotated[float, within(0)] = 0.0
+    """Requests a minute for each key, enforced with 429 and announced in rate-limit headers; 0 = no bound."""
+    tpm: Annotated[float, within(0)] = 0.0
+    """Tokens a minute for each key, likewise; 0 = no bound."""
+    rate_headers: Literal["openai", "anthropic", "none"] = "openai"
+    """Whose headers tell the limits of --rpm and --tpm."""
+    kv_tokens: Annotated[int, within(0)] = 0
+    """Tokens of a KV cache that running requests share, with queue, preemption and /metrics; 0 = no such model."""
+    kv_requests: Annotated[int, within(1)] = 256
+    """With --kv-tokens: requests that run at once; others queue."""
+    kv_speed: Annotated[float, within(1)] = 4000.0
+    """With --kv-tokens: tokens a second that very many requests generate together."""
+    metrics: Literal["vllm", "sglang"] = "vllm"
+    """With --kv-tokens: whose names /metrics uses."""
     fault: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = ()
-    """KIND=RATE[,option=value…], repeatable. Kinds: 429, 500, 502, 503, 504, hang, drip, torn, content-type, reset, down, empty, truncated, refusal, filtered, overflow, wrong-model, absurd-numbers, endless, large-body, gzip-bomb, headers, nested, bad-utf8, redirect, echo-headers."""  # noqa: E501  (help keeps the line breaks of a field's docstring)
+    """KIND=RATE[,option=value…], repeatable. Kinds: 429, 500, 502, 503, 504, hang, drip, torn, error-event, content-type, reset, down, empty, truncated, refusal, filtered, overflow, wrong-model, absurd-numbers, endless, large-body, gzip-bomb, headers, nested, bad-utf8, redirect, echo-headers; for batches batch-delay, batch-partial, batch-expired, batch-error, batch-lost, batch-lost-upload, batch-failed."""  # noqa: E501  (help keeps the line breaks of a field's docstring)
 
 
 @Parameter(name="*")
@@ -102,7 +120,7 @@ def simulate(
 def _options(port: int, host: str, answering: Answering, serving: Serving) -> SimulateOptions:
     import os
 
-    from rollforge.simulate.options import SimulateOptions
+    from rollforge.simulate.simulate_options import SimulateOptions
 
     key = os.environ.get(answering.api_key_env, "") if answering.api_key_env else None
     if key == "":
@@ -124,8 +142,24 @@ def _options(port: int, host: str, answering: Answering, serving: Serving) -> Si
         tokens_per_second=serving.tokens_per_second,
         capacity=serving.capacity,
         rate_limit=serving.rate_limit,
+        rpm=serving.rpm,
+        tpm=serving.tpm,
+        rate_headers=serving.rate_headers,
+        kv_tokens=serving.kv_tokens,
+        kv_requests=serving.kv_requests,
+        kv_speed=serving.kv_speed,
+        metrics=serving.metrics,
         faults=serving.fault,
     )
+
+
+JUDGED_BY = {
+    "math": "--verifier exact",
+    "mcqa": "--verifier mcqa",
+    "tools": "--tools multineedle --verifier multineedle",
+    "mixed": "--tools multineedle --verifier exact",
+}
+"""Options of `collect` for each kind of example task."""
 
 
 def _write_tasks(tasks: Tasks, seed: int, json: bool) -> Exit:
@@ -133,6 +167,7 @@ def _write_tasks(tasks: Tasks, seed: int, json: bool) -> Exit:
 
     from rollforge.records import to_json
     from rollforge.simulate.tasks import example_tasks
+    from rollforge.store.outputs import refuse_output
 
     path = tasks.write_tasks
     lines = (to_json(row) + b"\n" for row in example_tasks(tasks.limit, seed, tasks.kind))
@@ -140,6 +175,7 @@ def _write_tasks(tasks: Tasks, seed: int, json: bool) -> Exit:
         sys.stdout.buffer.writelines(lines)
         sys.stdout.buffer.flush()
         return Exit.DONE
+    refuse_output(path, flag="--write-tasks")
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         file.writelines(lines)
@@ -147,14 +183,14 @@ def _write_tasks(tasks: Tasks, seed: int, json: bool) -> Exit:
         print_json({"path": str(path), "rows": tasks.limit, "kind": tasks.kind, "seed": seed})
     else:
         say(f"wrote {tasks.limit} example tasks ({tasks.kind}, seed {seed}) to {path}")
-        say(f"  next: rollforge collect -i {path} -o runs/example -m simulated --verifier exact -k 8")
+        say(f"  next: rollforge collect -i {path} -o runs/example -m simulated {JUDGED_BY[tasks.kind]} -k 8")
     return Exit.DONE
 
 
 def _serve(options: SimulateOptions, json: bool) -> Exit:
     import os
 
-    from rollforge.simulate.server import SimulatedServer, run_quickly
+    from rollforge.simulate.simulated_server import SimulatedServer, run_quickly
 
     server = SimulatedServer(options)
 

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+from rollforge.cli.converters import Flag
 from rollforge.cli.render.console import print_json
-from rollforge.cli.values import Flag
 from rollforge.errors import Exit
 
 EXAMPLE = "rollforge status runs/first"
 
 
-def status(run: str, /, *, json: Flag = False) -> Exit:
+def status(run: str, /, *, owed: Flag = False, json: Flag = False) -> Exit:
     """Tell how far a run is: progress, rate, time left, failures by class.
 
     Parameters
     ----------
     run
         The run: a directory, or a rollouts file.
+    owed
+        Print only the shards to submit again, as Slurm writes an array (0-3,17); nothing when there are none.
     json
         Print one JSON object on stdout and nothing else.
     """
-    from rollforge.steps.status import read_status
+    from rollforge.steps.status import owed_shards, read_status
 
+    if owed:
+        shards = owed_shards(run)
+        if json:
+            print_json(
+                {"array": shards.array, "stale": shards.stale, "owed": shards.owed, "shards": shards.count}
+            )
+        elif shards.array:
+            print(shards.array)
+        return Exit.DONE
     state = read_status(run)
     if json:
         print_json(state)

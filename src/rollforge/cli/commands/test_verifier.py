@@ -58,9 +58,9 @@ def test_verifier(
         Print one JSON object on stdout instead of talk.
     """
     from rollforge.config import parse_duration, parse_settings
-    from rollforge.loop import run_async
+    from rollforge.runtime.event_loop import run_async
     from rollforge.steps.verifier_cases import CaseOptions, run_cases
-    from rollforge.verifiers.running.judge import parse_workers
+    from rollforge.verifiers.running.ready_verifier import parse_workers
 
     options = parse_settings(flags.verifier_set) | ({"sandbox": flags.sandbox} if flags.sandbox else {})
     report = run_async(

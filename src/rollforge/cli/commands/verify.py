@@ -10,25 +10,36 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from rollforge.cli.interrupts import resume_command, wire_signals
+from rollforge.cli.commands.spreading import ExecutorFlags
+from rollforge.cli.converters import SECONDS, SETTINGS, Flag, within
 from rollforge.cli.render.console import print_json, say
 from rollforge.cli.render.numbers import count_of
 from rollforge.cli.render.progress import Progress
-from rollforge.cli.values import SECONDS, SETTINGS, Flag, within
+from rollforge.cli.signals import resume_command, wire_signals
 from rollforge.errors import Exit, UsageError
 from rollforge.records import JsonFields
 from rollforge.steps.probe import ProbeOptions
-from rollforge.steps.verify.options import ChoiceOptions, RunningOptions, VerifyOptions
-from rollforge.verifiers.running.judge import Workers, parse_workers
+from rollforge.steps.verify.verify_options import (
+    ChoiceOptions,
+    JudgeCostOptions,
+    RunningOptions,
+    VerifyOptions,
+)
+from rollforge.verifiers.running.ready_verifier import Workers, parse_workers
 
 if TYPE_CHECKING:
     from cyclopts import Token
 
-    from rollforge.steps.verify import Verification, VerifySummary
+    from rollforge.steps.verify import SpreadVerification, Verification, VerifySummary
 
 PROBE_CALLS = 23
 """Calls of a verifier per probed task: every question, the right answer in several forms."""
 EXAMPLE = "rollforge verify runs/first --verifier exact"
+
+COMMON = ("--verifier", "--set", "--json", "--progress", "--failed-only", "--where", "--sample", "--fresh", "--tasks",
+    "--verify-timeout",
+    "--diff", "--use", "--probe", "--input")  # fmt: skip
+"""Flags that `-h` shows."""
 
 _HOW = Group("How it runs", sort_key=2)
 
@@ -62,6 +73,11 @@ class JudgeFlags(RunningOptions):
     ]
     timeout: Annotated[float, SECONDS, Parameter(name="--verify-timeout")]
     memory_mb: Annotated[int, Parameter(name="--verify-memory")]
+
+
+@Parameter(name="*", group=Group("Cost", sort_key=4), negative=())
+class JudgeCostFlags(JudgeCostOptions):
+    """Spelling of the flags about money."""
 
 
 @Parameter(name="*", group=_HOW, negative=())
@@ -101,6 +117,8 @@ def verify(
     judging: JudgeFlags = JudgeFlags(),  # noqa: B008
     short: ShortFlags = ShortFlags(),  # noqa: B008
     other: InsteadFlags = InsteadFlags(),  # noqa: B008
+    money: JudgeCostFlags = JudgeCostFlags(),  # noqa: B008
+    scale: ExecutorFlags = ExecutorFlags(),  # noqa: B008
     json: Flag = False,
     progress: Progress = "auto",
 ) -> Exit:
@@ -128,33 +146,39 @@ def verify(
         return _use(run, other.use, json=json)
     if verifier is None:
         raise UsageError("which verifier?", hint="--verifier NAME; see them: rollforge list verifiers")
-    given = vars(judging).copy()
+    fields = vars(judging).copy()
     if short.sandbox:
-        given["options"] = judging.options | {"sandbox": short.sandbox}
+        fields["options"] = judging.options | {"sandbox": short.sandbox}
     if short.fast:
-        given["mode"] = "fast"
+        fields["mode"] = "fast"
     if other.probe:
-        given = {name: value for name, value in given.items() if name in ProbeOptions.__struct_fields__}
+        fields = {name: value for name, value in fields.items() if name in ProbeOptions.__struct_fields__}
         return _probe(
             ProbeOptions(
-                run=run, input=other.input or choice.tasks, verifier=verifier, limit=other.limit, **given
+                run=run, input=other.input or choice.tasks, verifier=verifier, limit=other.limit, **fields
             ),
             json=json,
         )
     assert run is not None
     return _judge(
-        VerifyOptions(run=run, verifier=verifier, **vars(choice), **given),
+        VerifyOptions(run=run, verifier=verifier, **vars(choice), **vars(money), **fields),
         json=json,
         progress="none" if json and progress == "auto" else progress,
+        scale=scale,
     )
 
 
-def _judge(options: VerifyOptions, *, json: bool, progress: Progress) -> Exit:
+def _judge(options: VerifyOptions, *, json: bool, progress: Progress, scale: ExecutorFlags) -> Exit:
     from rollforge.cli.render.verify import LiveLine, print_summary, summary_record
-    from rollforge.loop import run_async
-    from rollforge.steps.verify import Verification
+    from rollforge.runtime.event_loop import run_async
+    from rollforge.steps.verify import SpreadVerification, Verification
 
-    verification = Verification(options)
+    verification: Verification | SpreadVerification
+    verification = (
+        SpreadVerification(options, on=scale.on, workers=scale.workers)
+        if scale.is_spread
+        else Verification(options)
+    )
     display = LiveLine(progress, verification.snapshot)
     display.start()
     try:
@@ -173,7 +197,7 @@ def _judge(options: VerifyOptions, *, json: bool, progress: Progress) -> Exit:
     return code
 
 
-async def _drive(verification: Verification) -> VerifySummary:
+async def _drive(verification: Verification | SpreadVerification) -> VerifySummary:
     """Run the verification with signal handlers."""
     wire_signals(drain=verification.stop, abort=verification.abort, what="being judged")
     try:
@@ -185,6 +209,8 @@ async def _drive(verification: Verification) -> VerifySummary:
 def _exit_of(summary: VerifySummary) -> Exit:
     if summary.state == "interrupted":
         return Exit.INTERRUPTED
+    if summary.is_over_budget:
+        return Exit.BUDGET_REACHED
     return Exit.DONE if summary.state == "done" else Exit.INCOMPLETE
 
 
@@ -214,7 +240,7 @@ def _use(run: str, name: str, *, json: bool) -> Exit:
 
 def _probe(options: ProbeOptions, *, json: bool) -> Exit:
     from rollforge.cli.render.probe import print_report, report_record
-    from rollforge.loop import run_async
+    from rollforge.runtime.event_loop import run_async
     from rollforge.steps.probe import probe
 
     if "base_url" in options.options:

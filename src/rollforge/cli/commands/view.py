@@ -8,19 +8,19 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from rollforge.cli.converters import PORT, Flag
 from rollforge.cli.render.console import print_json, say
+from rollforge.cli.signals import until_stopped
 from rollforge.errors import Exit, UsageError
 
 EXAMPLE = "rollforge view runs/first"
-
-Flag = Annotated[bool, Parameter(negative=())]
 
 
 def view(
     run: Annotated[list[str], Parameter(name="run")],
     /,
     *,
-    port: int = 0,
+    port: Annotated[int, PORT] = 0,
     host: str = "127.0.0.1",
     token_env: str | None = None,
     token: Annotated[str | None, Parameter(show=False)] = None,
@@ -52,7 +52,7 @@ def view(
     json
         Print one JSON object with the address, then serve.
     """
-    from rollforge.loop import run_async
+    from rollforge.runtime.event_loop import run_async
     from rollforge.view import ViewOptions, serve
 
     if token_env is not None and not os.environ.get(token_env):
@@ -68,5 +68,5 @@ def view(
         if not no_browser and not json:
             webbrowser.open(address)
 
-    run_async(serve(options, ready))
+    run_async(until_stopped(serve(options, ready)))
     return Exit.DONE

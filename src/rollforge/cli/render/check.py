@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rollforge.cli.render.console import out
+from rollforge.cli.render.numbers import count_of
 from rollforge.cli.render.table import wrapped
 from rollforge.records import JsonObject
 
 if TYPE_CHECKING:
-    from rollforge.checks.finding import Finding
+    from rollforge.checks.building_blocks.finding import Finding
     from rollforge.steps.check import Report
 
 _HEADINGS = {
@@ -40,21 +41,21 @@ def print_report(report: Report) -> None:
     mean = counts.reward.mean if counts.reward else None
     reward = f", mean reward {mean:.3f}" if mean is not None else ""
     show(
-        f"{report.run}: {counts.rollouts:,} rollouts of {counts.tasks:,} tasks, {counts.judged:,} judged{reward}",
+        f"{report.run}: {count_of(counts.rollouts, 'rollout')} of {count_of(counts.tasks, 'task')}, {counts.judged:,} judged{reward}",
         markup=False,
     )
     if report.where is not None:
         show(f"only rollouts where {report.where}", markup=False)
     for area, heading in _HEADINGS.items():
-        found = [finding for finding in report.findings if _heading(finding) == area]
+        findings = [finding for finding in report.findings if _heading(finding) == area]
         if area == "recipe" and not report.asked:
             continue
-        if not found and area in ("confounds",):
+        if not findings and area in ("confounds",):
             continue
         show(f"\n{heading.format(recipe=', '.join(report.asked))}", style="bold", markup=False)
-        for finding in found:
+        for finding in findings:
             _print_finding(finding)
-        if not found:
+        if not findings:
             show("  nothing found", markup=False)
     show("\nFit for", style="bold")
     for name, verdict in report.recipes.items():
@@ -82,7 +83,7 @@ def _print_finding(finding: Finding) -> None:
     for continued in more:
         out().print(f"{_INDENT}{continued}", markup=False)
     if finding.where and finding.level != "note":
-        for part in wrapped(f"at {_places(finding)}", len(_INDENT)):
+        for part in wrapped(f"at {_locations(finding)}", len(_INDENT)):
             out().print(f"{_INDENT}{part}", markup=False, style="dim")
     if finding.next and finding.level != "note":
         for part in wrapped(f"next: {finding.next}", len(_INDENT)):
@@ -95,28 +96,32 @@ def _brief(text: str, most: int = 110) -> str:
     return clause if len(clause) <= most else clause[: most - 1] + "…"
 
 
-def _places(finding: Finding) -> str:
+def _locations(finding: Finding) -> str:
     shown = [
-        ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in place.items() if key != "at")
-        for place in finding.where[:3]
+        ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in location.items() if key != "at")
+        for location in finding.where[:3]
     ]
     return "; ".join(shown) + ("; …" if len(finding.where) > 3 else "")
 
 
 def _closing(report: Report) -> str:
     counted = ", ".join(
-        f"{len(found)} {level}{'s' if len(found) != 1 else ''}"
+        f"{len(findings)} {level}{'s' if len(findings) != 1 else ''}"
         for level in ("error", "warning", "note")
-        if (found := report.at(level))
+        if (findings := report.at(level))
     )
     purpose = f" for {', '.join(report.asked)}" if report.asked else ""
+    later = [
+        name for name, fit in report.recipes.items() if name in report.asked and fit.verdict == "not yet"
+    ]
+    passed = f"no error, but not yet fit for {', '.join(later)}" if later else f"fit{purpose}"
     meaning = {
-        0: f"fit{purpose}" if report.asked else "no error",
+        0: passed if report.asked else "no error",
         3: "too incomplete to say",
         4: f"not ready{purpose}",
         5: "verification is judged broken",
     }[int(report.exit_code)]
-    return f"{counted or 'nothing found'} — {meaning}          (exit code {int(report.exit_code)})"
+    return f"{counted or 'nothing findings'} — {meaning}          (exit code {int(report.exit_code)})"
 
 
 def markdown_text(report: Report) -> str:

@@ -11,39 +11,87 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rollforge.adaptive.design import GOALS
 from rollforge.cli.render.console import print_json, say
-from rollforge.cli.render.progress import duration, number, write_record
+from rollforge.cli.render.numbers import count_of
+from rollforge.cli.render.progress import duration, goal_parts, number, write_record
+from rollforge.endpoint.prices import UNKNOWN_PRICE
 from rollforge.errors import Exit
 
 if TYPE_CHECKING:
     from rollforge.records import JsonObject
-    from rollforge.steps.collect import Collection, CollectOptions, CollectPlan, CollectResult
+    from rollforge.steps.collect import (
+        Collection,
+        CollectOptions,
+        CollectPlan,
+        CollectResult,
+        ShardedCollection,
+    )
     from rollforge.steps.collect.forecast import Forecast, ForecastRange
     from rollforge.steps.metrics import RunMetrics
 
+FOLLOWS = "-c auto follows"
+"""How the note on the deciding signal of concurrency begins."""
 LARGE_RUN = 500_000
 """From this many rollouts on, the numbers are worked out in a process of its own, so that this one stays small."""
 CHARACTERS_PER_TOKEN = 4
 """Good enough to know whether a run costs thousands or billions."""
 
 
-def print_launch(collection: Collection, *, is_stream: bool, is_quiet: bool) -> None:
+def print_launch(collection: Collection | ShardedCollection, *, is_stream: bool, is_quiet: bool) -> None:
     """Say what begins now; write the first record of `--progress json`."""
+    from rollforge.steps.collect import Collection
+
+    if not isinstance(collection, Collection):
+        _print_sharded_launch(collection, is_stream=is_stream, is_quiet=is_quiet)
+        return
     plan, options = collection.plan, collection.options
     assert plan is not None
     facts = _plan_facts(plan, options)
     if is_stream:
         write_record({"event": "launch", "run": options.out, "pid": os.getpid(), **facts})
+    _say_notes(collection.notes, is_quiet=is_quiet)
     if is_quiet:
         return
     if plan.bad_lines:
         say(f"left out {len(plan.bad_lines):,} bad lines of {options.input}")
-    for note in collection.notes:
-        say(f"note: {note}")
     verb = "resuming" if plan.is_resumed else "collecting"
+    if (design := plan.design) is not None and design.recipe is not None:
+        say(
+            f"{verb}: until {design.target:,} usable {GOALS[design.recipe]} ({design.recipe}) of {count_of(facts['tasks'], 'task')}; "
+            f"{design.first} samples each, {design.whole} where it pays → {plan.files.rollouts}"
+        )
+        return
     say(
         f"{verb}: {facts['owed']:,} of {facts['expected']:,} rollouts owed "
-        f"({facts['tasks']:,} tasks × {options.samples}) → {plan.files.rollouts}"
+        f"({count_of(facts['tasks'], 'task')} × {options.samples}) → {plan.files.rollouts}"
+    )
+
+
+def _say_notes(notes: list[str], *, is_quiet: bool) -> None:
+    """Say the notes; quietly, only that costs will be missing."""
+    for note in notes:
+        if not is_quiet or UNKNOWN_PRICE in note:
+            say(f"note: {note}")
+
+
+def _print_sharded_launch(collection: ShardedCollection, *, is_stream: bool, is_quiet: bool) -> None:
+    run, options = collection.run_of_shards, collection.options
+    assert run is not None
+    facts = {"tasks": run.plan.tasks, "samples": run.plan.samples, "expected": collection.live.expected}
+    facts |= {"shards": len(run.plan), "is_resumed": run.is_resumed, "bad_lines": len(run.bad_lines)}
+    if is_stream:
+        write_record({"event": "launch", "run": options.out, "pid": os.getpid(), **facts})
+    _say_notes(collection.notes, is_quiet=is_quiet)
+    if is_quiet:
+        return
+    what = (
+        f"shard {collection.choice.number_in(run.plan)} of {len(run.plan)}"
+        if collection.choice
+        else f"{len(run.plan)} shards"
+    )
+    say(
+        f"{'resuming' if run.is_resumed else 'collecting'}: {what}, {count_of(facts['expected'], 'rollout')} → {run.files.shards}"
     )
 
 
@@ -59,17 +107,22 @@ def _plan_facts(plan: CollectPlan, options: CollectOptions) -> JsonObject:
         "unreadable_lines": ledger.unreadable_lines,
         "is_resumed": plan.is_resumed,
         "bad_lines": len(plan.bad_lines),
+        "goal": plan.design,
     }
 
 
 def print_plan(options: CollectOptions, *, json: bool) -> None:
     """`--dry-run`: the resolved config and the plan; nothing is sent or written."""
     from rollforge import __version__
-    from rollforge.loop import run_async
-    from rollforge.steps.collect.machinery import rehearse_agent
+    from rollforge.environments.base import open_environment
+    from rollforge.runtime.event_loop import run_async
+    from rollforge.steps.collect.goal.setup import design_of
+    from rollforge.steps.collect.machinery import rehearse_agent, with_verifier_of
     from rollforge.steps.collect.plan import make_plan
     from rollforge.verifiers.base import load_verifier
 
+    environment = open_environment(options.env) if options.env is not None else None
+    options = with_verifier_of(environment, options)
     verifier = (
         load_verifier(options.verifier, options.verifier_options) if options.verifier is not None else None
     )
@@ -79,8 +132,10 @@ def print_plan(options: CollectOptions, *, json: bool) -> None:
         verifier_fingerprint=verifier.fingerprint if verifier else None,
         version=__version__,
         command=[],
-        agent=run_async(rehearse_agent(options)),
+        agent=run_async(rehearse_agent(options, environment)),
         is_rehearsal=True,
+        design_of=design_of,
+        rows_of=environment.rows if environment is not None else None,
     )
     facts = _plan_facts(plan, options) | {"estimated_tokens": _estimated_tokens(plan, options)}
     plan.tasks.close()
@@ -90,8 +145,15 @@ def print_plan(options: CollectOptions, *, json: bool) -> None:
     config = msgspec.json.format(msgspec.json.encode(options.to_config()), indent=2).decode()
     print(config)
     tokens = facts["estimated_tokens"]
+    if (design := plan.design) is not None and design.recipe is not None:
+        say(
+            f"plan: until {design.target:,} usable {GOALS[design.recipe]} ({design.recipe}); {count_of(facts['tasks'], 'task')}, "
+            f"{design.first} samples each, {design.whole} where it pays, at most {count_of(facts['expected'], 'rollout')}, "
+            f"{facts['finished']:,} finished; nothing was sent"
+        )
+        return
     say(
-        f"plan: {facts['tasks']:,} tasks × {options.samples} = {facts['expected']:,} rollouts, "
+        f"plan: {count_of(facts['tasks'], 'task')} × {options.samples} = {count_of(facts['expected'], 'rollout')}, "
         f"{facts['finished']:,} finished, {facts['owed']:,} owed"
     )
     say(
@@ -139,7 +201,7 @@ def finish_collect(
 
 def _final_metrics(result: CollectResult) -> RunMetrics | None:
     """Compute the metrics from the files and write them beside the run; None without rollouts."""
-    if not result.finished:
+    if not result.finished or result.shard is not None:
         return None
     from rollforge.steps.metrics import RunMetrics, summarize_run
     from rollforge.store import RunFiles, write_atomically
@@ -167,17 +229,22 @@ def _print_end(result: CollectResult, metrics: RunMetrics | None) -> None:
         say("")
         print_report(result.probe)
     say("")
-    say(f"{result.message}: {result.finished:,} of {result.expected:,} rollouts in {result.run}")
+    if result.goal is None:
+        say(f"{result.message}: {result.finished:,} of {result.expected:,} rollouts in {result.run}")
+    else:
+        say(f"{result.message}: {count_of(result.finished, 'rollout')} in {result.run}")
+        say(f"  goal      {' · '.join(goal_parts(result.goal)[1:])}")
     if result.failed:
         by_class = ", ".join(f"{count:,} {kind}" for kind, count in sorted(result.failed.items()))
         say(f"  failed    {by_class}")
     if result.unjudged:
-        judge_later = f"rollforge verify {shlex.quote(result.run)} --failed-only"
-        say(f"  unjudged  {result.unjudged:,} (reward null; judge them later: {judge_later})")
+        say(f"  unjudged  {result.unjudged:,} (reward null; judge them later: {_judge_later(result.run)})")
     if result.verifier_failures:
         from rollforge.store.verifier_failures import failures_text
 
         say(f"  verifier  {failures_text(list(result.verifier_failures.items()))}")
+    for note in result.agent_notes:
+        say(f"  agent     {note}")
     if result.suspect is not None:
         _print_suspect(result)
     if result.bad_lines:
@@ -187,6 +254,15 @@ def _print_end(result: CollectResult, metrics: RunMetrics | None) -> None:
         f"over {duration(result.elapsed_s)} in all"
     )
     say(f"  limit     {result.bottleneck}")
+    for note in result.notes:
+        if note.startswith(FOLLOWS):
+            say(f"            {note}")
+    for note in result.batch.notes() if result.batch is not None else []:
+        say(f"  batch     {note}")
+    if result.cost is not None:
+        from rollforge.store.costs import cost_text
+
+        say(f"  cost      {cost_text(result.cost)}")
     if result.forecast is not None:
         _print_forecast(result.forecast)
     _print_files(result)
@@ -196,35 +272,55 @@ def _print_files(result: CollectResult) -> None:
     from rollforge.store import RunFiles
 
     files = RunFiles(result.run)
-    written = [files.rollouts, files.tasks, files.failures, files.aggregate_metrics, files.manifest]
+    written = [
+        *(files.rollouts, files.tasks, files.failures, files.calls, files.batches),
+        *(files.aggregate_metrics, files.manifest),
+    ]
     names = [path.name for path in written if path.exists() and path.stat().st_size]
     say(f"  files     {files.rollouts.parent}/: {', '.join(names)}")
-    if result.ending in ("done", "incomplete") and result.finished:
-        say(f"  next      rollforge profile {shlex.quote(result.run)}")
+    if result.ending in ("done", "incomplete"):
+        # One shard is not the run, and failures alone have no profile: status names what is owed, and why.
+        verb = "profile" if result.finished and result.shard is None else "status"
+        say(f"  next      rollforge {verb} {shlex.quote(result.run)}")
 
 
 def _print_suspect(result: CollectResult) -> None:
     """Print which rewards not to trust, and how to judge them again."""
     assert result.suspect is not None
-    from rollforge.checks.stream import suspect_condition
+    from rollforge.checks.building_blocks.stream import suspect_condition
     from rollforge.store import RunFiles, read_manifest
 
     among = suspect_condition(result.suspect)
     manifest = read_manifest(RunFiles(result.run))
     verifier = shlex.quote(str((manifest.config.get("verifier") if manifest else None) or "NAME"))
-    say(f"  suspect   {result.suspect.rollouts:,} rollouts (kept, and marked in the manifest)")
+    say(f"  suspect   {count_of(result.suspect.rollouts, 'rollout')} (kept, and marked in the manifest)")
     run = shlex.quote(result.run)
     say(f'            look:   rollforge show {run} --where "{among}" --limit 5')
     say(f'            mended: rollforge verify {run} --verifier {verifier} --fresh --where "{among}"')
 
 
 def _print_forecast(forecast: Forecast) -> None:
-    say(f"  forecast  for the {forecast.rollouts:,} rollouts still owed, at this pace (95 % intervals):")
+    rest = (
+        f"the {forecast.rollouts:,} rollouts still owed, at this pace"
+        if forecast.goal is None
+        else f"the rest to {forecast.goal}, about {count_of(forecast.rollouts, 'rollout')} at this yield"
+    )
+    say(f"  forecast  for {rest} (95 % intervals):")
     say(f"            time      {_range(forecast.seconds, duration)}")
     if forecast.tokens is not None:
         say(f"            tokens    {_range(forecast.tokens, _count)}")
     say(f"            disk      {_range(forecast.disk_bytes, _bytes)}")
     say(f"            failures  {_range(forecast.failures, _count)}")
+    if forecast.cost is not None:
+        from rollforge.store.costs import dollars
+
+        say(f"            cost      {_range(forecast.cost, dollars)}")
+        per_group = forecast.cost_per_usable_group
+        shown = (
+            "unknown: no group of the pilot was usable" if per_group is None else _range(per_group, dollars)
+        )
+        usable = "" if forecast.goal is not None else " (usable: its rewards are not all equal)"
+        say(f"            dollars per usable {forecast.unit}  {shown}{usable}")
 
 
 def _range(estimate: ForecastRange, show: Callable[[float], str]) -> str:
@@ -243,3 +339,16 @@ def _bytes(value: float) -> str:
             return f"{value:,.1f} {unit}"
         value /= 1000
     return f"{value:,.1f} TB"
+
+
+def _judge_later(run: str) -> str:
+    """The command that judges what is unjudged by the run's own verifier; a placeholder where a server judged."""
+    from rollforge.cli.render.verify import judging_command
+    from rollforge.store import RunFiles, read_manifest
+
+    manifest = read_manifest(RunFiles(run))
+    name = manifest.fingerprint.get("verifier") if manifest is not None else None
+    options = manifest.config.get("verifier_options") if manifest is not None else None
+    return judging_command(
+        run, name if isinstance(name, str) else "NAME", options if isinstance(options, dict) else {}
+    )

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rollforge.cli.render.escape import visible
 from rollforge.errors import RollforgeError
+from rollforge.text_safety.visible import visible
 
 if TYPE_CHECKING:
     from rich.console import Console

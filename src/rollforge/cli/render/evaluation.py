@@ -27,7 +27,7 @@ def print_tasksets(tasksets: dict[str, TasksetResult], k: int, *, title: str = "
             mean = statistics.get(f"mean@{k}")
             if mean is None and metric != "reward":
                 continue
-            cells = {name: mean_text(found.value) for name, found in statistics.items()}
+            cells = {name: mean_text(statistic.value) for name, statistic in statistics.items()}
             cells["95 % interval"] = interval(mean.ci) if mean else ""
             shown = [cells.get(column, "") for column in columns]
             judged = mean.tasks if mean else 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -9,8 +11,11 @@ from rollforge.cli.render.console import out, say
 from rollforge.cli.render.show import print_rollouts
 
 if TYPE_CHECKING:
-    from rollforge.labels import LabelRate, LabelRates, Opinion
+    from rollforge.review.labels import LabelRate, LabelRates, Opinion
     from rollforge.steps.show import Shown
+
+PASS = 0.5
+"""Rewards from here on pass, as in the rates."""
 
 KEYS: dict[str, Opinion] = {"a": "agree", "d": "disagree", "u": "unsure"}
 
@@ -18,9 +23,13 @@ KEYS: dict[str, Opinion] = {"a": "agree", "d": "disagree", "u": "unsure"}
 def print_labels(rates: LabelRates) -> None:
     """Print what the labels say about the verifier."""
     say(
-        f"{rates.labels:,} labels: {rates.random:,} from the random queue count ({rates.blind:,} of them blind), "
+        f"{rates.labels:,} labels: {rates.random:,} drawn at random count ({rates.blind:,} of them blind), "
         f"{rates.unsure:,} unsure, {rates.suspicious:,} of suspicious rollouts"
     )
+    if rates.stratified:
+        say(
+            f"{rates.stratified:,} are drawn per stratum; rates weight passes and fails by their shares of the run"
+        )
     if rates.stale:
         say(f"{rates.stale:,} are about a reward that the rollout no longer has")
     for name, rate, words in (
@@ -38,30 +47,79 @@ def _shown(rate: LabelRate) -> str:
     return f"{rate.value:6.1%}  [{rate.ci[0]:.1%} … {rate.ci[1]:.1%}]  n = {rate.n:,}".ljust(34)
 
 
+QUESTION = "agree with the verdict? [a]gree, [d]isagree, [u]nsure, [s]kip, [q]uit: "
+BLIND_QUESTION = "is the answer right? [a] right, [d] wrong, [u]nsure, [s]kip, [q]uit: "
+
+
 def ask_labels(
-    queue: Iterable[Shown], keep: Callable[[Shown, Opinion], None], *, ask: Callable[[str], str] = input
+    queue: Iterable[Shown],
+    keep: Callable[[Shown, Opinion], None],
+    *,
+    blind: bool = False,
+    ask: Callable[[str], str] | None = None,
 ) -> int:
-    """Show one rollout after another and keep what the person says; returns how many were labelled."""
+    """Show one rollout after another and keep what the person says; returns how many were labelled.
+
+    Args:
+        ask: Returns what was typed; by default one key on a terminal and a line elsewhere.
+    """
+    ask = ask or (ask_key if sys.stdin.isatty() else input)
     count = 0
     for one in queue:
-        print_rollouts([one], raw=False, full=False, json=False)
-        answer = _ask(ask)
+        print_rollouts([one], raw=False, full=False, json=False, hides_verdict=blind)
+        answer = _ask(ask, BLIND_QUESTION if blind else QUESTION)
         if answer is None:
             break
-        if answer != "skip":
-            keep(one, KEYS[answer])
-            count += 1
+        if answer == "skip":
+            continue
+        opinion = KEYS[answer]
+        if blind:
+            opinion = blind_opinion(opinion, one.reward)
+            say(f"the verdict is {'none' if one.reward is None else f'{one.reward:g}'}: {opinion}")
+        keep(one, opinion)
+        count += 1
     return count
 
 
-def _ask(ask: Callable[[str], str]) -> str | None:
+def ask_key(question: str) -> str:
+    """One key from the terminal, without Enter; a line where there is no termios.
+
+    Raises:
+        EOFError: Ctrl-D.
+    """
+    try:
+        import termios
+        import tty
+    except ImportError:
+        return input(question)
+    terminal = sys.stdin.fileno()
+    sys.stdout.write(question)
+    sys.stdout.flush()
+    before = termios.tcgetattr(terminal)
+    try:
+        tty.setcbreak(terminal, termios.TCSADRAIN)  # keeps keys typed ahead; Ctrl-C still interrupts
+        while (key := os.read(terminal, 1)) in (b"\n", b"\r"):
+            pass  # Enter, by habit
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    if key in (b"", b"\x04"):
+        raise EOFError
+    return key.decode("latin-1")
+
+
+def blind_opinion(opinion: Opinion, reward: float | None) -> Opinion:
+    """What "right" or "wrong" about an answer means for a verdict that the person did not see."""
+    if opinion == "unsure" or reward is None:
+        return "unsure"
+    return "agree" if (opinion == "agree") == (reward >= PASS) else "disagree"
+
+
+def _ask(ask: Callable[[str], str], question: str) -> str | None:
     while True:
         try:
-            typed = (
-                ask("agree with the verdict? [a]gree, [d]isagree, [u]nsure, [s]kip, [q]uit: ")
-                .strip()
-                .lower()[:1]
-            )
+            typed = ask(question).strip().lower()[:1]
         except EOFError:
             return None
         if typed in KEYS:

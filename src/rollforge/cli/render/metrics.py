@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rollforge.cli.render.numbers import (
     bar,
     clipped,
+    count_of,
     interval,
     mean_text,
     percent,
@@ -16,10 +17,11 @@ from rollforge.cli.render.numbers import (
     signed,
 )
 from rollforge.cli.render.table import GAP, Grid, TableColumn, put, terminal_width
+from rollforge.store.costs import cost_text, dollars
 
 if TYPE_CHECKING:
     from rollforge.steps.metrics import RunComparison, RunMetrics
-    from rollforge.steps.metrics.records import Field
+    from rollforge.steps.metrics.metric_records import Field
 
 MAX_FIELDS = 40
 WIDE = 100
@@ -59,16 +61,19 @@ def counts_line(metrics: RunMetrics) -> str:
     """Write the counts that the numbers are over, in one line."""
     counts = metrics.counts
     of = f" of {counts.expected:,}" if counts.expected is not None else ""
-    parts = [f"{counts.finished:,}{of} rollouts of {counts.tasks:,} tasks", f"{counts.judged:,} judged"]
-    for number, word in (
-        (counts.unjudged, "unjudged"),
-        (counts.failed, "failed"),
-        (counts.rejected_lines, "lines rejected"),
-        (counts.noted_lines, "odd rows"),
-        (counts.duplicates, "duplicates"),
+    parts = [
+        f"{counts.finished:,}{of} rollouts of {count_of(counts.tasks, 'task')}",
+        f"{counts.judged:,} judged",
+    ]
+    for number, text in (
+        (counts.unjudged, f"{counts.unjudged:,} unjudged"),
+        (counts.failed, f"{counts.failed:,} failed"),
+        (counts.rejected_lines, f"{count_of(counts.rejected_lines, 'line')} rejected"),
+        (counts.noted_lines, count_of(counts.noted_lines, "odd row")),
+        (counts.duplicates, count_of(counts.duplicates, "duplicate")),
     ):
         if number:
-            parts.append(f"{number:,} {word}")
+            parts.append(text)
     parts.append(f"coverage {percent(metrics.coverage)}")
     if metrics.verifier:
         parts.append(f"verifier {metrics.verifier}")
@@ -132,6 +137,14 @@ def _print_headlines(metrics: RunMetrics) -> None:
     if speed.rollouts_per_s is not None:
         tokens = f", {speed.tokens_per_s:,.0f} output tokens/s" if speed.tokens_per_s is not None else ""
         put(f"throughput: {speed.rollouts_per_s:,.1f} rollouts/s{tokens} while collecting")
+    if metrics.cost is not None:
+        cost = metrics.cost
+        put(f"cost: {cost_text(cost)}")
+        if cost.per_rollout is not None:
+            group = f", {dollars(cost.per_usable_group)} per usable group" if cost.per_usable_group else ""
+            put(
+                f"  {dollars(cost.per_rollout)} per rollout{group} ({cost.usable_groups:,} with unequal rewards)"
+            )
 
 
 def _at_k(metrics: RunMetrics) -> Grid:
@@ -139,9 +152,9 @@ def _at_k(metrics: RunMetrics) -> Grid:
     steps = [k for k in (1, 2, 4, 8, 16, 32, 64, 128) if k < widest] + [widest]
     table = _grid("at k", [str(k) for k in steps])
     for kind in ("pass@", "pass^", "best@", "worst@", "majority@"):
-        found = [metrics.at_k.get(f"{kind}{k}") for k in steps]
-        if any(found):
-            table.add(f"{kind}k", *(mean_text(value.value) if value else "–" for value in found))
+        values = [metrics.at_k.get(f"{kind}{k}") for k in steps]
+        if any(values):
+            table.add(f"{kind}k", *(mean_text(value.value) if value else "–" for value in values))
     table.add("tasks", *(f"{metrics.at_k[f'pass@{k}'].tasks:,}" for k in steps))
     return table
 

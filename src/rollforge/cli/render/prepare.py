@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from rollforge.cli.render.console import err, say
+from rollforge.cli.render.numbers import count_of
 
 if TYPE_CHECKING:
     from rollforge.steps.prepare import DatasetManifest
@@ -88,7 +91,7 @@ def show_manifest(manifest: DatasetManifest, out: str | None) -> None:
     _numbers(manifest)
     for overlap in manifest.decontamination:
         say(
-            f"note    {overlap.file}: {overlap.prompts:,} evaluation prompts read, {overlap.tasks:,} tasks overlap"
+            f"note    {overlap.file}: {count_of(overlap.prompts, 'evaluation prompt')} read, {count_of(overlap.tasks, 'task')} overlap"
         )
     for flag in manifest.flags:
         say(f"look    {flag['text']} ({flag['id']})")
@@ -105,20 +108,24 @@ def show_manifest(manifest: DatasetManifest, out: str | None) -> None:
         say(f"note    {change}")
     for what, count in manifest.untidy.items():
         say(f"note    {what}: {count:,}")
-    files = ", ".join(f"{file.path} ({file.rows:,} rows)" for file in manifest.files)
-    say(f"wrote   {out}: {files}, README.md, manifest.json, lineage.parquet")
+    files = ", ".join(f"{file.path} ({count_of(file.rows, 'row')})" for file in manifest.files)
+    say(f"wrote   {out}: {files}, README.md, manifest.json, lineage.parquet, fates.parquet")
+    if isinstance(manifest.push, msgspec.Struct):
+        seen_by = "private" if manifest.push.private else "public"
+        say(f"pushed  {manifest.push.url} ({seen_by}), commit {manifest.push.commit}")
     say(f"next    spot checks: rollforge show --example {out}/{manifest.files[0].path}:1")
 
 
 def _funnel(manifest: DatasetManifest) -> None:
     rollouts = manifest.counts["rollouts"]
     say(
-        f"{rollouts['in']:,} rollouts of {manifest.counts['tasks']['in']:,} tasks for {manifest.recipe} → {manifest.to}"
+        f"{count_of(rollouts['in'], 'rollout')} of {count_of(manifest.counts['tasks']['in'], 'task')}"
+        f" for {manifest.recipe} → {manifest.to}"
     )
     for name, count in rollouts.items():
         if name not in ("in", "kept") and count:
             say(f"  − {count:>9,}  {name}{_option(name, manifest.thresholds)}")
-    say(f"  = {rollouts['kept']:>9,}  kept, of {manifest.counts['tasks']['kept']:,} tasks")
+    say(f"  = {rollouts['kept']:>9,}  kept, of {count_of(manifest.counts['tasks']['kept'], 'task')}")
     for name, what in _NOT_COUNTED.items():
         if manifest.counts[name]:
             say(f"    {manifest.counts[name]:>9,}  {what}")
@@ -164,13 +171,15 @@ def _numbers(manifest: DatasetManifest) -> None:
         say("splits  " + ", ".join(f"{name} {count:,}" for name, count in manifest.splits.items()))
 
 
-def _bars(found: dict[str, Any] | None) -> None:
+def _bars(histogram: dict[str, Any] | None) -> None:
     """Print the histogram of rewards, or of gaps for pairs."""
-    if not found or not sum(found["counts"]):
+    if not histogram or not sum(histogram["counts"]):
         return
-    for low, high, count in zip(found["edges"], found["edges"][1:], found["counts"], strict=False):
-        bar = "█" * round(30 * count / max(found["counts"]))
-        end = "]" if high == found["edges"][-1] else ")"
+    for low, high, count in zip(
+        histogram["edges"], histogram["edges"][1:], histogram["counts"], strict=False
+    ):
+        bar = "█" * round(30 * count / max(histogram["counts"]))
+        end = "]" if high == histogram["edges"][-1] else ")"
         say(f"        [{low:.2f}, {high:.2f}{end} {count:>9,} {bar}")
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rollforge.cli.render.console import out, say
+from rollforge.cli.render.numbers import count_of
 from rollforge.cli.render.verify import one_line
 from rollforge.errors import Exit
 from rollforge.records import JsonObject
@@ -35,7 +36,7 @@ def print_report(report: ProbeReport) -> None:
     show = out().print
     mode = f", {report.mode}" if report.mode else ""
     show(
-        f"{report.verifier} ({report.fingerprint}{mode}): {report.tasks:,} tasks, {report.calls:,} calls",
+        f"{report.verifier} ({report.fingerprint}{mode}): {count_of(report.tasks, 'task')}, {count_of(report.calls, 'call')}",
         markup=False,
     )
     show(f"  {'question':<48} {'wrong':>11}  {'rate [95 %]':<24} {'tolerated':<16} finding", markup=False)
@@ -64,7 +65,7 @@ def print_report(report: ProbeReport) -> None:
         widest = max((probe.ci[1] - probe.chance for probe in report.probes if probe.ci), default=0.0)
         if widest > UNSURE:
             show(
-                f"  but {report.tasks:,} tasks cannot rule out rates up to {widest:.0%}: ask about more with -n"
+                f"  but {count_of(report.tasks, 'task')} cannot rule out rates up to {widest:.0%}: ask about more with -n"
             )
 
 

@@ -6,12 +6,12 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rollforge.cli.render.numbers import bar, mean_text, percent, short
+from rollforge.cli.render.numbers import bar, count_of, mean_text, percent, short
 from rollforge.cli.render.table import GAP, Grid, TableColumn, put, wrapped
 
 if TYPE_CHECKING:
     from rollforge.steps.profile import Profile
-    from rollforge.steps.profile.records import ProfileSummary
+    from rollforge.steps.profile.profile_records import ProfileSummary
 
 MEANING = {
     "never solved": "too hard, or a broken verifier",
@@ -37,6 +37,8 @@ def print_profile(profile: Profile, files: Sequence[str], where: str | None = No
         put(f"only rollouts where {where}")
     put()
     _bands(summary).put()
+    if summary.adaptive:
+        put(f"note: {summary.adaptive}")
     put()
     _print_signal(summary)
     if profile.agents.num_rows > 1:
@@ -50,11 +52,15 @@ def print_profile(profile: Profile, files: Sequence[str], where: str | None = No
 
 
 def _counts(summary: ProfileSummary) -> str:
-    parts = [f"{summary.tasks:,} tasks", f"{summary.rollouts:,} rollouts", f"{summary.judged:,} judged"]
+    parts = [
+        count_of(summary.tasks, "task"),
+        count_of(summary.rollouts, "rollout"),
+        f"{summary.judged:,} judged",
+    ]
     if summary.expected is not None:
         parts[1] = f"{summary.rollouts:,} of {summary.expected:,} rollouts"
     if summary.rejected_lines:
-        parts.append(f"{summary.rejected_lines:,} lines rejected")
+        parts.append(f"{count_of(summary.rejected_lines, 'line')} rejected")
     if summary.noted_lines:
         parts.append(f"{summary.noted_lines:,} odd rows")
     if summary.duplicates:

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import msgspec
 
 from rollforge.cli.render.console import err
-from rollforge.cli.render.escape import visible
+from rollforge.store.costs import cost_text, dollars
+from rollforge.text_safety.visible import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from rollforge.adaptive.design import Expectation, GoalProgress
     from rollforge.steps.collect.live import LiveSnapshot
 
 Progress = Literal["auto", "rich", "plain", "json", "none"]
@@ -49,12 +51,16 @@ def make_display(kind: Progress, look: Look, announce: Callable[[], None]) -> Di
         case "json":
             return _Lines(look, announce, _write_record, is_json=True)
         case _:
-            return _Nothing()
+            return _Nothing(announce)
 
 
 class _Nothing:
+    def __init__(self, announce: Callable[[], None]) -> None:
+        self._announce = announce
+
     def start(self) -> None:
-        """Nothing is shown."""
+        """Nothing is shown but what must not be missed."""
+        self._announce()
 
     def stop(self) -> None:
         """Nothing was shown."""
@@ -99,11 +105,16 @@ def draw_panel(now: LiveSnapshot, width: int = 80) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    counts = f"{now.finished:,}/{now.expected:,}  {now.finished / max(now.expected, 1):.1%}  eta {duration(now.eta_s)}"
+    total, done = (now.expected, now.finished) if now.goal is None else (now.goal.target, now.goal.usable)
+    of = "" if now.goal is None else f" usable {now.goal.unit}"
+    counts = f"{done:,}/{total:,}{of}  {done / max(total, 1):.1%}  eta {duration(now.eta_s)}"
     bar = Table.grid(padding=(0, 1), expand=False)
     bar_width = max(10, width - LABEL - len(counts) - 3)
-    total, done = max(now.expected, 1), now.finished
-    bar.add_row("collecting", ProgressBar(total=total, completed=done, width=bar_width), counts)
+    bar.add_row(
+        "collecting",
+        ProgressBar(total=max(total, 1), completed=min(done, max(total, 1)), width=bar_width),
+        counts,
+    )
     return Group(bar, *(Text(line, no_wrap=True, overflow="ellipsis") for line in panel_lines(now, width)))
 
 
@@ -120,6 +131,8 @@ def panel_lines(now: LiveSnapshot, width: int) -> list[str]:
                 *([f"{now.finished - now.fresh:,} from before"] if now.finished > now.fresh else []),
             ],
         ),
+        ("cost", [cost_text(now.cost)] if now.cost is not None else []),
+        ("goal", goal_parts(now.goal, now.tokens_per_s) if now.goal is not None else []),
         ("reward", reward_parts(now)),
         ("verdicts", [health_text(now)] if now.judging is not None or now.judged else []),
         ("requests", [f"{now.in_flight} in flight", f"limit {now.limit}", retries_text(now)]),
@@ -149,6 +162,8 @@ def _wrapped_row(label: str, parts: list[str], width: int) -> list[str]:
 def reward_parts(now: LiveSnapshot) -> list[str]:
     """Write the mean and its interval, what it is over, a small histogram and the trend."""
     parts = [reward_text(now)]
+    if now.goal is not None:
+        parts.append("first stage only: later samples are chosen")
     if now.finished > now.fresh and now.reward is not None:
         parts.append("since this start only")
     if now.reward_histogram:
@@ -163,6 +178,38 @@ def reward_parts(now: LiveSnapshot) -> list[str]:
         trend = "steady" if abs(change) < 0.1 else "rising" if change > 0 else "falling"
         parts.append(f"{trend} (last 100: {now.reward_recent:.3f})")
     return parts
+
+
+def goal_parts(goal: GoalProgress, tokens_per_s: float | None = None) -> list[str]:
+    """Write what is usable so far, what it took, and the forecast to the goal."""
+    parts = [f"{goal.usable:,} of {goal.target:,} usable {goal.unit} ({goal.recipe})"]
+    if goal.per_1000_tokens is not None:
+        parts.append(f"{number(goal.per_1000_tokens)} per 1,000 tokens")
+    if goal.dollars_per_unit is not None:
+        parts.append(f"{dollars(goal.dollars_per_unit)} per usable {goal.unit.removesuffix('s')}")
+    parts.append(f"{goal.tasks:,} tasks begun")
+    if goal.is_reached:
+        return parts
+    if goal.needed_tokens is None:
+        return [*parts, "no forecast before something usable came"]
+    parts.append(f"to the goal: {expectation_text(goal.needed_tokens)} tokens")
+    if (cost := goal.needed_dollars) is not None:
+        between = f" [{dollars(cost.low)} – {dollars(cost.high)}]" if cost.low is not None else ""
+        parts.append(f"{dollars(cost.value)}{between}")
+    if tokens_per_s:
+        seconds = [
+            None if value is None else value / tokens_per_s
+            for value in (goal.needed_tokens.value, goal.needed_tokens.low, goal.needed_tokens.high)
+        ]
+        between = f" [{duration(seconds[1])} – {duration(seconds[2])}]" if seconds[1] is not None else ""
+        parts.append(f"{duration(seconds[0])}{between}")
+    return parts
+
+
+def expectation_text(needed: Expectation) -> str:
+    """Write a number with its 95 % interval."""
+    between = f" [{needed.low:,.0f} – {needed.high:,.0f}]" if needed.low is not None else ""
+    return f"{needed.value:,.0f}{between}"
 
 
 def health_text(now: LiveSnapshot) -> str:
@@ -227,27 +274,30 @@ class _Lines:
             failure = self._guarded(show, failure)
 
     @staticmethod
-    def _guarded(show: Callable[[], None], known: str = "") -> str:
+    def _guarded(show: Callable[[], None], last_failure: str = "") -> str:
         """Run one piece of the display; report its first failure on stderr and go on."""
         try:
             show()
         except Exception as error:  # noqa: BLE001  (an exception here would end the drawing thread unseen)
             failure = f"the display failed: {type(error).__name__}: {error} (the run goes on)"
-            if failure != known:
+            if failure != last_failure:
                 with contextlib.suppress(OSError, ValueError):
                     print(failure, file=sys.stderr, flush=True)
             return failure
-        return known
+        return last_failure
 
 
 def _write_line(now: LiveSnapshot) -> None:
     trouble = trouble_text(now)
     parts = [
-        f"{now.finished:,}/{now.expected:,} ({now.finished / max(now.expected, 1):.1%})",
+        f"{now.finished:,}/{now.expected:,} ({now.finished / max(now.expected, 1):.1%})"
+        if now.goal is None
+        else " · ".join([*goal_parts(now.goal), f"{now.finished:,} rollouts"]),
         f"{number(now.rate)}/s",
         f"eta {duration(now.eta_s)}",
         f"reward {reward_text(now)}{light_text(now)}",
         f"{now.in_flight}/{now.limit} in flight",
+        *([f"cost {cost_text(now.cost)}"] if now.cost is not None else []),
         *([trouble] if trouble else []),
         *([f"oldest {duration(now.slowest_s)}"] if now.slowest_s > 60 else []),
         *([f"verifying {judging_text(now)}"] if now.judging is not None and now.judging.queued else []),

@@ -6,7 +6,9 @@ that DuckDB writes. Two columns never share a name in what a program reads.
 
 from __future__ import annotations
 
+import re
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +22,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Format = Literal["table", "csv", "json", "parquet"]
+
+_MOMENT = re.compile(r"\b(started|at)\b")
+"""Columns that hold moments in seconds since 1970, also inside `min(started)`."""
+EARLIEST, LATEST = 1e9, 1e10
+"""2001 to 2286: other numbers are no moments."""
 
 
 def print_result(result: pa.Table, chosen: Format, limit: int) -> None:
@@ -75,16 +82,25 @@ def _with_own_names(result: pa.Table) -> pa.Table:
 def _values(column: pa.ChunkedArray) -> list[Any]:
     """Convert a column to Python values; a value that Python cannot express becomes text."""
     try:
-        return column.to_pylist()  # type: ignore[no-any-return]
+        return [_plain(value) for value in column.to_pylist()]
     except (OverflowError, ValueError):
         return [_value(value, text) for value, text in zip(column, _texts(column), strict=True)]
 
 
 def _value(value: pa.Scalar, text: str | None) -> Any:
     try:
-        return value.as_py()
+        return _plain(value.as_py())
     except (OverflowError, ValueError):
         return text
+
+
+def _plain(value: Any) -> Any:
+    """Write nanoseconds as text: Arrow gives them as objects of pandas where that is installed, as an error elsewhere."""
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    return str(value) if type(value).__module__.partition(".")[0] == "pandas" else value
 
 
 def _texts(column: pa.ChunkedArray) -> list[str | None]:
@@ -150,7 +166,11 @@ def _is_in_range(column: pa.ChunkedArray) -> bool:
 
 def _print_table(result: pa.Table, limit: int) -> None:
     shown = result.slice(0, limit)
-    rows = [[_cell(cell) for cell in row] for row in zip(*map(_values, shown.columns), strict=True)]
+    dated = [bool(_MOMENT.search(name)) for name in result.column_names]
+    rows = [
+        [_date(cell) if is_date else _cell(cell) for cell, is_date in zip(row, dated, strict=True)]
+        for row in zip(*map(_values, shown.columns), strict=True)
+    ]
     names = [in_one_line(name) for name in result.column_names]
     columns = [TableColumn(name, _is_number(field)) for name, field in zip(names, result.schema, strict=True)]
     sizes = [max(map(cells_of, texts)) for texts in zip(names, *rows, strict=True)]
@@ -164,6 +184,13 @@ def _print_table(result: pa.Table, limit: int) -> None:
         table.put()
     if result.num_rows > limit:
         say(f"{result.num_rows - limit:,} more rows; see them with --limit {result.num_rows} or --out FILE")
+
+
+def _date(value: Any) -> str:
+    """Write the seconds of a moment as a date, for people; numbers that are none stay numbers."""
+    if not isinstance(value, float) or not EARLIEST <= value <= LATEST:
+        return _cell(value)
+    return f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _put_records(names: list[str], rows: list[list[str]]) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from rollforge.cli.render.escape import visible
+from rollforge.text_safety.visible import visible
 
 
 class PlainConsole(Console):

@@ -15,16 +15,23 @@ from rollforge.errors import Exit, UsageError
 if TYPE_CHECKING:
     from rollforge.conversations.turns import Turn
     from rollforge.steps.show import SeenLine, Shown
+    from rollforge.steps.show_calls import CallsOfRun
 
 FOLD_LINES = 14
 STYLES = {
     "system": "dim", "user": "bold cyan", "assistant": "bold green", "reasoning": "italic dim", "tool call": "bold magenta",
-    "tool output": "magenta", "other": "dim",
+    "tool output": "magenta", "sequence": "bold", "program": "dim", "other": "dim",
 }  # fmt: skip
 
 
 def print_rollouts(
-    shown: list[Shown], *, raw: bool, full: bool, json: bool, sides: Sequence[str] = ()
+    shown: list[Shown],
+    *,
+    raw: bool,
+    full: bool,
+    json: bool,
+    sides: Sequence[str] = (),
+    hides_verdict: bool = False,
 ) -> Exit:
     """Print rollouts; `sides` says what each is in a pair, such as chosen and rejected."""
     if json:
@@ -42,7 +49,34 @@ def print_rollouts(
         )
     else:
         for position, one in enumerate(shown):
-            _print_rollout(one, full=full, side=sides[position] if sides else "")
+            _print_rollout(one, full=full, side=sides[position] if sides else "", hides_verdict=hides_verdict)
+    return Exit.DONE
+
+
+def print_attempts(recorded: CallsOfRun, *, full: bool, json: bool) -> Exit:
+    """Print what recorded programs had said in attempts that are no rollouts."""
+    if json:
+        print_json(recorded)
+        return Exit.DONE
+    from rich.text import Text
+
+    console = out()
+    for one in recorded.attempts:
+        title = f"task {one.task} · rollout {one.rollout} · attempt {one.session} · {one.calls:,} calls"
+        state = "the rollout is finished" if one.is_finished else "no rollout yet"
+        console.rule(Text(f"{title} · {state}", style="bold"), align="left", characters="─")
+        for reason in one.failed_calls:
+            console.print(Text(f"! a call failed: {reason}", style="yellow"))
+        for turn in one.turns:
+            _print_turn(turn, full=full)
+        console.print()
+    console.print(
+        Text(
+            f"{recorded.unfinished:,} attempts without a rollout, with {recorded.unfinished_calls:,} recorded calls; "
+            f"{len(recorded.attempts):,} attempts shown",
+            style="dim",
+        )
+    )
     return Exit.DONE
 
 
@@ -69,24 +103,25 @@ def print_line(seen: SeenLine, *, raw: bool, json: bool) -> Exit:
     return Exit.DONE
 
 
-def _print_rollout(shown: Shown, *, full: bool, side: str = "") -> None:
+def _print_rollout(shown: Shown, *, full: bool, side: str = "", hides_verdict: bool = False) -> None:
     from rich.text import Text
 
     console = out()
     reward = "unjudged" if shown.reward is None else f"reward {shown.reward:g}"
+    reward = "verdict hidden" if hides_verdict else reward
     title = f"{f'{side} · ' if side else ''}task {shown.task} · rollout {shown.rollout} · {reward}"
     console.rule(Text(title, style="bold"), align="left", characters="─")
     source = f"{shown.file}:{shown.line}"
     console.print(Text(f"{source}{f' · {shown.agent}' if shown.agent else ''}", style="dim"))
-    if shown.numbers:
+    if shown.numbers and not hides_verdict:
         _print_list([f"{name} {short(value)}" for name, value in shown.numbers.items()])
-    if shown.facts:
+    if shown.facts and not hides_verdict:
         facts = [
             name if value is True else f"{name} {short(value) if isinstance(value, float) else value}"
             for name, value in shown.facts.items()
         ]
         _print_list(facts, style="dim")
-    for reason in shown.why:
+    for reason in () if hides_verdict else shown.why:
         console.print(Text(f"! {reason}", style="yellow"))
     for name, value in shown.task_fields.items():
         if not name.startswith("_") and isinstance(value, str | int | float):
@@ -110,6 +145,8 @@ def _print_turn(turn: Turn, *, full: bool) -> None:
 
     title = f"{turn.kind} {turn.title}".strip()
     out().print(Text(title, style=STYLES[turn.kind]))
+    if turn.kind == "sequence" or (turn.kind == "program" and not turn.text):
+        return
     style = "dim" if turn.kind in ("system", "reasoning") else ""
     text = _folded(turn.text, full, FOLD_LINES if turn.kind != "assistant" else 2 * FOLD_LINES)
     if out().is_terminal:

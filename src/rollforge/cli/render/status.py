@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import TYPE_CHECKING
 
 from rollforge.cli.render.console import say
-from rollforge.cli.render.progress import duration, number
+from rollforge.cli.render.progress import duration, goal_parts, number
 from rollforge.cli.render.table import put
+from rollforge.store.costs import cost_text
 from rollforge.store.verifier_failures import failures_text
 
 if TYPE_CHECKING:
-    from rollforge.steps.status import Status
+    from rollforge.steps.status import OpenBatch, ShardCounts, Status
+    from rollforge.store.shards import ShardState
+
+MOST_SHOWN = 20
+"""Shards that are listed."""
 
 
 def print_status(status: Status) -> None:
@@ -30,21 +36,83 @@ def _lines(status: Status) -> list[str]:
         lines.append(
             f"  requests  {status.in_flight} in flight, limit {status.limit}, oldest {duration(status.slowest_s)}"
         )
+    if status.goal is not None:
+        parts = goal_parts(status.goal, status.tokens_per_s)
+        lines.append(f"  goal      {' · '.join(parts)}")
     if status.reward:
         interval = status.reward.ci
         width = f" ± {(interval[1] - interval[0]) / 2:.3f}" if interval else ""
         since = "" if status.reward.is_whole else " since the last start"
-        lines.append(f"  reward    {status.reward.mean:.3f}{width} over {status.reward.n:,} judged{since}")
+        lines.append(f"  reward    {status.reward.mean:.3f}{width} over {_judged_text(status)}{since}")
     if status.unjudged:
         lines.append(f"  unjudged  {status.unjudged:,}")
     if status.failed:
         lines.append(
             "  failed    " + ", ".join(f"{count:,} {kind}" for kind, count in sorted(status.failed.items()))
         )
+    if status.shards is not None:
+        lines += _shard_lines(status.shards)
+    lines += _batch_lines(status.batches)
+    if status.cost is not None:
+        lines.append(f"  cost      {cost_text(status.cost)}")
     if status.verifier_failures:
         lines.append(f"  verifier  {failures_text(list(status.verifier_failures.items()))}")
-    if status.is_stale:
+    if status.is_stale and status.shards is None:
         say(f"warning: the process has not reported for {duration(status.updated_s_ago)}; it may be stuck")
-    if status.state == "interrupted" and status.command:
-        lines.append(f"  resume    {shlex.join(status.command)}")
+    if status.state in ("interrupted", "idle") and status.command:
+        lines.append(f"  resume    {shlex.join(_resume_words(status))}")
     return lines
+
+
+def _resume_words(status: Status) -> list[str]:
+    """The words that resume; of a run of shards, for the first owed shard and not the one that was begun last."""
+    words = list(status.command)
+    owed = re.match(r"\d+", status.shards.array) if status.shards is not None else None
+    for position, word in enumerate(words[1:], 1):
+        if owed and words[position - 1] == "--shard" and "/" in word:
+            words[position] = f"{owed.group()}/{word.partition('/')[2]}"
+    return words
+
+
+def _judged_text(status: Status) -> str:
+    """Say what the running reward is over: of an adaptive run, the first stage."""
+    assert status.reward is not None
+    return f"{status.reward.n:,} judged" if status.goal is None else "the first stage of an adaptive run"
+
+
+def _batch_lines(batches: list[OpenBatch]) -> list[str]:
+    if not batches:
+        return []
+    requests = sum(one.requests for one in batches)
+    lines = [f"  batches   {len(batches):,} open, {requests:,} requests"]
+    lines += [
+        f"            {one.id or one.name}  {one.state:<9} {one.requests:,} requests, sent {duration(one.age_s)} ago"
+        for one in batches[:MOST_SHOWN]
+    ]
+    if len(batches) > MOST_SHOWN:
+        lines.append(f"            … and {len(batches) - MOST_SHOWN:,} more (--json lists them all)")
+    return lines
+
+
+def _shard_lines(shards: ShardCounts) -> list[str]:
+    counts = {"finished": shards.finished, "open": shards.open, "stale": shards.stale}
+    counts |= {"owed": shards.owed, "incomplete": shards.incomplete}
+    states = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
+    lines = [f"  shards    {shards.count:,}: {states}"]
+    begun = [one for one in shards.listed if one.epochs]
+    lines += [f"            {_shard_line(one)}" for one in begun[:MOST_SHOWN]]
+    if len(begun) > MOST_SHOWN:
+        lines.append(f"            … and {len(begun) - MOST_SHOWN:,} more (--json lists them all)")
+    if shards.array:
+        lines.append(f"  again     {shards.array}")
+    return lines
+
+
+def _shard_line(one: ShardState) -> str:
+    line = f"{one.shard:05d}  {one.state:<10} {one.finished:,} of {one.expected:,}"
+    if one.state in ("open", "stale") and one.owner is not None:
+        heard = "" if one.heard_s_ago is None else f", heard {duration(one.heard_s_ago)} ago"
+        line += f", process {one.owner.pid} on {one.owner.host}{heard}"
+    if one.given_up:
+        line += f", {one.given_up:,} given up"
+    return line

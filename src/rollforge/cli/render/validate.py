@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from rollforge.cli.render.console import out
-from rollforge.cli.render.numbers import short
+from rollforge.cli.render.numbers import count_of, short
 
 if TYPE_CHECKING:
     from rollforge.steps.validate import FileReport, LineFault
@@ -22,7 +22,7 @@ def print_file(report: FileReport, limit: int) -> None:
         else f"{_count(report.errors, 'error')} in {_count(report.bad_lines, 'line')}"
     )
     kind = "" if report.kind == "empty" else f" of {report.kind}"
-    head = Text(f"{report.path}: {report.rows:,} rows{kind}: ", style="bold")
+    head = Text(f"{report.path}: {count_of(report.rows, 'row')}{kind}: ", style="bold")
     console.print(head.append(verdict, style="green" if not report.errors else "bold red"))
     groups = _grouped(report.bad)
     for group in groups[:limit]:

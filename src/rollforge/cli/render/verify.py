@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from rollforge.cli.render.console import err, out, say
+from rollforge.cli.render.numbers import count_of
 from rollforge.cli.render.progress import Progress, duration, number, short_time, write_record
 from rollforge.errors import Exit
 from rollforge.records import JsonObject
+from rollforge.store.costs import dollars
 
 if TYPE_CHECKING:
-    from rollforge.steps.verify import FlipTable, VerifyOptions, VerifySnapshot, VerifySummary
+    from rollforge.steps.verify import FlipTable, JudgeSpending, VerifyOptions, VerifySnapshot, VerifySummary
     from rollforge.steps.verify.tally import RewardEstimate
 
 
@@ -69,6 +72,8 @@ def snapshot_text(now: VerifySnapshot) -> str:
         parts.append(f"{short_time(counters.seconds_per_verdict)} per verdict")
     if counters.hit_rate:
         parts.append(f"{counters.hit_rate:.0%} not judged twice")
+    if now.cost is not None:
+        parts.append(f"{dollars(now.cost)} for the judge")
     if now.failed:
         parts.append(f"{now.failed:,} failed")
     if now.is_waiting:
@@ -107,6 +112,7 @@ def print_summary(summary: VerifySummary, options: VerifyOptions, *, resume: str
         ("already", f"{summary.already:,} judged before, not judged again") if summary.already else None,
         ("bad lines", f"{summary.rejected_lines:,}") if summary.rejected_lines else None,
         ("calls", _calls_text(summary)),
+        ("cost", _cost_text(summary.cost)) if summary.cost is not None else None,
         ("bottleneck", summary.bottleneck),
     ]
     for row in filter(None, rows):
@@ -120,13 +126,42 @@ def print_summary(summary: VerifySummary, options: VerifyOptions, *, resume: str
     _print_next(summary, options, resume)
 
 
+def _cost_text(cost: JudgeSpending) -> str:
+    text = f"{dollars(cost.session)} for the judge"
+    if cost.total is not None and cost.total != cost.session:
+        text += f", {dollars(cost.total)} in all verifications of the run"
+    return text + (f", cost of {cost.unknown:,} verdicts unknown" if cost.unknown else "")
+
+
 def _print_next(summary: VerifySummary, options: VerifyOptions, resume: str) -> None:
-    if summary.state == "interrupted":
+    if summary.is_over_budget:
+        say(f"--max-cost is spent; the same command with a larger one judges the rest: {resume}")
+    elif summary.state == "interrupted":
         say(f"interrupted; the same command resumes: {resume}")
     elif summary.failed:
-        say(f"  next: rollforge verify {options.run} --verifier {summary.verifier} --failed-only")
+        again = judging_command(str(options.run), summary.verifier, options.options)
+        say(f"  next: {_mend_first(summary)}{again}")
+    elif not summary.rollouts and summary.rejected_lines:
+        say("nothing to judge: no line could be read as a rollout")
+        say(f"  next: rollforge validate {shlex.quote(str(options.run))}")
     elif not summary.rollouts:
         say("nothing to judge: no rollout fits the choice")
+
+
+def _mend_first(summary: VerifySummary) -> str:
+    """What comes before judging again, when every verdict failed for one reason."""
+    if summary.judged or summary.unjudged or len(summary.failures) != 1:
+        return ""
+    return "all failed alike: mend the verifier, or give its options with -S NAME=VALUE; then: "
+
+
+def judging_command(run: str, verifier: str, options: Mapping[str, object]) -> str:
+    """The command that judges again what a verifier failed to judge, with the verifier's own options."""
+    words = ["rollforge", "verify", run, "--verifier", verifier]
+    for key, value in options.items():
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        words += ["-S", f"{key}={text}"]
+    return shlex.join([*words, "--failed-only"])
 
 
 def _percent(share: float | None) -> str:
@@ -149,7 +184,7 @@ def estimate_text(estimate: RewardEstimate) -> str:
     if estimate.mean is None:
         return "none"
     interval = f" [{estimate.ci[0]:.3f}, {estimate.ci[1]:.3f}]" if estimate.ci else ""
-    return f"{estimate.mean:.3f}{interval} over {estimate.n:,} verdicts of {estimate.tasks:,} tasks"
+    return f"{estimate.mean:.3f}{interval} over {count_of(estimate.n, 'verdict')} of {count_of(estimate.tasks, 'task')}"
 
 
 def flip_record(table: FlipTable) -> JsonObject:
@@ -164,7 +199,9 @@ def flip_record(table: FlipTable) -> JsonObject:
 def print_flips(table: FlipTable) -> None:
     """Print the flip table, means, and examples of each flip."""
     show = out().print
-    show(f"A = {table.a}   B = {table.b}   over {table.n:,} rollouts that both judged", markup=False)
+    show(
+        f"A = {table.a}   B = {table.b}   over {count_of(table.n, 'rollout')} that both judged", markup=False
+    )
     for name, count in (
         ("agree", table.agree),
         ("0→1 (only B passes it)", table.up),

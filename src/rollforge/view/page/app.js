@@ -13,6 +13,7 @@ const KEYS = [
   ["/", "filter"],
   [".", "raw line / turns"],
   ["f", "fold or unfold"],
+  ["x", "mark; on a second rollout, show the difference"],
   ["a / d / u", "agree / disagree / unsure"],
   ["1 … 9", PAGES.join(", ")],
   ["?", "this help"],
@@ -36,6 +37,7 @@ async function render() {
   );
   const box = el("div", { class: "page" }); // a page that is left goes on writing into its own box, which nobody sees
   show(document.getElementById("main"), box);
+  say("");
   open = {};
   try {
     const made = await pages[page](box, state, known);
@@ -62,6 +64,23 @@ function sibling(by) {
   open.reader.open(next).catch((error) => say(error.message));
 }
 
+let marked = null;
+
+function mark() {
+  const one = open.reader?.one;
+  if (!one) return;
+  if (marked && marked.row !== one.row) {
+    open.reader.compare(marked);
+    say(`${name(marked)} against ${name(one)}`);
+    marked = null;
+    return;
+  }
+  marked = marked ? null : one;
+  say(marked ? `marked ${name(one)}: press x on another rollout to compare` : "no mark");
+}
+
+const name = (one) => `task ${one.facts.task}, sample ${one.facts.rollout}`;
+
 const ACTIONS = {
   j: () => open.list?.move(1),
   k: () => open.list?.move(-1),
@@ -71,6 +90,7 @@ const ACTIONS = {
   "/": () => open.filter?.focus(),
   ".": () => open.reader?.raw_(!open.reader.isRaw),
   f: () => open.reader?.fold(),
+  x: mark,
   a: () => label("agree"),
   d: () => label("disagree"),
   u: () => label("unsure"),
@@ -96,7 +116,7 @@ document.addEventListener("keydown", (event) => {
 
 let lastPath = "";
 window.addEventListener("hashchange", () => {
-  const { row, ...rest } = read();
+  const { row, task: _, ...rest } = read();
   const path = JSON.stringify(rest);
   if (path === lastPath && open.reader && row) {
     if (open.reader.one?.row !== Number(row)) open.reader.open(Number(row)).catch((error) => say(error.message));
@@ -122,7 +142,7 @@ async function watch() {
 }
 
 known = await ask("runs");
-const { row: _, ...rest } = read();
+const { row: _, task: __, ...rest } = read();
 lastPath = JSON.stringify(rest);
 await render();
 watch();

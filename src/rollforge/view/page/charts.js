@@ -56,5 +56,6 @@ function mark(one) {
   const made = svg(shape, { ...geometry, class: one.css }, one.title ? svg("title", {}, one.title) : null);
   if (!one.where) return made;
   const target = link({ run: read().run, page: "rollouts", where: one.where });
-  return svg("a", { href: target, "aria-label": `read them: ${one.title}` }, made);
+  // Clear columns over a line or a strip are many: the pointer finds them, the keyboard has the groups and the numbers.
+  return svg("a", { href: target, "aria-label": `read them: ${one.title}`, tabindex: one.css === "hover" ? -1 : undefined }, made);
 }

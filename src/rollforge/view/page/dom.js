@@ -40,8 +40,14 @@ export function number(value) {
 
 /** A reward as a chip: its number, or "unjudged" as a mark of its own. */
 export function reward(value) {
-  if (value === null || value === undefined) return el("span", { class: "chip unjudged-chip" }, "unjudged");
-  return el("span", { class: `chip ${value > 0 ? "high" : "low"}` }, number(value));
+  const { mark, text } = rewardCell(value);
+  return el("span", { class: mark }, text);
+}
+
+/** A reward as a cell of a list. */
+export function rewardCell(value) {
+  if (value === null || value === undefined) return { mark: "chip unjudged-chip", text: "unjudged" };
+  return { mark: `chip ${value > 0 ? "high" : "low"}`, text: number(value) };
 }
 
 /** Say something to everybody, screen readers included. */

@@ -2,13 +2,15 @@
 
 import { ask } from "./api.js";
 import { figure, table } from "./charts.js";
-import { diff } from "./diff.js";
-import { el, number, reward, say, show } from "./dom.js";
+import { completed } from "./complete.js";
+import { el, number, reward, rewardCell, say, show } from "./dom.js";
 import { List } from "./list.js";
-import { Reader, pieces } from "./reader.js";
+import { Reader, differences, pieces } from "./reader.js";
 import { go, link, read } from "./state.js";
 
 const WORDS = { ready: "✓ ready", "not yet": "… not yet", no: "✗ no" };
+const SQL = ["and", "or", "not", "is null", "is not null", "between", "in (", "like", "true", "false"];
+const NARROW = ["task", "rollout", "reward", "output_tokens", "seconds"]; // columns of a phone, unless others are chosen
 const LEVELS = { error: "✗ error", warning: "! warning", note: "· note" };
 
 /** The overview: verdict, fitness, charts. */
@@ -44,7 +46,13 @@ export async function findings(main, state) {
 
 /** A list beside a reader. */
 function split(main, list, reader, ...above) {
-  show(main, ...above, el("div", { class: "split" }, list.node, reader.node));
+  if (!reader.node.firstChild) show(reader.node, el("p", { class: "empty" }, "Choose a row, or press ", el("kbd", {}, "j"), "."));
+  show(main, ...above, el("div", { class: "split" }, list.pane, reader.node));
+}
+
+/** Tracks for columns with these titles: long names get more room. */
+function tracks(names) {
+  return names.map((name) => (name === "reward" ? "64px" : `minmax(0, ${Math.max(7, name.length)}fr)`)).join(" ");
 }
 
 /** The rollouts: filter, order, columns, list, reader. */
@@ -53,32 +61,38 @@ export async function rollouts(main, state, { runs }) {
   const columns = (state.columns || "").split(",").filter(Boolean);
   const reader = new Reader({ run });
   const all = runs[run].columns;
+  const few = matchMedia("(max-width: 800px)").matches ? NARROW.filter((name) => all.includes(name)) : [];
+  const quoted = all.map((name) => (/^\w+$/.test(name) ? name : `"${name.replaceAll('"', '""')}"`));
   const list = new List({
     label: "rollouts",
-    fetchPage: (start, count) => ask("rollouts", { run, where: state.where, sort: state.sort, columns: columns.join(","), start, count }),
-    draw: ([, ...values], _) => values.map((value, place) => el("span", { class: "cell", role: "gridcell" }, head[place] === "reward" ? reward(value) : typeof value === "number" ? number(value) : String(value ?? ""))),
+    fetchPage: async (start, count) => {
+      const page = await ask("rollouts", { run, where: state.where, sort: state.sort, columns: (columns.length ? columns : few).join(","), start, count });
+      head = page.columns;
+      return page;
+    },
+    draw: ([, ...values]) => values.map((value, place) => (head[place] === "reward" ? rewardCell(value) : { text: typeof value === "number" ? number(value) : String(value ?? "") })),
     choose: ([row]) => {
       go({ row }, { replace: true });
       reader.open(row).catch((error) => say(error.message));
     },
   });
   let head = [];
-  const filter = el("input", { type: "search", id: "filter", value: state.where || "", placeholder: "filter: reward = 0 and output_tokens > 500", list: "names", "aria-label": "filter", spellcheck: "false" });
-  const order = el("input", { id: "sort", value: state.sort || "", placeholder: "sort: reward desc", list: "names", "aria-label": "sort", spellcheck: "false" });
-  const shown = el("input", { id: "columns", value: columns.join(","), placeholder: "columns", list: "names", "aria-label": "columns", spellcheck: "false" });
+  const filter = el("input", { type: "search", id: "filter", value: state.where || "", placeholder: "filter: reward = 0 and output_tokens > 500", "aria-label": "filter", spellcheck: "false" });
+  const order = el("input", { id: "sort", value: state.sort || "", placeholder: "sort: reward desc", "aria-label": "sort", spellcheck: "false" });
+  const shown = el("input", { id: "columns", value: columns.join(","), placeholder: "columns", "aria-label": "columns", spellcheck: "false" });
   const form = el("form", { class: "filters", onsubmit: (event) => {
     event.preventDefault();
     go({ where: filter.value, sort: order.value, columns: shown.value, row: "" });
-  } }, filter, order, shown, el("button", {}, "apply"), el("datalist", { id: "names" }, all.map((name) => el("option", { value: name }))));
+  } }, completed(filter, [...quoted, ...SQL]), completed(order, [...quoted, "desc", "asc"]), completed(shown, all), el("button", {}, "apply"));
   const command = el("code", {});
   const titles = el("div", { class: "row titles" });
-  split(main, list, reader, form, el("p", { class: "soft" }, command), titles);
+  list.pane.prepend(titles);
+  split(main, list, reader, form, el("p", { class: "soft" }, command));
   try {
     const first = await list.reset();
-    head = first.columns;
-    list.paint();
     command.textContent = first.command;
-    show(titles, head.map((name) => el("button", { class: "cell", type: "button", onclick: () => go({ sort: state.sort === name ? `${name} desc` : name }) }, name)));
+    list.setColumns(tracks(head));
+    show(titles, head.map((name) => el("button", { class: "cell", type: "button", title: `sort by ${name}`, onclick: () => go({ sort: state.sort === name ? `${name} desc` : name }) }, name, arrow(name, state.sort))));
     say(`${first.total.toLocaleString("en")} rollouts`);
     if (state.row) {
       await reader.open(Number(state.row));
@@ -92,25 +106,54 @@ export async function rollouts(main, state, { runs }) {
   return { list, reader, filter };
 }
 
+/** The direction in which a column is sorted. */
+function arrow(name, sort) {
+  return { [name]: " ↑", [`${name} asc`]: " ↑", [`${name} desc`]: " ↓" }[sort] ?? "";
+}
+
 /** Most suspicious first. */
 export async function suspicious(main, state) {
   const run = Number(state.run || 0);
   const reader = new Reader({ run });
   const list = new List({
     label: "suspicious rollouts",
+    columns: "9.5em 5.5em minmax(0, 1fr)",
     fetchPage: (start, count) => ask("suspicious", { run, start, count }),
-    draw: (one) => [el("span", { class: "cell", role: "gridcell" }, `task ${one.task}, sample ${one.rollout}`), el("span", { class: "cell", role: "gridcell" }, reward(one.reward)), el("span", { class: "cell wide", role: "gridcell" }, one.why.join("; "))],
+    draw: (one) => [{ text: `task ${one.task}, sample ${one.rollout}` }, rewardCell(one.reward), { text: one.why.join("; ") }],
     choose: (one) => {
       go({ row: one.row }, { replace: true });
       reader.open(one.row).catch((error) => say(error.message));
     },
   });
   split(main, list, reader);
-  const { total } = await list.reset();
-  say(total ? `${total.toLocaleString("en")} suspicious rollouts` : "nothing looks suspicious");
-  if (!total) show(list.rows, el("p", {}, "Nothing looks suspicious."));
+  const draw = async () => {
+    const page = await list.reset();
+    say(page.total ? `${page.total.toLocaleString("en")} suspicious rollouts` : "nothing looks suspicious");
+    if (!page.total) show(list.rows, el("p", { class: "empty" }, page.has_findings ? "Nothing looks suspicious: no check points at a rollout, and none is rewarded though empty, cut off or an error message." : "Nothing so far; the checks are still running."));
+    return page;
+  };
+  const first = await draw();
+  // The checks take a while the first time; what they point at joins the list when they are done.
+  if (!first.has_findings) ask("overview", { run }).then(draw).catch((error) => say(error.message));
   if (state.row) await reader.open(Number(state.row));
   return { list, reader };
+}
+
+/** The shade of a reward in a strip: by its place in 0 … 1, or in the group's own range where that is wider. */
+function shade(value, samples) {
+  if (value === null) return "none";
+  const known = samples.map(([, , one]) => one).filter((one) => one !== null);
+  const [least, most] = [Math.min(0, ...known), Math.max(1, ...known)];
+  return `q${Math.round(((value - least) / (most - least)) * 7)}`;
+}
+
+/** The two samples of a group to show first: one answer with two rewards where there is one, else the best and the worst. */
+function pair(group) {
+  if (group.twins) return group.twins;
+  const rows = group.samples.filter(([, , value]) => value !== null);
+  const best = rows.reduce((a, b) => (b[2] > a[2] ? b : a), rows[0] || group.samples[0]);
+  const worst = rows.reduce((a, b) => (b[2] < a[2] ? b : a), rows[0] || group.samples[0]);
+  return best[0] === worst[0] ? [best[0]] : [best[0], worst[0]];
 }
 
 /** Groups: the strip of a task's samples, siblings side by side, the diff of two. */
@@ -119,9 +162,8 @@ export async function groups(main, state) {
   const side = el("article", { class: "reader", "aria-label": "group", tabindex: -1 });
   let chosen = [];
   const compare = async (group) => {
-    const texts = await Promise.all(chosen.map((row) => ask("rollout", { run, row })));
-    const said = texts.map((one) => one.turns.filter((turn) => turn.kind === "assistant").map((turn) => turn.text).join("\n"));
-    const titles = texts.map((one) => el("h3", {}, `sample ${one.facts.rollout} `, reward(one.facts.reward)));
+    go({ task: group.task, row: chosen.join(",") }, { replace: true });
+    const samples = await Promise.all(chosen.map((row) => ask("rollout", { run, row })));
     show(
       side,
       el("h2", {}, `task ${group.task}`),
@@ -129,24 +171,25 @@ export async function groups(main, state) {
         chosen = [...chosen.slice(-1), row];
         compare(group).catch((error) => say(error.message));
       } }, value === null ? "?" : number(value)))),
-      texts.length === 2
-        ? [el("div", { class: "pair" }, titles), el("div", { class: "text" }, diff(said[0], said[1]).map((part) => (part.kind === "same" ? part.text : el(part.kind === "left" ? "del" : "ins", {}, part.text))))]
-        : [titles, el("div", { class: "text" }, said[0])],
+      differences(samples),
       el("p", {}, el("a", { href: link({ run, page: "rollouts", where: `task = ${group.task}`, row: chosen[0] }) }, "open in the reader")),
     );
   };
   const list = new List({
     label: "groups",
+    columns: "6em 4em minmax(0, 1fr) 12em",
     fetchPage: async (start, count) => {
       const { total, groups: rows } = await ask("groups", { run, sort: state.sort || "contradictions", start, count });
       return { total, rows };
     },
-    draw: (group) => [el("span", { class: "cell", role: "gridcell" }, `task ${group.task}`), el("span", { class: "cell", role: "gridcell" }, number(group.mean)), el("span", { class: "cell wide strip", role: "gridcell" }, group.samples.slice(0, 64).map(([, , value]) => el("i", { class: value === null ? "none" : value > 0 ? "high" : "low" }))), group.contradictions ? el("span", { class: "cell why", role: "gridcell" }, "one answer, two rewards") : null],
+    draw: (group) => [
+      { text: `task ${group.task}` },
+      { text: number(group.mean) },
+      { css: "strip", nodes: group.samples.slice(0, 64).map(([, , value]) => el("i", { class: shade(value, group.samples), title: value === null ? "unjudged" : number(value) })) },
+      { css: "why", text: group.contradictions ? "one answer, two rewards" : "" },
+    ],
     choose: (group) => {
-      const rows = group.samples.filter(([, , value]) => value !== null);
-      const best = rows.reduce((a, b) => (b[2] > a[2] ? b : a), rows[0] || group.samples[0]);
-      const worst = rows.reduce((a, b) => (b[2] < a[2] ? b : a), rows[0] || group.samples[0]);
-      chosen = best[0] === worst[0] ? [best[0]] : [best[0], worst[0]];
+      chosen = pair(group);
       compare(group).catch((error) => say(error.message));
     },
   });
@@ -155,6 +198,14 @@ export async function groups(main, state) {
   split(main, list, { node: side }, el("p", {}, "order ", picker));
   const { total } = await list.reset();
   say(`${total.toLocaleString("en")} groups`);
+  if (state.task) {
+    const { group, place } = await ask("group", { run, task: state.task, sort: state.sort || "contradictions" });
+    const rows = new Set(group.samples.map(([row]) => row));
+    chosen = (state.row || "").split(",").map(Number).filter((row) => rows.has(row)).slice(0, 2);
+    if (!chosen.length) chosen = pair(group);
+    list.reveal(place);
+    await compare(group);
+  }
   return { list };
 }
 
@@ -164,7 +215,7 @@ export async function compare(main, state, { runs }) {
   const parts = [];
   const { flips } = await ask("compare", { run });
   parts.push(el("h2", {}, "Verifiers"), flips.length
-    ? table(["A", "B", "both judged", "agree", "A fails, B passes", "A passes, B fails"], flips.map((one) => [one.a, one.b, one.n, one.agree, flip(run, one, "0→1", one.up), flip(run, one, "1→0", one.down)]))
+    ? table(["A", "B", "both judged", "agree", "A fails, B passes", "A passes, B fails"], flips.map((one) => [one.a, one.b, number(one.n), number(one.agree), flip(run, one, "0→1", one.up), flip(run, one, "1→0", one.down)]))
     : el("p", { class: "soft" }, "One verifier judged this run."));
   for (let other = 0; other < runs.length; other += 1) {
     if (other === run) continue;
@@ -173,11 +224,18 @@ export async function compare(main, state, { runs }) {
       el("h2", {}, `${runs[run].name} against ${runs[other].name}`),
       el("p", { class: "verdict" }, found.verdict),
       table(["field", runs[run].name, runs[other].name, "difference", "95 % interval", "tasks"], Object.entries(found.fields).map(([name, one]) => [name, number(one.value), number(one.against), number(one.difference), one.ci ? `${number(one.ci[0])} … ${number(one.ci[1])}` : "–", one.tasks])),
+      el("h3", {}, found.differing.length ? "Tasks whose mean reward differs, most first" : "No task's mean reward differs"),
+      found.differing.length ? table(["task", runs[run].name, runs[other].name, "difference"], found.differing.map((one) => [`task ${one.task}`, samples(run, one.task, one.value), samples(other, one.against_task, one.against), number(one.value - one.against)])) : null,
     );
   }
   if (runs.length === 1) parts.push(el("p", { class: "soft" }, "To compare runs, open both: rollforge view A B"));
   show(main, parts);
   return {};
+}
+
+/** The mean reward of a task in a run, which opens its rollouts. */
+function samples(run, task, value) {
+  return el("a", { href: link({ run, page: "rollouts", where: `task = ${task}` }) }, number(value));
 }
 
 /** A count of flips that opens the rollouts behind it. */
@@ -186,7 +244,7 @@ function flip(run, one, kind, count) {
   return el("button", { onclick: async () => {
     const { keys } = await ask("flips", { run, a: one.a, b: one.b, kind });
     go({ page: "rollouts", where: keys.map(([task, sample]) => `(task = ${task} AND rollout = ${sample})`).join(" OR ") });
-  } }, `${count} – read them`);
+  } }, `${number(count)} – read them`);
 }
 
 /** Rows of a dataset: their rollouts, and what became of the siblings. */
@@ -199,29 +257,38 @@ export async function dataset(main, state, { runs, datasets }) {
   const one = datasets[number_];
   const side = el("article", { class: "reader", "aria-label": "row", tabindex: -1 });
   const fates = Object.entries(one.counts.rollouts || {}).map(([name, count]) => [name, number(count)]);
-  const open = async (row) => {
-    const found = await ask("dataset-row", { dataset: number_, row: row.place });
+  const open = async (place) => {
+    const found = await ask("dataset-row", { dataset: number_, row: place });
     show(
       side,
-      el("h2", {}, `${row.file}, line ${row.line}`),
+      el("h2", {}, `${found.row.file}, line ${found.row.line}`),
       found.row.origins.map((origin, place) => el("p", {}, found.row.origins.length > 1 ? (place ? "rejected: " : "chosen: ") : "from: ", `${origin.run}, task ${origin.task}, sample ${origin.rollout} `, reward(origin.reward))),
       found.turns.map((turn) => {
         const body = el("div", { class: "text" });
         pieces(body, turn.text);
         return el("details", { class: "turn", open: true }, el("summary", {}, `${turn.kind} ${turn.title}`), body);
       }),
-      found.siblings.length ? [el("h3", {}, "Samples of the same task"), el("ul", {}, found.siblings.map((sample) => el("li", {}, el("a", { href: link({ run: sample.run, page: "rollouts", where: `task = ${found.row.origins[0].task}`, row: sample.row }) }, `sample ${sample.rollout}`), " ", reward(sample.reward), " ", sample.used_in.length ? `in rows ${sample.used_in.join(", ")}` : "in no row")))] : el("p", { class: "soft" }, runs.length ? "Its run is not open here." : ""),
+      found.siblings.length ? [el("h3", {}, "Samples of the same task"), el("ul", {}, found.siblings.map((sample) => el("li", {}, el("a", { href: link({ run: sample.run, page: "rollouts", where: `task = ${found.row.origins[0].task}`, row: sample.row }) }, `sample ${sample.rollout}`), " ", reward(sample.reward), " ", sample.used_in.length ? `in rows ${sample.used_in.join(", ")}` : sample.fate ? `left out: ${sample.fate}` : "in no row")))] : el("p", { class: "soft" }, runs.length ? "Its run is not open here." : ""),
     );
   };
   const list = new List({
     label: "rows of the dataset",
+    columns: "repeat(3, minmax(0, 1fr))",
     fetchPage: (start, count) => ask("dataset", { dataset: number_, start, count }),
-    draw: (row) => [el("span", { class: "cell", role: "gridcell" }, `${row.file}:${row.line}`), row.origins.map((origin) => el("span", { class: "cell", role: "gridcell" }, `task ${origin.task}/${origin.rollout} `, reward(origin.reward)))],
-    choose: (row) => open(row).catch((error) => say(error.message)),
+    draw: (row) => [{ text: `${row.file}:${row.line}` }, ...row.origins.map((origin) => ({ nodes: [`task ${origin.task}/${origin.rollout} `, reward(origin.reward)] }))],
+    choose: (row) => {
+      go({ row: row.place }, { replace: true });
+      open(row.place).catch((error) => say(error.message));
+    },
   });
-  split(main, list, { node: side }, el("p", {}, el("strong", {}, `${one.recipe} for ${one.to} `), one.name), el("details", {}, el("summary", {}, "what became of the rollouts"), table(["fate", "rollouts"], fates)));
+  const picker = datasets.length > 1 ? el("select", { "aria-label": "dataset", onchange: (event) => go({ dataset: event.target.value, row: "" }) }, datasets.map((other, place) => el("option", { value: place, selected: place === number_ }, other.name))) : one.name;
+  split(main, list, { node: side }, el("p", {}, el("strong", {}, `${one.recipe} for ${one.to} `), picker), el("details", {}, el("summary", {}, "what became of the rollouts"), table(["fate", "rollouts"], fates)));
   const { total } = await list.reset();
   say(`${total.toLocaleString("en")} rows`);
+  if (state.row) {
+    list.reveal(Number(state.row));
+    await open(Number(state.row));
+  }
   return { list };
 }
 
@@ -232,22 +299,61 @@ export async function live(main, state) {
   const newest = el("div", {});
   show(main, facts, el("h2", {}, "Newest rollouts"), newest);
   const draw = async () => {
-    const found = await ask("status", { run });
-    const rows = Object.entries(found).filter(([, value]) => value !== null && typeof value !== "object").map(([name, value]) => [name, typeof value === "number" ? number(value) : String(value)]);
-    show(facts, table(["", ""], rows));
-    const page = await ask("rollouts", { run, sort: "started desc", columns: "task,rollout,reward,answer_chars,seconds", count: 20 });
-    show(newest, table(page.columns, page.rows.map(([, ...values]) => values.map((value) => (value === null ? "unjudged" : number(value))))));
+    const [status, page] = await Promise.all([
+      ask("status", { run }).catch((error) => error),
+      ask("rollouts", { run, sort: "started desc", columns: "task,rollout,reward,answer_chars,seconds", count: 20 }),
+    ]);
+    show(facts, status instanceof Error ? el("p", { class: "soft" }, status.message) : progress(status));
+    const cell = (row, name, value) => (name === "reward" ? reward(value) : name === "task" ? el("a", { href: link({ run, page: "rollouts", sort: "started desc", row }) }, number(value)) : number(value));
+    show(newest, table(page.columns, page.rows.map(([row, ...values]) => values.map((value, place) => cell(row, page.columns[place], value)))));
   };
   await draw();
   return { refresh: draw };
 }
 
+/** How far a run is, in words and as a bar. */
+function progress(status) {
+  const failed = Object.values(status.failed).reduce((sum, count) => sum + count, 0);
+  const rows = [
+    ["judged", number(status.judged)],
+    ["unjudged", number(status.unjudged)],
+    ["failed", number(failed)],
+    ["in flight", status.limit === null ? number(status.in_flight) : `${number(status.in_flight)} of at most ${number(status.limit)}`],
+    status.rate === null ? null : ["speed", `${number(status.rate)} rollouts/s`],
+    status.tokens_per_s === null ? null : ["tokens", `${number(status.tokens_per_s)} per second`],
+    status.eta_s === null ? null : ["left", `about ${span(status.eta_s)}`],
+    status.slowest_s === null ? null : ["slowest in flight", span(status.slowest_s)],
+    ["last change", `${span(status.updated_s_ago)} ago`],
+  ].filter(Boolean);
+  return [
+    el("h2", {}, `${status.state}: ${number(status.finished)} of ${number(status.expected)} rollouts`),
+    el("progress", { max: Math.max(1, status.expected), value: status.finished, "aria-label": "finished rollouts" }),
+    status.is_stale ? el("p", { class: "why" }, "It should be running, but has not said so for a while.") : null,
+    table(["", ""], rows),
+  ];
+}
+
+/** Seconds for people. */
+function span(seconds) {
+  if (seconds < 90) return `${Math.round(seconds)} s`;
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
+  return seconds < 172800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} days`;
+}
+
+const QUEUES = {
+  random: "Drawn at random: precision, recall and error rates are computed from these.",
+  stratified: "As many passes as fails, drawn at random within each: rates weight them by their shares of the run.",
+  suspicious: "What looks wrong: for finding bugs, in no rate.",
+};
+
+const percent = (share) => `${(100 * share).toFixed(1)} %`;
+
 /** Label rollouts: a queue, the reader, and three keys. */
 export async function label(main, state) {
   const run = Number(state.run || 0);
-  const queue = state.queue || "random";
+  const queue = QUEUES[state.queue] ? state.queue : "random";
   const seed = Number(state.seed || 0);
-  const reader = new Reader({ run, blind: state.blind === "yes" });
+  const reader = new Reader({ run, blind: state.blind === "yes", isLabelling: true });
   const left = el("p", { class: "soft" });
   let rows = [];
   const next = async () => {
@@ -259,21 +365,29 @@ export async function label(main, state) {
     const [row] = rows.shift();
     await reader.open(row);
   };
+  const tally = async () => {
+    const { rates } = await ask("labels", { run });
+    const { error } = rates;
+    const said = (name, one) => (one.ci ? `${name} ${percent(one.value)} (${percent(one.ci[0])} … ${percent(one.ci[1])})` : null);
+    const known = [said("error rate", error), said("precision", rates.precision), said("recall", rates.recall)].filter(Boolean);
+    const measured = known.length ? `the verifier's ${known.join(", ")}; 95 % intervals, clustered by task` : `rates come with ${rates.random ? "more" : "the first 20"} labels drawn at random`;
+    show(left, `${number(rates.labels)} labels, ${number(rates.random)} of them drawn at random: ${measured}`);
+  };
   const act = async (opinion) => {
     if (!reader.one) return;
     await reader.label(opinion, { queue, seed });
-    await next();
+    await Promise.all([next(), tally()]);
   };
   const button = (key, text, opinion) => el("button", { onclick: () => act(opinion).catch((error) => say(error.message)) }, el("kbd", {}, key), ` ${text}`);
   show(
     main,
-    el("p", {}, "queue ", ["random", "suspicious"].map((name) => [el("a", { href: link({ ...state, queue: name }), class: name === queue ? "here" : "" }, name), " "]),
+    el("p", {}, "queue ", Object.keys(QUEUES).map((name) => [el("a", { href: link({ ...state, queue: name }), class: name === queue ? "here" : "" }, name), " "]),
       " · ", el("a", { href: link({ ...state, blind: reader.blind ? "" : "yes" }) }, reader.blind ? "show verdicts" : "hide verdicts until labelled")),
-    el("p", { class: "soft" }, queue === "random" ? "Drawn at random: precision, recall and error rates are computed from these." : "Pointed at by checks: for finding bugs, in no rate."),
+    el("p", { class: "soft" }, QUEUES[queue]),
     el("p", { class: "actions" }, button("a", reader.blind ? "the answer is right" : "the verdict is right", "agree"), button("d", reader.blind ? "the answer is wrong" : "it is wrong", "disagree"), button("u", "unsure", "unsure")),
     left,
     reader.node,
   );
-  await next();
+  await Promise.all([next(), tally()]);
   return { reader, act };
 }

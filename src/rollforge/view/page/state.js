@@ -14,11 +14,9 @@ export function link(state) {
   return `#${query}`;
 }
 
-/** Go to a state: the same page with some values changed. */
+/** Go to a state: the same page with some values changed. With `replace` the page shows that state already. */
 export function go(changes, { replace = false } = {}) {
   const next = link({ ...read(), ...changes });
-  if (replace) {
-    history.replaceState(null, "", next);
-    window.dispatchEvent(new HashChangeEvent("hashchange"));
-  } else location.hash = next;
+  if (replace) history.replaceState(null, "", next);
+  else location.hash = next;
 }

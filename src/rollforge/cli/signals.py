@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Never
 
 from rollforge.cli.render.console import say
@@ -53,6 +53,21 @@ def wire_signals(*, drain: Callable[[], None], abort: Callable[[], None], what: 
 
     loop.add_signal_handler(signal.SIGINT, interrupt)
     loop.add_signal_handler(signal.SIGTERM, terminate)
+
+
+async def until_stopped(server: Coroutine[object, object, None]) -> None:
+    """Run a server until Ctrl-C or SIGTERM, which end it between two steps of the loop and never inside a request."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    serving = asyncio.ensure_future(server)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, serving.cancel)
+    try:
+        await serving
+    except asyncio.CancelledError:
+        _end_after(TERM_GRACE_S)
+        raise KeyboardInterrupt from None
 
 
 def _end_after(seconds: float) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from rollforge.cli.converters import Flag, within
 from rollforge.cli.render.console import say
 from rollforge.cli.render.numbers import count_of
-from rollforge.cli.values import Flag, within
 from rollforge.errors import Exit, UsageError
 
 if TYPE_CHECKING:
@@ -30,12 +31,23 @@ class Reading:
     """Exit with code 2 if a line cannot be read or is odd."""
     workers: Annotated[int | None, within(1, 1024)] = None
     """Threads for the first pass over the text, and for writing a profile. Default: one per core for large files."""
+    on: str | None = None
+    """Where the first pass over the text runs: local, processes, or ray (ray:HOST:PORT); --workers says how many."""
+
+
+def index_elsewhere(runs: str | Sequence[str], on: str | None, workers: int | None = None) -> None:
+    """Let other processes or machines read the text first, when --on asks for it."""
+    if on is None or on == "local":
+        return
+    from rollforge.steps.indexing import index_by_workers
+
+    index_by_workers(runs, on=on, workers=workers)
 
 
 def check_count(name: str, count: int) -> None:
     """Raise unless the count is at least 1."""
     if count < 1:
-        raise UsageError(f"--{name} must be at least 1, not {count}")
+        raise UsageError(f"--{name} must be at least 1, not {count}", hint=f"give --{name} 1 or more")
 
 
 def say_doubt(index: Index) -> None:
@@ -43,6 +55,15 @@ def say_doubt(index: Index) -> None:
     doubt = index.doubt()
     if doubt is not None:
         say(f"warning: {doubt}")
+
+
+def exit_of_tasks(index: Index) -> Exit:
+    """Return the exit code of a file without any response or reward, as `check` and `report` have it; else 0."""
+    if index.doubt() is None:
+        return Exit.DONE
+    tasks = shlex.quote(str(index.runs[0].name))
+    say(f"  next: collect rollouts for them: rollforge collect -i {tasks} -o RUN -m MODEL --verifier NAME")
+    return Exit.INCOMPLETE
 
 
 def strict_exit(index: Index, *, is_strict: bool) -> Exit:

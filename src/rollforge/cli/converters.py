@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter, validators
 
 from rollforge.config import parse_duration, parse_settings
+from rollforge.errors import UsageError
 
 if TYPE_CHECKING:
     from cyclopts import Token
@@ -25,11 +26,15 @@ PORT = within(0, 65_535)
 
 
 def _to_seconds(_: Any, tokens: Sequence[Token]) -> float:
-    return parse_duration(tokens[0].value)
+    return parse_duration(tokens[0].value, flag=tokens[0].keyword)
 
 
 def _to_settings(_: Any, tokens: Sequence[Token]) -> dict[str, object]:
     return parse_settings([token.value for token in tokens])
+
+
+def _to_names(_: Any, tokens: Sequence[Token]) -> str:
+    return ",".join(token.value for token in tokens)
 
 
 def _duration_text(seconds: float | None) -> str | None:
@@ -45,6 +50,9 @@ def _duration_text(seconds: float | None) -> str | None:
 SECONDS = Parameter(converter=_to_seconds, n_tokens=1, metavar="TIME", show_default=_duration_text)
 """A length of time: `90`, `90s`, `15m`, `2h`, `1.5d`."""
 
+NAMES = Parameter(converter=_to_names, n_tokens=-1, accepts_keys=False, metavar="NAME")
+"""A name; repeated, the names are joined by commas."""
+
 SETTINGS = Parameter(
     converter=_to_settings,
     n_tokens=-1,
@@ -53,3 +61,25 @@ SETTINGS = Parameter(
     show_default=False,
 )
 """`key.path=value`, repeatable; all of them make one nested object."""
+
+
+def numbers_between(flag: str, text: str, separator: str) -> tuple[float, ...]:
+    """`0.98/0.02` or `0.1-0.9` as numbers."""
+    try:
+        return tuple(float(part) for part in text.split(separator))
+    except ValueError as error:
+        example = "0.98/0.02" if separator == "/" else "0.1-0.9"
+        raise UsageError(
+            f"{flag} {text}: expected numbers between {separator!r}", hint=f"{flag} {example}"
+        ) from error
+
+
+def _to_band(_: Any, tokens: Sequence[Token]) -> tuple[float, ...]:
+    band = numbers_between("--band", tokens[0].value, "-")
+    if len(band) != 2:
+        raise UsageError(f"--band {tokens[0].value}: give two numbers", hint="--band 0.1-0.9")
+    return band
+
+
+BAND = Parameter(converter=_to_band, n_tokens=1, metavar="LOW-HIGH")
+"""A range of pass rates: `0.1-0.9`."""

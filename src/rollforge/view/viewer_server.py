@@ -14,19 +14,21 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
+from rollforge.assembly.reports import flips_of, refuse_tasks, run_inputs
 from rollforge.charts import chart_style
 from rollforge.errors import RollforgeError, UsageError
 from rollforge.index import open_index
-from rollforge.labels import Label, LabelFile, label_queue
-from rollforge.reports import flips_of, run_inputs
-from rollforge.steps.metrics import compare_runs
+from rollforge.review.labels import Label, LabelFile, label_rates
+from rollforge.runtime.web_guard import is_loopback, quiet_logger
+from rollforge.steps.metrics import compare_runs, differing_tasks
 from rollforge.steps.report import is_dataset, run_figures
 from rollforge.steps.status import read_status
 from rollforge.steps.verify import flip_keys
+from rollforge.store.reading import UNREADABLE
 from rollforge.view.book import Book
 from rollforge.view.dataset import DatasetBook, manifest_facts
 from rollforge.view.guard import Guard
-from rollforge.web_guard import is_loopback
+from rollforge.view.suspects import PointingFinding
 
 DEADLINE_S = 20.0
 """Longest time for one question; then the query is interrupted and the page says so."""
@@ -77,12 +79,14 @@ class Server:
             web.get("/page/{name}", self.asset),
             web.get("/api/runs", self.runs),
             web.get("/api/rollouts", self.rollouts),
-            web.get("/api/place", self.place),
+            web.get("/api/place", self.position),
             web.get("/api/rollout", self.rollout),
             web.get("/api/piece", self.piece),
             web.get("/api/raw", self.raw),
+            web.get("/api/image", self.image),
             web.get("/api/suspicious", self.suspicious),
             web.get("/api/groups", self.groups),
+            web.get("/api/group", self.group),
             web.get("/api/overview", self.overview),
             web.get("/api/compare", self.compare),
             web.get("/api/flips", self.flips),
@@ -115,11 +119,11 @@ class Server:
 
     async def runs(self, _: web.Request) -> web.Response:
         """What is open."""
-        found = [
+        runs = [
             {"name": book.name, "rollouts": len(book.index), "columns": await self._ask(book, book.columns)}
             for book in self._books
         ]
-        return _json({"runs": found, "datasets": [manifest_facts(one) for one in self._datasets]})
+        return _json({"runs": runs, "datasets": [manifest_facts(one) for one in self._datasets]})
 
     async def rollouts(self, request: web.Request) -> web.Response:
         """Part of a list."""
@@ -129,11 +133,11 @@ class Server:
         start, count = _number(request, "start"), _number(request, "count", 100)
         return _json(await self._ask(book, lambda: book.page(columns, where, sort, start, count)))
 
-    async def place(self, request: web.Request) -> web.Response:
-        """Where a row stands in a list."""
+    async def position(self, request: web.Request) -> web.Response:
+        """The position of a row in a list."""
         book, row = self._book(request), _number(request, "row")
         where, sort = request.query.get("where", ""), request.query.get("sort", "")
-        return _json({"place": await self._ask(book, lambda: book.place(row, where, sort))})
+        return _json({"place": await self._ask(book, lambda: book.position(row, where, sort))})
 
     async def rollout(self, request: web.Request) -> web.Response:
         """One rollout."""
@@ -149,13 +153,20 @@ class Server:
     async def raw(self, request: web.Request) -> web.Response:
         """The line as it is in the file."""
         book, row, start = self._book(request), _number(request, "row"), _number(request, "start")
-        return _json({"text": await self._ask(book, lambda: book.raw(row, start))})
+        text, following = await self._ask(book, lambda: book.raw(row, start))
+        return _json({"text": text, "next": following})
+
+    async def image(self, request: web.Request) -> web.Response:
+        """One image of a rollout, of a type that cannot carry script."""
+        book, row, number = self._book(request), _number(request, "row"), _number(request, "number")
+        kind, data = await self._ask(book, lambda: book.image(row, number))
+        return web.Response(body=data, content_type=kind)
 
     async def suspicious(self, request: web.Request) -> web.Response:
         """Most suspicious first."""
         book, start, count = self._book(request), _number(request, "start"), _number(request, "count", 100)
         total, rows = await self._ask(book, lambda: book.suspicious(start, count))
-        return _json({"total": total, "rows": rows})
+        return _json({"total": total, "rows": rows, "has_findings": book.suspects.has_findings})
 
     async def groups(self, request: web.Request) -> web.Response:
         """Tasks with their samples."""
@@ -163,6 +174,13 @@ class Server:
         start, count = _number(request, "start"), _number(request, "count", 100)
         total, groups = await self._ask(book, lambda: book.groups(sort, start, count))
         return _json({"total": total, "groups": groups})
+
+    async def group(self, request: web.Request) -> web.Response:
+        """One task with its samples, and its position in the order."""
+        book, sort = self._book(request), request.query.get("sort", "hardest")
+        task = _number(request, "task")
+        position, group = await self._ask(book, lambda: book.group(task, sort))
+        return _json({"place": position, "group": group})
 
     async def overview(self, request: web.Request) -> web.Response:
         """Verdict, findings and charts: the report's own, made once per state of the run.
@@ -173,7 +191,10 @@ class Server:
         state = book.state()
         async with self._drawing:
             if self._figures.get(number, ("", b""))[0] != state:
-                self._figures[number] = state, await self._draw(book)
+                drawn = await self._draw(book)
+                findings = msgspec.json.decode(drawn, type=_Drawn).findings
+                await self._ask(book, lambda: book.suspects.take_findings(findings))
+                self._figures[number] = state, drawn
         return web.Response(body=self._figures[number][1], content_type="application/json")
 
     async def compare(self, request: web.Request) -> web.Response:
@@ -181,11 +202,12 @@ class Server:
         book = self._book(request)
         if "with" in request.query:
             other = self._book(request, "with")
-            return _json(
-                await self._ask(
-                    book, lambda: compare_runs(book.index, other.index), deadline_s=10 * DEADLINE_S
-                )
-            )
+
+            def both() -> dict[str, Any]:
+                comparison = msgspec.to_builtins(compare_runs(book.index, other.index))
+                return {**comparison, "differing": differing_tasks(book.index, other.index)}
+
+            return _json(await self._ask(book, both, deadline_s=10 * DEADLINE_S))
         return _json(
             {"flips": await self._ask(book, lambda: flips_of(book.files), deadline_s=10 * DEADLINE_S)}
         )
@@ -200,18 +222,18 @@ class Server:
 
     async def dataset(self, request: web.Request) -> web.Response:
         """Rows of a dataset."""
-        found, start, count = (
+        opened, start, count = (
             self._dataset(request),
             _number(request, "start"),
             _number(request, "count", 100),
         )
-        total, rows = await self._ask(None, lambda: found.page(start, count))
+        total, rows = await self._ask(None, lambda: opened.page(start, count))
         return _json({"total": total, "rows": rows})
 
     async def dataset_row(self, request: web.Request) -> web.Response:
         """One row, with the rollouts behind it and their siblings."""
-        found, place = self._dataset(request), _number(request, "row")
-        return _json(await self._ask(None, lambda: found.open(place, self._books)))
+        dataset, row = self._dataset(request), _number(request, "row")
+        return _json(await self._ask(None, lambda: dataset.open(row, self._books)))
 
     def _dataset(self, request: web.Request) -> DatasetBook:
         number = _number(request, "dataset")
@@ -237,9 +259,11 @@ class Server:
 
     async def labels(self, request: web.Request) -> web.Response:
         """The labels of a run, newest per rollout."""
-        number = _number(request, "run")
-        self._book(request)
-        return _json({"labels": await asyncio.to_thread(self._labels[number].newest)})
+        number, book = _number(request, "run"), self._book(request)
+        labels = await asyncio.to_thread(self._labels[number].newest)
+        return _json(
+            {"labels": labels, "rates": await self._ask(book, lambda: label_rates(book.index, labels))}
+        )
 
     async def queue(self, request: web.Request) -> web.Response:
         """The next rollouts to label: random ones measure the verifier, suspicious ones find bugs."""
@@ -247,11 +271,7 @@ class Server:
         kind, seed = request.query.get("kind", "random"), _number(request, "seed")
         done = {(one.task, one.rollout) for one in await asyncio.to_thread(self._labels[number].newest)}
         return _json(
-            {
-                "rows": await self._ask(
-                    book, lambda: label_queue(book.index, kind, seed=seed, done=done, count=50)
-                )
-            }
+            {"rows": await self._ask(book, lambda: book.queue(kind, seed=seed, done=done, count=50))}
         )
 
     async def label(self, request: web.Request) -> web.Response:
@@ -260,7 +280,7 @@ class Server:
         self._book(request)
         try:
             label = msgspec.json.decode(await request.read(), type=Label)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             return web.Response(status=400, text=f"not a label: {error}\n")
         await asyncio.to_thread(self._labels[number].add, label)
         return _json({"ok": True})
@@ -297,6 +317,12 @@ class Server:
             ) from None
         except RollforgeError as error:
             raise web.HTTPBadRequest(reason=_one_line(str(error))) from error
+
+
+class _Drawn(Struct, kw_only=True):
+    """What the server itself reads of an overview."""
+
+    findings: list[PointingFinding] = []
 
 
 def draw_overview(path: str, verifier: str | None) -> bytes:
@@ -347,10 +373,12 @@ async def serve(options: ViewOptions, ready: Callable[[str], None]) -> None:
     """Serve until cancelled; `ready` gets the address with its token once the port is open."""
     options.check()
     books = [Book(path, verifier=options.verifier) for path in options.runs if not is_dataset(path)]
+    for book in books:
+        refuse_tasks(book.index)
     datasets = [DatasetBook(path) for path in options.runs if is_dataset(path)]
     token = options.token or secrets.token_urlsafe(24)
     guard = Guard(token, port=options.port, is_loopback=is_loopback(options.host))
-    runner = web.AppRunner(make_app(books, guard, datasets), access_log=None)
+    runner = web.AppRunner(make_app(books, guard, datasets), access_log=None, logger=quiet_logger())
     await runner.setup()
     try:
         site = web.TCPSite(runner, options.host, options.port)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, cast
 
 from numpy.typing import NDArray
 
 from rollforge import __version__
-from rollforge.checks.evidence import About
-from rollforge.records import OWN_KEY, JsonObject
+from rollforge.checks.building_blocks.evidence_source import About
+from rollforge.json_shapes import ItemJson, ParamsJson, ResponseJson, RowJson, without
+from rollforge.records import OWN_KEY
 
 Kind = Literal["binary", "continuous", "graded", "signed", "ten"]
 Form = Literal["collected", "gym", "nested", "masked", "unrecorded"]
@@ -126,29 +127,32 @@ def _long(rng: random.Random, length: int) -> str:
     return " ".join(words)[:length]
 
 
-def row_of(run: RunData, row: int) -> JsonObject:
+def row_of(run: RunData, row: int) -> RowJson:
     """The rollout's row."""
     column = {name: values[row] for name, values in run.columns.items()}
     task, is_truncated = int(column["task"]), bool(column["is_truncated"])
     reward = float(column["reward"])
     tokens = float(column["total_tokens"])
-    made: JsonObject = {
+    response: ResponseJson = {
+        "id": f"resp_{row}",
+        "object": "response",
+        "model": str(column["model"]),
+        "status": "incomplete" if is_truncated else "completed",
+        "incomplete_details": {"reason": "max_output_tokens"} if is_truncated else None,
+        "output": _output(run, row, int(column["tool_calls"])),
+        "usage": None
+        if math.isnan(tokens)
+        else {"input_tokens": 100, "output_tokens": int(tokens) - 100, "total_tokens": int(tokens)},
+    }
+    if column.get("ends_badly"):
+        response |= {"status": "failed", "error": {"code": "server_error", "message": "no answer"}}
+    made: RowJson = {
         "_ng_task_index": task,
         "_ng_rollout_index": int(column["rollout"]),
         "agent_ref": {"name": str(column["agent"])},
         "reward": None if math.isnan(reward) else reward,
         "responses_create_params": _params(run, task),
-        "response": {
-            "id": f"resp_{row}",
-            "object": "response",
-            "model": str(column["model"]),
-            "status": "incomplete" if is_truncated else "completed",
-            "incomplete_details": {"reason": "max_output_tokens"} if is_truncated else None,
-            "output": _output(run, row, int(column["tool_calls"])),
-            "usage": None
-            if math.isnan(tokens)
-            else {"input_tokens": 100, "output_tokens": int(tokens) - 100, "total_tokens": int(tokens)},
-        },
+        "response": response,
         OWN_KEY: {
             "started": float(column["started"]),
             "seconds": 1.0,
@@ -158,37 +162,38 @@ def row_of(run: RunData, row: int) -> JsonObject:
             "mode": column["mode"],
         },
     }
-    for name in run.metrics:
-        if not math.isnan(float(column[name])) and not math.isnan(reward):
-            made[name] = float(column[name])
-    if column.get("ends_badly"):
-        made["response"] |= {"status": "failed", "error": {"code": "server_error", "message": "no answer"}}
+    numbers = {
+        name: float(column[name])
+        for name in run.metrics
+        if not math.isnan(float(column[name])) and not math.isnan(reward)
+    }
+    made = cast("RowJson", {**made, **numbers})
     return made if run.shape.form == "collected" else _as_gym(made, run, task, bool(column.get("is_masked")))
 
 
-def _as_gym(made: JsonObject, run: RunData, task: int, is_masked: bool) -> JsonObject:
+def _as_gym(made: RowJson, run: RunData, task: int, is_masked: bool) -> RowJson:
     """The row as NeMo Gym ships it: without indices, with the task's fields, perhaps masked or nested."""
-    for name in ("_ng_task_index", "_ng_rollout_index", OWN_KEY):
-        del made[name]
-    made["expected_answer"] = str(int(run.expected[task]))
+    shipped = without(made, ("_ng_task_index", "_ng_rollout_index", OWN_KEY))
+    shipped["expected_answer"] = str(int(run.expected[task]))
     if is_masked:
-        made |= {"reward": 0.0, "mask_sample": True}
-    if run.shape.form == "nested":
-        made["response"]["output"] = [made["response"]["output"]]
-    return made
+        shipped |= {"reward": 0.0, "mask_sample": True}
+    response = shipped["response"]
+    if run.shape.form == "nested" and response is not None:
+        shipped["response"] = cast("ResponseJson", {**response, "output": [response["output"]]})
+    return shipped
 
 
-def _params(run: RunData, task: int) -> JsonObject:
-    params: JsonObject = {"input": [{"role": "user", "content": prompt_of(run, task), "type": "message"}]}
+def _params(run: RunData, task: int) -> ParamsJson:
+    params: ParamsJson = {"input": [{"role": "user", "content": prompt_of(run, task), "type": "message"}]}
     if run.shape.has_tools:
         params["tools"] = [{"type": "function", "name": "calculate", "parameters": {"type": "object"}}]
     return params
 
 
-def _output(run: RunData, row: int, calls: int) -> list[JsonObject]:
+def _output(run: RunData, row: int, calls: int) -> list[ItemJson]:
     names = run.columns.get("tool_name")
     name = "calculate" if names is None else str(names[row])
-    items: list[JsonObject] = []
+    items: list[ItemJson] = []
     for number in range(calls):
         call = f"call_{row}_{number}"
         items.append({"type": "function_call", "call_id": call, "name": name, "arguments": "{}"})
@@ -219,7 +224,25 @@ def _is_set(run: RunData, name: str, row: int) -> bool:
     return flags is not None and bool(flags[row])
 
 
-def task_of(run: RunData, task: int) -> JsonObject:
+class TaskRowJson(RowJson, total=False):
+    """The row of a made task."""
+
+    domain: str
+
+
+class ManifestJson(TypedDict):
+    """The few fields of a manifest that readers need."""
+
+    rollforge: str
+    state: str
+    config: dict[str, str | None]
+    tasks: int
+    samples: int
+    expected: int
+    finished: int
+
+
+def task_of(run: RunData, task: int) -> TaskRowJson:
     """The task's row."""
     return {
         "_ng_task_index": task,
@@ -229,7 +252,7 @@ def task_of(run: RunData, task: int) -> JsonObject:
     }
 
 
-def manifest_of(run: RunData) -> JsonObject:
+def manifest_of(run: RunData) -> ManifestJson:
     """The manifest that `collect` would have left."""
     return {
         "rollforge": __version__,

@@ -36,9 +36,9 @@ def interval_chart(
     x_range: tuple[float, float] | None = None,
 ) -> Scene:
     """Dots with whiskers on one axis, labels on the left, numbers on the right."""
-    known = [one for item in items for one in (item.value, item.low, item.high) if one is not None]
-    known += [] if reference is None else [reference]
-    low, high = x_range or (min(known, default=0.0), max(known, default=1.0))
+    axis_values = [one for item in items for one in (item.value, item.low, item.high) if one is not None]
+    axis_values += [] if reference is None else [reference]
+    low, high = x_range or (min(axis_values, default=0.0), max(axis_values, default=1.0))
     if not x_range:
         pad = (high - low) * 0.06 or 0.5
         low, high = low - pad, high + pad
@@ -54,8 +54,8 @@ def interval_chart(
     if reference is not None:
         at = x(reference)
         marks.append(Line(x1=at, y1=area.top - 4, x2=at, y2=area.bottom, css="reference"))
-    for place, item in enumerate(items):
-        y = area.top + (place + 0.5) * ROW
+    for row, item in enumerate(items):
+        y = area.top + (row + 0.5) * ROW
         marks.append(TextMark(x=area.left - 10, y=y + 4, text=item.label, css="tick", anchor="end"))
         if item.value is None:
             marks.append(TextMark(x=area.left, y=y + 4, text="no estimate", css="tick"))

@@ -1,7 +1,9 @@
 """Labels: what people said about verdicts, and what that says about the verifier.
 
-A person agrees or disagrees with the verdict of a rollout, or is unsure. Rates are computed from labels of the random queue
-alone: labels of suspicious rollouts find bugs, and would overstate how often the verifier is wrong.
+A person agrees or disagrees with the verdict of a rollout, or is unsure. Rates are computed from labels of the random and the
+stratified queue alone: labels of suspicious rollouts find bugs, and would overstate how often the verifier is wrong. The
+stratified queue draws as many passed as failed rollouts, which measures a verifier that passes few; the rates weight each
+stratum by its share of the run.
 """
 
 from __future__ import annotations
@@ -19,12 +21,20 @@ from msgspec import Struct
 
 from rollforge.errors import UsageError
 from rollforge.index import Index
-from rollforge.intervals import Estimate, clustered_mean
+from rollforge.review.suspicion import ROWS_WITH_TWINS, score_sql
+from rollforge.statistics.intervals import Estimate, clustered_mean
 from rollforge.store import UNREADABLE, RunFiles, mend_tail
 from rollforge.store.reading import lines_of
+from rollforge.store.shipping import copy_of
 
 Opinion = Literal["agree", "disagree", "unsure"]
-Queue = Literal["random", "suspicious", "free"]
+Queue = Literal["random", "stratified", "suspicious", "free"]
+
+MEASURING: tuple[Queue, ...] = ("random", "stratified")
+"""Queues whose labels are random samples: of the run, or of each stratum of it."""
+
+PASS = 0.5
+"""Rewards from here on pass; the two strata lie on either side."""
 
 FEWEST = 20
 """Labels below which no rate is computed: an interval of a handful says nothing."""
@@ -41,9 +51,9 @@ class Label(Struct, frozen=True, kw_only=True):
     verifier: str | None = None
     who: str = ""
     queue: Queue = "free"
-    """How the rollout was chosen: drawn at random, pointed at by checks, or found by hand."""
+    """How the rollout was chosen: drawn at random, drawn per stratum, pointed at by checks, or found by hand."""
     seed: int | None = None
-    """Seed of the random queue."""
+    """Seed of the random or stratified queue."""
     blind: bool = False
     """Whether the verdict was hidden until the key was pressed."""
     at: float = 0.0
@@ -67,6 +77,8 @@ class LabelFile:
             os.fsync(handle)
         finally:
             os.close(handle)
+        if (copy := copy_of(self.path)) is not None:
+            copy.replace(self.path)
         return made
 
     def read(self) -> Iterator[Label]:
@@ -79,8 +91,8 @@ class LabelFile:
 
     def newest(self) -> list[Label]:
         """The newest label of each person for each rollout."""
-        found = {(one.task, one.rollout, one.who): one for one in self.read()}
-        return list(found.values())
+        latest = {(one.task, one.rollout, one.who): one for one in self.read()}
+        return list(latest.values())
 
 
 def _user() -> str:
@@ -96,21 +108,20 @@ def label_queue(
     """The next rollouts to label as (row, task, rollout), without those already labelled.
 
     The random queue is an order of all judged rollouts drawn by `seed` from their keys, so that it is the same whatever
-    order the lines are in, and any prefix of it is a random sample.
+    order the lines are in, and any prefix of it is a random sample. The stratified queue takes turns between rollouts that
+    pass and rollouts that fail, each in that order.
     """
+    drawn = f"hash(task, rollout, {int(seed)}), task, rollout"
     orders = {
-        "random": f"hash(task, rollout, {int(seed)}), task, rollout",
+        "random": drawn,
+        "stratified": f"row_number() OVER (PARTITION BY passes ORDER BY {drawn}), passes DESC",
         "suspicious": "suspicion DESC, task, rollout",
     }
     if kind not in orders:
-        raise UsageError(f"there is no queue {kind!r}", hint="random or suspicious")
-    source = "SELECT row, task, rollout, 0 AS suspicion FROM rollouts WHERE reward IS NOT NULL"
+        raise UsageError(f"there is no queue {kind!r}", hint="random, stratified or suspicious")
+    source = f"SELECT row, task, rollout, reward >= {PASS} AS passes FROM rollouts WHERE reward IS NOT NULL"
     if kind == "suspicious":
-        source = (
-            "SELECT row, task, rollout, CAST(is_empty AND reward > 0 AS INT) * 4 + CAST(coalesce(error_text, false) AS INT) * 3 + "
-            "CAST(is_refusal AND reward > 0 AS INT) * 3 + CAST(is_truncated AND reward > 0 AS INT) * 2 + "
-            "CAST(reward > 0 AND answer_chars < 5 AS INT) AS suspicion FROM rollouts WHERE reward IS NOT NULL"
-        )
+        source = f"SELECT row, task, rollout, {score_sql()} AS suspicion FROM ({ROWS_WITH_TWINS}) WHERE reward IS NOT NULL"
     only = " WHERE suspicion > 0" if kind == "suspicious" else ""
     table = index.select(
         f"SELECT row, task, rollout FROM ({source}){only} ORDER BY {orders[kind]} LIMIT {count + len(done)}"
@@ -133,7 +144,9 @@ class LabelRates(Struct, frozen=True, kw_only=True):
     labels: int
     """Labels in the file, the newest per person and rollout."""
     random: int
-    """Those from the random queue that say agree or disagree: every rate is over these."""
+    """Those from the random and the stratified queue that say agree or disagree: every rate is over these."""
+    stratified: int
+    """Those of them that were drawn per stratum."""
     suspicious: int
     unsure: int
     stale: int
@@ -165,30 +178,48 @@ def is_right(label: Label, threshold: float = 0.5) -> bool | None:
 
 
 def label_rates(index: Index, labels: Sequence[Label], *, threshold: float = 0.5) -> LabelRates:
-    """Precision, recall and error rates of the verdicts that count, from random labels alone."""
+    """Precision, recall and error rates of the verdicts that count, from labels of the measuring queues alone."""
     rewards = _rewards(index, labels)
-    random = [one for one in labels if one.queue == "random"]
-    current = [one for one in random if _is_current(one, rewards)]
+    drawn = [one for one in labels if one.queue in MEASURING]
+    current = [one for one in drawn if _is_current(one, rewards)]
     sure = [one for one in current if one.label != "unsure"]
     task = np.array([one.task for one in sure], dtype=np.int64)
-    passed = np.array([rewards[one.task, one.rollout] >= threshold for one in sure], dtype=np.bool_)
+    reward = np.array([rewards[one.task, one.rollout] for one in sure], dtype=np.float64)
+    passed = reward >= threshold
     agreed = np.array([one.label == "agree" for one in sure], dtype=np.bool_)
-    is_right = (
-        passed == agreed
-    )  # a person who agrees with a pass, or disagrees with a fail, passes the answer
+    # A person who agrees with a pass, or disagrees with a fail, passes the answer.
+    is_right = passed == agreed
+    stratified = sum(one.queue == "stratified" for one in sure)
+    weight = _weights(index, reward >= PASS) if stratified else np.ones(len(sure))
+    everything = np.ones(len(sure), dtype=np.bool_)
     return LabelRates(
         labels=len(labels),
         random=len(sure),
+        stratified=stratified,
         suspicious=sum(one.queue == "suspicious" for one in labels),
         unsure=sum(one.label == "unsure" for one in current),
-        stale=len(random) - len(current),
+        stale=len(drawn) - len(current),
         blind=sum(one.blind for one in sure),
         threshold=threshold,
-        error=_rate(task, ~agreed, np.ones(len(sure), dtype=np.bool_)),
-        precision=_rate(task, is_right, passed),
-        recall=_rate(task, passed, is_right),
-        false_positive=_rate(task, passed, ~is_right),
+        error=_rate(task, weight, ~agreed, everything),
+        precision=_rate(task, weight, is_right, passed),
+        recall=_rate(task, weight, passed, is_right),
+        false_positive=_rate(task, weight, passed, ~is_right),
     )
+
+
+def _weights(index: Index, passed: np.ndarray) -> np.ndarray:
+    """What each label stands for: rollouts of its stratum per label in it. NaN throughout when a stratum has no label."""
+    sizes = index.select(
+        f"SELECT count(*) FILTER (reward < {PASS}) AS failed, count(*) FILTER (reward >= {PASS}) AS passed "
+        "FROM rollouts WHERE reward IS NOT NULL"
+    ).to_pylist()[0]
+    population = np.array([sizes["failed"], sizes["passed"]], dtype=np.float64)
+    labelled = np.bincount(passed.astype(np.int64), minlength=2).astype(np.float64)
+    if bool(((population > 0) & (labelled == 0)).any()):
+        return np.full(len(passed), np.nan)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray((population / labelled)[passed.astype(np.int64)])
 
 
 def _rewards(index: Index, labels: Sequence[Label]) -> dict[tuple[int, int], float]:
@@ -208,12 +239,13 @@ def _is_current(label: Label, rewards: dict[tuple[int, int], float]) -> bool:
     return now is not None and (label.reward is None or abs(label.reward - now) < 1e-9)
 
 
-def _rate(task: np.ndarray, hits: np.ndarray, among: np.ndarray) -> LabelRate:
-    """Share of hits among the chosen, with an interval over tasks."""
-    chosen = task[among]
-    if len(chosen) < FEWEST:
+def _rate(task: np.ndarray, weight: np.ndarray, hits: np.ndarray, among: np.ndarray) -> LabelRate:
+    """Weighted share of hits among the chosen, with a cluster-robust interval over tasks."""
+    chosen, weights = task[among], weight[among]
+    if len(chosen) < FEWEST or bool(np.isnan(weights).any()):
         return LabelRate(value=None, ci=None, n=len(chosen))
+    weights = weights * weights.sum() / (weights**2).sum()  # they now add up to Kish's effective sample size
     _, group = np.unique(chosen, return_inverse=True)
-    sums = np.bincount(group, hits[among].astype(np.float64))
-    found: Estimate = clustered_mean(sums, np.bincount(group).astype(np.float64), is_share=True)
-    return LabelRate(value=found.value, ci=found.ci, n=len(chosen))
+    sums = np.bincount(group, weights * hits[among])
+    estimate: Estimate = clustered_mean(sums, np.bincount(group, weights), is_share=True)
+    return LabelRate(value=estimate.value, ci=estimate.ci, n=len(chosen))

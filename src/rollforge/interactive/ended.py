@@ -1,0 +1,33 @@
+"""The outcome of a run on disk, from its manifest alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rollforge.errors import Exit
+from rollforge.interactive.outcome import SUSPECT, RunOutcome
+from rollforge.store import RunFiles, is_alive, read_manifest
+from rollforge.store.find import find_runs
+
+if TYPE_CHECKING:
+    from rollforge.steps.collect import CollectResult
+
+_EXITS = {"incomplete": Exit.INCOMPLETE, "interrupted": Exit.INTERRUPTED}
+
+
+def outcome_of(files: RunFiles, result: CollectResult | None) -> RunOutcome:
+    """How the collection ended that made the run; for a run that was opened, what its manifest says."""
+    if result is not None:
+        return RunOutcome.of_result(result)
+    manifest = read_manifest(files)
+    if manifest is None:
+        find_runs([files.rollouts])  # raises when there is no such run
+        return RunOutcome("done", "not collected by rollforge: nothing says how it ended")
+    counts = f"{manifest.finished:,} of {manifest.expected:,} rollouts"
+    if manifest.state == "running" and is_alive(files, manifest):
+        return RunOutcome("running", f"{counts} so far")
+    has_later_verdicts = files.verdicts.exists() and files.verdicts.stat().st_size > 0
+    if SUSPECT in manifest.extra and not has_later_verdicts:
+        return RunOutcome("broken", f"verification looked broken; {counts}", Exit.BROKEN_VERIFICATION)
+    word = "interrupted" if manifest.state == "running" else manifest.state
+    return RunOutcome(word, counts, _EXITS.get(word, Exit.DONE))

@@ -1,0 +1,242 @@
+"""Keyword arguments → the records of the steps: the names of the command line, its abbreviations, and a word for a typo.
+
+A table per function says which records its keywords come from and under which other names they are known. `keywords.py` is
+generated from these tables, and a test compares them with the flags of the commands.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
+
+from rollforge.assembly.evaluations import EvalSettings
+from rollforge.assembly.monitoring import MonitorChoice, SinkChoice
+from rollforge.config import parse_duration
+from rollforge.errors import UsageError
+from rollforge.records import JsonObject
+from rollforge.registry import refuse_unknown
+from rollforge.steps.check import CheckOptions
+from rollforge.steps.collect import ScaleOptions
+from rollforge.steps.collect.collect_options import CollectOptions
+from rollforge.steps.experiences import ExperienceOptions
+from rollforge.steps.metrics import MetricsOptions
+from rollforge.steps.prepare.settings import Settings
+from rollforge.steps.probe import ProbeOptions
+from rollforge.steps.profile import ProfileOptions
+from rollforge.steps.show import ShowOptions
+from rollforge.steps.verify.verify_options import VerifyOptions
+
+T = TypeVar("T", SinkChoice, MonitorChoice, ScaleOptions)
+
+SAMPLING: dict[str, Any] = {"temperature": float, "top_p": float, "max_output_tokens": int}
+"""Request parameters with a keyword of their own, as on the command line."""
+SETS_OF_VERIFIER: dict[str, Any] = {"fast": bool, "sandbox": str}
+"""Keywords that set an option of the verifier."""
+
+
+class Keywords(NamedTuple):
+    """Where the keywords of a function come from."""
+
+    records: tuple[type, ...]
+    """Their fields are keywords."""
+    aliases: Mapping[str, str] = {}
+    """Further name → field."""
+    hidden: tuple[str, ...] = ()
+    """Fields that are no keywords: parameters of the function, or known by another name only."""
+    extra: Mapping[str, Any] = {}
+    """Keywords that are no fields → their type."""
+
+
+_ASKED = ("input", "out", "model", "base_urls", "verifier", "samples", "limit", "step", "fresh")
+
+KEYWORDS = {
+    "collect": Keywords(
+        (CollectOptions, MonitorChoice, ScaleOptions),
+        {"set": "overrides", "verifier_set": "verifier_options", "cache": "verify_cache"},
+        ("input", "out", "model", "base_urls", "verifier", "samples", "limit"),
+        {
+            "k": int,
+            "num_repeats": int,
+            "group_size": int,
+            "n": int,
+            "gym_files": bool,
+            **SAMPLING,
+            **SETS_OF_VERIFIER,
+        },
+    ),
+    "verify": Keywords(
+        (VerifyOptions,),
+        {
+            "failed_only": "is_failed_only",
+            "follow": "is_following",
+            "fresh": "is_fresh",
+            "set": "options",
+            "verifier_set": "options",
+            "verifier_options": "options",
+            "verify_workers": "workers",
+            "verify_timeout": "timeout",
+            "verify_memory": "memory_mb",
+            "verifier_output": "output",
+        },
+        ("run", "verifier", "is_failed_only", "is_following", "is_fresh", "workers"),
+        {"on": str | None, "workers": int | None, **SETS_OF_VERIFIER},
+    ),
+    "probe": Keywords(
+        (ProbeOptions,),
+        {
+            "set": "options",
+            "verifier_set": "options",
+            "verifier_options": "options",
+            "verify_workers": "workers",
+            "verify_timeout": "timeout",
+            "verify_memory": "memory_mb",
+            "n": "limit",
+        },
+        ("run", "verifier", "workers"),
+    ),
+    "metrics": Keywords((MetricsOptions,)),
+    "profile": Keywords((ProfileOptions,)),
+    "check": Keywords((CheckOptions,), {"set": "settings", "check": "more_checks"}, ("recipe",)),
+    "prepare": Keywords(
+        (Settings,),
+        extra={"force": bool, "ignore": tuple[str, ...], "dry_run": bool, "push": str | None, "public": bool},
+    ),
+    "show": Keywords(
+        (ShowOptions,), {"task": "tasks"}, (), {"best": bool, "worst": bool, "suspicious": bool}
+    ),
+    "experiences": Keywords((ExperienceOptions,), {"sink": "sinks", "metric_names": "profile"}, ("run",)),
+    "evaluate": Keywords(
+        (EvalSettings, SinkChoice),
+        {"k": "samples", "num_repeats": "samples", "n": "limit"},
+        ("verifier",),
+        {**SAMPLING},
+    ),
+}
+"""Function of the API → its keywords. `bench` has those of `evaluate`."""
+
+EVALUATE_PASSES_ON = ("server", "pace", "cost")
+"""Groups of `collect` whose keywords `evaluate` and `bench` pass on."""
+
+
+@cache
+def field_types(record: type) -> dict[str, Any]:
+    """The fields of an options record, dataclass or Struct, with their types."""
+    names = (
+        [field.name for field in dataclasses.fields(record)]
+        if dataclasses.is_dataclass(record)
+        else list(record.__struct_fields__)  # type: ignore[attr-defined]
+    )
+    hints = get_type_hints(record)
+    return {name: hints[name] for name in names}
+
+
+@cache
+def keyword_fields(command: str) -> dict[str, Any]:
+    """Field → type, for all fields that keywords of the command can set."""
+    fields = {
+        name: kind for record in KEYWORDS[command].records for name, kind in field_types(record).items()
+    }
+    if command == "evaluate":
+        own = field_types(CollectOptions)
+        passed = [
+            name for base in CollectOptions.__mro__ if _is_passed_on(base) for name in field_types(base)
+        ]
+        fields |= {name: own[name] for name in passed if name not in fields and name not in _ASKED}
+    return fields
+
+
+def _is_passed_on(base: type) -> bool:
+    return base.__name__.removesuffix("Options").lower() in EVALUATE_PASSES_ON
+
+
+@cache
+def keyword_aliases(command: str) -> dict[str, str]:
+    """Further name → field, for fields that the command has; `deadline` is `deadline_s`, as on the command line."""
+    aliases = {name.removesuffix("_s"): name for name in keyword_fields(command) if name.endswith("_s")}
+    aliases |= KEYWORDS[command].aliases
+    if command == "evaluate":
+        aliases["set"] = "overrides"
+    return {name: target for name, target in aliases.items() if target in keyword_fields(command)}
+
+
+@cache
+def keyword_names(command: str) -> dict[str, Any]:
+    """Every keyword of a command with its type."""
+    table, fields = KEYWORDS[command], keyword_fields(command)
+    names = {name: kind for name, kind in fields.items() if name not in table.hidden}
+    names |= {name: fields[target] for name, target in keyword_aliases(command).items()}
+    return dict(sorted({**names, **table.extra}.items()))
+
+
+def resolve(command: str, keywords: Mapping[str, Any]) -> JsonObject:
+    """The keywords as fields of the command's records; raises for a typo, and for one thing said twice."""
+    refuse_unknown(keywords, list(keyword_names(command)), command)
+    fields, aliases = keyword_fields(command), keyword_aliases(command)
+    resolved: JsonObject = {}
+    said_as: dict[str, str] = {}
+    for name, value in keywords.items():
+        target = aliases.get(name, name)
+        if target in said_as:
+            raise UsageError(
+                f"{command}: {said_as[target]} and {name} say the same thing", hint="give one of them"
+            )
+        said_as[target] = name
+        resolved[target] = _fitted(value, fields.get(target), target)
+    return resolved
+
+
+def _fitted(value: Any, kind: Any, name: str) -> Any:
+    """The value as the record holds it: `concurrency=8` is the text "8", `deadline="8h"` are seconds, a list is a tuple."""
+    kinds = (kind, *get_args(kind))
+    if isinstance(value, str) and float in kinds and str not in kinds:
+        return parse_duration(value) if name.endswith("_s") or name == "timeout" else float(value)
+    if (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and str in kinds
+        and not {int, float} & set(kinds)
+    ):
+        return str(value)
+    if str(kind).startswith("tuple[") or any(str(one).startswith("tuple[") for one in kinds):
+        if isinstance(value, list):
+            return tuple(value)
+        if isinstance(value, str):
+            return (value,)
+    return value
+
+
+def take_sampling(keywords: JsonObject) -> None:
+    """Move temperature and the like into the request parameters."""
+    chosen = {name: value for name in SAMPLING if (value := keywords.pop(name, None)) is not None}
+    if chosen:
+        keywords["overrides"] = chosen | dict(keywords.get("overrides") or {})
+
+
+def take_verifier_settings(keywords: JsonObject, *, options: str, mode: str) -> None:
+    """Move `fast` and `sandbox` to where the verifier reads them."""
+    if keywords.pop("fast", False):
+        keywords[mode] = "fast"
+    if (sandbox := keywords.pop("sandbox", None)) is not None:
+        keywords[options] = dict(keywords.get(options) or {}) | {"sandbox": sandbox}
+
+
+def take_record(keywords: JsonObject, record: type[T]) -> T:
+    """The record of the keywords that are its fields; they leave `keywords`."""
+    record_type: type = record
+    return record(**{name: keywords.pop(name) for name in field_types(record_type) if name in keywords})
+
+
+def take_counts(keywords: JsonObject, *, samples: int, limit: int | None) -> tuple[int, int | None]:
+    """Samples and limit, whichever of their names was used."""
+    for name in ("k", "num_repeats", "group_size"):
+        if (value := keywords.pop(name, None)) is not None:
+            if samples not in (1, value):
+                raise UsageError(f"collect: samples and {name} say the same thing", hint="give one of them")
+            samples = value
+    if (value := keywords.pop("n", None)) is not None:
+        if limit not in (None, value):
+            raise UsageError("collect: limit and n say the same thing", hint="give one of them")
+        limit = value
+    return samples, limit

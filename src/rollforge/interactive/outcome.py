@@ -1,0 +1,79 @@
+"""How a run ended, as a text that says whether it is all right."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Self
+
+from rollforge.errors import BrokenVerification, Exit, IncompleteError, RollforgeError
+
+if TYPE_CHECKING:
+    from rollforge.steps.collect import CollectResult
+
+SUSPECT = "suspect"
+"""The manifest's key for rollouts whose verdicts the detectors do not trust."""
+
+_WORDS = {
+    Exit.INCOMPLETE: "incomplete",
+    Exit.BROKEN_VERIFICATION: "broken",
+    Exit.BUDGET_REACHED: "over budget",
+    Exit.INTERRUPTED: "interrupted",
+}
+_NEXT = {
+    "incomplete": "the same call collects what is missing",
+    "broken": "look at verdicts before anything else: run.show(suspicious=True); then judge again: run.verify(...)",
+    "over budget": "the same call goes on, with a new budget",
+    "interrupted": "the same call goes on from here",
+}
+
+
+class RunWarning(UserWarning):
+    """A run did not end well: its outcome is broken, incomplete, interrupted or over budget."""
+
+
+class RunOutcome(str):
+    """`done`, `incomplete`, `interrupted`, `over budget`, `broken`, `pilot` or `running`; equal to that text."""
+
+    __slots__ = ("exit_code", "message")
+
+    exit_code: Exit
+    """The exit code that the command would end with."""
+    message: str
+
+    def __new__(cls, word: str, message: str = "", exit_code: Exit = Exit.DONE) -> Self:
+        """Make an outcome from its word."""
+        made = super().__new__(cls, word)
+        made.message, made.exit_code = message or word, exit_code
+        return made
+
+    @property
+    def ok(self) -> bool:
+        """Whether no rollout is missing and no check doubts the verdicts."""
+        return self.exit_code == Exit.DONE
+
+    @property
+    def next(self) -> str | None:
+        """What to do about it."""
+        return _NEXT.get(self)
+
+    @classmethod
+    def of_result(cls, result: CollectResult) -> Self:
+        """The outcome of a collection that has just ended."""
+        word = _WORDS.get(result.exit_code, "pilot" if result.ending == "pilot" else "done")
+        counts = f"{result.finished:,} of {result.expected:,} rollouts"
+        judged = f", {result.unjudged:,} without a verdict" if result.unjudged else ""
+        return cls(word, f"{result.message} ({counts}{judged})", result.exit_code)
+
+    def tell(self, what: str, *, strict: bool, run: object = None, stacklevel: int = 3) -> None:
+        """Warn when it is not all right, or raise with `strict`; the error's `run` holds what there is."""
+        if self.ok:
+            return
+        text = f"{what} ended as {str(self)!r}: {self.message}"
+        if not strict:
+            warnings.warn(f"{text}; {self.next}" if self.next else text, RunWarning, stacklevel=stacklevel)
+            return
+        kind: type[RollforgeError] = BrokenVerification if self == "broken" else IncompleteError
+        error = kind(text, hint=self.next)
+        error.exit_code = self.exit_code
+        error.run = run  # type: ignore[attr-defined]
+        raise error

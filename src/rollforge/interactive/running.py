@@ -1,0 +1,237 @@
+"""`collect` and `verify` as work that sync and async callers wait for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rollforge.assembly.monitoring import MonitorChoice, open_monitor
+from rollforge.errors import Exit
+from rollforge.index import open_index
+from rollforge.interactive.buckets import read_file, written_run
+from rollforge.interactive.in_memory import task_source
+from rollforge.interactive.option_records import (
+    resolve,
+    take_counts,
+    take_record,
+    take_sampling,
+    take_verifier_settings,
+)
+from rollforge.interactive.outcome import RunOutcome
+from rollforge.interactive.progress import Progress, make_progress
+from rollforge.interactive.waiting import WaitingWork
+from rollforge.steps.collect import (
+    Collection,
+    CollectOptions,
+    CollectResult,
+    Observer,
+    ScaleOptions,
+    ShardedCollection,
+)
+from rollforge.steps.profile import write_gym_files
+from rollforge.steps.verify import SpreadVerification, Verification, VerifyOptions, VerifySummary
+from rollforge.store import RunFiles
+
+if TYPE_CHECKING:
+    from rollforge.steps.collect.live import LiveSnapshot
+
+
+def collecting(
+    tasks: Any,
+    out: str | Path,
+    model: str,
+    base_url: str | Sequence[str],
+    verifier: Any,
+    samples: int,
+    limit: int | None,
+    progress: Progress,
+    options: Mapping[str, Any],
+) -> WaitingWork[CollectResult]:
+    """The work of `collect`; wrong arguments raise here, before anything is written."""
+    keywords = resolve("collect", options)
+    samples, limit = take_counts(keywords, samples=samples, limit=limit)
+    take_sampling(keywords)
+    take_verifier_settings(keywords, options="verifier_options", mode="verify_mode")
+    if keywords.get("no_verify"):
+        verifier = None
+    gym_files = bool(keywords.pop("gym_files", False))
+    monitor, scale = take_record(keywords, MonitorChoice), take_record(keywords, ScaleOptions)
+    chosen = CollectOptions(
+        input=str(tasks) if isinstance(tasks, str | Path) else "-",
+        out=str(out),
+        model=model,
+        base_urls=urls_of(base_url),
+        verifier=verifier,
+        samples=samples,
+        limit=limit,
+        **keywords,
+    )
+    chosen.check()
+    monitor.check()
+    if scale:
+        scale.check(chosen)
+        monitor.refuse_shards()
+    with ExitStack() as opening:
+        tasks = opening.enter_context(read_file(tasks))
+        out = opening.enter_context(written_run(out, is_collected=True))
+        here = replace(chosen, input=task_source(tasks, out), out=str(out))
+        if scale or RunFiles(out).is_sharded:
+            monitor.refuse_shards()
+            return sharded_work(here, scale, progress, held=opening.pop_all())
+        observer = opening.enter_context(open_monitor(monitor, here.out, here.to_config()))
+        held = opening.pop_all()
+    return collection_work(here, progress, held=held, observer=observer, gym_files=gym_files)
+
+
+def urls_of(base_url: str | Sequence[str]) -> tuple[str, ...]:
+    """Servers as the options hold them."""
+    return (base_url,) if isinstance(base_url, str) else tuple(base_url)
+
+
+def collection_work(
+    options: CollectOptions,
+    progress: Progress,
+    label: str = "",
+    *,
+    held: ExitStack | None = None,
+    observer: Observer | None = None,
+    gym_files: bool = False,
+) -> WaitingWork[CollectResult]:
+    """The work of one collection, groups judged at its end; `held` is closed then."""
+    collection = Collection(options, command=_command(), observer=observer)
+    shown = make_progress(progress, lambda: collect_line(collection.snapshot(), label))
+
+    async def run() -> CollectResult:
+        try:
+            with held or ExitStack():
+                result = await _with_groups(collection, options)
+                if gym_files:
+                    with open_index(options.out) as index:
+                        write_gym_files(index)
+                return result
+        finally:
+            shown.close()
+
+    return WaitingWork(run, drain=collection.drain, abort=collection.abort, show=shown.show)
+
+
+def sharded_work(
+    options: CollectOptions, scale: ScaleOptions, progress: Progress, *, held: ExitStack
+) -> WaitingWork[CollectResult]:
+    """The work of one collection by shards, one of them here or all of them by workers; `held` is closed at its end."""
+    collection = ShardedCollection(options, scale, command=_command())
+    shown = make_progress(progress, lambda: collect_line(collection.snapshot()))
+
+    async def run() -> CollectResult:
+        try:
+            with held:
+                return await collection.run()
+        finally:
+            shown.close()
+
+    return WaitingWork(run, drain=collection.drain, abort=collection.abort, show=shown.show)
+
+
+def _command() -> list[str]:
+    """What the manifest keeps as the way to resume: the script, or the notebook's interpreter."""
+    return ["python", *sys.argv[:1]] if sys.argv and sys.argv[0] else ["python"]
+
+
+async def _with_groups(collection: Collection, options: CollectOptions) -> CollectResult:
+    result = await collection.run()
+    if not collection.is_judged_later or result.ending != "done":
+        return result
+    summary = await Verification(
+        VerifyOptions(
+            run=options.out,
+            verifier=options.verifier,
+            options=options.verifier_options,
+            timeout=options.verify_timeout_s,
+            judge_price=options.judge_price,
+        )
+    ).run()
+    code = Exit.DONE if summary.state == "done" else Exit.INCOMPLETE
+    return msgspec.structs.replace(result, exit_code=code, unjudged=summary.unjudged + summary.failed)
+
+
+def collect_line(now: LiveSnapshot | None, label: str = "") -> str:
+    """One line about a collection."""
+    head = f"{label}: " if label else ""
+    if now is None:
+        return f"{head}reading tasks"
+    parts = [f"{now.finished:,} of {now.expected:,} rollouts"]
+    if now.reward is not None:
+        parts.append(f"reward {now.reward:.3f} over {now.judged:,}")
+    if now.rate:
+        parts.append(f"{now.rate:.3g}/s")
+    if now.eta_s:
+        parts.append(f"{now.eta_s / 60:.0f} min left" if now.eta_s >= 90 else f"{now.eta_s:.0f} s left")
+    if now.failures:
+        parts.append(f"{sum(now.failures.values()):,} failed attempts")
+    if now.light == "red":
+        parts.append("verification looks BROKEN")
+    if now.notice:
+        parts.append(now.notice)
+    return head + " · ".join(parts)
+
+
+def verifying(
+    run: str, verifier: Any, progress: Progress, options: Mapping[str, Any]
+) -> WaitingWork[VerifySummary]:
+    """The work of `verify`."""
+    rest = dict(options)
+    workers = rest.pop("workers", None)  # processes; those of the verifier are `verify_workers`
+    keywords = resolve("verify", rest)
+    take_verifier_settings(keywords, options="options", mode="mode")
+    on = keywords.pop("on", None)
+    is_spread = workers is not None or on not in (None, "local")
+    verification: list[Verification | SpreadVerification] = []
+
+    async def judge() -> VerifySummary:
+        with written_run(run) as path:
+            chosen = VerifyOptions(run=path, verifier=verifier, **keywords)
+            verification.append(
+                SpreadVerification(chosen, on=on, workers=workers) if is_spread else Verification(chosen)
+            )
+            try:
+                return await verification[0].run()
+            finally:
+                shown.close()
+
+    def line() -> str:
+        if not verification:
+            return f"{run}: starting the verifier"
+        now = verification[0].snapshot()
+        mean = f" · reward {now.mean:.3f}" if now.mean is not None else ""
+        return f"{now.done:,} judged, {now.already:,} before{mean} · {now.rate:.3g}/s"
+
+    def drain() -> None:
+        for one in verification:
+            one.stop()
+
+    def abort() -> None:
+        for one in verification:
+            one.abort()
+
+    shown = make_progress(progress, line)
+    return WaitingWork(
+        judge,
+        drain=drain,
+        abort=abort,
+        show=shown.show,
+    )
+
+
+def tell_verified(summary: VerifySummary, *, strict: bool) -> None:
+    """Warn, or raise, when a verification did not come to its end."""
+    codes = {"done": Exit.DONE, "interrupted": Exit.INTERRUPTED}
+    missing = summary.owed + summary.failed
+    text = f"{summary.judged:,} of {summary.rollouts:,} rollouts judged, {missing:,} not"
+    outcome = RunOutcome(summary.state, text, codes.get(summary.state, Exit.INCOMPLETE))
+    outcome.tell(f"verification of {summary.run}", strict=strict, run=summary, stacklevel=4)
