@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import pkgutil
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +16,46 @@ from rollforge.errors import RollforgeError
 
 settings.register_profile("shared", deadline=None)
 settings.load_profile("shared")
+
+
+def _import_all(package: str) -> None:
+    """Import a package and its modules, except those that need another package, where it is installed."""
+    if importlib.util.find_spec(package) is None:
+        return
+    for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+        if "trio" not in module.name:
+            importlib.import_module(module.name)
+
+
+# pytest parses and rewrites every module of a package that brings a plugin when the module is first imported. anyio is
+# one, and the MCP client imports parts of it in the middle of a test. On CPython 3.11.7 `ast.parse` then fails with "AST
+# constructor recursion depth mismatch" if the garbage collector reports an unclosed socket meanwhile. So import it now.
+_import_all("anyio")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print how much the hostile tests tried: kills, inputs, programs, by topic."""
+    tried: dict[str, Counter[str]] = {}
+    for report in terminalreporter.stats.get("", []):
+        if (
+            "/hostile/" not in report.nodeid or report.when != "teardown"
+        ):  # the last report of a test knows all its counts
+            continue
+        topic = report.nodeid.partition("::")[0].rpartition("/test_")[2].removesuffix(".py")
+        counts = [count for name, count in report.user_properties if name == "tried"]
+        for count in counts or [{"cases": 1}]:
+            tried.setdefault(topic, Counter()).update(count)
+        for name, line in report.user_properties:
+            if name == "said":
+                terminalreporter.write_line(line)
+    for topic, counted in sorted(tried.items()):
+        terminalreporter.write_line(
+            f"tried {topic}: " + ", ".join(f"{n:,} {what}" for what, n in counted.items())
+        )
+    if tried:
+        sums = sum(tried.values(), Counter())
+        terminalreporter.write_line("tried in all: " + ", ".join(f"{n:,} {what}" for what, n in sums.items()))
+
 
 _SEEN: set[str] = set()
 """Hints that were parsed already, in this process."""
@@ -36,5 +80,5 @@ def hints_are_commands_that_parse(monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     from tests.hints import commands_in, complaint
 
     _SEEN.update(new)
-    wrong = [told for hint in new for words in commands_in(hint) if (told := complaint(words))]
+    wrong = [output for hint in new for words in commands_in(hint) if (output := complaint(words))]
     assert not wrong, "\n".join(wrong)

@@ -1,8 +1,9 @@
 """Code blocks of the documentation: found in order, each with the marks that stand before it.
 
 A mark is an HTML comment directly above a block. `<!-- file: NAME -->` writes the block to that file. `<!-- exit: 0 4 -->` names the
-exit codes that its commands may have. `<!-- not run: REASON -->` keeps it from running: its flags, syntax and imports are still
-checked.
+exit codes that its commands may have. `<!-- serves: PORT -->` runs its command until the end of the page, on a free port; the printed
+port leads there in the blocks that follow. `<!-- needs: NAME -->` names services of `docs_services`. `<!-- not run: REASON -->` keeps
+it from running: its flags, syntax and imports are still checked.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ PAGES = [
 
 _BLOCK = re.compile(r"((?:^<!-- [^\n]*? -->\n)*)^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _MARK = re.compile(r"<!-- ([a-z ]+): (.*?) -->")
-_GENERATED = re.compile(r"<!-- (help:[\w-]+|tree|families) -->.*?<!-- /(help|tree|families) -->", re.DOTALL)
+_GENERATED = re.compile(
+    r"<!-- (help:[\w-]+|tree|families|api) -->.*?<!-- /(help|tree|families|api) -->", re.DOTALL
+)
 
 
 @dataclass(frozen=True)
@@ -49,14 +52,18 @@ class Block:
 
     @property
     def commands(self) -> list[list[str]]:
-        """The words of every rollforge command: all lines of a bash block, lines after `$ ` of a console block."""
+        """The words of every rollforge command, without the program's name."""
+        return [words[1:] for words in self.lines if words[0] == "rollforge"]
+
+    @property
+    def lines(self) -> list[list[str]]:
+        """The words of every command: all lines of a bash block, lines after `$ ` of a console block."""
         if self.language not in ("bash", "sh", "console"):
             return []
         lines = self.text.replace("\\\n", " ").splitlines()
         if self.language == "console":
             lines = [line[2:] for line in lines if line.startswith("$ ")]
-        found = [shlex.split(line, comments=True) for line in lines]
-        return [words[1:] for words in found if words[:1] == ["rollforge"]]
+        return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
 def blocks_of(page: Path) -> list[Block]:

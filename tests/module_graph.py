@@ -84,6 +84,21 @@ def past_the_door(package: str) -> dict[str, set[str]]:
     return found
 
 
+@cache
+def family_members() -> frozenset[str]:
+    """Modules that a family's registry names: the "module:attribute" lines of a `Registry(...)` or of its table."""
+    members = set()
+    for package in PACKAGES:
+        if "registry.Registry" not in names_imported_by(package):
+            continue
+        for node in ast.walk(parsed(package)):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                module, colon, _ = node.value.removeprefix("rollforge.").partition(":")
+                if colon and module in MODULES:
+                    members.add(module)
+    return frozenset(members)
+
+
 def public_classes() -> dict[str, list[str]]:
     """Modules that define each public class name."""
     found: dict[str, list[str]] = {}

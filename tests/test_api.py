@@ -88,6 +88,6 @@ def test_a_misspelt_option_is_answered_with_the_nearest_one(tmp_path: Path) -> N
 
 
 def test_a_traceback_says_what_to_do_next(tmp_path: Path) -> None:
-    with pytest.raises(rf.RollforgeError) as told:
+    with pytest.raises(rf.RollforgeError) as raised:
         rf.open_run(tmp_path / "nothing").metrics()
-    assert told.value.__notes__ == [f"next: {told.value.hint}"]
+    assert raised.value.__notes__ == [f"next: {raised.value.hint}"]

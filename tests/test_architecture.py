@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.module_graph import (
     SOURCE,
     cycle,
     door_of,
+    family_members,
     modules_imported_by,
     names_imported_by,
     parsed,
@@ -20,32 +22,37 @@ from tests.module_graph import (
 )
 
 ROWS = [
-    {"errors", "records"},
+    {"errors", "records", "json_shapes"},
     {
-        "interrupts",
-        "native",
-        "typed_rows",
+        "runtime",
         "registry",
-        "stats",
-        "intervals",
+        "statistics",
         "_groups",
-        "at_k",
-        "group_yield",
-        "loop",
+        "adaptive",
         "sandbox",
         "metrics",
         "tasks",
         "conversations",
         "charts",
-        "visible",
-        "web_guard",
-        "redaction",
+        "text_safety",
+        "unread_options",
         "store",
     },
-    {"rollouts", "labels", "index", "endpoint", "simulate", "experience", "buffer", "conversations"},
-    {"agents", "executors", "verifiers", "checks", "recipes", "exporters", "sinks", "operators"},
+    {
+        "rollouts",
+        "review",
+        "index",
+        "endpoint",
+        "proxy",
+        "simulate",
+        "experience",
+        "buffer",
+    },
+    {"agents", "importers", "executors", "verifiers", "checks", "recipes", "exporters", "sinks", "operators"},
+    {"environments"},
     {"steps"},
-    {"config", "testing", "reports"},
+    {"config", "testing", "rewards", "assembly"},
+    {"interactive"},
     {"api", "view"},
     {"cli"},
 ]
@@ -56,22 +63,100 @@ TOOL_ROWS = 3
 
 DRAWERS = {"utils", "util", "common", "helpers", "misc", "managers"}
 
-SIDE_DOORS = {
-    "endpoint": {"breaker", "client", "faults", "model", "time_limit"},
-    "experience": {"rollouts"},
-    "metrics": {"evaluation", "fold", "ladder", "names", "profiles"},
-    "simulate": {"options", "server", "service", "tasks"},
-    "steps.collect": {"forecast", "live", "machinery", "options", "plan"},
-    "steps.evaluation": {"compare"},
-    "steps.metrics": {"records"},
-    "steps.prepare": {"settings"},
-    "steps.profile": {"records", "write"},
-    "steps.verify": {"options", "tally"},
-    "store": {"atomic", "digest", "files", "find", "lock", "manifest", "reading", "verifier_failures"},
-    "tasks": {"reading"},
-    "verifiers.probes": {"report"},
+SIDE_DOORS: dict[str, dict[str, str]] = {
+    "endpoint": {
+        "batch_api": "only `--batch` speaks it; the door would load it for every collection",
+        "batch_lines": "the format of request files, which needs no client",
+        "breaker": "NeMo Gym's servers get a breaker of their own, with the same rule",
+        "chat": "request files hold the bodies that the client would send",
+        "client": "programs, batches and gym servers make requests that are no model's answer",
+        "failures": "gym servers classify their failures by the same table",
+        "model": "records of one answer, which agents read without a client",
+        "prices": "prices are read before any client exists",
+        "rate_limits": "the bottleneck line names the limit that a server announced",
+        "server_metrics": "only a collection that follows a server's metrics loads the parser",
+        "time_limit": "the engine bounds agents by the same rule as requests",
+    },
+    "experience": {"from_rollout": "reading rows needs the index; the record alone does not"},
+    "index": {"bucket_index": "only runs in buckets send and fetch their index"},
+    "metrics": {
+        "evaluation": "only `eval` and `bench` fold runs; the door stays light",
+        "fold": "only `eval` and `monitor` fold steps",
+        "ladder": "only `eval` has a ladder of k",
+        "names": "sinks check names without loading numpy",
+        "profiles": "the record that sinks are given, without the arithmetic behind the door",
+    },
+    "sandbox": {"programs": "confines whole programs; the door confines one call"},
+    "simulate": {
+        "simulate_options": "flags of `simulate`, without the server behind the door",
+        "simulated_server": "`simulate` serves in the foreground; the door runs it in the background",
+        "service": "`simulate` serves in the foreground",
+        "tasks": "`simulate --write-tasks` needs no server",
+    },
+    "steps.collect": {
+        "batch.batch_options": "flags: help must not load the engine",
+        "batch.batch_step": "a collection by batches, beside the door's plain one",
+        "cost_options": "flags: help must not load the engine",
+        "forecast": "a record that the summary prints",
+        "goal.goal_options": "flags: help must not load the engine",
+        "goal.setup": "what `--dry-run` prints of a goal",
+        "live": "the counters that displays read",
+        "machinery": "a type that the summary names",
+        "collect_options": "flags: help must not load the engine",
+        "plan": "a record that the summary prints",
+        "program_options": "flags: help must not load the engine",
+    },
+    "steps.evaluation": {"compare": "`bench` compares evaluations; `eval` makes one"},
+    "steps.metrics": {"metric_records": "records that the table prints, without the index"},
+    "steps.prepare": {"settings": "flags: help must not load the index"},
+    "steps.profile": {
+        "profile_records": "records that the table prints, without the index",
+        "profile_files": "only the command writes files; Python gets tables",
+    },
+    "steps.verify": {
+        "verify_options": "flags: help must not load the engine",
+        "tally": "records that the summary prints",
+    },
+    "store": {
+        "absent": "text of a run that is only in a bucket; the index asks before it opens a file",
+        "bundle_names": "names of indexes in a bucket",
+        "lean": "copies without text, which only readers of an index can use",
+        "object_lines": "pieces of a growing file in a bucket, whose places the index notes",
+        "atomic": "replacing any file, also those that are no run's",
+        "batches": "the log of batches, which only `--batch` has",
+        "bucket": "needs the extra `cloud`; only the shell opens buckets",
+        "bucket_storage": "shards of a run in a bucket; only collections of shards write there",
+        "costs": "records of money, read without opening a run",
+        "digest": "hashing starts a thread; only datasets need it",
+        "files": "names of files, for commands that open none",
+        "find": "runs by path, folder or glob, before one is opened",
+        "lock": "steps that write verdicts lock another file than the run's",
+        "manifest": "records of the manifest, read without opening a run",
+        "outputs": "which files a command may replace, whatever it writes",
+        "shard_storage": "objects of a run of shards, which classic runs have not",
+        "reading": "one way to read JSON that may be damaged, whoever wrote it",
+        "rollout_parts": "which files make up a run, for readers that open them themselves",
+        "scratch": "temporary directories, which belong to no run",
+        "shard_plan": "which tasks each shard has, which status and merge read too",
+        "shards": "leases of a run of shards",
+        "shipping": "labels go to a bucket without opening its run",
+        "verifier_failures": "a file of its own that only some commands read",
+    },
+    "tasks": {"containers": "rows of any container, also of files that hold no tasks"},
+    "verifiers.probes": {"report": "records that the table prints, without the prober"},
 }
-"""Modules that others may import although their package has a door. Nothing is added here without a reason."""
+"""Modules that others may import although their package has a door, each with its reason."""
+
+SHARED_NAMES = {"base": "what every member of a family implements"}
+"""Module names that more than one package has, because they play the same part in each."""
+
+MEMBERS_ONLY: dict[str, dict[str, str]] = {
+    "checks": {},
+    "importers": {},
+    "sinks": {},
+    "verifiers": {"by_taskset": "a verifier that `eval` makes; manifests record its path, so it has no name"},
+}
+"""Families whose folder holds `base`, registered members and folders of tools, with the exceptions and their reasons."""
 
 
 def unit_of(name: str) -> str:
@@ -121,8 +206,39 @@ def test_a_package_with_a_door_is_entered_through_it(package: str) -> None:
     if not door_of(package):
         return
     past = past_the_door(package)
-    beside = {inner: who for inner, who in past.items() if inner not in SIDE_DOORS.get(package, set())}
+    allowed = SIDE_DOORS.get(package, {})
+    beside = {inner: who for inner, who in past.items() if inner not in allowed}
     assert not beside, f"import from rollforge.{package} instead"
+    assert not set(allowed) - set(past), "these doors are no longer used"
+
+
+def test_every_side_door_says_why_it_is_there() -> None:
+    assert all(reason for doors in SIDE_DOORS.values() for reason in doors.values())
+
+
+def test_a_unit_is_in_one_row() -> None:
+    units = [unit for row in ROWS for unit in row]
+    assert sorted(units) == sorted(set(units))
+
+
+def test_a_module_name_means_one_thing() -> None:
+    """Commands share the names of their steps, and registered members are named after the trainer or rule they serve."""
+    packages: dict[str, list[str]] = {}
+    for name in MODULES:
+        if name not in family_members() and unit_of(name) != "cli" and name not in PACKAGES:
+            packages.setdefault(name.rpartition(".")[2], []).append(name)
+    repeated = {
+        short: names for short, names in packages.items() if len(names) > 1 and short not in SHARED_NAMES
+    }
+    assert set(SHARED_NAMES) <= {short for short, names in packages.items() if len(names) > 1}
+    assert not repeated, "give one of them another name, or say in SHARED_NAMES which part all of them play"
+
+
+@pytest.mark.parametrize("family", sorted(MEMBERS_ONLY))
+def test_a_module_directly_in_the_family_is_a_member(family: str) -> None:
+    modules = {name for name in MODULES if name.rpartition(".")[0] == family and name not in PACKAGES}
+    expected = {f"{family}.{name}" for name in ("base", *MEMBERS_ONLY[family])}
+    assert modules - family_members() == expected, "tools belong in a folder of their own"
 
 
 def test_a_class_name_means_one_thing() -> None:
@@ -147,3 +263,8 @@ def test_every_module_says_what_it_is() -> None:
 
 def test_there_are_no_drawers() -> None:
     assert not [path for path in SOURCE.rglob("*") if path.stem in DRAWERS]
+
+
+def test_every_folder_of_tests_is_a_package_so_that_two_files_may_share_a_name() -> None:
+    folders = {path.parent for path in Path(__file__).parent.rglob("test_*.py")}
+    assert [str(folder) for folder in sorted(folders) if not (folder / "__init__.py").exists()] == []

@@ -7,8 +7,10 @@ the embedded model. What needs more (a GPU, a key, a trainer) is marked, and its
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -22,8 +24,12 @@ import yaml
 
 from rollforge.cli.app import build_app
 from rollforge.simulate import SimulatedProcess, SimulateOptions
-from tests.docs_blocks import PAGES, ROOT, blocks_of
+from tests.docs_blocks import PAGES, ROOT, Block, blocks_of
+from tests.docs_services import SERVICES, Service, environment_of, missing, run_batch
+from tests.servers import running
 
+PYTHON = os.environ.get("ROLLFORGE_DOCS_PYTHON", sys.executable)
+"""The interpreter that runs the blocks; `make fresh` gives one that has only the wheel."""
 LANGUAGES = {"bash", "sh", "console", "python", "text", "json", "toml", "yaml"}
 SERVER = "http://localhost:8000/v1"
 WITH_BLOCKS = [page for page in PAGES if page.exists() and blocks_of(page)]
@@ -71,13 +77,86 @@ def test_every_verifier_that_docs_print_passes_the_probe(ground: Path, tmp_path:
 
 def rollforge(folder: Path, *words: str, codes: frozenset[int] | set[int] = frozenset({0})) -> None:
     """Run a command; another exit code than `codes` fails the test with its output."""
+    check_exit([PYTHON, "-m", "rollforge", *words], folder, dict(os.environ), codes)
+
+
+def check_exit(
+    words: list[str],
+    folder: Path,
+    environment: dict[str, str],
+    codes: frozenset[int] | set[int] = frozenset({0}),
+) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "rollforge", *words],
-        cwd=folder, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=240,
+        words, cwd=folder, env=environment, capture_output=True, text=True, check=False,
+        stdin=subprocess.DEVNULL, timeout=240,
     )  # fmt: skip
-    assert done.returncode in codes, (
-        f"rollforge {' '.join(words)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-    )
+    assert done.returncode in codes, f"{' '.join(words)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+
+
+class Reader:
+    """Somebody who follows a page from its top to its end, in a folder of their own."""
+
+    def __init__(self, folder: Path, server: str, stack: contextlib.ExitStack) -> None:
+        self.folder, self.server, self._stack = folder, server, stack
+        self._addresses = {SERVER: server, "https://api.openai.com/v1": server}
+        self._services: dict[str, Service] = {}
+        self._collected: set[str] = set()
+
+    def follow(self, block: Block) -> None:
+        """Do what one block says."""
+        names = block.marks.get("needs", "").split()
+        if any(missing(name, PYTHON) for name in names):
+            return
+        for name in names:
+            if name not in self._services:
+                self._services[name] = self._stack.enter_context(SERVICES[name](self.folder, PYTHON))
+                self._addresses |= self._services[name].addresses
+        if name := block.marks.get("file"):
+            (self.folder / name).write_text(self._reached(block.text))
+        elif block.language == "python":
+            self._run_program(block)
+        for words in block.lines:
+            match words[0]:
+                case "rollforge":
+                    self._run_command([self._reached(word) for word in words[1:]], block)
+                case "vllm":
+                    run_batch(words, self.folder, self.server)
+
+    def _run_command(self, words: list[str], block: Block) -> None:
+        own = words[words.index("-o") + 1] if "-o" in words else ""
+        if words[0] == "collect" and own and own not in self._collected:
+            self._collected.add(own)
+            shutil.rmtree(self.folder / own, ignore_errors=True)
+        whole = [PYTHON, "-m", "rollforge", *words]
+        if printed := block.marks.get("serves"):
+            bare = [word for word in whole if word not in ("--port", printed)]
+            port = self._stack.enter_context(
+                running(
+                    lambda port: [*bare, "--port", str(port)],
+                    self.folder / f"server-{printed}.log",
+                    cwd=self.folder,
+                )
+            )
+            self._addresses |= {
+                f"{host}:{printed}": f"127.0.0.1:{port}" for host in ("127.0.0.1", "localhost")
+            }
+        else:
+            check_exit(whole, self.folder, self._environment, block.exit_codes)
+
+    def _run_program(self, block: Block) -> None:
+        text = "import os, sys\nsys.path.insert(0, os.getcwd())\n" + runnable(self._reached(block.text))
+        (self.folder / "_block.py").write_text(text)
+        check_exit([PYTHON, "_block.py"], self.folder, self._environment)
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        return environment_of(list(self._services.values()))
+
+    def _reached(self, text: str) -> str:
+        """The text with printed addresses replaced by those that answer here."""
+        for printed, real in self._addresses.items():
+            text = text.replace(printed, real)
+        return text
 
 
 @pytest.mark.slow
@@ -88,29 +167,23 @@ def test_blocks_run_as_printed(page: Path, ground: Path, server: str, tmp_path: 
         return
     folder = tmp_path / "page"
     shutil.copytree(ground, folder)
-    collected: set[str] = set()
-    program = ["import os, sys", "sys.path.insert(0, os.getcwd())"]
-    for block in blocks:
-        text = block.text.replace(SERVER, server)
-        if name := block.marks.get("file"):
-            (folder / name).write_text(text)
-        for words in block.commands:
-            own = words[words.index("-o") + 1] if "-o" in words else ""
-            if words[0] == "collect" and own and own not in collected:
-                collected.add(own)
-                shutil.rmtree(folder / own, ignore_errors=True)
-            rollforge(folder, *(word.replace(SERVER, server) for word in words), codes=block.exit_codes)
-        if block.language == "python" and not name:
-            (folder / "_block.py").write_text("\n".join(program) + "\n" + runnable(text))
-            done = subprocess.run(
-                [sys.executable, "_block.py"],
-                cwd=folder,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=240,
-            )
-            assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+    with contextlib.ExitStack() as stack:
+        reader = Reader(folder, server, stack)
+        for block in blocks:
+            reader.follow(block)
+
+
+def test_a_command_is_printed_in_a_block_that_runs() -> None:
+    """A block of plain text would escape the tests above."""
+    escaped = [
+        f"{block}: {line}"
+        for page in WITH_BLOCKS
+        for block in blocks_of(page)
+        if block.language == "text"
+        for line in block.text.splitlines()
+        if line.startswith(("rollforge ", "$ rollforge "))
+    ]
+    assert escaped == []
 
 
 def runnable(source: str) -> str:
@@ -150,6 +223,8 @@ def test_every_block_has_a_language_and_its_syntax(page: Path) -> None:
 def test_flags_of_every_printed_command_exist(page: Path) -> None:
     for block in blocks_of(page):
         for words in block.commands:
+            if words[0].startswith("-"):
+                continue  # the program's own flags, such as --version
             verb, flags = (
                 words[0],
                 [word.partition("=")[0] for word in words[1:] if re.match(r"--?[a-zA-Z]", word)],
@@ -185,6 +260,8 @@ PROMISED = {
     "rollforge.buffer.trinity:write_trinity",
     "rollforge.buffer:open_buffer",
     "rollforge.conversations.shape:Shaping",
+    "rollforge.rewards:make_reward_func",
+    "rollforge.rewards:reward",
     "rollforge.exporters.base:Exporter",
     "rollforge.exporters.columns:conversation",
     "rollforge.exporters.columns:field",
@@ -193,6 +270,11 @@ PROMISED = {
     "rollforge.metrics:TrainerBatch",
     "rollforge.metrics:trainer_metrics",
     "rollforge.operators.chain:pipeline_from_config",
+    "rollforge.recipes.base:Candidates",
+    "rollforge.recipes.base:RecipeOptions",
+    "rollforge.recipes.base:Selection",
+    "rollforge.recipes.base:recipe",
+    "rollforge.recipes.pairing:select_pairs",
     "rollforge.simulate:SimulateOptions",
     "rollforge.simulate:SimulatedProcess",
     "rollforge.simulate:SimulatedServer",

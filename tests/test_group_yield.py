@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollforge.group_yield import ANY_RATE, Chain, Pattern, _matching, fit, group_yields
+from rollforge.adaptive.group_yield import ANY_RATE, Chain, Pattern, _matching, fit, group_yields
 from rollforge.steps.profile import ProfileOptions, profile_run
 from tests.builders import make_rollout, write_rows
 
@@ -88,11 +88,11 @@ def test_the_fit_finds_tasks_that_nobody_and_that_everybody_solves() -> None:
     assert found.with_ends.beta == pytest.approx((2.0, 3.0), rel=0.2)
 
 
-@pytest.mark.parametrize(("samples", "told"), [(4, EVERY_K[:3]), (8, EVERY_K), (16, EVERY_K)])
+@pytest.mark.parametrize(("samples", "expected"), [(4, EVERY_K[:3]), (8, EVERY_K), (16, EVERY_K)])
 @pytest.mark.parametrize("shape", [(1, 1), (2, 2)])
 @pytest.mark.parametrize("shares", [(1 / 3, 0.0), (0.5, 0.0), (0.3, 0.2)])
 def test_tasks_beyond_reach_do_not_raise_the_estimate(
-    samples: int, told: tuple[int, ...], shape: tuple[float, float], shares: tuple[float, float]
+    samples: int, expected: tuple[int, ...], shape: tuple[float, float], shares: tuple[float, float]
 ) -> None:
     """Four samples say little about a chance of 0, and nothing about groups of 64."""
     rng = np.random.default_rng(11)
@@ -100,11 +100,11 @@ def test_tasks_beyond_reach_do_not_raise_the_estimate(
     kinds = rng.choice(3, p=[never, always, 1 - never - always], size=3000)
     rates = np.choose(kinds, [0.0, 1.0, rng.beta(*shape, size=3000)])
     hits = rng.binomial(samples, rates).tolist()
-    truth = [float(np.mean(1 - rates**k - (1 - rates) ** k)) for k in told]
+    truth = [float(np.mean(1 - rates**k - (1 - rates) ** k)) for k in expected]
     in_two = Counter((hit, samples - hit) for hit in hits)
-    assert group_yields(in_two, told, are_two=True) == pytest.approx(truth, abs=0.03)
+    assert group_yields(in_two, expected, are_two=True) == pytest.approx(truth, abs=0.03)
     in_any = Counter(tuple(sorted((n for n in (hit, samples - hit) if n), reverse=True)) for hit in hits)
-    assert group_yields(in_any, told) == pytest.approx(truth, abs=0.05)
+    assert group_yields(in_any, expected) == pytest.approx(truth, abs=0.05)
 
 
 def test_a_profile_tells_a_yield_that_grows_beyond_the_samples_taken(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rollforge.interrupts import held_back
+from rollforge.runtime.held_interrupt import held_back
 
 
 @pytest.fixture(autouse=True)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
+import termios
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from rollforge.cli.render.labels import ask_labels
 from rollforge.index import open_index
-from rollforge.labels import FEWEST, Label, LabelFile, label_queue, label_rates, run_rates
+from rollforge.review.labels import FEWEST, Label, LabelFile, label_queue, label_rates, run_rates
 from rollforge.steps.check import check_run
+from rollforge.steps.show import ShowOptions, show_rollouts
 from rollforge.steps.verify import compare
 from rollforge.store import RunFiles
 from tests.builders import make_rollout, write_rows
@@ -117,19 +124,55 @@ def test_the_newest_label_of_a_person_wins_and_a_torn_line_is_passed_over(run: P
 
 def test_no_label_is_lost_on_kill(run: Path) -> None:
     code = (
-        "import sys; from rollforge.labels import *; from rollforge.store import RunFiles\n"
+        "import sys; from rollforge.review.labels import *; from rollforge.store import RunFiles\n"
         "file = LabelFile(RunFiles(sys.argv[1]))\n"
         "for task in range(10_000):\n"
         "    file.add(Label(task=task, rollout=0, label='agree')); print(task, flush=True)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(run)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    told = [int(process.stdout.readline()) for _ in range(25)]
+    output = [int(process.stdout.readline()) for _ in range(25)]
     os.kill(process.pid, signal.SIGKILL)
-    told += [int(line) for line in process.stdout.read().split("\n") if line.strip().isdecimal()]
+    output += [int(line) for line in process.stdout.read().split("\n") if line.strip().isdecimal()]
     process.wait()
     kept = {one.task for one in LabelFile(RunFiles(run)).read()}
-    assert set(told) <= kept
+    assert set(output) <= kept
+
+
+@pytest.mark.parametrize(
+    ("keys", "labels", "code"),
+    [
+        (b"adq", ["agree", "disagree"], 0),
+        (b"a\nd\x04", ["agree", "disagree"], 0),
+        (b"u\x03", ["unsure"], 130),
+    ],
+    ids=["quit", "Enter by habit, Ctrl-D", "Ctrl-C"],
+)
+def test_one_key_is_a_label_on_a_terminal_which_is_restored(
+    run: Path, keys: bytes, labels: list[str], code: int
+) -> None:
+    ours, theirs = pty.openpty()
+    before = termios.tcgetattr(theirs)
+    child = subprocess.Popen(
+        [sys.executable, "-m", "rollforge", "show", str(run), "--label", "--limit", "8"],
+        stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # Ctrl-C needs a controlling terminal
+    )  # fmt: skip
+    printed = b""
+    for asked, key in enumerate(keys.replace(b"\n", b""), start=1):
+        while printed.count(b"[q]uit: ") < asked:
+            printed += os.read(ours, 65536)
+        while termios.tcgetattr(theirs)[3] & termios.ICANON:
+            time.sleep(0.01)  # the question is printed before the keys are read singly
+        os.write(ours, b"\n" * (b"\n" in keys) + bytes([key]))
+    while child.poll() is None:
+        if select.select([ours], [], [], 0.1)[0]:
+            os.read(ours, 65536)
+    assert child.returncode == code
+    assert [one.label for one in LabelFile(RunFiles(run)).read()] == labels
+    assert termios.tcgetattr(theirs) == before
+    os.close(ours)
+    os.close(theirs)
 
 
 def test_labelling_in_a_terminal(run: Path) -> None:
@@ -141,3 +184,61 @@ def test_labelling_in_a_terminal(run: Path) -> None:
         rates = run_rates(index)
     assert rates is not None
     assert (rates.labels, rates.unsure) == (3, 1)
+
+
+def test_the_stratified_queue_takes_turns_between_passes_and_fails(tmp_path: Path) -> None:
+    rows = [make_rollout(task, 0, float(task % 10 == 0)) for task in range(200)]
+    write_rows(tmp_path / "run" / "rollouts.jsonl", rows)
+    with open_index(tmp_path / "run") as index:
+        keys = label_queue(index, "stratified", seed=1, count=30)
+        assert [key[1] % 10 == 0 for key in keys] == [True, False] * 15
+        assert label_queue(index, "stratified", seed=1, done={keys[0][1:]}, count=29) == keys[1:]
+
+
+def test_stratified_labels_measure_the_run_and_not_the_sample(tmp_path: Path) -> None:
+    rows = [make_rollout(task, 0, float(task % 10 == 0)) for task in range(2000)]
+    write_rows(tmp_path / "run" / "rollouts.jsonl", rows)
+    error_of_passes, error_of_fails = 0.5, 0.1
+    truth = 0.1 * error_of_passes + 0.9 * error_of_fails
+    rng, hits, values = np.random.default_rng(7), 0, []
+    with open_index(tmp_path / "run") as index:
+        for seed in range(150):
+            labels = []
+            for _, task, rollout in label_queue(index, "stratified", seed=seed, count=120):
+                passes = task % 10 == 0
+                wrong = rng.random() < (error_of_passes if passes else error_of_fails)
+                opinion = "disagree" if wrong else "agree"
+                labels.append(label(task, rollout, opinion, reward=float(passes), queue="stratified"))
+            rates = label_rates(index, labels)
+            assert rates.error.ci is not None and rates.error.value is not None
+            values.append(rates.error.value)
+            hits += rates.error.ci[0] <= truth <= rates.error.ci[1]
+    assert rates.stratified == 120
+    assert abs(float(np.mean(values)) - truth) < 0.01, "half of the labels are passes, a tenth of the run is"
+    assert hits >= 137, f"{hits} of 150 intervals hold the truth"
+
+
+def test_a_stratum_without_labels_gives_no_rate_of_the_run(tmp_path: Path) -> None:
+    rows = [make_rollout(task, 0, float(task % 2)) for task in range(100)]
+    write_rows(tmp_path / "run" / "rollouts.jsonl", rows)
+    with open_index(tmp_path / "run") as index:
+        rates = label_rates(
+            index, [label(2 * n + 1, 0, "agree", reward=1.0, queue="stratified") for n in range(30)]
+        )
+    assert rates.error.value is None
+
+
+@pytest.mark.parametrize(
+    ("said", "reward", "kept"), [("a", 1.0, "agree"), ("a", 0.0, "disagree"), ("d", 0.0, "agree")]
+)
+def test_blind_labels_are_about_the_answer_and_kept_about_the_verdict(
+    run: Path, said: str, reward: float, kept: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_index(run) as index:
+        shown = show_rollouts(index, ShowOptions(reward=reward, limit=1))
+    labels: list[str] = []
+    assert ask_labels(shown, lambda _, opinion: labels.append(opinion), blind=True, ask=lambda _: said) == 1
+    assert labels == [kept]
+    printed = capsys.readouterr()
+    assert "verdict hidden" in printed.out
+    assert f"reward {reward:g}" not in printed.out

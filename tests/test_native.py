@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rollforge import native
-from rollforge.native import load_native, source_digest
+from rollforge.runtime import native
+from rollforge.runtime.native import load_native, source_digest
 
 NAMES = ["rollforge._groups", "rollforge.index._rows"]
 ROOT = Path(__file__).resolve().parents[1]
@@ -64,3 +64,4 @@ def test_the_build_hook_hardens_and_digests_alike(tmp_path: Path) -> None:
     for flag in ("-Wall", "-Wextra", "-Werror", "-fstack-protector-strong", "-D_FORTIFY_SOURCE=2"):
         assert flag in command
     assert sysconfig.get_path("include") in command
+    assert "-DPy_LIMITED_API=0x030b0000" in command, "one wheel per platform serves every later Python"

@@ -7,7 +7,24 @@ import sys
 
 import rollforge
 
-PUBLIC = ["Response", "RollforgeError", "Run", "Task", "Verdict", "__version__", "collect", "open_run"]
+PUBLIC = [
+    "Response",
+    "RollforgeError",
+    "Run",
+    "RunWarning",
+    "Task",
+    "Verdict",
+    "__version__",
+    "bench",
+    "bench_async",
+    "collect",
+    "collect_async",
+    "evaluate",
+    "evaluate_async",
+    "open_run",
+    "verify",
+    "verify_async",
+]
 HEAVY = ("numpy", "pyarrow", "duckdb", "aiohttp", "pandas", "yaml")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+import tracemalloc
 from unittest.mock import patch
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollforge import at_k, intervals, stats
+from rollforge.statistics import at_k, intervals, stats
 
 rewards = st.lists(st.one_of(st.none(), st.floats(-10, 10)), min_size=1, max_size=40)
 small = st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=1, max_size=6)
@@ -402,3 +403,17 @@ def test_an_interval_holds_its_mean_and_stays_where_values_can_be(values: list[f
 def test_durations_below_a_second_are_no_shares() -> None:
     seconds = [0.001] * 30 + [0.9]
     assert intervals.mean_of(seconds, is_unit=False) != intervals.mean_of(seconds)
+
+
+def test_groups_of_unequal_sizes_take_no_memory_for_a_padded_table() -> None:
+    sizes = np.array([700, *[100] * 999])
+    values = np.random.default_rng(1).random(sizes.sum())
+    with patch.object(stats, "IS_COMPILED", False):
+        tracemalloc.start()
+        try:
+            found = stats.summarize_groups(values, np.cumsum(sizes) - sizes)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert found.n.tolist() == sizes.tolist()
+    assert peak < 14 * values.nbytes, "a table would be seven times the values, and is needed four times"

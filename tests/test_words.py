@@ -34,6 +34,39 @@ def test_a_banned_phrase_is_nowhere_in_the_source(phrase: str) -> None:
     assert not found
 
 
+VAGUE = {"told", "found", "place", "places", "at_hand", "known", "given", "asked", "kept", "said"}
+"""Names that say how a value came or that it is somewhere, and not what it is."""
+
+JSON_KEYS = {
+    ("steps.check.readiness", "asked"),
+    ("steps.prepare.dataset_manifest", "kept"),
+}
+"""Fields whose names are keys of a file or of `--json`: scripts read them."""
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name])
+def test_no_parameter_field_or_variable_has_a_vague_name(name: str) -> None:
+    """A name is a noun that says the thing: `findings`, `rows`, `match`, `path`, `position`."""
+    tree = parsed(name)
+    fields = {
+        field.target
+        for record in ast.walk(tree)
+        if isinstance(record, ast.ClassDef)
+        for field in record.body
+        if isinstance(field, ast.AnnAssign)
+    }
+    for node in ast.walk(tree):
+        named = (
+            node.arg
+            if isinstance(node, ast.arg)
+            else node.id
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            else None
+        )
+        is_key = node in fields and (name, named) in JSON_KEYS
+        assert named not in VAGUE or is_key, f"{name}:{getattr(node, 'lineno', '')}"
+
+
 @pytest.mark.parametrize("phrase", BANNED)
 def test_a_banned_phrase_is_nowhere_in_the_docs(phrase: str) -> None:
     found = [path.name for path in TEXTS if phrase in " ".join(without_examples(path.read_text()).split())]

@@ -311,6 +311,77 @@ async def test_the_agents_name_on_the_command_line_wins_over_the_rows(tmp_path: 
     assert [row["agent_ref"] for row in rollouts(tmp_path)] == [{"name": "needles_agent"}] * 3
 
 
+async def test_the_agent_map_sends_rows_by_the_name_they_carry(tmp_path: Path) -> None:
+    """As NeMo Gym 0.7: the agent's name, then the task source, then the default; the rest stays where it was."""
+    gym = FakeResources()
+    rows = [
+        make_task(agent_ref={"name": "old_agent"}),
+        make_task(task_source="somewhere"),
+        make_task(agent_ref={"name": "needles_agent"}),
+        make_task(),
+    ]
+    async with (
+        serving(gym.app) as url,
+        serving(FakeHead(head_config(url)).app) as head,
+        serving(ScriptedModel([message("hi")]).app) as model,
+    ):
+        routes = ("old_agent=other_agent", "somewhere=other_agent", "_default=needles_agent")
+        await collect(tmp_path, rows, model, gym_head=head, agent_map=routes)
+        (tmp_path / "new").mkdir()
+        with pytest.raises(
+            UsageError, match="--agent-map or --fan-out nobody: the head server knows no such agent"
+        ):
+            await collect(tmp_path / "new", rows, model, gym_head=head, agent_map=("old_agent=nobody",))
+        with pytest.raises(UsageError, match="contradicts --agent-map _default=needles_agent"):
+            await collect(
+                tmp_path / "new", rows, model, gym_head=head, agent_name="other_agent", agent_map=routes
+            )
+    found = {row["_ng_task_index"]: row["agent_ref"]["name"] for row in rollouts(tmp_path)}
+    assert found == {0: "other_agent", 1: "other_agent", 2: "needles_agent", 3: "needles_agent"}
+
+
+async def test_a_row_that_fans_out_is_one_task_for_each_agent(tmp_path: Path) -> None:
+    """Each has all its samples, groups are one agent's, and a file that grows keeps the old tasks."""
+    gym = FakeResources()
+    rows = [make_task(agent_ref={"name": name}) for name in ("both", "other_agent")]
+    async with (
+        serving(gym.app) as url,
+        serving(FakeHead(head_config(url)).app) as head,
+        serving(ScriptedModel([message("hi")]).app) as model,
+    ):
+        options = {"gym_head": head, "fan_out": ("both=needles_agent,other_agent",), "samples": 2}
+        await collect(tmp_path, rows, model, **options, limit=2)
+        first = sorted((row["_ng_task_index"], row["_ng_rollout_index"]) for row in rollouts(tmp_path))
+        result = await collect(tmp_path, [*rows, rows[0]], model, **options, limit=3)
+    assert first == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
+    assert result.fresh == 4 and result.finished == 10
+    agents = {row["_ng_task_index"]: row["agent_ref"]["name"] for row in rollouts(tmp_path)}
+    assert agents == {
+        0: "needles_agent",
+        1: "other_agent",
+        2: "other_agent",
+        4: "needles_agent",
+        5: "other_agent",
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fan_out": ("a",)}, "is not understood"),
+        ({"fan_out": ("a=",)}, "is not understood"),
+        ({"fan_out": ("a=b,b",)}, "names an agent twice"),
+        ({"agent_map": ("a=b,c",)}, "is not understood"),
+        ({"agent_map": ("a=b", "a=c")}, "two entries for 'a'"),
+        ({"agent_map": ("a=b",), "gym_head": None}, "is read only with --gym-head"),
+    ],
+)
+async def test_routes_that_cannot_be_meant_are_refused(tmp_path: Path, options: Row, message: str) -> None:
+    async with serving(FakeHead(head_config("http://127.0.0.1:9")).app) as head:
+        with pytest.raises(UsageError, match=message):
+            await collect(tmp_path, [make_task()], "http://127.0.0.1:9", **{"gym_head": head, **options})
+
+
 async def test_an_agents_name_without_a_server_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no server is given"):
         await collect(tmp_path, [make_task()], "http://127.0.0.1:9", agent_name="simple_agent")

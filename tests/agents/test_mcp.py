@@ -128,9 +128,18 @@ async def test_a_message_beyond_the_limit_fails_the_rollout_and_holds_no_memory(
     server.write_text(LARGE_SERVER.format(path=fake_mcp.__file__))
     model = ScriptedModel([call("large", {})], [message("done")])
     async with serving(model.app) as url:
-        await collect(tmp_path, [make_task()], url, tools=(f"mcp-stdio:{sys.executable} {server}",))
+        await collect(
+            tmp_path,
+            [make_task()],
+            url,
+            tools=(f"mcp-stdio:{sys.executable} {server}",),
+            max_response_bytes=1 << 20,
+        )
     (failure,) = failures(tmp_path)
-    assert failure["class"] == "tool" and "more than 16 MB" in failure["message"]
+    assert (
+        failure["class"] == "tool"
+        and "more than 1,048,576 bytes (--max-response-bytes)" in failure["message"]
+    )
 
 
 async def test_a_server_killed_during_a_call_fails_that_call_at_once(tmp_path: Path) -> None:
@@ -181,7 +190,7 @@ space["TOOLS"].append({{"name": "large", "inputSchema": {{"type": "object"}}}})
 plain = space["Counter"]._outcome
 def outcome(self, method, params):
     if method == "tools/call" and params["name"] == "large":
-        return {{"result": {{"content": [{{"type": "text", "text": "a" * (17 << 20)}}]}}}}
+        return {{"result": {{"content": [{{"type": "text", "text": "a" * (2 << 20)}}]}}}}
     return plain(self, method, params)
 space["Counter"]._outcome = outcome
 space["main"]("/dev/null")

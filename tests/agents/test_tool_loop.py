@@ -1,4 +1,4 @@
-"""The tool loop: every turn in the trajectory, every mistake told to the model, every state released."""
+"""The tool loop: every turn in the trajectory, every mistake reported to the model, every state released."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollforge.agents.tools.base import ToolError
+from rollforge.agents.tools.function_schema import FunctionTool, read_docstring
 from rollforge.agents.tools.functions import as_text
 from rollforge.agents.tools.loading import load_toolset
-from rollforge.agents.tools.schema import FunctionTool, read_docstring
 from rollforge.agents.transcript import sum_usage
 from rollforge.errors import UsageError
 from rollforge.records import Task

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from rollforge.reports import write_report
+from rollforge.assembly.reports import write_report
 from rollforge.testing import Shape, healthy_run, sick_run
-from rollforge.visible import visible
+from rollforge.text_safety.visible import visible
 from tests.browser.conftest import Watch, serious
 from tests.builders import make_rollout, write_rows
 from tests.hostile_texts import MARK, NAMES, TEXTS

@@ -13,15 +13,18 @@ from typing import Any
 import pytest
 
 import rollforge as rf
-from rollforge.labels import LabelFile
+from rollforge.review.labels import LabelFile
 from rollforge.store import RunFiles
 from rollforge.testing import Shape, healthy_run
-from rollforge.visible import visible
+from rollforge.text_safety.visible import visible
 from tests.browser.conftest import Watch, serious
 from tests.builders import make_rollout, write_rows
 from tests.hostile_texts import MARK, NAMES, TEXTS
 
 Serve = Callable[..., str]
+
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGP4z8DwHwAFAAH/q842iQAAAABJRU5ErkJggg=="
+"""One pixel."""
 
 
 @pytest.fixture
@@ -113,8 +116,18 @@ def test_every_page_can_be_used_with_the_keyboard_alone(
     press("f")
     page.wait_for_selector("details.turn.assistant[open]")
 
-    press("/")  # filter
-    page.keyboard.type("reward = 1")
+    press("x")  # mark, and compare with a sibling
+    press("J")
+    until(page, "old => document.querySelector('.reader h2').innerText !== old", arg=sample)
+    press("x")
+    until(page, "document.querySelector('.reader').innerText.includes('Two rollouts')")
+
+    press("/")  # filter, with completion of a column's name
+    page.keyboard.type("rewa")
+    page.wait_for_selector("[role=listbox] [role=option]")
+    press("Tab")
+    assert page.locator("#filter").input_value() == "reward"
+    page.keyboard.type(" = 1")
     press("Enter")
     until(page, "document.getElementById('say').innerText.includes('rollouts')")
     until(page, "location.hash.includes('where=reward')")
@@ -169,24 +182,57 @@ def test_a_link_opens_the_same_rollout(page: Any, serve: Serve, run: Path) -> No
 
 
 def test_numbers_on_the_page_are_those_of_the_commands(page: Any, serve: Serve, run: Path) -> None:
+    opened = rf.open_run(run)
+    metrics, profile, report = opened.metrics(), opened.profile().summary, opened.check()
     page.goto(serve(run))
     page.wait_for_selector("figure figcaption")
-    metrics = rf.open_run(run).metrics()
+    tables = page.evaluate(
+        "Object.fromEntries([...document.querySelectorAll('figure')].map(one => [one.querySelector('h3').innerText, "
+        "[...one.querySelectorAll('tbody tr')].map(row => [...row.children].map(cell => cell.textContent))]))"
+    )
     text = page.locator("main").inner_text()
     mean = metrics.fields["reward"].mean
-    assert mean is not None
-    assert f"mean {mean:.3f}" in text
-    for finding in rf.open_run(run).check().findings:
-        page.keyboard.press("5")
-        page.wait_for_selector(".finding")
-        assert finding.text in page.locator("main").inner_text()
-    page.keyboard.press("1")
-    page.wait_for_selector("svg a rect")
-    page.locator("svg a").first.click()  # a bar is a link to its rollouts
-    until(page, "location.hash.includes('page=rollouts')")
-    until(page, "/^[\\d,]+ rollouts$/.test(document.getElementById('say').innerText)")
-    shown = int(re.sub(r"\D", "", page.locator("#say").inner_text()))
-    assert shown in metrics.histogram.counts
+    assert mean is not None and f"mean {mean:.3f}" in text
+    assert (
+        f"{metrics.counts.judged:,} judged of {metrics.counts.expected or metrics.counts.finished:,}" in text
+    )
+    assert [row[1] for row in tables["Reward"]] == [f"{one:,}" for one in metrics.histogram.counts] + [
+        f"{metrics.counts.unjudged:,}"
+    ]
+    at_k = {row[0]: row[1] for row in tables["Samples per task"]}
+    for name, one in metrics.at_k.items():
+        if name in at_k and one.value is not None:
+            assert float(at_k[name]) == pytest.approx(one.value, abs=6e-4), name
+    assert {"pass@1", "pass@4", "majority@4"} <= set(at_k)
+    bands = {row[0]: row[1] for row in tables["Difficulty"]}
+    assert {name: f"{count:,}" for name, count in profile.bands.items()}.items() <= bands.items()
+    for name, one in report.recipes.items():
+        assert one.reason in text and name in text
+    # A bar is a link to its rollouts: as many as it counts.
+    for heading in ("Reward", "Difficulty"):
+        page.keyboard.press("1")
+        page.wait_for_selector("svg a rect")
+        bar = page.locator("figure", has_text=heading).first.locator("svg a").first
+        said = bar.get_attribute("aria-label")
+        bar.click()
+        counted = int(re.search(r": ([\d,]+) ", said)[1].replace(",", ""))
+        rollouts = counted if heading == "Reward" else 4 * counted  # four samples a task
+        until(
+            page,
+            "count => document.querySelector('.list')?.getAttribute('aria-rowcount') === count",
+            str(rollouts),
+        )
+    page.keyboard.press("5")
+    page.wait_for_selector(".finding")
+    text = page.locator("main").inner_text()
+    assert page.locator(".finding").count() == len(report.findings)
+    for finding in report.findings:
+        assert finding.text in text and finding.id in text
+    page.goto(f"{page.url.split('#')[0]}#page=groups&sort=hardest")
+    until(page, "document.querySelectorAll('.row .cell').length > 20")
+    first = page.locator(".row").first.locator(".cell").all_inner_texts()
+    hardest = profile.bands["never solved"]
+    assert (first[1] == "0") == (hardest > 0)
 
 
 def test_hostile_text_runs_nothing_and_is_shown_as_it_is(page: Any, serve: Serve, tmp_path: Path) -> None:
@@ -247,9 +293,154 @@ def test_the_end_of_a_long_list_can_be_reached(page: Any, serve: Serve, tmp_path
     until(page, "[...document.querySelectorAll('.rows .row')][0].getAttribute('aria-rowindex') === '1'")
 
 
+def test_scrolling_makes_few_elements_and_few_questions(page: Any, serve: Serve, tmp_path: Path) -> None:
+    """What a frame costs, counted: time depends on the machine, which `benchmarks look` measures."""
+    rows = [make_rollout(task, 0, float(task % 2)) for task in range(20_000)]
+    write_rows(tmp_path / "run" / "rollouts.jsonl", rows)
+    address = serve(tmp_path / "run")
+    page.goto(address)
+    page.goto(f"{address.split('?')[0]}#page=rollouts")
+    page.wait_for_selector(".row .chip")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if "api/rollouts" in request.url else None)
+    counts = page.evaluate(
+        """async () => {
+          const list = document.querySelector('.list');
+          const made = [];
+          let fresh = 0;
+          const known = new Set(list.querySelectorAll('.row'));
+          new MutationObserver((changes) => changes.forEach((one) => one.addedNodes.forEach((node) => {
+            if (!known.has(node)) { known.add(node); fresh += 1; }
+          }))).observe(list.querySelector('.rows'), { childList: true });
+          const scroll = (by, frames) => new Promise((done) => {
+            const step = (left) => {
+              made.push(fresh);
+              fresh = 0;
+              list.scrollTop += by;
+              if (left) requestAnimationFrame(() => step(left - 1)); else done();
+            };
+            requestAnimationFrame(() => step(frames));
+          });
+          await scroll(78, 60);
+          const slow = made.splice(0);
+          await scroll(4000, 60);
+          slow.sort((a, b) => a - b);
+          const rows = list.querySelectorAll('.row').length;
+          return { slow: slow[Math.floor(slow.length / 2)], most: slow.at(-1), fast: Math.max(...made), rows };
+        }"""
+    )
+    assert counts["rows"] <= 60
+    assert counts["slow"] <= 6, "three rows further, three new rows"
+    assert counts["most"] <= counts["rows"], "a page that arrives fills the rows that were blank"
+    assert counts["fast"] <= 2 * counts["rows"]
+    assert len(asked) <= 60, "who scrolls past a page does not ask for it"
+
+
+def test_a_link_to_a_group_opens_its_two_samples(page: Any, serve: Serve, tmp_path: Path) -> None:
+    rows = [
+        make_rollout(task, sample, float(sample % 2), text=f"answer {sample}")
+        for task in range(6)
+        for sample in range(3)
+    ]
+    rows += [make_rollout(6, 0, 1.0, text="twice"), make_rollout(6, 1, 0.0, text="twice")]
+    write_rows(tmp_path / "run" / "rollouts.jsonl", rows)
+    address = serve(tmp_path / "run")
+    page.goto(address)
+    page.goto(f"{address.split('?')[0]}#page=groups")
+    page.wait_for_selector(".row .cell")
+    page.keyboard.press("j")
+    until(page, "document.querySelector('.reader')?.innerText.includes('One answer, two rewards.')")
+    link = page.evaluate("location.href")
+    assert "task=6" in link
+    page.keyboard.press("j")
+    until(page, "!location.href.includes('task=6')")
+    page.goto(address)
+    page.goto(link)
+    until(page, "document.querySelector('.reader h2')?.innerText === 'task 6'")
+    assert page.locator(".pair section").count() == 2
+    assert chosen(page).startswith("task 6")
+
+
+@pytest.mark.parametrize("width", [390, 800, 1300])
+def test_every_page_fits_its_width(page: Any, serve: Serve, run: Path, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 850})
+    page.goto(serve(run))
+    page.wait_for_selector(".verdict")
+    for name in ("overview", "rollouts", "suspicious", "groups", "findings", "compare", "label", "live"):
+        page.goto(f"{page.url.split('#')[0]}#page={name}")
+        until(page, "name => document.title.startsWith(name)", arg=name)
+        page.wait_for_timeout(200)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+
+
+def test_no_table_is_squeezed_when_a_page_is_longer_than_the_window(
+    page: Any, serve: Serve, run: Path
+) -> None:
+    page.set_viewport_size({"width": 1200, "height": 400})
+    page.goto(serve(run, run))
+    page.wait_for_selector(".verdict")
+    for name in ("compare", "live", "overview"):
+        page.goto(f"{page.url.split('#')[0]}#page={name}")
+        until(page, "name => document.title.startsWith(name)", arg=name)
+        page.wait_for_selector(".page > div table", state="attached")
+        squeezed = "[...document.querySelectorAll('.page > .scroll')].filter((one) => one.clientHeight < one.scrollHeight).length"
+        assert page.evaluate(squeezed) == 0, name
+
+
 def test_without_script_the_page_says_what_it_needs(browser: Any, serve: Serve, run: Path) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(serve(run))
     assert "needs JavaScript" in page.locator("noscript").inner_text()
     context.close()
+
+
+def test_images_and_tokens_are_shown_on_request(page: Any, serve: Serve, tmp_path: Path) -> None:
+    row = make_rollout(0, 0, 1.0)
+    row["responses_create_params"]["input"] = [
+        {"role": "user", "content": [{"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"}]}
+    ]
+    part = row["response"]["output"][-1]["content"][0]
+    part["logprobs"] = [{"token": "a", "logprob": -0.1}, {"token": "b", "logprob": -4.0}]
+    write_rows(tmp_path / "run" / "rollouts.jsonl", [row, make_rollout(0, 1, 0.0)])
+    watch = Watch(page)
+    page.goto(serve(tmp_path / "run"))
+    page.wait_for_selector(".verdict")
+    page.goto(f"{page.url.split('#')[0]}#page=rollouts&row=0")
+    page.wait_for_selector(".reader h2")
+    assert not [url for url in watch.requests if "api/image" in url], "nothing is fetched unasked"
+    page.get_by_role("button", name="show image 1").click()
+    until(page, "document.querySelector('.reader img')?.naturalWidth === 1")
+    page.evaluate("document.querySelector('details.tokens').open = true")
+    assert page.locator(".token.p0").inner_text() == "a"
+    assert page.locator(".token.p7").inner_text() == "b"
+    page.select_option("details.tokens select", "advantage")
+    assert page.locator(".token.advantage-up").count() == 2
+
+
+def test_a_rollout_of_32_mb_opens_with_its_first_text(page: Any, serve: Serve, tmp_path: Path) -> None:
+    """The time is printed by the benchmark; here only that no large piece is fetched or laid out."""
+    text = "a line of some length that a tool wrote, again and again\n" * (32 << 20 >> 6)
+    write_rows(tmp_path / "run" / "rollouts.jsonl", [make_rollout(0, 0, 1.0, text=text)])
+    address = serve(tmp_path / "run")
+    page.goto(address)
+    page.wait_for_selector("#bar a")
+    sizes: list[int] = []
+    page.on(
+        "response", lambda answer: sizes.append(len(answer.body())) if "api/rollout" in answer.url else None
+    )
+    page.goto(f"{address.split('?')[0]}#page=rollouts&row=0")
+    page.wait_for_selector("details.assistant .block", timeout=30_000)
+    assert max(sizes) < 400_000
+    assert "characters left" in page.locator("details.assistant").inner_text()
+
+
+def test_an_empty_list_says_why(page: Any, serve: Serve, run: Path) -> None:
+    address = serve(run)
+    page.goto(address)
+    page.wait_for_selector(".verdict", timeout=60_000)
+    page.goto(f"{address.split('?')[0]}#page=rollouts&where=no_such_column > 1")
+    until(page, "document.querySelector('.rows p')?.innerText.includes('no_such_column')")
+    page.set_viewport_size({"width": 900, "height": 700})
+    page.wait_for_timeout(300)
+    assert "no_such_column" in page.locator(".rows").inner_text()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rollforge.buffer import BufferFull, Experience, LeaseLost, Mixture, open_buffer
 from rollforge.buffer.samplers import balanced, staleness
-from rollforge.errors import DataError, UsageError
+from rollforge.errors import DataError, RollforgeError, UsageError
 from rollforge.experience import from_bytes, from_row, to_bytes, to_row
 
 
@@ -372,3 +372,23 @@ def test_what_makes_no_sense_is_refused_before_anything_changes(tmp_path):
         with pytest.raises(UsageError, match="priority"):
             buffer.append([make(0), make(1, priority=math.nan)])
         assert len(buffer) == 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_damaged_buffer_has_a_message(tmp_path, seed):
+    """Every page may be overwritten: the buffer serves what it can, or says that it is damaged, with its path or its reason."""
+    place = tmp_path / "buffer.db"
+    with open_buffer(place) as buffer:
+        buffer.append([Experience(id=str(n), task=str(n), run="r") for n in range(200)])
+    data = bytearray(place.read_bytes())
+    chance = random.Random(seed)
+    for _ in range(4):
+        at = chance.randrange(100, len(data))
+        data[at : at + 64] = chance.randbytes(min(64, len(data) - at))
+    place.write_bytes(bytes(data))
+    try:
+        with open_buffer(place) as buffer:
+            while batch := buffer.claim(5, timeout=0):
+                buffer.acknowledge(batch)
+    except RollforgeError as error:
+        assert "buffer" in str(error)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollforge.checks.chance import (
+from rollforge.checks.building_blocks.chance import (
     best_split,
     chance_all_flat,
     chance_all_same,
@@ -15,8 +15,8 @@ from rollforge.checks.chance import (
     rank_correlation_within,
     superiority,
 )
-from rollforge.checks.finding import more_needed, share
-from rollforge.checks.samples import bare, concludes
+from rollforge.checks.building_blocks.finding import more_needed, share
+from rollforge.checks.building_blocks.text_samples import bare, concludes
 
 
 def test_the_chance_of_all_zeros_agrees_with_drawing_them() -> None:

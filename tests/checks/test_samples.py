@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollforge.checks.samples import SampledText, Texts, bare
+from rollforge.checks.building_blocks.text_samples import SampledText, Texts, bare
 from rollforge.records import JsonObject
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollforge.checks.stream import SuspectWindow, Watch, suspect_condition
+from rollforge.checks.building_blocks.stream import SuspectWindow, Watch, suspect_condition
 from rollforge.testing import MadeRun, Shape, healthy_run, sick_run
 
 
@@ -67,6 +67,14 @@ def test_a_verifier_that_fails_is_no_broken_reward() -> None:
     for number in range(200):
         watch.observe(number, None, has_failure=True)
     assert watch.light == "yellow" and not watch.tripped
+
+
+def test_a_verifier_that_fails_on_nine_of_ten_trips_by_itself() -> None:
+    watch = Watch()
+    for number in range(40):
+        is_judged = number % 15 == 0
+        watch.observe(number, 1.0 if is_judged else None, has_failure=not is_judged)
+    assert watch.tripped and "the verifier failed on" in watch.reason
 
 
 def test_a_verifier_that_fails_on_nearly_everything_trips_by_itself() -> None:

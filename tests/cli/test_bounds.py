@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rollforge.cli import run
+from rollforge.cli import main, run
 from rollforge.errors import Exit, UsageError
 from tests.builders import make_rollout, write_rows
 
@@ -48,11 +48,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (f"{COLLECT} -S temprature=1", "did you mean 'temperature'?"),
         (f"{COLLECT} -S max_output_token=1", "did you mean 'max_output_tokens'?"),
         (f"{COLLECT} --api-key-env NO_SUCH_KEY", "the environment variable NO_SUCH_KEY is not set"),
+        (f"{COLLECT} --workers 0", "--workers"),
+        (f"{COLLECT} --workers 100000", "--workers"),
+        (f"{COLLECT} --workers 0 --dry-run", "--workers"),
+        ("verify run --verifier exact --workers 100000", "--workers"),
         ("verify run --verifier exact --verify-workers 999999", "--verify-workers 999999: at most"),
         ("verify run --verifier exact --probe -n 0", "for -n"),
         ("simulate --port 99999", "--port"),
         ("simulate --port=-1", "--port"),
         ("simulate --skill 2", "--skill"),
+        ("view run --port 99999 --no-browser", "--port"),
         ("simulate --latency=-1", "--latency"),
         ("serve-verifier exact --port 70000", "--port"),
         ("metrics run --workers 0", "--workers"),
@@ -93,10 +98,10 @@ def test_the_default_key_variable_may_be_absent_but_not_when_it_was_typed(
 def test_one_fault_in_many_rows_is_said_once_with_the_count(folder: Path) -> None:
     rows = [{"responses_create_params": {"input": f"question {number}"}} for number in range(50)]
     write_rows(folder / "bare.jsonl", rows)
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as raised:
         run("collect -i bare.jsonl -o run -m simulated --verifier exact".split())  # noqa: SIM905
-    assert str(told.value).count("expected_answer") == 2  # the fault and its hint
-    assert "the same in 49 more lines" in str(told.value)
+    assert str(raised.value).count("expected_answer") == 2  # the fault and its hint
+    assert "the same in 49 more lines" in str(raised.value)
 
 
 @pytest.mark.parametrize("command", ["metrics", "profile"])
@@ -174,3 +179,47 @@ def test_sigterm_ends_a_command_that_would_run_for_ever(folder: Path) -> None:
     finally:
         process.kill()
     assert process.returncode == Exit.INTERRUPTED, talk
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["-c", "0"], "concurrency '0'"),
+        (["-c", "10-5"], "concurrency '10-5'"),
+        (["--probe", "200%"], "--probe '200%'"),
+        (["--step-size", "0"], "--step-size"),
+        (["--sink", "console"], "--step-size"),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, list) else "",
+)
+def test_a_dry_run_refuses_what_the_run_would(
+    words: list[str], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text('{"prompt": "1 + 1?", "expected_answer": "2"}\n')
+    command = [
+        "collect",
+        "-i",
+        str(tasks),
+        "-o",
+        str(tmp_path / "run"),
+        "-m",
+        "simulated",
+        "--verifier",
+        "exact",
+    ]
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--dry-run", *words])
+    assert ended.value.code == 2
+    assert named in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["profile run", "experiences run -o made.jsonl"])
+def test_a_condition_that_no_rollout_meets_is_refused_and_nothing_is_written(
+    words: str, folder: Path
+) -> None:
+    write_rows(folder / "run" / "rollouts.jsonl", [make_rollout(0, 0, 1.0)])
+    with pytest.raises(UsageError, match="no rollout matches --where 'reward > 7'"):
+        run([*words.split(), "--where", "reward > 7"])
+    assert not (folder / "made.jsonl").exists()
+    assert not (folder / "run" / "rollouts_reward_profiling.jsonl").exists()

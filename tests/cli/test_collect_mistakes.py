@@ -37,6 +37,23 @@ def write_tasks(folder: Path, **more: object) -> str:
         (["--request-timeout", "inf"], "'inf' is no length of time"),
         (["--temperature", "nan"], "temperature must be a number, not nan"),
         (["-S", "model=other"], "-m/--model"),
+        (["--audit", "5%"], "--audit is read only with --goal"),
+        (
+            ["-k", "4", "--goal", "dpo=5", "--min-spread", "0.3"],
+            "--min-spread is read only with --goal grpo=N",
+        ),
+        (
+            ["-k", "4", "--goal", "grpo=5", "--min-gap", "0.3"],
+            "--min-gap is read only with --goal dpo=N or --goal rm=N",
+        ),
+        (["--batch-size", "10"], "--batch-size is read only with --batch"),
+        (["--batch-poll", "1s"], "--batch-poll is read only with --batch"),
+        (["-o", "gcs://bucket/run"], "write s3://BUCKET/PATH, gs://BUCKET/PATH"),
+        (["--out=gcs://bucket/run", "-o", "run"], "gcs://bucket/run: no bucket has such an address"),
+        (
+            ["--agent", "program:cat", "--workdir", "nowhere"],
+            "or leave it out: programs start in an empty one",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_told_in_one_message(
@@ -47,6 +64,17 @@ def test_what_cannot_be_done_is_told_in_one_message(
         main([*COLLECT, "-i", write_tasks(tmp_path), *out, *words])
     assert stopped.value.code == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_refused_environment_leaves_no_half_file_of_tasks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("reasoning_gym", reason="needs the extra reasoning-gym")
+    with pytest.raises(SystemExit) as stopped:
+        main([*COLLECT, "--env", "reasoning-gym:spell_backwards", "-o", str(tmp_path / "run")])
+    assert stopped.value.code == 2
+    assert "did you mean 'spell_backward'" in capsys.readouterr().err
+    assert not list(tmp_path.rglob(".tasks.*"))
 
 
 def test_an_index_that_no_file_can_hold_is_a_bad_line(
@@ -90,8 +118,8 @@ def test_numbers_are_numbers_however_they_are_written() -> None:
 
 
 def collect_from(server: SimulatedProcess, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    told = ["-i", write_tasks(folder), "-o", str(folder / "run"), "--base-url", server.base_url]
-    command = [sys.executable, "-m", "rollforge", "collect", "-m", "simulated", *told, *words]
+    output = ["-i", write_tasks(folder), "-o", str(folder / "run"), "--base-url", server.base_url]
+    command = [sys.executable, "-m", "rollforge", "collect", "-m", "simulated", *output, *words]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

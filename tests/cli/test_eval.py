@@ -6,12 +6,12 @@ import math
 import numpy as np
 import pytest
 
-from rollforge import intervals
+from rollforge.assembly.evaluations import parse_contestants
 from rollforge.cli import main
-from rollforge.cli.commands.bench import parse_contestants
 from rollforge.errors import UsageError
 from rollforge.sinks.jsonl import read_metrics
-from rollforge.steps.evaluation import Evaluation, compare, parse_taskset
+from rollforge.statistics import intervals
+from rollforge.steps.evaluation import Evaluation, compare, judge_claims, parse_claims, parse_taskset
 from rollforge.steps.evaluation.compare import verdict
 from rollforge.steps.evaluation.evaluate import _results
 
@@ -97,13 +97,14 @@ def test_each_task_set_may_have_its_own_verifier(tasksets, tmp_path, capsys):
 
 
 def test_verifier_options_may_be_of_one_task_set():
-    from rollforge.cli.commands.evaluating import EvalFlags, choose_verifier
+    from rollforge.assembly.evaluations import EvalSettings, choose_verifier
     from rollforge.records import Response, Task
+    from rollforge.steps.evaluation import JoinedTasksets
     from rollforge.verifiers.by_taskset import ByTaskset, ByTasksetOptions
 
     given = {"expected": None, "sums": {"pattern": "[0-9]"}, "products": {"pattern": "none of this"}}
-    flags = EvalFlags(verifier=["regex"], verifier_set=given)
-    name, options = choose_verifier(flags, ["sums", "products"], has_answers=True)
+    settings = EvalSettings(verifier=["regex"], verifier_set=given)
+    name, options, _ = choose_verifier(settings, JoinedTasksets({"sums": 1, "products": 1}, True))
     assert name.endswith("ByTaskset") and options["options"] == {"expected": None}
     dispatching = ByTaskset(ByTasksetOptions(**options))
     rewards = [
@@ -111,10 +112,9 @@ def test_verifier_options_may_be_of_one_task_set():
         for one in ("sums", "products")
     ]
     assert rewards == [1.0, 0.0]
-    other = choose_verifier(
-        EvalFlags(verifier=["regex"], verifier_set={"pattern": "x"}), ["sums"], has_answers=True
-    )
-    assert other == ("regex", {"pattern": "x"})
+    settings = EvalSettings(verifier=["regex"], verifier_set={"pattern": "x"})
+    other = choose_verifier(settings, JoinedTasksets({"sums": 1}, True))
+    assert (other.verifier, other.options) == ("regex", {"pattern": "x"})
 
 
 @pytest.mark.slow
@@ -322,3 +322,61 @@ def test_where_one_task_in_hundreds_passes_the_interval_is_as_wide_as_so_few_ans
     assert found["pass@8"].ci == intervals.mean_of(by_statistic["pass@8"], most=200).ci
     assert found["mean@8"].ci == intervals.mean_of(by_statistic["mean@8"], most=1600).ci
     assert found["std@8"].ci == intervals.mean_of(by_statistic["std@8"]).ci
+
+
+@pytest.mark.parametrize(
+    ("claim", "holds"),
+    [
+        ("two > one", True),
+        ("two > one + 0.05", True),
+        ("two > one + 0.5", False),
+        ("one > two", False),
+        ("one >= two - 0.5", True),
+        ("few > one", False),
+    ],
+)
+def test_a_required_claim_holds_only_if_the_whole_paired_interval_does(claim, holds):
+    means = {task: 0.1 * (task % 5) for task in range(40)}
+    better = {task: mean + 0.2 + 0.01 * (task % 3) for task, mean in means.items()}
+    models = {
+        "one": evaluation(a=means),
+        "two": evaluation(a=better),
+        "few": evaluation(a={0: 1.0, 1: 1.0}),
+    }
+    (result,) = judge_claims(parse_claims([claim], list(models)), models, "reward")
+    assert (result.claim, result.holds) == (claim, holds)
+
+
+@pytest.mark.parametrize(
+    ("claim", "what"),
+    [
+        ("two", "not understood"),
+        ("two > on", "did you mean 'one'"),
+        ("> one", "not understood"),
+        ("one > one", "itself"),
+    ],
+)
+def test_a_claim_about_nobody_is_refused_before_any_model_is_asked(claim, what):
+    with pytest.raises(UsageError, match=what):
+        parse_claims([claim], ["one", "two"])
+
+
+@pytest.mark.slow
+def test_a_benchmark_that_does_not_show_what_is_required_ends_as_a_failed_gate(tasksets, tmp_path, capsys):
+    words = [
+        "bench",
+        *tasksets,
+        "-m",
+        "base=simulated",
+        "-m",
+        "trained=simulated",
+        "-k",
+        2,
+        "--verifier",
+        "exact",
+    ]
+    assert rollforge(*words, "-o", tmp_path / "b", "--json", "--require", "trained > base") == 4
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["exit_code"] == 4 and [one["holds"] for one in shown["required"]] == [False]
+    assert rollforge(*words, "-o", tmp_path / "b", "--require", "trained >= base - 0.4") == 0
+    assert "holds: trained >= base - 0.4" in capsys.readouterr().err

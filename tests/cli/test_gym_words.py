@@ -23,6 +23,8 @@ from rollforge.errors import UsageError
         ("+model=my-model", ["--model", "my-model"]),
         ("+temperature=0.6", ["--set", "temperature=0.6"]),
         ("+agent_map={_default: simple_agent}", ["--agent-name", "simple_agent"]),
+        ("+agent_map={a: b, _default: c}", ["--agent-map", "a=b", "--agent-name", "c"]),
+        ("+fan_out={a: [b, c], d: [e]}", ["--fan-out", "a=b,c", "--fan-out", "d=e"]),
         ("+agent_name=simple_agent", ["--agent-name", "simple_agent"]),
         ("+h=true", ["--help"]),
     ],
@@ -44,8 +46,6 @@ def test_samples_per_agent_are_those_of_the_agent_that_is_named() -> None:
     assert flags == ["--agent-name", "a", "--samples", "2"]
     with pytest.raises(UsageError, match="differs by agent"):
         translate_gym_words(["+num_repeats={a: 2, _default: 1}"])
-    with pytest.raises(UsageError, match="one by one"):
-        translate_gym_words(["+agent_map={a: b}"])
     with pytest.raises(UsageError, match="did you mean 'num_repeats'"):
         translate_gym_words(["+num_repeat=2"])
 

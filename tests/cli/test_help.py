@@ -15,6 +15,7 @@ from rollforge import cli
 from rollforge.cli.app import COMMANDS, build_app, load_command
 from rollforge.errors import UsageError
 from tests.builders import make_rollout, write_rows
+from tests.importers.test_importers import sample, write_log
 
 SERVERS = {"simulate", "serve-verifier", "view"}
 
@@ -73,7 +74,7 @@ def test_help_all_shows_every_flag_and_help_names_it_where_some_are_left_out(
     )
 
 
-@pytest.mark.parametrize("verb", ["collect", "prepare"])
+@pytest.mark.parametrize("verb", ["collect", "prepare", "bench", "eval", "verify", "simulate", "show"])
 def test_help_of_the_large_commands_shows_about_fifteen_flags(
     verb: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,6 +88,8 @@ def test_help_of_the_large_commands_shows_about_fifteen_flags(
 @pytest.mark.slow
 def test_every_example_works_when_pasted_in_the_order_of_the_table(tmp_path: Path) -> None:
     _rollforge(tmp_path, "rollforge simulate --write-tasks tasks.jsonl -n 20")
+    (tmp_path / "logs").mkdir()
+    write_log(tmp_path / "logs" / "math.eval", [sample(1, 1, "C")])  # somebody else's log, for import
     for verb in COMMANDS:
         if verb not in SERVERS | {"demo"}:
             _rollforge(tmp_path, load_command(verb).example)
@@ -105,10 +108,10 @@ def test_every_example_works_when_pasted_in_the_order_of_the_table(tmp_path: Pat
     ],
 )
 def test_a_mistake_in_the_words_is_told_like_any_other(words: str, complaint: str, way_out: str) -> None:
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as raised:
         cli.run(words.split())
-    assert complaint in str(told.value)
-    assert way_out in (told.value.hint or "")
+    assert complaint in str(raised.value)
+    assert way_out in (raised.value.hint or "")
 
 
 def test_a_reader_that_leaves_does_not_change_the_exit_code(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollforge.steps.check import check_evidence
-from rollforge.steps.check.report import CheckOptions
+from rollforge.steps.check.readiness import CheckOptions
 from rollforge.testing import DEFECTS, sick_run
 from tests.hints import commands_in, complaint
 
@@ -28,7 +28,7 @@ def test_every_command_in_printed_output_parses(path: Path) -> None:
         pytest.skip("help texts name commands in prose")
     for line in path.read_text().splitlines():
         if not line.startswith("$ "):
-            assert [told for words in commands_in(line) if (told := complaint(words))] == [], line
+            assert [output for words in commands_in(line) if (output := complaint(words))] == [], line
 
 
 @pytest.mark.parametrize(

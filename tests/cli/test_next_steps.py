@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rollforge.cli import run
-from rollforge.errors import Exit, GateFailed
+from rollforge.errors import Exit, GateFailed, UsageError
 from rollforge.testing import Shape, healthy_run, sick_run
 
 SHAPE = Shape(tasks=12, samples=4, unjudged=0.0, failed=0.0)
@@ -40,6 +40,34 @@ def test_prepare_ignores_the_checks_it_is_told_to_and_records_them(
     capsys.readouterr()
     assert run(["prepare", "ppo", "run", "-o", "data", "--to", "trl", "--json", *words]) == Exit.DONE
     assert json.loads(capsys.readouterr().out)["check"]["ignored"] == named
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "report run -o {}",
+        "experiences run -o {}",
+        "metrics run -o {}",
+        "simulate --write-tasks {} -n 3",
+        "collect -i tasks.jsonl -o other -m simulated --verifier exact --write-batch {}",
+    ],
+)
+@pytest.mark.parametrize("name", ["rollouts", "rollouts_run"])
+def test_no_output_is_written_over_a_file_of_a_run(words: str, name: str) -> None:
+    healthy_run(SHAPE, seed=7).write("run")
+    run("simulate --write-tasks tasks.jsonl -n 3".split())  # noqa: SIM905
+    path = next(Path("run").glob(f"{name}.json*"))
+    before = path.read_bytes()
+    with pytest.raises(UsageError, match="is not written over"):
+        run(words.format(path).split())
+    assert path.read_bytes() == before
+
+
+def test_the_last_line_of_check_agrees_with_the_table_above_it(capsys: pytest.CaptureFixture[str]) -> None:
+    healthy_run(SHAPE, seed=7).write("run")
+    run("check run --for dpo".split())  # noqa: SIM905
+    text = capsys.readouterr().out
+    assert "dpo   not yet  thin-pairs" in text and "not yet fit for dpo" in text
 
 
 def test_check_takes_several_purposes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from rollforge.cli.render.progress import panel_lines, short_time
 from rollforge.steps.collect.live import LiveSnapshot, _histogram
-from rollforge.verifiers.running.judge import JudgeCounters
+from rollforge.verifiers.running.ready_verifier import JudgeCounters
 
 NOW = LiveSnapshot(
     elapsed_s=75.0, expected=1000, finished=420, fresh=320, judged=300, unjudged=4, failures={"server-error": 3}, given_up=1,

@@ -55,7 +55,7 @@ def test_the_summary_shows_the_funnel_gaps_and_red_flags(
         )
         == 0
     )
-    told = capsys.readouterr().err
+    output = capsys.readouterr().err
     for part in (
         "144 rollouts of 24 tasks",
         "gaps    mean",
@@ -64,13 +64,13 @@ def test_the_summary_shows_the_funnel_gaps_and_red_flags(
         "few-examples",
         "rollforge show --example",
     ):
-        assert part in told
+        assert part in output
 
 
 def test_a_dry_run_prints_counts_at_other_thresholds(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert rollforge("prepare", "sft", run, "--to", "verl", "--dry-run", "--band", "0-1") == 0
-    told = capsys.readouterr().err
-    assert "at min_reward 0.9" in told and "nothing was written" in told
+    output = capsys.readouterr().err
+    assert "at min_reward 0.9" in output and "nothing was written" in output
 
 
 def test_a_dry_run_counts_no_example_as_written(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,9 +94,9 @@ def test_the_summary_names_lines_that_are_in_no_count(
     path.write_text(path.read_text() + "[1, 2]\n{broken\n")
     words = ("prepare", "sft", path.parent, "-o", tmp_path / "data", "--to", "trl", "--force")
     assert rollforge(*words) == 0
-    told = capsys.readouterr().err
-    assert "3 rollouts of 3 tasks" in told
-    assert "2  lines are no rollouts" in told and "1  rows are not counted here" in told
+    output = capsys.readouterr().err
+    assert "3 rollouts of 3 tasks" in output
+    assert "2  lines are no rollouts" in output and "1  rows are not counted here" in output
 
 
 def test_answers_that_look_like_errors_can_be_kept_and_the_summary_says_how(
@@ -135,7 +135,7 @@ def test_from_makes_the_same_bytes_again(run: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         (["prepare"], "needs a recipe"),
         (["prepare", "sft", "RUN"], "--to"),
@@ -153,7 +153,7 @@ def test_from_makes_the_same_bytes_again(run: Path, tmp_path: Path) -> None:
 )
 def test_a_mistake_is_told_with_what_to_do_and_exits_2(
     words: list[str],
-    told: str,
+    expected: str,
     run: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -161,7 +161,7 @@ def test_a_mistake_is_told_with_what_to_do_and_exits_2(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert rollforge(*[str(run) if word == "RUN" else word for word in words]) == 2
-    assert told in capsys.readouterr().err
+    assert expected in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -194,8 +194,8 @@ def test_ignore_overrules_one_check_and_the_manifest_records_it(
     assert errors
     ignored = [word for name in errors for word in ("--ignore", name)]
     assert rollforge(*words, *ignored, "--ignore", "bad-lines") == 0
-    told = capsys.readouterr().err
-    assert f"--ignore {errors[0]}: its findings were overruled" in told
+    output = capsys.readouterr().err
+    assert f"--ignore {errors[0]}: its findings were overruled" in output
     saved = json.loads((tmp_path / "data" / "manifest.json").read_text())["check"]
     assert saved["ignored"] == [*errors, "bad-lines"]
     assert rollforge(*words, "--ignore", "ppo-succes-rate") == 2

@@ -34,7 +34,7 @@ def test_a_value_that_python_cannot_hold_is_printed_as_text(
     sql = f"select {value} as v union all select null order by v"
     assert text in Called(capsys, "query", run, sql).out
     assert Called(capsys, "query", run, sql, "--json").json["rows"] == [[text], [None]]
-    assert f'"{text}"' in Called(capsys, "query", run, f"{sql} limit 1", "-f", "csv").out
+    assert text in Called(capsys, "query", run, f"{sql} limit 1", "-f", "csv").out
     assert Called(capsys, "query", run, f"select [{value}] as v", "-f", "csv").code == 0
 
 
@@ -56,17 +56,20 @@ def test_a_result_for_a_place_that_cannot_be_is_told_without_a_traceback(
 ) -> None:
     (tmp_path / "file").write_text("")
     for place in ("/proc/nowhere/x.csv", tmp_path / "file" / "x.csv", tmp_path):
-        told = Called(capsys, "query", run, "select 1", "-f", "csv", "-o", place)
+        output = Called(capsys, "query", run, "select 1", "-f", "csv", "-o", place)
         assert (
-            told.code == 2 and "error: " in told.err and "--out" in told.err and "Traceback" not in told.err
+            output.code == 2
+            and "error: " in output.err
+            and "--out" in output.err
+            and "Traceback" not in output.err
         )
 
 
 def test_columns_that_share_a_name_are_kept_apart_in_every_file(
     run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    told = Called(capsys, "query", run, BOTH, "-o", tmp_path / "x.parquet")
-    assert told.code == 0 and "a second column 'task' is written as 'task_1'" in told.err
+    output = Called(capsys, "query", run, BOTH, "-o", tmp_path / "x.parquet")
+    assert output.code == 0 and "a second column 'task' is written as 'task_1'" in output.err
     names = pq.read_table(tmp_path / "x.parquet").column_names
     assert "task_1" in names and len(set(names)) == len(names)
     found = Called(capsys, "query", run, BOTH, "--json")
@@ -111,3 +114,20 @@ def test_a_huge_number_takes_as_little_room_as_any_other(
 ) -> None:
     shown = Called(capsys, "query", run, "select 1e308 as a, -123456789e12 as b, 123456789012345 as c").out
     assert shown.split()[-3:] == ["1.000e+308", "-1.235e+20", "123456789012345"]
+
+
+@pytest.mark.parametrize(
+    ("sql", "text"),
+    [
+        ("select 1794951424.25 :: double as started", "2026-11-17 21:37:04 UTC"),
+        ("select min(started) from (select 1794951424.25 :: double as started)", "2026-11-17 21:37:04 UTC"),
+        ("select 12.5 :: double as started", "12.5"),
+        ("select 1794951424.0 :: double as chars", "1,794,951,424"),
+    ],
+)
+def test_moments_are_dates_for_people_and_seconds_for_programs(
+    run: Path, capsys: pytest.CaptureFixture[str], sql: str, text: str
+) -> None:
+    assert text in Called(capsys, "query", run, sql).out
+    ((value,),) = Called(capsys, "query", run, sql, "--json").json["rows"]
+    assert isinstance(value, float)

@@ -62,8 +62,8 @@ def test_metrics_in_a_pipe_leave_nothing_out(tmp_path: Path, capsys: pytest.Capt
     write_rows(tmp_path / "rollouts.jsonl", rows)
     lines = [line.split() for line in Called(capsys, "metrics", tmp_path).out.splitlines()]
     assert ["field", "mean", "95", "%", "interval", "std", "min", "median", "max", "n", "missing"] in lines
-    [told] = [line for line in lines if line[:1] == [name]]
-    assert told[-5:] == ["1,234", "1,234", "1,234", "2", "1"]
+    [output] = [line for line in lines if line[:1] == [name]]
+    assert output[-5:] == ["1,234", "1,234", "1,234", "2", "1"]
 
 
 def test_metrics_under_a_condition_say_so_and_claim_no_pace(
@@ -128,8 +128,8 @@ def test_profile_ends_in_a_command_that_works_when_pasted(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = write_rows(tmp_path / "more [of] it" / "rollouts.jsonl", [make_rollout(1, 3, 1.0)])
-    told = Called(capsys, "profile", run, more, "--out", tmp_path).out.splitlines()[-1]
-    words = shlex.split(told.removeprefix("read them: rollforge "))
+    output = Called(capsys, "profile", run, more, "--out", tmp_path).out.splitlines()[-1]
+    words = shlex.split(output.removeprefix("read them: rollforge "))
     assert words == ["show", str(run / "rollouts.jsonl"), str(more), "--task", "2"]
     assert Called(capsys, *words).code == 0
 
@@ -267,8 +267,8 @@ def test_a_place_that_cannot_be_written_is_told_without_a_traceback(
 ) -> None:
     (tmp_path / "file").write_text("")
     for words in (("profile", run), ("metrics", run), ("query", run, "select 1", "-f", "csv")):
-        told = Called(capsys, *words, "--out", tmp_path / "file" / "x")
-        assert told.code == 2 and f"error: {tmp_path}" in told.err and "--out" in told.err
+        output = Called(capsys, *words, "--out", tmp_path / "file" / "x")
+        assert output.code == 2 and f"error: {tmp_path}" in output.err and "--out" in output.err
 
 
 @pytest.mark.parametrize("peer", ["nemo-gym", "trinity"])
@@ -285,9 +285,9 @@ def test_a_file_that_cannot_be_read_is_not_told_to_write_elsewhere(
 ) -> None:
     monkeypatch.setattr("os.access", lambda *asked: False)
     monkeypatch.setattr("rollforge.index.open_index", partial(_refuse, run / "rollouts.jsonl"))
-    told = Called(capsys, "metrics", run)
-    assert told.code == 2
-    assert "get permission to read it" in told.err
+    output = Called(capsys, "metrics", run)
+    assert output.code == 2
+    assert "get permission to read it" in output.err
 
 
 def _refuse(path: Path, *asked: object, **options: object) -> None:
@@ -299,9 +299,9 @@ def test_a_run_that_is_not_there_is_answered_with_the_nearest_one(
 ) -> None:
     write_rows(tmp_path / "other" / "rollouts.jsonl", [make_rollout()])
     for verb in ("metrics", "status"):
-        told = Called(capsys, verb, tmp_path / "rum")
-        assert told.code == 2
-        assert f"did you mean '{run}'?" in told.err
+        output = Called(capsys, verb, tmp_path / "rum")
+        assert output.code == 2
+        assert f"did you mean '{run}'?" in output.err
     assert (
         f"did you mean '{run / 'rollouts.jsonl'}'?" in Called(capsys, "validate", run / "rolouts.jsonl").err
     )
@@ -311,10 +311,11 @@ def test_a_run_that_is_not_there_is_answered_with_the_nearest_one(
 def test_validate_tells_a_folder_from_a_file_that_is_not_there(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = Called(capsys, "validate", run)
-    assert told.code == 2
-    assert "a folder, not a file" in told.err
-    assert f"give the files in it: {run / 'rollouts.jsonl'}" in told.err
+    assert Called(capsys, "validate", run).code == 0, "a folder means the run in it"
+    output = Called(capsys, "validate", run.parent)
+    assert output.code == 2
+    assert "a folder, not a file" in output.err
+    assert f"give the files in it: {run}" in output.err
 
 
 def test_show_tells_a_data_set_that_is_not_there_from_a_line_that_is_not(
@@ -333,9 +334,9 @@ def test_profile_writes_elsewhere_whatever_the_file_is_called(
     run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     odd = (run / "rollouts.jsonl").rename(run / "math.ndjson")
-    told = Called(capsys, "profile", odd, "--out", tmp_path / "out", "--where", "reward > 0")
-    assert told.code == 0
-    assert "only rollouts where reward > 0" in told.out
+    output = Called(capsys, "profile", odd, "--out", tmp_path / "out", "--where", "reward > 0")
+    assert output.code == 0
+    assert "only rollouts where reward > 0" in output.out
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {"math.ndjson_reward_profiling.jsonl", "math.ndjson_agent_metrics.json"}
 

@@ -31,28 +31,30 @@ def run(tmp_path: Path) -> Path:
 def test_two_options_that_contradict_each_other_are_named(
     run: Path, capsys: pytest.CaptureFixture[str], words: list[str], pair: tuple[str, str]
 ) -> None:
-    told = Called(capsys, "show", run, *words)
-    assert told.code == 2 and not told.out and "exclude each other" in told.err
-    assert all(name in told.err for name in pair)
+    output = Called(capsys, "show", run, *words)
+    assert output.code == 2 and not output.out and "exclude each other" in output.err
+    assert all(name in output.err for name in pair)
 
 
 @pytest.mark.parametrize("reward", ["nan", "inf", "-inf", "abc", ""])
 def test_a_reward_that_is_no_number_is_told(
     run: Path, capsys: pytest.CaptureFixture[str], reward: str
 ) -> None:
-    told = Called(capsys, "show", run, f"--reward={reward}")
-    assert told.code == 2 and not told.out and "--reward" in told.err and "Traceback" not in told.err
+    output = Called(capsys, "show", run, f"--reward={reward}")
+    assert output.code == 2 and not output.out and "--reward" in output.err and "Traceback" not in output.err
 
 
 @pytest.mark.parametrize("count", [0, -1])
 def test_a_count_below_one_is_refused(run: Path, capsys: pytest.CaptureFixture[str], count: int) -> None:
     for words in (("show", run), ("query", run, "select 1")):
-        told = Called(capsys, *words, f"--limit={count}")
-        assert told.code == 2 and not told.out and f"--limit must be at least 1, not {count}" in told.err
-    told = Called(capsys, "show", run, f"--sample={count}")
-    assert told.code == 2 and f"--sample must be at least 1, not {count}" in told.err
-    told = Called(capsys, "show", run, "--best", "0")
-    assert told.code == 2 and "--best must be at least 1, not 0" in told.err
+        output = Called(capsys, *words, f"--limit={count}")
+        assert (
+            output.code == 2 and not output.out and f"--limit must be at least 1, not {count}" in output.err
+        )
+    output = Called(capsys, "show", run, f"--sample={count}")
+    assert output.code == 2 and f"--sample must be at least 1, not {count}" in output.err
+    output = Called(capsys, "show", run, "--best", "0")
+    assert output.code == 2 and "--best must be at least 1, not 0" in output.err
 
 
 def test_a_sample_is_as_large_as_asked_and_never_larger_than_the_limit(

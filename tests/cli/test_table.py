@@ -72,4 +72,4 @@ def test_what_a_file_says_does_not_steer_the_terminal(capsys: pytest.CaptureFixt
     grid.add("red\x1b[31m\x07 \u202eback\nline\u00a0end")
     grid.put()
     put("a\rb")
-    assert capsys.readouterr().out == "agent\nred␛[31m␇ \ufffdback␊line\u00a0end\na␍b\n"
+    assert capsys.readouterr().out == "agent\nred␛[31m␇ ⟨U+202E⟩back␊line\u00a0end\na␍b\n"

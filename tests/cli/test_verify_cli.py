@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +75,36 @@ def test_failed_verdicts_exit_3_and_name_the_next_command(
     said = capsys.readouterr().err
     assert "ZeroDivisionError" in said
     assert f"rollforge verify {run} --verifier {name} --failed-only" in said
+
+
+def test_a_verdict_that_failed_is_no_failed_attempt_of_a_dataset(
+    run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("verify", run, "--verifier", "exact", "--progress", "none") == 0
+    name = write(tmp_path / "broken.py", "raise ValueError('no')")
+    assert call("verify", run, "--verifier", name, "--verify-workers", "0", "--progress", "none") == 3
+    capsys.readouterr()
+    out = str(tmp_path / "data")
+    code, manifest = call_json(
+        capsys, "prepare", "sft", run, "-o", out, "--to", "trl", "--verifier", "exact", "--force"
+    )
+    assert code == 0 and manifest["counts"]["failed_attempts"] == 0
+
+
+def test_the_next_command_carries_the_verifier_s_options(
+    run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "demanding.py"
+    path.write_text("def verify(task, response, *, rubric, weights):\n    raise ValueError(rubric)\n")
+    given = ["-S", "rubric=be kind", "-S", "weights=[1, 2]"]
+    assert call("verify", run, "--verifier", f"{path}:verify", *given, "--progress", "none") == 3
+    said = capsys.readouterr().err
+    (command,) = [
+        line.partition("; then: ")[2] for line in said.splitlines() if "next: all failed alike" in line
+    ]
+    words = shlex.split(command)
+    assert words[-5:] == ["-S", "rubric=be kind", "-S", "weights=[1,2]", "--failed-only"]
+    assert call(*words[1:], "--progress", "none") == 3
 
 
 def test_the_hit_rate_of_the_cache_is_shown(

@@ -2,26 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+import os
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agents.fake_gym import FakeAgent, FakeResources
-from tests.agents.running import make_task
-from tests.agents.scripted_model import ScriptedModel, Turn, message
-from tests.agents.web import serving
 
 from rollforge.agents import AGENTS
 from rollforge.agents.base import Agent, AgentOptions, make_agent
 from rollforge.endpoint import Client, ClientOptions, Model, ModelOptions
 from rollforge.errors import Failure
 from rollforge.records import Response, Task
+from tests.agents.fake_gym import FakeAgent, FakeResources
+from tests.agents.running import make_task
+from tests.agents.scripted_model import ScriptedModel, Turn, message
+from tests.agents.web import serving
 
 
 def add(a: int, b: int) -> int:
     """Add."""
     return a + b
+
+
+PROGRAMS = {
+    "program": "agent",
+    "claude-code": "claude",
+    "codex": "codex",
+    "opencode": "opencode",
+    "qwen-code": "qwen",
+    "mini-swe-agent": "mini",
+}
+"""Agents that are programs, and what each is called in PATH."""
+
+ONE_CALL = """#!/usr/bin/env python3
+import json, os, urllib.request
+body = json.dumps({"model": "m", "input": "2 + 2?"}).encode()
+headers = {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+urllib.request.urlopen(urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/responses", body, headers))
+"""
+
+
+@contextmanager
+def installed(name: str) -> Iterator[dict[str, Any]]:
+    """A program of that name in PATH that makes one call."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        path = Path(folder) / PROGRAMS[name]
+        path.write_text(ONE_CALL)
+        path.chmod(0o755)
+        patch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+        yield {"sandbox": "off", "program": str(path) if name == "program" else None}
 
 
 @asynccontextmanager
@@ -37,6 +69,8 @@ async def at_work(name: str, *turns: Turn) -> AsyncIterator[Agent]:
         elif name == "gym_agent":
             broken = FakeAgent(lambda row: (500, "broken")) if turns == (400,) else FakeAgent()
             options["gym_agent"] = await stack.enter_async_context(serving(broken.app))
+        elif name in PROGRAMS:
+            options |= stack.enter_context(installed(name))
         agent = make_agent(name, AgentOptions(**options))
         client = Client(ClientOptions(base_urls=(f"{model_url}/v1",), retries=0))
         await stack.enter_async_context(client)
@@ -82,10 +116,11 @@ async def test_what_it_prepares_can_be_stored(name: str) -> None:
         gym_resources="http://127.0.0.1:9" if name == "gym_resources" else None,
         gym_agent="http://127.0.0.1:9" if name == "gym_agent" else None,
     )
-    agent = make_agent(name, options)
-    try:
-        prepared = await agent.prepare()
-    finally:
-        await agent.close()
+    with installed(name) if name in PROGRAMS else nullcontext({}) as more:
+        agent = make_agent(name, msgspec.structs.replace(options, **more))
+        try:
+            prepared = await agent.prepare()
+        finally:
+            await agent.close()
     assert msgspec.json.encode(prepared.fingerprint)
     assert all({"type", "name", "parameters", "strict"} <= set(tool) for tool in prepared.tools)

@@ -10,7 +10,7 @@ import pytest
 
 from rollforge.checks import CHECKS
 from rollforge.checks.base import Check
-from rollforge.checks.finding import RECIPES, Finding
+from rollforge.checks.building_blocks.finding import RECIPES, Finding
 from rollforge.steps.check import CheckOptions, check_evidence
 from rollforge.testing import DEFECTS, MadeRun, Shape, healthy_run, sick_run
 
@@ -45,7 +45,7 @@ def test_a_check_is_documented_by_what_it_means_why_how_it_decides_and_how_to_fi
     for part in ("**Means**", "**Why**", "**Decides**", "**Fix**"):
         assert part in entry[1], f"{name}: {part} is missing"
     for option in loaded(name).options:
-        assert f"`{option}`" in entry[1], f"{name}: option {option} is not told of"
+        assert f"`{option}`" in entry[1], f"{name}: option {option} is not documented"
 
 
 def test_every_documented_check_exists() -> None:
@@ -91,7 +91,7 @@ def test_every_check_has_a_defect_that_it_finds_or_is_about_one_recipe() -> None
     found = {defect.finding for defect in DEFECTS.values()}
     without = {name for name in CHECKS.names() if name not in found and not loaded(name).recipes}
     assert without == {
-        "suspect-window", "unsandboxed", "labelled-errors",
+        "suspect-window", "unsandboxed", "labelled-errors", "adaptive-run",
         "turns-bias", "mean-too-low", "mean-too-high", "narrow-spread", "reward-bins", "volume",
     }  # fmt: skip
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from tests.prepare_runs import mixed_run
 
 from rollforge.errors import UsageError
 from rollforge.exporters import EXPORTERS
 from rollforge.exporters.base import load_exporter
-from rollforge.exporters.examples import KIND_OF_RECIPE
 from rollforge.recipes import RECIPES
+from rollforge.recipes.base import load_recipe
 from rollforge.steps.prepare import prepare
+from tests.prepare_runs import mixed_run
 
 COLUMNS: dict[str, dict[str, list[str]]] = {
     "atif": {"sft": ["schema_version", "session_id", "agent", "steps", "extra"]},
@@ -54,7 +54,7 @@ def test_a_member_declares_what_it_takes(name: str) -> None:
     exporter = load_exporter(name)
     assert exporter.name == name and exporter.recipes and set(exporter.recipes) <= set(RECIPES.names())
     assert exporter.container in exporter.containers
-    kinds = {KIND_OF_RECIPE[recipe] for recipe in exporter.recipes}
+    kinds = {load_recipe(recipe).kind for recipe in exporter.recipes}
     has_tables = exporter.is_raw or all(kind in exporter.columns for kind in kinds if kind != "prompt")
     assert has_tables and (exporter.__doc__ or "").strip()
 

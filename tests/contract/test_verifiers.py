@@ -35,6 +35,9 @@ ROWS: dict[str, dict[str, Any]] = {
         }
     },
     "regex": {"pattern": "Paris"},
+    "script": {
+        "test_script": 'if grep -q . "$ROLLFORGE_ANSWER"; then echo 1; else echo 0; fi > "$ROLLFORGE_REWARD"'
+    },
 }
 ASKS_A_MODEL = {"equivalence_judge", "judge"}
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rollforge.conversations.template import Template, load_template, pick_shaping
+from rollforge.conversations.chat_template import Template, load_template, pick_shaping
 from rollforge.errors import UsageError
 from rollforge.exporters.trl import TrlExporter
 from rollforge.steps.prepare import prepare

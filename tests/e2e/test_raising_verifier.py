@@ -35,14 +35,14 @@ def prepared(folder: Path, tasks: int = 60) -> list[str]:
 
 
 def test_a_verifier_that_raises_on_everything_stops_the_run_and_is_quoted_everywhere(tmp_path: Path) -> None:
-    words = prepared(tmp_path)
+    words = prepared(tmp_path, tasks=300)
     first = rollforge(*words, folder=tmp_path)
     assert first.returncode == 5, first.stderr
     text = "KeyError: 'no such field' (mine.py:2 in verify)"
     assert text in first.stderr
     assert "the verifier failed on 20 of 20 rollouts" in first.stderr
     lines = (tmp_path / "run" / "rollouts.jsonl").read_text().splitlines()
-    assert 20 <= len(lines) < 60
+    assert 20 <= len(lines) < 300  # of 600: those in flight while the disk commits are recorded too
     for command in ("status", "profile", "check"):
         done = rollforge(command, "run", folder=tmp_path)
         assert text in " ".join((done.stdout + done.stderr).split()), command
@@ -70,3 +70,36 @@ def test_a_mended_verifier_may_go_on_with_the_run_it_stopped(tmp_path: Path) -> 
     assert (
         rollforge("verify", "run", "--verifier", "mine.py:verify", "--fresh", folder=tmp_path).returncode == 0
     )
+
+
+def test_failures_with_many_texts_are_counted_in_full(tmp_path: Path) -> None:
+    words = prepared(tmp_path, tasks=8)
+    (tmp_path / "mine.py").write_text(
+        "def verify(task, response):\n"
+        "    if int(task['expected_answer']) % 4 == 0:\n        return 1.0\n"
+        "    raise ValueError(f'cannot read {response.text[:40]}')\n"
+    )
+    done = rollforge(*words, "--json", folder=tmp_path)
+    result = json.loads(done.stdout)
+    assert result["unjudged"] > 5
+    assert sum(result["verifier_failures"].values()) == result["unjudged"]
+    status = rollforge("status", "run", folder=tmp_path)
+    assert f"the verifier failed {result['unjudged']:,} times" in status.stdout + status.stderr
+
+
+def test_a_verifier_that_never_gives_a_reward_ends_with_exit_3_and_the_reason(tmp_path: Path) -> None:
+    words = prepared(tmp_path, tasks=4)
+    (tmp_path / "mine.py").write_text("def verify(task, response):\n    return None\n")
+    done = rollforge(*words, folder=tmp_path)
+    assert done.returncode == 3
+    assert "not one rollout of this session has a verdict: the verifier" in done.stderr
+
+
+def test_a_constant_verifier_stops_the_run(tmp_path: Path) -> None:
+    words = prepared(tmp_path, tasks=700)
+    for reward in ("0.0", "0.37", "1.0"):
+        (tmp_path / "mine.py").write_text(f"def verify(task, response):\n    return {reward}\n")
+        done = rollforge(*words, "--fresh", "--json", folder=tmp_path)
+        result = json.loads(done.stdout)
+        assert (done.returncode, result["ending"]) == (5, "broken"), done.stderr
+        assert result["finished"] < 1400

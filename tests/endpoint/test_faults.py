@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from rollforge.endpoint.faults import failure_from_status, message_of, retry_after_s
+from rollforge.endpoint.failures import failure_from_status, message_of, retry_after_s
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from rollforge.exporters.base import Exporter, load_exporter
 from rollforge.exporters.examples import Demonstration, Example, Kind, Labelled, Pair
 from rollforge.exporters.form import Form
 from rollforge.exporters.writer import RowWriter
-from rollforge.steps.prepare.form import AskedForm
+from rollforge.steps.prepare.asked_form import AskedForm
 from rollforge.steps.prepare.survey import watch_rows
 from tests.builders import Row
 from tests.exporters.back import back

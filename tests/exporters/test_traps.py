@@ -12,7 +12,7 @@ import pytest
 
 from rollforge.errors import UsageError
 from rollforge.exporters.columns import PROMPT_COLUMNS
-from rollforge.exporters.datasets_loader.arguments import SURE_BYTES, ArgumentsGuard
+from rollforge.exporters.datasets_loader.call_arguments import SURE_BYTES, ArgumentsGuard
 from rollforge.steps.prepare import prepare
 from tests.builders import Row, make_rollout, write_rows
 from tests.prepare_runs import ARGUMENTS, TOOL, call, mixed_run, read_lines, result, text, with_output
@@ -151,7 +151,7 @@ def test_axolotl_gets_no_arguments_that_it_cannot_parse(tmp_path: Path) -> None:
 def test_a_column_whose_first_value_comes_late_is_moved_to_the_front(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rollforge.exporters.datasets_loader.arguments.SURE_BYTES", 500)
+    monkeypatch.setattr("rollforge.exporters.datasets_loader.call_arguments.SURE_BYTES", 500)
     rows = [make_rollout(task, 0, 1.0, text=f"t{task}") for task in range(30)]
     rows.append(with_output(make_rollout(30, 0, 1.0), call(0), result(0), text("last"), tools=[TOOL]))
     run = write_rows(tmp_path / "run" / "rollouts.jsonl", rows).parent
@@ -202,7 +202,7 @@ def test_arguments_whose_keys_only_another_split_has_are_strings(tmp_path: Path)
 def test_a_number_that_is_null_in_all_early_rows_is_shown_at_the_front(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rollforge.exporters.datasets_loader.arguments.SURE_BYTES", 500)
+    monkeypatch.setattr("rollforge.exporters.datasets_loader.call_arguments.SURE_BYTES", 500)
     rows = [make_rollout(task, 0, 0.5) for task in range(30)]
     rows += [make_rollout(30, sample, float(sample)) for sample in range(2)]
     run = write_rows(tmp_path / "run" / "rollouts.jsonl", rows).parent

@@ -8,10 +8,10 @@ import pytest
 
 
 @pytest.fixture
-def tried(request: pytest.FixtureRequest) -> Callable[[int], None]:
-    """Call it with the number of things this test tried; a test that does not call it counts as one."""
+def tried(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Call it with what this test tried: `tried(kills=20, tails=5)`; a test that does not call it counts as one case."""
 
-    def add(count: int) -> None:
-        request.node.user_properties.append(("tried", count))
+    def add(**counts: int) -> None:
+        request.node.user_properties.append(("tried", counts))
 
     return add

@@ -64,11 +64,11 @@ def damage(path: Path, chance: random.Random, others: list[Path]) -> None:
     path.write_bytes(data)
 
 
-def test_a_damaged_file_of_the_index_changes_no_result(tmp_path: Path, tried: Callable[[int], None]) -> None:
+def test_a_damaged_file_of_the_index_changes_no_result(tmp_path: Path, tried: Callable[..., None]) -> None:
     path = make_run(tmp_path / "run")
     right = contents(path)
     chance = random.Random(7)
-    tried(DAMAGES)
+    tried(damaged_index_files=DAMAGES)
     for number in range(DAMAGES):
         folder = tmp_path / "run" / "rollouts_index"
         files = sorted(file for file in folder.rglob("*") if file.is_file() and file.stat().st_size)
@@ -77,6 +77,18 @@ def test_a_damaged_file_of_the_index_changes_no_result(tmp_path: Path, tried: Ca
         damage(damaged, chance, parts)
         assert contents(path) == right, (number, damaged.name)
         assert contents(path) == right
+
+
+def test_a_file_of_the_index_under_anothers_name_is_not_mistaken_for_it(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "run")
+    right = contents(path)
+    folder = tmp_path / "run" / "rollouts_index"
+    stored = sorted(folder.rglob("*.json"))
+    assert len(stored) > 2
+    for target in stored:
+        for source in stored:
+            target.write_bytes(source.read_bytes())
+            assert contents(path) == right, (source.name, target.name)
 
 
 def test_the_parts_are_named_by_their_rows_and_lie_flat(tmp_path: Path) -> None:

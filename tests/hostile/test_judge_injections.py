@@ -13,8 +13,8 @@ import pytest
 from rollforge.errors import Failure
 from rollforge.records import Response, Task
 from rollforge.verifiers import equivalence_judge, judge
-from rollforge.verifiers.equivalence import DIFFERENT, EQUAL, Labels
-from rollforge.verifiers.look_alikes import looks_like
+from rollforge.verifiers.building_blocks.equivalence import DIFFERENT, EQUAL, Labels
+from rollforge.verifiers.building_blocks.look_alikes import looks_like
 from tests.verifiers.judge_server import Script, judge_server, nonce_of
 
 SPELLINGS = [

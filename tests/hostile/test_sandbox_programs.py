@@ -13,6 +13,7 @@ import pytest
 
 from rollforge import sandbox
 from tests.builders import make_rollout, write_rows
+from tests.programs.running import ASK
 
 SECRET = "the-expected-output-4711"
 
@@ -95,8 +96,8 @@ def rewards(run: Path) -> list[float | None]:
 
 
 @needs_bubblewrap
-def test_no_cheat_is_rewarded_under_bubblewrap(tmp_path: Path, tried: Callable[[int], None]) -> None:
-    tried(len(CHEATS))
+def test_no_cheat_is_rewarded_under_bubblewrap(tmp_path: Path, tried: Callable[..., None]) -> None:
+    tried(programs=len(CHEATS))
     home = tmp_path / "home"
     home.mkdir()
     (home / "notes.txt").write_text(SECRET)
@@ -122,9 +123,9 @@ def test_without_bubblewrap_nothing_runs(tmp_path: Path, mode: tuple[str, ...]) 
 
 @needs_closed_files
 def test_no_cheat_is_rewarded_with_the_sandbox_off_where_the_kernel_can_help(
-    tmp_path: Path, tried: Callable[[int], None]
+    tmp_path: Path, tried: Callable[..., None]
 ) -> None:
-    tried(len(CHEATS))
+    tried(programs=len(CHEATS))
     home = tmp_path / "home"
     home.mkdir()
     (home / "notes.txt").write_text(SECRET)
@@ -150,6 +151,44 @@ def test_a_run_judged_without_a_sandbox_says_so_in_check(tmp_path: Path) -> None
     )
     findings = {finding["id"]: finding for finding in json.loads(checked.stdout)["findings"]}
     assert findings["unsandboxed"]["level"] == "warning"
+
+
+def test_test_scripts_and_programs_as_agents_without_a_sandbox_are_findings_too(tmp_path: Path) -> None:
+    write_rows(
+        tmp_path / "tasks.jsonl",
+        [{"prompt": f"{n}?", "test_script": "echo 1 > $ROLLFORGE_REWARD"} for n in range(3)],
+    )
+    (tmp_path / "agent.py").write_text(ASK + "ask(user('hello'))\n")
+    program = f"program:{Path(sys.executable).resolve()} {tmp_path / 'agent.py'}"
+    words = [
+        "collect",
+        "-i",
+        "tasks.jsonl",
+        "-o",
+        "run",
+        "-m",
+        "simulated",
+        "--agent",
+        program,
+        "--sandbox",
+        "off",
+    ]
+    command = [sys.executable, "-m", "rollforge"]
+    done = subprocess.run(
+        [*command, *words, "--verifier", "script", "--progress", "none"],
+        capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "test scripts run without a sandbox" in done.stderr
+    assert "programs are not fully confined" in done.stderr
+    checked = subprocess.run(
+        [*command, "check", "run", "--json"], capture_output=True, cwd=tmp_path, timeout=300, check=False
+    )
+    texts = [one["text"] for one in json.loads(checked.stdout)["findings"] if one["id"] == "unsandboxed"]
+    assert [text.partition(" ran")[0] for text in texts] == [
+        "the agents are programs that",
+        "3 of 3 programs",
+    ]
 
 
 @needs_bubblewrap

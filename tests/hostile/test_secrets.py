@@ -10,12 +10,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from rollforge.redaction import Redactor
 from rollforge.simulate import SimulatedProcess, SimulateOptions, example_tasks
+from rollforge.text_safety.redaction import Redactor
 
 TRIED: list[str] = []
 
@@ -32,7 +33,8 @@ def run(
     tasks = folder / "tasks.jsonl"
     if not tasks.exists():
         tasks.write_text("".join(json.dumps(row) + "\n" for row in example_tasks(4, 0, "math")))
-    begin = [verb, "-i", "tasks.jsonl", "-o", "run", "-m", "simulated"] if verb == "collect" else [verb]
+    is_whole = verb != "collect" or "-o" in words
+    begin = [verb] if is_whole else [verb, "-i", "tasks.jsonl", "-o", "run", "-m", "simulated"]
     return subprocess.run(
         [sys.executable, "-m", "rollforge", *begin, *words],
         cwd=folder, env={**os.environ, **(env or {})}, capture_output=True, text=True, check=False, timeout=120,
@@ -139,6 +141,57 @@ def test_keys_that_are_used_and_masked(tmp_path: Path) -> None:
     assert_no_leak(tmp_path, again, gym, own, config, named)
 
 
+@pytest.fixture(scope="module")
+def echo() -> Iterator[str]:
+    """A server that repeats every header in its refusal."""
+    with SimulatedProcess(SimulateOptions(faults=("echo-headers=1.0,status=400",))) as server:
+        yield server.base_url
+
+
+@pytest.mark.parametrize("key", ["topsecretkey", "secret", "4711471147114711", "se-cret", "üxyzabc1"])
+def test_keys_that_look_like_words_or_numbers(tmp_path: Path, echo: str, key: str) -> None:
+    TRIED.append(key)
+    done = run(
+        tmp_path, "--base-url", echo, "--api-key-env", "MY_KEY", "--attempts", "1", "--retries", "0", env={"MY_KEY": key}
+    )  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    assert "Bearer ***" in (tmp_path / "run" / "rollouts_failures.jsonl").read_text()
+    for path in (tmp_path / "run").rglob("*.json*"):
+        assert f"Bearer {key}" not in path.read_text()
+
+
+@pytest.mark.parametrize("verifier", ["judge", "equivalence_judge"])
+def test_keys_of_a_judge_that_echoes_them(tmp_path: Path, echo: str, verifier: str) -> None:
+    """`collect` in one process and in several, `verify` in both, and the probe of a judge."""
+    key = secret(f"key of a {verifier}")
+    (tmp_path / "tasks.jsonl").write_text(
+        json.dumps({"prompt": "1 + 1?", "expected_answer": "2", "rubric": "Is it 2?"}) + "\n"
+    )
+    options = [f"base_url={echo}", "model=m", "api_key_env=MY_KEY"]
+    judge = ["--verifier", verifier, *(word for one in options for word in ("--verifier-set", one))]
+    for words in (
+        ["collect", "-i", "tasks.jsonl", "-m", "simulated", "-o", "run", *judge],
+        ["collect", "-i", "tasks.jsonl", "-m", "simulated", "-o", "spread", "--workers", "2", *judge],
+        ["verify", "run", "--fresh", *judge],
+        ["verify", "run", "--fresh", "--workers", "2", *judge],
+        ["verify", "run", "--probe", *judge],
+    ):
+        done = run(tmp_path, *words[1:], verb=words[0], env={"MY_KEY": key})
+        assert done.returncode in (3, 5), done.stderr
+        assert_no_leak(tmp_path, done, key)
+    assert "Bearer ***" in (tmp_path / "run" / "rollouts_failures.jsonl").read_text()
+
+
+def test_a_key_of_the_model_in_worker_processes(tmp_path: Path, echo: str) -> None:
+    key = secret("key of --api-key-env with --workers")
+    done = run(
+        tmp_path, "--base-url", echo, "--api-key-env", "MY_KEY", "--attempts", "1", "--retries", "0", "--workers", "2",
+        env={"MY_KEY": key},
+    )  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    assert_no_leak(tmp_path, done, key)
+
+
 def test_every_reading_command_stays_clean(tmp_path: Path) -> None:
     key = secret("key echoed as an answer, then read by status, show and profile")
     (tmp_path / "tasks.jsonl").write_text(
@@ -163,6 +216,11 @@ def test_words_that_are_no_secrets_are_left_alone() -> None:
     text = "EMPTY simulated OPENAI_API_KEY qwen2.5-7b 123456"
     assert redactor.text(text) == text
     assert redactor.data(text.encode()) == text.encode()
+    for placeholder in ("EMPTY", "not-needed", "no-api-key", "your_api_key", "simulated", "unused", "none"):
+        redactor.learn(placeholder)
+    redactor.learn("20261118")
+    text = '{"a":20261118,"b":"not-needed EMPTY none unused"}'
+    assert redactor.text(text) == text
 
 
 def test_at_least_the_known_ways_were_tried() -> None:

@@ -6,13 +6,16 @@ Every answer becomes a rollout or a failure with its class; memory stays bounded
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import json
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +24,9 @@ from aiohttp import web
 
 from rollforge.endpoint import Client, ClientOptions, Model, ModelOptions
 from rollforge.endpoint.proxies import proxy_for
-from rollforge.errors import Failure
+from rollforge.errors import Failure, RollforgeError
 from rollforge.simulate import SimulatedProcess, SimulateOptions, example_tasks
+from rollforge.tasks import hub_client
 
 CHAT: dict[str, Any] = {
     "id": "c1", "object": "chat.completion", "created": 1, "model": "m",
@@ -145,6 +149,37 @@ async def test_a_gzip_bomb_of_small_or_large_pieces_is_cut(piece: int) -> None:
         )
     assert all(isinstance(one, Failure) and one.kind == "oversized" for one in results)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 150 << 10
+
+
+async def test_interim_answers_without_end_are_cut() -> None:
+    """`100 Continue` for ever took 600 MB in 15 s; a few of them before an answer are fine."""
+
+    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        body = json.dumps(CHAT).encode()
+        with contextlib.suppress(ConnectionError):
+            if b"/few/" in head:
+                writer.write(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 3 + b"HTTP/1.1 200 OK\r\n")
+                writer.write(
+                    b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+                )
+            while b"/endless/" in head and not writer.is_closing():
+                writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
+                await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(say, "127.0.0.1", 0) as server:
+        place = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        for path, is_fine in (("few", True), ("endless", False)):
+            options = ClientOptions(base_urls=(f"{place}/{path}/v1",), retries=0, request_timeout_s=60)
+            async with Client(options) as client:
+                model = Model(client, ModelOptions(name="m", api="chat"))
+                if is_fine:
+                    assert (await model.respond({"input": "hi"})).response["status"] == "completed"
+                    continue
+                with pytest.raises(Failure, match="interim answers") as caught:
+                    await model.respond({"input": "hi"})
+                assert caught.value.kind == "transient"
 
 
 async def test_compressed_answers_within_the_limit_are_read() -> None:
@@ -310,3 +345,37 @@ def test_the_name_auto_takes_the_servers_only_model(tmp_path: Path) -> None:
     assert "the server calls its model file.gguf" in json.loads(done.stdout)["notes"]
     row = json.loads((tmp_path / "run" / "rollouts.jsonl").read_text().splitlines()[0])
     assert row["_rf"]["api"] == "chat"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"sha":"' + b"x" * 300_000, "an answer of more than 200,000 bytes"),
+        (b"[" * 100_000, "not an answer of the Hub"),
+        (b'{"sha":"\xff\xfe"}', "not UTF-8"),
+        (b'{"sha":1}', "not an answer of the Hub"),
+    ],
+    ids=["huge", "nested", "bad bytes", "wrong type"],
+)
+def test_a_hub_that_lies_is_named(
+    body: bytes, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Lies(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            with contextlib.suppress(ConnectionError):
+                self.wfile.write(body)
+
+        def log_message(self, *words: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Lies) as hub:
+        threading.Thread(target=hub.serve_forever, daemon=True).start()
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.server_port}")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        monkeypatch.setattr(hub_client, "LARGEST_INFO", 200_000)
+        try:
+            with pytest.raises(RollforgeError, match=message):
+                hub_client.HubClient().info("org/data", "main")
+        finally:
+            hub.shutdown()

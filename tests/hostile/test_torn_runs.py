@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from rollforge.errors import DataError
+from rollforge.rollouts import TaskFields
 from rollforge.simulate import example_tasks
-from rollforge.store import mend_tail
+from rollforge.store import RunFiles, mend_tail
 from rollforge.store.tail import damaged_file
+from rollforge.tasks.file import TaskFile
 
 KILLED_AT_SYNC = """
 import os
@@ -160,3 +163,18 @@ def test_run_files_are_as_private_as_the_umask_asks(tmp_path: Path) -> None:
         path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "run").rglob("*") if path.is_file()
     }
     assert modes and set(modes.values()) == {0o600}, modes
+
+
+@pytest.mark.parametrize(
+    "number", ["18446744073709551616", "9" * 400, "-9223372036854775809", "1e999", "null"]
+)
+def test_a_task_number_that_fits_nowhere_is_a_damaged_tasks_file(tmp_path: Path, number: str) -> None:
+    path = tmp_path / "rollouts_tasks.jsonl"
+    rows = [f'{{"responses_create_params":{{}},"_ng_task_index":{one}}}\n' for one in ("0", number)]
+    path.write_text("".join(rows))
+    assert TaskFile.open(path, count=1).ids.tolist() == [0]
+    with pytest.raises(DataError, match="1 of 2 tasks can be read"):
+        TaskFile.open(path, count=2)
+    fields = TaskFields(RunFiles(tmp_path), path)
+    assert fields.indices() == ([0, 1] if number == "null" else [0])
+    fields.close()

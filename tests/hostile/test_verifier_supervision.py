@@ -5,22 +5,27 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rollforge.errors import Failure
+from rollforge.errors import Failure, UsageError
 from rollforge.records import Response, Task, Verdict
 from rollforge.steps.verify import Verification, VerifyOptions
-from rollforge.steps.verify import source as source_module
+from rollforge.steps.verify import rollout_source as source_module
+from rollforge.store import RunFiles, RunLock
+from rollforge.store.lock import is_held
 from rollforge.store.manifest import Manifest
 from rollforge.verifiers.base import load_verifier
 from rollforge.verifiers.probes import SprinkledProbes
-from rollforge.verifiers.running import pool as pool_module
 from rollforge.verifiers.running import spawner
-from rollforge.verifiers.running.judge import RunningJudge, make_judge
+from rollforge.verifiers.running import worker_pool as pool_module
+from rollforge.verifiers.running.ready_verifier import RunningJudge, make_judge
 from tests.builders import make_rollout, write_rows
 
 SLOW = """
@@ -170,3 +175,62 @@ async def test_follow_notices_a_collector_that_died_on_another_machine(
     summary = await asyncio.wait_for(work, 60)
     assert summary.judged == 5
     assert any("elsewhere.example" in note for note in summary.notes) is not is_reporting
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from rollforge.store import RunLock
+with RunLock(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("killed", ["before", "while following"])
+async def test_follow_notices_at_once_that_the_collector_was_killed_before_the_run_existed(
+    tmp_path: Path, killed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real process holds the lock and gets kill -9; without the mend, `--follow` waits for the deadline of the test."""
+    monkeypatch.setattr(source_module, "APPEAR_SECONDS", 600.0)
+    monkeypatch.setattr(source_module, "RESTART_SECONDS", 0.5)
+    source = source_module.RolloutSource(RunFiles(tmp_path / "run"), is_following=True)
+    collector = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, tmp_path / "run" / "rollouts.lock"], stdout=subprocess.PIPE
+    )
+    assert collector.stdout is not None and collector.stdout.readline() == b"held\n"
+    if killed == "before":
+        collector.kill()
+        collector.wait()
+    waiting = asyncio.create_task(source.await_file())
+    await asyncio.sleep(0.5)
+    if killed != "before":
+        assert not waiting.done()
+        collector.kill()
+        collector.wait()
+    with pytest.raises(UsageError, match="process that was to collect it has ended"):
+        await asyncio.wait_for(waiting, 60)
+
+
+def test_a_look_at_the_lock_refuses_no_writer(tmp_path: Path) -> None:
+    """`--follow` and `status` look at the lock while a collector starts."""
+    path = tmp_path / "rollouts.lock"
+    path.touch()
+    is_over = threading.Event()
+
+    def look() -> None:
+        while not is_over.is_set():
+            is_held(path)
+
+    lookers = [threading.Thread(target=look) for _ in range(2)]
+    for looker in lookers:
+        looker.start()
+    try:
+        for _ in range(100):
+            with RunLock(path):
+                pass
+            path.touch()
+    finally:
+        is_over.set()
+        for looker in lookers:
+            looker.join()

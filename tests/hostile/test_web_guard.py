@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import gzip
+import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
 
 from rollforge.errors import UsageError
+from rollforge.runtime.web_guard import WebGuard
+from rollforge.simulate import SimulatedServer
 from rollforge.steps.serve import VerifierServer
-from rollforge.steps.serve import server as server_module
+from rollforge.steps.serve import verifier_server as server_module
 from rollforge.verifiers.base import load_verifier
-from rollforge.web_guard import WebGuard
 
 BODY = {
     "responses_create_params": {"input": "?"},
@@ -152,9 +157,67 @@ async def test_the_metrics_page_of_prometheus_has_the_same_guard(tmp_path: Path)
         await asyncio.to_thread(sink.close)
 
 
-def test_a_wildcard_address_serves_addresses_and_its_own_name_only() -> None:
-    import socket
+@pytest.mark.parametrize(
+    ("head", "body", "status"),
+    [
+        ("Transfer-Encoding: chunked", b"5\r\nhello\r\n-c\r\n", 400),  # back to the first chunk, for ever
+        ("Transfer-Encoding: chunked", b"1_0\r\n", 400),
+        ("Transfer-Encoding: chunked", b"+5\r\n", 400),
+        ("Transfer-Encoding: chunked", b"f" * 400 + b"\r\n", 400),
+        ("Transfer-Encoding: chunked", b"1" * 70_000, 400),
+        ("Transfer-Encoding: chunked", b"fffffff\r\n", 413),
+        ("Content-Length: " + "9" * 5000, b"", 400),
+        ("Content-Length: -5", b"", 400),
+        ("Host: localhost\r\nHost: evil.example", b"", 400),
+    ],
+)
+async def test_the_simulated_server_refuses_bodies_without_an_honest_size(
+    head: str, body: bytes, status: int
+) -> None:
+    async with SimulatedServer() as server:
+        url = urlsplit(server.base_url)
+        reader, writer = await asyncio.open_connection(url.hostname, url.port)
+        writer.write(f"POST /v1/responses HTTP/1.1\r\n{head}\r\n\r\n".encode() + body)
+        assert (await reader.readline()).split()[1] == str(status).encode()
+        writer.close()
 
+
+async def test_the_simulated_server_bounds_all_chunks_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollforge.simulate.wire._MAX_BODY", 100_000)
+    async with SimulatedServer() as server:
+        url = urlsplit(server.base_url)
+        reader, writer = await asyncio.open_connection(url.hostname, url.port)
+        writer.write(b"POST /v1/responses HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        writer.write((b"400\r\n" + bytes(1024) + b"\r\n") * 100)
+        assert (await reader.readline()).split()[1] == b"413"
+        writer.close()
+
+
+def test_bytes_that_are_no_request_leave_no_traceback_on_stderr() -> None:
+    """`serve-verifier` answers 400 and says nothing."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rollforge", "serve-verifier", "exact", "--port", "0", "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    url = urlsplit(json.loads(process.stdout.readline())["url"])
+    try:
+        for head in (
+            "Content-Length: " + "9" * 400,
+            "X: " + "a" * 200_000,
+            "Host: a\r\nHost: b",
+            "\0: \x1b[2J",
+        ):
+            with socket.create_connection((url.hostname, url.port), timeout=30) as connection:
+                connection.sendall(f"POST /verify HTTP/1.1\r\n{head}\r\n\r\n".encode())
+                with contextlib.suppress(ConnectionResetError):
+                    assert b" 400 " in connection.recv(100)
+    finally:
+        process.terminate()
+        assert "Traceback" not in process.communicate(timeout=30)[1]
+
+
+def test_a_wildcard_address_serves_addresses_and_its_own_name_only() -> None:
     guard = WebGuard(host="0.0.0.0", needs_json=False)
     assert guard.refusal("GET", {"host": "192.0.2.7:8090"}) is None
     assert guard.refusal("GET", {"host": socket.gethostname()}) is None

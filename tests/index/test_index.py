@@ -583,5 +583,5 @@ def test_a_model_call_that_failed_is_told(tmp_path: Path) -> None:
     for row, status in zip(rows, ("completed", "failed", "cancelled", "in_progress"), strict=True):
         row["response"]["status"] = status
     with open_index(write_rows(tmp_path / "rollouts.jsonl", rows)) as index:
-        told = index.table(["finish_reason"]).column(0).to_pylist()
-    assert told == ["stop", "failed", "cancelled", None]
+        output = index.table(["finish_reason"]).column(0).to_pylist()
+    assert output == ["stop", "failed", "cancelled", None]

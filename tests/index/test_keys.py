@@ -1,4 +1,4 @@
-"""Which rows share a key is told part by part; however a file has grown, the answer is that of reading it whole."""
+"""Which rows share a key is decided part by part; however a file has grown, the answer is that of reading it whole."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def test_a_query_may_ask_anything_of_the_tables(index: Index, sql: str, count: i
 
 
 @pytest.mark.parametrize(
-    ("sql", "told", "hint"),
+    ("sql", "expected", "hint"),
     [
         ("select r.rewrd from rollouts r", "no column 'rewrd'; did you mean 'reward'", "columns of rollouts: "),
         ("select rollouts.rewrd from rollouts", "no column 'rewrd'; did you mean 'reward'", "columns of rollouts: "),
@@ -172,11 +172,11 @@ def test_a_query_may_ask_anything_of_the_tables(index: Index, sql: str, count: i
     ],
 )  # fmt: skip
 def test_a_wrong_name_in_a_query_is_told_with_the_right_one(
-    index: Index, sql: str, told: str, hint: str
+    index: Index, sql: str, expected: str, hint: str
 ) -> None:
     with pytest.raises(UsageError) as refused:
         index.select(sql)
-    assert told in str(refused.value) and hint in (refused.value.hint or "")
+    assert expected in str(refused.value) and hint in (refused.value.hint or "")
 
 
 def test_a_dotted_column_without_quotes_is_answered_with_the_quoted_spelling(index: Index) -> None:
@@ -201,15 +201,15 @@ def test_a_wrong_column_in_a_where_never_names_one_of_another_table(index: Index
 
 
 def test_half_a_character_and_endless_nesting_are_told_without_a_traceback(index: Index) -> None:
-    for odd, told in (
+    for odd, output in (
         ("'\ud800' = agent", "not a text in UTF-8"),
         ("0 < " + "1+" * 600 + "1", "nested too deeply"),
     ):
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=output):
             index.table(["task"], where=odd)
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=output):
             index.select(f"select * from rollouts where {odd}")
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=output):
             show_rollouts(index, ShowOptions(sort=odd))
 
 

@@ -103,8 +103,9 @@ def test_a_wrong_pipeline_file_says_what_is_wrong(tmp_path, text, message):
 
 def test_a_pipeline_file_that_cannot_be_read_says_so(tmp_path):
     (tmp_path / "latin.toml").write_bytes(b'[[operator]]\nuse = "d\xe9dupe"\n')
-    with pytest.raises(DataError, match=r"latin\.toml"):
+    with pytest.raises(DataError, match=r"latin\.toml") as refused:
         read_pipeline(tmp_path / "latin.toml")
+    assert "docs/commands/experiences.md" in (refused.value.hint or "")
     with pytest.raises(UsageError, match="directory"):
         read_pipeline(tmp_path)
 

@@ -21,7 +21,7 @@ from rollforge.index import native_reader
 from rollforge.index.build import ByteRange, read_range
 from rollforge.index.schema import Kind
 from rollforge.index.state import Scanned
-from rollforge.native import load_native
+from rollforge.runtime.native import load_native
 
 native = load_native("rollforge.index._rows")
 pytestmark = pytest.mark.skipif(native is None, reason="rollforge was installed without a compiler")

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.builders import Row, make_rollout, write_rows
 
 from rollforge.errors import UsageError
 from rollforge.recipes import RECIPES
 from rollforge.steps.prepare import prepare
+from tests.builders import Row, make_rollout, write_rows
 
 WORDS = ("one", "two two", "three three three", "one  ")
 SHAPES: list[dict[str, Any]] = [

@@ -206,6 +206,15 @@ def test_kto_labels_the_tiers_and_leaves_out_what_lies_between() -> None:
     assert balanced.values["label"].sum() * 2 == len(balanced)
 
 
+@pytest.mark.parametrize(("reward", "label"), [(0.7, True), (0.69, None), (0.41, None), (0.4, False)])
+def test_kto_wants_graded_rewards_from_07_and_does_not_want_those_up_to_04(
+    reward: float, label: bool | None
+) -> None:
+    chosen = select("kto", candidates([0] * 3, [0.95, reward, 0.05]))
+    found = dict(zip(chosen.picks.tolist(), chosen.values["label"].tolist(), strict=True))
+    assert found.get(1) is label and found[0] is True and found[2] is False
+
+
 def test_grpo_drops_groups_without_signal_by_max_minus_min() -> None:
     given = candidates([0, 0, 1, 1, 2], [1.0, 1.0, 0.5, 0.5001, 1.0])
     chosen = select("grpo", given)

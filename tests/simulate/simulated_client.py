@@ -47,14 +47,14 @@ async def send(
     head += "".join(f"{name}: {value}\r\n" for name, value in lines.items()) + "\r\n"
     received = b""
     was_reset = False
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     try:
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(head.encode() + data)
         while piece := await reader.read(65536):
             received += piece
     except ConnectionError:
         was_reset = True
-    else:
+    finally:  # also when a test gives up waiting
         writer.close()
     return parse(received, was_reset)
 

@@ -8,16 +8,16 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from simulated_client import answer_text, ask, chat
 
 from rollforge.records import PARAMS_KEY, Response, Task
 from rollforge.simulate import SimulatedServer, SimulateOptions, example_tasks
 from rollforge.simulate.arithmetic import find_expression, work_out
-from rollforge.simulate.chance import Chance
 from rollforge.simulate.conversation import Ask, SimulatedMessage
-from rollforge.simulate.model import take_turn
+from rollforge.simulate.draws import Chance
+from rollforge.simulate.simulated_model import take_turn
 from rollforge.simulate.tokens import count, count_prompt, prompt_ids, split, token_ids
 from rollforge.verifiers.exact import verify
+from tests.simulate.simulated_client import answer_text, ask, chat
 
 QUESTION = "What is 47 × 83 + 12? Put the final answer in \\boxed{}."
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from simulated_client import answer_text, ask, chat, parse, send
-
 from rollforge.records import Response
 from rollforge.simulate import SimulatedServer, SimulateOptions
+from tests.simulate.simulated_client import answer_text, ask, chat, parse, send
 
 QUESTION = "What is 47 × 83 + 12? Put the final answer in \\boxed{}."
 
@@ -120,7 +119,6 @@ async def test_bad_requests_are_answered_and_never_crash():
         b"\xff\xfe",
         {"model": "simulated"},
         {"input": "hi"},
-        {"model": "simulated", "input": "hi", "stream": True},
         {"model": "simulated", "input": [1]},
         {"model": "simulated", "input": "hi", "temperature": "hot"},
         {"model": "simulated", "input": "hi", "max_output_tokens": 0},

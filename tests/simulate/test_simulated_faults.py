@@ -9,13 +9,13 @@ from collections import Counter
 
 import msgspec
 import pytest
-from simulated_client import answer_text, ask, chat, send
 
 from rollforge.errors import UsageError
 from rollforge.simulate import SimulatedServer, SimulateOptions
 from rollforge.simulate.faults import KINDS, parse_fault
 from rollforge.simulate.service import Service
 from rollforge.simulate.wire import HttpRequest
+from tests.simulate.simulated_client import answer_text, ask, chat, send
 
 QUESTION = "What is 47 × 83 + 12? Put the final answer in \\boxed{}."
 
@@ -308,6 +308,12 @@ async def test_an_error_may_repeat_the_key_it_was_sent():
         {"Origin": "null"},
         {"Sec-Fetch-Site": "cross-site"},
         {"Content-Type": "text/plain"},
+        {"Content-Type": "multipart/form-data; boundary=x"},
+        {"Content-Type": "application/x-www-form-urlencoded", "User-Agent": "Mozilla/5.0 (X11)"},
+        {"Content-Type": "application/json, text/plain"},
+        {"Host": "[::1]evil.example"},
+        {"Host": "localhost:80.evil.example"},
+        {"Host": "evil@localhost"},
     ],
 )
 async def test_a_request_that_a_web_page_sent_is_refused(headers):
@@ -322,6 +328,6 @@ async def test_a_request_that_a_web_page_sent_is_refused(headers):
 
 async def test_a_reply_that_cannot_be_made_closes_the_connection(monkeypatch, caplog):
     async with faulty("endless=1,status=200") as server:
-        monkeypatch.setattr("rollforge.simulate.bodies.endless", lambda megabytes: 1 / 0)
+        monkeypatch.setattr("rollforge.simulate.hostile_bodies.endless", lambda megabytes: 1 / 0)
         raw = await asyncio.wait_for(ask(server, QUESTION), 10)
     assert raw.body == b"" and "ZeroDivisionError" in caplog.text

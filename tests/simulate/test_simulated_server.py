@@ -11,13 +11,13 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
-from simulated_client import ask
 
 from rollforge.errors import UsageError
 from rollforge.records import from_json, to_json
 from rollforge.simulate import SimulatedProcess, SimulatedServer, SimulateOptions
 from rollforge.simulate.service import Service
 from rollforge.simulate.wire import HttpRequest as WireRequest
+from tests.simulate.simulated_client import ask
 
 QUESTION = "What is 47 × 83 + 12?"
 

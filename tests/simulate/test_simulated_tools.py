@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulated_client import ask, send
-
 from rollforge.records import PARAMS_KEY, from_json, to_json
 from rollforge.simulate import SimulatedServer, SimulateOptions, example_tasks
 from rollforge.simulate.needles import run_tool
+from tests.simulate.simulated_client import ask, send
 
 WEATHER = {
     "type": "function",

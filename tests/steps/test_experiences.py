@@ -146,6 +146,6 @@ def test_a_password_in_a_buffers_url_is_refused_before_it_is_written_anywhere(ru
     with pytest.raises(SystemExit) as ended:
         main(["experiences", str(run), "--buffer", "postgresql://me:hidden@db/x"])
     assert ended.value.code == 2
-    told = capsys.readouterr().err
-    assert "PGPASSWORD" in told
-    assert "hidden" not in told
+    output = capsys.readouterr().err
+    assert "PGPASSWORD" in output
+    assert "hidden" not in output

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from rollforge.cli import main
+from rollforge.cli import main, run
+from rollforge.errors import UsageError
 from tests.steps.test_verify_join import rollout, task, write
+
+WORDS = ("--verifier", "exact", "-k", "2")
 
 
 def test_profile_writes_the_files_that_nemo_gym_reads(tmp_path: Path) -> None:
@@ -35,3 +38,46 @@ def test_profile_writes_the_files_that_nemo_gym_reads(tmp_path: Path) -> None:
         0.75 - 12.7062 * 0.25, abs=1e-3
     )
     assert (second["mean/reward"], second["std/reward"]) == (0.0, 0.0), "an unjudged rollout is no zero"
+
+
+@pytest.mark.parametrize("scale", [[], ["--workers", "2"]])
+def test_collect_writes_them_when_asked(
+    scale: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["simulate", "--write-tasks", "tasks.jsonl", "-n", "3"])
+    with pytest.raises(SystemExit) as ended:
+        main(
+            [
+                "collect",
+                "-i",
+                "tasks.jsonl",
+                "-o",
+                "run",
+                "-m",
+                "simulated",
+                *WORDS,
+                "--progress",
+                "none",
+                "--gym-files",
+                *scale,
+            ]
+        )
+    assert not ended.value.code
+    inputs = [
+        json.loads(line) for line in Path("run/rollouts_materialized_inputs.jsonl").read_text().splitlines()
+    ]
+    keys = {(row["_ng_task_index"], row["_ng_rollout_index"]) for row in inputs}
+    assert keys == {(task, sample) for task in range(3) for sample in range(2)}
+    assert len(json.loads(Path("run/rollouts_repeat_level_metrics.json").read_text())) == 2
+
+
+def test_a_shard_alone_cannot_write_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(["simulate", "--write-tasks", "tasks.jsonl", "-n", "3"])
+    words = "collect -i tasks.jsonl -o run -m simulated --shard 0/2 --gym-files"
+    with pytest.raises(UsageError, match="--gym-files needs the whole run") as raised:
+        run(words.split())
+    assert "rollforge profile run --gym-files" in str(raised.value.hint)
+    assert not Path("run").exists()

@@ -112,9 +112,9 @@ def voting_run(path: Path, right: list[object], wrong: list[object]) -> Path:
 def test_majority_is_told_for_every_k_up_to_the_samples_taken(tmp_path: Path) -> None:
     rows = [make_rollout(0, n, float(n % 5 < 2), extracted_answer="ABCCD"[n % 5]) for n in range(60)]
     found = summarize_run(write_rows(tmp_path / "rollouts.jsonl", rows)).at_k
-    told = [found[f"majority@{k}"].value for k in range(1, 61)]
-    assert told[0] == pytest.approx(0.4) and told[-1] == 0  # C is given twice as often as A, B and D
-    assert told[1:] == sorted(told[1:], reverse=True)
+    output = [found[f"majority@{k}"].value for k in range(1, 61)]
+    assert output[0] == pytest.approx(0.4) and output[-1] == 0  # C is given twice as often as A, B and D
+    assert output[1:] == sorted(output[1:], reverse=True)
 
 
 @pytest.mark.parametrize("pair", [(0, 1), (-1, -2), (2, 3), (False, True), ("0", "1"), (2**53, 2**53 + 2)])

@@ -6,9 +6,9 @@ import pytest
 
 from rollforge.buffer import open_buffer
 from rollforge.experience import RowSource
-from rollforge.loop import run_async
 from rollforge.metrics import StepFold
 from rollforge.operators.chain import Pipeline, pipeline_from_config
+from rollforge.runtime.event_loop import run_async
 from rollforge.simulate import SimulatedProcess, SimulateOptions
 from rollforge.sinks.base import SinkOptions, open_sinks
 from rollforge.sinks.jsonl import read_metrics

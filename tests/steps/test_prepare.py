@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from rollforge.exporters.trl import TrlExporter
 from rollforge.recipes import RECIPES
 from rollforge.steps.prepare import prepare, prepare_again, read_manifest, trace
 from rollforge.steps.prepare.settings import SETTING_NAMES
-from rollforge.steps.prepare.write import ContractBroken
+from rollforge.steps.prepare.write_rows import ContractBroken
+from rollforge.testing import Shape, healthy_run
 from tests.builders import Row, make_rollout, write_rows
 from tests.prepare_runs import TOOL, call, mixed_run, read_lines, reasoning, result, text, with_output
 
@@ -78,7 +80,12 @@ def test_the_same_bytes_come_from_the_same_options_and_from_the_manifest(run: Pa
     first = prepare("dpo", run, out=tmp_path / "a", **options)
     prepare("dpo", run, out=tmp_path / "b", **options)
     prepare_again(tmp_path / "a" / "manifest.json", out=tmp_path / "c")
-    for name in [file.path for file in first.files] + ["manifest.json", "README.md", "lineage.parquet"]:
+    for name in [file.path for file in first.files] + [
+        "manifest.json",
+        "README.md",
+        "lineage.parquet",
+        "fates.parquet",
+    ]:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "c" / name).read_bytes()
     other = prepare("dpo", run, out=tmp_path / "d", **options | {"seed": 6})
@@ -181,6 +188,7 @@ def test_unjudged_and_truncated_rollouts_are_counted_and_left_out(tmp_path: Path
 def test_a_dry_run_counts_at_several_thresholds_and_writes_nothing(run: Path, tmp_path: Path) -> None:
     made = prepare("sft", run, to="trl", dry_run=True, min_reward=0.5)
     counts = {row["min_reward"]: row["examples"] for row in made.outlook}
+    assert list(counts) == sorted(counts, reverse=True), "the strictest first"
     assert made.dry_run and counts[0.0] == 144 and counts[0.5] == made.counts["rollouts"]["kept"]
     assert list(tmp_path.iterdir()) == []
 
@@ -358,8 +366,8 @@ def test_untidy_rollouts_have_a_policy_and_a_count(name: str, situation: str, tm
         rows[1]["response"]["output"] = [reasoning("only a thought"), text("  ")]
     run = small_run(tmp_path / "run", rows)
     made = prepare("sft", run, to=name, out=tmp_path / "data")
-    told = json.dumps([made.counts["rollouts"], made.untidy])
-    assert "ends in" in told or "empty" in told or "alternate" in told
+    output = json.dumps([made.counts["rollouts"], made.untidy])
+    assert "ends in" in output or "empty" in output or "alternate" in output
     refused = prepare("sft", run, to=name, out=tmp_path / "strict", untidy="refuse")
     assert refused.counts["examples"]["written"] == 1
 
@@ -545,3 +553,19 @@ def test_a_file_in_which_no_row_has_a_reward_is_refused_with_the_reason(recipe: 
     small_run(tmp_path / "run", [{"id": number, "text": "hello"} for number in range(5)])
     with pytest.raises(UsageError, match="5 unjudged"):
         prepare(recipe, tmp_path / "run", to="chat", out=tmp_path / "data")
+
+
+@pytest.mark.parametrize("recipe", ["sft", "dpo", "kto", "rm", "grpo", "ppo"])
+def test_the_fates_of_rollouts_add_up_to_the_counts_of_the_manifest(tmp_path: Path, recipe: str) -> None:
+    import pyarrow.parquet as pq
+
+    run = tmp_path / "run"
+    healthy_run(Shape(tasks=40, samples=4), seed=2).write(run)
+    made = prepare(
+        recipe, run, to="chat" if recipe in ("sft", "dpo", "kto") else "trl", out=tmp_path / "out", limit=10
+    )
+    fates = Counter(pq.read_table(tmp_path / "out" / "fates.parquet").column("fate").to_pylist())
+    counted = {
+        name: count for name, count in made.counts.rollouts.items() if name not in ("in", "kept") and count
+    }
+    assert dict(fates) == counted

@@ -95,3 +95,10 @@ def test_a_folder_without_a_run_is_refused(run: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="a folder without a run"):
         prepare("sft", run, to="chat", out=tmp_path / "data", decontaminate=(str(tmp_path / "empty"),))
+
+
+def test_a_damaged_line_is_refused_because_its_prompt_would_leak(run: Path, tmp_path: Path) -> None:
+    source = plain(tmp_path)
+    source.write_bytes(source.read_bytes() + b'{"prompt": "torn\n')
+    with pytest.raises(UsageError, match="line 2 cannot be read"):
+        prepare("sft", run, to="chat", out=tmp_path / "data", decontaminate=(str(source),))

@@ -168,8 +168,8 @@ def test_under_a_condition_the_sample_is_the_first_rollout_it_keeps(tmp_path: Pa
             profile = profile_index(index, ProfileOptions(where=where))
             write_profile(profile, index, where=where)
         found = [json.loads(line) for line in (tmp_path / "rollouts_reward_profiling.jsonl").open()]
-        told = [row["sample"]["responses_create_params"]["input"][0]["content"] for row in found]
-        assert told == [f"q{task} as asked {n}" for task, n in enumerate(asked)]
+        output = [row["sample"]["responses_create_params"]["input"][0]["content"] for row in found]
+        assert output == [f"q{task} as asked {n}" for task, n in enumerate(asked)]
 
 
 def test_bands_signal_and_histograms(tmp_path: Path) -> None:
@@ -208,6 +208,16 @@ def test_bands_signal_and_histograms(tmp_path: Path) -> None:
         0.5
     )
     assert [look.task for look in summary.look["solved_once"]] == [1]
+
+
+def test_a_reward_at_the_threshold_solves_its_task_everywhere_in_the_summary(tmp_path: Path) -> None:
+    rows = [make_rollout(t, n, 0.5 if t == n else 0.25) for t in range(3) for n in range(3)]
+    path = write_rows(tmp_path / "r.jsonl", rows)
+    summary = profile_run(path, options=ProfileOptions(threshold=0.5)).summary
+    assert summary.bands == {"never solved": 0, "hard": 0, "mixed": 3, "easy": 0, "always solved": 0}
+    assert summary.tokens_per_success == 9 * 20 / 3
+    assert sorted(look.task for look in summary.look["solved_once"]) == [0, 1, 2]
+    assert not summary.look.get("never_solved_long")
 
 
 def test_tolerance_decides_what_counts_as_the_same_reward(tmp_path: Path) -> None:
@@ -333,7 +343,7 @@ def test_the_number_of_readers_does_not_change_the_profile(
         for rollout in range(3)
     ]
     path = write_rows(tmp_path / "rollouts.jsonl", rows)
-    monkeypatch.setattr("rollforge.steps.profile.write.SLICE", 4)
+    monkeypatch.setattr("rollforge.steps.profile.profile_files.SLICE", 4)
     found = []
     for workers in (1, 2, 5):
         with open_index(path, workers=workers) as index:
@@ -348,7 +358,7 @@ def test_text_that_ends_while_it_is_written_leaves_the_old_profile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     path = write_rows(tmp_path / "rollouts.jsonl", [make_rollout(task, 0) for task in range(20)])
-    monkeypatch.setattr("rollforge.steps.profile.write.SLICE", 4)
+    monkeypatch.setattr("rollforge.steps.profile.profile_files.SLICE", 4)
     with open_index(path, workers=workers) as index:
         files = write_profile(profile_index(index), index)
         before = Path(files["tasks"]).read_bytes()

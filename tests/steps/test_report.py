@@ -6,13 +6,15 @@ import html
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import rollforge as rf
+from rollforge.assembly.reports import write_report
 from rollforge.errors import UsageError
-from rollforge.reports import write_report
 from rollforge.testing import Shape, healthy_run
 from tests.builders import make_rollout, write_rows
 from tests.hostile_texts import TEXTS
@@ -148,3 +150,15 @@ def test_mistakes_are_said_in_words(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not a run"):
         write_report([run, tmp_path / "sft"], tmp_path / "r.html")
     assert not (tmp_path / "r.html").exists()
+
+
+def test_a_verifier_that_judged_nothing_does_not_keep_a_run_from_its_report(tmp_path: Path) -> None:
+    tasks = tmp_path / "tasks.jsonl"
+    for words in (
+        ["simulate", "--write-tasks", str(tasks), "-n", "6"],
+        ["collect", "-i", str(tasks), "-o", str(tmp_path / "run"), "-m", "simulated", "--verifier", "exact", "--progress", "none"],
+        ["verify", str(tmp_path / "run"), "--verifier", "regex"],
+    ):  # fmt: skip
+        subprocess.run([sys.executable, "-m", "rollforge", *words], capture_output=True, check=False)
+    assert (tmp_path / "run" / "rollouts_verdicts.jsonl").exists()
+    assert write_report([tmp_path / "run"], tmp_path / "report.html").kind == "run"

@@ -15,8 +15,8 @@ from rollforge.steps.collect import Collection, CollectOptions
 from rollforge.steps.prepare import prepare
 from rollforge.steps.validate import FileReport, ValidateOptions, validate_files
 from rollforge.steps.validate.params import PARAMS
-from rollforge.steps.validate.tools import HOSTED_TOOLS
-from rollforge.tasks import BadRow, PromptTemplate, read_lines, to_task_row
+from rollforge.steps.validate.tool_checks import HOSTED_TOOLS
+from rollforge.tasks import BadRow, FieldMap, PromptTemplate, read_lines, to_task_row
 from rollforge.verifiers import VERIFIERS
 from rollforge.verifiers.base import load_verifier
 from tests.builders import Row, make_rollout, write_rows
@@ -260,8 +260,11 @@ def test_what_most_readers_refuse_is_called_what_it_is(
 
 
 def test_a_byte_order_mark_is_called_what_it_is(tmp_path: Path) -> None:
-    line = b'\xef\xbb\xbf{"responses_create_params": {"input": "a"}}'
-    (problem,) = validate_files([write_rows(tmp_path / "t.jsonl", [line])]).files[0].bad
+    task = b'\xef\xbb\xbf{"responses_create_params": {"input": "a"}}'
+    report = validate_files([write_rows(tmp_path / "t.jsonl", [task])]).files[0]
+    assert "byte order mark" in report.warnings[0].text and not report.bad, "collect accepts it"
+    rollout = b"\xef\xbb\xbf" + json.dumps(make_rollout(0, 0)).encode()
+    (problem,) = validate_files([write_rows(tmp_path / "r.jsonl", [rollout])]).files[0].bad
     assert "byte order mark" in problem.text
 
 
@@ -820,12 +823,36 @@ def test_a_template_makes_the_prompts_that_are_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("rows.json", b'[\n  {"prompt": "a"},\n {"prompt": "b", "x": NaN}, {"prompt": ""}\n]'),
+        ("rows.csv", b"prompt,x\na,1\nb,2\n,3\n"),
+    ],
+)
+def test_the_rows_of_other_containers_are_checked_and_fixed_as_lines_are(
+    tmp_path: Path, name: str, data: bytes
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    report = validate_files([tmp_path / name], ValidateOptions(fix=True))
+    [file] = report.files
+    assert not report.ok and 3 in {one.line for one in file.bad}
+    assert file.fixed is not None
+    clean = [json.loads(line)["prompt"] for line in Path(file.fixed).read_text().splitlines()]
+    assert clean[0] == "a" and "" not in clean
+
+
+def test_a_map_is_applied_before_a_row_is_checked(tmp_path: Path) -> None:
+    rows = [{"question": "q", "answer": "x #### 4"}, {"question": "q2", "answer": "none"}]
+    path = write_rows(tmp_path / "t.jsonl", rows)
+    mapping = FieldMap.parse(['prompt=question,expected_answer="answer|after:####"'])
+    [file] = validate_files([path], ValidateOptions(mapping=mapping, needs=("expected_answer",))).files
+    assert [(one.line, one.path) for one in file.bad] == [(2, "answer")]
+
+
+@pytest.mark.parametrize(
     ("name", "data", "words"),
     [
-        ("rows.json", b'[\n  {"prompt": "a"}\n]', "one JSON array"),
-        ("rows.jsonl", b'[{"prompt": "a"}]', "one JSON array"),
         ("rows.json", b'{\n  "prompt": "a"\n}', "several lines"),
-        ("rows.csv", b"prompt,answer\nwhy?,42\n", "a CSV table"),
         ("rows.xlsx", b"PK\x03\x04\x00\x00", "zip archive"),
         ("rows.png", b"\x89PNG\r\n\x1a\n\x00\x00", "a PNG image"),
         ("rows.bin", b"ab\x00\x01cd", "a binary file"),

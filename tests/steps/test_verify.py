@@ -216,7 +216,7 @@ def test_a_sample_is_the_same_every_time_and_has_the_size_asked_for(run: Path, t
 
 @pytest.mark.parametrize("sample", ["0", "0%", "-3", "150%", "many", "%"])
 def test_a_sample_that_is_none_is_refused(run: Path, tmp_path: Path, sample: str) -> None:
-    with pytest.raises(UsageError, match="no sample"):
+    with pytest.raises(UsageError, match="neither a count nor a share"):
         verify(run, verifier(tmp_path / "equal.py"), sample=sample)
 
 

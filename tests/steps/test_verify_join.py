@@ -75,10 +75,62 @@ def test_equal_rows_are_one_task_and_an_unknown_prompt_keeps_the_rows_own_fields
     assert (len(fields.joined_by_prompt), len(fields.without_task)) == (1, 1)
 
 
+def test_a_task_file_in_another_order_is_joined_by_prompt_although_the_rollouts_are_numbered(
+    tmp_path: Path, tasks: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [rollout(f"What is {n} + 1?", str(n + 1), _ng_task_index=n, _ng_rollout_index=0) for n in range(6)]
+    run = write(tmp_path / "rollouts.jsonl", rows)
+    lines = tasks.read_text().splitlines(keepends=True)
+    tasks.write_text("".join(lines[:2] + lines[3:] + lines[2:3]))
+    code, summary, _ = verify(run, tasks, capsys)
+    assert code == 0
+    assert any(
+        "in another order than _ng_task_index says: 4 rollouts were joined" in note
+        for note in summary["notes"]
+    )
+    verdicts = [json.loads(line) for line in (tmp_path / "rollouts_verdicts.jsonl").read_text().splitlines()]
+    assert [row["reward"] for row in verdicts] == [1.0] * 6
+
+
+def test_a_task_row_that_is_numbered_is_joined_by_number_in_any_order(tmp_path: Path) -> None:
+    rows = [rollout("Pick one.", "A", _ng_task_index=1, _ng_rollout_index=0)]
+    run = write(tmp_path / "rollouts.jsonl", rows)
+    numbered = [
+        {**task("Pick one.", "A"), "_ng_task_index": 1},
+        {**task("Pick one.", "B"), "_ng_task_index": 0},
+    ]
+    fields = TaskFields(RunFiles(str(run)), write(tmp_path / "tasks.jsonl", numbered))
+    assert [fields.of(whole)["expected_answer"] for whole in RolloutReader(run)] == ["A"]
+    assert fields.notes() == []
+
+
+def test_rollouts_without_number_and_prompt_are_refused_by_what_they_lack(
+    tmp_path: Path, tasks: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = rollout("", "1")
+    del row["responses_create_params"]
+    run = write(tmp_path / "rollouts.jsonl", [row])
+    code, _, said = verify(run, tasks, capsys)
+    assert code == 2
+    assert "has no _ng_task_index" in said
+    assert "has no task with its prompt" in said
+
+
+def test_task_rows_for_a_prompt_template_are_joined_by_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = write(
+        tmp_path / "bare.jsonl", [{"question": f"{n} + 1", "expected_answer": str(n + 1)} for n in range(3)]
+    )
+    rows = [rollout(f"What is {n} + 1?", str(n + 1), _ng_task_index=n, _ng_rollout_index=0) for n in (2, 0)]
+    code, summary, _ = verify(write(tmp_path / "rollouts.jsonl", rows), bare, capsys)
+    assert (code, summary["counts"]["judged"]) == (0, 2)
+
+
 def test_numbered_rows_are_joined_by_number_and_another_prompt_is_noted(tmp_path: Path, tasks: Path) -> None:
     rows = [
         rollout("What is 4 + 1?", "5", _ng_task_index=4, _ng_rollout_index=0),
-        rollout("What is 0 + 1?", "1", _ng_task_index=2, _ng_rollout_index=0),
+        rollout("What is it?", "1", _ng_task_index=2, _ng_rollout_index=0),
     ]
     run = write(tmp_path / "rollouts.jsonl", rows)
     fields = TaskFields(RunFiles(str(run)), tasks)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.feather as feather
 import pyarrow.parquet as parquet
 import pytest
 
@@ -17,6 +18,7 @@ from rollforge.records import from_json, to_json
 from rollforge.tasks import BadRow, PromptTemplate, read_lines, to_task_row
 
 ROWS = [{"prompt": f"question {number}", "expected_answer": str(number)} for number in range(5)]
+TABLE = pa.Table.from_pylist(ROWS)
 LINES = b"".join(to_json(row) + b"\n" for row in ROWS)
 
 
@@ -37,6 +39,20 @@ def write(path: Path, kind: str) -> Path:
             path.write_bytes(zstd(LINES))
         case "parquet":
             parquet.write_table(pa.Table.from_pylist(ROWS), path)
+        case "arrow":
+            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, TABLE.schema) as writer:
+                writer.write_table(TABLE)
+        case "arrow stream":
+            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, TABLE.schema) as writer:
+                writer.write_table(TABLE)
+        case "feather":
+            feather.write_feather(TABLE, str(path))
+        case "array":
+            path.write_text(json.dumps(ROWS))
+        case "array over lines":
+            path.write_text("\n " + json.dumps(ROWS, indent=2) + "\n")
+        case "array, gzip":
+            path.write_bytes(gzip.compress(json.dumps(ROWS, indent=1).encode()))
         case "bom":
             path.write_bytes(b"\xef\xbb\xbf" + LINES)
         case "crlf":
@@ -51,11 +67,89 @@ def write(path: Path, kind: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    "kind", ["plain", "gzip", "zstd", "parquet", "bom", "crlf", "blank lines", "no last newline"]
+    "kind",
+    [
+        *("plain", "gzip", "zstd", "parquet", "arrow", "arrow stream", "feather"),
+        *("array", "array over lines", "array, gzip", "bom", "crlf", "blank lines", "no last newline"),
+    ],
 )
 def test_the_rows_are_the_same_whatever_holds_them(tmp_path: Path, kind: str) -> None:
     path = write(tmp_path / "tasks.data", kind)
     assert [from_json(line) for _, line in read_lines(path)] == ROWS
+
+
+CSV = 'prompt,expected_answer,note\n"a ""quoted"", text",42,\n"two\nlines",7,x\n'
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.tsv"])
+def test_a_csv_table_is_a_task_file_and_an_empty_cell_is_missing(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    data = (CSV.replace(",42,", "\t42\t").replace(",7,", "\t7\t") if name == "t.tsv" else CSV).encode()
+    data = (
+        data.replace(b"prompt,expected_answer,note", b"prompt\texpected_answer\tnote")
+        if name == "t.tsv"
+        else data
+    )
+    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else b"\xef\xbb\xbf" + data)
+    assert [from_json(line) for _, line in read_lines(path)] == [
+        {"prompt": 'a "quoted", text', "expected_answer": "42"},
+        {"prompt": "two\nlines", "expected_answer": "7", "note": "x"},
+    ]
+
+
+def test_cells_of_messages_are_json(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text('messages,prompt\n"[{""role"": ""user"", ""content"": ""x""}]","[1] is a text"\n')
+    ((_, line),) = read_lines(path)
+    assert from_json(line) == {"messages": [{"role": "user", "content": "x"}], "prompt": "[1] is a text"}
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b"a,a\n1,2\n", "no header"),
+        (b"a,b\n1,2,3\n", "t.csv:2: 3 cells"),
+        (b"a,b\n1,\xff\n", "not UTF-8"),
+        (b'a,b\n"1,2\n', "t.csv:"),
+        (b"messages\n[1\n", "not JSON"),
+    ],
+)
+def test_a_table_that_cannot_be_read_says_where(tmp_path: Path, data: bytes, what: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=what):
+        list(read_lines(path))
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b'[{"prompt": "a"}', "after element 1"),
+        (b'[{"prompt": "a"}, {"pro', "after element 1"),
+        (b'[{"prompt": "a"}]\n[{"prompt": "b"}]', "more text"),
+    ],
+)
+def test_an_array_that_was_cut_or_goes_on_is_refused(tmp_path: Path, data: bytes, what: str) -> None:
+    path = tmp_path / "t.json"
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=what):
+        list(read_lines(path))
+
+
+def test_elements_longer_than_a_chunk_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollforge.tasks.containers.ARRAY_CHUNK", 16)
+    rows = [{"prompt": "x" * size, "n": [1, {"a": "]}"}]} for size in (1, 100, 3, 1000, 0)]
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(rows, indent=1))
+    assert [from_json(line) for _, line in read_lines(path)] == rows
+
+
+@pytest.mark.parametrize("size", [8, 100, 400])
+def test_an_arrow_file_that_was_cut_is_said_to_be_damaged(tmp_path: Path, size: int) -> None:
+    path = write(tmp_path / "tasks.arrow", "arrow")
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(DataError, match="damaged"):
+        list(read_lines(path))
 
 
 @pytest.mark.parametrize("size", [4, 100, 700])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -248,3 +251,43 @@ def test_every_card_of_trl_runs_as_printed_with_a_template_without_generation_ma
         "it is" in text and "earlier" not in text and "hello" not in text
         for text in seen["sft-trl"]["trained"]
     )
+
+
+@pytest.mark.parametrize("exporter", ["openrlhf", "axolotl", "llama-factory"])
+def test_the_lines_of_a_card_load_every_row_as_printed(exporter: str, tmp_path: Path) -> None:
+    """The trainer's own parser, config and loader, up to the first batch."""
+    rows = [
+        make_rollout(task, k, float(k), text=f"answer {k}", expected_answer=str(task))
+        for task in range(4)
+        for k in range(2)
+    ]
+    run = write_rows(tmp_path / "run" / "rollouts.jsonl", rows).parent
+    recipes = {
+        **WANTED,
+        "llama-factory": ("sft", "dpo", "kto", "rm"),
+        "openrlhf": ("sft", "dpo", "rm", "ppo", "grpo"),
+    }
+    wanted = {}
+    for recipe in recipes[exporter]:
+        out = tmp_path / "made" / f"{recipe}-{exporter}"
+        prepare(recipe, run, to=exporter, out=out)
+        wanted[out.name] = len(read_lines(out / "train.jsonl"))
+    assert seen_by("run_card_commands.py", tmp_path / "made", exporter) == wanted
+
+
+def test_the_command_of_a_verl_card_is_one_that_verl_accepts(tmp_path: Path) -> None:
+    """The shell line as printed, up to the point where training would need a GPU: verl resolves its config and stops."""
+    rows = [make_rollout(task, k, float(k), expected_answer=str(task)) for task in range(4) for k in range(2)]
+    run = write_rows(tmp_path / "run" / "rollouts.jsonl", rows).parent
+    out = tmp_path / "made"
+    prepare("grpo", run, to="verl", out=out)
+    card = (out / "README.md").read_text(encoding="utf-8")
+    found = re.search(r"```sh\n(python -m verl\.trainer\.main_ppo.*?)```", card, re.DOTALL)
+    assert found, "the card has a command"
+    places = f"{PYTHON.parent}:{Path(sys.executable).parent}:/usr/bin:/bin"
+    done = subprocess.run(
+        ["/bin/sh", "-c", found[1].rstrip() + " --cfg job"], cwd=out, env=os.environ | {"PATH": places},
+        capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "train_files: train.parquet" in done.stdout and "prompt_key: prompt" in done.stdout

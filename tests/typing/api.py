@@ -13,6 +13,7 @@ from rollforge.agents.base import Preparation, Trajectory
 from rollforge.buffer import Batch, Experience, open_buffer
 from rollforge.metrics import StepFold, TrainerBatch, trainer_metrics
 from rollforge.operators.chain import pipeline_from_config
+from rollforge.rewards import reward
 from rollforge.simulate import SimulatedProcess, SimulatedServer, SimulateOptions
 from rollforge.sinks.base import SinkOptions, open_sinks
 from rollforge.steps.check import check_run
@@ -46,12 +47,49 @@ def collect_and_read() -> None:
     assert_type(report.ok, bool)
     assert_type(int(report.exit_code), int)
     assert_type([finding.text for finding in report.findings], list[str])
+    assert_type(run.metrics()["reward"].n, int)
+    assert_type(run.outcome.ok, bool)
+    assert_type(len(run.rollouts.where("reward > 0").select("task")), int)
+    for one in run.failures:
+        assert_type(one, dict[str, object])
+    run.query("select 1").to_pylist()
+    run.show(suspicious=True, limit=3)
+    assert_type(run.verify("exact", verify_timeout="10s", failed_only=True).judged, int)
+    run.experiences(out="experiences.jsonl", step_size=8)
     run.profile().tasks.to_pandas()
     run.prepare("dpo", to="trl", out="data/dpo", min_gap=0.3)
     run.status()
     for row in rf.open_run(["runs/a", "runs/b"]):
         assert_type(row, dict[str, Any])
     assert_type(rf.__version__, str)
+
+
+def keywords() -> None:
+    """Keywords of the command line; a wrong name or type is an error of the type checker."""
+    rf.collect(
+        [{"prompt": "2+2?"}], model="m", out="runs/a", k=8, temperature=0.7, deadline="8h", strict=True
+    )
+    rf.collect(iter([{}]), model="m", out="runs/a", temprature=0.7)  # type: ignore[call-arg]
+    rf.collect([{}], model="m", out="runs/a", attempts="three")  # type: ignore[arg-type]
+    rf.open_run("runs/a").prepare("dpo", to="trl", out="data", min_gapp=1)  # type: ignore[call-arg]
+    result = rf.evaluate({"sums": "sums.jsonl"}, model="m", k=4, verifier={"sums": "math"}, temperature=0.0)
+    assert_type(result.run, rf.Run)
+    assert_type(result["sums"].tasks, int)
+    benched = rf.bench("sums.jsonl", models=["base=a", "trained=b"], require=["trained > base"])
+    assert_type(benched["base"].run, rf.Run)
+
+
+async def awaited() -> None:
+    """The async forms return what the sync ones return."""
+    assert_type(await rf.collect_async("tasks.jsonl", model="m", out="runs/a"), rf.Run)
+    assert_type((await rf.evaluate_async("a.jsonl", model="m")).run, rf.Run)
+    await rf.open_run("runs/a").verify_async("exact")
+
+
+def rewards() -> None:
+    """A verifier as a trainer's reward."""
+    assert_type(reward("math")(prompts=["q"], completions=["a"], expected_answer=["a"]), list[float | None])
+    reward.from_dataset("data/grpo", on_change="warn", timeout_s=5)
 
 
 def judge(verdict: rf.Verdict) -> float | None:

@@ -78,5 +78,5 @@ def nonce_of(request: dict[str, Any]) -> str:
 
 
 def in_fence(label: str) -> Script:
-    """A judge that does as it is told: the label in the fence."""
+    """A judge that obeys: the label in the fence."""
     return lambda request: f"Because.\n\n```verdict-{nonce_of(request)}\n{label}\n```"

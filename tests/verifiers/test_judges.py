@@ -12,9 +12,9 @@ from rollforge.errors import Failure, UsageError
 from rollforge.records import Response, Task
 from rollforge.verifiers import equivalence_judge, judge
 from rollforge.verifiers.base import load_verifier
-from rollforge.verifiers.equivalence import DIFFERENT, EQUAL
-from rollforge.verifiers.judge_model import as_data, fenced, new_nonce
-from rollforge.verifiers.running.judge import make_judge
+from rollforge.verifiers.building_blocks.equivalence import DIFFERENT, EQUAL
+from rollforge.verifiers.building_blocks.judge_model import as_data, fenced, new_nonce
+from rollforge.verifiers.running.ready_verifier import make_judge
 from tests.verifiers.judge_server import JudgeServer, in_fence, judge_server, nonce_of
 
 

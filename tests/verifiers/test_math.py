@@ -8,10 +8,10 @@ import pytest
 from rollforge.errors import Failure, UsageError
 from rollforge.records import Response, Task
 from rollforge.verifiers.base import load_verifier
-from rollforge.verifiers.equivalence import DIFFERENT, EQUAL
-from rollforge.verifiers.judge_model import JudgeOptions
+from rollforge.verifiers.building_blocks.equivalence import DIFFERENT, EQUAL
+from rollforge.verifiers.building_blocks.judge_model import JudgeOptions
 from rollforge.verifiers.math import Math, MathOptions, without_delimiters
-from rollforge.verifiers.running.judge import make_judge
+from rollforge.verifiers.running.ready_verifier import make_judge
 from tests.verifiers.judge_server import in_fence, judge_server
 
 Judged = Callable[..., Any]

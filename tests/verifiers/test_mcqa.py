@@ -12,7 +12,7 @@ from rollforge.errors import Failure
 from rollforge.records import Response, Task
 from rollforge.verifiers.base import load_verifier
 from rollforge.verifiers.mcqa import Mcqa, McqaOptions
-from rollforge.verifiers.running.judge import make_judge
+from rollforge.verifiers.running.ready_verifier import make_judge
 from tests.verifiers.conftest import make_response
 
 OPTIONS = [{"A": "Circle"}, {"B": "Square"}, {"C": "red square"}, {"D": None}]

@@ -15,9 +15,9 @@ from rollforge.records import Response, Task
 from rollforge.simulate.tasks import example_tasks
 from rollforge.verifiers.base import load_verifier
 from rollforge.verifiers.probes import Probe, Prober, ProbeReport, SprinkledProbes, wilson
-from rollforge.verifiers.probes.answers import gold_of, renderings, respaced
+from rollforge.verifiers.probes.known_answers import gold_of, renderings, respaced
 from rollforge.verifiers.probes.report import finding_of
-from rollforge.verifiers.running.judge import make_judge
+from rollforge.verifiers.running.ready_verifier import make_judge
 
 
 def sums(count: int = 80) -> list[tuple[Task, Response | None]]:

@@ -18,8 +18,8 @@ from rollforge.errors import Failure, UsageError
 from rollforge.records import JsonObject, Response, Task, Verdict
 from rollforge.verifiers.base import load_verifier
 from rollforge.verifiers.running.answer_keys import AnswerKeys, answer_bytes
-from rollforge.verifiers.running.cache import VerdictCache
-from rollforge.verifiers.running.judge import make_judge
+from rollforge.verifiers.running.ready_verifier import make_judge
+from rollforge.verifiers.running.verdict_cache import VerdictCache
 
 
 def answer(text: str, **more: Any) -> Response:
@@ -316,7 +316,7 @@ from rollforge.errors import Failure
 from rollforge.records import Response, Task
 from rollforge.verifiers.running import in_loop
 from rollforge.verifiers.base import load_verifier
-from rollforge.verifiers.running.judge import make_judge
+from rollforge.verifiers.running.ready_verifier import make_judge
 in_loop.GRACE = 0.1
 async def main():
     judge = make_judge(load_verifier({str(path)!r}), timeout=0.05)

@@ -18,8 +18,8 @@ import pytest
 from rollforge.errors import Failure, UsageError
 from rollforge.records import Response, Task, Verdict
 from rollforge.verifiers.base import load_verifier
-from rollforge.verifiers.running.judge import RunningJudge, make_judge
-from rollforge.verifiers.running.pool import idle_cores, usable_cores
+from rollforge.verifiers.running.cores import idle_cores, usable_cores
+from rollforge.verifiers.running.ready_verifier import RunningJudge, make_judge
 
 HOSTILE = """
 import ctypes, mmap, os, sys, time
@@ -288,7 +288,7 @@ async def test_auto_adds_workers_while_verdicts_wait_and_cores_are_idle(
     path.write_text(
         "import os, time\ndef verify(t, r):\n    time.sleep(0.1)\n    return {'reward': 1, 'pid': os.getpid()}\n"
     )
-    monkeypatch.setattr("rollforge.verifiers.running.pool.idle_cores", lambda: itertools.repeat(1.0))
+    monkeypatch.setattr("rollforge.verifiers.running.worker_pool.idle_cores", lambda: itertools.repeat(1.0))
     judge = make_judge(load_verifier(f"{path}:verify"), workers="auto", timeout=20)
     await judge.start()
     try:
@@ -341,7 +341,7 @@ def test_workers_die_with_their_parent_even_in_an_endless_loop(tmp_path: Path, h
             import asyncio, os, sys
             from rollforge.records import Response, Task
             from rollforge.verifiers.base import load_verifier
-            from rollforge.verifiers.running.judge import make_judge
+            from rollforge.verifiers.running.ready_verifier import make_judge
 
             async def main():
                 judge = make_judge(load_verifier({hostile!r}), workers=1, timeout=100)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +17,15 @@ from aiohttp.test_utils import TestServer
 import rollforge as rf
 from rollforge.errors import UsageError
 from rollforge.index import open_index
+from rollforge.review.suspicion import ROWS_WITH_TWINS, score_sql
+from rollforge.steps.metrics import differing_tasks
 from rollforge.testing import Shape, healthy_run
+from rollforge.text_safety.visible import visible
 from rollforge.view import ViewOptions, make_app
-from rollforge.view.book import Book
+from rollforge.view.book import MOST_ROWS, Book
 from rollforge.view.guard import Guard
+from rollforge.view.opened import MOST_FIRST, PIECE
+from rollforge.view.suspects import PointedLocation, PointingFinding
 from tests.builders import make_rollout, write_rows
 
 TOKEN = "a-token-for-tests"
@@ -126,6 +134,22 @@ async def test_lists_are_those_of_the_index(site: tuple[ClientSession, str], run
 
 
 @pytest.mark.parametrize(
+    ("where", "sort"),
+    [("", ""), ("finish_reason = 'stop' and \"reward\" = 0", "output_tokens desc"), ("reward = 7", "task")],
+)
+async def test_the_command_beside_a_list_prints_the_same_rollouts(
+    site: tuple[ClientSession, str], where: str, sort: str
+) -> None:
+    page = await get(site, "rollouts", run=0, where=where, sort=sort, columns="task,rollout", count=MOST_ROWS)
+    line = page["command"].replace("rollforge", f"{sys.executable} -m rollforge", 1) + " --json"
+    shell = await asyncio.create_subprocess_shell(line, stdout=asyncio.subprocess.PIPE)
+    printed, _ = await shell.communicate()
+    shown = [(one["task"], one["rollout"]) for one in json.loads(printed)["rollouts"]]
+    assert shown == [(task, rollout) for _, task, rollout in page["rows"]]
+    assert len(shown) == page["total"]
+
+
+@pytest.mark.parametrize(
     "query",
     [
         {"where": "reward = (select 1 from read_csv('/etc/passwd'))"},
@@ -175,6 +199,54 @@ async def test_a_long_text_comes_in_pieces(tmp_path: Path) -> None:
     book.close()
 
 
+async def test_the_pieces_of_a_text_with_invisible_characters_are_the_whole_text(tmp_path: Path) -> None:
+    text = "ä\u200b\U0001f600x" * 50_000
+    write_rows(tmp_path / "run" / "rollouts.jsonl", [make_rollout(0, 0, 1.0, text=text)])
+    book = Book(str(tmp_path / "run"))
+    opened = book.open(0)
+    turn = next(place for place, one in enumerate(opened.turns) if one.kind == "assistant")
+    head = opened.turns[turn]
+    pieces = [head.text]
+    for start in range(head.shown, head.chars, PIECE):
+        pieces.append(book.piece(0, turn, start))
+    assert "".join(pieces) == visible(text)
+    line = (tmp_path / "run" / "rollouts.jsonl").read_bytes()
+    raw, start = [], 0
+    while start < opened.raw_bytes:
+        piece, start = book.raw(0, start)
+        raw.append(piece)
+    assert "".join(raw).rstrip("\n") == visible(line.decode()).rstrip("\n")
+    book.close()
+
+
+async def test_a_rollout_of_many_long_turns_opens_with_a_bounded_answer(tmp_path: Path) -> None:
+    row = make_rollout(0, 0, 1.0, text="x")
+    message = row["response"]["output"][0]
+    row["response"]["output"] = [{**message, "content": [{"type": "output_text", "text": "y" * 50_000}]}] * 40
+    write_rows(tmp_path / "run" / "rollouts.jsonl", [row])
+    book = Book(str(tmp_path / "run"))
+    turns = book.open(0).turns
+    assert sum(len(turn.text) for turn in turns) <= MOST_FIRST
+    assert turns[-1].chars == 50_000 and turns[-1].shown == 0
+    assert book.piece(0, len(turns) - 1, 0) == "y" * 50_000
+    book.close()
+
+
+async def test_whole_numbers_that_a_browser_cannot_hold_are_texts(site: tuple[ClientSession, str]) -> None:
+    facts = (await get(site, "rollout", run=0, row=0))["facts"]
+    assert isinstance(facts["prompt_hash"], str) and isinstance(facts["task"], int)
+
+
+async def test_means_of_groups_are_over_judged_samples_alone(tmp_path: Path) -> None:
+    rows = [make_rollout(0, sample, reward, text="same") for sample, reward in enumerate((1.0, None, 0.0))]
+    rows += [make_rollout(1, 0, None), make_rollout(1, 1, None)]
+    write_rows(tmp_path / "run" / "rollouts.jsonl", rows)
+    book = Book(str(tmp_path / "run"))
+    _, groups = book.groups("hardest", 0, 10)
+    assert [(one.task, one.mean, one.contradictions) for one in groups] == [(0, 0.5, 1), (1, None, 0)]
+    book.close()
+
+
 async def test_suspicious_rollouts_come_with_their_reason_and_are_kept(tmp_path: Path) -> None:
     rows = [make_rollout(task, sample, 1.0, text="same") for task in range(5) for sample in range(2)]
     rows[3]["reward"] = 0.0
@@ -203,7 +275,8 @@ async def test_groups_show_one_answer_with_two_rewards_first(tmp_path: Path) -> 
     book = Book(str(tmp_path / "run"))
     total, groups = book.groups("contradictions", 0, 10)
     assert total == 5
-    assert groups[0]["task"] == 7
+    assert groups[0].task == 7 and groups[0].twins == [8, 9]
+    assert book.group(2, "contradictions") == (3, groups[3])
     book.close()
 
 
@@ -250,3 +323,120 @@ def test_the_page_is_small() -> None:
 
     scripts = b"".join(path.read_bytes() for path in sorted(PAGE.glob("*.js")))
     assert len(gzip.compress(scripts)) < 60_000
+
+
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGP4z8DwHwAFAAH/q842iQAAAABJRU5ErkJggg=="
+"""One pixel."""
+
+
+def with_image(url: str) -> dict[str, Any]:
+    row = make_rollout(0, 0, 1.0)
+    row["responses_create_params"]["input"] = [
+        {"role": "user", "content": [{"type": "input_image", "image_url": url}]}
+    ]
+    return row
+
+
+async def test_an_image_is_served_by_what_it_is_and_svg_never(tmp_path: Path) -> None:
+    svg = "data:image/svg+xml;base64,PHN2ZyB4bWxucz0iaHR0cDovL3d3dy53My5vcmcvMjAwMC9zdmciLz4="
+    disguised = "data:image/png;base64,PHN2ZyB4bWxucz0iaHR0cDovL3d3dy53My5vcmcvMjAwMC9zdmciLz4="
+    remote = "https://example.com/picture.png"
+    urls = [f"data:image/png;base64,{PNG}", svg, disguised, remote, "data:image/png;base64,???"]
+    write_rows(
+        tmp_path / "run" / "rollouts.jsonl",
+        [with_image(url) | {"_ng_task_index": n} for n, url in enumerate(urls)],
+    )
+    book = Book(str(tmp_path / "run"))
+    assert [list(book.open(row).images) for row in range(5)] == [["image/png"], [], [], [], []]
+    assert book.image(0, 0)[0] == "image/png"
+    with pytest.raises(UsageError, match="no image 1"):
+        book.image(0, 1)
+    book.close()
+
+
+async def test_the_verdict_in_the_row_is_shown_beside_later_ones(tmp_path: Path) -> None:
+    row = make_rollout(0, 0, 1.0) | {"words": 7, "_rf": {"verifier": "exact"}}
+    write_rows(tmp_path / "run" / "rollouts.jsonl", [row, make_rollout(0, 1, None)])
+    book = Book(str(tmp_path / "run"))
+    (verdict,) = book.open(0).verdicts
+    assert (verdict["verifier"], verdict["reward"], verdict["words"]) == ("exact", 1.0, 7)
+    book.close()
+
+
+async def test_tokens_between_calls_are_marked_as_not_trained_on(tmp_path: Path) -> None:
+    row = make_rollout(0, 0, 1.0)
+    call = {"type": "function_call", "name": "f", "arguments": "{}", "call_id": "1"}
+    row["response"]["output"] = [
+        call | {"prompt_token_ids": [1, 2], "generation_token_ids": [3], "generation_log_probs": [-0.5]},
+        {"type": "function_call_output", "call_id": "1", "output": "4"},
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "x"}],
+            "prompt_token_ids": [1, 2, 3, 8, 9],
+            "generation_token_ids": [4],
+            "generation_log_probs": [-0.25],
+        },
+    ]
+    write_rows(tmp_path / "run" / "rollouts.jsonl", [row, make_rollout(0, 1, 0.0)])
+    book = Book(str(tmp_path / "run"))
+    one = book.open(0)
+    assert [(token.text, token.logprob, token.is_trained) for token in one.tokens] == [
+        ("⟨3⟩", -0.5, True), ("⟨8⟩", None, False), ("⟨9⟩", None, False), ("⟨4⟩", -0.25, True),
+    ]  # fmt: skip
+    assert one.advantage == pytest.approx(0.5 / 0.5**0.5)
+    assert book.open(1).advantage == pytest.approx(-0.5 / 0.5**0.5)
+    book.close()
+
+
+async def test_what_findings_point_at_is_suspicious_and_kept(tmp_path: Path) -> None:
+    rows = [
+        make_rollout(task, sample, 1.0, text=f"{task} {sample} is fine")
+        for task in range(5)
+        for sample in range(2)
+    ]
+    write_rows(tmp_path / "run" / "rollouts.jsonl", rows)
+    book = Book(str(tmp_path / "run"))
+    assert book.suspicious(0, 10) == (0, [])
+    book.suspects.take_findings(
+        [
+            PointingFinding(level="error", id="one", where=[PointedLocation(task=3, rollout=1)]),
+            PointingFinding(
+                level="note", id="two", where=[PointedLocation(task=3), PointedLocation(task=2, first_line=1)]
+            ),
+        ]
+    )
+    expected = [(3, 1, ["one (error)", "two (note)"]), (3, 0, ["two (note)"])]
+    assert [(one.task, one.rollout, one.why) for one in book.suspicious(0, 10)[1]] == expected
+    book.close()
+    again = Book(str(tmp_path / "run"))
+    assert [(one.task, one.rollout, one.why) for one in again.suspicious(0, 10)[1]] == expected
+    again.close()
+
+
+async def test_two_runs_are_compared_task_by_task(run: Path, tmp_path: Path) -> None:
+    for name, rewards in (("a", (1.0, 0.0, 1.0)), ("b", (1.0, 1.0, 0.5))):
+        rows = [make_rollout(task, 0, reward, prompt=f"task {task}") for task, reward in enumerate(rewards)]
+        write_rows(tmp_path / name / "rollouts.jsonl", rows)
+    with open_index(tmp_path / "a") as one, open_index(tmp_path / "b") as two:
+        found = differing_tasks(one, two)
+    assert [(task.task, task.value, task.against) for task in found] == [(1, 0.0, 1.0), (2, 1.0, 0.5)]
+
+
+async def test_what_is_suspicious_is_what_show_finds(tmp_path: Path) -> None:
+    rows = [
+        make_rollout(task, sample, reward, text=text)
+        for task in range(3)
+        for sample, (reward, text) in enumerate(
+            [(1.0, "twice"), (0.0, "twice"), (None, "twice"), (1.0, ""), (1.0, "ok")]
+        )
+    ]
+    write_rows(tmp_path / "run" / "rollouts.jsonl", rows)
+    book = Book(str(tmp_path / "run"))
+    _, listed = book.suspicious(0, 100)
+    by_sql = book.index.select(
+        f"SELECT row, {score_sql()} AS score FROM ({ROWS_WITH_TWINS}) WHERE score > 0 ORDER BY score DESC, row"
+    ).to_pylist()
+    assert [(one.row, one.score) for one in listed] == [(one["row"], one["score"]) for one in by_sql]
+    assert listed[0].why[0] == "the same answer earned another reward in this task"
+    book.close()

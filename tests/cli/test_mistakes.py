@@ -1,0 +1,130 @@
+"""Mistakes of newcomers: each message says what, where and what next, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rollforge.cli import main
+from rollforge.errors import IncompleteError
+from rollforge.view import ViewOptions, serve
+from tests.builders import make_rollout, write_rows
+
+
+def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """The exit code of a command that fails, and what it printed on stderr."""
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    return int(ended.value.code or 0), capsys.readouterr().err
+
+
+COLLECT = ["collect", "-i", "tasks.jsonl", "-o", "run", "-m", "simulated", "--verifier", "exact"]
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_with_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    row = {"responses_create_params": {"input": "What is 2 + 2?"}, "expected_answer": "4"}
+    (tmp_path / "tasks.jsonl").write_text(json.dumps(row) + "\n")
+    (tmp_path / "tasks.txt").write_text("What is 2 + 2?\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["status", "nosuch"], 2, ["nosuch: no such run", "the folder that collect wrote to"]),
+        (["status", "tasks.jsonl"], 2, ["tasks_run.json: no such file", "rollforge collect -i tasks.jsonl"]),
+        (["report", "tasks.jsonl"], 3, ["is this a file of tasks?", "rollforge collect -i tasks.jsonl"]),
+        (["verify", "tasks.txt", "--verifier", "exact"], 3, ["no line could be read", "rollforge validate tasks.txt"]),
+        (["validate", "nosuch.jsonl"], 2, ["nosuch.jsonl: no such file", "next: for example: rollforge validate"]),
+        (["show", "tasks.jsonl", "--best", "--worst"], 2, ["--best and --worst exclude", "next: leave one of them out"]),
+        (["verify", "exact", "tasks.jsonl"], 2, ["verify takes one run", "the run comes first, the verifier follows --ver"]),
+        (["query", "select 1", "tasks.jsonl"], 2, ["the run first", "rollforge query tasks.jsonl 'select 1'"]),
+        (["merge", "a", "b"], 2, ["merge takes one run of shards, and not also 'b'", "rollforge metrics RUN RUN"]),
+        ([*COLLECT, "--dry-run", "--on", "nosuch"], 2, ["no executor 'nosuch'", "rollforge list executors"]),
+        ([*COLLECT, "--on", "nosuch"], 2, ["no executor 'nosuch'", "rollforge list executors"]),
+        ([*COLLECT, "--dry-run", "--step-size", "4", "--metric-names", "nosuch"], 2, ["no naming profile", "known: "]),
+        ([*COLLECT, "--dry-run", "--step-size", "4", "--sink", "nosuch=x"], 2, ["no sink 'nosuch'", "rollforge list sinks"]),
+        (["rewards", "math", "--write", "trl", "--on-unjudged", "value=abc"], 2,
+         ["--on-unjudged 'value=abc'", "--on-unjudged value=0"]),
+        (["rewards", "math", "--path", "verl", "--write", "trl"], 2,
+         ["--write is not read beside --path", "leave out --write or --path"]),
+        (["metrics", "gcs://b/run"], 2, ["gcs://b/run: no bucket", "gs://BUCKET/PATH"]),
+        (["query", "s3a://b/run", "select 1"], 2, ["s3a://b/run: no bucket", "s3://BUCKET/PATH"]),
+        (["collect", "--input=gcs://b/t.jsonl", "-o", "run", "-m", "simulated"], 2, ["gcs://b/t.jsonl: no bucket"]),
+        (["collect", "-i", "nosuch.jsonl", "-o", "a/b/run", "-m", "simulated"], 2, ["nosuch.jsonl: no such file"]),
+        (["collect", "-i", "tasks.jsonl", "--out=run", "-m", "simulated", "--verifier", "nosuch"], 2, ["nosuch"]),
+        (["import", "inspect", "nosuch", "-o", "run"], 2, ["nosuch: no such file"]),
+        (["eval", "-i", "nosuch.jsonl", "-m", "simulated", "-o", "run"], 2, ["nosuch.jsonl: no such file"]),
+    ],
+)  # fmt: skip
+def test_a_refused_command_says_what_and_what_next_and_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, said: list[str]
+) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    ended, printed = run(words, capsys)
+    assert ended == code and "next:" in printed
+    assert [text for text in said if text not in printed] == []
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_folder_that_was_there_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run").mkdir()
+    assert run(["collect", "-i", "nosuch.jsonl", "-o", "run", "-m", "simulated"], capsys)[0] == 2
+    assert (tmp_path / "run").is_dir()
+
+
+def test_metrics_of_tasks_say_so_and_are_incomplete(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["metrics", "tasks.jsonl"])
+    printed = capsys.readouterr()
+    assert ended.value.code == 3
+    assert "is this a file of tasks?" in printed.out and "rollforge collect -i tasks.jsonl" in printed.err
+
+
+def test_a_verifier_that_always_fails_is_to_be_mended_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_rows(tmp_path / "run" / "rollouts.jsonl", [make_rollout(task, 0, 1.0) for task in range(3)])
+    code, printed = run(["verify", "run", "--verifier", "regex"], capsys)
+    assert code == 3
+    assert "next: all failed alike: mend the verifier, or give its options" in printed
+    assert printed.rstrip().endswith("then: rollforge verify run --verifier regex --failed-only")
+
+
+@pytest.mark.parametrize("kind", ["math", "mcqa", "tools", "mixed"])
+def test_example_tasks_name_a_command_that_rewards_some_answers(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["simulate", "--write-tasks", "made.jsonl", "--kind", kind, "-n", "12"])
+    (command,) = re.findall(r"next: rollforge (.*)", capsys.readouterr().err)
+    with pytest.raises(SystemExit) as ended:
+        main([*shlex.split(command), "--progress", "none"])
+    rows = [json.loads(line) for line in (tmp_path / "runs/example/rollouts.jsonl").read_text().splitlines()]
+    assert not ended.value.code
+    for has_tools in {"expected_synonyms" in row for row in rows}:
+        rewards = {row["reward"] for row in rows if ("expected_synonyms" in row) == has_tools}
+        assert len(rewards) > 1
+
+
+async def test_the_viewer_refuses_a_file_of_tasks_as_the_report_does(tmp_path: Path) -> None:
+    with pytest.raises(IncompleteError, match="is this a file of tasks") as caught:
+        await serve(ViewOptions(runs=("tasks.jsonl",)), print)
+    assert "rollforge collect -i" in str(caught.value.hint)
+
+
+def test_a_price_that_is_not_known_is_said_even_without_progress(tmp_path: Path) -> None:
+    pytest.importorskip("genai_prices", reason="a price by name needs genai-prices")
+    words = ["collect", "-i", "tasks.jsonl", "-o", "run", "-m", "simulated", "--verifier", "exact"]
+    words += ["--price", "nosuchmodel", "--progress", "none"]
+    done = subprocess.run(
+        [sys.executable, "-m", "rollforge", *words], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    assert "the price of nosuchmodel is not known" in done.stderr and "--price IN/OUT" in done.stderr
