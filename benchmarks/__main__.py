@@ -13,7 +13,11 @@ import sys
 QUICK: dict[str, list[str]] = {
     "collect": ["--count", "4000", "--rounds", "2", "--growth", "20000"],
     "resume": ["--rows", "30000", "--rounds", "2"],
+    "goal": ["--tasks", "600"],
+    "server_metrics": ["--seeds", "1"],
     "scale": ["--sizes", "8000", "32000", "--plans", "100000", "400000"],
+    "shards": ["--rows", "20000", "--count", "2000", "--verdicts", "100"],
+    "programs": ["--calls", "1000", "--rollouts", "50", "200"],
     "verifiers": [],
     "verify": [],
     "profile": [],
@@ -21,11 +25,12 @@ QUICK: dict[str, list[str]] = {
     "check": [],
     "monitor": [],
     "startup": [],
+    "look": ["--rows", "100000"],
     "peers": ["--rollouts", "100", "300", "--concurrency", "64"],
 }
 """What each is given for a quick run; `peers` comes last, because it installs the peers first."""
 
-FULL: dict[str, list[str]] = {"resume": ["--million"], "scale": ["--million"]}
+FULL: dict[str, list[str]] = {"look": ["--rows", "1000000"], "resume": ["--million"], "scale": ["--million"]}
 """What `--full` gives; the others' own defaults are their full version."""
 
 

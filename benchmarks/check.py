@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from rollforge.checks.stream import Watch
+from rollforge.checks.building_blocks.stream import Watch
 from rollforge.index import open_index
 from rollforge.steps.check import CheckOptions, check_evidence, check_run
 from rollforge.testing import DEFECTS, Shape, healthy_run, sick_run

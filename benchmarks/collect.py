@@ -37,7 +37,7 @@ def write_tasks(path: Path, count: int) -> None:
 
 @contextlib.contextmanager
 def fast_server(characters: int | None = None) -> Iterator[str]:
-    """The base URL of a fast server in a child process; its answers are of about 6 KB unless told otherwise."""
+    """The base URL of a fast server in a child process; its answers are of about 6 KB by default."""
     words = [] if characters is None else ["--characters", str(characters)]
     process = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.fast_server", *words],
@@ -103,7 +103,7 @@ async def bare_loop(url: str, count: int, concurrency: int) -> None:
 
 def part(kind: str, url: str, count: int, concurrency: int, verifier: str) -> None:
     """One measured part, in a process of its own; prints one JSON line."""
-    from rollforge.loop import run_async
+    from rollforge.runtime.event_loop import run_async
 
     if kind == "bare":
         started = cpu_s()

@@ -21,7 +21,7 @@ def answer_text(characters: int) -> str:
 
 
 def response_body(characters: int = ANSWER_CHARACTERS) -> bytes:
-    """A Responses object; of about 6 KB unless told otherwise."""
+    """A Responses object; of about 6 KB by default."""
     return json.dumps(
         {
             "id": "resp_0",
@@ -124,6 +124,8 @@ class Answering(asyncio.Protocol):
                 return
             del self._data[: end + 4 + length]
             self._transport.write(self._answer_to(head))  # type: ignore[attr-defined]
+            if b"connection: close" in head:  # some clients read until the end
+                self._transport.close()
 
     def _answer_to(self, head: bytes) -> bytes:
         if head.startswith(b"get "):

@@ -113,7 +113,7 @@ def measure_sink(steps: int) -> dict[str, float]:
 def measure_buffer(count: int) -> dict[str, float]:
     """Experiences per second, in batches of 256, every batch committed to disk.
 
-    Wall time on a busy machine measures the neighbours; the promise is about the CPU, and both are told.
+    Wall time on a busy machine measures the neighbours; the promise is about the CPU, and both are printed.
     """
     made = [
         Experience(

@@ -1,7 +1,7 @@
 """CPU per rollout of collect against verifiers' and inspect_ai's own evaluation loops, on the same server in the same run.
 
 The peers live in an environment of their own, `.venv-peers`, made here when it is absent. Each loop is a whole process; two sizes
-are run, and their difference leaves out start-up and imports, which are told as well. CPU is that of the process and its children.
+are run, and their difference leaves out start-up and imports, which are printed as well. CPU is that of the process and its children.
 """
 
 from __future__ import annotations

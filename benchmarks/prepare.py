@@ -19,6 +19,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.limits import share
+from benchmarks.limits import show as show_limits
+
 
 def script_sft(rollouts: Path, out: Path) -> int:
     """Filter by threshold, the plain way."""
@@ -146,8 +149,18 @@ def compare(folder: Path, repeats: int) -> None:
     print(f"{'what':<34}{'rows':>8}{'CPU s':>9}{'MB':>7}{'CPU ratio':>11}{'MB ratio':>10}{'limit':>8}")
     for name in SCRIPTS:
         show(name, costs[name])
+    limits = []
     for name, way in OURS.items():
-        show(name, costs[name], costs[f"script {way.words[1]}"], way.limit)
+        script = costs[f"script {way.words[1]}"]
+        show(name, costs[name], script, way.limit)
+        if way.limit:
+            limits.append(
+                share(
+                    f"{name}, CPU", costs[name]["cpu_s"], script["cpu_s"], float(way.limit.removeprefix("1/"))
+                )
+            )
+            limits.append(share(f"{name}, memory", costs[name]["peak_mb"], script["peak_mb"], 20))
+    show_limits(limits)
 
 
 def show(

@@ -47,7 +47,7 @@ def write_run(folder: Path, rows: int) -> None:
 
 
 def make_plan(folder: Path):  # type: ignore[no-untyped-def]
-    from rollforge.steps.collect.options import CollectOptions
+    from rollforge.steps.collect.collect_options import CollectOptions
     from rollforge.steps.collect.plan import make_plan
 
     options = CollectOptions(

@@ -22,7 +22,7 @@ GOAL_MB = 1024
 
 def run_part(url: str, count: int) -> dict[str, float]:
     """A whole run with its closing metrics, in this process."""
-    from rollforge.loop import run_async
+    from rollforge.runtime.event_loop import run_async
     from rollforge.steps.collect import Collection, CollectOptions
     from rollforge.steps.metrics import summarize_run
 

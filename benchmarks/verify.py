@@ -20,7 +20,7 @@ from rollforge.records import Response, Task
 from rollforge.steps.verify import Verification, VerifyOptions
 from rollforge.verifiers.base import load_verifier
 from rollforge.verifiers.running.calling import LiveVerifier
-from rollforge.verifiers.running.judge import make_judge
+from rollforge.verifiers.running.ready_verifier import make_judge
 
 LANES = 64
 SAMPLES = 16
