@@ -255,6 +255,28 @@ def test_only_the_shell_prints_or_exits() -> None:
                 assert called not in ("print", "sys.exit", "exit"), f"{name}:{node.lineno}"
 
 
+def test_functions_decode_into_records_in_the_way_that_is_safe_in_threads() -> None:
+    """Two threads that meet a record at the same time crash inside msgspec; see `runtime.typed_decoding`."""
+    unsafe = ("msgspec.json.decode", "msgspec.msgpack.decode", "msgspec.convert")
+    makers = ("msgspec.json.Decoder", "msgspec.msgpack.Decoder")
+    found = []
+    for name in MODULES:
+        functions = [
+            node
+            for node in ast.walk(parsed(name))
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        ]
+        for call in (
+            node for function in functions for node in ast.walk(function) if isinstance(node, ast.Call)
+        ):
+            called = ast.unparse(call.func)
+            kinds = [ast.unparse(word.value) for word in call.keywords if word.arg == "type"]
+            kinds += [ast.unparse(value) for value in call.args[0 if called in makers else 1 :]]
+            if called in (*unsafe, *makers) and [kind for kind in kinds if kind != "str"]:
+                found.append(f"{name}:{call.lineno}")
+    assert [place for place in found if not place.startswith("runtime.typed_decoding:")] == []
+
+
 def test_every_module_says_what_it_is() -> None:
     assert not [
         name for name in MODULES if MODULES[name].read_text().strip() and not ast.get_docstring(parsed(name))

@@ -28,6 +28,7 @@ from rollforge.records import (
     Task,
     to_json,
 )
+from rollforge.runtime.typed_decoding import decode_json, json_decoder
 from rollforge.store import RunFiles
 from rollforge.store.reading import UNREADABLE
 from rollforge.store.rollout_parts import parts_of
@@ -105,7 +106,7 @@ def _plain_key(task: msgspec.Raw, rollout: msgspec.Raw) -> tuple[int, int] | Non
 def has_plain_key(line: bytes) -> bool:
     """Whether a row says its task and rollout itself."""
     try:
-        row = msgspec.json.decode(classic_line(line), type=_Line, strict=False)
+        row = decode_json(classic_line(line), _Line, strict=False)
     except UNREADABLE:
         return False
     return _plain_key(row.task, row.rollout) is not None
@@ -119,7 +120,7 @@ class RolloutReader:
         self.files = files or RunFiles(path)
         self.bad: list[tuple[int, str]] = []
         self.bad_count = 0
-        self._decode = msgspec.json.Decoder(_Line, strict=False).decode
+        self._decode = json_decoder(_Line, strict=False).decode
         self._keys: LineKeys | None = None
 
     def parse(self, number: int, line: bytes) -> Rollout | None:
@@ -282,7 +283,7 @@ class TaskFields:
         """Record the offset of every task. What has no random access (an archive, Parquet) is unpacked to a temporary file."""
         is_plain = path.suffix == ".jsonl" and path.is_file()
         spool = None if is_plain else tempfile.TemporaryFile()  # noqa: SIM115  (read from as long as this object lives)
-        decode = msgspec.json.Decoder(_TaskLine, strict=False).decode
+        decode = json_decoder(_TaskLine, strict=False).decode
         self._scanned_size = path.stat().st_size if path.exists() else 0
         offset = 0
         for number, line in self._lines(path, is_plain=is_plain):

@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from rollforge.records import JsonObject
+from rollforge.runtime.typed_decoding import convert
 
 DESIGN = "goal"
 """The manifest's key (in `extra`) for the design of an adaptive run."""
@@ -127,6 +128,6 @@ def read_progress(extra: JsonObject) -> GoalProgress | None:
 
 def _read(value: object, kind: type[Kind]) -> Kind | None:
     try:
-        return msgspec.convert(value, kind) if value else None
+        return convert(value, kind) if value else None
     except msgspec.ValidationError:
         return None

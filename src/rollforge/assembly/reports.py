@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from rollforge.errors import DataError, IncompleteError, UsageError
 from rollforge.index import Index, open_index
+from rollforge.runtime.typed_decoding import convert, decode_json
 from rollforge.steps.check import CheckOptions, Report, check_evidence, index_evidence
 from rollforge.steps.metrics import compare_runs, summarize_index
 from rollforge.steps.profile import profile_index
@@ -138,7 +139,7 @@ def flips_of(files: RunFiles) -> list[FlipFacts]:
 def _probe(manifest: Manifest) -> ProbeFacts | None:
     """The last probe of the verifier, where it was of the version that judged the run."""
     try:
-        probe = msgspec.convert(manifest.extra.get("probe"), ProbeFacts)
+        probe = convert(manifest.extra.get("probe"), ProbeFacts)
     except msgspec.ValidationError:
         return None
     judged_by = manifest.fingerprint.get("verifier_source")
@@ -202,7 +203,7 @@ def _datasets(files: RunFiles) -> list[DatasetFacts]:
 def _dataset_manifest(path: Path) -> ManifestFacts | None:
     """The manifest, or None for a file of the same name that is something else."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=ManifestFacts)
+        return decode_json(path.read_bytes(), ManifestFacts)
     except (OSError, *UNREADABLE):
         return None
 
@@ -255,8 +256,8 @@ def _evaluation(path: Path) -> bytes | None:
     data = file.read_bytes()
     try:
         if file.name == BENCH:
-            return report_evaluation(path.name, msgspec.json.decode(data, type=BenchFacts))
-        one = msgspec.json.decode(data, type=EvaluationFacts)
+            return report_evaluation(path.name, decode_json(data, BenchFacts))
+        one = decode_json(data, EvaluationFacts)
     except UNREADABLE as error:
         raise DataError(f"{file}: not a result of rollforge eval or bench: {error}") from error
     logged = _logged(file.with_name(file.name.replace("_eval.json", "_metrics.jsonl")))
@@ -268,7 +269,7 @@ def _logged(path: Path) -> list[LoggedStep]:
     steps = []
     for line in path.read_bytes().splitlines() if path.is_file() else ():
         try:
-            steps.append(msgspec.json.decode(line, type=LoggedStep))
+            steps.append(decode_json(line, LoggedStep))
         except UNREADABLE:
             continue
     return steps

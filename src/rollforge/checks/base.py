@@ -15,6 +15,7 @@ import numpy as np
 
 from rollforge.checks.building_blocks.evidence import Evidence
 from rollforge.checks.building_blocks.finding import Area, Finding, Recipe
+from rollforge.runtime.typed_decoding import convert
 
 Limits = Mapping[str, float]
 """The options of one check, by name, as set for this run."""
@@ -56,7 +57,7 @@ def _as_list(result: CheckResult) -> list[FindingLike]:
 
 def _as_finding(item: FindingLike, check: Check) -> Finding:
     fields = msgspec.structs.asdict(item) if isinstance(item, Finding) else item
-    finding = msgspec.convert({name: _plain(value) for name, value in fields.items()}, Finding)
+    finding = convert({name: _plain(value) for name, value in fields.items()}, Finding)
     return msgspec.structs.replace(finding, id=finding.id or check.id, area=finding.area or check.area)
 
 

@@ -15,6 +15,7 @@ from rollforge.conversations.items import ImagePolicy, ResponseItem, chat_tools,
 from rollforge.conversations.messages import ChatMessage, Conversation, Inexpressible
 from rollforge.conversations.texts import is_utf8
 from rollforge.records import OWN_KEY
+from rollforge.runtime.typed_decoding import decode_json
 from rollforge.store.reading import UNREADABLE
 
 
@@ -116,7 +117,7 @@ class ConversationReader:
     def read_prompt(self, params: bytes) -> Conversation:
         """The conversation of a task alone, from the bytes of its `responses_create_params`."""
         try:
-            decoded = msgspec.json.decode(params, type=_Params)
+            decoded = decode_json(params, _Params)
         except UNREADABLE as error:
             raise Inexpressible(_decode_reason(error)) from error
         prompt, tools, marks, _ = self._prompt(decoded)

@@ -23,6 +23,7 @@ from rollforge.conversations.messages import (
     is_object,
 )
 from rollforge.records import from_json, to_json
+from rollforge.runtime.typed_decoding import decode_json
 
 Arguments = Literal["object", "string", "text"]
 Tools = Literal["list", "string", "system"]
@@ -271,7 +272,7 @@ def tools_in_system(messages: list[ChatMessage], tools: bytes | None, *, as_text
     """Write the schemas into the system message, for trainers without a `tools` column."""
     if tools is None:
         return messages
-    lines = "\n".join(bytes(tool).decode() for tool in msgspec.json.decode(tools, type=list[msgspec.Raw]))
+    lines = "\n".join(bytes(tool).decode() for tool in decode_json(tools, list[msgspec.Raw]))
     text = SCHEMAS_HEAD + lines + SCHEMAS_TAIL + (CALLS_NOTE if as_text else "")
     if messages and messages[0].role == "system":
         first = messages[0]

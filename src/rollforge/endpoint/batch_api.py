@@ -17,6 +17,7 @@ import msgspec
 from rollforge.endpoint.client import Client
 from rollforge.errors import Failure
 from rollforge.records import to_json
+from rollforge.runtime.typed_decoding import decode_json
 from rollforge.store.reading import UNREADABLE
 
 T = TypeVar("T")
@@ -132,7 +133,7 @@ class BatchApi:
 
 def _decoded(data: bytes, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(data, type=kind)
+        return decode_json(data, kind)
     except UNREADABLE as error:
         raise Failure(
             "model", "transient", f"the provider's answer is no {kind.__name__}: {error}"

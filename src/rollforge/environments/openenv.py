@@ -22,6 +22,7 @@ from rollforge.environments.episode import Episode
 from rollforge.errors import Failure, UsageError
 from rollforge.json_shapes import ItemJson, SchemaJson, ToolJson, without
 from rollforge.records import PARAMS_KEY, JsonFields, Task, Verdict, from_json, to_json
+from rollforge.runtime.typed_decoding import convert
 from rollforge.store.reading import UNREADABLE
 
 EPISODES = 100
@@ -209,8 +210,8 @@ class OpenEnvAgent:
             answer = from_json(message.data)
             body = answer["data"]
             if answer["type"] == "error":
-                raise _error(msgspec.convert(body, _ServerError), kind)
-            return msgspec.convert(body, _Observed, strict=False)
+                raise _error(convert(body, _ServerError), kind)
+            return convert(body, _Observed, strict=False)
         except (TypeError, KeyError, msgspec.ValidationError, *UNREADABLE) as error:
             raise Failure(
                 "agent", "agent", f"{self._url}: {kind} was answered with no observation: {error}"

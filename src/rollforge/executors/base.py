@@ -17,6 +17,7 @@ from rollforge import __version__
 from rollforge.errors import Exit, RollforgeError, UsageError
 from rollforge.executors import EXECUTORS
 from rollforge.runtime.native import load_native
+from rollforge.runtime.typed_decoding import decode_msgpack
 
 Message = bytes
 
@@ -199,7 +200,7 @@ class WorkerFault(msgspec.Struct, frozen=True, kw_only=True):
 
 def raise_fault(message: Message, name: str) -> None:
     """Raise what a worker raised; the message says where."""
-    fault = msgspec.msgpack.decode(message, type=WorkerFault)
+    fault = decode_msgpack(message, WorkerFault)
     error = RollforgeError(f"{name}: {fault.text}", hint=fault.hint)
     error.exit_code = Exit(fault.exit_code)
     raise error

@@ -17,6 +17,7 @@ import msgspec
 
 from rollforge.errors import IncompleteError
 from rollforge.executors.base import Executor, Hand, Introduction, Message, WorkerLost, refuse_differences
+from rollforge.runtime.typed_decoding import decode_msgpack
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +143,7 @@ class Foreman:
             raise IncompleteError(
                 f"{hand.name} did not start: {error or 'no answer'}", hint="its stderr says why"
             ) from error
-        return msgspec.msgpack.decode(answer, type=Introduction)
+        return decode_msgpack(answer, Introduction)
 
     async def _attend(self, hand: Hand, group: asyncio.TaskGroup) -> None:
         """Talk to one worker until it ends or is lost."""

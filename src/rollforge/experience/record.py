@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from rollforge.errors import DataError
 from rollforge.records import JsonFields
+from rollforge.runtime.typed_decoding import convert
 from rollforge.store.reading import UNREADABLE
 
 Fidelity = Literal["exact", "per-call", "text"]
@@ -164,7 +165,7 @@ def from_row(row: Mapping[str, Any]) -> Experience:
         if fields.get(key) is not None
     }
     try:
-        experience = msgspec.convert(fields, Experience)
+        experience = convert(fields, Experience)
     except msgspec.ValidationError as error:
         raise DataError(f"not an experience: {error}") from error
     return msgspec.structs.replace(experience, **arrays)

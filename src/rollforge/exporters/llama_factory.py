@@ -22,6 +22,7 @@ from rollforge.exporters.form import Layout
 from rollforge.exporters.snippets import config, fenced, files_of
 from rollforge.exporters.writer import RowWriter
 from rollforge.records import to_json
+from rollforge.runtime.typed_decoding import decode_json
 
 _ASKING = ("human", "observation")
 _ANSWERING = ("gpt", "function_call")
@@ -95,7 +96,7 @@ def _side(name: str) -> RowColumn:
 def _flat_tools(tools: bytes | None) -> str:
     if tools is None:
         return ""
-    chat = msgspec.json.decode(tools, type=list[dict[str, msgspec.Raw]])
+    chat = decode_json(tools, list[dict[str, msgspec.Raw]])
     return to_json([tool["function"] for tool in chat]).decode()
 
 

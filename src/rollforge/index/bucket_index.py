@@ -17,6 +17,7 @@ from rollforge.errors import RollforgeError
 from rollforge.index.cache import IndexCache
 from rollforge.index.indexed_parts import IndexUnit, index_units
 from rollforge.index.state import VERSION, State, encode_checked, file_id, read_checked
+from rollforge.runtime.typed_decoding import decode_msgpack
 from rollforge.store import shipping
 from rollforge.store.atomic import replacing
 from rollforge.store.bucket import WorkingCopy, split_run
@@ -191,7 +192,7 @@ def _unpacked(copy: WorkingCopy, unit: IndexUnit, name: str) -> bool:
     """Whether the bundle was of use."""
     data = copy.objects.read(name)
     try:
-        bundle = msgspec.msgpack.decode(data or b"", type=IndexBundle)
+        bundle = decode_msgpack(data or b"", IndexBundle)
     except UNREADABLE:
         logger.warning("%s/%s: cannot be read; the index is built again", copy.url, name)
         return False

@@ -15,6 +15,7 @@ import msgspec
 import xxhash
 
 from rollforge.index.schema import Kind
+from rollforge.runtime.typed_decoding import decode_json
 from rollforge.store import UNREADABLE
 
 if TYPE_CHECKING:  # the state is read without Arrow
@@ -255,9 +256,9 @@ def read_checked(path: Path, kind: type[Record]) -> Record | None:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
         with os.fdopen(handle, "rb") as file:
-            checked = msgspec.json.decode(file.read(), type=_Checked)
+            checked = decode_json(file.read(), _Checked)
         if checksum(bytes(checked.content)) != checked.checksum:
             return None
-        return msgspec.json.decode(checked.content, type=kind)
+        return decode_json(checked.content, kind)
     except (OSError, *UNREADABLE):
         return None

@@ -23,6 +23,7 @@ from rollforge.experience import Experience
 from rollforge.operators import OPERATORS
 from rollforge.operators.base import Operator, Outcome, spread
 from rollforge.registry import load_target
+from rollforge.runtime.typed_decoding import convert
 
 OWN_NAMES = frozenset({"total", "input_count", "experience_count", "input_reward", "output_reward"})
 """What the pipeline calls its own numbers."""
@@ -157,7 +158,7 @@ def _operator(entry: dict[str, object], position: int) -> tuple[str, Operator]:
     if ":" in use:
         return name, custom_operator(use, entry)
     try:
-        return name, msgspec.convert(entry, OPERATORS.load(use))
+        return name, convert(entry, OPERATORS.load(use))
     except msgspec.ValidationError as error:
         raise UsageError(
             f"operator {position} ({use}): {error}", hint="see its options: docs/operators.md"

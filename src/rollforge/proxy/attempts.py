@@ -14,6 +14,7 @@ import msgspec
 from rollforge.errors import Failure, FailureClass
 from rollforge.proxy.calls import CallJson, RecordedCall, whole_inputs
 from rollforge.records import ROLLOUT_KEY, TASK_KEY, Index, from_json
+from rollforge.runtime.typed_decoding import json_decoder
 from rollforge.store.reading import UNREADABLE, lines_of
 
 
@@ -37,7 +38,7 @@ class RecordedAttempt(msgspec.Struct, kw_only=True):
 def recorded_attempts(paths: Iterable[Path]) -> list[RecordedAttempt]:
     """Every attempt that made a call, in the order of their first calls; texts are not kept."""
     attempts: dict[str, RecordedAttempt] = {}
-    decode = msgspec.json.Decoder(_Place).decode
+    decode = json_decoder(_Place).decode
     for path in paths:
         for line in lines_of(path):
             try:

@@ -22,6 +22,7 @@ from msgspec import Struct
 from rollforge.errors import UsageError
 from rollforge.index import Index
 from rollforge.review.suspicion import ROWS_WITH_TWINS, score_sql
+from rollforge.runtime.typed_decoding import decode_json
 from rollforge.statistics.intervals import Estimate, clustered_mean
 from rollforge.store import UNREADABLE, RunFiles, mend_tail
 from rollforge.store.reading import lines_of
@@ -85,7 +86,7 @@ class LabelFile:
         """All labels in the order they were made; lines that are none are passed over."""
         for line in lines_of(self.path):
             try:
-                yield msgspec.json.decode(line, type=Label)
+                yield decode_json(line, Label)
             except UNREADABLE:
                 continue
 

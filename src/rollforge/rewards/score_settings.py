@@ -11,6 +11,7 @@ from rollforge.records import JsonFields
 from rollforge.registry import refuse_unknown
 from rollforge.rewards.dataset_verifier import OnChange, read_dataset
 from rollforge.rewards.scoring import RETRIES, Scorer, ScorerOptions, UnjudgedPolicy, shared_scorer
+from rollforge.runtime.typed_decoding import convert
 from rollforge.verifiers.base import Mode
 from rollforge.verifiers.running.ready_verifier import Workers
 
@@ -40,7 +41,7 @@ def scorer_of(config: JsonFields) -> tuple[Scorer, bool]:
     wanted = {name: _plain(value) for name, value in config.items() if name not in _VERLS_OWN}
     refuse_unknown(wanted, ScoreSettings.__struct_fields__, "compute_score")
     try:
-        settings = msgspec.convert(wanted, ScoreSettings, strict=False)
+        settings = convert(wanted, ScoreSettings, strict=False)
     except msgspec.ValidationError as error:
         raise UsageError(f"compute_score: {error}", hint="see reward_kwargs in docs/rewards.md") from error
     return shared_scorer(settings, lambda: _make_scorer(settings)), settings.splits_reasoning

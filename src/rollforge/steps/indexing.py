@@ -17,6 +17,7 @@ from rollforge.executors.base import Introduction, Message, make_executor
 from rollforge.executors.foreman import Assignment, Foreman, Progress
 from rollforge.index import IndexUnit, index_units, update_index
 from rollforge.runtime.event_loop import run_async
+from rollforge.runtime.typed_decoding import decode_msgpack
 from rollforge.store.shipping import address_of
 from rollforge.verifiers.running.sources import enter
 
@@ -54,11 +55,11 @@ class IndexWorker:
 
     async def handle(self, message: Message) -> Message:
         if self._units is None:
-            opening = msgspec.msgpack.decode(message, type=IndexOpening)
+            opening = decode_msgpack(message, IndexOpening)
             enter(opening.folder, [])
             self._units = opening.units
             return msgspec.msgpack.encode(Introduction.of_this_process())
-        orders = msgspec.msgpack.decode(message, type=IndexOrders)
+        orders = decode_msgpack(message, IndexOrders)
         for one in orders.units:
             await asyncio.to_thread(update_index, self._units[one.unit])
         done = [one.unit for one in orders.units]
@@ -81,7 +82,7 @@ class _Indexing:
         return msgspec.msgpack.encode(IndexOrders(units=units, is_last=is_last))
 
     def report(self, name: str, answer: Message) -> Progress:
-        report = msgspec.msgpack.decode(answer, type=IndexReport)
+        report = decode_msgpack(answer, IndexReport)
         return Progress(done=report.done, is_hungry=True, has_ended=report.has_ended)
 
     def lost(self, name: str, units: list[int], reason: str) -> None:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from rollforge.errors import Exit, UsageError
 from rollforge.records import ROLLOUT_KEY, TASK_KEY, Index
+from rollforge.runtime.typed_decoding import decode_json
 from rollforge.store import UNREADABLE, RunFiles, read_manifest, replacing
 from rollforge.store.atomic import sync_file
 from rollforge.store.find import near_run
@@ -327,7 +328,7 @@ class _Rows:
     def _decoded(self, line: bytes) -> _Key | None:
         """The key of a line that does not begin with it; None for one that is no row."""
         try:
-            row = msgspec.json.decode(line, type=_Key)
+            row = decode_json(line, _Key)
         except UNREADABLE:
             self.unreadable += bool(line.strip())
             return None

@@ -10,6 +10,7 @@ import msgspec
 
 from rollforge.errors import DataError, Failure, UsageError
 from rollforge.records import JsonObject, Response, Task
+from rollforge.runtime.typed_decoding import json_decoder
 from rollforge.store.reading import UNREADABLE, lines_of, reason_of
 from rollforge.verifiers.base import Mode, load_verifier
 from rollforge.verifiers.running.ready_verifier import RunningJudge, Workers, make_judge
@@ -134,7 +135,7 @@ def read_cases(path: Path) -> Iterator[VerifierCase]:
         raise UsageError(
             f"{path}: no such file", hint="give a file of cases, one JSON object per line: --cases FILE"
         )
-    decode = msgspec.json.Decoder(VerifierCase).decode
+    decode = json_decoder(VerifierCase).decode
     for number, line in enumerate(lines_of(path), start=1):
         if not line.strip():
             continue

@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from rollforge.runtime.typed_decoding import json_decoder
 from rollforge.store.reading import UNREADABLE, lines_of
 
 Step = Literal["planned", "uploaded", "created", "ended", "settled", "dropped"]
@@ -81,7 +82,7 @@ class SentBatch:
 
 def read_batches(path: Path) -> dict[str, SentBatch]:
     """The batches of a run by name, in the order in which they were planned."""
-    decode = msgspec.json.Decoder(BatchEvent).decode
+    decode = json_decoder(BatchEvent).decode
     batches: dict[str, SentBatch] = {}
     for line in lines_of(path):
         try:

@@ -27,6 +27,7 @@ import msgspec
 import xxhash
 
 from rollforge.errors import UsageError
+from rollforge.runtime.typed_decoding import decode_json
 from rollforge.store import shipping
 from rollforge.store.absent import absent_text
 from rollforge.store.atomic import make_directory, replacing
@@ -392,7 +393,7 @@ class WorkingCopy:
 
     def _read_pulled(self) -> _Pulled:
         try:
-            return msgspec.json.decode((self._marks / "pulled.json").read_bytes(), type=_Pulled)
+            return decode_json((self._marks / "pulled.json").read_bytes(), _Pulled)
         except (OSError, *UNREADABLE):
             return _Pulled()
 
@@ -405,7 +406,7 @@ class WorkingCopy:
 
     def _read_mark(self, name: str) -> _Made | None:
         try:
-            return msgspec.json.decode(self._mark(name).read_bytes(), type=_Made)
+            return decode_json(self._mark(name).read_bytes(), _Made)
         except (OSError, *UNREADABLE):
             return None
 

@@ -15,6 +15,7 @@ from threading import Event, Lock
 
 import msgspec
 
+from rollforge.runtime.typed_decoding import decode_json
 from rollforge.store.reading import UNREADABLE
 
 STEP = 1 << 20
@@ -101,7 +102,7 @@ def _read(digest_file: Path) -> _Remembered | None:
         checksum, _, record = data.partition(b" ")
         if hashlib.sha256(record).hexdigest().encode() != checksum:
             return None
-        return msgspec.json.decode(record, type=_Remembered)
+        return decode_json(record, _Remembered)
     except (OSError, *UNREADABLE):
         return None
 

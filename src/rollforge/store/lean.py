@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from rollforge.errors import DataError
+from rollforge.runtime.typed_decoding import decode_msgpack
 from rollforge.store.absent import register
 from rollforge.store.atomic import make_directory
 from rollforge.store.bucket import WorkingCopy
@@ -54,7 +55,7 @@ class LeanCopy(WorkingCopy):
         if data is None:
             return False
         try:
-            head = msgspec.msgpack.decode(data, type=_Head)
+            head = decode_msgpack(data, _Head)
         except UNREADABLE:
             return False
         if head.spans is None:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollforge.records import FAILURE_KEY, ROLLOUT_KEY, TASK_KEY, TERMINAL_KEY, Index
+from rollforge.runtime.typed_decoding import json_decoder
 from rollforge.store.reading import UNREADABLE, lines_of
 
 _DONE = 255
@@ -87,7 +88,7 @@ class Ledger:
         return dict(Counter(class_by_slot.values()))
 
     def _keys(self, lines: Path | Iterable[bytes]) -> Iterator[_Key]:
-        decode = msgspec.json.Decoder(_Key).decode
+        decode = json_decoder(_Key).decode
         for line in lines_of(lines) if isinstance(lines, Path) else lines:
             try:
                 yield decode(line)

@@ -18,6 +18,7 @@ import msgspec
 
 from rollforge.errors import DataError
 from rollforge.json_shapes import RowJson
+from rollforge.runtime.typed_decoding import decode_json
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -54,7 +55,7 @@ def read_json(path: Path, type: Any = Any, *, hint: str | None = None) -> Any:
         DataError: the file is damaged or has another shape; the message names the file. A missing file raises `FileNotFoundError`.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=type)
+        return decode_json(path.read_bytes(), type)
     except UNREADABLE as error:
         raise DataError(f"{path}: {reason_of(error)}", hint=hint) from error
 

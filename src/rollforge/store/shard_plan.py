@@ -13,6 +13,7 @@ import msgspec
 
 from rollforge.errors import DataError, ResumeRefused, UsageError
 from rollforge.records import JsonObject
+from rollforge.runtime.typed_decoding import decode_json
 from rollforge.store.reading import UNREADABLE, reason_of
 from rollforge.store.shard_storage import ShardStorage
 
@@ -190,7 +191,7 @@ def create_plan(storage: ShardStorage, plan: ShardPlan) -> bool:
 def decode_record(data: bytes, kind: type[_Record], name: str) -> _Record:
     """A file of `shards/` as a record; a damaged one is an error that names it."""
     try:
-        return msgspec.json.decode(data, type=kind)
+        return decode_json(data, kind)
     except UNREADABLE as error:
         raise DataError(
             f"shards/{name}: {reason_of(error)}", hint="restore the file; rollforge never changes it"

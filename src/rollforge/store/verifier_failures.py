@@ -7,6 +7,7 @@ from itertools import chain, islice
 
 import msgspec
 
+from rollforge.runtime.typed_decoding import json_decoder
 from rollforge.store.files import RunFiles
 from rollforge.store.reading import UNREADABLE, lines_of
 from rollforge.store.rollout_parts import parts_of
@@ -25,7 +26,7 @@ class _FailureLine(msgspec.Struct):
 
 def verifier_failures(files: RunFiles, most: int = 3) -> list[tuple[str, int]]:
     """The most frequent failures of the verifier with their counts, and the rest: text and place, as it raised them."""
-    decode = msgspec.json.Decoder(_FailureLine, strict=False).decode
+    decode = json_decoder(_FailureLine, strict=False).decode
     counts: Counter[str] = Counter()
     lines = (
         chain.from_iterable(part.lines() for part in parts_of(files).failures)

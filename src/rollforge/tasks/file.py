@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from rollforge.errors import DataError
 from rollforge.records import PARAMS_KEY, TASK_KEY, Index, Task, from_json
+from rollforge.runtime.typed_decoding import json_decoder
 from rollforge.store.reading import UNREADABLE, reason_of
 
 _AGAIN = "run the same collect command again: it makes the file again from its input"
@@ -67,7 +68,7 @@ class TaskFile:
     @classmethod
     def open(cls, path: Path, *, count: int) -> TaskFile:
         """Scan an existing tasks file, which holds at least `count` tasks, for offsets and ids."""
-        decode = msgspec.json.Decoder(_TaskKey).decode
+        decode = json_decoder(_TaskKey).decode
         offsets, ids, offset = array("q"), array("q"), 0
         with path.open("rb", buffering=4 << 20) as file, contextlib.suppress(*UNREADABLE):
             for line in file:

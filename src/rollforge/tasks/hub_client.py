@@ -19,6 +19,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from rollforge.errors import DataError, IncompleteError, UsageError
+from rollforge.runtime.typed_decoding import decode_json
 from rollforge.store.atomic import write_atomically
 from rollforge.store.reading import UNREADABLE, read_json, reason_of
 from rollforge.tasks.hub import HubFile, HubInfo
@@ -113,7 +114,7 @@ class HubClient:
         async with _session() as session:
             body = await self._tried(lambda: self._read(session, url, repo, revision), repo)
         try:
-            answer = msgspec.json.decode(body, type=_Answer)
+            answer = decode_json(body, _Answer)
         except UNREADABLE as error:
             raise HubUnreachable(f"{self._endpoint}: not an answer of the Hub: {reason_of(error)}") from error
         files = [

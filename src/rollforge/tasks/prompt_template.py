@@ -14,6 +14,7 @@ import msgspec
 from rollforge.errors import UsageError
 from rollforge.json_shapes import ItemJson
 from rollforge.registry import did_you_mean
+from rollforge.runtime.typed_decoding import convert
 
 
 class PromptTemplate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -29,7 +30,7 @@ class PromptTemplate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         try:
             value = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-            template = msgspec.convert(value, cls)
+            template = convert(value, cls)
         except FileNotFoundError:
             raise UsageError(f"{path}: no such file", hint="check --prompt-template") from None
         except (yaml.YAMLError, msgspec.ValidationError, UnicodeDecodeError) as error:

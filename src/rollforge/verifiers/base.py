@@ -18,6 +18,7 @@ import msgspec
 from rollforge.errors import UsageError
 from rollforge.records import JsonFields, Response, Task, Verdict
 from rollforge.registry import did_you_mean, load_target
+from rollforge.runtime.typed_decoding import convert
 from rollforge.text_safety.redaction import SECRETS
 from rollforge.verifiers import VERIFIERS
 from rollforge.verifiers.running.fingerprint import fingerprint_of
@@ -276,7 +277,7 @@ def convert_options(name: str, struct: type[msgspec.Struct], options: Mapping[st
     # A command line's `gym=0.7` arrives as a number; it names a release.
     values = {key: str(value) if key == "gym" else value for key, value in options.items()}
     try:
-        return msgspec.convert(values, struct, strict=False)
+        return convert(values, struct, strict=False)
     except msgspec.ValidationError as error:
         raise UsageError(f"options of the verifier {name}: {error}") from error
 

@@ -32,6 +32,7 @@ import msgspec
 from rollforge.errors import UsageError
 from rollforge.json_shapes import parts_in
 from rollforge.records import JsonObject, Response, Task
+from rollforge.runtime.typed_decoding import convert
 from rollforge.sandbox import Confined, Limits, Mode, Sandbox, SandboxReply
 from rollforge.verifiers.building_blocks import code_runner
 from rollforge.verifiers.building_blocks.gym_version import NEWEST, GymVersion
@@ -295,7 +296,7 @@ def read_tests(value: Any) -> UnitTests:
         if unpack.unconsumed_tail:
             raise ValueError(f"the packed unit tests are longer than {MOST_TEST_BYTES >> 20} MB")
         value = {**json.loads(data), "fn_name": value.get("fn_name")}
-    return msgspec.convert(value, UnitTests)
+    return convert(value, UnitTests)
 
 
 def differing_lines(printed: str, wanted: str, *, is_old: bool = False) -> str | None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from rollforge.index import Index, ints
 from rollforge.review.suspicion import TWIN_COLUMN, bits_sql, reasons_in, score_sql, twin_test
+from rollforge.runtime.typed_decoding import decode_json
 from rollforge.store import UNREADABLE, RunFiles, write_atomically
 
 logger = logging.getLogger(__name__)
@@ -167,7 +168,7 @@ class Suspects:
 
     def _load_pointed(self) -> list[Pointed]:
         try:
-            return msgspec.json.decode(self._pointed_path.read_bytes(), type=list[Pointed])
+            return decode_json(self._pointed_path.read_bytes(), list[Pointed])
         except (OSError, *UNREADABLE):
             return []
 

@@ -19,6 +19,7 @@ from rollforge.charts import chart_style
 from rollforge.errors import RollforgeError, UsageError
 from rollforge.index import open_index
 from rollforge.review.labels import Label, LabelFile, label_rates
+from rollforge.runtime.typed_decoding import decode_json
 from rollforge.runtime.web_guard import is_loopback, quiet_logger
 from rollforge.steps.metrics import compare_runs, differing_tasks
 from rollforge.steps.report import is_dataset, run_figures
@@ -192,7 +193,7 @@ class Server:
         async with self._drawing:
             if self._figures.get(number, ("", b""))[0] != state:
                 drawn = await self._draw(book)
-                findings = msgspec.json.decode(drawn, type=_Drawn).findings
+                findings = decode_json(drawn, _Drawn).findings
                 await self._ask(book, lambda: book.suspects.take_findings(findings))
                 self._figures[number] = state, drawn
         return web.Response(body=self._figures[number][1], content_type="application/json")
@@ -279,7 +280,7 @@ class Server:
         number = _number(request, "run")
         self._book(request)
         try:
-            label = msgspec.json.decode(await request.read(), type=Label)
+            label = decode_json(await request.read(), Label)
         except UNREADABLE as error:
             return web.Response(status=400, text=f"not a label: {error}\n")
         await asyncio.to_thread(self._labels[number].add, label)

@@ -26,6 +26,7 @@ from rollforge.endpoint.failures import message_of
 from rollforge.errors import Boundary, Failure, FailureClass
 from rollforge.json_shapes import Shape
 from rollforge.records import from_json, to_json
+from rollforge.runtime.typed_decoding import decode_json
 from rollforge.store.reading import UNREADABLE
 
 FIRST_PATIENCE_S = 15.0
@@ -70,7 +71,7 @@ def _session_id(cookie: str) -> str | None:
     """The id in a signed session cookie: base64 of JSON before the first dot. The signature is the server's business."""
     try:
         data = base64.b64decode(cookie.partition(".")[0] + "==")
-        return msgspec.json.decode(data, type=_SignedSession).session_id
+        return decode_json(data, _SignedSession).session_id
     except (ValueError, *UNREADABLE):
         return None
 

@@ -15,6 +15,7 @@ from rollforge.endpoint import Model
 from rollforge.errors import Failure
 from rollforge.json_shapes import ItemJson, ParamsJson, ResponseJson, RowJson
 from rollforge.records import Task, Verdict
+from rollforge.runtime.typed_decoding import convert
 
 
 class GymnasiumEpisode(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +127,6 @@ async def _ask(server: GymServer, session: Session, path: str, body: RowJson, ti
     answer = await server.post(path, body, session=session, boundary="agent", timeout_s=timeout_s)
     value = read_object(answer, path, "agent", RowJson)
     try:
-        return msgspec.convert(value, _Step)
+        return convert(value, _Step)
     except msgspec.ValidationError as error:
         raise Failure("agent", "agent", f"{path}: {error}") from error

@@ -16,6 +16,7 @@ from rollforge.agents.tools.base import ToolError, function_tool
 from rollforge.errors import UsageError
 from rollforge.json_shapes import SchemaJson, ToolJson
 from rollforge.records import to_json
+from rollforge.runtime.typed_decoding import convert
 
 
 class DocstringTexts(NamedTuple):
@@ -62,7 +63,7 @@ class FunctionTool:
     def bind(self, arguments: Mapping[str, object]) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments for the function; raises `ToolError` when they do not fit the types."""
         try:
-            values = msgspec.convert(arguments, self._arguments)
+            values = convert(arguments, self._arguments)
         except msgspec.ValidationError as error:
             text = f"Invalid arguments for {self.name}: {error}"
             raise ToolError("bad-arguments", to_json({"error": text}).decode()) from error

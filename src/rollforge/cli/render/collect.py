@@ -17,6 +17,7 @@ from rollforge.cli.render.numbers import count_of
 from rollforge.cli.render.progress import duration, goal_parts, number, write_record
 from rollforge.endpoint.prices import UNKNOWN_PRICE
 from rollforge.errors import Exit
+from rollforge.runtime.typed_decoding import decode_json
 
 if TYPE_CHECKING:
     from rollforge.records import JsonObject
@@ -211,7 +212,7 @@ def _final_metrics(result: CollectResult) -> RunMetrics | None:
     else:
         words = [sys.executable, "-P", "-m", "rollforge", "metrics", result.run, "--json"]
         done = subprocess.run(words, check=True, stdout=subprocess.PIPE)
-        metrics = msgspec.json.decode(done.stdout, type=RunMetrics)
+        metrics = decode_json(done.stdout, RunMetrics)
     data = msgspec.json.format(msgspec.json.encode(metrics), indent=2) + b"\n"
     write_atomically(RunFiles(result.run).aggregate_metrics, data)
     return metrics

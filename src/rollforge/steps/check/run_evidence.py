@@ -18,6 +18,7 @@ from rollforge.checks.building_blocks.stream import SuspectWindow
 from rollforge.index import Index, open_index
 from rollforge.json_shapes import RowJson
 from rollforge.review.labels import run_rates
+from rollforge.runtime.typed_decoding import convert
 from rollforge.statistics.stats import Floats
 from rollforge.steps.check.other_verdicts import other_rewards
 from rollforge.steps.check.readiness import CheckOptions, Report, check_evidence
@@ -146,7 +147,7 @@ def _suspect(manifest: Manifest) -> SuspectWindow | None:
     if not manifest.extra.get("suspect"):
         return None
     try:
-        return msgspec.convert(manifest.extra["suspect"], SuspectWindow)
+        return convert(manifest.extra["suspect"], SuspectWindow)
     except msgspec.ValidationError:
         return None
 
@@ -156,7 +157,7 @@ def _probe(manifest: Manifest) -> ProbeOutcome | None:
     if not manifest.extra.get("probe"):
         return None
     try:
-        return msgspec.convert(manifest.extra["probe"], ProbeOutcome)
+        return convert(manifest.extra["probe"], ProbeOutcome)
     except msgspec.ValidationError:
         return None
 

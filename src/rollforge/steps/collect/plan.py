@@ -28,6 +28,7 @@ from rollforge.records import (
     from_json,
     to_json,
 )
+from rollforge.runtime.typed_decoding import convert
 from rollforge.steps.collect.collect_options import CollectOptions
 from rollforge.steps.collect.resume import (
     SUSPECT,
@@ -170,7 +171,7 @@ def _open_source(options: CollectOptions, old: Manifest | None, spooled: str | N
     """The input; a resumed run keeps the commit that its manifest names."""
     earlier_choice = None
     if old is not None and old.input.hub is not None and old.input.path == options.input:
-        earlier_choice = msgspec.convert(old.input.hub, HubChoice)
+        earlier_choice = convert(old.input.hub, HubChoice)
         if (options.split or earlier_choice.split, options.hub_config or earlier_choice.config) != (
             earlier_choice.split,
             earlier_choice.config,

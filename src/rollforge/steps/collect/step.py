@@ -24,6 +24,7 @@ from rollforge.checks.building_blocks.stream import SuspectWindow
 from rollforge.endpoint.model import LOGPROBS_ABSENT
 from rollforge.environments.base import Environment, open_environment
 from rollforge.errors import Exit, RollforgeError, UsageError
+from rollforge.runtime.typed_decoding import convert
 from rollforge.steps.collect.batch.answer_loop import BatchEngine
 from rollforge.steps.collect.batch.batch_step import collect_batches
 from rollforge.steps.collect.batch.results import BatchReport
@@ -435,6 +436,6 @@ class Collection:
 def _earlier(plan: CollectPlan) -> SuspectWindow | None:
     """The window that an earlier session marked."""
     try:
-        return msgspec.convert(plan.manifest.extra[SUSPECT], SuspectWindow, strict=False)
+        return convert(plan.manifest.extra[SUSPECT], SuspectWindow, strict=False)
     except msgspec.ValidationError:
         return None

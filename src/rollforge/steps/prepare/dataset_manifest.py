@@ -19,6 +19,7 @@ from rollforge.conversations.chat_template import template_file
 from rollforge.errors import DataError, UsageError
 from rollforge.exporters.form import Layout
 from rollforge.registry import refuse_unknown
+from rollforge.runtime.typed_decoding import decode_json
 from rollforge.steps.prepare.evaluation_prompts import evaluation_files
 from rollforge.steps.prepare.rollout_pool import EvaluationOverlap
 from rollforge.steps.prepare.settings import SETTING_NAMES, Settings
@@ -296,8 +297,8 @@ def read_manifest(path: str | Path) -> DatasetManifest:
     file = file / NAME if file.is_dir() else file
     try:
         data = file.read_bytes()
-        manifest = msgspec.json.decode(data, type=DatasetManifest)
-        refuse_unknown(msgspec.json.decode(data, type=_Options).options, SETTING_NAMES, "prepare")
+        manifest = decode_json(data, DatasetManifest)
+        refuse_unknown(decode_json(data, _Options).options, SETTING_NAMES, "prepare")
         return manifest
     except OSError as error:
         raise UsageError(

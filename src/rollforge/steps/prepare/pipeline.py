@@ -16,6 +16,7 @@ from rollforge.exporters.base import Exporter, load_exporter, refuse_unsupported
 from rollforge.exporters.form import Form
 from rollforge.index import Index, codes
 from rollforge.recipes.base import ExampleKind, Ints, load_recipe
+from rollforge.runtime.typed_decoding import convert
 from rollforge.steps.prepare.asked_form import AskedForm, asked_form, container_of, policies_of, shaping_of
 from rollforge.steps.prepare.card import files_by_split, write_card
 from rollforge.steps.prepare.dataset_manifest import (
@@ -121,7 +122,7 @@ def carry_out(
 ) -> DatasetManifest:
     """Do what `understand` has checked; `index` is that of the run, where it is already open."""
     names = _name_runs([runs] if isinstance(runs, str | Path) else list(runs))
-    checked = msgspec.convert(check or {}, CheckRecord, from_attributes=True)
+    checked = convert(check or {}, CheckRecord, from_attributes=True)
     with closing(load_pool(names, job.settings, index)) as pool, Digests() as digests:
         digests.begin((path, folder) for _, path, folder in files_of_runs(names))
         rule_out_by_text(pool, job.settings, progress, job.answers)

@@ -12,13 +12,13 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from rollforge.exporters.base import Exporter
 from rollforge.exporters.examples import Kind
 from rollforge.exporters.form import Form
 from rollforge.records import to_json
+from rollforge.runtime.typed_decoding import json_decoder
 from rollforge.statistics.stats import distinct
 from rollforge.steps.prepare.dataset_manifest import FileRecord
 from rollforge.steps.prepare.write_rows import ContractBroken, Progress, Written, WrittenFile
@@ -65,7 +65,7 @@ def _refuse_leaks(written: Written, prompts: np.ndarray) -> None:
 class _Checker:
     def __init__(self, exporter: Exporter, kind: Kind, form: Form) -> None:
         self._exporter, self._kind, self._shaping = exporter, kind, form.shaping
-        decoder = msgspec.json.Decoder(exporter.row_type(kind, form))
+        decoder = json_decoder(exporter.row_type(kind, form))
         self._decode, self._decode_lines = decoder.decode, decoder.decode_lines
         self._is_copy = exporter.is_raw and kind != "prompt"
 

@@ -11,6 +11,7 @@ import msgspec
 from rollforge.errors import UsageError
 from rollforge.recipes.base import Dedupe, Order, RecipeOptions, Strategy
 from rollforge.registry import refuse_unknown
+from rollforge.runtime.typed_decoding import convert
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +164,7 @@ def make_settings(options: dict[str, object]) -> Settings:
     refuse_unknown(options, SETTING_NAMES, "prepare")
     try:
         # `replace` runs __init__: msgspec leaves defaults to the class, and they would be missing from the manifest.
-        settings = replace(msgspec.convert(options, Settings, strict=False))
+        settings = replace(convert(options, Settings, strict=False))
     except msgspec.ValidationError as error:
         raise UsageError(f"prepare: {error}", hint="see the options: rollforge prepare --help") from error
     _refuse_shares(settings.split)

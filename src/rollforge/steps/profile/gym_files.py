@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rollforge.index import Index, ints
 from rollforge.records import OWN_KEY, ROLLOUT_KEY, TASK_KEY, JsonFields, to_json
 from rollforge.rollouts import RolloutReader, TaskFields
+from rollforge.runtime.typed_decoding import json_decoder
 from rollforge.statistics import stats
 from rollforge.statistics.intervals import t_quantile
 from rollforge.store import RunFiles, replacing
@@ -43,7 +44,7 @@ def write_gym_files(index: Index, *, out: Path | None = None, where: str | None 
 
 def write_materialized_inputs(files: RunFiles, target: Path) -> Path:
     """One task row per rollout, in the order of the rollouts file, with the rollout's indices and agent."""
-    agent_of = msgspec.json.Decoder(_AgentOfRow).decode
+    agent_of = json_decoder(_AgentOfRow).decode
     with TaskFields(files) as tasks, replacing(target) as file:
         for rollout in RolloutReader(files.rollouts):
             row = {key: value for key, value in tasks.of(rollout).items() if key != OWN_KEY}

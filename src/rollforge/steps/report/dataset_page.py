@@ -14,6 +14,7 @@ from rollforge.charts import Bar, Interval, bar_chart, column_chart, interval_ch
 from rollforge.conversations.turns import Turn, turns_of
 from rollforge.errors import DataError
 from rollforge.json_shapes import RowJson
+from rollforge.runtime.typed_decoding import convert, decode_json
 from rollforge.steps.report.exemplars import turns
 from rollforge.steps.report.figures import Figure, number
 from rollforge.steps.report.inputs import ManifestFacts, SummaryFacts
@@ -67,7 +68,7 @@ def report_dataset(folder: Path, *, with_texts: bool = True) -> bytes:
 def _read_manifest(folder: Path) -> ManifestFacts:
     path = folder / "manifest.json"
     try:
-        return msgspec.json.decode(path.read_bytes(), type=ManifestFacts)
+        return decode_json(path.read_bytes(), ManifestFacts)
     except UNREADABLE as error:
         raise DataError(f"{path}: not a manifest of rollforge prepare: {error}") from error
 
@@ -162,7 +163,7 @@ def _numbers(manifest: ManifestFacts) -> Html:
 
 def _summary(value: object) -> SummaryFacts | None:
     try:
-        return msgspec.convert(value, type=SummaryFacts)
+        return convert(value, SummaryFacts)
     except msgspec.ValidationError:
         return None
 

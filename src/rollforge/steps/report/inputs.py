@@ -10,6 +10,8 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
+from rollforge.runtime.typed_decoding import convert
+
 
 class FieldFacts(Struct, kw_only=True):
     """One number field."""
@@ -232,7 +234,7 @@ Facts = TypeVar("Facts", bound=Struct)
 
 def facts_of(result: Any, kind: type[Facts]) -> Facts:
     """A step's result as the record a report reads; anything else in it is left out."""
-    return msgspec.convert(msgspec.to_builtins(result), type=kind)
+    return convert(msgspec.to_builtins(result), kind)
 
 
 class DifferenceFacts(Struct, kw_only=True):

@@ -18,6 +18,7 @@ from rollforge.executors.base import Introduction, Message, make_executor
 from rollforge.executors.foreman import Assignment, Foreman, Progress
 from rollforge.records import JsonObject
 from rollforge.rollouts import has_plain_key
+from rollforge.runtime.typed_decoding import decode_msgpack
 from rollforge.statistics.intervals import ClusterMean
 from rollforge.steps.verify.judge_cost import JudgeMeter, joined_spending, note_costs
 from rollforge.steps.verify.tally import VerifySummary, estimate_of
@@ -203,7 +204,7 @@ class SpreadVerification:
         )
 
     def report(self, name: str, answer: Message) -> Progress:
-        report = msgspec.msgpack.decode(answer, type=VerifyReport)
+        report = decode_msgpack(answer, VerifyReport)
         self._reports[name] = report
         for task, reward in report.rewards:
             self._rewards.add(task, reward)

@@ -24,6 +24,7 @@ from rollforge.records import (
 )
 from rollforge.registry import did_you_mean
 from rollforge.rollouts import Rollout
+from rollforge.runtime.typed_decoding import json_decoder
 from rollforge.store import RunFiles, mend_tail, write_atomically
 from rollforge.store.lock import is_held
 from rollforge.store.reading import UNREADABLE, read_json
@@ -59,7 +60,7 @@ def read_verdicts(path: Path) -> Iterator[tuple[VerdictRow, bytes]]:
     """The rows of a verdicts file in their order; lines that are none are passed over (a torn one is judged again)."""
     if not path.exists():
         return
-    decode = msgspec.json.Decoder(VerdictRow, strict=False).decode
+    decode = json_decoder(VerdictRow, strict=False).decode
     with path.open("rb", buffering=1 << 20) as file:
         for line in file:
             try:
@@ -199,7 +200,7 @@ class _Inline(msgspec.Struct):
 def known_verifiers(files: RunFiles) -> list[str]:
     """Names of all verifiers that gave a reward in the run; for inline verdicts the first rows are asked."""
     names = dict.fromkeys(row.verifier for row, _ in read_verdicts(files.verdicts) if row.reward is not None)
-    decode = msgspec.json.Decoder(_Inline, strict=False).decode
+    decode = json_decoder(_Inline, strict=False).decode
     for line in islice(chain.from_iterable(part.lines() for part in parts_of(files).rollouts), 1000):
         try:
             own = decode(line).own

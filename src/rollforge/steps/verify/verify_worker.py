@@ -21,6 +21,7 @@ from rollforge.executors.base import Introduction, Message
 from rollforge.executors.foreman import Assignment
 from rollforge.records import JsonObject
 from rollforge.rollouts import Rollout, TaskFields
+from rollforge.runtime.typed_decoding import decode_msgpack
 from rollforge.statistics.intervals import ClusterMean
 from rollforge.steps.verify.choice import groups_of
 from rollforge.steps.verify.tally import VerifySummary
@@ -186,10 +187,8 @@ class VerifyWorker:
 
     async def handle(self, message: Message) -> Message:
         if self._verification is None:
-            return msgspec.msgpack.encode(
-                await self._open(msgspec.msgpack.decode(message, type=VerifyOpening))
-            )
-        return msgspec.msgpack.encode(await self._obey(msgspec.msgpack.decode(message, type=VerifyOrders)))
+            return msgspec.msgpack.encode(await self._open(decode_msgpack(message, VerifyOpening)))
+        return msgspec.msgpack.encode(await self._obey(decode_msgpack(message, VerifyOrders)))
 
     async def close(self) -> None:
         if self._verification is None:

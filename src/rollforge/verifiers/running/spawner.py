@@ -23,6 +23,7 @@ import msgspec
 
 from rollforge.errors import UsageError
 from rollforge.registry import load_target
+from rollforge.runtime.typed_decoding import decode_json
 from rollforge.verifiers.base import Verifier
 from rollforge.verifiers.running.calling import is_installed, shown_path
 from rollforge.verifiers.running.worker import (
@@ -256,7 +257,7 @@ async def _receive_hello(line: socket.socket) -> Hello | None:
         if not chunk:
             return None
         data += chunk
-    return msgspec.json.decode(data[HEADER.size :], type=Hello)
+    return decode_json(data[HEADER.size :], Hello)
 
 
 def importable_spec(verifier: Verifier) -> str | None:

@@ -28,6 +28,7 @@ import msgspec
 
 from rollforge.errors import RollforgeError
 from rollforge.records import JsonFields, Response, Task
+from rollforge.runtime.typed_decoding import convert
 from rollforge.verifiers.base import Mode, Verifier, load_verifier
 from rollforge.verifiers.building_blocks import answer_limit
 from rollforge.verifiers.running.calling import LiveVerifier, failure_message
@@ -90,7 +91,7 @@ def frame(value: object) -> bytes:
 def main(fd: int) -> Never:
     """A fresh interpreter becomes a template, or a single worker for verifiers whose imports start threads."""
     control = socket.socket(fileno=fd)
-    setup = msgspec.convert(next(_frames(control)), WorkerSetup)
+    setup = convert(next(_frames(control)), WorkerSetup)
     os.chdir(setup.cwd)
     with _redirected(setup.output):
         try:

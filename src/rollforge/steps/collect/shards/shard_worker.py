@@ -18,6 +18,7 @@ from rollforge.checks.building_blocks.stream import Watch
 from rollforge.errors import Failure, RollforgeError
 from rollforge.executors.base import Introduction, Message
 from rollforge.executors.foreman import Assignment
+from rollforge.runtime.typed_decoding import decode_msgpack
 from rollforge.steps.collect.collect_options import Allowance, CollectOptions
 from rollforge.steps.collect.machinery import judge_for, prepared_agent
 from rollforge.steps.collect.shards.opened_run import PlanInputs, ShardedRun, open_run
@@ -152,8 +153,8 @@ class CollectWorker:
 
     async def handle(self, message: Message) -> Message:
         if self._runner is None:
-            return msgspec.msgpack.encode(await self._open(msgspec.msgpack.decode(message, type=Opening)))
-        return msgspec.msgpack.encode(await self._obey(msgspec.msgpack.decode(message, type=Orders)))
+            return msgspec.msgpack.encode(await self._open(decode_msgpack(message, Opening)))
+        return msgspec.msgpack.encode(await self._obey(decode_msgpack(message, Orders)))
 
     async def close(self) -> None:
         """Stop, write down what is finished, and let the shards go."""

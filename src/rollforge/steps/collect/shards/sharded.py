@@ -24,6 +24,7 @@ from rollforge.endpoint.model import LOGPROBS_ABSENT
 from rollforge.errors import Exit, Failure, RollforgeError, UsageError
 from rollforge.executors.base import Introduction, Message, make_executor
 from rollforge.executors.foreman import Assignment, Foreman, Progress
+from rollforge.runtime.typed_decoding import decode_msgpack
 from rollforge.steps.collect.bottleneck import Load, bottleneck
 from rollforge.steps.collect.collect_options import Allowance, CollectOptions
 from rollforge.steps.collect.cost_meter import CostMeter
@@ -256,7 +257,7 @@ class ShardedCollection:
         )
 
     def report(self, name: str, answer: Message) -> Progress:
-        report = msgspec.msgpack.decode(answer, type=WorkerReport)
+        report = decode_msgpack(answer, WorkerReport)
         before = self._reports.get(name)
         self._reports[name] = report
         if report.totals.rate_limited > (before.totals.rate_limited if before else 0):
